@@ -105,14 +105,29 @@ _TENSORFLOW = ("tf", "agents", "envlogger", "demo")
 """The extras that need TensorFlow 2.15, which has no wheels for newer Pythons."""
 
 
-PACKAGE = "."
-"""What pip installs: a checkout, until a release is on PyPI. The docs print the same (a test compares them)."""
-
-
 def pip_install(extra: Extra | None = None, *options: str) -> str:
-    """The command that installs rlds-beam."""
-    package = f"'{PACKAGE}[{extra}]'" if extra else PACKAGE
-    return " ".join(["pip install", *options, package]) + " (in the checkout)" * (PACKAGE == ".")
+    """The command that installs rlds-beam again from where it was installed: a checkout, a file, or a package index."""
+    extras = f"[{extra}]" if extra else ""
+    origin = _origin()
+    package = f".{extras}" if origin == "." else f"rlds-beam{extras}{origin and f' @ {origin}'}"
+    if extra or " " in package:
+        package = f"'{package}'"
+    return " ".join(["pip install", *options, package]) + " (in the checkout)" * (origin == ".")
+
+
+def _origin() -> str:
+    """ "." for a checkout, the URL of an installed file, or "" for a package index (PEP 610)."""
+    import importlib.metadata
+    import json
+
+    try:
+        record = importlib.metadata.distribution("rlds-beam").read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        return "."
+    origin = json.loads(record or "{}")
+    if "archive_info" in origin:
+        return str(origin["url"])
+    return "." if origin else ""
 
 
 def install(extra: Extra) -> str:

@@ -17,7 +17,7 @@ from browsing import httpx
 from processes import DEADLINE, running, wait_until
 
 from rlds_beam.cli.main import main
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import UsageError, pip_install
 from rlds_beam.pipelines.browse import BrowseConfig, browse
 from rlds_beam.testing import make_episode, write_dataset
 
@@ -137,7 +137,7 @@ def test_without_the_extra_the_error_names_it(dataset: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=DEADLINE, check=False
     )
-    assert done.returncode == 2 and "pip install '.[browse]'" in done.stderr
+    assert done.returncode == 2 and pip_install("browse") in done.stderr
 
 
 def test_the_browser_needs_neither_beam_nor_tensorflow(dataset: Path) -> None:

@@ -46,14 +46,36 @@ def test_the_purpose_of_every_extra_is_stated_once() -> None:
 def test_the_python_that_an_extra_needs(python: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(errors.sys, "version_info", python)
     assert ("on Python 3.11" in str(errors.missing("agents", "a"))) == (python >= (3, 12))
-    assert str(errors.missing("gcs", "a")) == "a: pip install '.[gcs]' (in the checkout)"
+    assert str(errors.missing("gcs", "a")) == f"a: {errors.pip_install('gcs')}"
+
+
+@pytest.mark.parametrize(
+    ("record", "package"),
+    [
+        ('{"dir_info": {"editable": true}, "url": "file:///code"}', "'.[hub]' (in the checkout)"),
+        ('{"archive_info": {}, "url": "file:///dist/a.whl"}', "'rlds-beam[hub] @ file:///dist/a.whl'"),
+        (None, "'rlds-beam[hub]'"),
+    ],
+)
+def test_an_extra_comes_from_where_the_package_came(
+    record: str | None, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "rlds_beam-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rlds-beam\nVersion: 0.1.0\n")
+    if record:
+        (info / "direct_url.json").write_text(record)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert str(errors.missing("hub", "a")) == f"a: pip install {package}"
 
 
 def test_an_import_that_fails_is_a_usage_error_and_an_import_error() -> None:
     with pytest.raises(ImportError) as caught, errors.needs("tf", "this needs that"):
         importlib.import_module("no_such_module")
     assert isinstance(caught.value, UsageError) and caught.value.exit_code == 2
-    assert str(caught.value).startswith("this needs that (No module named 'no_such_module'): pip install '.[tf]'")
+    assert str(caught.value).startswith(
+        f"this needs that (No module named 'no_such_module'): {errors.pip_install('tf')}"
+    )
 
 
 def requirements(extra: str) -> list[Requirement]:
@@ -121,12 +143,12 @@ def without(*modules: str) -> None:
 
 def test_rllib_features_need_ray(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     without("ray")
-    with pytest.raises(MissingExtraError, match=r"needs Ray.*: pip install '\.\[rllib\]'"):
+    with pytest.raises(MissingExtraError, match=rf"needs Ray.*: {re.escape(errors.pip_install('rllib'))}"):
         importlib.import_module("rlds_beam.formats.rllib.training")
     (tmp_path / "pieces.yaml").write_text("- FromRllib: {connector: 'my_pieces:Clip'}\n")
     flags = [str(toy(tmp_path)), str(tmp_path / "out"), f"--connectors={tmp_path / 'pieces.yaml'}"]
     assert main(["convert", *flags]) == 2
-    assert "FromRllib needs Ray: pip install '.[rllib]'" in capsys.readouterr().err
+    assert f"FromRllib needs Ray: {errors.pip_install('rllib')}" in capsys.readouterr().err
 
 
 def toy(directory: Path, **columns: Any) -> Path:
@@ -204,14 +226,14 @@ def test_a_command_names_the_extra_in_one_line(case: str, tmp_path: Path, capsys
     without(module)
     assert main(arguments(tmp_path)) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(rf"rlds-beam: .+: pip install '\.\[{extra}\]' \(in the checkout\)(, on Python 3\.11 .*)?", line)
+    assert re.fullmatch(rf"rlds-beam: .+: {re.escape(errors.pip_install(extra))}(, on Python 3\.11 .*)?", line)
 
 
 def test_two_workers_name_the_extra_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     without("tensorflow")
     assert main([*bitmaps(tmp_path), "--workers=2"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "BMP" in line and "pip install '.[tf]'" in line
+    assert "BMP" in line and errors.pip_install("tf") in line
 
 
 def load(directory: Path) -> None:
@@ -250,7 +272,7 @@ CALLS: dict[str, Callable[[Path], Any]] = {
 @pytest.mark.parametrize("case", CALLS)
 def test_a_call_names_the_extra(case: str, tmp_path: Path) -> None:
     without("tensorflow", "tf_agents", "reverb")
-    with pytest.raises(MissingExtraError, match=r"pip install '\.\[agents\]'") as caught:
+    with pytest.raises(MissingExtraError, match=re.escape(errors.pip_install("agents"))) as caught:
         CALLS[case](tmp_path)
     assert len(str(caught.value).splitlines()) == 1
     assert ("this is 3." in str(caught.value)) == (sys.version_info >= (3, 12))

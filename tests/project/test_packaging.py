@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email
 import json
 import os
 import re
@@ -108,6 +109,26 @@ def test_wheel_metadata(built: Path) -> None:
     assert f"\nVersion: {version[1]}\n" in metadata
     assert "\nRequires-Python: >=3.11\n" in metadata
     assert "rlds-beam = rlds_beam.cli.main:main" in entry_points
+    assert "\nClassifier: Typing :: Typed\n" in metadata
+
+
+def test_pypi_shows_the_readme_with_links_to_the_release(built: Path) -> None:
+    (wheel,) = built.glob("rlds_beam-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        metadata = email.message_from_bytes(archive.read(name))
+    urls = dict(text.split(", ") for text in metadata.get_all("Project-URL", []))
+    assert urls.keys() == {"Changelog", "Documentation", "Issues", "Repository"}
+    page = metadata.get_payload(decode=True).decode()
+    assert "pip install rlds-beam\n" in page and "checkout" not in page.partition("## Install")[2].partition("\n## ")[0]
+    links = re.findall(r'(?:\]\(|(?:href|src|srcset)=")([^)"#]+)', page)
+    assert len(links) > 50 and all(link.startswith("https://") for link in links)
+    ours = [link.removeprefix(urls["Repository"] + "/") for link in links if link.startswith(urls["Repository"])]
+    for link in ours:
+        kind, tag, path = link.split("/", 2)
+        assert tag == f"v{metadata['Version']}" and (ROOT / path).exists(), link
+        assert (kind == "raw") == path.endswith((".png", ".svg", ".webp")), link
+    assert {link.split("/")[0] for link in ours} == {"blob", "raw"}
 
 
 def test_sdist_holds_what_a_wheel_is_built_from(built: Path) -> None:
