@@ -220,6 +220,24 @@ SIGNALS: dict[str, Signal] = dict(
             relative=True,
         ),
         _signal(
+            "near_duplicate",
+            "Episodes",
+            "other episodes with the same motion, up to noise and small changes of the length",
+            "episodes",
+            0,
+            "keep one of them",
+            relative=True,
+        ),
+        _signal(
+            "split_leakage",
+            "Episodes",
+            "episodes of other splits with the same motion, or with the same rare start and instruction",
+            "episodes",
+            0,
+            "keep them in one split",
+            relative=True,
+        ),
+        _signal(
             "missing_instruction",
             "Text and metadata",
             "no instruction, although the dataset has a field for it",
@@ -246,7 +264,7 @@ SIGNALS: dict[str, Signal] = dict(
         _signal(
             "contradictory_instruction",
             "Text and metadata",
-            "episodes with the same actions and another instruction",
+            "episodes with the same actions or motion, and another instruction",
             "episodes",
             0,
             "the connector RelabelLanguage corrects the instruction",

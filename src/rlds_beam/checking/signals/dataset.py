@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from rlds_beam.checking.signals.repeats import Repeats, count_others
 from rlds_beam.checking.signals.rows import SignalRows
 from rlds_beam.checking.signals.scores import group_scales, load_fields
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.episodes.schema import dimension_labels, shown_dimensions
 from rlds_beam.text import count, shorten
 from rlds_beam.typing import Array
 
 DATASET_CHECKS: dict[str, str] = {
+    "split_leakage": "episodes of one split repeat those of another, or have the same rare start and instruction",
+    "contradictory_instruction": "episodes with the same motion have different instructions",
+    "near_duplicate": "episodes repeat the motion of others, up to noise and small changes of the length",
     "scale_mismatch": "datasets that were merged, or splits, use different scales or units",
     "normalized": "values look normalized already, to [-1, 1] or to mean 0 and standard deviation 1",
     "repeated_id": "an id of the episodes occurs more than once",
@@ -25,6 +31,9 @@ DATASET_CHECKS: dict[str, str] = {
 """Check of the whole dataset -> its meaning; the most serious first."""
 
 _REMEDIES = {
+    "split_leakage": "leave them out of one split: check --reject=split_leakage --write_exclude=FILE",
+    "contradictory_instruction": "the connector RelabelLanguage corrects the instruction",
+    "near_duplicate": "keep one of them: check --signal=near_duplicate lists them",
     "constant_metadata": "check where the value comes from; the connector DropFields removes the field",
     "repeated_id": "check for episodes that were recorded or copied twice",
     "mixed_metadata": "write it in one type",
@@ -54,21 +63,51 @@ class DatasetFinding:
     remedy: str
 
 
-def find_findings(rows: SignalRows, names: Mapping[str, Sequence[str]] = {}) -> list[DatasetFinding]:
+def find_findings(rows: SignalRows, repeats: Repeats, names: Mapping[str, Sequence[str]] = {}) -> list[DatasetFinding]:
     """All findings, in the order of `DATASET_CHECKS`; none for fewer than 10 episodes.
 
     Args:
+      repeats: the result of `find_repeats`.
       names: the names of the values of fields, by path.
     """
     if len(rows) < _MIN_EPISODES:
         return []
-    found = [*_of_metadata(rows), *_of_motion(rows, names), *_of_groups(rows)]
+    found = [*_of_repeats(rows, repeats), *_of_metadata(rows), *_of_motion(rows, names), *_of_groups(rows)]
     order = list(DATASET_CHECKS)
     return sorted(found, key=lambda finding: (order.index(finding.check), finding.field))
 
 
 def _finding(check: str, field: str, detail: str) -> DatasetFinding:
     return DatasetFinding(check, field, detail, _REMEDIES[check])
+
+
+def _of_repeats(rows: SignalRows, repeats: Repeats) -> Iterator[DatasetFinding]:
+    """Names the first pair; `check --signal=NAME` lists more."""
+    splits, texts = [key[1] for key in rows.keys], rows.values.get("instruction", [None] * len(rows))
+    sizes = Counter(splits)
+    for split in sorted(sizes, key=lambda name: (-sizes[name], name))[1:]:
+        own = np.array([name == split for name in splits])
+        others = np.fmin.reduce([count_others(group, splits)[1] for group in repeats])
+        if len(found := np.flatnonzero(own & ~np.isnan(others))):
+            pair = _pair(rows, int(found[0]), int(others[found[0]]))
+            yield _finding("split_leakage", split, f"{len(found):,} of {count(sizes[split], 'episode')}: {pair}")
+    _, others = count_others(repeats.motion, texts)
+    if len(found := np.flatnonzero(others < np.arange(len(rows)))):
+        one, other = int(found[0]), int(others[found[0]])
+        said = f"{shorten(repr(texts[one]), 40)} and {shorten(repr(texts[other]), 40)}"
+        yield _finding(
+            "contradictory_instruction", "", f"{count(len(found), 'episode')}: {_pair(rows, one, other)}: {said}"
+        )
+    _, others = count_others(repeats.motion, range(len(rows)))
+    if len(found := np.flatnonzero(others < np.arange(len(rows)))):
+        pair = _pair(rows, int(found[0]), int(others[found[0]]))
+        yield _finding("near_duplicate", "", f"{count(len(found), 'episode')}: {pair}")
+
+
+def _pair(rows: SignalRows, one: int, other: int) -> str:
+    """`val:00000@3 repeats train:00001@7`."""
+    names = [str(EpisodeKey(*rows.keys[row])).partition(":")[2] for row in (one, other)]
+    return " repeats ".join(names)
 
 
 def _of_metadata(rows: SignalRows) -> Iterator[DatasetFinding]:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlds_beam.checking.copies import Digests, digest_episode
 from rlds_beam.checking.idle import IDLE, MIN_IDLE_STEPS
 from rlds_beam.checking.signals import images, texts
 from rlds_beam.checking.signals.context import Context, is_gripper, measure_lag
 from rlds_beam.checking.signals.motion import Laid, Motion, lay, longest_runs
+from rlds_beam.checking.signals.repeats import sketch
 from rlds_beam.checking.signals.rows import Key, SignalRows, clock_signals
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
@@ -65,6 +67,7 @@ class MeasuredSteps:
                 motions[path] = motion = Motion.of(values, laid, with_jerk=path in context.states)
                 if context.only is None:
                     vectors |= {(path, name): found for name, found in motion.vectors().items()}
+                    vectors[path, "sketch"] = sketch(values, laid)
         for path in context.clocks:
             known = [column for column in columns[path] if column is not None and column.size == len(column)]
             if len(known) == len(laid.lengths):
@@ -178,6 +181,8 @@ class Block:
         self._repeats: dict[str, list[list[int]]] = {path: [] for path in context.cameras}
         self._paths: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
         self._hashes: list[int] = []
+        self._digests: list[Digests] = []
+        self._compared = tuple(sorted(context.motion))
         self._steps = self._bytes = 0
 
     def __len__(self) -> int:
@@ -207,7 +212,9 @@ class Block:
         for path, columns in self._columns.items():
             column: Any = steps.get(path)
             columns.append(column if column is not None and _is_plain(column) else None)
-        self._hashes.append(self._hash(episode, length - void) if self.context.only is None else 0)
+        if self.context.only is None:
+            self._hashes.append(self._hash(episode, length - void))
+            self._digests.append(digest_episode(episode, self._compared))
         for path in self.context.cameras:
             self._add_camera(path, steps.get(path), row)
 
@@ -286,8 +293,9 @@ class Block:
             laid = Laid.of(self._lengths, self._void)
             at = np.array(self._measured, np.int64)
             numbers["steps"][at] = laid.lengths
-            numbers["#actions"] = np.zeros(size, np.uint64)
-            numbers["#actions"][at] = np.array(self._hashes, np.uint64)
+            for name, values in self._identities().items():
+                numbers[name] = np.zeros(size, np.uint64)
+                numbers[name][at] = values
             found = MeasuredSteps.of(self.context, laid, self._columns, self._repeats)
             for name, values in found.numbers.items():
                 numbers[name] = np.full(size, np.nan)
@@ -298,6 +306,13 @@ class Block:
         made = SignalRows(self._keys, numbers, vectors, self._values)
         self.__init__(self.context)  # type: ignore[misc]
         return made
+
+    def _identities(self) -> dict[str, Array]:
+        """What tells equal episodes, uint64 (E,); nothing if only some signals are measured."""
+        if self.context.only is not None:
+            return {}
+        whole, shorter = np.array(self._digests, np.uint64).T
+        return {"#actions": np.array(self._hashes, np.uint64), "#whole": whole, "#shorter": shorter}
 
 
 def _is_plain(column: Column) -> bool:

@@ -184,6 +184,7 @@ class Motion:
                 "last_moved": _last_moved(moved, 2 * times < moving, laid),
                 "low": self.low[of],
                 "high": self.high[of],
+                "first": values[:, laid.starts],
                 "end": values[:, laid.ends],
                 **_sample(values, self.low[of], self.high[of], laid),
             }

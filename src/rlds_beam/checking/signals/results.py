@@ -70,6 +70,7 @@ _NEEDS = {
     "outlier_jerk": (_MOTION, "observations that move"),
     "outlier_return": ("rewards", "rewards"),
     "scale_mismatch": (_MOTION, "several splits"),
+    "split_leakage": ("", "several splits"),
     **dict.fromkeys(("missing_instruction", "generic_instruction", "instruction_changes"), (_TEXTS, "")),
     "contradictory_instruction": (_TEXTS, "instructions"),
 }

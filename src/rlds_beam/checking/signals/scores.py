@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from rlds_beam.checking.rates import estimate_rate
 from rlds_beam.checking.signals.context import Context, is_gripper, pairs
+from rlds_beam.checking.signals.repeats import Repeats, count_others
 from rlds_beam.checking.signals.rows import Columns, SignalRows
 from rlds_beam.typing import Array
 
@@ -43,7 +43,7 @@ def _largest(values: Array) -> tuple[Array, Array]:
     return np.where(np.isinf(largest), np.nan, largest), best
 
 
-def score_episodes(rows: SignalRows, context: Context) -> dict[str, Array]:
+def score_episodes(rows: SignalRows, context: Context, repeats: Repeats) -> dict[str, Array]:
     """The columns of all signals that compare episodes: name -> (E,)."""
     found: dict[str, Array] = {}
     if len(rows) < MIN_EPISODES:
@@ -58,7 +58,7 @@ def score_episodes(rows: SignalRows, context: Context) -> dict[str, Array]:
     found |= _outliers(rows, context, vectors)
     found |= _cameras(rows, context)
     found |= _rates(rows, context)
-    found |= _duplicates(rows)
+    found |= _duplicates(rows, repeats)
     found |= _groups(rows)
     return found
 
@@ -281,24 +281,32 @@ def _rates(rows: SignalRows, context: Context) -> dict[str, Array]:
     return found
 
 
-def _duplicates(rows: SignalRows) -> dict[str, Array]:
-    """Other episodes with the same actions, and how many of them have another instruction."""
+def _duplicates(rows: SignalRows, repeats: Repeats) -> dict[str, Array]:
+    """Episodes with the same actions or motion, those of other splits, and those with another instruction.
+
+    `@other` is the first such episode, as its row.
+    """
     hashes = rows.numbers.get("#actions")
     if hashes is None:
         return {}
-    _, number, counts = np.unique(hashes, return_inverse=True, return_counts=True)
-    known = hashes != 0
-    same = np.where(known, counts[number] - 1, 0).astype(np.float64)
-    texts = rows.values.get("instruction", [None] * len(rows))
-    pairs: dict[tuple[int, Any], int] = {}
-    for group, text in zip(number.tolist(), texts, strict=True):
-        pairs[group, text] = pairs.get((group, text), 0) + 1
-    alike = np.array([pairs[group, text] for group, text in zip(number.tolist(), texts, strict=True)]) - 1
-    steps = rows.numbers["steps"] > 0
-    found = {"duplicate_actions": np.where(steps, same, np.nan)}
+    number = np.arange(len(rows))
+    _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
+    actions = np.where(hashes != 0, first[group], number)
+    splits, texts = [key[1] for key in rows.keys], rows.values.get("instruction", [None] * len(rows))
+    found = {
+        "duplicate_actions": [count_others(actions, number)],
+        "near_duplicate": [count_others(repeats.motion, number)],
+    }
+    if len({*splits}) > 1:
+        found["split_leakage"] = [count_others(group, splits) for group in repeats]
     if any(text is not None for text in texts):
-        found["contradictory_instruction"] = np.where(steps, np.where(known, same - alike, 0), np.nan)
-    return found
+        found["contradictory_instruction"] = [count_others(group, texts) for group in (actions, repeats.motion)]
+    scores: dict[str, Array] = {}
+    for name, counted in found.items():
+        counts = np.max([count for count, _ in counted], axis=0)
+        scores[name] = np.where(rows.numbers["steps"] > 0, counts, np.nan)
+        scores[f"{name}@other"] = np.fmin.reduce([other for _, other in counted])
+    return scores
 
 
 def group_scales(rows: SignalRows) -> tuple[list[str], Array, dict[str, Array]]:

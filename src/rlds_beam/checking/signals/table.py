@@ -15,6 +15,7 @@ from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.dataset import DatasetFinding, find_findings
 from rlds_beam.checking.signals.measurement import Block
+from rlds_beam.checking.signals.repeats import Repeats, find_repeats
 from rlds_beam.checking.signals.rows import Columns, SignalRows
 from rlds_beam.checking.signals.scores import score_episodes
 from rlds_beam.episodes.episode import Episode, EpisodeKey
@@ -44,7 +45,8 @@ class EpisodeTable:
 
     Columns: `key`, `split`, `shard`, `position`, `part`, `steps`, `return`, `instruction`, `metadata/<name>`, `rule`
     and `detail` (null if accepted), and for each signal `<signal>` (the worst of its fields), `<signal>/<field>`, and
-    `<signal>@field`, `<signal>@step`, `<signal>@stop` (where the worst is; null if unknown). Picklable.
+    `<signal>@field`, `<signal>@step`, `<signal>@stop` (where the worst is; null if unknown). For signals that count
+    episodes, `@field` is the key of the first of them. Picklable.
 
     Args:
       context: the fields to measure.
@@ -57,6 +59,7 @@ class EpisodeTable:
         self._block = Block(context)
         self._parts: list[SignalRows] = []
         self._files: list[str] = []
+        self._repeats: Repeats | None = None
 
     def add(self, episode: Episode, verdict: Verdict | None = None) -> EpisodeTable:
         """Measures one record as read, in place; returns itself, as a Beam CombineFn requires.
@@ -105,13 +108,19 @@ class EpisodeTable:
     def finish(self) -> pa.Table:
         """The table, sorted by key, with the signals that compare episodes."""
         rows = self._rows()
-        scores = score_episodes(rows, self.context)
+        scores = score_episodes(rows, self.context, self._find_repeats(rows))
         columns = Columns([*rows.numbers, *scores], lambda name: scores[name] if name in scores else rows.numbers[name])
         return _table(rows, columns)
 
     def dataset_findings(self) -> list[DatasetFinding]:
         """Findings about the dataset as a whole: constant metadata, normalized values, mixed scales, ..."""
-        return find_findings(self._rows(), self.context.names)
+        rows = self._rows()
+        return find_findings(rows, self._find_repeats(rows), self.context.names)
+
+    def _find_repeats(self, rows: SignalRows) -> Repeats:
+        if self._repeats is None or len(self._repeats.motion) != len(rows):
+            self._repeats = find_repeats(rows, self.context.states)
+        return self._repeats
 
     def _rows(self) -> SignalRows:
         self._flush()
@@ -157,6 +166,9 @@ def _table(rows: SignalRows, columns: Mapping[str, Array]) -> pa.Table:
     for signal in SIGNALS:
         for name, values in signal_columns(signal, columns, len(rows)).items():
             found[name] = _texts(values, len(rows)) if isinstance(values, list) else _numbers(values, name)
+        if (other := columns.get(f"{signal}@other")) is not None:
+            names = [None if row != row else str(EpisodeKey(*rows.keys[int(row)])) for row in other.tolist()]
+            found[f"{signal}@field"] = _texts(names, len(rows))
     return pa.table({texts.decode_text(name): column for name, column in found.items()})  # names may be no valid UTF-8
 
 

@@ -1,0 +1,106 @@
+"""Digests of what an episode does, which are equal in every format: copies whose bytes differ have the same.
+
+    RLDS      o0 a0   o1 a1   o2 a2   o3 (void)     whole: 4 steps     shorter: 3 steps
+    LeRobot   o0 a0   o1 a1   o2 a2                 whole: 3 steps     shorter: 2 steps
+
+Formats differ in whether an episode ends with an observation that has no action. So each episode has a digest of all
+its steps and one of all but the last, and two episodes are copies if they share any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+import numpy as np
+import xxhash
+
+from rlds_beam.episodes.columns import is_numeric
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.typing import Array
+
+_SAMPLED = 8
+_MIN_STEPS, _MIN_VALUES = 4, 12
+"""Fewer steps, or different values in the sampled steps, may be the same by chance: in a grid, or at rest."""
+
+
+class Digests(NamedTuple):
+    """The digests of an episode, uint64; 0 if it is too short or too simple to be told from others.
+
+    Attributes:
+      whole: of all steps.
+      shorter: of all steps but the last.
+    """
+
+    whole: int = 0
+    shorter: int = 0
+
+
+def digest_episode(episode: Episode, fields: Iterable[str]) -> Digests:
+    """The digests of these fields in float32; fields that the episode lacks, and images and texts, do not count.
+
+    Args:
+      fields: the fields to compare, in an order that is the same in every format.
+    """
+    columns = [episode.steps[path] for path in fields if path in episode.steps]
+    values = [_flat(c) for c in columns if not isinstance(c, EncodedImages) and c.dtype.kind != "O" and is_numeric(c)]
+    length = len(episode)
+    values = [column for column in values if len(column) == length and column.size]
+    sampled = np.linspace(0, length - 2, _SAMPLED).astype(np.int64)
+    if length <= _MIN_STEPS or not values or _count_values([c[sampled] for c in values]) < _MIN_VALUES:
+        return Digests()
+    return Digests(_hash(values, length), _hash(values, length - 1))
+
+
+def _flat(column: Array) -> Array:
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = np.asarray(column).astype(np.float32).reshape(len(column), -1)
+    return values + np.float32(0)  # -0 is 0
+
+
+def _count_values(columns: list[Array]) -> int:
+    """The number of different values of what changes."""
+    changing = [column[:, (column != column[0]).any(axis=0)] for column in columns]
+    return len(np.unique(np.concatenate([column.ravel() for column in changing])))
+
+
+def _hash(columns: list[Array], length: int) -> int:
+    state = xxhash.xxh3_64()
+    for column in columns:
+        state.update(column[:length].tobytes())
+    return state.intdigest() or 1
+
+
+def group_copies(whole: Array, shorter: Array) -> Array:
+    """The first episode of the copies to which each belongs, int64 (E,); its own index if it has none.
+
+    Args:
+      whole: the digests of all steps, uint64 (E,).
+      shorter: those of all steps but the last, uint64 (E,).
+    """
+    number = np.arange(len(whole))
+    digests, owners = np.concatenate([whole, shorter]), np.concatenate([number, number])
+    order = np.lexsort((owners, digests))
+    digests, owners = digests[order], owners[order]
+    same = (digests[1:] == digests[:-1]) & (digests[1:] != 0)
+    return join_groups(len(whole), owners[:-1][same], owners[1:][same])
+
+
+def join_groups(size: int, first: Array, second: Array) -> Array:
+    """The smallest index that is connected with each of `size` indices by pairs, int64 (size,)."""
+    group = np.arange(size)
+    while True:
+        low = np.minimum(group[first], group[second])
+        joined = group.copy()
+        np.minimum.at(joined, group[first], low)
+        np.minimum.at(joined, group[second], low)
+        joined = joined[joined]
+        if (joined == group).all():
+            return group
+        group = joined
+
+
+def common_fields(fields: Iterable[str], left_out: Collection[str] = ()) -> tuple[str, ...]:
+    """The fields to compare, in order, without those that only some datasets have."""
+    return tuple(sorted(path for path in fields if path not in left_out))

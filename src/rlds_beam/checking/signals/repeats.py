@@ -1,0 +1,254 @@
+"""Episodes that repeat others up to noise: sketches of their motion, and a search among all of them.
+
+A sketch has the mean of each dimension in 8 equal parts of the episode, so it is the same at another length or rate.
+
+    values    1 1 2 2 | 3 3 3 3 | 5 5 4 4 | ...       sketch    1.5  3  4.5  ...
+
+A neighbor is a repeat if it is closer than chance explains: in data of d dimensions, the distance to the nearest of k
+neighbors is less than x times that to the k-th with the probability 1 - (1 - x^d)^(k-1). That d is estimated from the
+data (as by Facco et al., 2017: Estimating the intrinsic dimension of datasets by a minimal neighborhood information).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlds_beam.checking.copies import group_copies, join_groups
+from rlds_beam.checking.signals.motion import Laid
+from rlds_beam.checking.signals.rows import SignalRows
+from rlds_beam.typing import Array
+
+PARTS = 8
+"""Parts of an episode, which have a mean each."""
+
+_NEIGHBORS = 8
+_ALARMS = 0.5
+"""Most chance repeats to expect in a whole dataset."""
+
+_LOCAL = 0.75
+"""Neighborhoods whose dimension is less than this share of the dataset's have their own: clusters of idle episodes."""
+
+_OF_MOTION = 0.2
+"""A repeat is closer than this share of the episode's own motion: episodes at rest do not repeat each other."""
+
+_RARE = 0.9
+"""Starts say something if this share of the episodes of a split have their own."""
+
+_EQUAL = 1e-6
+_STILL = 1e-5
+_MAX_NUMBERS = 128
+_LEAF, _OVERLAP = 256, 0.05
+
+
+def sketch(values: Array, laid: Laid) -> Array:
+    """The means of each dimension (D, N) in parts of each episode, float32 (E, D * PARTS), without void last steps.
+
+    The parts end between steps: a step in two of them counts for each by its share.
+    """
+    counts = laid.lengths.copy()
+    counts[laid.find_episode(laid.void)] -= 1
+    ends = counts[:, None] * np.arange(PARTS + 1) / PARTS
+    steps = ends.astype(np.int64)
+    shares = ends - steps
+    places = laid.starts[:, None] + steps
+    padded = np.concatenate([values, values[:, -1:]], axis=1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = np.add.reduceat(padded, places.ravel(), axis=1).reshape(len(values), *places.shape)[..., :-1]
+        sums *= steps[:, 1:] > steps[:, :-1]
+        cut = padded[:, places] * shares
+        means = (sums - cut[..., :-1] + cut[..., 1:]) * (PARTS / counts)[:, None]
+        return np.ascontiguousarray(means.astype(np.float32).transpose(1, 0, 2)).reshape(len(counts), -1)
+
+
+class Repeats(NamedTuple):
+    """Groups of episodes, each by its first row, int64 (E,); an episode that is alone is its own group.
+
+    Attributes:
+      motion: those with the same motion, up to noise.
+      starts: those of several splits with the same first state and instruction, if few episodes of one split share it.
+    """
+
+    motion: Array
+    starts: Array
+
+
+def find_repeats(rows: SignalRows, states: Sequence[str]) -> Repeats:
+    """The groups of all episodes.
+
+    Args:
+      states: the fields of states.
+    """
+    size = len(rows)
+    if "#whole" not in rows.numbers:
+        return Repeats(np.arange(size), np.arange(size))
+    copies = group_copies(rows.numbers["#whole"], rows.numbers["#shorter"])
+    fields = [path for path, statistic in rows.vectors if statistic == "sketch"]
+    known = np.ones(size, bool)
+    for path in fields:
+        known &= np.isfinite(rows.vectors[path, "sketch"]).all(axis=1)
+    known = np.flatnonzero(known)
+    first, second = _find_pairs(_points(rows, fields, known))
+    members = np.flatnonzero(copies != np.arange(size))
+    first, second = np.concatenate([known[first], copies[members]]), np.concatenate([known[second], members])
+    return Repeats(join_groups(size, first, second), _group_starts(rows, states))
+
+
+def _group_starts(rows: SignalRows, states: Sequence[str]) -> Array:
+    """The groups of several splits with the same start; none if starts are often the same within a split."""
+    alone, splits = np.arange(len(rows)), [key[1] for key in rows.keys]
+    columns = [rows.vectors[path, "first"] for path in states if (path, "first") in rows.vectors]
+    if len({*splits}) < 2 or not columns:
+        return alone
+    starts = np.concatenate(columns, axis=1) + np.float32(0)
+    known = np.flatnonzero(np.isfinite(starts).all(axis=1)).tolist()
+    texts = rows.values.get("instruction", [None] * len(rows))
+    names = {row: (starts[row].tobytes(), texts[row]) for row in known}
+    if len({(splits[row], name) for row, name in names.items()}) < _RARE * len(known):
+        return alone
+    first: dict[Any, int] = {}
+    for row, name in names.items():
+        alone[row] = first.setdefault(name, row)
+    _, others = count_others(alone, splits)
+    return np.where(np.isnan(others), np.arange(len(rows)), alone)
+
+
+def count_others(groups: Array, sides: Sequence[Any] | Array) -> tuple[Array, Array]:
+    """The number of episodes of each one's group that are on another side, and the first of them (NaN if none), (E,).
+
+    Args:
+      groups: a number for each episode; those with the same number are a group.
+      sides: a value for each episode, for example its split.
+    """
+    _, number, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    counts, others = np.zeros(len(groups)), np.full(len(groups), np.nan)
+    rows: list[tuple[int, int, Any]] = [
+        (row, int(number[row]), sides[row]) for row in np.flatnonzero(sizes[number] > 1).tolist()
+    ]
+    own = Counter((group, side) for _, group, side in rows)
+    first: dict[int, list[tuple[int, Any]]] = {}
+    for row, group, side in rows:
+        known = first.setdefault(group, [(row, side)])
+        if len(known) == 1 and known[0][1] != side:
+            known.append((row, side))
+    for row, group, side in rows:
+        counts[row] = sizes[group] - own[group, side]
+        others[row] = next((other for other, there in first[group] if there != side), np.nan)
+    return counts, others
+
+
+class _Points(NamedTuple):
+    """Sketches in units of the dataset's spread.
+
+    Attributes:
+      places: float32 (E, M); distances between them are root mean squares over all numbers of a sketch.
+      motion: the root mean square of each episode's own deviation from its means (E,).
+    """
+
+    places: Array
+    motion: Array
+
+
+def _points(rows: SignalRows, fields: list[str], known: Array) -> _Points:
+    """The sketches of these rows; more than `_MAX_NUMBERS` numbers are projected to as many, at random."""
+    parts: list[Array] = []
+    motion, width = np.zeros(len(known)), 0
+    random = np.random.default_rng(0)
+    total = sum(rows.vectors[path, "sketch"].shape[1] for path in fields)
+    places = np.zeros((len(known), _MAX_NUMBERS if total > _MAX_NUMBERS else 0), np.float32)
+    for path in fields:
+        values = rows.vectors[path, "sketch"][known].reshape(len(known), -1, PARTS)
+        for d in range(values.shape[1]):
+            own = values[:, d].astype(np.float64)
+            spread = own.std() if own.size else 0.0
+            if not spread > _STILL * np.abs(own).max(initial=0):
+                continue
+            own -= own.mean()
+            own /= spread
+            motion += np.square(own - own.mean(axis=1, keepdims=True)).sum(axis=1)
+            width += PARTS
+            if total > _MAX_NUMBERS:
+                signs = random.choice([-1.0, 1.0], (PARTS, _MAX_NUMBERS)) / np.sqrt(_MAX_NUMBERS)
+                places += (own @ signs).astype(np.float32)
+            else:
+                parts.append(own.astype(np.float32))
+    if parts:
+        places = np.concatenate(parts, axis=1)
+    scale = 1 / np.sqrt(max(width, 1))
+    places *= np.float32(scale)
+    return _Points(places, np.sqrt(motion) * scale)
+
+
+def _find_pairs(points: _Points) -> tuple[Array, Array]:
+    """The pairs of points that are closer than chance explains: two arrays of indices."""
+    size, k = len(points.places), min(_NEIGHBORS, (len(points.places) - 1) // 3)
+    if k < 2 or not points.places.shape[1]:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    neighbors, distances = _find_neighbors(points.places, k)
+    half, far = k // 2, distances[:, -1]
+    ratios = np.log(np.maximum(far, 1e-30) / np.maximum(distances[:, half - 1], 1e-30))
+    dimension = np.log(k / half) / max(float(np.median(ratios)), 1e-9)
+    around = (ratios + ratios[neighbors].sum(axis=1)) / (k + 1)
+    local = sum(1 / i for i in range(half, k)) / np.maximum(around, 1e-9)
+    local = np.where(local < _LOCAL * dimension, local, dimension)
+    limit = far * (_ALARMS / (size * (k - 1))) ** (1 / local)
+    near = (distances < limit[:, None]) & (distances > _EQUAL)
+    near &= distances < _OF_MOTION * np.minimum(points.motion[:, None], points.motion[neighbors])
+    at, column = np.nonzero(near)
+    return at, neighbors[at, column]
+
+
+def _find_neighbors(places: Array, k: int) -> tuple[Array, Array]:
+    """The k nearest neighbors of each point, nearest first: their indices and distances, (E, k).
+
+    Compares points within overlapping leaves of a tree. Neighbors far closer than the size of a leaf are never missed
+    in practice; of others, a few may be.
+    """
+    size = len(places)
+    pairs = [_pairs_in_leaf(places, leaf, k) for leaf in _leaves(places)]
+    pair = np.unique(np.concatenate(pairs))
+    at, neighbor = np.divmod(pair, size)
+    distance = np.empty(len(pair), np.float32)
+    for start in range(0, len(pair), 1 << 15):
+        some = slice(start, start + (1 << 15))
+        difference = places[at[some]] - places[neighbor[some]]
+        distance[some] = np.sqrt(np.einsum("ij,ij->i", difference, difference))
+    order = np.lexsort((neighbor, distance, at))
+    starts = np.searchsorted(at, np.arange(size))
+    best = order[starts[:, None] + np.arange(k)]
+    return neighbor[best], distance[best]
+
+
+def _pairs_in_leaf(places: Array, leaf: Array, k: int) -> Array:
+    """The k nearest neighbors of each point of a leaf, as `point * E + neighbor`."""
+    own = places[leaf]
+    squares = np.einsum("ij,ij->i", own, own)
+    distances = squares[:, None] + squares - 2 * (own @ own.T)
+    np.fill_diagonal(distances, np.inf)
+    nearest = np.argpartition(distances, k - 1, axis=1)[:, :k]
+    return np.asarray((leaf[:, None] * np.int64(len(places)) + leaf[nearest]).ravel())
+
+
+def _leaves(places: Array) -> Iterator[Array]:
+    """Groups of at most `_LEAF` points: halves along the direction in which they spread most, which overlap."""
+    random = np.random.default_rng(0)
+    stack = [np.arange(len(places))]
+    while stack:
+        rows = stack.pop()
+        if len(rows) <= _LEAF:
+            yield rows
+            continue
+        own = places[rows]
+        sample = own[:: max(1, len(own) // 500)]
+        sample = sample - sample.mean(axis=0)
+        direction = random.standard_normal(places.shape[1]).astype(np.float32)
+        for _ in range(4):
+            further = sample.T @ (sample @ direction)
+            norm = float(np.linalg.norm(further))
+            direction = further / norm if norm > 0 else direction
+        order = np.argsort(own @ direction, kind="stable")
+        half, overlap = len(rows) // 2, int(_OVERLAP * len(rows))
+        stack += [np.sort(rows[order[: half + overlap]]), np.sort(rows[order[half - overlap :]])]
