@@ -67,7 +67,7 @@ CHECKS
 | `metadata/…` | the numbers and texts of the episode fields |
 | `rule`, `detail` | why the record was rejected; null if it was accepted |
 | `jump` | a signal: the worst of its fields; null if it cannot be measured |
-| `jump@field` | the field with the worst value |
+| `jump@field` | the field with the worst value; of signals that count episodes, the key of the first of them |
 | `jump@step`, `jump@stop` | its steps, from `step` to before `stop`; null if it is about the whole episode |
 | `jump/action` | the signal of one field |
 """

@@ -69,8 +69,8 @@ _NEEDS = {
     **dict.fromkeys(("lag", "offset"), (_MOTION, "an observation of the action")),
     "outlier_jerk": (_MOTION, "observations that move"),
     "outlier_return": ("rewards", "rewards"),
-    "scale_mismatch": (_MOTION, "several splits"),
-    "split_leakage": ("", "several splits"),
+    "scale_mismatch": (_MOTION, "splits"),
+    "split_leakage": ("", "splits"),
     **dict.fromkeys(("missing_instruction", "generic_instruction", "instruction_changes"), (_TEXTS, "")),
     "contradictory_instruction": (_TEXTS, "instructions"),
 }

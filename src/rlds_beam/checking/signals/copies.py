@@ -9,12 +9,13 @@ its steps and one of all but the last, and two episodes are copies if they share
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import xxhash
 
+from rlds_beam.checking.signals.texts import instructions
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.images.encoded_images import EncodedImages
@@ -37,11 +38,12 @@ class Digests(NamedTuple):
     shorter: int = 0
 
 
-def digest_episode(episode: Episode, fields: Iterable[str]) -> Digests:
+def digest_episode(episode: Episode, fields: Iterable[str], texts: Sequence[str] = ()) -> Digests:
     """The digests of these fields in float32; fields that the episode lacks, and images and texts, do not count.
 
     Args:
       fields: the fields to compare, in an order that is the same in every format.
+      texts: the fields with the instruction, which has to be the same as well; none if it does not matter.
     """
     columns = [episode.steps[path] for path in fields if path in episode.steps]
     values = [_flat(c) for c in columns if not isinstance(c, EncodedImages) and c.dtype.kind != "O" and is_numeric(c)]
@@ -50,7 +52,8 @@ def digest_episode(episode: Episode, fields: Iterable[str]) -> Digests:
     sampled = np.linspace(0, length - 2, _SAMPLED).astype(np.int64)
     if length <= _MIN_STEPS or not values or _count_values([c[sampled] for c in values]) < _MIN_VALUES:
         return Digests()
-    return Digests(_hash(values, length), _hash(values, length - 1))
+    said = next((text for match in instructions(episode, texts) for text in match if text.strip()), "")
+    return Digests(_hash(values, length, said), _hash(values, length - 1, said))
 
 
 def _flat(column: Array) -> Array:
@@ -65,8 +68,8 @@ def _count_values(columns: list[Array]) -> int:
     return len(np.unique(np.concatenate([column.ravel() for column in changing])))
 
 
-def _hash(columns: list[Array], length: int) -> int:
-    state = xxhash.xxh3_64()
+def _hash(columns: list[Array], length: int, text: str) -> int:
+    state = xxhash.xxh3_64(text.encode())
     for column in columns:
         state.update(column[:length].tobytes())
     return state.intdigest() or 1
