@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -82,31 +82,96 @@ def _elbow_and_wrist(shoulder: float, elbow: float) -> tuple[Point, Point]:
     return (x, z), (x + _FORE * math.cos(shoulder + elbow), z + _FORE * math.sin(shoulder + elbow))
 
 
-def _episode(rng: np.random.Generator, number: int, interrupted: bool) -> Episode:
-    target, other = (str(color) for color in rng.permutation(list(COLORS))[:2])
+class _Scene(NamedTuple):
+    """The colors and the x of the block to move and of the other block, and the name of the tray."""
+
+    color: str
+    block: float
+    other: tuple[str, float]
+    place: str
+
+    @property
+    def instruction(self) -> str:
+        return f"put the {self.color} block on the {self.place}"
+
+    def is_solved(self, block: float) -> bool:
+        """Whether a block at this x is on the tray."""
+        return abs(block - PLACES[self.place]) < _TRAY_WIDTH / 2
+
+
+def _draw_scene(rng: np.random.Generator) -> _Scene:
+    color, other = (str(color) for color in rng.permutation(list(COLORS))[:2])
     place = str(rng.choice(list(PLACES)))
     spots = [round(float(spot + rng.uniform(-0.012, 0.012)), 4) for spot in rng.permutation(_BLOCK_PLACES)]
+    return _Scene(color, spots[0], (other, spots[1]), place)
+
+
+def _episode(rng: np.random.Generator, number: int, interrupted: bool) -> Episode:
+    scene = _draw_scene(rng)
     missed = bool(rng.uniform() < _MISSES)
-    actions = _plan(rng, spots[0], PLACES[place], missed)
-    states, blocks = simulate(actions, spots[0])
-    success = bool(abs(blocks[-1][0] - PLACES[place]) < _TRAY_WIDTH / 2)
+    actions = _plan(rng, scene.block, PLACES[scene.place], missed)
+    states, blocks = simulate(actions, scene.block)
+    success = bool(scene.is_solved(blocks[-1][0]))
     steps = len(actions) * 3 // 5 if interrupted else len(actions)
     done = success & (np.arange(steps) == len(actions) - 2)
-    measured = (states + rng.uniform(-_SENSOR_NOISE, _SENSOR_NOISE, states.shape)).round(6)
-    measured[:, 2] = measured[:, 2].clip(0, 1)
-    scene = states[:steps], blocks[:steps], target, (other, spots[1])
+    measured = _measure(rng, states)
+    drawn = states[:steps], blocks[:steps], scene.color, scene.other
     columns: dict[str, Any] = {
         "observation/state": measured[:steps].astype(np.float32),
-        "observation/images/front": _encode(draw_front(*scene)),
-        "observation/images/wrist": _encode(draw_wrist(*scene)),
+        "observation/images/front": _encode(draw_front(*drawn)),
+        "observation/images/wrist": _encode(draw_wrist(*drawn)),
         "action": actions[:steps].astype(np.float32),
         "reward": done.astype(np.float32),
         "discount": (~done).astype(np.float32),
-        "language_instruction": np.full(steps, f"put the {target} block on the {place}".encode(), object),
+        "language_instruction": np.full(steps, scene.instruction.encode(), object),
         **episode_flags(steps, last=not interrupted, terminal=success and not interrupted),
     }
     metadata = {"episode_id": np.int64(number), "success": np.bool_(success and not interrupted)}
     return Episode(EpisodeKey(f"{NAME}/1.0.0", "train", 0, number), columns, metadata)
+
+
+def _measure(rng: np.random.Generator, states: Array) -> Array:
+    """The states [..., 3] with the noise of the sensors."""
+    measured: Array = (states + rng.uniform(-_SENSOR_NOISE, _SENSOR_NOISE, states.shape)).round(6)
+    measured[..., 2] = measured[..., 2].clip(0, 1)
+    return measured
+
+
+class PlanarArm:
+    """The arm of the example episodes in a loop with a policy, in scenes that the episodes do not show.
+
+    Args:
+      seed: seeds the scene, the start of the arm, and the noise of its sensors.
+    """
+
+    def __init__(self, seed: int):
+        self._rng = np.random.default_rng([seed])
+        self._scene = _draw_scene(self._rng)
+        start = inverse(self._rng.uniform(0.2, 0.42), self._rng.uniform(0.14, 0.2))
+        self._motion = _Motion(np.array([*start, 1.0]).round(6), self._scene.block)
+
+    def observe(self) -> dict[str, Any]:
+        """The fields of an example episode without `observation/`: `state`, `images/front`, and `images/wrist`."""
+        state, block = self._motion.state.round(6), np.array(self._motion.block).round(6)
+        drawn = state[None], block[None], self._scene.color, self._scene.other
+        return {
+            "state": _measure(self._rng, state).astype(np.float32),
+            "images/front": draw_front(*drawn)[0],
+            "images/wrist": draw_wrist(*drawn)[0],
+        }
+
+    def step(self, action: Array) -> None:
+        """Moves the arm toward the targets [3] for a tenth of a second."""
+        self._motion.step(np.asarray(action, np.float64))
+
+    @property
+    def instruction(self) -> str:
+        return self._scene.instruction
+
+    @property
+    def success(self) -> bool:
+        """Whether the block is on the tray, and released."""
+        return self._motion.offset is None and self._scene.is_solved(self._motion.block[0])
 
 
 def _plan(rng: np.random.Generator, block: float, place: float, missed: bool) -> Array:
@@ -140,24 +205,41 @@ def simulate(actions: Array, block: float) -> tuple[Array, Array]:
     Returns:
       The states [T, 3], and the centers of the block [T, 2], in meters; the last action has no effect.
     """
-    state, center, offset = np.array(actions[0], np.float64), (block, _BLOCK / 2), None
-    states, centers = [state], [center]
+    motion = _Motion(np.array(actions[0], np.float64), block)
+    states, centers = [motion.state], [motion.block]
     for action in actions[:-1]:
-        before, move = state, _SERVO * (action - state)
-        move[2] = np.clip(action[2] - state[2], -_GRIPPER_SPEED, _GRIPPER_SPEED)
-        state = state + move
-        x, z = forward(state[0], state[1])
-        width = _BLOCK / _OPENING
-        near = abs(x - center[0]) < (_OPENING - _BLOCK) / 2 and abs(z - center[1]) < _BLOCK / 2
-        if offset is None and state[2] <= width < before[2] and near:
-            offset = z - center[1]
-        if offset is not None and action[2] > width:
-            offset, center = None, (center[0], _height_below(center[0]) + _BLOCK / 2)
-        if offset is not None:
-            state[2], center = max(state[2], width), (x, z - offset)
-        states.append(state)
-        centers.append(center)
+        motion.step(action)
+        states.append(motion.state)
+        centers.append(motion.block)
     return np.array(states).round(6), np.array(centers).round(6)
+
+
+class _Motion:
+    """The arm and the block.
+
+    Attributes:
+      state: the joints [3].
+      block: the center of the block.
+      offset: the height of the fingertips above that center while the gripper holds the block, else None.
+    """
+
+    def __init__(self, state: Array, block: float):
+        self.state, self.block = state, (block, _BLOCK / 2)
+        self.offset: float | None = None
+
+    def step(self, action: Array) -> None:
+        before, move = self.state, _SERVO * (action - self.state)
+        move[2] = np.clip(action[2] - before[2], -_GRIPPER_SPEED, _GRIPPER_SPEED)
+        self.state = before + move
+        x, z = forward(self.state[0], self.state[1])
+        width = _BLOCK / _OPENING
+        near = abs(x - self.block[0]) < (_OPENING - _BLOCK) / 2 and abs(z - self.block[1]) < _BLOCK / 2
+        if self.offset is None and self.state[2] <= width < before[2] and near:
+            self.offset = z - self.block[1]
+        if self.offset is not None and action[2] > width:
+            self.offset, self.block = None, (self.block[0], _height_below(self.block[0]) + _BLOCK / 2)
+        if self.offset is not None:
+            self.state[2], self.block = max(self.state[2], width), (x, z - self.offset)
 
 
 def _height_below(x: float) -> float:
