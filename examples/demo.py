@@ -1,9 +1,9 @@
 """From a simulator to an agent that learns from recorded data. Run it with: make demo.
 
-It writes a report of a robot's episodes to look at first. Then it records episodes, two of them broken on purpose, and
-inspects, checks, and converts them with the commands that a user would type. It reads the result with TF-Agents and
-TFDS, pushes it into a Reverb server, and trains an agent on samples from there. Without TensorFlow, it writes columns
-and a LeRobot dataset instead. It ends with a report of what was converted.
+It records a robot arm with a camera, and writes a report to look at first. Then it records episodes without a camera,
+two of them broken on purpose, and inspects, checks, and converts them with the commands that a user would type. It
+reads the result with TF-Agents and TFDS, pushes it into a Reverb server, and trains an agent on samples from there.
+Without TensorFlow, it writes columns and a LeRobot dataset instead. It ends with a report of what was converted.
 """
 
 from __future__ import annotations
@@ -65,15 +65,11 @@ def main() -> None:
     flags.steps = flags.steps or steps
     recorded, output = flags.folder / "recorded", flags.folder / "pairs"
 
-    heading("1. See episodes", "A simulated arm with two cameras; one recording was interrupted.")
-    rlds_beam("example", flags.folder, "--robot", "--episodes=8", "--broken=1")
-    first = flags.folder / "robot.html"
-    rlds_beam("report", flags.folder / "planar_arm/1.0.0", f"--output={first}")
-    say(f"Open {first} now: the grid at its top shows the episodes.")
-    say("The next steps record from a simulator without a camera: drawing needs a graphics library.")
+    os.environ["PYTHONPATH"] = os.path.relpath(HERE)  # where the simulators are
+    first = flags.folder / "arm.html"
+    see_episodes(flags.folder, first)
 
-    heading("2. Record", f"{what} Two episodes go wrong, as happens in labs. --accept records them anyway.")
-    os.environ["PYTHONPATH"] = os.path.relpath(HERE)  # where the simulator is
+    heading("2. Record more", f"{what} Two episodes go wrong, as happens in labs. --accept records them anyway.")
     rlds_beam(
         "record",
         recorded,
@@ -111,7 +107,7 @@ def main() -> None:
 
     heading("What next", f"That took {time.monotonic() - start:.0f} s.")
     for line in (
-        f"See the robot's episodes:        open {first}",
+        f"See the arm's episodes:          open {first}",
         f"See what was converted:          open {report}",
         f"Convert your own dataset:        rlds-beam convert /data/my_dataset/1.0.0 {flags.folder}/mine",
         "Repair truncated episodes:       rlds-beam convert ... --repair=missing_is_last",
@@ -122,6 +118,51 @@ def main() -> None:
         "From Python, in your pipeline:   README.md",
     ):
         say(line)
+
+
+def see_episodes(folder: Path, report: Path) -> None:
+    """Records a robot arm with a camera, or writes the example episodes if nothing can draw; then a report of them."""
+    if renderer := find_renderer():
+        heading("1. Record with a camera", "dm_control's Jaco arm reaches for a ball.")
+        arm = folder / "arm"
+        rlds_beam(
+            "record",
+            arm,
+            "--env=record_arm:simulator",
+            "--policy=TruncatedGaussianHead(record_arm:policy, sigma=0.05)",
+            "--episodes=6",
+            "--max_episode_steps=60",
+            '--connectors=FillLanguage("reach for the red ball")',
+            "--name=jaco_arm",
+            "--shards=1",
+            "--envs_per_worker=1",
+            MUJOCO_GL=renderer,
+        )
+    else:
+        heading("1. See episodes", "A drawn arm with two cameras; one recording was interrupted.")
+        say("MuJoCo cannot draw here (Debian: libosmesa6), so these are example episodes.")
+        rlds_beam("example", folder, "--robot", "--episodes=8", "--broken=1")
+        arm = folder / "planar_arm/1.0.0"
+    rlds_beam("report", arm, f"--output={report}")
+    say(f"Open {report} now: the grid at its top shows the episodes.")
+
+
+def find_renderer() -> str | None:
+    """The value of MUJOCO_GL with which MuJoCo draws here, tried in another process: OSMesa, or what the user chose."""
+    chosen = os.environ.get("MUJOCO_GL", "disable")
+    renderer = "osmesa" if chosen == "disable" else chosen
+    try:
+        draws = subprocess.run(
+            [sys.executable, HERE / "record_arm.py"],
+            env={**os.environ, "MUJOCO_GL": renderer},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=END_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    return None if draws.returncode else renderer
 
 
 def write_other_formats(recorded: Path, flags: argparse.Namespace) -> None:
@@ -171,23 +212,24 @@ def heading(title: str, text: str) -> None:
     print(f"\n{RULE}\n{title}\n{text}\n", flush=True)
 
 
-def rlds_beam(*arguments: object, expect: int = 0) -> None:
-    """Runs `rlds-beam` of this environment, as a user would."""
-    run([RLDS_BEAM, *map(str, arguments)], expect)
+def rlds_beam(*arguments: object, expect: int = 0, **variables: str) -> None:
+    """Runs `rlds-beam` of this environment, as a user would; `variables` are added to the environment."""
+    run([RLDS_BEAM, *map(str, arguments)], expect, **variables)
 
 
-def run(command: Sequence[str], expect: int = 0) -> None:
+def run(command: Sequence[str], expect: int = 0, **variables: str) -> None:
     """Shows and runs a command; ends the demo if its exit code is not the expected one."""
-    show(command)
-    code = subprocess.run(command, check=False).returncode
+    show(command, **variables)
+    code = subprocess.run(command, env={**os.environ, **variables}, check=False).returncode
     if code != expect:
         sys.exit(f"The demo ends here: exit code {code}, where {expect} was expected.")
     if expect:
         say(f"(exit code {code}, as expected)")
 
 
-def show(command: Sequence[str]) -> None:
-    print("$ " + " ".join([Path(command[0]).name, *map(shlex.quote, command[1:])]), flush=True)
+def show(command: Sequence[str], **variables: str) -> None:
+    settings = [f"{name}={value}" for name, value in variables.items()]
+    print("$ " + " ".join([*settings, Path(command[0]).name, *map(shlex.quote, command[1:])]), flush=True)
 
 
 @contextlib.contextmanager

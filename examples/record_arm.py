@@ -30,7 +30,7 @@ _JOINTS = [f"jaco_arm/joint_{i}" for i in range(1, 7)]
 
 def policy(observations: dict[str, np.ndarray]) -> np.ndarray:
     """The velocity of the hand toward the ball, (N, 3), in m/s."""
-    return 0.8 * (observations["ball"] - observations["hand"])
+    return 1.2 * (observations["ball"] - observations["hand"])
 
 
 def simulator() -> Arm:

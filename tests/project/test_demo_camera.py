@@ -1,0 +1,59 @@
+"""The demo's arm is recorded with a camera if MuJoCo can draw; without, example episodes are shown instead."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkout import ROOT
+
+import rlds_beam
+
+EXAMPLES = ROOT / "examples"
+
+
+@pytest.fixture
+def demo(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """examples/demo.py, as a module."""
+    pytest.importorskip("dm_control")
+    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.setenv("PYTHONPATH", str(EXAMPLES))
+    return importlib.import_module("demo")
+
+
+def test_the_camera_records_an_arm_that_reaches_a_ball(
+    demo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUJOCO_GL", "disable")  # as in the Makefile
+    renderer = demo.find_renderer()
+    if renderer is None:
+        pytest.skip("MuJoCo cannot draw here: install libosmesa6")
+    demo.see_episodes(tmp_path, tmp_path / "arm.html")
+    assert (tmp_path / "arm.html").is_file()
+    dataset = rlds_beam.open_dataset(str(tmp_path / "arm"), unit="episodes")
+    assert len(dataset) == 6
+    for episode in dataset:
+        images = np.asarray(episode["steps/observation/image"])
+        assert images.shape[1:] == (128, 128, 3) and images.dtype == np.uint8
+        red = (images[..., 0] > 100) & (images[..., 1:].max(-1) < 60)
+        assert red.any((1, 2)).all(), "the ball is not in the image"
+        changed = (images[1:] != images[:-1]).any((1, 2, 3))
+        assert changed.all() and (images.std((1, 2, 3)) > 10).all()
+        assert episode["steps/language_instruction"][0] == b"reach for the red ball"
+        distance = np.linalg.norm(episode["steps/observation/ball"] - episode["steps/observation/hand"], axis=1)
+        assert distance[-1] < 0.03 < distance[0] and episode["steps/is_terminal"][-1]
+
+
+def test_without_a_renderer_example_episodes_are_shown(
+    demo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MUJOCO_GL", "no_such_renderer")
+    demo.see_episodes(tmp_path, tmp_path / "arm.html")
+    said = capfd.readouterr()
+    assert "MuJoCo cannot draw here (Debian: libosmesa6), so these are example episodes." in said.out
+    assert "Traceback" not in said.out + said.err
+    assert f"Open {tmp_path / 'arm.html'} now" in said.out
+    assert (tmp_path / "arm.html").is_file() and (tmp_path / "planar_arm").is_dir()
