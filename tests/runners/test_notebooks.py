@@ -1,11 +1,13 @@
-"""Jobs in IPython and Jupyter write the same bytes, without pandas and with pandas 3.
+"""Jobs in IPython and Jupyter write the same bytes, without pandas and with pandas 3; notebooks show datasets.
 
 `make test-pythons` has an environment for each.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -126,3 +128,37 @@ def test_a_notebook_shows_a_bar_and_displays_objects(environment: dict[str, str]
     assert shown[-1] == {"text/html": "", "text/plain": ""}
     (episode,) = results
     assert "<polyline" in episode["text/html"] and episode["text/plain"].startswith("Episode testing/1.0.0:train:")
+
+
+CELLS = """import rlds_beam
+rlds_beam.example("data", robot=True, episodes=3)
+
+rlds_beam.open_dataset("data/planar_arm/1.0.0")
+
+rlds_beam.validate("data/planar_arm/1.0.0", workers=1)"""
+
+
+def test_a_notebook_in_html_shows_the_first_frames_of_a_dataset(environment: dict[str, str], tmp_path: Path) -> None:
+    pytest.importorskip("nbconvert")
+    empty: dict[str, Any] = {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": []}
+    cells = [empty | {"id": f"cell-{i}", "source": text} for i, text in enumerate(CELLS.split("\n\n"))]
+    (tmp_path / "look.ipynb").write_text(
+        json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    )
+    session = subprocess.run(
+        [sys.executable, "-m", "nbconvert", "--to=html", "--execute", "look.ipynb"],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert session.returncode == 0, session.stdout + session.stderr
+    page = (tmp_path / "look.html").read_text()
+    assert len(re.findall(r'src="data:image/', page)) == 6  # two cameras
+    assert page.count("display:block;max-width:none") == 6, "Jupyter's style sheet shrinks the images"
+    captions = re.findall(r">row (\d), (\d+) steps: put the \w+ block on the (?:left|right) tray", page)
+    assert [int(row) for row, _ in captions] == [0, 1, 2, 0, 1, 2]
+    assert all(30 <= int(steps) <= 60 for _, steps in captions)
+    assert "3 valid" in page

@@ -105,10 +105,10 @@ def section(title: str, content: str, *, is_open: bool = True) -> str:
 
 
 def pictures(label: str, frames: Iterable[tuple[str, Thumbnail]]) -> str:
-    """A row of thumbnails, each with a caption."""
+    """A row of thumbnails, each with a caption; Jupyter's own `max-width` for images would shrink them to a word."""
     style = "display:inline-block;vertical-align:top;width:min-content;margin:0 2px 0 0"
     figures = "".join(
-        f'<figure style="{style}"><img alt="{escape(caption)}" style="display:block" '
+        f'<figure style="{style}"><img alt="{escape(caption)}" style="display:block;max-width:none" '
         f'src="data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}"/>'
         f'<figcaption style="{_FAINT};font-size:11px">{escape(caption)}</figcaption></figure>'
         for caption, jpeg in frames
