@@ -1,4 +1,4 @@
-"""Writes the pages of all commands, `reference/commands.md` and `reference/commands/`, from their parsers.
+"""Writes the pages of all commands, `reference/commands.md`, `reference/commands/`, and `reference/agents.md`.
 
     python docs/command_reference.py
 
@@ -109,7 +109,7 @@ Each takes effect with its runner only. In the terminal, `rlds-beam help flink` 
 
 def pages() -> dict[Path, str]:
     """Every page by its path."""
-    found = {REFERENCE / "commands.md": index()}
+    found = {REFERENCE / "commands.md": index(), REFERENCE / "agents.md": agent_pages.agents_page()}
     for name in JOBS:
         found[REFERENCE / "commands" / f"{name}.md"] = command(name)
     found[REFERENCE / "commands" / "format_options.md"] = "\n".join([FORMAT_HEAD, *format_options()])
@@ -227,6 +227,8 @@ def marked(text: str) -> str:
     code = [f"`{part}`" for part in parts[1::2]]
     return "".join(a + b for a, b in zip(plain, [*code, ""], strict=True))
 
+
+import agent_pages  # noqa: E402  (it imports this module)
 
 if __name__ == "__main__":
     for path, text in pages().items():

@@ -7,7 +7,6 @@ import glob
 import importlib
 import importlib.metadata
 import os
-import resource
 import shutil
 import socket
 import subprocess
@@ -16,7 +15,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from rlds_beam import plugins
+from rlds_beam import platforms, plugins
 from rlds_beam.errors import EXTRAS, UsageError, install, pip_install
 from rlds_beam.text import format_size
 
@@ -64,7 +63,8 @@ def diagnose() -> Iterator[Diagnosis]:
     yield java()
     yield flink_jar()
     yield from map(disk, dict.fromkeys((os.getcwd(), tempfile.gettempdir())))
-    yield shared_memory()
+    if platforms.SHARED_MEMORY is not None:
+        yield shared_memory(platforms.SHARED_MEMORY)
     yield open_files()
     yield processes()
     yield loopback()
@@ -197,7 +197,7 @@ def disk(path: str) -> Diagnosis:
     return Diagnosis(name, "ok", f"{format_size(free)} free")
 
 
-def shared_memory(path: str = "/dev/shm") -> Diagnosis:
+def shared_memory(path: str) -> Diagnosis:
     """Checks the directory where Python's multiprocessing keeps its locks."""
     name = "shared memory"
     remedy = f"mount a tmpfs at {path} (docker run --shm-size=256m)"
@@ -212,24 +212,18 @@ def shared_memory(path: str = "/dev/shm") -> Diagnosis:
 
 
 def open_files() -> Diagnosis:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = platforms.find_limits("NOFILE")
     detail = f"{_limit(soft)} at a time"
-    if soft != resource.RLIM_INFINITY and soft < _MIN_FILES:
+    if soft is not None and soft < _MIN_FILES:
         return Diagnosis("open files", "problem", detail, f"ulimit -n {_MIN_FILES} (the hard limit is {_limit(hard)})")
     return Diagnosis("open files", "ok", detail)
 
 
 def processes() -> Diagnosis:
     """Checks the limit of processes and threads: worker processes and gRPC need dozens."""
-    limits = [resource.getrlimit(resource.RLIMIT_NPROC)[0]]
-    try:
-        with open("/sys/fs/cgroup/pids.max") as file:
-            limits.append(int(file.read()))
-    except (OSError, ValueError):  # no such control group, or `max`
-        pass
-    least = min((limit for limit in limits if limit != resource.RLIM_INFINITY), default=resource.RLIM_INFINITY)
-    detail = f"{_limit(least)} at a time, on {len(os.sched_getaffinity(0))} cores"
-    if least != resource.RLIM_INFINITY and least < _MIN_PROCESSES:
+    limit, _ = platforms.find_limits("NPROC")
+    detail = f"{_limit(limit)} at a time, on {platforms.count_cores()} cores"
+    if limit is not None and limit < _MIN_PROCESSES:
         return Diagnosis("processes", "problem", detail, "raise ulimit -u, or the container's --pids-limit")
     return Diagnosis("processes", "ok", detail)
 
@@ -244,8 +238,8 @@ def loopback() -> Diagnosis:
     return Diagnosis("loopback", "ok", "127.0.0.1 answers")
 
 
-def _limit(number: int) -> str:
-    return "any number" if number == resource.RLIM_INFINITY else f"{number:,}"
+def _limit(number: int | None) -> str:
+    return "any number" if number is None else f"{number:,}"
 
 
 def _version(name: str) -> str | None:

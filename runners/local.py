@@ -21,6 +21,7 @@ import rlds_beam.errors
 from rlds_beam import watchdog, worker_status
 from rlds_beam.errors import NO_MORE_THREADS, DiskError, OutOfMemoryError, RldsBeamError, UsageError, no_more_threads
 from rlds_beam.output.scratch import ScratchDirectory
+from rlds_beam.platforms import count_cores
 from rlds_beam.runners.base import Define, Runner
 from rlds_beam.runners.worker_processes import worker_processes
 from rlds_beam.user_functions import describe_error, is_users
@@ -56,7 +57,7 @@ class LocalRunner(Runner):
         from rlds_beam.runners.beam_adapters import JobOptions
 
         self.check()
-        workers = self.options.workers or paying_workers(seconds, _cores())
+        workers = self.options.workers or paying_workers(seconds, count_cores())
         flags = JobOptions([f"--direct_num_workers={workers}", *self.options.beam_options])
         try:
             return self._in_processes(define, flags) if workers > 1 else self._in_process(define, flags)
@@ -121,11 +122,6 @@ def paying_workers(seconds: float, cores: int) -> int:
         return 1
     saved = seconds * (1 - 1 / (cores * EFFICIENCY))
     return cores if saved > START_SECONDS else 1
-
-
-def _cores() -> int:
-    """The number of cores that this process may use, which a container may limit."""
-    return len(os.sched_getaffinity(0))
 
 
 def plain(error: Exception) -> RldsBeamError:

@@ -19,10 +19,10 @@ import re
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # the options' numbers in glibc's malloc.h
+from rlds_beam.platforms import describe_processor, set_malloc_thresholds
+
 _KEPT = 128 << 20
 _MAX = 32 << 20  # glibc accepts no more
 
@@ -32,14 +32,9 @@ def keep_freed_memory() -> None:
 
     Does nothing if the C library is not glibc, or if the user has set one of its variables (`MALLOC_TRIM_THRESHOLD_`).
     """
-    import ctypes
-
     if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
         return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, _MAX)
-        mallopt(_TRIM_THRESHOLD, _KEPT)
+    set_malloc_thresholds(trim=_KEPT, mmap=_MAX)
 
 
 _VARIABLE = "OPENBLAS_CORETYPE"
@@ -50,22 +45,14 @@ _KERNELS = {
 """Kernels, the fastest first, and the processor features that they need."""
 
 
-def choose_kernels(cpuinfo: Path = Path("/proc/cpuinfo")) -> None:
+def choose_kernels() -> None:
     """Sets OpenBLAS's environment variable if this numpy would choose slow kernels; keeps a value set by the user.
 
     Affects this process, if numpy is not imported yet, and its child processes.
-
-    Args:
-      cpuinfo: Linux's description of the processors.
     """
     if _VARIABLE in os.environ or not importlib.metadata.version("numpy").startswith("1."):
         return
-    try:
-        said = cpuinfo.read_text()
-    except OSError:
-        return
-    first = dict(line.split(":", 1) for line in said.partition("\n\n")[0].splitlines() if ":" in line)
-    processor = {name.strip(): set(words.split()) for name, words in first.items()}
+    processor = describe_processor()
     if processor.get("vendor_id") != {"GenuineIntel"}:
         return
     for kernels, needed in _KERNELS.items():

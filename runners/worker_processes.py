@@ -14,6 +14,7 @@ from pathlib import Path
 from rlds_beam import watchdog
 from rlds_beam.errors import NO_MORE_THREADS, RldsBeamError, no_more_threads
 from rlds_beam.output.scratch import PREFIX, ScratchDirectory
+from rlds_beam.platforms import SOCKET_PATH_BYTES
 from rlds_beam.watchdog.watcher import Watch
 from rlds_beam.worker_status import Done, Note, command, read_notes
 
@@ -26,8 +27,8 @@ _STOP_SECONDS = 10.0
 
 _NO_THREAD = "thread creation failed"
 """Printed by libraries below Arrow; one then ends the process, another waits forever."""
-_PATH_BYTES = 107 - len(f"/{PREFIX}01234567/services")
-"""Maximum bytes of the directory for temporary files: the kernel allows 107 for the path of the socket below it."""
+_PATH_BYTES = SOCKET_PATH_BYTES - len(f"/{PREFIX}01234567/services")
+"""Maximum bytes of the directory for temporary files, below which the socket is."""
 
 
 class WorkerProcesses:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import resource
 import time
 from typing import Any, TypeVar
 
@@ -14,7 +13,7 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
-from rlds_beam import worker_status
+from rlds_beam import platforms, worker_status
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.processing.report import Report
@@ -92,5 +91,5 @@ class RangeMetrics:
         self._ranges.inc()
         for name, counter in self._counters.items():
             counter.inc(getattr(report, name))
-        self._memory.update(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        self._memory.update(platforms.peak_memory_kb())
         worker_status.count(ranges=1)

@@ -104,6 +104,9 @@ EXTRAS: dict[Extra, str] = {
 _TENSORFLOW = ("tf", "agents", "envlogger", "demo")
 """The extras that need TensorFlow 2.15, which has no wheels for newer Pythons."""
 
+_LINUX = ("agents", "envlogger", "demo")
+"""The extras whose packages have wheels for Linux only; elsewhere they install the others."""
+
 
 def pip_install(extra: Extra | None = None, *options: str) -> str:
     """The command that installs rlds-beam again from where it was installed: a checkout, a file, or a package index."""
@@ -120,14 +123,13 @@ def _origin() -> str:
     import importlib.metadata
     import json
 
-    try:
-        record = importlib.metadata.distribution("rlds-beam").read_text("direct_url.json")
-    except importlib.metadata.PackageNotFoundError:
-        return "."
+    # Building in a checkout leaves an egg-info, which is found if the checkout is the current directory.
+    found = [*importlib.metadata.distributions(name="rlds-beam")]
+    record = next(filter(None, (distribution.read_text("direct_url.json") for distribution in found)), None)
     origin = json.loads(record or "{}")
     if "archive_info" in origin:
         return str(origin["url"])
-    return "." if origin else ""
+    return "." if origin or not found else ""
 
 
 def install(extra: Extra) -> str:
@@ -136,6 +138,8 @@ def install(extra: Extra) -> str:
     if extra in _TENSORFLOW and sys.version_info >= (3, 12):
         python = ".".join(map(str, sys.version_info[:2]))
         command += f", on Python 3.11 (this is {python}): TensorFlow 2.15 supports no newer version"
+    elif extra in _LINUX and sys.platform != "linux":
+        command += ", on Linux: Reverb and EnvLogger support no other system"
     return command
 
 

@@ -148,6 +148,7 @@ def test_a_read_that_takes_memory(watched: tuple[Watch, Clock], monkeypatch: pyt
         assert said.startswith("a.h5: HDF5 has taken more than 4 GiB of memory for one read, so it is probably damaged")
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="the system does not say it")
 def test_the_memory_of_a_process(watched: tuple[Watch, Clock]) -> None:
     watch, _ = watched
     before = watch._measure_memory()

@@ -9,6 +9,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -33,13 +34,22 @@ from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.trajectories.options import ItemOptions
 from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 
-EXTRAS = set(importlib.metadata.metadata("rlds-beam").get_all("Provides-Extra") or ())
+EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+TASKS = {"all", "rl", "robots", "view"}
+"""Extras that only include others, so that no message names them."""
 SPEC = TrajectorySpec((SpecLeaf("reward", "float32", ()),), (2,))
 
 
 def test_the_purpose_of_every_extra_is_stated_once() -> None:
     assert set(typing.get_args(errors.Extra)) == set(errors.EXTRAS) <= EXTRAS
-    assert EXTRAS - set(errors.EXTRAS) == {"all", "buckets", "dev", "docs", "rlds", "test"}  # for developers
+    assert EXTRAS - set(errors.EXTRAS) == {
+        *TASKS,
+        "buckets",
+        "dev",
+        "docs",
+        "rlds",
+        "test",
+    }
 
 
 @pytest.mark.parametrize("python", [(3, 11), (3, 12), (3, 13)])
@@ -65,7 +75,7 @@ def test_an_extra_comes_from_where_the_package_came(
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rlds-beam\nVersion: 0.1.0\n")
     if record:
         (info / "direct_url.json").write_text(record)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
     assert str(errors.missing("hub", "a")) == f"a: pip install {package}"
 
 
@@ -80,7 +90,6 @@ def test_an_import_that_fails_is_a_usage_error_and_an_import_error() -> None:
 
 def requirements(extra: str) -> list[Requirement]:
     """What an extra requires, with what it includes, on Python 3.11."""
-    tomllib = pytest.importorskip("tomllib")
     lists = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     own = [Requirement(text) for text in lists[extra]]
     inner = [one for need in own if need.name == "rlds-beam" for name in need.extras for one in requirements(name)]
@@ -90,7 +99,6 @@ def requirements(extra: str) -> list[Requirement]:
 
 def test_older_pips_see_the_bounds_of_tensorflow_first() -> None:
     """They look at included extras last, after they chose the newest numpy."""
-    tomllib = pytest.importorskip("tomllib")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     base = {Requirement(text).name for text in project["dependencies"]} | {"protobuf", "typing-extensions"}
     for extra, texts in project["optional-dependencies"].items():
@@ -103,8 +111,8 @@ def test_older_pips_see_the_bounds_of_tensorflow_first() -> None:
 
 
 TOGETHER = {
-    "3.11": "all,arrayrecord,azure,gcp,gcs,lerobot,s3",
-    "3.13": "arrayrecord,azure,browse,gcp,gcs,hdf5,hub,lance,lerobot,loading,record,rerun,rllib,ros,s3",
+    "3.11": "all,azure,gcp,gcs,s3",
+    "3.13": "all,azure,gcp,gcs,lance,rerun,rllib,s3",
 }
 """Python -> extras that go together; `all` includes what it says."""
 

@@ -20,6 +20,7 @@ FLOOR = {
     "lazy",
     "naming",
     "options",
+    "platforms",
     "plugins",
     "storage",
     "text",

@@ -9,6 +9,7 @@ import sys
 import pytest
 from processes import DEADLINE
 
+from rlds_beam import platforms
 from rlds_beam.runners.process_setup import choose_kernels
 
 VARIABLE = "OPENBLAS_CORETYPE"
@@ -37,14 +38,16 @@ def test_an_old_openblas_is_told_what_the_processor_can_do(
     monkeypatch.setattr(importlib.metadata, "version", {"numpy": numpy}.__getitem__)
     one = f"processor\t: {{}}\nvendor_id\t: {vendor}\nflags\t\t: {flags}\nbugs\t\t: a:b\n\n"
     (tmp_path / "cpuinfo").write_text(one.format(0) + one.format(1))
-    choose_kernels(tmp_path / "cpuinfo")
+    monkeypatch.setattr(platforms, "_CPU_INFO", tmp_path / "cpuinfo")
+    choose_kernels()
     assert os.environ.get(VARIABLE) == chosen
 
 
 def test_without_the_file_nothing_is_set(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv(VARIABLE, "")
     monkeypatch.delenv(VARIABLE)
-    choose_kernels(tmp_path / "cpuinfo")
+    monkeypatch.setattr(platforms, "_CPU_INFO", tmp_path / "cpuinfo")
+    choose_kernels()
     assert VARIABLE not in os.environ
 
 

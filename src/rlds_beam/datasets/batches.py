@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import sys
 import threading
 from collections import deque
@@ -35,6 +34,7 @@ from rlds_beam.images.codecs import Jpeg
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.headers import UndecodableImageError
 from rlds_beam.images.video_frames import VideoFrames
+from rlds_beam.platforms import count_cores
 from rlds_beam.reading.meaning import VOID
 from rlds_beam.typing import Array
 
@@ -122,7 +122,7 @@ class Batches(Iterator[dict[str, Any]]):
     def __init__(self, parts: Sequence[MixedDataset], content: Content, plan: Plan, threads: int | None):
         self.plan = plan
         self._parts, self._content = tuple(parts), content
-        self._threads = threads or len(os.sched_getaffinity(0))
+        self._threads = threads or count_cores()
         self._sampler = Sampler(plan)
         self._delivered = self._sampler.state()
         self._pending: deque[tuple[Future[_Filling], dict[str, Any]]] = deque()

@@ -26,14 +26,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import fcntl
 import json
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from rlds_beam import storage
+from rlds_beam import platforms, storage
 from rlds_beam.encoding.checked_json import ANY, TEXT, check_json, read_json
 from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.output.commits import RangeCommit, find_problems, read_commits, sizes
@@ -210,7 +209,15 @@ def find_finished(output: str) -> Finished:
     )
 
 
-_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EROFS, errno.EACCES, errno.EPERM}
+_NO_LOCKS = {
+    errno.ENOLCK,
+    errno.ENOSYS,
+    errno.ENOTSUP,
+    errno.EOPNOTSUPP,  # on macOS another number than ENOTSUP
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+}
 """The errors of a file system that has no locks or is not writable."""
 
 _NO_FILE = {errno.ELOOP, errno.EISDIR, errno.ENXIO}
@@ -272,7 +279,7 @@ def take(path: str, wait: bool = False) -> int | None:
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise _no_file(path)
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            platforms.lock_file(descriptor, wait)
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.stat(path), os.fstat(descriptor)):
                     return descriptor

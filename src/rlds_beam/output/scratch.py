@@ -7,12 +7,13 @@ means the same in every container, and it ends with its process. On a file syste
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import os
 import shutil
 import tempfile
 from typing import Any
+
+from rlds_beam import platforms
 
 PREFIX = "rlds-beam-tmp-"
 
@@ -32,7 +33,7 @@ class ScratchDirectory(tempfile.TemporaryDirectory[str]):
             super().__init__(prefix=PREFIX, dir=parent, ignore_cleanup_errors=True)
             with contextlib.suppress(OSError):
                 self._lock = os.open(self.name, os.O_RDONLY | os.O_DIRECTORY)
-                fcntl.flock(self._lock, fcntl.LOCK_EX)
+                platforms.lock_file(self._lock, wait=True)
             if os.path.isdir(self.name):
                 return
             self._unlock()  # another process swept it before it was locked
@@ -64,7 +65,7 @@ def _sweep(parent: str) -> None:
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 if os.fstat(lock).st_uid == os.geteuid():
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    platforms.lock_file(lock, wait=False)
                     shutil.rmtree(path, ignore_errors=True)
             finally:
                 os.close(lock)

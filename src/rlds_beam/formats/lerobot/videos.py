@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -28,6 +28,7 @@ from rlds_beam.images import depth as images_depth
 from rlds_beam.images.video_frames import color_pixels
 from rlds_beam.images.videos import Video
 from rlds_beam.output.shards import LocalFile, ShardInfo
+from rlds_beam.platforms import same_priority
 from rlds_beam.typing import Array
 
 PIXELS = "yuv420p"
@@ -40,7 +41,6 @@ _DEPTH_OPTIONS = {"g": "1", "crf": "30", "x265-params": "lossless=1:pools=none:f
 
 Every frame is a key frame: others are not lossless for some sizes (32x32), a few pixels change, and on each run others.
 """
-_THREADS = "/proc/self/task"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,7 +231,7 @@ class VideoFile:
         for image in pixels:
             frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(image), _ARRAYS[self._encoding.pixels])
             frame.pts = self.frames
-            with contextlib.nullcontext() if self.frames else _same_priority():  # the first frame opens the encoder
+            with contextlib.nullcontext() if self.frames else same_priority():  # the first frame opens the encoder
                 packets = self._stream.encode(frame)
             self.frames += 1
             self._container.mux(packets)
@@ -269,33 +269,6 @@ class VideoFile:
         container, self._container = self._container, None
         if container is not None:
             container.close()
-
-
-@contextlib.contextmanager
-def _same_priority() -> Iterator[None]:
-    """Undoes that SVT-AV1, for root, makes its threads and ours real-time threads of the highest priority.
-
-    Other programs of the machine would stand still, and so would our own other processes.
-    """
-    if not os.path.isdir(_THREADS):  # not Linux
-        yield
-        return
-    before = _schedulers()
-    yield
-    for thread, policy in _schedulers().items():
-        usual = before.get(thread, os.SCHED_OTHER)
-        if policy != usual == os.SCHED_OTHER:
-            with contextlib.suppress(ProcessLookupError):  # it has ended
-                os.sched_setscheduler(thread, usual, os.sched_param(0))
-
-
-def _schedulers() -> dict[int, int]:
-    """The scheduling policy of each thread of this process, without those that end meanwhile."""
-    found = {}
-    for thread in map(int, os.listdir(_THREADS)):
-        with contextlib.suppress(ProcessLookupError):
-            found[thread] = os.sched_getscheduler(thread)
-    return found
 
 
 def encoded_video(

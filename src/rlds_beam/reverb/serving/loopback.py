@@ -13,20 +13,18 @@ Reverb has no passwords: every client that reaches its port can read and delete 
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import ipaddress
 import os
 import socket
 import stat
-from collections.abc import Iterator
 
+from rlds_beam import platforms
 from rlds_beam.errors import RldsBeamError, UsageError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 EVERYWHERE = ("0.0.0.0", "::")
 """The hosts to listen on: the kernel can distinguish only these two for a socket on `[::]`."""
-
-_ESTABLISHED = "01"
 
 
 def reserve_port(port: int | None) -> socket.socket:
@@ -60,49 +58,28 @@ def keep_to_loopback(port: int) -> None:
     Raises:
       RldsBeamError: the kernel does not allow it, or another machine is already connected.
     """
-    listeners = _listeners(port)
     try:
-        for listener in listeners:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
+        listeners = _listeners(port)
+        with contextlib.ExitStack() as stack:
+            for listener in listeners:
+                platforms.bind_to_loopback(stack.enter_context(listener))
+        peers = [*platforms.find_peers(port)]
     except OSError as error:
         raise RldsBeamError(
             f"this kernel cannot restrict Reverb to loopback ({error.strerror}; Linux 5.7 or newer can). Use "
             "--host=0.0.0.0 to serve every client that can reach this machine, without a password"
         ) from error
-    finally:
-        for listener in listeners:
-            listener.close()
     if not listeners:
         raise RldsBeamError(f"Reverb's socket on port {port} was not found, so it could not be restricted to loopback")
-    for peer in find_connected(port):
+    for peer in peers:
         if not peer.is_loopback:
             raise RldsBeamError(f"{peer} connected while the server was starting; start it again")
-
-
-def find_connected(port: int) -> Iterator[ipaddress.IPv4Address | ipaddress.IPv6Address]:
-    """The remote addresses connected to a port of this machine."""
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        if not os.path.exists(table):  # IPv6 is switched off
-            continue
-        with open(table) as file:
-            rows = [line.split() for line in file][1:]
-        for _, local, remote, state, *_ in rows:
-            if state == _ESTABLISHED and int(local.rpartition(":")[2], 16) == port:
-                yield _address(remote.rpartition(":")[0])
-
-
-def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Parses an address of /proc/net: words of four bytes, each in this machine's byte order."""
-    words = [bytes.fromhex(text[i : i + 8])[::-1] for i in range(0, len(text), 8)]
-    address = ipaddress.ip_address(b"".join(words))
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return mapped or address
 
 
 def _listeners(port: int) -> list[socket.socket]:
     """Duplicates of this process's sockets that listen on a port; the caller closes them."""
     listeners = []
-    for descriptor in map(int, os.listdir("/proc/self/fd")):
+    for descriptor in platforms.list_descriptors():
         try:
             if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
                 continue

@@ -1,0 +1,155 @@
+"""What differs between operating systems. Everything else uses what Linux and macOS have in common.
+
+Each function asks the system whether it has something, and does without it if not. `ruff` refuses these modules and
+functions elsewhere; mypy also checks the package as on macOS.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+SOCKET_PATH_BYTES = 107 if sys.platform == "linux" else 103
+"""Maximum bytes of the path of a Unix socket."""
+
+SHARED_MEMORY = "/dev/shm" if sys.platform == "linux" else None
+"""The directory where Python's multiprocessing keeps its locks; None if they are not files."""
+
+_CPU_INFO = Path("/proc/cpuinfo")
+_DESCRIPTORS = "/proc/self/fd"
+_THREADS = "/proc/self/task"
+_CONNECTIONS = ("/proc/net/tcp", "/proc/net/tcp6")
+_ESTABLISHED = "01"
+_MAX_PROCESSES = Path("/sys/fs/cgroup/pids.max")
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # the options' numbers in glibc's malloc.h
+
+
+def count_cores() -> int:
+    """The number of cores that this process may use, which a container may limit on Linux."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def describe_processor() -> dict[str, set[str]]:
+    """The properties of the first processor, for example `flags`, as words; empty if the system does not say."""
+    try:
+        text = _CPU_INFO.read_text()
+    except OSError:
+        return {}
+    first = dict(line.split(":", 1) for line in text.partition("\n\n")[0].splitlines() if ":" in line)
+    return {name.strip(): set(words.split()) for name, words in first.items()}
+
+
+def set_malloc_thresholds(trim: int, mmap: int) -> None:
+    """Sets glibc's limits, in bytes: of freed memory to keep, and of values that use it."""
+    import ctypes
+
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, mmap)
+        mallopt(_TRIM_THRESHOLD, trim)
+
+
+def peak_memory_kb() -> int:
+    """The peak of this process's resident memory, in KiB; 0 if the system does not say."""
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak // 1024 if sys.platform == "darwin" else peak
+
+
+def find_limits(kind: str) -> tuple[int | None, int | None]:
+    """The soft and the hard limit of a resource of `resource`, for example `NOFILE`; None for no limit."""
+    if sys.platform == "win32":
+        return None, None
+    import resource
+
+    soft, hard = (
+        None if number == resource.RLIM_INFINITY else number
+        for number in resource.getrlimit(getattr(resource, f"RLIMIT_{kind}"))
+    )
+    if kind == "NPROC":
+        with contextlib.suppress(OSError, ValueError):  # no such control group, or `max`
+            group = int(_MAX_PROCESSES.read_text())
+            soft = group if soft is None else min(soft, group)
+    return soft, hard
+
+
+def lock_file(descriptor: int, wait: bool) -> None:
+    """Locks an open file or directory until it is closed (`flock`).
+
+    Raises:
+      BlockingIOError: another process holds the lock, and `wait` is false.
+      OSError: the system or the file system has no locks (ENOSYS, ENOTSUP).
+    """
+    if sys.platform == "win32":
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    import fcntl
+
+    fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+
+
+@contextlib.contextmanager
+def same_priority() -> Iterator[None]:
+    """Undoes that a library makes its threads and ours real-time threads in the block, as SVT-AV1 does for root."""
+    before = _schedulers()
+    yield
+    if hasattr(os, "sched_setscheduler"):
+        for thread, policy in _schedulers().items():
+            usual = before.get(thread, os.SCHED_OTHER)
+            if policy != usual == os.SCHED_OTHER:
+                with contextlib.suppress(ProcessLookupError):  # it has ended
+                    os.sched_setscheduler(thread, usual, os.sched_param(0))
+
+
+def _schedulers() -> dict[int, int]:
+    """The scheduling policy of each thread of this process, without those that end meanwhile."""
+    if not hasattr(os, "sched_getscheduler") or not os.path.isdir(_THREADS):
+        return {}
+    found = {}
+    for thread in map(int, os.listdir(_THREADS)):
+        with contextlib.suppress(ProcessLookupError):
+            found[thread] = os.sched_getscheduler(thread)
+    return found
+
+
+def list_descriptors() -> list[int]:
+    """The open file descriptors of this process. Raises OSError if the system does not list them."""
+    return [*map(int, os.listdir(_DESCRIPTORS))]
+
+
+def bind_to_loopback(listener: socket.socket) -> None:
+    """Makes the kernel refuse connections from other machines, as Linux 5.7 and newer can. Raises OSError if not."""
+    if not hasattr(socket, "SO_BINDTODEVICE"):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
+
+
+def find_peers(port: int) -> Iterator[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    """The remote addresses connected to a port of this machine. Raises OSError if the system does not list them."""
+    for table in _CONNECTIONS:
+        if table != _CONNECTIONS[0] and not os.path.exists(table):  # IPv6 is switched off
+            continue
+        with open(table) as file:
+            rows = [line.split() for line in file][1:]
+        for _, local, remote, state, *_ in rows:
+            if state == _ESTABLISHED and int(local.rpartition(":")[2], 16) == port:
+                yield _parse_address(remote.rpartition(":")[0])
+
+
+def _parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Parses an address of /proc/net: words of four bytes, each in this machine's byte order."""
+    words = [bytes.fromhex(text[i : i + 8])[::-1] for i in range(0, len(text), 8)]
+    address = ipaddress.ip_address(b"".join(words))
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
