@@ -23,18 +23,9 @@ from rlds_beam.jobs.example import make_episodes
 DOCS = Path(__file__).parent
 WIDTH = 560
 
-CAMERA, ROBOT = svg.PICTURES / "camera.jpg", svg.PICTURES / "robot.jpg"
+ROBOT = svg.PICTURES / "robot.jpg"
 IMAGES = 6
 """Images in the strip of a camera."""
-
-
-def camera() -> np.ndarray:
-    """Returns a strip of images of one episode, uint8 [96, 96 * 6, 3]."""
-    episode = list(make_episodes(8, camera=True))[7]
-    chosen = np.linspace(2, len(episode) - 1, IMAGES).round().astype(int)
-    images = episode.steps["observation/image"][chosen].decode().copy()
-    images[1:, :, :3] = 255  # a line between them
-    return np.concatenate(list(images), axis=1)
 
 
 def robot() -> np.ndarray:
@@ -122,7 +113,9 @@ def mean_returns(page: str) -> list[float]:
 
 def charts() -> dict[str, svg.Picture]:
     """Name -> picture."""
-    lerobot = [(float(step), float(loss)) for step, loss in printed("lerobot_training", r"step:(\d+).* loss:([\d.]+)")]
+    lerobot = [
+        (float(step), float(loss)) for step, loss in printed("lerobot_training", r"^ *(\d+) steps: loss ([\d.]+)")
+    ]
     rllib = [(float(i), float(loss)) for i, loss in printed("rllib_training", r"^iteration (\d+): loss ([\d.]+)")]
     recorded, trained = mean_returns("pytorch_training")
     d3rlpy = [(name, float(value)) for name, value in printed("d3rlpy_training", r"^([\w ]+): return (\d+)")]
@@ -140,7 +133,7 @@ def charts() -> dict[str, svg.Picture]:
     returns = "Mean return in CartPole"
     return {
         "paths": paths(),
-        "lerobot-loss": curve("LeRobot's ACT on the camera dataset: loss", lerobot),
+        "lerobot-loss": curve("LeRobot's ACT on the arm's episodes: loss", lerobot),
         "pytorch-returns": bars(returns, ("recorded episodes", recorded), ("trained policy", trained)),
         "d3rlpy-returns": bars(returns, ("recorded episodes", recorded), *d3rlpy),
         "rllib-loss": curve("RLlib's BC on columns: loss", rllib, "iteration"),
@@ -157,9 +150,8 @@ def pictures() -> dict[Path, str]:
 
 def main() -> None:
     svg.write(pictures())
-    for path, image in ((CAMERA, camera()), (ROBOT, robot())):
-        (jpeg,) = encode_jpeg(image[None])
-        path.write_bytes(jpeg)
+    (jpeg,) = encode_jpeg(robot()[None])
+    ROBOT.write_bytes(jpeg)
 
 
 if __name__ == "__main__":
