@@ -17,7 +17,7 @@ from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.runners.base import RunOptions
-from rlds_beam.terminal.options import ReportOptions
+from rlds_beam.terminal.options import GateOptions
 from rlds_beam.text import join_lines
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rlds_beam.checking.signals.results import SignalsWriter
     from rlds_beam.formats.inputs import OpenedInput
     from rlds_beam.processing.report import Report
+    from rlds_beam.terminal.gate import Gate
 
 __all__ = ["CheckConfig", "CheckOutcome", "check", "define_pipeline"]
 
@@ -40,7 +41,7 @@ EXAMPLES = """
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, InputOptions):
+class CheckConfig(RunOptions, GateOptions, ConnectorOptions, CheckOptions, InputOptions):
     """Measure quality signals of every episode, as read: frozen cameras, jumps, dropped frames, and others."""
 
     _: dataclasses.KW_ONLY
@@ -92,6 +93,7 @@ class CheckOutcome:
     chosen: int
     path: str | None
     temporary: ScratchDirectory | None = dataclasses.field(default=None, repr=False, compare=False)
+    gate: Gate | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @functools.cached_property
     def table(self) -> pa.Table:
@@ -113,6 +115,16 @@ class CheckOutcome:
     def __str__(self) -> str:
         """The text that the command prints."""
         return join_lines([f"checked   {self.report.line()}", *self.lines()])
+
+    def to_json(self) -> dict[str, Any]:
+        """The numbers as JSON, without the report."""
+        return {
+            "rows": self.rows,
+            "chosen": self.chosen,
+            "output": self.path,
+            "signals": self.signals,
+            "findings": [dataclasses.asdict(finding) for finding in self.findings],
+        }
 
     def lines(self, signal: str | None = None) -> list[str]:
         """The table of signals and the findings about the dataset, or the worst episodes of one signal."""
@@ -147,12 +159,13 @@ def define_pipeline(
     from rlds_beam.formats.inputs import prepare_input
     from rlds_beam.processing.range_summary import RangeSummarizer
     from rlds_beam.reading.reader import EpisodeReader
-    from rlds_beam.transforms.jobs.checks import CheckDataset, WriteSignals
+    from rlds_beam.transforms.jobs.checks import CheckDataset, WriteSignals, log_findings
 
     opened = opened or prepare_input(config)
     source, rules = opened.source, dataclasses.replace(opened.check, reject=None)  # here, --reject only lists
     measured = EpisodeTable(Context.of(source.schema, fps=source.fps, decoded=config.decode), directory)
-    summarizer = RangeSummarizer(EpisodeReader(source), rules, opened.connecting, measured)
+    log = log_findings(source) if config.lists_findings else None
+    summarizer = RangeSummarizer(EpisodeReader(source), rules, opened.connecting, measured, log=log)
     return root | CheckDataset(source, summarizer, directory) | WriteSignals(writer or _writer(config))
 
 
@@ -167,14 +180,17 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
       NotVerifiedError: an input file changed during the run.
       RldsBeamError: the dataset cannot be read at all, the pipeline failed, or a file cannot be written.
     """
+    from rlds_beam.checking.findings import Findings
     from rlds_beam.checking.signals.dataset import DatasetFinding
     from rlds_beam.formats.inputs import prepare_input
     from rlds_beam.jobs.estimates import check_seconds
     from rlds_beam.pipelines.base import run_checks, shared_directory
     from rlds_beam.runners import check as check_runner
+    from rlds_beam.terminal import gate as gates
     from rlds_beam.terminal import outcome
 
     check_runner(config)
+    outcome.check_gate(config, config.input)
     outcome.check_writable(config.output, "--output", config.input, rewritten="signals.parquet", endings=(".parquet",))
     outcome.check_writable(config.write_exclude, "--write_exclude", config.input, endings=(".txt",))
     writer, temporary = _writer(config), None
@@ -192,9 +208,20 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
             "report",
         )
     findings = tuple(DatasetFinding(**item) for item in content["findings"])
-    return CheckOutcome(
-        report, content["signals"], findings, content["rows"], content["chosen"], writer.output, temporary
+    gate = None
+    if config.lists_findings:
+        listed, kinds = Findings.from_json(content["listed"]), ["rule", "signal", "dataset"]
+        unmeasured = {
+            f"signal/{name}": signal["unmeasured"]
+            for name, signal in content["signals"].items()
+            if signal["unmeasured"] is not None
+        }
+        gate = gates.evaluate("check", config, config.input, opened.source, report, listed, kinds, unmeasured)
+    done = CheckOutcome(
+        report, content["signals"], findings, content["rows"], content["chosen"], writer.output, temporary, gate
     )
+    outcome.write_gate(gate, report, config, done.to_json())
+    return done
 
 
 def _writer(config: CheckConfig) -> SignalsWriter:
@@ -209,7 +236,8 @@ def _writer(config: CheckConfig) -> SignalsWriter:
         check_signal(config.signal, f"--signal={config.signal}")
     if config.write_exclude is not None and config.reject is None:
         raise UsageError("--write_exclude lists the episodes that --reject chooses: add --reject='CONDITIONS'")
-    return SignalsWriter(config.output, config.reject, config.write_exclude, parse_thresholds(config.threshold))
+    thresholds = parse_thresholds(config.threshold)
+    return SignalsWriter(config.output, config.reject, config.write_exclude, thresholds, config.lists_findings)
 
 
 def main(config: CheckConfig) -> int:
@@ -220,17 +248,11 @@ def main(config: CheckConfig) -> int:
     began = time.monotonic()
     done = check(config)
     seconds = time.monotonic() - began
-    extra = {
-        "seconds": round(seconds, 3),
-        "rows": done.rows,
-        "chosen": done.chosen,
-        "output": done.path,
-        "signals": done.signals,
-        "findings": [dataclasses.asdict(finding) for finding in done.findings],
-    }
+    extra = {"seconds": round(seconds, 3), **done.to_json()}
     lines = [*done.lines(config.signal), *_written_lines(config, done), *repair_lines("check", config, done.report)]
-    outcome.print_report(done.report, config, extra, [*lines, f"took      {seconds:.1f} s with start-up"])
-    return outcome.exit_code(done.report, config)
+    lines.append(f"took      {seconds:.1f} s with start-up")
+    outcome.print_report(done.report, config, extra, lines, gate=done.gate)
+    return outcome.exit_code(done.report, config, done.gate)
 
 
 def _written_lines(config: CheckConfig, done: CheckOutcome) -> list[str]:

@@ -42,10 +42,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Config = TypeVar("Config", bound=Options)
 
 _OF_THE_COMMAND = {
+    "baseline": "it sets the command's exit code",
     "dry_run": "use rlds_beam.inspect to see what a job would do",
+    "expect": "it sets the command's exit code; compare the numbers of the report",
     "json": "the function's result has the same numbers (`to_json`)",
     "keep_serving": "use rlds_beam.reverb.serving.EmbeddedServer, which runs until you stop it",
     "max_rejected": "it sets the command's exit code; check `rejected` in the report",
+    "write_baseline": "use the command",
 }
 """Options of the command that have no effect here, and what to use instead."""
 

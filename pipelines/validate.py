@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.formats.options import InputOptions
-from rlds_beam.options import option
 from rlds_beam.runners.base import RunOptions
-from rlds_beam.terminal.options import ReportOptions
+from rlds_beam.terminal.options import GateOptions
 
 if TYPE_CHECKING:
     from rlds_beam.formats.inputs import OpenedInput
     from rlds_beam.processing.report import Report
+    from rlds_beam.terminal.gate import Gate
 
 __all__ = ["ValidateConfig", "define_pipeline", "validate"]
 
@@ -28,11 +28,8 @@ EXAMPLES = """
 
 
 @dataclasses.dataclass(frozen=True)
-class ValidateConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, InputOptions):
+class ValidateConfig(RunOptions, GateOptions, ConnectorOptions, CheckOptions, InputOptions):
     """Check every episode of a dataset against the rules, and run connectors on the accepted ones."""
-
-    _: dataclasses.KW_ONLY
-    report: str | None = option(None, "file to write the report to, as JSON", metavar="FILE")
 
 
 def define_pipeline(root: Any, config: ValidateConfig, opened: OpenedInput | None = None) -> Any:
@@ -44,7 +41,8 @@ def define_pipeline(root: Any, config: ValidateConfig, opened: OpenedInput | Non
       opened: the input, if already open.
 
     Returns:
-      PCollection of one `Report`, written to `config.report` if that is set.
+      PCollection of one `Report`, written to `config.report` if that is set; or of one `CheckedSignals`, if the config
+      needs the list of findings.
     """
     import apache_beam as beam
 
@@ -52,11 +50,15 @@ def define_pipeline(root: Any, config: ValidateConfig, opened: OpenedInput | Non
     from rlds_beam.processing.range_summary import RangeSummarizer, make_report
     from rlds_beam.reading.reader import EpisodeReader
     from rlds_beam.transforms import WriteReport
-    from rlds_beam.transforms.jobs.checks import CheckDataset
+    from rlds_beam.transforms.jobs.checks import CheckDataset, list_findings, log_findings
 
     opened = opened or prepare_input(config)
-    summarizer = RangeSummarizer(EpisodeReader(opened.source), opened.check, opened.connecting)
-    report = root | CheckDataset(opened.source, summarizer) | "Report" >> beam.Map(make_report)
+    log = log_findings(opened.source) if config.lists_findings else None
+    summarizer = RangeSummarizer(EpisodeReader(opened.source), opened.check, opened.connecting, log=log)
+    summary = root | CheckDataset(opened.source, summarizer)
+    if log is not None:
+        return summary | "Findings" >> beam.Map(list_findings)
+    report = summary | "Report" >> beam.Map(make_report)
     return report if config.report is None else report | WriteReport(config.report)
 
 
@@ -67,25 +69,37 @@ def validate(config: ValidateConfig) -> Report:
       NotVerifiedError: an input file changed during the run.
       RldsBeamError: the dataset cannot be read at all, the pipeline failed, or the report cannot be written.
     """
+    return _run(config)[0]
+
+
+def _run(config: ValidateConfig) -> tuple[Report, Gate | None]:
+    """Runs the job; returns the report, and the gate if the config has one."""
+    from rlds_beam.checking.findings import Findings
     from rlds_beam.formats.inputs import prepare_input
     from rlds_beam.jobs.estimates import validate_seconds
     from rlds_beam.pipelines.base import run_checks
     from rlds_beam.runners import check
+    from rlds_beam.terminal import gate as gates
     from rlds_beam.terminal import outcome
 
     check(config)
-    outcome.check_writable(config.report, "--report", config.input)
+    outcome.check_gate(config, config.input)
     opened = prepare_input(config)
     job = dataclasses.replace(config, report=None)  # workers would write a partial one; this process writes it
-    report, _ = run_checks(
+    report, content = run_checks(
         "validate",
         config,
         opened,
         validate_seconds(opened.source, opened.check),
         lambda root: define_pipeline(root, job, opened),
+        "report" if config.lists_findings else None,
     )
-    outcome.write_report(report.to_json(), config.report)
-    return report
+    gate = None
+    if config.lists_findings:
+        listed = Findings.from_json(content["listed"])
+        gate = gates.evaluate("validate", config, config.input, opened.source, report, listed, ["rule"])
+    outcome.write_gate(gate, report, config)
+    return report, gate
 
 
 def main(config: ValidateConfig) -> int:
@@ -94,8 +108,8 @@ def main(config: ValidateConfig) -> int:
     from rlds_beam.terminal.outcome import repair_lines
 
     began = time.monotonic()
-    report = validate(config)
+    report, gate = _run(config)
     seconds = time.monotonic() - began
     lines = [f"took      {seconds:.1f} s with start-up", *repair_lines("validate", config, report)]
-    outcome.print_report(report, config, {"seconds": round(seconds, 3)}, lines)
-    return outcome.exit_code(report, config)
+    outcome.print_report(report, config, {"seconds": round(seconds, 3)}, lines, gate=gate)
+    return outcome.exit_code(report, config, gate)

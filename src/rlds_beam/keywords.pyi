@@ -40,6 +40,10 @@ class DataflowOptions(TypedDict, total=False):
     staging_location: Text | None
     worker_container: Text | None
 
+class GateOptions(TypedDict, total=False):
+    report: Text | None
+    format: Literal['text', 'json', 'junit', 'sarif', 'github'] | None
+
 class PrintOptions(TypedDict, total=False):
     progress: Literal['auto', 'plain', 'json', 'none']
 
@@ -221,10 +225,7 @@ class UploadConfig(TypedDict, total=False):
     tag: Text | None
     overwrite: bool
 
-class ValidateConfig(TypedDict, total=False):
-    report: Text | None
-
-class Check(SourceOptions, CheckOptions, MeaningOptions, ConnectorOptions, PrintOptions, DataflowOptions, FlinkOptions, RunOptions, CheckConfig, FromFormats, total=False):
+class Check(SourceOptions, CheckOptions, MeaningOptions, ConnectorOptions, PrintOptions, GateOptions, DataflowOptions, FlinkOptions, RunOptions, CheckConfig, FromFormats, total=False):
     pass
 
 class Convert(SourceOptions, CheckOptions, MeaningOptions, ConnectorOptions, OutputOptions, ConvertOptions, PrintOptions, DataflowOptions, FlinkOptions, RunOptions, FromFormats, ToFormats, total=False):
@@ -251,7 +252,7 @@ class Stats(SourceOptions, CheckOptions, MeaningOptions, ConnectorOptions, Print
 class Upload(PrintOptions, UploadConfig, total=False):
     pass
 
-class Validate(SourceOptions, CheckOptions, MeaningOptions, ConnectorOptions, PrintOptions, DataflowOptions, FlinkOptions, RunOptions, ValidateConfig, FromFormats, total=False):
+class Validate(SourceOptions, CheckOptions, MeaningOptions, ConnectorOptions, PrintOptions, GateOptions, DataflowOptions, FlinkOptions, RunOptions, FromFormats, total=False):
     pass
 
 class Load(CheckOptions, MeaningOptions, ConnectorOptions, FromFormats, total=False):

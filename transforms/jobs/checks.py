@@ -9,6 +9,8 @@ import apache_beam as beam
 from apache_beam.metrics import Metrics
 from apache_beam.utils.windowed_value import WindowedValue
 
+from rlds_beam.checking.findings import Finding, FindingLog, Findings
+from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.results import SignalsWriter
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.processing.range_summary import RangeSummarizer, RangeSummary, plan_summaries
@@ -97,13 +99,25 @@ class _SummarizeFn(beam.DoFn):
 
 
 class CheckedSignals(NamedTuple):
-    """The summary of the signals, and the report on the records read."""
+    """The summary of the signals, the report on the records read, and the findings if they are listed."""
 
     signals: dict[str, Any]
     report: Report
+    listed: Findings | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {**self.signals, "report": self.report.to_json()}
+        listed = {} if self.listed is None else {"listed": self.listed.to_json()}
+        return {**self.signals, "report": self.report.to_json(), **listed}
+
+
+def log_findings(source: Source) -> FindingLog:
+    """An empty log for the records of a dataset."""
+    return FindingLog(Context.of(source.schema).instructions)
+
+
+def list_findings(summary: RangeSummary) -> CheckedSignals:
+    """The report and the findings of a summary without signals, for `beam.Map`."""
+    return CheckedSignals({}, summary.report, None if summary.log is None else summary.log.finish())
 
 
 class WriteSignals(beam.PTransform):
@@ -125,4 +139,11 @@ class WriteSignals(beam.PTransform):
 
 def _write(summary: RangeSummary, writer: SignalsWriter) -> CheckedSignals:
     assert summary.signals is not None
-    return CheckedSignals(writer.write(summary.signals), summary.report)
+    signals = writer.write(summary.signals)
+    if summary.log is None:
+        return CheckedSignals(signals, summary.report)
+    beyond = signals.pop("beyond")
+    found = [(f"dataset/{f['check']}", f["detail"], f["field"]) for f in signals["findings"]]
+    of_dataset = [Finding(check, "warning", "", detail, field) for check, detail, field in found]
+    counts = {f"signal/{name}": signal["beyond"] for name, signal in signals["signals"].items()}
+    return CheckedSignals(signals, summary.report, summary.log.finish([*beyond, *of_dataset], counts))

@@ -108,7 +108,7 @@ def _print_failure(arguments: list[str], kind: str, text: str, code: int) -> int
     text = without_secrets(text)
     text = text if len(text) <= _MAX_ERROR_CHARACTERS else f"{text[:_MAX_ERROR_CHARACTERS]}..."
     print(f"rlds-beam: {text}", file=sys.stderr)
-    if "--json" in _split(arguments)[0]:
+    if not {"--json", "--format=json"}.isdisjoint(_split(arguments)[0]):
         with contextlib.suppress(OSError):
             print_json({"error": {"type": kind, "message": text, "exit_code": code}})
     _flush_stdout()
@@ -175,7 +175,7 @@ def _job(name: str, arguments: list[str], of_this_process: bool) -> int:
         watchdog.start_watchdog(_after_interruption([name, *arguments]))
     lasting = not hasattr(config, "json")  # browse and serve run until they are interrupted
     kind: Kind = "none" if silent or lasting else getattr(config, "progress", "auto")
-    discarded = silent and not getattr(config, "json", False)
+    discarded = silent and not (getattr(config, "json", False) or getattr(config, "format", None))
     before = watchdog.interrupts()
     with naming_limits(), _logging(verbose), _sigterm_as_ctrl_c(), _stdout(discarded), heartbeat(name, kind):
         code = job.main(config)

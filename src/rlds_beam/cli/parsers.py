@@ -221,13 +221,14 @@ _CHECKS = {
     3: "finished, but too much was rejected (--max_rejected)",
     4: "the input changed meanwhile, or the counts do not add up",
 }
+_GATES = {**_CHECKS, 3: "too much was rejected, not in --baseline, or not as in --expect"}
 _RESUMES = {1: "the job failed; the same command resumes it"}
 
 _OWN: dict[str, dict[int, str]] = {
     "example": {1: "the dataset could not be written"},
     "inspect": {1: "the dataset could not be read"},
-    "validate": _CHECKS,
-    "check": _CHECKS,
+    "validate": _GATES,
+    "check": _GATES,
     "report": {1: "the job failed, or the report could not be written"},
     "stats": {**_CHECKS, 3: "finished, but too much was rejected, or no episode was accepted"},
     "convert": _RESUMES,

@@ -64,3 +64,34 @@ class ReportOptions(PrintOptions):
         "rejected episodes to allow before exiting with code 3: a count or a fraction (0.01)",
         parse=parse_max_rejected,
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GateOptions(ReportOptions):
+    """What the dataset must be."""
+
+    report: str | None = option(
+        None, "file to write the report to, as JSON or in --format", metavar="FILE", short=("-o",)
+    )
+    format: Literal["text", "json", "junit", "sarif", "github"] | None = option(
+        None, "format of the report, printed if -o names no file"
+    )
+    expect: tuple[str, ...] = option(
+        (),
+        "what the dataset must have: episodes=50,steps>=10000,tasks=3,fps=30,fields=FILE (a path and a type a line)",
+        metavar="CONDITIONS",
+    )
+    baseline: str | None = option(
+        None, "file of accepted findings; all others fail, also those of signals", metavar="FILE"
+    )
+    write_baseline: bool = option(False, "accept all findings: write them to the file of --baseline")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.format == "json" and self.report is None:
+            object.__setattr__(self, "json", True)
+
+    @property
+    def lists_findings(self) -> bool:
+        """Whether every finding is needed, not only counts and samples."""
+        return bool(self.format in ("junit", "sarif", "github") or self.expect or self.baseline or self.write_baseline)

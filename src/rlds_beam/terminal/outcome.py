@@ -15,7 +15,9 @@ from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.options import flag_name
 from rlds_beam.processing.report import Report
-from rlds_beam.terminal.options import ReportOptions, print_json
+from rlds_beam.terminal.finding_formats import FORMATS
+from rlds_beam.terminal.gate import Gate, parse_expect, read_baseline
+from rlds_beam.terminal.options import GateOptions, ReportOptions, print_json
 from rlds_beam.text import count, join_lines, without_secrets
 from rlds_beam.trajectories.items import REASONS
 from rlds_beam.trajectories.options import ItemOptions
@@ -25,25 +27,27 @@ REJECTED = 3
 """The exit code if more was rejected than allowed."""
 
 
-def exit_code(report: Report, options: ReportOptions) -> int:
-    """0, or 3 if too much was rejected, a shard does not match the metadata, or no items were produced."""
-    return REJECTED if failure(report, options) else 0
+def exit_code(report: Report, options: ReportOptions, gate: Gate | None = None) -> int:
+    """0, or 3 if too much was rejected, a shard does not match the metadata, there are no items, or a gate fails."""
+    return REJECTED if failure(report, options, gate=gate) else 0
 
 
-def failure(report: Report, options: ReportOptions, place: str = "") -> str | None:
+def failure(report: Report, options: ReportOptions, place: str = "", gate: Gate | None = None) -> str | None:
     """Why the exit code is 3, and which option accepts that; None if the exit code is 0.
 
     Args:
       report: the report of the job.
       options: its options.
       place: where the accepted episodes were written; empty if they were only read.
+      gate: what else may fail. With a baseline, it decides about rejected episodes and broken shards.
     """
     broken = {
         rule: report.rules[rule] for rule in DATASET_RULES if rule in report.rules and report.rules[rule].rejected
     }
-    reasons = [f"{counts.samples[0][1]} (--accept={rule} accepts that)" for rule, counts in broken.items()]
-    if report.exceeds(options.max_rejected):
-        reasons.append(_too_many(report, options, place))
+    reasons = [] if gate is None else gate.reasons()
+    if gate is None or gate.baseline is None:
+        reasons += [f"{counts.samples[0][1]} (--accept={rule} accepts that)" for rule, counts in broken.items()]
+        reasons += [_too_many(report, options, place)] if report.exceeds(options.max_rejected) else []
     if (why := empty_reason(report, options)) is not None:
         reasons.append(why)
     if not reasons:
@@ -163,8 +167,41 @@ def _check_place(path: str, flag: str, input: str | Sequence[str], rewritten: st
         raise UsageError(f"{flag}={path} is not a regular file: name a file")
 
 
-def write_report(content: Mapping[str, Any], path: str | None) -> None:
-    """Writes a report as JSON to the path of `--report`, from this process rather than a worker.
+def check_gate(options: GateOptions, input: str) -> None:
+    """Checks before a job that its gate can be evaluated and its files written.
+
+    Raises:
+      UsageError: an expectation is malformed, a file cannot be read or written, or options exclude each other.
+    """
+    check_writable(options.report, "--report", input)
+    parse_expect(options.expect)
+    if options.write_baseline and options.baseline is None:
+        raise UsageError("--write_baseline writes the file of --baseline: add --baseline=FILE")
+    if options.baseline is not None and options.max_rejected:
+        raise UsageError("--baseline accepts single findings, --max_rejected a number of them: use one of the two")
+    if options.baseline is not None and options.write_baseline:
+        check_writable(options.baseline, "--baseline", input)
+    if options.baseline is not None and (not options.write_baseline or storage.exists(options.baseline)):
+        read_baseline(options.baseline)
+
+
+def write_gate(gate: Gate | None, report: Report, options: GateOptions, extra: Mapping[str, Any] = {}) -> None:
+    """Writes the report of a job to the path of `--report`, in `--format`: as JSON (with `extra`) by default.
+
+    Raises:
+      RldsBeamError: the file cannot be written.
+    """
+    content: Any = {**report.to_json(), **extra, **(gate.to_json() if gate is not None else {})}
+    if options.format == "text":
+        lines = [] if gate is None else gate.lines()
+        content = "".join(f"{text}\n" for text in [report.summary(), join_lines(lines)] if text)
+    elif gate is not None and options.format in FORMATS:
+        content = FORMATS[options.format](gate)
+    write_report(content, options.report)
+
+
+def write_report(content: Mapping[str, Any] | str, path: str | None) -> None:
+    """Writes a report, a text or JSON, to the path of `--report`, from this process rather than a worker.
 
     Raises:
       RldsBeamError: the file cannot be written.
@@ -172,7 +209,7 @@ def write_report(content: Mapping[str, Any], path: str | None) -> None:
     if path is None:
         return
     try:
-        storage.write_text(path, json.dumps(content, indent=2) + "\n")
+        storage.write_text(path, content if isinstance(content, str) else json.dumps(content, indent=2) + "\n")
     except OSError as error:
         raise RldsBeamError(f"--report={path} cannot be written to: {error}") from error
 
@@ -184,17 +221,29 @@ def timing_line(figures: Mapping[str, Any]) -> str:
 
 
 def print_report(
-    report: Report, options: ReportOptions, extra: dict[str, Any], lines: list[str], place: str = ""
+    report: Report,
+    options: ReportOptions,
+    extra: dict[str, Any],
+    lines: list[str],
+    place: str = "",
+    gate: Gate | None = None,
 ) -> None:
-    """Prints the report as JSON (with `extra`) or as a summary followed by `lines`, and why the exit code is 3."""
-    if (why := failure(report, options, place)) is not None:
+    """Prints the report as JSON (with `extra`), in the format of a gate, or as a summary followed by `lines`, and why
+    the exit code is 3.
+    """
+    format_ = getattr(options, "format", None) if getattr(options, "report", None) is None else None
+    if gate is not None:
+        lines, extra = [*lines, *gate.lines()], {**extra, **gate.to_json()}
+    if (why := failure(report, options, place, gate)) is not None:
         lines = [*lines, why]
         if (empty := empty_reason(report, options)) is not None:
             extra = {**extra, "error": empty}
-        if options.json or options.progress == "none":  # the summary is not shown
+        if options.json or options.progress == "none" or format_ in FORMATS:  # the summary is not shown
             print(f"rlds-beam: {why}", file=sys.stderr)
     if options.json:
         print_json({**report.to_json(), **extra})
+    elif gate is not None and format_ in FORMATS:
+        print(FORMATS[format_](gate), end="")
     else:
         repair = getattr(with_preset(options), "repair", ())
         print("\n".join([report.summary(repair), join_lines(lines)]))

@@ -11,6 +11,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from rlds_beam.typing import Array
+
 GROUPS = ("Cameras", "Time", "Motion", "Episodes", "Text and metadata", "Dataset")
 """The groups of signals, in the order of reports."""
 
@@ -45,6 +47,11 @@ class Signal:
         """Whether a value is beyond the threshold; a NaN (not measurable) never is."""
         limit = self.threshold if threshold is None else threshold
         return (value < limit if self.below else value > limit) and not math.isnan(value)
+
+    def beyond(self, values: Array, threshold: float) -> Array:
+        """Which of these values are beyond a threshold, bool; NaN never is."""
+        mask: Array = values < threshold if self.below else values > threshold
+        return mask
 
 
 def _signal(

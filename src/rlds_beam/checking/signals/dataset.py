@@ -30,7 +30,7 @@ DATASET_CHECKS: dict[str, str] = {
 }
 """Check of the whole dataset -> its meaning; the most serious first."""
 
-_REMEDIES = {
+REMEDIES = {
     "split_leakage": "leave them out of one split: check --reject=split_leakage --write_exclude=FILE",
     "contradictory_instruction": "the connector RelabelLanguage corrects the instruction",
     "near_duplicate": "keep one of them: check --signal=near_duplicate lists them",
@@ -78,7 +78,7 @@ def find_findings(rows: SignalRows, repeats: Repeats, names: Mapping[str, Sequen
 
 
 def _finding(check: str, field: str, detail: str) -> DatasetFinding:
-    return DatasetFinding(check, field, detail, _REMEDIES[check])
+    return DatasetFinding(check, field, detail, REMEDIES[check])
 
 
 def _of_repeats(rows: SignalRows, repeats: Repeats) -> Iterator[DatasetFinding]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rlds_beam import storage
+from rlds_beam.checking import findings as listed
 from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.checking.signals.conditions import check_known, mask, matches, parse_conditions
 from rlds_beam.checking.signals.context import Context
@@ -138,7 +139,7 @@ def _summary(table: pa.Table, name: str, threshold: float, most: int) -> dict[st
     values = table[name].to_numpy().astype(np.float64) if name in table.column_names else np.empty(0)
     known = np.flatnonzero(~np.isnan(values))
     measured = values[known]
-    beyond = measured < threshold if signal.below else measured > threshold
+    beyond = signal.beyond(measured, threshold)
     order = known[np.argsort(measured if signal.below else -measured, kind="stable")[:most]]
     columns = ["key", "steps", "instruction", name, *(f"{name}@{place}" for place in ("field", "step", "stop"))]
     names = ("key", "steps", "instruction", "value", "field", "step", "stop")
@@ -157,6 +158,24 @@ def _summary(table: pa.Table, name: str, threshold: float, most: int) -> dict[st
     }
 
 
+def list_beyond(table: pa.Table, thresholds: Mapping[str, float]) -> Iterator[listed.Finding]:
+    """Yields the episodes beyond the threshold of each signal, at most `MAX_LISTED` of each, by signal and key.
+
+    Args:
+      table: the result of `EpisodeTable.finish`.
+      thresholds: the thresholds that differ from the default, by signal.
+    """
+    for name, signal in SIGNALS.items():
+        if name not in table.column_names:
+            continue
+        limit = thresholds.get(name, signal.threshold)
+        rows = np.flatnonzero(signal.beyond(table[name].to_numpy().astype(np.float64), limit))[: listed.MAX_LISTED]
+        columns = table.select(["key", name, f"{name}@field", f"{name}@step"]).take(rows)
+        for key, value, field, step in zip(*(column.to_pylist() for column in columns.columns), strict=True):
+            detail = f"{value:.4g} is {'below' if signal.below else 'above'} {limit:g} ({signal.unit})"
+            yield listed.Finding(f"signal/{name}", "warning", key, detail, field, step)
+
+
 @dataclasses.dataclass(frozen=True)
 class SignalsWriter:
     """Writes the results of `check`. Picklable.
@@ -166,12 +185,14 @@ class SignalsWriter:
       reject: conditions that choose episodes; None to choose none.
       exclude: the file for the list of these episodes; None to write none.
       thresholds: the thresholds that differ from the default, by signal.
+      log: whether the summary has every episode beyond a threshold, in `beyond` (`list_beyond`).
     """
 
     output: str | None = None
     reject: str | None = None
     exclude: str | None = None
     thresholds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    log: bool = False
 
     def write(self, measured: EpisodeTable) -> dict[str, Any]:
         """Writes the files; equal tables give equal bytes.
@@ -195,6 +216,7 @@ class SignalsWriter:
             "chosen": len(chosen),
             "signals": summarize(table, self.thresholds, measured.context),
             "findings": [dataclasses.asdict(finding) for finding in measured.dataset_findings()],
+            **({"beyond": [*list_beyond(table, self.thresholds)]} if self.log else {}),
         }
 
 

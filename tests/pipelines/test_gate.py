@@ -1,0 +1,143 @@
+"""`check` and `validate` as a gate: formats, `-o`, baselines, and expectations, from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+import rlds_beam
+from rlds_beam.cli.main import main
+from rlds_beam.testing import make_episode, write_dataset
+
+
+def episodes(number: int = 12, bad: tuple[int, ...] = (), jumps: tuple[int, ...] = ()):
+    """Episodes of 20 steps; some never end, in some the action jumps."""
+    found = []
+    for seed in range(number):
+        flags = " ".join(["F", *["M"] * 18, "M" if seed in bad else "L"])
+        rng = np.random.default_rng(seed)
+        action = rng.normal(0, 0.01, (20, 3)).cumsum(axis=0).astype(np.float32)
+        action[10:] += 9.0 * (seed in jumps)
+        text = np.array([[b"open it", b"close it"][seed % 2]] * 20, object)
+        found.append(make_episode(flags, seed=seed, columns={"action": action, "language_instruction": text}))
+    return found
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> str:
+    records = episodes(bad=(2, 5), jumps=(7,))
+    return str(write_dataset(tmp_path_factory.mktemp("gate"), records, name="toy", shards=3))
+
+
+def test_a_format_is_printed_or_written_with_the_text_printed(data, tmp_path, capsys):
+    assert main(["check", data, "--format=junit"]) == 3
+    printed = capsys.readouterr()
+    cases = {case.get("name"): case for case in ElementTree.fromstring(printed.out).iter("testcase")}
+    assert cases["missing_is_last"].find("failure").text.count("toy/1.0.0:train:") == 2  # type: ignore[union-attr]
+    assert cases["jump"].find("failure") is None and "action" in cases["jump"].find("system-out").text  # type: ignore
+    assert cases["frozen_camera"].find("skipped") is not None
+    assert "failed with exit code 3" in printed.err
+    file = tmp_path / "report.sarif"
+    assert main(["validate", data, "--format=sarif", "-o", str(file), "--max_rejected=2"]) == 0
+    assert "checked   12 episodes" in capsys.readouterr().out
+    run = json.loads(file.read_text())["runs"][0]
+    assert [result["level"] for result in run["results"]] == ["warning", "warning"]  # as many as --max_rejected allows
+    assert run["properties"]["counts"] == {"rule/missing_is_last": {"error": 2}}
+    assert main(["validate", data, "--format=github", "-q"]) == 3
+    printed = capsys.readouterr()
+    assert printed.out.count("::error file=") == 2 and "2 of 12 records were rejected" in printed.err
+    assert main(["validate", data, "--format=json"]) == 3
+    assert json.loads(capsys.readouterr().out)["rejected"] == 2
+    assert main(["check", data, "--max_rejected=2", "--format=text", "-o", str(tmp_path / "r.txt")]) == 0
+    assert (tmp_path / "r.txt").read_text().startswith("read      12 records")
+    assert main(["check", data, "--max_rejected=2", f"--report={tmp_path / 'r.json'}"]) == 0
+    assert json.loads((tmp_path / "r.json").read_text())["signals"]["jump"]["beyond"] == 1
+    rlds_beam.validate(data, report=tmp_path / "p.sarif", format="sarif")
+    assert len(json.loads((tmp_path / "p.sarif").read_text())["runs"][0]["results"]) == 2
+
+
+def test_same_findings_for_any_number_of_workers(data, tmp_path, capsys):
+    texts = []
+    for workers in (1, 2):
+        assert main(["check", data, f"--workers={workers}", "--format=sarif", "--max_rejected=2"]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1]
+
+
+def test_a_baseline_accepts_what_was_there_also_in_other_shards(data, tmp_path, capsys):
+    baseline = tmp_path / "baseline.txt"
+    assert main(["check", data, f"--baseline={baseline}", "--write_baseline"]) == 0
+    lines = [line for line in baseline.read_text().splitlines() if not line.startswith("#")]
+    assert lines == sorted(lines, key=lambda line: (line.split()[0], line.split()[2]))
+    assert sum(line.startswith("rule/missing_is_last ") for line in lines) == 2
+    assert sum(line.startswith("signal/jump ") for line in lines) == 1
+    capsys.readouterr()
+    again = str(write_dataset(tmp_path / "again", episodes(bad=(2, 5), jumps=(7,)), name="toy", shards=1))
+    assert main(["check", again, f"--baseline={baseline}"]) == 0
+    assert f"baseline  {len(lines)} findings accepted by {baseline}, 0 new" in capsys.readouterr().out
+    worse = str(write_dataset(tmp_path / "worse", episodes(bad=(2, 5, 9), jumps=(7,)), name="toy", shards=2))
+    assert main(["check", worse, f"--baseline={baseline}"]) == 3
+    printed = capsys.readouterr().out
+    assert printed.count("new       rule/missing_is_last ") == 1
+    assert f"exit code 3: 1 finding not in {baseline}" in printed
+    better = str(write_dataset(tmp_path / "better", episodes(bad=(2,), jumps=(7,)), name="toy", shards=2))
+    assert main(["check", better, f"--baseline={baseline}"]) == 0
+    assert capsys.readouterr().out.count("vanished  rule/missing_is_last ") == 1
+    assert main(["validate", again, f"--baseline={baseline}"]) == 0  # the signals were not measured: not vanished
+    assert "vanished" not in capsys.readouterr().out
+
+
+def test_a_dataset_of_one_episode_is_not_one_of_twelve(data, tmp_path, capsys):
+    fields = tmp_path / "fields.txt"
+    fields.write_text("# types\naction float32 (3,)\nobservation/camera\nlanguage_instruction  bytes\nreward\n")
+    right = f"episodes=10,steps>=200,tasks=2,tasks<3,fields={fields}"
+    file = tmp_path / "r.xml"
+    assert main(["validate", data, "--max_rejected=2", f"--expect={right}", "--format=junit", "-o", str(file)]) == 3
+    printed = capsys.readouterr().out
+    assert f"expected observation/camera, found none, in {data}" in printed
+    assert f"expected language_instruction: bytes, found text, in {data}" in printed
+    assert "exit code 3: 2 expectations of --expect not met" in printed
+    cases = {case.get("name"): case for case in ElementTree.parse(file).getroot().iter("testcase")}
+    assert cases["episodes"].find("failure") is None and cases["fields"].find("failure") is not None
+    assert main(["check", data, "--split=train[:1]", "--expect=episodes=12,fps=30,steps>19"]) == 3
+    printed = capsys.readouterr().out.splitlines()
+    assert f"expected episodes=12, found 1, in {data}" in printed
+    assert f"expected fps=30, found none, in {data}" in printed
+    assert main(["check", data, "--max_rejected=2", "--expect=episodes=10", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["gate"]["failing"] == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--baseline=none.txt"], "--baseline=none.txt: none.txt cannot be read: No such file"),
+        (["--write_baseline"], "add --baseline=FILE"),
+        (["--baseline=b.txt", "--write_baseline", "--max_rejected=1"], "use one of the two"),
+        (["-o", "/none/x.xml", "--format=junit"], "--report=/none/x.xml cannot be written to"),
+    ],
+)
+def test_wrong_options_are_refused_before_the_pass(data, flags, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["check", data, *flags]) == 2
+    assert said in capsys.readouterr().err
+    assert not [*Path().iterdir()]
+
+
+def test_hostile_metadata_is_one_line_in_every_format(tmp_path, capsys):
+    hostile = b"\x1b[2J\n::error::%0A]]>" + bytes(range(256))
+    records = [episode.replace(metadata={"\x1b[0m::note": hostile}) for episode in episodes(11)]
+    path = str(write_dataset(tmp_path, records, name="toy"))
+    for name in ("junit", "sarif", "github"):
+        assert main(["check", path, f"--format={name}"]) == 0
+        printed = capsys.readouterr().out
+        assert "constant_metadata" in printed and all(c.isprintable() or c == "\n" for c in printed)
+        if name == "junit":
+            ElementTree.fromstring(printed)
+        elif name == "sarif":
+            json.loads(printed)
+        else:
+            assert all(line.startswith(("::warning ", "::notice ")) for line in printed.splitlines())
