@@ -7,7 +7,7 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
 from rlds_beam.checking.rules import DATASET_RULES, POLICIES, REPAIRABLE
@@ -15,13 +15,14 @@ from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.options import flag_name
 from rlds_beam.processing.report import Report
-from rlds_beam.terminal.finding_formats import FORMATS
-from rlds_beam.terminal.gate import Gate, parse_expect, read_baseline
 from rlds_beam.terminal.options import GateOptions, ReportOptions, print_json
 from rlds_beam.text import count, join_lines, without_secrets
 from rlds_beam.trajectories.items import REASONS
 from rlds_beam.trajectories.options import ItemOptions
 from rlds_beam.user_functions import ByValue
+
+if TYPE_CHECKING:
+    from rlds_beam.terminal.gate import Gate
 
 REJECTED = 3
 """The exit code if more was rejected than allowed."""
@@ -173,6 +174,8 @@ def check_gate(options: GateOptions, input: str) -> None:
     Raises:
       UsageError: an expectation is malformed, a file cannot be read or written, or options exclude each other.
     """
+    from rlds_beam.terminal.gate import parse_expect, read_baseline
+
     check_writable(options.report, "--report", input)
     parse_expect(options.expect)
     if options.write_baseline and options.baseline is None:
@@ -195,9 +198,17 @@ def write_gate(gate: Gate | None, report: Report, options: GateOptions, extra: M
     if options.format == "text":
         lines = [] if gate is None else gate.lines()
         content = "".join(f"{text}\n" for text in [report.summary(), join_lines(lines)] if text)
-    elif gate is not None and options.format in FORMATS:
-        content = FORMATS[options.format](gate)
+    elif gate is not None and options.format is not None:
+        text = _format(gate, options.format)
+        content = content if text is None else text
     write_report(content, options.report)
+
+
+def _format(gate: Gate, format_: str | None) -> str | None:
+    """The findings in a format of other programs; None for text and JSON."""
+    from rlds_beam.terminal.finding_formats import FORMATS
+
+    return FORMATS[format_](gate) if format_ in FORMATS else None
 
 
 def write_report(content: Mapping[str, Any] | str, path: str | None) -> None:
@@ -232,18 +243,20 @@ def print_report(
     the exit code is 3.
     """
     format_ = getattr(options, "format", None) if getattr(options, "report", None) is None else None
+    text = None
     if gate is not None:
+        text = _format(gate, format_)
         lines, extra = [*lines, *gate.lines()], {**extra, **gate.to_json()}
     if (why := failure(report, options, place, gate)) is not None:
         lines = [*lines, why]
         if (empty := empty_reason(report, options)) is not None:
             extra = {**extra, "error": empty}
-        if options.json or options.progress == "none" or format_ in FORMATS:  # the summary is not shown
+        if options.json or options.progress == "none" or text is not None:  # the summary is not shown
             print(f"rlds-beam: {why}", file=sys.stderr)
     if options.json:
         print_json({**report.to_json(), **extra})
-    elif gate is not None and format_ in FORMATS:
-        print(FORMATS[format_](gate), end="")
+    elif text is not None:
+        print(text, end="")
     else:
         repair = getattr(with_preset(options), "repair", ())
         print("\n".join([report.summary(repair), join_lines(lines)]))
