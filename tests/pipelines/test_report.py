@@ -73,8 +73,9 @@ def test_it_shows_frames_curves_and_the_step_that_broke_a_rule(camera: Path) -> 
     assert not any(mark.kind == "rule" for cell in found.grid[2:] for mark in cell.marks)
     assert len(found.samples) == 6
     view = found.episodes[found.samples[0]]
-    assert [strip.path for strip in view.cameras] == ["observation/image"]
-    assert [frame.step for frame in view.cameras[0].frames][:: len(view.cameras[0].frames) - 1] == [0, view.steps - 1]
+    assert [camera.path for camera in view.cameras] == ["observation/image"]
+    steps = [picture.step for picture in view.cameras[0].pictures]
+    assert (steps[0], steps[-1], len(steps)) == (0, view.steps - 1, 16)
     assert {"action", "reward", "observation/position"} <= {series.path for series in view.curves}
     assert view.instruction.startswith("push the point")
     (rule,) = found.rules
@@ -213,10 +214,10 @@ def test_a_conversion_shows_what_it_did(plain: Path, tmp_path: Path, to: str) ->
     assert (conversion.read, conversion.rejected, conversion.to) == (12, 2, to)
     assert conversion.read == conversion.written + conversion.rejected + sum(one.records for one in conversion.dropped)
     assert [one.name for one in conversion.connectors] == ["MinimumLength", "Normalize", *columns]
-    assert {one.field for one in conversion.examples} == {"action"}
     (first, *_) = conversion.examples
-    assert first.curves_before is not None and first.curves_after is not None
-    assert max(value for value in first.curves_after.values[0] if value is not None) <= 1
+    assert [series.path for series in first.before.curves] == ["action"]
+    after = {series.path: series for series in first.after.curves}
+    assert max(value for value in after["action"].values[0] if value is not None) <= 1
     (rule,) = found.datasets[0].rules
     view = found.datasets[0].episodes[rule.samples[0].key]
     assert view.curves and [mark.name for mark in view.marks] == ["missing_is_last"]

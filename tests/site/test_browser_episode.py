@@ -8,12 +8,12 @@ from typing import Any
 
 import browser_data
 import pytest
-from browser_page import DRAWN_TEXTS, Tab, opened
+from browser_page import Tab, opened
 from checkout import REAL_DATA
 
 import rlds_beam
 from rlds_beam.jobs.example import make_episodes
-from rlds_beam.testing import make_episode, record_offsets, shard_paths, write_dataset
+from rlds_beam.testing import record_offsets, shard_paths, write_dataset
 
 pytestmark = pytest.mark.timeout(300)
 BRIDGE = REAL_DATA / "bridge_dataset" / "1.0.0"
@@ -66,66 +66,6 @@ def test_scrubbing_moves_the_cameras_and_the_curves(browser: Any, example: str) 
         tab.until("t => location.search.includes(`t=${t}`)", tab.step)
         tab.page.reload()
         tab.at(round(0.75 * last))
-        tab.check()
-
-
-def test_the_curves_zoom_together(browser: Any, example: str) -> None:
-    with opened(browser, example, no_scan=True) as tab:
-        tab.listed()
-        tab.open(1)
-        zoomed = tab.page.get_by_role("button", name="Whole episode")
-        assert zoomed.is_disabled()
-        box = tab.page.locator(".chart .u-over").first.bounding_box()
-        tab.page.keyboard.down("Shift")
-        tab.page.mouse.move(box["x"] + 50, box["y"] + 40)
-        tab.page.mouse.down()
-        tab.page.mouse.move(box["x"] + 300, box["y"] + 40, steps=4)
-        tab.page.mouse.up()
-        tab.page.keyboard.up("Shift")
-        tab.until("!document.querySelector('.zoom button:last-child').disabled")
-        assert tab.step == 0
-        zoomed.click()
-        tab.until("document.querySelector('.zoom button:last-child').disabled")
-        tab.page.locator(".legend button").first.click()
-        assert tab.page.locator(".legend button").first.get_attribute("aria-pressed") == "false"
-        tab.check()
-
-
-def test_an_episode_plays_to_its_end(browser: Any, example: str) -> None:
-    with opened(browser, example, no_scan=True) as tab:
-        tab.listed()
-        tab.open(0)
-        tab.page.get_by_label("Speed").select_option("4")
-        tab.page.keyboard.press("Space")
-        tab.until("document.querySelector('.scrubber').value === document.querySelector('.scrubber').max")
-        tab.page.get_by_role("button", name="Play", exact=True).wait_for()
-        tab.at(tab.step)
-        tab.check()
-
-
-def test_time_is_in_seconds(browser: Any, videos: tuple[str, str]) -> None:
-    with opened(browser, videos[1]) as tab:
-        tab.scanned()
-        tab.open(0)
-        tab.page.locator(".curve canvas").first.wait_for()
-        tab.page.evaluate(DRAWN_TEXTS)
-        tab.page.evaluate("window.dispatchEvent(new Event('theme'))")  # draws again
-        tab.until("window.texts.some((text) => /^[\\d.]+ s$/.test(text))")
-        tab.check()
-
-
-def test_constant_fields_are_folded(browser: Any, tmp_path: Path) -> None:
-    episode = make_episode(12)
-    episode.steps["discount"][:] = 1
-    with opened(browser, write_dataset(tmp_path, [episode])) as tab:
-        tab.scanned()
-        tab.page.locator("#row-0").click()
-        tab.page.locator(".curve canvas").first.wait_for()
-        constant = tab.page.locator(".curve", has_text="constant: 1")
-        assert constant.count() == 1
-        assert constant.locator("canvas").count() == 0
-        constant.locator("button.fold").click()
-        constant.locator("canvas").wait_for()
         tab.check()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import report_documents as documents
-from browser_page import DRAWN_TEXTS
+from browser_page import DRAWN_TEXTS, until
 from checkout import ROOT
 
 from rlds_beam.viewing.report.document import ReportDocument
@@ -24,7 +24,6 @@ SHOTS = ROOT / "build" / "screenshots"
 WIDTHS = {"desktop": 1280, "phone": 390, "wide": 2200}
 SIDEWAYS = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 BACKGROUND = "Math.max(...getComputedStyle(document.documentElement).backgroundColor.match(/\\d+/g).slice(0, 3))"
-CANVASES = "document.querySelectorAll('.canvas canvas').length"
 INK = """(box) => {
   const canvas = box.querySelector("canvas");
   const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
@@ -34,6 +33,9 @@ INK = """(box) => {
   return colors.size;
 }"""
 """The number of colors on a plot."""
+
+DRAWN = """!document.querySelector("article:not([data-shown])") &&
+  [...document.querySelectorAll("div.chart")].every((box) => !box.clientWidth || box.querySelector("canvas"))"""
 
 Opened = Callable[..., Any]
 
@@ -74,7 +76,7 @@ def drawn(page: Any) -> None:
     """Opens all blocks and waits for all plots."""
     page.evaluate("for (const block of document.querySelectorAll('details')) block.open = true")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    page.wait_for_function("[...document.querySelectorAll('.canvas')].every((box) => box.querySelector('canvas'))")
+    until(page, DRAWN)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -84,7 +86,7 @@ def test_a_report_fits(opened: Opened, device: str, theme: str) -> None:
     assert page.evaluate(SIDEWAYS) <= 0
     drawn(page)
     assert page.evaluate(SIDEWAYS) <= 0
-    assert page.evaluate(CANVASES) == page.locator(".plot").count() > 10
+    assert page.locator("div.chart canvas").count() > 10
     SHOTS.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=SHOTS / f"report-{device}-{theme}.png", full_page=True)
 
@@ -95,7 +97,11 @@ def test_any_text_is_harmless(opened: Opened, text: str, device: str) -> None:
     page = opened(documents.everything(text), device)
     drawn(page)
     assert page.evaluate("window.hacked") is None
-    assert page.evaluate("document.scripts.length - document.querySelectorAll('script[type]').length") == 2
+    assert page.evaluate("document.scripts.length - document.querySelectorAll('script[type]').length") == 3
+    for name in ("Values", "Metadata", "Compare"):
+        page.get_by_role("tab", name=name).first.click()
+        page.locator(".values").first.wait_for()
+    assert page.evaluate("window.hacked") is None
     assert page.evaluate(SIDEWAYS) <= 0
     assert page.evaluate("getComputedStyle(document.querySelector('h1')).display") == "block"
 
@@ -128,7 +134,6 @@ def test_without_a_script_everything_else_is_there(opened: Opened) -> None:
     page = opened(documents.one(), java_script_enabled=False)
     assert page.locator("svg.chart").first.is_visible()
     assert page.locator(".frames img").first.is_visible()
-    assert page.locator(".legend button").first.is_visible()
     assert not page.locator("button.copy").first.is_visible()
     page.locator(".numbers summary").first.click()
     assert page.locator(".numbers table").first.is_visible()
@@ -147,57 +152,50 @@ def test_the_theme_is_the_system_s_until_it_is_switched(opened: Opened) -> None:
 
 def test_curves_and_the_broken_step_are_drawn(opened: Opened) -> None:
     page = opened(documents.one())
-    box = page.locator("#rejected .canvas").first
-    box.scroll_into_view_if_needed()
+    page.locator("#rejected article").first.scroll_into_view_if_needed()
+    box = page.locator("#rejected div.chart").first
     box.locator("canvas").wait_for()
+    page.evaluate(DRAWN_TEXTS)
+    page.locator("button.theme").click()  # draws again
+    until(page, "window.texts.includes('nonfinite')")
     assert box.evaluate(INK) > 7  # seven curves and the mark
 
 
-def test_a_plot_is_read_with_the_keyboard(opened: Opened) -> None:
+def test_frames_are_those_nearest_to_the_step(opened: Opened) -> None:
     page = opened(documents.one())
-    box = page.locator("#samples .canvas").first
-    box.focus()
-    box.locator("canvas").wait_for()
-    for key, step in (
-        ("ArrowRight", 0),
-        ("ArrowRight", 1),
-        ("PageUp", 11),
-        ("ArrowLeft", 10),
-        ("End", 59),
-        ("Home", 0),
-    ):
-        box.press(key)
-        assert box.get_attribute("aria-valuenow") == str(step), key
-    text = box.get_attribute("aria-valuetext")
-    assert text.startswith("step 0: x ")
-    figure = box.locator("xpath=..")
-    assert figure.locator("output").first.inner_text() != ""
-    shown = page.locator("#samples .episode").first.locator(".frames li.now")
-    assert shown.evaluate_all("(frames) => frames.map((frame) => frame.dataset.step)") == ["0", "0"]
-    box.press("Escape")
-    assert figure.locator("output").first.inner_text() == ""
+    article = page.locator("#samples article").first
+    article.scroll_into_view_if_needed()
+    article.locator(".scrubber").fill("8")
+    assert article.locator(".nearest").all_inner_texts() == ["step 7", "step 7"]
 
 
-def test_the_time_of_curves_is_in_seconds(opened: Opened) -> None:
+def test_before_and_after_are_side_by_side(opened: Opened) -> None:
+    page = opened(documents.everything())
+    change = page.locator("#change-1")
+    change.scroll_into_view_if_needed()
+    change.locator(".compare canvas[data-step]").first.wait_for()
+    assert change.locator(".left .camera canvas").count() == change.locator(".compare canvas[data-step]").count() == 2
+    change.locator(".scrubber").fill("30")
+    change.get_by_text("at step 19, its last").wait_for()
+
+
+def test_flags_of_a_report_become_a_file(opened: Opened) -> None:
     page = opened(documents.one())
-    page.locator("#samples .canvas").first.scroll_into_view_if_needed()
-    page.locator("#samples .canvas canvas").first.wait_for()
-    page.evaluate(DRAWN_TEXTS)
-    page.locator("button.theme").click()  # draws again
-    page.wait_for_function("window.texts.includes('10 s')")
+    article = page.locator("#samples article").first
+    article.scroll_into_view_if_needed()
+    article.get_by_role("button", name="Flag", exact=True).click()
+    page.get_by_role("button", name="Flagged episodes: 1").click()
+    page.locator(".flagged li", has_text="60 steps").wait_for()
+    assert "--exclude=exclude.txt" in page.locator("dialog .command").inner_text()
 
 
-def test_a_curve_can_be_hidden(opened: Opened) -> None:
-    page = opened(documents.one())
-    figure = page.locator("#samples .plot").first
-    figure.scroll_into_view_if_needed()
-    figure.locator("canvas").wait_for()
-    before = figure.locator(".canvas").evaluate(INK)
-    button = figure.locator(".legend button").first
-    button.focus()
-    page.keyboard.press("Enter")
-    assert button.get_attribute("aria-pressed") == "false"
-    assert figure.locator(".canvas").evaluate(INK) < before
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_wide_tables_say_that_they_scroll(opened: Opened, theme: str) -> None:
+    page = opened(documents.one(), "phone", theme)
+    page.locator("#distributions .scroll[data-wide]").wait_for()
+    said = page.locator("#distributions .scroll").evaluate("(box) => getComputedStyle(box, '::before').content")
+    assert "Scroll" in said
+    assert opened(documents.one(), "wide", theme).locator("#distributions .scroll[data-wide]").count() == 0
 
 
 def test_the_first_tab_skips_the_list_of_contents(opened: Opened) -> None:
@@ -257,7 +255,7 @@ def test_a_printed_report_has_its_curves(opened: Opened) -> None:
     pdf = page.pdf(format="A4", print_background=True)
     assert pdf.startswith(b"%PDF")
     assert page.evaluate(
-        "[...document.querySelectorAll('.canvas')].every((b) => !b.clientWidth || b.querySelector('canvas'))"
+        "[...document.querySelectorAll('div.chart')].every((b) => !b.clientWidth || b.querySelector('canvas'))"
     )
     page.emulate_media(media="print")
     assert not page.locator(".contents").is_visible()

@@ -1,16 +1,19 @@
-"""The page of `rlds-beam browse`, open in Chromium, against a running server."""
+"""The pages of `rlds-beam browse`, against a running server, and `rlds-beam report`, from a file, in Chromium."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from checkout import ROOT
 
+import rlds_beam
 from rlds_beam.pipelines.browse import BrowseConfig, browse
 
 BROWSERS = ("chromium", "google-chrome", "google-chrome-stable", "chromium-browser")
@@ -51,6 +54,14 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
+def until(page: Any, condition: str, *arguments: Any) -> None:
+    """Waits until a JavaScript condition holds. The policy of our pages does not allow `wait_for_function`."""
+    deadline = time.monotonic() + DEADLINE / 1000
+    while not page.evaluate(condition, *arguments):
+        assert time.monotonic() < deadline, f"still not: {condition}"
+        page.wait_for_timeout(40)
+
+
 class Tab:
     """A tab with the page.
 
@@ -81,11 +92,8 @@ class Tab:
             self.noticed.append(f"{request.url} is on another site")
 
     def until(self, condition: str, *arguments: Any) -> None:
-        """Waits until a JavaScript condition holds. The page's policy does not allow `wait_for_function`."""
-        deadline = time.monotonic() + DEADLINE / 1000
-        while not self.page.evaluate(condition, *arguments):
-            assert time.monotonic() < deadline, f"still not: {condition}"
-            self.page.wait_for_timeout(40)
+        """Waits until a JavaScript condition holds."""
+        until(self.page, condition, *arguments)
 
     def listed(self, rows: int = 1) -> None:
         """Waits until the list shows so many rows."""
@@ -104,13 +112,13 @@ class Tab:
     @property
     def step(self) -> int:
         """The step that is shown."""
-        return int(self.page.locator(".scrubber").input_value())
+        return int(self.page.locator(".scrubber").first.input_value())
 
     def at(self, step: int) -> None:
         """Waits until a step is shown, by the scrubber and all cameras with images."""
         self.until(
             """step => document.querySelector(".scrubber")?.value === String(step) &&
-              [...document.querySelectorAll(".left canvas:not([hidden])")]
+              [...document.querySelector(".left").querySelectorAll("canvas:not([hidden])")]
                 .every((one) => one.dataset.step === String(step))""",
             step,
         )
@@ -156,3 +164,34 @@ def opened(browser: Any, *paths: object, width: int = 1280, **options: Any) -> I
             yield Tab(context.new_page(), server.url)
         finally:
             context.close()
+
+
+@contextlib.contextmanager
+def opened_report(browser: Any, file: Path, width: int = 1280) -> Iterator[Tab]:
+    """Opens a report from disk, with the viewer of its first episode."""
+    context = browser.new_context(viewport={"width": width, "height": 800})
+    try:
+        tab = Tab(context.new_page(), file.as_uri())
+        tab.page.locator("article.episode").first.scroll_into_view_if_needed()
+        tab.page.locator("article .transport").first.wait_for()
+        yield tab
+    finally:
+        context.close()
+
+
+@contextlib.contextmanager
+def viewed(browser: Any, kind: str, path: object, width: int = 1280) -> Iterator[Tab]:
+    """The first episode of a dataset in the viewer of the browser (`browse`) or of a report."""
+    if kind == "browse":
+        with opened(browser, path, width=width, no_scan=True) as tab:
+            tab.listed()
+            tab.open(0)
+            yield tab
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "report.html"
+        rlds_beam.report(str(path), output=str(file), samples=3, workers=1, progress="none")
+        with opened_report(browser, file, width) as tab:
+            tab.page.locator(".screen, .chart").first.click()  # its keys are for the episode with the focus
+            tab.page.keyboard.press("Home")
+            yield tab

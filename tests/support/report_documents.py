@@ -9,6 +9,7 @@ import numpy as np
 
 from rlds_beam.checking.signals import DatasetFinding
 from rlds_beam.images.codecs import encode_jpeg
+from rlds_beam.viewing.episode_view import Camera, EpisodeView, Mark, Picture, Series
 from rlds_beam.viewing.report.document import (
     ComparisonSection,
     ConnectorEffect,
@@ -28,19 +29,14 @@ from rlds_beam.viewing.report.document import (
 )
 from rlds_beam.viewing.report.sections import (
     FILM_FRAMES,
-    BeforeAfter,
-    CameraStrip,
+    Change,
     Distributions,
-    EpisodeView,
     FieldDistribution,
     GridCell,
     Histogram,
-    Mark,
     NumberDistribution,
-    Picture,
     RejectedSample,
     RuleSection,
-    Series,
     SignalSection,
     TextCount,
     TextTable,
@@ -91,7 +87,7 @@ def episode(
     """An episode with two cameras and three fields."""
     frames = [round(i * (steps - 1) / 8) for i in range(9)]
     cameras = tuple(
-        CameraStrip(path, tuple(picture(seed + i, step) for step in frames))
+        Camera(path, steps, height=64, width=80, pictures=tuple(picture(seed + i, step) for step in frames))
         for i, path in enumerate(("observation/image_0", "observation/wrist"))
     )
     nan_at = next((mark.step for mark in marks if mark.kind == "rule"), None)
@@ -100,9 +96,18 @@ def episode(
         series("action", ("x", "y", "z", "roll", "pitch", "yaw", "gripper"), steps, seed + 1, nan_at),
         series("reward", ("",), steps, seed),
     )
-    metadata = (("success", "true"), ("operator", text or "anna"))
     return EpisodeView(
-        key, steps, 1.5 + seed, text or "put the carrot on the plate", metadata, cameras, curves, marks, **more
+        key,
+        steps,
+        5.0,
+        1.5 + seed,
+        text or "put the carrot on the plate",
+        {"success": True, "operator": text or "anna"},
+        cameras,
+        curves,
+        {"language": [(0, text or "reach"), (20, "lift")]},
+        marks,
+        **more,
     )
 
 
@@ -241,12 +246,7 @@ def part(name: str = "bridge_dataset/1.0.0", text: str = "", episodes: int = 8, 
 
 def conversion(text: str = "") -> ConversionSection:
     """A conversion that rejected, dropped, and padded."""
-    examples = (
-        BeforeAfter("k", text or "observation/image_0", picture(1, 7), picture(1, 7, 32, 40)),
-        BeforeAfter(
-            "k", text or "action", None, None, series("action", ("x", "y"), 40), series("action", ("x", "y"), 40, 2)
-        ),
-    )
+    examples = (Change(episode(text or "k", 1, 40, text=text), episode(text or "k", 2, 20, text=text)),)
     return ConversionSection(
         "convert",
         "trajectories",

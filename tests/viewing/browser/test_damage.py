@@ -48,10 +48,10 @@ def test_damaged_records_are_shown_with_what_is_wrong(tmp_path: Path) -> None:
         for row in rows:
             shown = browser.json("/api/episode", key=row["key"])
             readable = row["rule"] is None
-            assert (shown["readable"], bool(shown["curves"]), not shown["violations"]) == (readable,) * 3
+            assert (shown["readable"], bool(shown["curves"]), not shown["marks"]) == (readable,) * 3
             assert shown["rejected"] == row["rule"]
             if not readable:
-                assert [one["rule"] for one in shown["violations"]] == ["corrupt_record"]
+                assert [one["name"] for one in shown["marks"]] == ["corrupt_record"]
                 assert browser.get("/api/step", key=row["key"], step=0).status_code == 404
                 assert "error" in browser.json("/api/made", key=row["key"])
         assert browser.json("/api/episodes", rule="corrupt_record")["total"] == 4
@@ -63,7 +63,7 @@ def test_rule_violations_have_their_steps(tmp_path: Path) -> None:
         write_dataset(tmp_path, [make_episode(9, breaks=["non_finite", "discount_out_of_range"])])
     ) as browser:
         shown = browser.json("/api/episode", key=browser.list_keys()[0])
-        assert {one["rule"]: one["step"] for one in shown["violations"]} == {
+        assert {one["name"]: one["step"] for one in shown["marks"]} == {
             "non_finite": 4,
             "discount_out_of_range": 4,
         }

@@ -52,12 +52,12 @@ def check_episode(browser: Any, key: str, path: str, from_: str) -> None:
     """Compares an episode of the page with the episode as the source reads it."""
     episode = read_episode(open_source(path, from_=from_), EpisodeKey.parse(key))
     shown = browser.json("/api/episode", key=key)
-    assert (shown["steps"], shown["readable"], shown["violations"]) == (len(episode), True, [])
+    assert (shown["steps"], shown["readable"], shown["marks"]) == (len(episode), True, [])
     curves = {curve["path"]: np.array(curve["values"], np.float64).T for curve in shown["curves"]}
     assert {"action", "reward", "observation/position"} <= curves.keys()
     for name, values in curves.items():
         column = np.asarray(episode.steps[name], np.float64).reshape(len(episode), -1)
-        np.testing.assert_allclose(values, column, rtol=1e-6)
+        np.testing.assert_allclose(values, column, rtol=1e-6, atol=1e-6 * np.abs(column).max())
     for step in (0, len(episode) - 1):
         values = {one["path"]: one["value"] for one in browser.json("/api/step", key=key, step=step)["values"]}
         np.testing.assert_allclose(values["action"], episode.steps["action"][step], rtol=1e-6)
@@ -117,7 +117,7 @@ def test_items_are_shown_one_by_one(convert: Convert, options: dict[str, Any]) -
         shown = browser.json("/api/episode", key=key)
         assert shown["steps"] == options.get("sequence_length", 2) == browser.json("/api/episodes")["rows"][3]["steps"]
         curves = {curve["path"]: np.array(curve["values"]).T for curve in shown["curves"]}
-        np.testing.assert_allclose(curves["action"], rows[3]["action"], rtol=1e-6)
+        np.testing.assert_allclose(curves["action"], rows[3]["action"], rtol=1e-6, atol=1e-6)
         camera = shown["cameras"][0]["path"]
         answer = browser.get("/image", key=key, camera=camera, step=1)
         np.testing.assert_array_equal(decode_image(answer.content, 3, "uint8"), np.asarray(rows[3][CAMERA])[1])
@@ -134,7 +134,8 @@ def test_rows_of_columns_are_grouped_into_episodes(convert: Convert, source: str
         key = browser.list_keys()[0]
         shown = browser.json("/api/episode", key=key)
         actions = next(curve for curve in shown["curves"] if curve["path"] == "actions")
-        np.testing.assert_allclose(np.array(actions["values"]).T, rows[: shown["steps"]]["actions"], rtol=1e-6)
+        stored = rows[: shown["steps"]]["actions"]
+        np.testing.assert_allclose(np.array(actions["values"]).T, stored, rtol=1e-6, atol=1e-6)
         image = browser.get("/image", key=key, camera="obs/image", step=0).content
         np.testing.assert_array_equal(decode_image(image, 3, "uint8"), rows[0]["obs/image"])
 
@@ -208,7 +209,7 @@ def test_real_episodes() -> None:
             shown = browser.json("/api/episode", key=key)
             assert shown["rejected"] == "missing_is_last" and len(shown["cameras"]) == 4
             assert {"observation/state", "action"} <= {curve["path"] for curve in shown["curves"]}
-            assert shown["violations"][0]["step"] == shown["steps"] - 1
+            assert shown["marks"][0]["step"] == shown["steps"] - 1
             for camera in shown["cameras"]:
                 image = browser.get("/image", key=key, camera=camera["path"], step=0)
                 assert image.headers["content-type"] == "image/jpeg" and image.content.startswith(b"\xff\xd8")

@@ -20,7 +20,7 @@ from rlds_beam.viewing.report.sections import Histogram
 TEMPLATES = Path(render.__code__.co_filename).parent / "templates"
 VOID = frozenset({"meta", "link", "img", "br"})
 TAGS = """
-a article b bdi body br button caption code details div dl dt dd figcaption figure footer h1 h2 h3 head header html i
+a article b bdi body br button caption code details div dl dt dd figcaption figure footer h1 h2 h3 h4 head header html i
 image img li line link main meta nav ol output p path pre rect script section small span style summary svg table tbody
 td th thead title tr ul
 """
@@ -80,7 +80,7 @@ class Page(HTMLParser):
 def test_any_text_stays_text(text: str) -> None:
     html = render(documents.everything(text))
     page = Page(html)
-    assert page.scripts == 2
+    assert page.scripts == 3
     assert page.data
     assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\u202a-\u202e\u2066-\u2069\u2028\u2029\ufeff]", html)
     html.encode("utf-8")
@@ -108,18 +108,27 @@ def test_images_have_texts_and_sizes() -> None:
     assert all(image["alt"] and image["width"] == "80" and image["height"] == "64" for image in page.images)
 
 
-def test_a_plot_has_its_numbers_as_text() -> None:
+def test_an_episode_has_its_data_and_its_numbers_as_text() -> None:
     html = render(documents.one())
-    plots = re.findall(r'<figure class="plot">.*?</figure>', html, re.DOTALL)
-    assert plots
-    for plot in plots:
-        data = json.loads(re.findall(r'<script type="application/json">(.*?)</script>', plot)[0])
-        assert plot.count("<tr>") == 1 + len(data["y"])
-        assert all(len(values) == len(data["x"]) for values in data["y"])
-    marked = [
-        mark for plot in plots for mark in re.findall(r'"name":"nonfinite","step":31,"stop":32,"strong":true', plot)
-    ]
-    assert marked
+    articles = re.findall(r"<article.*?</article>", html, re.DOTALL)
+    assert len(articles) == 8
+    for article in articles:
+        (episode,) = json.loads(re.findall(r'<script type="application/json">(.*?)</script>', article)[0])
+        dimensions = sum(len(curve["labels"]) for curve in episode["curves"])
+        assert article.count("<tr>") == (1 + dimensions if dimensions else 0)
+        for curve in episode["curves"]:
+            assert len({len(values) for values in curve["values"]}) == 1
+        assert article.count('<ol class="frames">') == len(episode["cameras"])
+    assert html.count('"kind":"rule","name":"nonfinite","step":31,"stop":32') == 2
+
+
+def test_each_episode_is_found_by_its_key() -> None:
+    page = Page(render(documents.everything()))
+    (root,) = [data for data in page.data if isinstance(data, dict)]
+    assert [one["id"] for one in root["datasets"]] == ["0", "1", "before", "after"]
+    episodes = [data for data in page.data if isinstance(data, list)]
+    assert sorted(row["key"] for row in root["rows"]) == sorted(one["key"] for some in episodes for one in some)
+    assert {row["id"] for row in root["rows"]} <= set(page.ids)
 
 
 def test_the_parts_of_a_conversion_add_up() -> None:
@@ -137,8 +146,8 @@ def test_templates_mark_nothing_as_safe() -> None:
         content = template.read_text()
         assert "|safe" not in content.replace(" ", ""), template.name
         assert "autoescape" not in content, template.name
-        ours = [line for line in content.splitlines() if "|ours" in line]
-        assert all("{{ style|ours }}" in line or "{{ script|ours }}" in line for line in ours), template.name
+        ours = re.findall(r"\{\{ *(.*?)\|ours", content)
+        assert set(ours) <= {"style", "theme", "script"}, template.name
 
 
 def test_data_cannot_end_its_script() -> None:

@@ -137,8 +137,7 @@ def static_files() -> dict[str, Any]:
     """The page's files by path."""
     viewing = resources.files("rlds_beam.viewing")
     files = {f"/static/{name}": viewing / "vendored" / name for name in _VENDORED}
-    static = viewing / "browser" / "static"
-    for file in static.iterdir() if static.is_dir() else ():
+    for file in (viewing / "page").iterdir():
         if file.is_file():
             files["/" if file.name == "index.html" else f"/static/{file.name}"] = file
     return files

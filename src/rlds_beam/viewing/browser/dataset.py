@@ -6,22 +6,18 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.checking.signals.results import findings
-from rlds_beam.episodes.columns import is_text
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.images.headers import UndecodableImageError, read_image_header
 from rlds_beam.reading.base import Source, VideoSpan
 from rlds_beam.reading.reader import find_shard, read_episode
-from rlds_beam.terminal.tables import thin
 from rlds_beam.viewing.browser.episodes import EpisodeCache, OpenedEpisode
 from rlds_beam.viewing.browser.frames import find_cameras
 from rlds_beam.viewing.browser.index import EpisodeIndex
@@ -29,15 +25,10 @@ from rlds_beam.viewing.browser.learner_view import Maker
 from rlds_beam.viewing.browser.rows import RowsSource
 from rlds_beam.viewing.browser.scan import Table, TableOptions
 from rlds_beam.viewing.browser.table import LISTED, METADATA, Query, TableRows
-from rlds_beam.viewing.browser.values import column_values, json_value
-from rlds_beam.viewing.facts import Curve, find_curves, stored_instruction
+from rlds_beam.viewing.browser.values import json_value
+from rlds_beam.viewing.episode_view import BROWSED, Camera, Mark, make_view
 
 Json = dict[str, Any]
-
-MAX_POINTS = 4000
-"""Maximum points of a curve."""
-_MAX_TEXT_CHARACTERS = 10_000
-_MAX_RUNS = 10_000
 
 
 class MissingError(LookupError):
@@ -185,33 +176,25 @@ class BrowsedDataset:
             raise MissingError(f"{key}: there is no such episode")
         before = self.index.keys(number - 1, number) if number else []
         after = self.index.keys(number + 1, number + 2)
-        episode, videos = opened.episode, self._spans(key)
+        videos = (_video_camera(*item) for item in self._spans(key).items())
+        cameras = (*_image_cameras(opened), *videos)
+        marks = (*map(Mark.of_rule, opened.violations), *self._signal_marks(number))
+        view = make_view(
+            opened.episode, BROWSED, marks, fps=self.source.fps, names=self.source.schema.names, cameras=cameras
+        )
+        steps = max([len(opened), *(camera.frames for camera in cameras)])
         return {
-            "key": str(key),
+            **dataclasses.replace(view, steps=steps, rejected=opened.rejected).to_json(),
             "index": number,
-            "split": key.split,
             "version": self.version(key),
-            "steps": max([len(opened), *(video.frames for video in videos.values())]),
-            "fps": self.source.fps,
-            "instruction": json_value(stored_instruction(episode), _MAX_TEXT_CHARACTERS)[0],
-            "metadata": {path: self._value(value, path) for path, value in episode.metadata.items()},
-            "curves": [_curve(curve) for curve in find_curves(episode, names=self.source.schema.names)],
-            "cameras": [*_image_cameras(opened), *(_video_camera(*item) for item in videos.items())],
-            "texts": [
-                {"path": path, "runs": _runs(column)} for path, column in episode.steps.items() if is_text(column)
-            ],
-            "violations": [dataclasses.asdict(violation) for violation in opened.violations],
-            "rejected": opened.rejected,
-            "findings": self._findings(number),
-            "readable": not episode.faults,
             "previous": str(before[0]) if before else None,
             "next": str(after[0]) if after else None,
         }
 
-    def _findings(self, number: int) -> list[Json]:
+    def _signal_marks(self, number: int) -> list[Mark]:
         table = self.table.rows
         row = None if table is None else table.row(number)
-        return [] if row is None else [finding._asdict() for finding in findings(row)]
+        return [] if row is None else list(map(Mark.of_signal, findings(row)))
 
     def made(self, key: EpisodeKey, offset: int, limit: int) -> Json:
         """`/api/made`."""
@@ -258,7 +241,7 @@ class BrowsedDataset:
 
     def videos(self, key: EpisodeKey) -> list[Json]:
         """`/api/videos`."""
-        return [_video_camera(*item) for item in self._videos(key).items()]
+        return [_video_camera(*item).to_json() for item in self._videos(key).items()]
 
     def video(self, key: EpisodeKey, camera: str) -> VideoSpan:
         """`/video`: the file with a camera's video."""
@@ -294,12 +277,6 @@ class BrowsedDataset:
             return self.cache.open(key)
         except UsageError as error:
             raise MissingError(str(error)) from error
-
-    def _value(self, value: Any, path: str) -> Any:
-        field = self.source.schema.metadata.get(path)
-        if field is not None and field.holds_image_files:
-            return {"image": field.encoding, "bytes": len(value)}
-        return json_value(value, _MAX_TEXT_CHARACTERS)[0]
 
 
 def list_columns(rows: TableRows) -> list[Json]:
@@ -343,48 +320,14 @@ def _field(field: Field) -> Json:
     return {"path": field.path, **field.to_json()}
 
 
-def _curve(curve: Curve) -> Json:
-    steps, values = thin(curve.values, MAX_POINTS)
-    whole = len(steps) == len(curve.values)
-    return {
-        "path": curve.path,
-        "labels": list(curve.labels) or [curve.path],
-        "steps": None if whole else steps.tolist(),
-        "values": [column_values(column) for column in np.asarray(values).T],
-        "left_out": curve.left_out,
-    }
-
-
-def _image_cameras(opened: OpenedEpisode) -> Sequence[Json]:
-    cameras = []
+def _image_cameras(opened: OpenedEpisode) -> Iterator[Camera]:
     for path, frames in opened.frames.items():
-        width = height = None
+        height = width = None
         if len(frames):
             with contextlib.suppress(OSError, UndecodableImageError):  # the page shows that it is damaged
                 height, width = read_image_header(frames.image(0))
-        cameras.append({"path": path, "kind": "image", "frames": len(frames), "width": width, "height": height})
-    return cameras
+        yield Camera(path, len(frames), height=height, width=width)
 
 
-def _video_camera(path: str, span: VideoSpan) -> Json:
-    return {
-        "path": path,
-        "kind": "video",
-        "frames": span.frames,
-        "width": None,
-        "height": None,
-        "from": span.start,
-        "to": span.stop,
-    }
-
-
-def _runs(column: Any) -> list[list[Any]]:
-    """The texts of all steps as runs of equal ones."""
-    runs: list[list[Any]] = []
-    for step, value in enumerate(column):
-        text = json_value(value, _MAX_TEXT_CHARACTERS)[0]
-        if not runs or runs[-1][1] != text:
-            if len(runs) == _MAX_RUNS:
-                break
-            runs.append([step, text])
-    return runs
+def _video_camera(path: str, span: VideoSpan) -> Camera:
+    return Camera(path, span.frames, "video", span=(span.start, span.stop))

@@ -44,7 +44,7 @@ step, or image), or 405. Texts come from datasets and may contain anything; the 
     signals: {name: value}}; everything after `split` is null (or empty) for an episode that no table has yet. `index`
     is its number in the dataset's order. Sorting and filtering need the table; `scanned` is false if it is incomplete.
 
-`/api/episode?dataset=&key=` ->
+`/api/episode?dataset=&key=` -> what `episode_view.EpisodeView.to_json` gives, and
     key, index, split, steps, fps, instruction, metadata: {path: value}
     version       add it to images and videos as `&v=`, so that the browser keeps them
     curves        [{path, labels, steps, values}]: `values` is a list per label; `steps` are the x values (null: 0, 1,
@@ -54,9 +54,9 @@ step, or image), or 405. Texts come from datasets and may contain anything; the 
                   `/video?dataset=&key=&camera=` with the episode between `from` and `to` seconds. Step t is at
                   `from + t / fps`; seek half a frame later, so that rounding cannot show the frame before it
     texts         [{path, runs: [[step, text], ...]}]: text fields of the steps; a run lasts until the next one
-    violations    [{rule, field, step, detail}]; field and step may be null. `rejected` is the rule, or null
-    findings      [{signal, field, value, step, stop}]: signals beyond their thresholds; [step, stop) may be null
-    readable      false for a damaged record: no steps, curves, or cameras; `violations` say why
+    marks         [{kind: "rule" | "signal", name, field, step, stop, detail}]: broken rules, and signals beyond their
+                  thresholds, by their steps [step, stop), which may be null. `rejected` is the rule, or null
+    readable      false for a damaged record: no steps, curves, or cameras; `marks` say why
     previous, next  the keys of its neighbors in the dataset's order, or null
 
 `/api/videos?dataset=&key=` -> the videos among `cameras` of `/api/episode`, without reading the episode

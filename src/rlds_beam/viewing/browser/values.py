@@ -55,11 +55,3 @@ def scalar(value: Any, most: int = MAX_VALUES) -> Any:
     except (TypeError, ValueError):
         return str(value)[:most]
     return number if math.isfinite(number) else None
-
-
-def column_values(values: np.ndarray[Any, Any]) -> list[float | None]:
-    """Numbers of a curve with about 7 digits; None for NaN and infinity."""
-    rounded: list[float | None] = [float(f"{value:.7g}") for value in values.tolist()]
-    if not np.isfinite(values).all():
-        rounded = [number if number is not None and math.isfinite(number) else None for number in rounded]
-    return rounded

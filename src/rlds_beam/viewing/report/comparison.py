@@ -11,16 +11,14 @@ import numpy as np
 
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors import CONNECTORS
-from rlds_beam.connectors.base import Batch
+from rlds_beam.connectors.base import Batch, rate_after
 from rlds_beam.connectors.configuration import parse
-from rlds_beam.connectors.dry_run import Probed
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.connectors.statistics.episode_statistics import EpisodeStatistics, LeafStatistics
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import Field, Schema, describe_type, dimension_labels, shown_dimensions
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.thumbnails import is_image
 from rlds_beam.output.directory import read_fitted
 from rlds_beam.output.plans import read_plan
 from rlds_beam.processing.ranges import check_and_connect
@@ -28,7 +26,8 @@ from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.text import printable
 from rlds_beam.typing import Array
-from rlds_beam.viewing.facts import Curve, find_curves
+from rlds_beam.viewing.episode_view import Limits, make_view
+from rlds_beam.viewing.pictures import find_cameras
 from rlds_beam.viewing.report.distributions import (
     MAX_DISTRIBUTIONS,
     Weighted,
@@ -37,8 +36,7 @@ from rlds_beam.viewing.report.distributions import (
     round_number,
 )
 from rlds_beam.viewing.report.document import ComparisonSection, Drift, Measure, SchemaDifference
-from rlds_beam.viewing.report.episodes import Limits, make_picture, thin_curve
-from rlds_beam.viewing.report.sections import BeforeAfter
+from rlds_beam.viewing.report.sections import Change
 from rlds_beam.viewing.report.signals import count_values, text_columns
 
 if TYPE_CHECKING:
@@ -165,10 +163,7 @@ def _texts(first: pa.Table, second: pa.Table) -> Iterator[tuple[str, float, str]
         yield field, round_number(far[text]), printable(text, 300)
 
 
-MAX_FIELDS = 8
-"""Fields of one episode that are shown before and after."""
-
-_LIMITS = Limits(height=96, points=160)
+_LIMITS = Limits(cameras=2, curves=8, points=160)
 
 
 def planned_connectors(output: str, source: Source) -> ConnectorRunner:
@@ -213,8 +208,8 @@ def first_episodes(source: Source, most: int) -> Iterator[Episode]:
 
 def find_examples(
     episodes: Iterable[Episode], check: CheckOptions, connecting: ConnectorRunner, most: int
-) -> Iterator[BeforeAfter]:
-    """The fields that connectors change in up to `most` of these records."""
+) -> Iterator[Change]:
+    """Up to `most` of these records that the connectors change."""
     shown = 0
     for episode in episodes:
         batches: list[Batch] = []
@@ -223,31 +218,40 @@ def find_examples(
         after = [episode for batch in batches for episode in batch.episodes]
         if verdict.rejected is not None or not after:
             continue
-        changed = list(_find_changes(episode, after[0], connecting.probed))
-        yield from changed[:MAX_FIELDS]
-        shown += bool(changed)
+        change = _find_change(episode, after[0], connecting)
+        if change is not None:
+            yield change
+            shown += 1
         if shown == most:
             return
 
 
-def _find_changes(before: Episode, after: Episode, probed: Probed) -> Iterator[BeforeAfter]:
+def _find_change(before: Episode, after: Episode, connecting: ConnectorRunner) -> Change | None:
+    probed = connecting.probed
+    rates = connecting.fps, rate_after(connecting.connectors, connecting.fps)
     names = probed.given.names, {path: names for schema in probed.schemas for path, names in schema.names.items()}
-    both = zip((before, after), names, strict=True)
-    curves = [{curve.path: curve for curve in find_curves(episode, names=of_fields)} for episode, of_fields in both]
-    for path in dict.fromkeys([*before.steps, *after.steps]):
-        old, new = before.steps.get(path), after.steps.get(path)
-        if old is not None and new is not None and same(old, new):
-            continue
-        images = [None if column is None or not is_image(column) else column for column in (old, new)]
-        if any(column is not None for column in images):
-            frames = [
-                _middle(pixels, path) if column is not None else None
-                for pixels, column in zip((before, after), images, strict=True)
-            ]
-            yield BeforeAfter(str(before.key), path, *frames)
-        elif path in curves[0] or path in curves[1]:
-            series = [_series(curve.get(path)) for curve in curves]
-            yield BeforeAfter(str(before.key), path, None, None, *series)
+    changed = [path for path in dict.fromkeys([*before.steps, *after.steps]) if not _same_field(path, before, after)]
+    if not changed:
+        return None
+    cameras = [path for path in find_cameras(before) if path in after.steps]
+    shown = {*changed, *cameras[: not any(path in cameras for path in changed)]}
+    views = [
+        make_view(
+            episode.replace(steps={path: column for path, column in episode.steps.items() if path in shown}),
+            _LIMITS,
+            fps=fps,
+            names=of_fields,
+        )
+        for episode, fps, of_fields in zip((before, after), rates, names, strict=True)
+    ]
+    if not any(view.curves or view.cameras for view in views):
+        return None
+    return Change(*views)
+
+
+def _same_field(path: str, before: Episode, after: Episode) -> bool:
+    old, new = before.steps.get(path), after.steps.get(path)
+    return old is not None and new is not None and same(old, new)
 
 
 def same(one: Column, other: Column) -> bool:
@@ -261,11 +265,3 @@ def same(one: Column, other: Column) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     return bool(np.array_equal(one, other, equal_nan=one.dtype.kind == "f"))
-
-
-def _middle(episode: Episode, path: str) -> Any:
-    return make_picture(episode, path, len(episode) // 2, _LIMITS.height)
-
-
-def _series(curve: Curve | None) -> Any:
-    return None if curve is None else thin_curve(curve, _LIMITS)

@@ -32,6 +32,7 @@ from rlds_beam.output.plans import read_plan
 from rlds_beam.processing.report import Report, left_out_lines
 from rlds_beam.text import count, printable
 from rlds_beam.trajectories.items import REASONS
+from rlds_beam.viewing.episode_view import make_view
 from rlds_beam.viewing.report.dataset import field_row
 from rlds_beam.viewing.report.distributions import make_distributions
 from rlds_beam.viewing.report.document import (
@@ -44,8 +45,7 @@ from rlds_beam.viewing.report.document import (
     SplitRow,
     UnusedRow,
 )
-from rlds_beam.viewing.report.episodes import Limits, make_view
-from rlds_beam.viewing.report.sections import BeforeAfter, Facts
+from rlds_beam.viewing.report.sections import Change, Facts
 
 _MAX_CHARACTERS = 300
 _NOT_OPTIONS = (
@@ -111,7 +111,7 @@ def describe_conversion(path: str, held: Holding, report: Report) -> ConversionS
     )
 
 
-def with_examples(section: ConversionSection, examples: Sequence[BeforeAfter]) -> ConversionSection:
+def with_examples(section: ConversionSection, examples: Sequence[Change]) -> ConversionSection:
     """Adds examples of what the connectors changed."""
     note = "" if examples else "the connectors changed none of the episodes tried"
     return dataclasses.replace(section, examples=tuple(examples), note=note)
@@ -193,11 +193,7 @@ def items_part(path: str, held: Holding, samples: int) -> DatasetPart:
     blocks = _blocks(len(dataset), _row_size(dataset.fields))
     rows = sum(map(len, blocks))
     starts = _spread(len(dataset), samples)
-    views = [
-        make_view(episode, Limits())
-        for episode in (_show(dataset, held, start) for start in starts)
-        if episode is not None
-    ]
+    views = [make_view(episode) for episode in (_show(dataset, held, start) for start in starts) if episode is not None]
     episodes = {view.key: view for view in views}
     notes = [f"the rows are {held.kind}, so signals and rules of episodes do not apply"]
     notes += [f"distributions are those of {rows:,} of {count(len(dataset), 'row')}"] if rows < len(dataset) else []

@@ -21,10 +21,11 @@ from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source, Split
 from rlds_beam.reading.reader import read_episode
 from rlds_beam.text import printable, shape_text
+from rlds_beam.viewing.episode_view import Limits, Mark
 from rlds_beam.viewing.report.distributions import make_distributions
 from rlds_beam.viewing.report.document import DatasetFacts, DatasetPart, FieldRow, SplitRow
-from rlds_beam.viewing.report.episodes import Limits, Shelf, accepted_keys, sample_keys
-from rlds_beam.viewing.report.sections import Facts, Mark, RejectedSample, RuleSection, SignalSection
+from rlds_beam.viewing.report.episodes import Shelf, accepted_keys, sample_keys
+from rlds_beam.viewing.report.sections import Facts, RejectedSample, RuleSection, SignalSection
 from rlds_beam.viewing.report.signals import collect_signals, count_texts
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ BUDGET = 6_000_000
 
 SMALL = Limits(frames=6, height=96, cameras=2, points=160, curves=6)
 """For worst and rejected episodes."""
+
+_LARGE, _LARGE_BYTES = Limits(frames=16, height=160, cameras=4), 400_000
+"""For samples, if half of the budget has room for them; the bytes of one, about."""
 
 
 class Gathered(NamedTuple):
@@ -107,12 +111,14 @@ def make_section(source: Source, gathered: Gathered, settings: Settings) -> Data
         settings.budget,
         _make_marks(signals),
         source.schema.names,
+        source.fps,
     )
     others = list(dict.fromkeys([*rejected, *_worst_first(signals)]))[:MAX_VIEWS]
     keys = sample_keys(accepted_keys(gathered.table), GRID + settings.samples + len(others))
     samples = [key for key in keys if key not in others][: settings.samples]
+    large = settings.samples * _LARGE_BYTES <= settings.budget // 2
     for key in samples:
-        shelf.show(key, Limits())
+        shelf.show(key, _LARGE if large else Limits())
     grid = shelf.grid([*others[: GRID // 3], *keys], GRID)
     for key in others:
         shelf.show(key, SMALL)

@@ -20,10 +20,10 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from rlds_beam.checking.signals.dataset import DatasetFinding
+from rlds_beam.viewing.episode_view import EpisodeView
 from rlds_beam.viewing.report.sections import (
-    BeforeAfter,
+    Change,
     Distributions,
-    EpisodeView,
     Facts,
     GridCell,
     NumberDistribution,
@@ -153,7 +153,6 @@ class ConnectorEffect:
     changed: int
     fields: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
-    examples: tuple[BeforeAfter, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,7 +203,7 @@ class ConversionSection:
       items: how items use the steps.
       unused: steps in no item.
       left_out: input fields that are not written, and why.
-      examples: frames and curves before and after all connectors; empty without `--source`.
+      examples: episodes before and after all connectors; empty without `--source`.
       note: why there are no examples; empty if there are some.
     """
 
@@ -222,7 +221,7 @@ class ConversionSection:
     items: ItemUse
     unused: tuple[UnusedRow, ...] = ()
     left_out: tuple[str, ...] = ()
-    examples: tuple[BeforeAfter, ...] = ()
+    examples: tuple[Change, ...] = ()
     note: str = ""
 
 

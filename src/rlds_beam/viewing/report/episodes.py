@@ -6,95 +6,23 @@ import dataclasses
 import hashlib
 import heapq
 import itertools
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rlds_beam.episodes.episode import Episode, EpisodeKey
-from rlds_beam.episodes.schema import shown_dimensions
 from rlds_beam.errors import Violation
 from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.resizing import resize_colors
-from rlds_beam.images.thumbnails import QUALITY, Thumbnail, find_image, small_pixels, spread, thumbnail
-from rlds_beam.terminal.tables import thin
-from rlds_beam.text import printable
-from rlds_beam.viewing.facts import MAX_TEXT_CHARACTERS, Curve, find_curves, find_instruction
+from rlds_beam.images.thumbnails import QUALITY, find_image, small_pixels
+from rlds_beam.viewing.episode_view import EpisodeView, Limits, Mark, Picture, estimate_size, make_view
+from rlds_beam.viewing.facts import find_instruction
 from rlds_beam.viewing.pictures import find_cameras
-from rlds_beam.viewing.report.sections import (
-    FILM_FRAMES,
-    CameraStrip,
-    EpisodeView,
-    Facts,
-    GridCell,
-    Mark,
-    Picture,
-    Series,
-)
+from rlds_beam.viewing.report.sections import FILM_FRAMES, GridCell
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-_EXCERPT = 256
-"""Bytes of an unreadable record that are shown."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """Limits on the cameras, frames, and curves that are shown.
-
-    Attributes:
-      frames: frames per camera.
-      height: rows of a frame.
-      cameras: cameras.
-      points: points of a curve.
-      curves: fields with curves.
-    """
-
-    frames: int = 8
-    height: int = 112
-    cameras: int = 3
-    points: int = 240
-    curves: int = 10
-
-    def without(self, *, pictures: bool, curves: bool) -> Limits:
-        """These limits without pictures or curves."""
-        limits = dataclasses.replace(self, cameras=0) if pictures else self
-        return dataclasses.replace(limits, curves=0) if curves else limits
-
-
-def make_view(
-    episode: Episode,
-    limits: Limits,
-    marks: Sequence[Mark] = (),
-    instruction: str = "",
-    names: Mapping[str, Sequence[str]] = {},
-) -> EpisodeView:
-    """An episode as read, with the places to mark, and the names of the values of fields.
-
-    A record that cannot be read has a note and the record's first bytes instead of curves.
-    """
-    if not len(episode):
-        faults = "; ".join(f"{fault}" for fault in episode.faults) or "the episode has no steps"
-        note = printable(faults, MAX_TEXT_CHARACTERS)
-        return EpisodeView(
-            str(episode.key), 0, marks=tuple(marks), note=note, excerpt=hex_dump(episode.payload[:_EXCERPT])
-        )
-    cameras, curves = find_cameras(episode), _sort_marked_first(find_curves(episode, names=names), marks)
-    shown = tuple(make_strip(episode, path, limits) for path in cameras[: limits.cameras])
-    return EpisodeView(
-        str(episode.key),
-        len(episode),
-        total=_total(episode),
-        instruction=instruction,
-        metadata=format_metadata(episode),
-        cameras=shown,
-        curves=tuple(thin_curve(curve, limits) for curve in curves[: limits.curves]),
-        marks=tuple(marks),
-        note=_left_out_text(len(cameras) - limits.cameras, len(curves) - limits.curves),
-    )
 
 
 def make_cell(episode: Episode, height: int, instruction: str = "", marks: Sequence[Mark] = ()) -> GridCell | None:
@@ -110,89 +38,6 @@ def make_cell(episode: Episode, height: int, instruction: str = "", marks: Seque
     return GridCell(str(episode.key), len(episode), cameras[0], film, instruction, tuple(marks))
 
 
-def make_strip(episode: Episode, path: str, limits: Limits) -> CameraStrip:
-    """Frames of one camera, evenly spaced."""
-    steps = spread(len(episode), limits.frames)
-    return CameraStrip(path, tuple(make_picture(episode, path, step, limits.height) for step in steps))
-
-
-def thin_curve(curve: Curve, limits: Limits) -> Series:
-    """A curve, thinned to the points of the limits."""
-    kept = curve.values[:, : shown_dimensions(curve.values.shape[1] + curve.left_out)]
-    with np.errstate(invalid="ignore"):
-        steps, values = thin(kept, limits.points)
-    return Series(
-        curve.path,
-        curve.labels[: kept.shape[1]] or ("",),
-        tuple(steps.tolist()),
-        tuple(tuple(map(_short, column)) for column in np.asarray(values, np.float64).T.tolist()),
-        curve.left_out + curve.values.shape[1] - kept.shape[1],
-    )
-
-
-def format_metadata(episode: Episode) -> Facts:
-    """The episode's fields as text."""
-    return tuple((path, _as_text(value)) for path, value in sorted(episode.metadata.items()))
-
-
-def hex_dump(data: bytes) -> str:
-    """Bytes in hex and ASCII, 16 a line."""
-    lines = []
-    for start in range(0, len(data), 16):
-        part = data[start : start + 16]
-        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
-        lines.append(f"{start:04x}  {part.hex(' '):<47}  {text}")
-    return "\n".join(lines)
-
-
-def estimate_size(view: EpisodeView) -> int:
-    """The bytes that a view takes in a page, about."""
-    pictures = sum(len(frame.jpeg) for camera in view.cameras for frame in camera.frames) * 4 // 3
-    numbers = sum(len(series.steps) * (1 + len(series.values)) for series in view.curves) * 9
-    texts = len(view.excerpt) + len(view.instruction) + sum(len(name) + len(text) for name, text in view.metadata)
-    return pictures + numbers + texts
-
-
-def make_picture(episode: Episode, path: str, step: int, height: int) -> Picture:
-    """The frame of a step as a thumbnail."""
-    made: Thumbnail = thumbnail(find_image(episode.steps[path], step), height)
-    return Picture(bytes(made), step, made.fault is not None)
-
-
-def _sort_marked_first(curves: list[Curve], marks: Iterable[Mark]) -> list[Curve]:
-    """The curves, those with marks first."""
-    fields = {mark.field for mark in marks if mark.field}
-    return sorted(curves, key=lambda curve: curve.path not in fields)
-
-
-def _left_out_text(cameras: int, curves: int) -> str:
-    parts = [f"{more} more {what}" for more, what in ((cameras, "cameras"), (curves, "fields")) if more > 0]
-    return f"not shown: {' and '.join(parts)}" if parts else ""
-
-
-def _total(episode: Episode) -> float | None:
-    """The return, without the void reward of the last step."""
-    from rlds_beam.connectors.fields import transitions
-
-    rewards = episode.steps.get("reward")
-    if not isinstance(rewards, np.ndarray) or rewards.dtype.kind not in "fiub":
-        return None
-    return _short(float(np.sum(rewards[: transitions(episode)], dtype=np.float64)))
-
-
-def _short(value: float) -> float | None:
-    """A number with 5 significant digits; None if it is not finite."""
-    return float(f"{value:.5g}") if math.isfinite(value) else None
-
-
-def _as_text(value: Any) -> str:
-    if isinstance(value, np.ndarray) and value.size > 64:
-        return f"{value.dtype.name}{list(value.shape)}"
-    if isinstance(value, Mapping):
-        value = dict(value)
-    return printable(value, MAX_TEXT_CHARACTERS)
-
-
 _GRID_HEIGHT = 120
 
 
@@ -206,6 +51,7 @@ class Shelf:
       budget: bytes for frames and curves; pictures stop at three quarters of it.
       marks: key -> the places of signals in an episode.
       names: the names of the values of fields, by path.
+      fps: frames per second; None if unknown.
       views: key -> the view.
       steps: (key, rule) -> the step that broke the rule.
     """
@@ -215,6 +61,7 @@ class Shelf:
     budget: int
     marks: Mapping[str, Sequence[Mark]] = dataclasses.field(default_factory=dict)
     names: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    fps: float | None = None
     views: dict[str, EpisodeView] = dataclasses.field(default_factory=dict)
     steps: dict[tuple[str, str], int | None] = dataclasses.field(default_factory=dict)
     _used: int = 0
@@ -231,8 +78,8 @@ class Shelf:
         broken = self.broken(episode)
         for violation in broken:
             self.steps.setdefault((key, violation.rule), violation.step)
-        marks = (*map(_mark, broken), *self.marks.get(key, ()))
-        view = make_view(episode, cut, marks, find_instruction(episode), self.names)
+        marks = (*map(Mark.of_rule, broken), *self.marks.get(key, ()))
+        view = make_view(episode, cut, marks, fps=self.fps, names=self.names)
         self.views[key] = view
         self._used += estimate_size(view)
 
@@ -241,7 +88,7 @@ class Shelf:
         cells: list[GridCell] = []
         for key in itertools.islice(dict.fromkeys(keys), 2 * count):
             episode = self.read(EpisodeKey.parse(key))
-            marks = (*map(_mark, self.broken(episode)), *self.marks.get(key, ()))
+            marks = (*map(Mark.of_rule, self.broken(episode)), *self.marks.get(key, ()))
             cell = make_cell(episode, _GRID_HEIGHT, find_instruction(episode), marks)
             if cell is not None and len(cells) < count:
                 cells.append(cell)
@@ -254,12 +101,6 @@ class Shelf:
         """The views left out to keep the report small."""
         note = f"{self._cut} episodes are shown without frames or curves, to keep the report small"
         return (note,) if self._cut else ()
-
-
-def _mark(violation: Violation) -> Mark:
-    step = violation.step
-    detail = printable(violation.detail, MAX_TEXT_CHARACTERS)
-    return Mark("rule", violation.rule, violation.field or "", step, None if step is None else step + 1, detail)
 
 
 def sample_keys(keys: Iterable[str], count: int) -> list[str]:

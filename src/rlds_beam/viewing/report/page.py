@@ -3,8 +3,8 @@
     html = render(document)
 
 The file needs nothing else: style, scripts, images, and data are inside, and its Content-Security-Policy forbids
-requests and any script but ours. Equal documents give equal bytes. Histograms are SVG, so that only the curves of
-episodes need JavaScript; every plot has its numbers as text.
+requests and any script but ours. Equal documents give equal bytes. Tables, histograms, and frames need no
+JavaScript; with it, the viewer of the browser (`viewing/page`) shows the episodes, whose data are in the page as JSON.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import re
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from rlds_beam.viewing.bundle import bundle
+from rlds_beam.viewing.episode_view import EpisodeView
 from rlds_beam.viewing.report import charts, page_text
-from rlds_beam.viewing.report.charts import COLORS, find_constants, make_plot, make_plots
 from rlds_beam.viewing.report.document import ConversionSection, DatasetPart, ReportDocument
-from rlds_beam.viewing.report.sections import FILM_FRAMES, EpisodeView, GridCell, SignalSection
+from rlds_beam.viewing.report.sections import FILM_FRAMES, GridCell, SignalSection
 
 if TYPE_CHECKING:
     import jinja2
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
 POLICY = (
     "default-src 'none'; img-src data:; style-src {style}; script-src {scripts}; base-uri 'none'; form-action 'none'"
 )
-
-VENDORED = "rlds_beam.viewing.vendored"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,23 +104,60 @@ def render(document: ReportDocument) -> str:
     """The report as HTML."""
     from rlds_beam.viewing.report.page_text import digest
 
-    style = _file("uPlot.min.css", VENDORED) + _file("page.css")
-    scripts = [_file("uPlot.iife.min.js", VENDORED), _file("page.js")]
-    policy = POLICY.format(style=digest(style), scripts=" ".join(map(digest, scripts)))
-    sections = list(_sections(document))
-    return (
-        _environment()
-        .get_template("page.html")
-        .render(document=document, policy=policy, style=style, scripts=scripts, sections=sections)
-    )
-
-
-def _sections(document: ReportDocument) -> Iterator[PageSection]:
+    style, theme, scripts = _file("uPlot.min.css") + _file("viewer.css"), _file("theme.js"), list(_scripts())
+    policy = POLICY.format(style=digest(style), scripts=" ".join(map(digest, [theme, *scripts])))
     several = len(document.datasets) > 1
     parts = [
         PagePart(data, f"{'ab'[place]}-" if several else "", data.facts.name if several else "")
         for place, data in enumerate(document.datasets)
     ]
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            document=document,
+            policy=policy,
+            style=style,
+            theme=theme,
+            scripts=scripts,
+            sections=list(_sections(document, parts)),
+            data=_data(document, parts),
+        )
+    )
+
+
+def _data(document: ReportDocument, parts: list[PagePart]) -> dict[str, Any]:
+    """What `embedded.js` answers from: the datasets, and where each episode is on the page."""
+    datasets: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
+
+    def add(id: str, name: str, path: str, format: str, fps: float | None, other: str | None = None) -> None:
+        none: dict[str, Any] = {"cameras": [], "columns": [], "scan": {"state": "none"}}
+        datasets.append(
+            {"id": id, "name": name, "path": path, "format": format, "fps": fps, "compare_to": other, **none}
+        )
+
+    def place(dataset: str, view: EpisodeView, id: str, place: int = 0) -> None:
+        index = sum(row["dataset"] == dataset for row in rows)
+        shown = {"key": view.key, "steps": view.steps, "instruction": view.instruction[:200]}
+        rows.append({"dataset": dataset, "id": id, "place": place, "index": index, **shown})
+
+    for number, part in enumerate(parts):
+        facts = part.data.facts
+        add(str(number), facts.name, facts.path, facts.format, facts.fps)
+        for key, view in part.data.episodes.items():
+            place(str(number), view, part.anchor(key))
+    changes = document.conversion.examples if document.conversion is not None else ()
+    if changes:
+        add("before", "before the connectors", "", "", None, "after")
+        add("after", "after the connectors", "", "", None, "before")
+    for number, change in enumerate(changes, 1):
+        place("before", change.before, f"change-{number}")
+        place("after", change.after, f"change-{number}", 1)
+    return {"datasets": datasets, "rows": rows}
+
+
+def _sections(document: ReportDocument, parts: list[PagePart]) -> Iterator[PageSection]:
     for part in parts:
         if part.data.grid:
             yield PageSection(f"{part.prefix}frames", "Episodes", "frames.html", f"{len(part.data.grid):,}", part)
@@ -156,10 +193,18 @@ def _dataset_sections(part: PagePart) -> Iterator[PageSection]:
         yield section("texts", "Instructions and metadata", len(data.texts))
 
 
-def _file(name: str, package: str = __package__) -> str:
-    """A file of a package, which may be inside `<style>` and `<script>`."""
-    content = (resources.files(package) / name).read_text(encoding="utf-8")
-    assert "</" not in content, f"{name} could end its element"
+@functools.cache
+def _scripts() -> tuple[str, ...]:
+    """uPlot, and the viewer with the data of its page instead of a server."""
+    return _file("uPlot.iife.min.js"), bundle("report.js", _file, {"source.js": "embedded.js"})
+
+
+def _file(name: str) -> str:
+    """A file of the page, or a vendored one, which may be inside `<style>` and `<script>`."""
+    viewing = resources.files("rlds_beam.viewing")
+    own = viewing / "page" / name
+    content = (own if own.is_file() else viewing / "vendored" / name).read_text(encoding="utf-8")
+    assert not re.search("</(script|style)|<!--", content, re.IGNORECASE), f"{name} could end its element"
     return content
 
 
@@ -178,7 +223,6 @@ def _environment() -> jinja2.Environment:
     )
     filters: Mapping[str, Any] = {
         "code": page_text.code,
-        "constants": find_constants,
         "compact": page_text.compact,
         "film": _film,
         "flow": _flow,
@@ -190,12 +234,11 @@ def _environment() -> jinja2.Environment:
         "one_line": page_text.one_line,
         "ours": Markup,
         "percent": page_text.percent,
-        "plot": make_plot,
-        "plots": make_plots,
         "size": page_text.size,
+        "value": page_text.value,
     }
     environment.filters.update(filters)
-    environment.globals.update(charts=charts, colors=COLORS)
+    environment.globals.update(charts=charts)
     return environment
 
 

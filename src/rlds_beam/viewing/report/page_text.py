@@ -52,6 +52,11 @@ def _with_flags(text: str) -> Markup:
     return Markup(_FLAG.sub(r'<code class="flag">\g<0></code>', str(escape(visible(text)))))
 
 
+def value(content: Any) -> str:
+    """A value of JSON as text: a text as it is."""
+    return content if isinstance(content, str) else json.dumps(content)
+
+
 def one_line(value: str) -> str:
     """A text to copy into a terminal: no line break can run a command."""
     return " ".join(value.split())

@@ -16,10 +16,11 @@ from rlds_beam.output.manifest import load_manifest
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Segment, Shard, Source
 from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.viewing.episode_view import EpisodeView
 from rlds_beam.viewing.report.dataset import BUDGET, SMALL, collect_rules
 from rlds_beam.viewing.report.document import DatasetPart
 from rlds_beam.viewing.report.episodes import Shelf
-from rlds_beam.viewing.report.sections import EpisodeView, RejectedSample
+from rlds_beam.viewing.report.sections import RejectedSample
 
 Shown = TypeVar("Shown", EpisodeView, RejectedSample)
 

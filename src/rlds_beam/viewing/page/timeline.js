@@ -7,17 +7,8 @@ const MOST_MARKS = 200;
 
 const Icon = ({ path }) => html`<svg viewBox="0 0 16 16" aria-hidden="true"><path d=${path} /></svg>`;
 
-/** Violations and signals that have a place: {kind, title, step, stop}, in the order of their steps. */
-export function marksOf(episode) {
-  const broken = episode.violations.map((one) => ({
-    kind: "bad", name: one.rule, step: one.step, stop: null, detail: [one.field, one.detail].filter(Boolean).join(": "),
-  }));
-  const found = episode.findings.map((one) => ({
-    kind: "warn", name: one.signal, step: one.step, stop: one.stop, detail: `${one.field ? `${one.field}: ` : ""}${number(one.value)}`,
-  }));
-  const place = (one) => one.step ?? Infinity;
-  return [...broken, ...found].sort((a, b) => place(a) - place(b));
-}
+/** The class of a mark: of a broken rule, or of a signal. */
+export const classOf = (mark) => (mark.kind === "rule" ? "bad" : "warn");
 
 const placeOf = (step, last) => `calc(8px + (100% - 16px) * ${last ? step / last : 0})`;
 
@@ -26,8 +17,8 @@ export function Timeline({ player, marks }) {
   const placed = marks.filter((one) => one.step != null).slice(0, MOST_MARKS);
   const time = step / player.fps;
   return html`<div class="timeline">
-    ${placed.length > 0 && html`<div class="lane" role="group" aria-label="Marks">${placed.map((one, i) => html`<button key=${i}
-      class="mark ${one.kind}" style=${{ left: placeOf(one.step, last), width: one.stop > one.step + 1 ? `calc((100% - 16px) * ${(Math.min(one.stop, last + 1) - 1 - one.step) / Math.max(1, last)})` : "" }}
+    ${placed.length > 0 && html`<div class="lane" role="group" aria-label="Marks">${placed.map((one, i) => html`<button type="button" key=${i}
+      class="mark ${classOf(one)}" style=${{ left: placeOf(one.step, last), width: one.stop > one.step + 1 ? `calc((100% - 16px) * ${(Math.min(one.stop, last + 1) - 1 - one.step) / Math.max(1, last)})` : "" }}
       title=${line(`${one.name} at step ${one.step}. ${one.detail}`)} aria-label=${line(`${one.name} at step ${one.step}`)}
       onClick=${() => player.seek(one.step)}></button>`)}</div>`}
     <input type="range" class="scrubber" min="0" max=${last} step="1" value=${step} aria-label="Step"
@@ -42,7 +33,7 @@ export function Transport({ player, fps }) {
     <button class="main play" aria-label=${playing ? "Pause" : "Play"} title="Space" disabled=${player.steps < 2} onClick=${player.toggle}><${Icon} path=${playing ? "M4 3h3v10H4zM9 3h3v10H9z" : "M4 2v12l10-6z"} /></button>
     <button class="icon" aria-label="Last step" onClick=${() => player.seek(last)}><${Icon} path="M11 3h2v10h-2zM3 3v10l7-5z" /></button>
     <span class="time">step <b>${number(step)}</b> <span class="muted">/ ${number(last)}</span></span>
-    <span class="time muted">${seconds(step / player.fps)} / ${seconds(last / player.fps)}</span>
+    <span class="time muted">${seconds(step / player.fps)} <span class="of">/ ${seconds(last / player.fps)}</span></span>
     <span class="push"></span>
     ${waiting && html`<span class="muted small">waiting for images</span>`}
     <span class="muted small">${fps ? `${number(fps)} fps` : "fps unknown: 10"}</span>
@@ -55,8 +46,8 @@ export function Transport({ player, fps }) {
 export function Marks({ player, marks }) {
   if (!marks.length) return null;
   return html`<ul class="marks" aria-label="Broken rules and signals">${marks.slice(0, MOST_MARKS).map((one, i) => html`<li key=${i}>
-    <button class="badge ${one.kind}" disabled=${one.step == null} onClick=${() => player.seek(one.step)}>
+    <button class="badge ${classOf(one)}" disabled=${one.step == null} onClick=${() => player.seek(one.step)}>
       <bdi>${line(one.name, 60)}</bdi>${one.step != null && html` <span class="small">step ${number(one.step)}${one.stop > one.step + 1 && `–${number(one.stop - 1)}`}</span>`}</button>
-    <bdi class="small muted">${line(one.detail, 300)}</bdi></li>`)}
+    <bdi class="small muted">${line([one.field, one.detail].filter(Boolean).join(": "), 300)}</bdi></li>`)}
     ${marks.length > MOST_MARKS && html`<li class="muted">and ${count(marks.length - MOST_MARKS, "more mark")}</li>`}</ul>`;
 }

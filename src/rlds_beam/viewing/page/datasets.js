@@ -1,5 +1,5 @@
 // The datasets that the server was started with; asked again while one is being scanned.
-import { get } from "./api.js";
+import { get } from "./source.js";
 import { Store } from "./lib.js";
 
 class Datasets extends Store {

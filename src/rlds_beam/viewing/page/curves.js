@@ -1,10 +1,13 @@
-// The numeric fields of an episode as curves. Click or drag to seek, shift + drag to zoom.
-import { html, useEffect, useMemo, useRef, useState, useStore, Store, clamp, useSize } from "./lib.js";
+// The numeric fields of an episode as curves below its frames, on one axis of time. Click or drag to seek, shift + drag to zoom.
+import { html, useEffect, useMemo, useRef, useState, useStore, Store, clamp, colorOf, indexOf, useSize, useTheme } from "./lib.js";
+import { Picture } from "./grid.js";
 import { line, number } from "./text.js";
+import { classOf } from "./timeline.js";
 
 const OPEN = 6; // curves shown at first
-const HEIGHT = 128;
 const COLORS = 8;
+const heightOf = (curve) => (curve.labels.length > COLORS ? 200 : 128);
+const GUTTER = 52, RIGHT = 16; // pixels beside a plot: --gutter in the style sheet
 
 /** What all curves of an episode share: the zoomed range, and the step under the pointer. */
 export class View extends Store {
@@ -12,8 +15,15 @@ export class View extends Store {
 
   constructor(last) {
     super();
-    this.whole = [0, Math.max(1, last)];
+    this.own = Math.max(1, last);
+    this.whole = [0, this.own];
     this.range = this.whole;
+  }
+
+  /** Makes room for an episode that ends at `last`, next to this one. */
+  extend(last) {
+    this.whole = [0, Math.max(this.own, last)];
+    this.zoom(...this.whole);
   }
 
   zoom(low, high) {
@@ -43,9 +53,14 @@ const timeAxis = (fps) => (fps ? { incrs: SECONDS.map((one) => one * fps), value
 
 const isConstant = (curve) => curve.values.every((values) => values.every((one) => one === values[0]));
 
-export function Curves({ episode, dataset, player, view, marks }) {
-  const [open, setOpen] = useState(() => new Set(episode.curves.filter((one) => !isConstant(one)).slice(0, OPEN).map((one) => one.path)));
+export function Curves({ episode, dataset, player, view, frames }) {
+  const [open, setOpen] = useState(() => {
+    const marked = new Set(episode.marks.map((one) => one.field));
+    const changing = episode.curves.filter((one) => marked.has(one.path) || !isConstant(one));
+    return new Set(changing.slice(0, OPEN).map((one) => one.path));
+  });
   const fps = episode.fps ?? dataset.fps;
+  const shown = episode.curves.filter((one) => open.has(one.path));
   const toggle = (path) => setOpen((before) => {
     const after = new Set(before);
     if (!after.delete(path)) after.add(path);
@@ -54,13 +69,48 @@ export function Curves({ episode, dataset, player, view, marks }) {
   if (!episode.curves.length) return html`<p class="empty">No numeric fields.</p>`;
   return html`<div class="curves">
     <${ZoomBar} view=${view} />
+    <${Strips} ...${{ dataset, episode, player, view, frames }} />
     ${episode.curves.map((curve) => html`<section key=${curve.path} class="curve">
-      <h3><button class="fold" aria-expanded=${open.has(curve.path)} onClick=${() => toggle(curve.path)}><bdi>${line(curve.path, 160)}</bdi></button>
+      <h3><button type="button" class="fold" aria-expanded=${open.has(curve.path)} onClick=${() => toggle(curve.path)}><bdi>${line(curve.path, 160)}</bdi></button>
         <span class="muted small">${curve.labels.length > 1 || curve.left_out ? `${curve.labels.length + (curve.left_out || 0)} dimensions` : ""}
           ${curve.left_out ? `, the first ${curve.labels.length} shown` : ""}${isConstant(curve) ? ` constant: ${curve.values.slice(0, 8).map(([one]) => number(one)).join(", ")}` : ""}</span></h3>
-      ${open.has(curve.path) && html`<${Chart} ...${{ curve, player, view, marks, fps }} />`}
+      ${open.has(curve.path) && html`<${Chart} ...${{ curve, player, view, fps, marks: marksOn(curve, episode, shown[0] === curve) }} />`}
     </section>`)}
   </div>`;
+}
+
+/** Marks of a curve: strong on its field and named there; on all curves if no curve is its field's, and named on the first. */
+function marksOn(curve, episode, first) {
+  return episode.marks.filter((one) => one.step != null).map((one) => {
+    const here = one.field === curve.path, homeless = !episode.curves.some((other) => other.path === one.field);
+    return { ...one, strong: here || homeless, named: here || (first && homeless) };
+  });
+}
+
+const STRIPS = 3, STRIP_HEIGHT = 56, MOST_PIXELS = 4e6;
+
+/** Frames of the cameras above the curves, each at its time; a click goes there. */
+function Strips(props) {
+  const cameras = props.episode.cameras.filter((one) => one.kind === "image" && one.frames > 0 && (one.width ?? 0) * (one.height ?? 0) <= MOST_PIXELS);
+  return cameras.length > 0 && html`<${StripRows} ...${props} cameras=${cameras.slice(0, STRIPS)} />`;
+}
+
+function StripRows({ dataset, episode, player, view, frames, cameras }) {
+  const [box, width] = useSize();
+  const { range } = useStore(view);
+  const { step } = useStore(player);
+  const seen = useRef(false);
+  useStore(frames);
+  seen.current ||= frames.ready(step); // the player's frames are fetched first
+  const [low, high] = range, inner = width - GUTTER - RIGHT;
+  const x = (step - low) / (high - low);
+  return html`<div class="strips" ref=${box}>${inner > 0 && seen.current && cameras.map((camera) => {
+    const ratio = camera.width && camera.height ? clamp(camera.width / camera.height, 0.5, 3) : 4 / 3;
+    const count = Math.max(1, Math.min(Math.floor(inner / (STRIP_HEIGHT * ratio)), Math.floor(high - low) + 1));
+    const at = Array.from({ length: count }, (_, i) => Math.min(Math.round(low + ((i + 0.5) / count) * (high - low)), camera.frames - 1));
+    return html`<div class="strip" key=${camera.path} title=${line(camera.path, 120)} style=${{ height: `${STRIP_HEIGHT}px` }}>${at.map((one, i) => html`<button type="button" key=${i} tabindex="-1"
+      aria-label=${`Step ${one}`} onClick=${() => player.seek(one)}><${Picture} dataset=${dataset.id} episode=${episode.key} camera=${camera.path} step=${one} height="96" version=${episode.version} /></button>`)}</div>`;
+  })}${inner > 0 && x >= 0 && x <= 1 && html`<i class="playhead" style=${{ transform: `translateX(${GUTTER + x * inner}px)` }}></i>`}</div>`;
 }
 
 function ZoomBar({ view }) {
@@ -71,38 +121,17 @@ function ZoomBar({ view }) {
     <button disabled=${!zoomed} onClick=${() => view.zoom(...whole)}>Whole episode</button></div>`;
 }
 
-/** The index of the last point at or before a step. */
-function indexOf(curve, step) {
-  if (!curve.steps) return step;
-  let low = 0, high = curve.steps.length - 1;
-  while (low < high) {
-    const middle = (low + high + 1) >> 1;
-    if (curve.steps[middle] <= step) low = middle;
-    else high = middle - 1;
-  }
-  return low;
-}
-
 function Chart({ curve, player, view, marks, fps }) {
   const [box, width] = useSize();
   const [off, setOff] = useState(() => new Set());
-  const [theme, setTheme] = useState(0);
+  const theme = useTheme();
+  const [near, point] = useState(null); // the dimension under the pointer
   const plot = useRef(null);
   const head = useRef(null);
-  useEffect(() => {
-    const change = () => setTheme((n) => n + 1);
-    const dark = matchMedia("(prefers-color-scheme: dark)");
-    window.addEventListener("theme", change);
-    dark.addEventListener("change", change);
-    return () => {
-      window.removeEventListener("theme", change);
-      dark.removeEventListener("change", change);
-    };
-  }, []);
   const data = useMemo(() => [curve.steps ?? Array.from(curve.values[0] ?? [], (_, i) => i), ...curve.values], [curve]);
   useEffect(() => {
     if (!width) return;
-    const chart = new uPlot(optionsOf(curve, { player, view, marks, fps, width, off }), data, box.current);
+    const chart = new uPlot(optionsOf(curve, { player, view, marks, fps, width, off, point }), data, box.current);
     plot.current = chart;
     head.current = document.createElement("div");
     head.current.className = "playhead";
@@ -111,8 +140,9 @@ function Chart({ curve, player, view, marks, fps }) {
       const [low, high] = view.range;
       const x = (player.step - low) / (high - low);
       head.current.hidden = x < 0 || x > 1;
-      head.current.style.transform = `translateX(${x * chart.over.clientWidth}px)`;
+      head.current.style.transform = `translateX(${(x * chart.bbox.width) / devicePixelRatio}px)`;
     };
+    chart.hooks.draw = [place];
     const zoom = () => {
       const { min, max } = chart.scales.x;
       if (min !== view.range[0] || max !== view.range[1]) chart.setScale("x", { min: view.range[0], max: view.range[1] });
@@ -126,7 +156,7 @@ function Chart({ curve, player, view, marks, fps }) {
     };
   }, [data, width > 0, theme, player, view]);
   useEffect(() => {
-    if (width) plot.current?.setSize({ width, height: HEIGHT });
+    if (width) plot.current?.setSize({ width, height: heightOf(curve) });
   }, [width]);
   const toggle = (i, only) => {
     const all = curve.labels.map((_, j) => j);
@@ -136,40 +166,43 @@ function Chart({ curve, player, view, marks, fps }) {
     setOff(after);
     for (const j of all) if (after.has(j) !== off.has(j)) plot.current?.setSeries(j + 1, { show: !after.has(j) });
   };
-  return html`<div class="chart" ref=${box} role="img" aria-label=${`Curve of ${line(curve.path, 80)}`}></div>
-    <${Legend} ...${{ curve, player, view, off, toggle }} />`;
+  const lift = (i) => {
+    point(i);
+    plot.current?.setSeries(i === null ? null : i + 1, { focus: true });
+  };
+  return html`<div class="chart" ref=${box} role="img" aria-label=${`Curve of ${line(curve.path, 80)}`} style=${{ height: `${heightOf(curve)}px` }}></div>
+    <${Legend} ...${{ curve, player, view, off, toggle, near, lift }} />`;
 }
 
-function Legend({ curve, player, view, off, toggle }) {
+function Legend({ curve, player, view, off, toggle, near, lift }) {
   const { step } = useStore(player);
   const { hover } = useStore(view);
   const at = indexOf(curve, hover ?? step);
-  return html`<ul class="legend">${curve.labels.map((label, i) => html`<li key=${i}><button aria-pressed=${!off.has(i)} class="color-${i % COLORS} ${i >= COLORS ? "dashed" : ""}"
+  return html`<ul class="legend" onMouseLeave=${() => lift(null)}>${curve.labels.map((label, i) => html`<li key=${i}><button type="button" aria-pressed=${!off.has(i)} class="series-${i % COLORS} ${i >= COLORS ? "dashed" : ""} ${near === i ? "near" : ""}" onMouseEnter=${() => lift(i)}
     title=${`${line(label, 100)}: click to hide or show, Shift + click to show it alone`} onClick=${(event) => toggle(i, event.shiftKey)}>
     <i></i><bdi>${line(label, 40)}</bdi> <b>${number(curve.values[i]?.[at])}</b></button></li>`)}</ul>`;
 }
 
-function optionsOf(curve, { player, view, marks, fps, width, off }) {
-  const style = getComputedStyle(document.documentElement);
-  const color = (name) => style.getPropertyValue(name).trim();
-  const axis = { stroke: color("--muted"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), size: 4 }, font: "11px system-ui" };
+function optionsOf(curve, { player, view, marks, fps, width, off, point }) {
+  const axis = { stroke: colorOf("muted"), grid: { stroke: colorOf("hair"), width: 1 }, ticks: { stroke: colorOf("line"), size: 4 }, font: "11px system-ui" };
   return {
-    width, height: HEIGHT, legend: { show: false }, padding: [6, 8, 0, 0],
+    width, height: heightOf(curve), legend: { show: false }, padding: [6, RIGHT, 0, 0], focus: { alpha: 0.25 },
     scales: { x: { time: false, auto: false, range: () => view.range }, y: { range: (_, low, high) => rangeOf(low, high) } },
-    axes: [{ ...axis, size: 24, ...timeAxis(fps) }, { ...axis, size: 52, space: 22, values: (_, ticks) => ticks.map((v) => number(v)) }],
+    axes: [{ ...axis, size: 24, ...timeAxis(fps) }, { ...axis, size: GUTTER, space: 22, values: (_, ticks) => ticks.map((v) => number(v)) }],
     series: [{}, ...curve.labels.map((_, i) => ({
-      show: !off.has(i), stroke: color(`--color-${i % COLORS}`), width: 1.5, dash: i >= COLORS ? [5, 3] : undefined,
+      show: !off.has(i), stroke: colorOf(`series-${i % COLORS}`), width: 1.5, dash: i >= COLORS ? [5, 3] : undefined,
       points: { show: (curve.values[i]?.length ?? 0) < 3 || undefined, size: 5 }, spanGaps: false,
     }))],
     cursor: {
-      sync: { key: "episode", setSeries: false }, y: false, drag: { x: true, y: false, setScale: false },
+      y: false, focus: { prox: curve.labels.length > 1 ? 24 : -1 }, drag: { x: true, y: false, setScale: false },
       bind: {
         mousedown: (_, __, handle) => (event) => event.shiftKey && handle(event),
         dblclick: () => () => view.zoom(...view.whole),
       },
     },
     hooks: {
-      drawClear: [(chart) => drawMarks(chart, marks, color)],
+      drawClear: [(chart) => drawMarks(chart, marks)],
+      setSeries: [(_, i) => point(i > 0 ? i - 1 : null)],
       setCursor: [(chart) => {
         const { left, idx } = chart.cursor;
         view.point(left >= 0 && idx != null && chart.over.matches(":hover") ? stepAt(curve, idx) : chart.over.matches(":hover") ? null : view.hover);
@@ -192,19 +225,27 @@ function rangeOf(low, high) {
 
 const stepAt = (curve, index) => (curve.steps ? curve.steps[index] : index);
 
-/** Bands behind the curves, at the steps of rules and signals. */
-function drawMarks(chart, marks, color) {
-  const { ctx, bbox } = chart;
+/** Bands behind the curves, at the steps of rules and signals, with their names. */
+function drawMarks(chart, marks) {
+  const { ctx, bbox } = chart, scale = devicePixelRatio;
   ctx.save();
   ctx.beginPath();
   ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
   ctx.clip();
+  ctx.font = `${11 * scale}px system-ui`;
+  ctx.textBaseline = "top";
+  let row = 0;
   for (const one of marks) {
-    if (one.step == null) continue;
     const left = chart.valToPos(one.step, "x", true);
     const right = chart.valToPos(Math.max(one.step, (one.stop ?? one.step) - 1), "x", true);
-    ctx.fillStyle = color(one.kind === "bad" ? "--bad-band" : "--warn-band");
+    ctx.fillStyle = colorOf(classOf(one));
+    ctx.globalAlpha = one.strong ? 0.3 : 0.1;
     ctx.fillRect(left - 2, bbox.top, right - left + 4, bbox.height);
+    if (!one.named) continue;
+    const name = line(one.name, 60), space = 5 * scale;
+    ctx.globalAlpha = 1;
+    ctx.textAlign = right + space + ctx.measureText(name).width < bbox.left + bbox.width ? "left" : "right";
+    ctx.fillText(name, ctx.textAlign === "left" ? right + space : left - space, bbox.top + 13 * scale * (row++ % 6));
   }
   ctx.restore();
 }

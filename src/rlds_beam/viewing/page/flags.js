@@ -1,5 +1,5 @@
 // Flagged episodes of a dataset: kept by this browser, exported as a list for --exclude or --only.
-import { Store } from "./lib.js";
+import { html, Store } from "./lib.js";
 
 export class Flags extends Store {
   constructor(path) {
@@ -73,7 +73,7 @@ export class Flags extends Store {
 
   #changed() {
     this.all = new Map(this.all);
-    localStorage.setItem(this.name, JSON.stringify([...this.all]));
+    try { localStorage.setItem(this.name, JSON.stringify([...this.all])); } catch { /* kept by this page only */ }
     this.emit();
   }
 }
@@ -87,6 +87,9 @@ export function flagsOf(dataset) {
   if (!open.has(dataset.path)) open.set(dataset.path, new Flags(dataset.path));
   return open.get(dataset.path);
 }
+
+export const FlagButton = ({ flags, row, tab = -1 }) => html`<button type="button" class="flag" tabindex=${tab} aria-label="Flag" title="Flag (f)"
+  aria-pressed=${flags.has(row.key)} onClick=${() => flags.toggle(row.key)}>⚑</button>`;
 
 /** The text as a file of the user's. */
 export function download(name, text) {

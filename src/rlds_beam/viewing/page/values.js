@@ -1,6 +1,6 @@
 // Raw values: of the current step, of the metadata, and texts that change during the episode.
 import { html, useEffect, useState, useStore } from "./lib.js";
-import { get } from "./api.js";
+import { get } from "./source.js";
 import { Text, bytes, clean, line, number } from "./text.js";
 
 const PAUSE = 120; // milliseconds between requests while playing
@@ -41,8 +41,8 @@ export function StepValues({ dataset, episode, player }) {
   if (error) return html`<p class="error"><bdi>${line(error, 500)}</bdi></p>`;
   if (!shown) return html`<p class="wait">Loading…</p>`;
   const labels = new Map(episode.curves.map((one) => [one.path, one.labels]));
-  return html`<table class="values"><caption>Step ${number(shown.step)}, as stored</caption><tbody>${shown.values.map((one) => html`<tr key=${one.path}>
-    <th scope="row"><bdi>${line(one.path, 160)}</bdi><small>${line(one.dtype, 30)}${one.shape?.length ? ` [${one.shape.map((n) => n ?? "?").join(", ")}]` : ""}</small></th>
+  return html`<table class="values"><caption>Step ${number(shown.step)}${shown.values.some((one) => one.dtype) ? ", as stored" : ""}</caption><tbody>${shown.values.map((one) => html`<tr key=${one.path}>
+    <th scope="row"><bdi>${line(one.path, 160)}</bdi><small>${line(one.dtype ?? "", 30)}${one.shape?.length ? ` [${one.shape.map((n) => n ?? "?").join(", ")}]` : ""}</small></th>
     <td><${Value} value=${one.value} labels=${Array.isArray(one.value) && labels.get(one.path)?.length === one.value.length && one.value.length > 1 ? labels.get(one.path) : null} />
       ${one.cut && html` <span class="muted small">cut</span>`}</td></tr>`)}</tbody></table>`;
 }

@@ -60,8 +60,8 @@ export function useSize() {
   return [ref, ...size];
 }
 
-/** Calls `handle(event)` for keys pressed outside of text boxes and dialogs. */
-export function useKeys(handle) {
+/** Calls `handle(event)` for keys pressed in `root`, outside of text boxes and dialogs. */
+export function useKeys(handle, root = window) {
   const latest = useRef(handle);
   latest.current = handle;
   useLayoutEffect(() => { // before the page is seen: no key is lost
@@ -71,9 +71,9 @@ export function useKeys(handle) {
       if (target instanceof HTMLElement && target.closest("input:not([type=range]), select, textarea, dialog")) return;
       if (latest.current(event)) event.preventDefault();
     };
-    window.addEventListener("keydown", listen);
-    return () => window.removeEventListener("keydown", listen);
-  }, []);
+    root.addEventListener("keydown", listen);
+    return () => root.removeEventListener("keydown", listen);
+  }, [root]);
 }
 
 /** Whether a media query matches. */
@@ -86,6 +86,50 @@ export function useMedia(query) {
     return () => list.removeEventListener("change", listen);
   }, [query]);
   return matches;
+}
+
+/** Changes with the theme: what is drawn with its colors is drawn again. */
+export function useTheme() {
+  const [theme, set] = useState(0);
+  useEffect(() => {
+    const change = () => set((n) => n + 1);
+    const dark = matchMedia("(prefers-color-scheme: dark)");
+    window.addEventListener("theme", change);
+    dark.addEventListener("change", change);
+    return () => {
+      window.removeEventListener("theme", change);
+      dark.removeEventListener("change", change);
+    };
+  }, []);
+  return theme;
+}
+
+const probe = document.createElement("i");
+
+/** A color of the style sheet, for a canvas. */
+export function colorOf(name) {
+  if (!probe.isConnected) document.body.append(probe);
+  probe.hidden = true;
+  probe.style.color = `var(--${name})`;
+  return getComputedStyle(probe).color;
+}
+
+/** Marks tables that are wider than their box: the style says that they scroll. */
+const wide = new ResizeObserver((entries) => {
+  for (const { target } of entries) target.toggleAttribute("data-wide", target.scrollWidth > target.clientWidth + 1);
+});
+export const watchWidth = (element) => element && wide.observe(element);
+
+/** The index of the last point of a curve at or before a step. */
+export function indexOf(curve, step) {
+  if (!curve.steps) return Math.min(step, (curve.values[0]?.length ?? 1) - 1);
+  let low = 0, high = curve.steps.length - 1;
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (curve.steps[middle] <= step) low = middle;
+    else high = middle - 1;
+  }
+  return low;
 }
 
 export const clamp = (value, low, high) => Math.max(low, Math.min(high, value));

@@ -1,24 +1,32 @@
 // The cameras of an episode, all at the player's step.
 import { html, useEffect, useLayoutEffect, useRef, useState, useStore } from "./lib.js";
-import { address } from "./api.js";
+import { Dialog } from "./dialogs.js";
+import { address } from "./source.js";
 import { datasets } from "./datasets.js";
 import { line } from "./text.js";
+import { Timeline, Transport } from "./timeline.js";
 
-export function Cameras({ dataset, episode, player, frames }) {
-  const [large, enlarge] = useState(null);
+export function Cameras({ dataset, episode, player, frames, enlarge }) {
   if (!episode.cameras.length) return null;
   const sizes = new Map(datasets.find(dataset)?.cameras.map((one) => [one.path, one]));
-  const shown = episode.cameras.filter((one) => large === null || one.path === large);
   const shape = ({ path, width, height }) => `${width || sizes.get(path)?.width || 4} / ${height || sizes.get(path)?.height || 3}`;
-  return html`<div class="cameras" data-count=${shown.length} data-many=${shown.length > 4 || undefined}>${shown.map((camera) => html`<figure key=${camera.path} class="camera">
-    <div class="screen" style=${{ aspectRatio: shape(camera) }} onDblClick=${() => enlarge(large ? null : camera.path)}>
+  const { cameras } = episode;
+  return html`<div class="cameras" data-count=${cameras.length} data-many=${cameras.length > 4 || undefined}>${cameras.map((camera) => html`<figure key=${camera.path} class="camera">
+    <div class="screen" style=${{ aspectRatio: shape(camera) }} onDblClick=${enlarge}>
       ${camera.kind === "video" ? html`<${VideoCamera} ...${{ dataset, episode, camera, player }} />`
         : html`<${ImageCamera} ...${{ camera, player, frames }} />`}
     </div>
     <figcaption><bdi class="clip">${line(camera.path, 120)}</bdi>
-      ${episode.cameras.length > 1 && html`<button class="icon small" aria-pressed=${large === camera.path} aria-label="Show only this camera"
-        title="Show only this camera" onClick=${() => enlarge(large ? null : camera.path)}>⤢</button>`}</figcaption>
+      ${enlarge && html`<button type="button" class="icon small" aria-label="Large frames" title="Large frames (e)" onClick=${enlarge}>⤢</button>`}</figcaption>
   </figure>`)}</div>`;
+}
+
+/** All cameras as large as the window, with the player: step by step, all in sync. */
+export function LargeFrames({ onClose, onKey, ...parts }) {
+  const { player, episode, fps } = parts;
+  return html`<${Dialog} title="Frames" class="large" onClose=${onClose} onKeyDown=${(event) => onKey(event) && event.preventDefault()}>
+    <${Cameras} ...${parts} enlarge=${null} />
+    <${Timeline} player=${player} marks=${episode.marks} /><${Transport} player=${player} fps=${fps} /></${Dialog}>`;
 }
 
 function ImageCamera({ camera, player, frames }) {
@@ -29,17 +37,19 @@ function ImageCamera({ camera, player, frames }) {
   const missing = step >= camera.frames;
   const one = missing ? { error: `There is no image at step ${step}: this camera has ${camera.frames}.` } : frames.get(camera, step);
   useLayoutEffect(() => {
-    if (!one?.bitmap || drawn.current === one.bitmap) return;
+    if (!one?.bitmap) return;
+    canvas.current.dataset.step = step;
+    if (drawn.current === one.bitmap) return;
     const { width, height } = one.bitmap;
     const element = canvas.current;
     if (element.width !== width || element.height !== height) Object.assign(element, { width, height });
     element.getContext("2d", { alpha: true }).drawImage(one.bitmap, 0, 0);
-    element.dataset.step = step;
     drawn.current = one.bitmap;
   });
   return html`<canvas ref=${canvas} role="img" aria-label=${`${line(camera.path, 80)}, step ${step}`} hidden=${Boolean(one?.error)}
-      class=${(camera.width ?? 999) < 200 ? "pixels" : ""}></canvas>
+      class=${camera.width < 200 && one?.bitmap instanceof ImageBitmap ? "pixels" : ""}></canvas>
     ${one?.error && html`<p class="broken" role="img"><span aria-hidden="true">⊘</span><bdi>${line(one.error, 200)}</bdi></p>`}
+    ${one?.bitmap && one.step !== step && html`<span class="nearest">step ${one.step}</span>`}
     ${!one && html`<span class="busy" aria-hidden="true"></span>`}`;
 }
 

@@ -1,18 +1,17 @@
 // Modal dialogs: help and flags. The browser keeps the focus inside, and Escape closes them.
 import { html, useEffect, useLoaded, useRef, useState, useStore } from "./lib.js";
-import { get } from "./api.js";
+import { episodeLink, get } from "./source.js";
 import { download, flagsOf } from "./flags.js";
-import { link } from "./route.js";
 import { count, line, number, quoted, shortKey } from "./text.js";
 
-export function Dialog({ title, onClose, children }) {
+export function Dialog({ title, onClose, children, ...rest }) {
   const ref = useRef(null);
   useEffect(() => {
     const before = document.activeElement;
     ref.current.showModal();
     return () => before?.isConnected && before.focus();
   }, []);
-  return html`<dialog ref=${ref} aria-label=${title} onClose=${onClose} onClick=${(e) => e.target === ref.current && onClose()}>
+  return html`<dialog ref=${ref} aria-label=${title} ...${rest} onClose=${onClose} onClick=${(e) => e.target === ref.current && onClose()}>
     <div class="dialog-box">
       <header><h2>${title}</h2><button class="icon" aria-label="Close" onClick=${onClose}>✕</button></header>
       <div class="dialog-body">${children}</div>
@@ -29,7 +28,7 @@ const KEYS = {
   "Episode": [
     ["Space", "play or pause"], ["← →", "a step"], ["Shift + ← →", "10 steps"], ["Home, End", "first, last step"],
     ["[ ]", "previous, next episode"], ["n, p", "next, previous mark"], ["< >", "slower, faster"], ["f", "flag"],
-    ["+ − 0", "zoom in, out, whole episode"],
+    ["+ − 0", "zoom in, out, whole episode"], ["e", "frames as large as the window"],
   ],
   "Curves": [["Click or drag", "go to a step"], ["Shift + drag", "zoom"], ["Ctrl + wheel", "zoom at the pointer"], ["Double-click", "the whole episode"]],
 };
@@ -58,7 +57,7 @@ function Flagged({ dataset, flags, episode, remark }) {
   const { data } = useLoaded((signal) => get("/api/episodes", { dataset: dataset.id, text: episode, limit: 1 }, signal), [dataset.id, episode]);
   const row = data?.rows.find((one) => one.key === episode);
   return html`<li>
-    <a ...${link({ episode, t: "", at: "" })} title=${line(episode)}><bdi>${shortKey(episode)}</bdi></a>
+    <a ...${episodeLink(dataset.id, episode)} title=${line(episode)}><bdi>${shortKey(episode)}</bdi></a>
     <span class="muted small clip">${row && html`#${number(row.index)}${row.steps !== null && ` · ${count(row.steps, "step")}`}
       ${row.instruction && html` · <bdi>${line(row.instruction, 120)}</bdi>`}`}</span>
     <input aria-label="Remark" placeholder="remark" maxlength="500" value=${remark} onChange=${(e) => flags.remark(episode, e.target.value)} />

@@ -46,9 +46,10 @@ export const cell = (value) => {
   return line(value, 200);
 };
 
+/** "4.80 s", "2:05.00". */
 export function seconds(value) {
   const minutes = Math.floor(value / 60);
-  return `${minutes}:${(value - 60 * minutes).toFixed(2).padStart(5, "0")}`;
+  return minutes ? `${minutes}:${(value - 60 * minutes).toFixed(2).padStart(5, "0")}` : `${value.toFixed(2)} s`;
 }
 
 /** "4.8 s", "2 min 05 s". */

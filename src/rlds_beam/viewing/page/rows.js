@@ -1,5 +1,5 @@
 // The rows of the episode list, fetched in pages as they are shown. A dataset may have millions.
-import { get } from "./api.js";
+import { get } from "./source.js";
 import { Store } from "./lib.js";
 
 const PAGE = 100;

@@ -1,6 +1,6 @@
 // What the learner sees: the frames, items, or rows made from an episode, next to the steps that they come from.
-import { html, useState, useLoaded, useStore, clamp } from "./lib.js";
-import { get } from "./api.js";
+import { html, useState, useLoaded, useStore, clamp, watchWidth } from "./lib.js";
+import { get } from "./source.js";
 import { Picture, mainCamera } from "./grid.js";
 import { Value } from "./values.js";
 import { count, line, number } from "./text.js";
@@ -81,7 +81,7 @@ function Item({ item, fields, dataset, episode, player }) {
   const camera = mainCamera(episode.cameras);
   const rows = Array.from({ length: Math.min(item.length, MOST_ROWS) }, (_, i) => i);
   const shown = fields.filter((one) => Object.hasOwn(item.values, one.path));
-  return html`<div class="scroll"><table class="item">${item.number != null && html`<caption>Item ${number(item.number)}</caption>`}
+  return html`<div class="scroll" ref=${watchWidth}><table class="item">${item.number != null && html`<caption>Item ${number(item.number)}</caption>`}
     <thead><tr><th scope="col">row</th><th scope="col">step</th>${camera && html`<th scope="col">source</th>`}
       ${shown.map((one) => html`<th scope="col" key=${one.path}><bdi>${line(one.path, 120)}</bdi><small>${line(one.dtype, 20)} ${one.shape?.length ? `[${one.shape.map((n) => n ?? "?").join(", ")}]` : ""}</small></th>`)}</tr></thead>
     <tbody>${rows.map((i) => {

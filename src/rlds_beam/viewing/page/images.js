@@ -1,11 +1,9 @@
 // Images of an episode's cameras: fetched ahead of the player, decoded off the main thread, held within a limit.
-import { address } from "./api.js";
 import { Store } from "./lib.js";
-import { bytes } from "./text.js";
+import { loadImage } from "./source.js";
 
 const MOST_PIXELS = 40e6; // held at a time: 160 MB
 const MOST_IMAGES = 400;
-const WIDEST = 1600; // larger images are scaled down while they are decoded
 const AT_ONCE = 6;
 const AHEAD_BYTES = 24e6; // of files on their way
 const MOST_AHEAD = 24;
@@ -61,7 +59,7 @@ export class Frames extends Store {
   close() {
     this.#wanted = [];
     for (const controller of this.#loading.values()) controller.abort();
-    for (const one of this.#held.values()) one.bitmap?.close();
+    for (const one of this.#held.values()) one.bitmap?.close?.();
     this.#held.clear();
   }
 
@@ -79,14 +77,14 @@ export class Frames extends Store {
     let one;
     try {
       const query = { dataset: this.dataset, key: this.key, camera: camera.path, step, v: this.version };
-      one = await fetchBitmap(address("/image", query), controller.signal);
+      one = await loadImage(query, controller.signal);
       if (one.size) this.#average = 0.8 * this.#average + 0.2 * one.size;
     } catch (error) {
       if (!controller.signal.aborted) one = { error: error.message, pixels: 0 };
     } finally {
       this.#loading.delete(name);
     }
-    if (controller.signal.aborted) one?.bitmap?.close();
+    if (controller.signal.aborted) one?.bitmap?.close?.();
     else {
       this.#held.set(name, one);
       this.#pixels += one.pixels;
@@ -102,28 +100,7 @@ export class Frames extends Store {
       if (this.#held.size <= 3 * this.cameras.length) return;
       this.#held.delete(name);
       this.#pixels -= one.pixels;
-      one.bitmap?.close();
+      one.bitmap?.close?.();
     }
-  }
-}
-
-/** {bitmap, pixels, size}, or {error, pixels: 0, size} if the bytes are no image. */
-async function fetchBitmap(url, signal) {
-  const response = await fetch(url, { signal });
-  if (!response.ok) {
-    const answer = await response.json().catch(() => null);
-    throw new Error(answer?.error ?? `status ${response.status}`);
-  }
-  const blob = await response.blob();
-  try {
-    let bitmap = await createImageBitmap(blob);
-    if (bitmap.width > WIDEST) {
-      const whole = bitmap;
-      bitmap = await createImageBitmap(whole, { resizeWidth: WIDEST, resizeQuality: "medium" });
-      whole.close();
-    }
-    return { bitmap, pixels: bitmap.width * bitmap.height, size: blob.size };
-  } catch {
-    return { error: `This image is damaged: its ${bytes(blob.size)} cannot be decoded.`, pixels: 0, size: blob.size };
   }
 }

@@ -1,7 +1,7 @@
 // The grid of moving thumbnails, and small pictures of episodes.
 import { html, useEffect, useLoaded, useMedia, useRef, useState } from "./lib.js";
-import { address, get } from "./api.js";
-import { FlagButton } from "./list.js";
+import { address, get } from "./source.js";
+import { FlagButton } from "./flags.js";
 import { count, duration, line, number, shortKey } from "./text.js";
 
 /** How many tiles fit across, and the height of their row. */
@@ -22,7 +22,7 @@ export function Picture({ dataset, episode, camera, step, height, version = "" }
   const [failed, fail] = useState(null);
   const src = address("/image", { dataset, key: episode, camera, step, height, v: version });
   if (failed === src) return html`<span class="picture none" role="img" aria-label="no image">no image</span>`;
-  return html`<img class="picture" src=${src} alt="" loading="lazy" decoding="async" onError=${() => fail(src)} />`;
+  return html`<img class="picture" src=${src} alt="" loading="lazy" decoding="async" fetchpriority="low" onError=${() => fail(src)} />`;
 }
 
 const FRAMES = 12, PAUSE = 160; // frames of a thumbnail, and milliseconds of each

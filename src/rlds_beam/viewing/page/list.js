@@ -1,7 +1,7 @@
 // The episode list: rows or a grid of first frames, sorted and filtered by the server.
 import { html, useCallback, useEffect, useRef, useState, useStore, useKeys, useMedia, clamp } from "./lib.js";
 import { Cell, Columns, PictureCell, columnsOf, shownColumns } from "./columns.js";
-import { flagsOf } from "./flags.js";
+import { FlagButton, flagsOf } from "./flags.js";
 import { Tile, tilesOf } from "./grid.js";
 import { route } from "./route.js";
 import { rowsOf } from "./rows.js";
@@ -184,9 +184,6 @@ const rowProps = ({ position, current, open, select }) => ({
     if (!event.target.closest("button")) open(position);
   },
 });
-
-export const FlagButton = ({ flags, row, tab = -1 }) => html`<button class="flag" tabindex=${tab} aria-label="Flag" title="Flag (f)"
-  aria-pressed=${flags.has(row.key)} onClick=${() => flags.toggle(row.key)}>⚑</button>`;
 
 function Row(props) {
   const { row, columns, template, wide, style, flags, dataset } = props;
