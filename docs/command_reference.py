@@ -1,4 +1,5 @@
-"""Writes the pages of all commands, `reference/commands.md`, `reference/commands/`, and `reference/agents.md`.
+"""Writes the pages of all commands, `reference/commands.md`, `reference/commands/`, and `reference/agents.md`; and the
+parameters of the Flex Template, `examples/dataflow/metadata.json`.
 
     python docs/command_reference.py
 
@@ -7,6 +8,7 @@
 
 import argparse
 import re
+import runpy
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,6 +22,7 @@ from rlds_beam.options import Options
 from rlds_beam.runners.base import DataflowOptions, FlinkOptions
 
 REFERENCE = Path(__file__).parent / "reference"
+TEMPLATE = Path(__file__).parents[1] / "examples" / "dataflow" / "flex_template.py"
 
 GUIDES = {
     "record": "[Record episodes](../../how_to/record.md)",
@@ -111,6 +114,7 @@ Each takes effect with its runner only. In the terminal, `rlds-beam help flink` 
 def pages() -> dict[Path, str]:
     """Every page by its path."""
     found = {REFERENCE / "commands.md": index(), REFERENCE / "agents.md": agent_pages.agents_page()}
+    found[TEMPLATE.with_name("metadata.json")] = runpy.run_path(str(TEMPLATE))["metadata"]()
     for name in JOBS:
         found[REFERENCE / "commands" / f"{name}.md"] = command(name)
     found[REFERENCE / "commands" / "format_options.md"] = "\n".join([FORMAT_HEAD, *format_options()])
