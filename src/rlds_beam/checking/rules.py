@@ -36,7 +36,7 @@ RULES: dict[str, str] = {
     "not_representable": "the output format cannot hold the episode",
     "cast": "--cast would change a value (out of range, a fraction lost, infinite)",
     "bad_priority": "the priority of an item is negative, NaN, or infinite",
-    "duplicate_episode": "the episode is byte-identical to an earlier one",
+    "duplicate_episode": "the episode repeats an earlier one",
     "missing_shard": "a shard listed in dataset_info.json is missing",
     "short_shard": "a shard's number of records differs from the dataset's metadata",
     "extra_shard": "a shard is not listed in dataset_info.json",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
+from rlds_beam.checking.signals.copies import Compared
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.checked_json import read_json
 from rlds_beam.errors import DiskError, UsageError
@@ -25,6 +26,7 @@ from rlds_beam.output.commits import read_commits
 from rlds_beam.output.completion import MergesRanges, RangeFinisher, with_ranges
 from rlds_beam.output.directory import lock_output, read_fitted, write_fitted
 from rlds_beam.output.files import COMMITS, REPORT, listdir
+from rlds_beam.output.known_copies import KnownCopies, describe_unknown
 from rlds_beam.output.manifest import load_manifest
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, holds, read_plan
 from rlds_beam.output.range_conversion import AppendCommitter, DatasetCommitter, RangeConverter
@@ -222,7 +224,8 @@ class ConvertJob:
 
     @property
     def converter(self) -> RangeConverter:
-        return RangeConverter(self._reader, self.check, self.connecting, self.output, self.plan.digest)
+        compared = Compared.of(self.source)
+        return RangeConverter(self._reader, self.check, self.connecting, self.output, self.plan.digest, compared)
 
     @property
     def fitter(self) -> RangeFitter:
@@ -332,7 +335,18 @@ class AppendJob(ConvertJob):
             said = f"nothing: {self.target} has the episodes of all {known} already"
         elif self.known:
             said += f"; {known} were there already"
-        return [f"appended  {said}", *super().notes()]
+        compared = [] if self._known is None or self.adds_nothing else describe_unknown(self._known)
+        return [f"appended  {said}", *compared, *super().notes()]
+
+    @property
+    def converter(self) -> RangeConverter:
+        return dataclasses.replace(super().converter, known=self._known)
+
+    @functools.cached_property
+    def _known(self) -> KnownCopies | None:
+        """The episodes that the output has; None if copies of them are accepted."""
+        assert self.earlier is not None
+        return None if "duplicate_episode" in self.check.accept else KnownCopies.of(self.earlier.commits)
 
     def read_report(self) -> Report:
         """The report of what this append added."""

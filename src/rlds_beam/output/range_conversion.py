@@ -9,6 +9,7 @@ from typing import Any
 
 from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
+from rlds_beam.checking.signals.copies import Compared
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.checked_json import read_json
 from rlds_beam.output import append, commits, manifest
@@ -16,6 +17,7 @@ from rlds_beam.output.base import EarlierOutput, FileRangeWriter, Output
 from rlds_beam.output.commits import RangeCommit, rejected_path
 from rlds_beam.output.completion import GlobalIndices, RangeFinisher
 from rlds_beam.output.files import REPORT
+from rlds_beam.output.known_copies import KnownCopies, RangeCopies
 from rlds_beam.output.shards import RejectedWriter, ShardInfo, WrittenFile
 from rlds_beam.processing.dataset import check_counts
 from rlds_beam.processing.ranges import Duplicates, write_range
@@ -36,6 +38,8 @@ class RangeConverter:
       connecting: runs the connectors on accepted episodes.
       output: the output, in a directory prepared by `directory.open_output`.
       plan: the job's `OutputPlan.digest`.
+      compared: the fields that tell copies of an episode; None to compute no digests.
+      known: the episodes of the output that is appended to, whose copies are marked as duplicates; None to mark none.
     """
 
     reader: EpisodeReader
@@ -43,6 +47,8 @@ class RangeConverter:
     connecting: ConnectorRunner
     output: Output
     plan: str = ""
+    compared: Compared | None = None
+    known: KnownCopies | None = None
 
     def convert_range(self, work: WorkRange, duplicates: Duplicates, results: Sequence[Any] = ()) -> RangeCommit:
         """Reads, checks, converts, and writes one range, then commits it.
@@ -64,26 +70,35 @@ class RangeConverter:
         for file in output.files(work):
             storage.below(directory, file)  # also for a user's output
         writer = output.open_range(work)
+        copies = None if self.compared is None else RangeCopies(self.compared, self.known)
         try:
             with RejectedWriter(rejected_path(directory, work)) as rejected:
                 connecting = self.connecting.fit(results)
                 ignored = connecting.ignored_values(output.ignored_values)
                 report = write_range(
-                    self.reader, work, self.check, connecting, ignored, duplicates, writer, rejected.add
+                    self.reader, work, self.check, connecting, ignored, duplicates, writer, rejected.add, copies
                 )
-                return finish_range(output, work, writer, report, rejected.commit(), self.plan)
+                digests = None if copies is None else copies.encode()
+                return finish_range(output, work, writer, report, rejected.commit(), self.plan, digests)
         finally:
             writer.abort()
 
 
 def finish_range(
-    output: Output, work: WorkRange, writer: FileRangeWriter, report: Report, rejected: ShardInfo | None, plan: str
+    output: Output,
+    work: WorkRange,
+    writer: FileRangeWriter,
+    report: Report,
+    rejected: ShardInfo | None,
+    plan: str,
+    digests: str | None = None,
 ) -> RangeCommit:
     """Completes the files of a range, adds their counts to its report, and commits it.
 
     Args:
       rejected: the file of its rejected records, if any.
       plan: the job's `OutputPlan.digest`.
+      digests: the digests of the written episodes; None if they are not known.
 
     Raises:
       NotVerifiedError: the number of written items differs from the prediction.
@@ -96,7 +111,9 @@ def finish_range(
     report.items_written = sum(file.shard.records for file in written if file.role == "items")
     report.bytes_written = sum(file.shard.bytes for file in written if file.role != "temporary")
     report.unused = getattr(writer, "unused_steps", {})
-    return commits.commit_range(output.directory, work, written, rejected=rejected, report=report, plan=plan)
+    return commits.commit_range(
+        output.directory, work, written, rejected=rejected, report=report, plan=plan, digests=digests
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -40,7 +40,9 @@ def test_a_copy_has_the_same_digests_under_float32_rounding(seed: int, void: boo
 def test_episodes_that_may_be_equal_by_chance_have_no_digests() -> None:
     rest = make(0, np.full((50, 3), 0.25), np.zeros((50, 2)))
     short = make(1, *(np.random.default_rng(0).normal(0, 1, (3, d)) for d in (7, 7)))
-    for episode in (rest, short, grid(3), grid(4)):
+    empty = make(0, np.zeros((0, 3)), np.zeros((0, 2)))
+    flat = make(0, np.zeros((9, 0)), np.zeros((9, 0)))
+    for episode in (rest, short, empty, flat, grid(3), grid(4)):
         assert digest_episode(episode, FIELDS) == Digests()
     assert 0 not in digest_episode(arm(1), FIELDS) + digest_episode(locomotion(1), FIELDS)
     zeros = np.zeros(3, np.uint64)

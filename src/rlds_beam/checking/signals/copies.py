@@ -9,21 +9,49 @@ its steps and one of all but the last, and two episodes are copies if they share
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import xxhash
 
+from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.texts import instructions
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.reading.base import Source
 from rlds_beam.typing import Array
 
 _SAMPLED = 8
 _MIN_STEPS, _MIN_VALUES = 4, 12
 """Fewer steps, or different values in the sampled steps, may be the same by chance: in a grid, or at rest."""
+
+
+class Compared(NamedTuple):
+    """The fields of a dataset that tell copies of an episode.
+
+    Attributes:
+      fields: the actions and states, in an order that is the same in every format.
+      texts: the fields with the instruction.
+    """
+
+    fields: tuple[str, ...]
+    texts: tuple[str, ...]
+
+    @classmethod
+    def of(cls, source: Source) -> Compared:
+        """The fields that all of a dataset's episodes have."""
+        context = Context.of(source.schema)
+        motion, texts = (
+            tuple(path for path in paths if path not in source.partial)
+            for paths in (sorted(context.motion), context.instructions)
+        )
+        return cls(motion, texts)
+
+    def digest(self, episode: Episode) -> Digests:
+        """The digests of an episode; 0 if it cannot be read."""
+        return Digests() if episode.faults else digest_episode(episode, *self)
 
 
 class Digests(NamedTuple):
@@ -45,12 +73,14 @@ def digest_episode(episode: Episode, fields: Iterable[str], texts: Sequence[str]
       fields: the fields to compare, in an order that is the same in every format.
       texts: the fields with the instruction, which has to be the same as well; none if it does not matter.
     """
-    columns = [episode.steps[path] for path in fields if path in episode.steps]
-    values = [_flat(c) for c in columns if not isinstance(c, EncodedImages) and c.dtype.kind != "O" and is_numeric(c)]
     length = len(episode)
-    values = [column for column in values if len(column) == length and column.size]
+    if length <= _MIN_STEPS:
+        return Digests()
+    columns = [episode.steps[path] for path in fields if path in episode.steps]
+    values = [_flat(c) for c in columns if not isinstance(c, EncodedImages) and is_numeric(c) and c.size]
+    values = [column for column in values if len(column) == length]
     sampled = np.linspace(0, length - 2, _SAMPLED).astype(np.int64)
-    if length <= _MIN_STEPS or not values or _count_values([c[sampled] for c in values]) < _MIN_VALUES:
+    if not values or _count_values([column[sampled] for column in values]) < _MIN_VALUES:
         return Digests()
     said = next((text for match in instructions(episode, texts) for text in match if text.strip()), "")
     return Digests(_hash(values, length, said), _hash(values, length - 1, said))
@@ -102,8 +132,3 @@ def join_groups(size: int, first: Array, second: Array) -> Array:
         if (joined == group).all():
             return group
         group = joined
-
-
-def common_fields(fields: Iterable[str], left_out: Collection[str] = ()) -> tuple[str, ...]:
-    """The fields to compare, in order, without those that only some datasets have."""
-    return tuple(sorted(path for path in fields if path not in left_out))
