@@ -2,7 +2,7 @@
 
 A TFRecord's framing holds the length and the CRC32C of its payload: a fingerprint of each record. Only records with
 equal fingerprints are read and compared by SHA-256. Episodes of different datasets are copies if their actions and
-observations are the same (`signals/copies.py`), which takes a pass over all but the images.
+observations are the same (`copies.py`), which takes a pass over all but the images.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlds_beam.checking.signals.copies import Compared, group_copies
+from rlds_beam.checking.copies import Compared, group_copies
 from rlds_beam.encoding.base import Headers, RecordFormat
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import Violation

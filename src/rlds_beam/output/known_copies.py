@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlds_beam.checking.signals.copies import Compared, Digests
+from rlds_beam.checking.copies import Compared, Digests
 from rlds_beam.encoding.checked_json import parsing
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import Violation

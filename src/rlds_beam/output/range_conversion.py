@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlds_beam import storage
+from rlds_beam.checking.copies import Compared
 from rlds_beam.checking.rules import CheckOptions
-from rlds_beam.checking.signals.copies import Compared
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.checked_json import read_json
 from rlds_beam.output import append, commits, manifest

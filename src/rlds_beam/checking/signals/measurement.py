@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlds_beam.checking.copies import Digests, digest_episode
 from rlds_beam.checking.idle import IDLE, MIN_IDLE_STEPS
 from rlds_beam.checking.signals import images, texts
 from rlds_beam.checking.signals.context import Context, is_gripper, measure_lag
-from rlds_beam.checking.signals.copies import Digests, digest_episode
 from rlds_beam.checking.signals.motion import Laid, Motion, lay, longest_runs
 from rlds_beam.checking.signals.repeats import sketch
 from rlds_beam.checking.signals.rows import Key, SignalRows, clock_signals

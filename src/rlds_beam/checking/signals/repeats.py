@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlds_beam.checking.signals.copies import group_copies, join_groups
+from rlds_beam.checking.copies import group_copies, join_groups
 from rlds_beam.checking.signals.motion import Laid
 from rlds_beam.checking.signals.rows import SignalRows
 from rlds_beam.typing import Array

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from motions import ACTION, STATE, arm, grid, locomotion, make
 
-from rlds_beam.checking.signals.copies import Digests, digest_episode, group_copies, join_groups
+from rlds_beam.checking.copies import Digests, digest_episode, group_copies, join_groups
 from rlds_beam.episodes.episode import Episode
 
 FIELDS = (ACTION, STATE)

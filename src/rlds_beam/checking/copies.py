@@ -15,8 +15,6 @@ from typing import NamedTuple
 import numpy as np
 import xxhash
 
-from rlds_beam.checking.signals.context import Context
-from rlds_beam.checking.signals.texts import instructions
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.images.encoded_images import EncodedImages
@@ -42,6 +40,8 @@ class Compared(NamedTuple):
     @classmethod
     def of(cls, source: Source) -> Compared:
         """The fields that all of a dataset's episodes have."""
+        from rlds_beam.checking.signals.context import Context
+
         context = Context.of(source.schema)
         motion, texts = (
             tuple(path for path in paths if path not in source.partial)
@@ -73,6 +73,8 @@ def digest_episode(episode: Episode, fields: Iterable[str], texts: Sequence[str]
       fields: the fields to compare, in an order that is the same in every format.
       texts: the fields with the instruction, which has to be the same as well; none if it does not matter.
     """
+    from rlds_beam.checking.signals.texts import instructions
+
     length = len(episode)
     if length <= _MIN_STEPS:
         return Digests()
