@@ -26,7 +26,6 @@ from rlds_beam.output.commits import read_commits
 from rlds_beam.output.completion import MergesRanges, RangeFinisher, with_ranges
 from rlds_beam.output.directory import lock_output, read_fitted, write_fitted
 from rlds_beam.output.files import COMMITS, REPORT, listdir
-from rlds_beam.output.known_copies import KnownCopies, describe_unknown
 from rlds_beam.output.manifest import load_manifest
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, holds, read_plan
 from rlds_beam.output.range_conversion import AppendCommitter, DatasetCommitter, RangeConverter
@@ -43,7 +42,10 @@ from rlds_beam.text import count
 from rlds_beam.user_functions import find_version
 from rlds_beam.worker_status import Done
 
-if TYPE_CHECKING:  # an installation may lack it
+if TYPE_CHECKING:
+    from rlds_beam.output.known_copies import KnownCopies
+
+    # an installation may lack it
     from rlds_beam.recording.record_options import RecordOptions
 
 _ADVICE = "once the file no longer changes, run the same command again with --overwrite"
@@ -335,6 +337,8 @@ class AppendJob(ConvertJob):
             said = f"nothing: {self.target} has the episodes of all {known} already"
         elif self.known:
             said += f"; {known} were there already"
+        from rlds_beam.output.known_copies import describe_unknown
+
         compared = [] if self._known is None or self.adds_nothing else describe_unknown(self._known)
         return [f"appended  {said}", *compared, *super().notes()]
 
@@ -345,6 +349,8 @@ class AppendJob(ConvertJob):
     @functools.cached_property
     def _known(self) -> KnownCopies | None:
         """The episodes that the output has; None if copies of them are accepted."""
+        from rlds_beam.output.known_copies import KnownCopies
+
         assert self.earlier is not None
         return None if "duplicate_episode" in self.check.accept else KnownCopies.of(self.earlier.commits)
 

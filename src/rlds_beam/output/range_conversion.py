@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
 from rlds_beam.checking.copies import Compared
@@ -17,7 +17,6 @@ from rlds_beam.output.base import EarlierOutput, FileRangeWriter, Output
 from rlds_beam.output.commits import RangeCommit, rejected_path
 from rlds_beam.output.completion import GlobalIndices, RangeFinisher
 from rlds_beam.output.files import REPORT
-from rlds_beam.output.known_copies import KnownCopies, RangeCopies
 from rlds_beam.output.shards import RejectedWriter, ShardInfo, WrittenFile
 from rlds_beam.processing.dataset import check_counts
 from rlds_beam.processing.ranges import Duplicates, write_range
@@ -26,6 +25,9 @@ from rlds_beam.reading.base import Source
 from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reading.reader import EpisodeReader
+
+if TYPE_CHECKING:
+    from rlds_beam.output.known_copies import KnownCopies
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +65,8 @@ class RangeConverter:
           FailedRuleError: a rule whose policy is `fail` is broken.
           NotVerifiedError: the number of written items differs from the prediction.
         """
+        from rlds_beam.output.known_copies import RangeCopies
+
         output, directory = self.output, self.output.directory
         done = commits.read_commit(directory, work, output.files(work), self.plan)
         if done is not None:
