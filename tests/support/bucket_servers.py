@@ -114,11 +114,12 @@ def serving(scheme: str, **environment: str) -> Iterator[Server]:
     with start(
         arguments[scheme], env={**os.environ, **environment}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:
-        _wait(f"http://127.0.0.1:{port}", process)
+        wait_for_server(f"http://127.0.0.1:{port}", process)
         yield Server(scheme, f"http://127.0.0.1:{port}")
 
 
-def _wait(url: str, process: subprocess.Popen[str]) -> None:
+def wait_for_server(url: str, process: subprocess.Popen[str]) -> None:
+    """Waits until a store answers; fails if its process ends."""
     deadline = time.monotonic() + DEADLINE
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(OSError):

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rlds_beam import storage
 from rlds_beam.connectors.base import Batch
 
 
@@ -38,10 +39,10 @@ def _wait() -> None:
 
 def _is_closed(closed: Path) -> bool:
     try:
-        output = Path(closed.read_text())
+        output = closed.read_text()
     except FileNotFoundError:
         return False
-    return any((output / "_commits").glob("*.json"))
+    return bool(storage.glob(f"{output}/_commits/*.json"))
 
 
 class Gate:
@@ -52,7 +53,7 @@ class Gate:
         directory.mkdir(exist_ok=True)
         self.open()
 
-    def close(self, output: Path) -> None:
+    def close(self, output: Path | str) -> None:
         """Makes workers wait once the first shard of `output` is committed."""
         for left in self.directory.glob("waiting-*"):
             left.unlink()
