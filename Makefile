@@ -13,6 +13,10 @@ TESTS ?= tests
 # The tests of `make test-quick`.
 QUICK ?= $(addprefix tests/,checking connectors datasets encoding episodes images jobs output trajectories \
 	project/test_layers.py project/test_public.py project/test_extras.py)
+# The tests of `make test-macos`: what may depend on the system.
+MACOS ?= $(addprefix tests/,core datasets/test_batches.py output/test_attacks.py output/test_directory.py output/test_files.py \
+	output/test_scratch.py output/test_shards.py pipelines/test_convert.py project/test_platforms.py runners/test_local.py \
+	runners/test_process_setup.py runners/test_worker.py runners/test_worker_pool.py terminal)
 # Three processes for two cores, because tests also wait; idle processes take over tests.
 PYTEST_FLAGS ?= -n 3 --dist worksteal
 # Every test has its own deadline (pyproject.toml); this one catches a hang outside of any test.
@@ -38,7 +42,7 @@ export CUDA_VISIBLE_DEVICES ?=
 # Real datasets for tests and benchmarks, which are skipped without them.
 export RLDS_BEAM_REAL_DATA ?= $(wildcard $(abspath ../shared/data))
 
-.PHONY: help setup full left-out demo test test-quick test-all test-faults test-buckets test-pythons test-peers test-flink test-cluster test-dataflow test-wheel test-readme test-docs environments docs docs-serve lint format bench wheel lock clean
+.PHONY: help setup full left-out demo test test-quick test-all test-macos print-macos test-faults test-buckets test-pythons test-peers test-flink test-cluster test-dataflow test-wheel test-readme test-docs environments docs docs-serve lint format bench wheel lock clean
 
 PYTEST = timeout --foreground --signal=INT --kill-after=60 $(TEST_SECONDS) $(PY) -m pytest -q
 SAY_TIMEOUT = { code=$$?; case $$code in \
@@ -81,7 +85,13 @@ test-quick: left-out  ## run a minute's worth of tests
 	@$(PYTEST) $(PYTEST_FLAGS) $(QUICK) || $(SAY_TIMEOUT)
 
 test-all: export RLDS_BEAM_ALL_CASES := 1
-test-all: test test-faults test-buckets test-docs test-pythons test-peers test-dataflow test-flink test-cluster test-wheel test-readme  ## run all tests, with all random cases
+test-all: test test-macos test-faults test-buckets test-docs test-pythons test-peers test-dataflow test-flink test-cluster test-wheel test-readme  ## run all tests, with all random cases
+
+test-macos: left-out  ## run tests without what macOS lacks: /proc, CPU affinity, fork, TensorFlow (2 minutes; all: MACOS=tests)
+	@tools/like_macos $(PYTEST) $(PYTEST_FLAGS) $(MACOS) || $(SAY_TIMEOUT)
+
+print-macos:
+	@echo $(MACOS)
 
 test-faults: left-out  ## kill processes and servers, fill disks, cut connections; check that finished work survives
 	@$(PYTEST) $(PYTEST_FLAGS) tests/faults || $(SAY_TIMEOUT)
@@ -121,11 +131,12 @@ test-readme: full  ## run the README and the ten-minute tutorial as printed, in 
 	@tools/check_readme
 
 # mypy gets the package through links (also for editors, see tools/link_checkout.py), and names the files of the checkout.
-lint: full  ## run ruff, and mypy in strict mode
+lint: full  ## run ruff, and mypy in strict mode, for Linux and macOS
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(PY) tools/link_checkout.py
-	@MYPYPATH=build/checkout $(BIN)/mypy --package rlds_beam > build/mypy.txt || code=$$?; sed -E \
+	@MYPYPATH=build/checkout $(BIN)/mypy --package rlds_beam > build/mypy.txt && MYPYPATH=build/checkout $(BIN)/mypy \
+		--platform darwin --cache-dir .mypy_cache/darwin --package rlds_beam > build/mypy.txt || code=$$?; sed -E \
 		-e 's#build/checkout/rlds_beam/(pipelines|runners|transforms)/#\1/#' -e 's#build/checkout/#src/#' build/mypy.txt; exit $${code:-0}
 
 docs: full  ## build the pages and the API reference in build/docs, and check their links
