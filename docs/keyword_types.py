@@ -34,6 +34,7 @@ JOBS = {
         job.title(): getattr(functions, f"{job.title()}Config")
         for job in (
             "check",
+            "compare",
             "convert",
             "example",
             "inspect",

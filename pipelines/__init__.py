@@ -16,6 +16,7 @@ from rlds_beam import lazy, plugins
 __all__ = [
     "browse",
     "check",
+    "compare",
     "convert",
     "doctor",
     "example",

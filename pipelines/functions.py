@@ -16,6 +16,7 @@ from rlds_beam.errors import UsageError, naming_limits
 from rlds_beam.formats.registry import FORMATS, OUTPUTS, SOURCES
 from rlds_beam.options import Options, in_python, option_names, sections
 from rlds_beam.pipelines.check import CheckConfig
+from rlds_beam.pipelines.compare import CompareConfig
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.pipelines.example import ExampleConfig
 from rlds_beam.pipelines.inspect import InspectConfig
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from rlds_beam import keywords
     from rlds_beam.jobs.inspect import Survey
     from rlds_beam.pipelines.check import CheckOutcome
+    from rlds_beam.pipelines.compare import Comparison
     from rlds_beam.pipelines.convert import ConvertOutcome
     from rlds_beam.pipelines.push import PushOutcome
     from rlds_beam.pipelines.report import ReportOutcome
@@ -275,6 +277,28 @@ def report(input: Path, second: Path | None = None, **options: Unpack[keywords.R
     from rlds_beam.pipelines.report import report as run
 
     return run(_config(ReportConfig, input, second, **options))
+
+
+@_takes(CompareConfig)
+def compare(input: Path, second: Path, **options: Unpack[keywords.Compare]) -> Comparison:
+    """Shows what changed between two versions of a dataset, as `rlds-beam compare` does.
+
+        comparison = rlds_beam.compare("data/point_mass/1.0.0", "data/point_mass/2.0.0")
+        print(comparison.equal, comparison.content["episodes"])
+
+    Args:
+      input: a dataset directory.
+      second: the version to compare with it.
+      options: the fields of `CompareConfig`.
+
+    Raises:
+      UsageError: an option or an input cannot be used.
+      FailedRuleError: a rule of `fail` was broken.
+      RldsBeamError: the pipeline failed.
+    """
+    from rlds_beam.pipelines.compare import compare as run
+
+    return run(_config(CompareConfig, input, second, **options))
 
 
 @_takes(PushConfig)

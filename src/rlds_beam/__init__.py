@@ -1,7 +1,7 @@
 """rlds-beam: any episodic dataset in, any training data out, as Apache Beam pipelines.
 
 The names below are the jobs as functions (`convert`, `validate`, `check`, `inspect`, `stats`, `push`, `record`,
-`report`, `upload`, `example`) and what their users need, without Beam. Each is imported on first use, so
+`report`, `compare`, `upload`, `example`) and what their users need, without Beam. Each is imported on first use, so
 `import rlds_beam` costs nothing. The contracts of sources and outputs are in `rlds_beam.reading` and
 `rlds_beam.output`.
 The other public modules are listed in the API reference (docs/reference/api); everything else is private.
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from rlds_beam.images.encoded_images import EncodedImages as EncodedImages
     from rlds_beam.jobs.inspect import Survey as Survey
     from rlds_beam.pipelines.functions import check as check
+    from rlds_beam.pipelines.functions import compare as compare
     from rlds_beam.pipelines.functions import convert as convert
     from rlds_beam.pipelines.functions import example as example
     from rlds_beam.pipelines.functions import inspect as inspect

@@ -73,6 +73,9 @@ class SourceOptions(TypedDict, total=False):
     split: Text | None
     features: Text | None
 
+class CompareConfig(TypedDict, total=False):
+    decode: int
+
 class ToFormats(TypedDict, total=False):
     format: Literal['tfrecord', 'array_record', 'parquet'] | Literal['tfrecord', 'array_record']
     array_record_beside: bool
@@ -226,6 +229,9 @@ class UploadConfig(TypedDict, total=False):
     overwrite: bool
 
 class Check(SourceOptions, CheckOptions, MeaningOptions, ConnectorOptions, PrintOptions, GateOptions, DataflowOptions, FlinkOptions, RunOptions, CheckConfig, FromFormats, total=False):
+    pass
+
+class Compare(SourceOptions, CheckOptions, MeaningOptions, ConnectorOptions, PrintOptions, DataflowOptions, FlinkOptions, RunOptions, CompareConfig, FromFormats, total=False):
     pass
 
 class Convert(SourceOptions, CheckOptions, MeaningOptions, ConnectorOptions, OutputOptions, ConvertOptions, PrintOptions, DataflowOptions, FlinkOptions, RunOptions, FromFormats, ToFormats, total=False):

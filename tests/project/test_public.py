@@ -36,6 +36,7 @@ MODULES = (
         for job in (
             "browse",
             "check",
+            "compare",
             "convert",
             "doctor",
             "example",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.metrics import Metrics
@@ -11,7 +11,8 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from rlds_beam.checking.findings import Finding, FindingLog, Findings
 from rlds_beam.checking.signals.context import Context
-from rlds_beam.checking.signals.results import SignalsWriter
+from rlds_beam.checking.signals.dataset import DatasetFinding
+from rlds_beam.checking.signals.results import SignalsWriter, list_beyond
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.processing.range_summary import RangeSummarizer, RangeSummary, plan_summaries
 from rlds_beam.processing.ranges import RangeFitter
@@ -24,6 +25,9 @@ from rlds_beam.transforms.elements import in_global_window
 from rlds_beam.transforms.jobs.fitted_connectors import FitConnectors, as_results
 from rlds_beam.transforms.jobs.shared_values import Shared
 from rlds_beam.worker_status import METRICS_NAMESPACE, working_on
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _SUMMARIES = 8
 """Summaries that a bundle merges at once."""
@@ -142,8 +146,18 @@ def _write(summary: RangeSummary, writer: SignalsWriter) -> CheckedSignals:
     signals = writer.write(summary.signals)
     if summary.log is None:
         return CheckedSignals(signals, summary.report)
-    beyond = signals.pop("beyond")
-    found = [(f"dataset/{f['check']}", f["detail"], f["field"]) for f in signals["findings"]]
-    of_dataset = [Finding(check, "warning", "", detail, field) for check, detail, field in found]
+    of_dataset = [DatasetFinding(**finding) for finding in signals["findings"]]
     counts = {f"signal/{name}": signal["beyond"] for name, signal in signals["signals"].items()}
-    return CheckedSignals(signals, summary.report, summary.log.finish([*beyond, *of_dataset], counts))
+    listed = summary.log.finish([*signals.pop("beyond"), *map(_of_dataset, of_dataset)], counts)
+    return CheckedSignals(signals, summary.report, listed)
+
+
+def find_all(summary: RangeSummary, table: pa.Table) -> Findings:
+    """All findings in a dataset, whose signals have this table."""
+    assert summary.log is not None and summary.signals is not None
+    of_dataset = map(_of_dataset, summary.signals.dataset_findings())
+    return summary.log.finish([*list_beyond(table, {}), *of_dataset])
+
+
+def _of_dataset(finding: DatasetFinding) -> Finding:
+    return Finding(f"dataset/{finding.check}", "warning", "", finding.detail, finding.field)

@@ -9,7 +9,8 @@ import apache_beam as beam
 from apache_beam.pvalue import AsList
 
 from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.processing.range_summary import RangeSummary
+from rlds_beam.processing.range_summary import RangeSummarizer, RangeSummary
+from rlds_beam.reading.base import Source
 from rlds_beam.transforms.jobs.checks import CheckDataset
 from rlds_beam.transforms.jobs.shared_values import Shared
 from rlds_beam.viewing.report.dataset import Gathered
@@ -34,27 +35,32 @@ class WriteDatasetReport(beam.PTransform):
 
     def expand(self, root: Any) -> Any:
         start = root.pipeline | "Start" >> beam.Create([None])
-        gathered = []
-        for place, (dataset, connecting) in enumerate(zip(self._writer.inputs, self._connecting, strict=True)):
-            checking = CheckDataset(dataset.source, dataset.summarizer(connecting, self._directory), self._directory)
-            summary = root | f"Check{place}" >> checking
-            gathered.append(summary | f"Found{place}" >> beam.Map(_find, place, self._directory))
-        all_gathered = gathered | beam.Flatten(pipeline=root.pipeline)
-        return start | "Write" >> beam.Map(_write, self._writer, AsList(all_gathered))
+        inputs = zip(self._writer.inputs, self._connecting, strict=True)
+        checked = [(dataset.source, dataset.summarizer(runner, self._directory)) for dataset, runner in inputs]
+        return start | "Write" >> beam.Map(_write, self._writer, summaries(root, checked, self._directory))
 
 
-class _Found(NamedTuple):
+def summaries(root: Any, inputs: Sequence[tuple[Source, RangeSummarizer]], directory: str | None) -> AsList:
+    """Reads and checks datasets under `root`: a side input with a `Found` for each, in any order."""
+    found = []
+    for place, (source, summarizer) in enumerate(inputs):
+        summary = root | f"Check{place}" >> CheckDataset(source, summarizer, directory)
+        found.append(summary | f"Found{place}" >> beam.Map(_find, place, directory))
+    return AsList(found | beam.Flatten(pipeline=getattr(root, "pipeline", root)))
+
+
+class Found(NamedTuple):
     """The results of a pass over one dataset, and their place in the report."""
 
     place: int
     summary: Shared[RangeSummary]
 
 
-def _find(summary: RangeSummary, place: int, directory: str | None) -> _Found:
-    return _Found(place, Shared(summary, directory))
+def _find(summary: RangeSummary, place: int, directory: str | None) -> Found:
+    return Found(place, Shared(summary, directory))
 
 
-def _write(start: None, writer: ReportWriter, found: Sequence[_Found]) -> WrittenReport:
+def _write(start: None, writer: ReportWriter, found: Sequence[Found]) -> WrittenReport:
     del start
     return writer.write(
         [Gathered.of(gathered.summary.value) for gathered in sorted(found, key=lambda gathered: gathered.place)]

@@ -30,6 +30,7 @@ _JOBS = {
     "stats": ("StatsConfig", "compute mean, standard deviation and quantiles of each field"),
     "show": ("ShowConfig", "show one episode here, or as a picture or a video"),
     "report": ("ReportConfig", "write an HTML page that shows a dataset or a conversion"),
+    "compare": ("CompareConfig", "show what changed between two versions of a dataset"),
     "browse": ("BrowseConfig", "look at episodes in a web browser on this machine"),
     "convert": ("ConvertConfig", "check a dataset and write it in another format"),
     "upload": ("UploadConfig", "publish what convert or record wrote on the Hugging Face Hub"),
@@ -39,7 +40,11 @@ _JOBS = {
 }
 """Each job's module under `rlds_beam.pipelines`: its config class, and its line in the help."""
 
-ROOMS = {"record": "recording", "show": "viewing", "report": "viewing", "browse": "viewing", "upload": "hub"}
+ROOMS = {
+    "record": "recording",
+    **dict.fromkeys(("show", "report", "compare", "browse"), "viewing"),
+    "upload": "hub",
+}
 """The package that a job needs, if it is one that an installation may lack."""
 
 MISSING = {job: room for job, room in ROOMS.items() if find_spec(f"rlds_beam.{room}") is None}
@@ -229,6 +234,7 @@ _OWN: dict[str, dict[int, str]] = {
     "inspect": {1: "the dataset could not be read"},
     "validate": _GATES,
     "check": _GATES,
+    "compare": {0: "the versions are equal", 1: "the job failed", 3: "they differ", 4: _CHECKS[4]},
     "report": {1: "the job failed, or the report could not be written"},
     "stats": {**_CHECKS, 3: "finished, but too much was rejected, or no episode was accepted"},
     "convert": _RESUMES,

@@ -1,0 +1,53 @@
+"""`compare`: what changed between two versions, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import rlds_beam
+from rlds_beam.cli.main import main
+from rlds_beam.testing import make_episode, write_dataset
+
+
+def version(folder, seeds, *, bad=(), extra=False, shards=2) -> str:
+    """A version of a dataset with an episode for each seed."""
+    columns = {"extra": np.zeros(6, np.float32)} if extra else {}
+    flags = {seed: "F M M M M M" if seed in bad else 6 for seed in seeds}
+    records = [make_episode(flags[seed], seed=seed, columns=columns) for seed in seeds]
+    return str(write_dataset(folder, records, name="toy", shards=shards))
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory) -> str:
+    return version(tmp_path_factory.mktemp("first"), range(8))
+
+
+def test_the_same_episodes_in_other_shards_are_equal(first, tmp_path, capsys):
+    again = version(tmp_path, [3, 1, 2, 0, 4, 5, 6, 7], shards=3)
+    assert main(["compare", first, again]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[2:] == ["episodes  8 equal", "equal"]
+
+
+def test_episodes_fields_and_findings_that_differ_are_named(first, tmp_path, capsys):
+    second = version(tmp_path / "second", [1, 2, 3, 4, 5, 6, 7, 8], bad=(3,))
+    assert main(["compare", first, second]) == 3
+    printed = capsys.readouterr().out
+    assert "episodes  6 equal, 1 added, 1 removed, 1 changed\n" in printed
+    assert "removed   toy/1.0.0:train:00000@0\n" in printed and "\nnew       rule/missing_is_last toy/" in printed
+    assert printed.endswith("different (exit code 3)\n")
+    assert main(["compare", first, second, "--json"]) == 3
+    content = json.loads(capsys.readouterr().out)
+    assert (content["equal"], content["episodes"]["changed"], content["findings"]["new"]["count"]) == (False, 1, 1)
+    third = version(tmp_path / "third", range(8), extra=True)
+    comparison = rlds_beam.compare(first, third)
+    assert [(field["path"], field["first"]) for field in comparison.content["fields"]] == [("extra", "")]
+    assert "field     extra: none -> float32\n" in str(comparison) and not comparison.equal
+
+
+def test_a_missing_version_is_refused(first, capsys):
+    assert main(["compare", first, "missing"]) == 2
+    assert "missing: no such file or directory" in capsys.readouterr().err
