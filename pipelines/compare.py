@@ -162,9 +162,9 @@ def _compare(start: None, inputs: Sequence[Input], found: Sequence[Found]) -> Co
     from rlds_beam.viewing.report.comparison import compare as compare_statistics
 
     summaries = [each.summary.value for each in sorted(found, key=lambda each: each.place)]
-    assert all(summary.log is not None and summary.signals is not None for summary in summaries)
-    changes = compare_contents(*([*summary.log.contents()] for summary in summaries))
-    tables = [summary.signals.finish() for summary in summaries]
+    logs = [summary.log for summary in summaries if summary.log is not None]
+    changes = compare_contents(*([*log.contents()] for log in logs))
+    tables = [summary.signals.finish() for summary in summaries if summary.signals is not None]
     first, second = inputs
     section = compare_statistics(
         (first.source.dataset, second.source.dataset),
