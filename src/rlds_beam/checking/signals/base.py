@@ -28,6 +28,7 @@ class Signal:
       unit: the unit of its values, for example `share of steps`.
       threshold: the default threshold.
       remedy: what to do about such episodes.
+      misses: the defects of its kind that it cannot find; empty if there are none.
       relative: whether it compares the episode with the rest of the dataset; then it is known only at the end.
       below: whether values below the threshold are worth a look, instead of those above.
       decodes: whether it needs decoded images (`decoded`).
@@ -39,6 +40,7 @@ class Signal:
     unit: str
     threshold: float
     remedy: str
+    misses: str = ""
     relative: bool = False
     below: bool = False
     decodes: bool = False
@@ -55,15 +57,24 @@ class Signal:
 
 
 def _signal(
-    name: str, group: str, summary: str, unit: str, threshold: float, remedy: str = "", **more: bool
+    name: str,
+    group: str,
+    summary: str,
+    unit: str,
+    threshold: float,
+    remedy: str = "",
+    *,
+    misses: str = "",
+    relative: bool = False,
+    below: bool = False,
+    decodes: bool = False,
 ) -> tuple[str, Signal]:
-    condition = f"--reject='{name} {'<' if more.get('below') else '>'} {threshold:g}'"
+    condition = f"--reject='{name} {'<' if below else '>'} {threshold:g}'"
     leave_out = f"leave them out: `convert {condition}`"
-    if more.get("relative"):
+    if relative:
         leave_out = f"leave them out: `check {condition} --write_exclude=FILE`, then `convert --exclude=FILE`"
-    return name, Signal(
-        name, group, summary, unit, threshold, f"{remedy}; or {leave_out}" if remedy else leave_out, **more
-    )
+    remedy = f"{remedy}; or {leave_out}" if remedy else leave_out
+    return name, Signal(name, group, summary, unit, threshold, remedy, misses, relative, below, decodes)
 
 
 SIGNALS: dict[str, Signal] = dict(
@@ -73,15 +84,17 @@ SIGNALS: dict[str, Signal] = dict(
             "Cameras",
             "longest run of byte-identical images while the robot moves",
             "share of steps",
-            0.2,
+            0.1,
+            misses="a camera that hangs while the robot rests, fewer than three repeats, images encoded again",
         ),
         _signal(
             "repeated_images",
             "Cameras",
             "images equal to the one before while the robot moves",
             "share of steps",
-            0.2,
+            0.15,
             "a camera slower than the control loop repeats images: record at its rate",
+            misses="repeats while the robot rests, images encoded again",
         ),
         _signal(
             "black_images",
@@ -91,6 +104,7 @@ SIGNALS: dict[str, Signal] = dict(
             0.1,
             "the connector DropFields leaves out a camera that was off",
             decodes=True,
+            misses="black images between those decoded, and dim ones",
         ),
         _signal(
             "overexposed_images",
@@ -99,6 +113,7 @@ SIGNALS: dict[str, Signal] = dict(
             "share of decoded images",
             0.1,
             decodes=True,
+            misses="bright images between those decoded",
         ),
         _signal(
             "blurred_images",
@@ -108,6 +123,7 @@ SIGNALS: dict[str, Signal] = dict(
             5,
             relative=True,
             decodes=True,
+            misses="a camera that is always blurred, and blur by fast motion in a few images",
         ),
         _signal(
             "swapped_channels",
@@ -118,6 +134,7 @@ SIGNALS: dict[str, Signal] = dict(
             "exchange the channels with your own connector",
             relative=True,
             decodes=True,
+            misses="gray scenes, episodes swapped in part, datasets in which most episodes are swapped",
         ),
         _signal(
             "dropped_frames",
@@ -126,9 +143,24 @@ SIGNALS: dict[str, Signal] = dict(
             "share of frames",
             0.0,
             "lost frames cannot be restored",
+            misses="single frames lost in strong jitter (a fifth of the interval), timestamps written by index",
         ),
-        _signal("jitter", "Time", "standard deviation of the time between steps, over its median", "ratio", 0.1),
-        _signal("time_reversals", "Time", "steps whose timestamp does not increase", "share of steps", 0.0),
+        _signal(
+            "jitter",
+            "Time",
+            "standard deviation of the time between steps, over its median",
+            "ratio",
+            0.1,
+            misses="timestamps written by index, which have none",
+        ),
+        _signal(
+            "time_reversals",
+            "Time",
+            "steps whose timestamp does not increase",
+            "share of steps",
+            0.0,
+            misses="a clock that jumps forward: see `dropped_frames`",
+        ),
         _signal(
             "video_length",
             "Time",
@@ -136,6 +168,7 @@ SIGNALS: dict[str, Signal] = dict(
             "frames",
             0.5,
             "record again, or find out which of the two was cut",
+            misses="datasets without videos or without a declared rate",
         ),
         _signal(
             "rate_mismatch",
@@ -145,30 +178,34 @@ SIGNALS: dict[str, Signal] = dict(
             0.1,
             "declare the right rate, or resample by the timestamps (Resample)",
             relative=True,
+            misses="differences up to a tenth",
         ),
         _signal(
             "jump",
             "Motion",
-            "largest change of a value between steps, over the dataset's usual change",
-            "times",
-            15,
+            "largest change of a value between steps, as a robust z-score of its logarithm",
+            "z",
+            4,
             relative=True,
+            misses="jumps no larger than usual changes: half the range of a joint that also moves fast",
         ),
         _signal(
             "stuck",
             "Motion",
             "a dimension that usually moves stays exactly the same while others move",
             "share of moving steps",
-            0.5,
+            0.3,
             relative=True,
+            misses="sensors with noise, dimensions with few values (grippers, cells of a grid)",
         ),
         _signal(
             "saturation",
             "Motion",
-            "steps at a limit that several episodes share",
+            "steps at a limit that several episodes share, beyond the usual share",
             "share of steps",
-            0.5,
+            0.3,
             relative=True,
+            misses="limits of one episode alone, dimensions with few values, datasets that saturate everywhere",
         ),
         _signal(
             "idle_share",
@@ -177,6 +214,7 @@ SIGNALS: dict[str, Signal] = dict(
             "share of steps",
             0.5,
             "the connectors DropIdleSteps and DropNoOpSteps remove idle steps",
+            misses="rest of a robot whose sensor noise is 0.001 or more: see `outlier_path`",
         ),
         _signal(
             "gripper_chatter",
@@ -185,6 +223,7 @@ SIGNALS: dict[str, Signal] = dict(
             "per 100 steps",
             20,
             relative=True,
+            misses="fewer than four turns, and grippers without a name that are not the last of four or more values",
         ),
         _signal(
             "gripper_range",
@@ -194,6 +233,7 @@ SIGNALS: dict[str, Signal] = dict(
             0.2,
             relative=True,
             below=True,
+            misses="datasets in which less than four fifths of the episodes use the gripper",
         ),
         _signal(
             "lag",
@@ -202,6 +242,7 @@ SIGNALS: dict[str, Signal] = dict(
             "steps",
             3,
             "shift the action with your own connector",
+            misses="delays of up to three steps, which fast control loops have; episodes shorter than 15 steps",
         ),
         _signal(
             "offset",
@@ -211,12 +252,53 @@ SIGNALS: dict[str, Signal] = dict(
             0.2,
             "calibrate again, or train on measured positions",
             relative=True,
+            misses="actions that are velocities or torques, and fields of different sizes",
         ),
-        _signal("outlier_length", "Episodes", "length, as a robust z-score of its logarithm", "|z|", 5, relative=True),
-        _signal("outlier_path", "Episodes", "length of the state's path, as a robust z-score", "|z|", 5, relative=True),
-        _signal("outlier_jerk", "Episodes", "jerk of the state, as a robust z-score", "|z|", 5, relative=True),
-        _signal("outlier_return", "Episodes", "return, as a robust z-score", "|z|", 5, relative=True),
-        _signal("outlier_end_pose", "Episodes", "last state, as a robust z-score", "|z|", 5, relative=True),
+        _signal(
+            "outlier_length",
+            "Episodes",
+            "length, as a robust z-score of its logarithm",
+            "|z|",
+            5,
+            relative=True,
+            misses="short episodes in datasets whose lengths vary by several times",
+        ),
+        _signal(
+            "outlier_path",
+            "Episodes",
+            "the state's path in a step, as a robust z-score",
+            "|z|",
+            5,
+            relative=True,
+            misses="slow drifts; cells of a grid, where all steps are alike",
+        ),
+        _signal(
+            "outlier_jerk",
+            "Episodes",
+            "jerk of the state, as a robust z-score",
+            "|z|",
+            5,
+            relative=True,
+            misses="dimensions with few values, and noise below a fiftieth of the range",
+        ),
+        _signal(
+            "outlier_return",
+            "Episodes",
+            "return, as a robust z-score",
+            "|z|",
+            5,
+            relative=True,
+            misses="returns of 0 and 1, which nearly all episodes have",
+        ),
+        _signal(
+            "outlier_end_pose",
+            "Episodes",
+            "distance of the last state from where episodes usually are, over that range",
+            "ranges",
+            0.5,
+            relative=True,
+            misses="another end within the usual range",
+        ),
         _signal(
             "duplicate_actions",
             "Episodes",
@@ -225,6 +307,7 @@ SIGNALS: dict[str, Signal] = dict(
             0,
             "keep one of them",
             relative=True,
+            misses="copies that were resampled, cut, or rounded",
         ),
         _signal(
             "near_duplicate",
@@ -259,6 +342,7 @@ SIGNALS: dict[str, Signal] = dict(
             "0 or 1",
             0.5,
             "the connector RelabelLanguage replaces the instruction",
+            misses="texts in other languages than English, and tasks that are wrong but specific",
         ),
         _signal(
             "instruction_changes",
@@ -276,6 +360,7 @@ SIGNALS: dict[str, Signal] = dict(
             0,
             "the connector RelabelLanguage corrects the instruction",
             relative=True,
+            misses="episodes of the same task with other actions",
         ),
         _signal(
             "wrong_metadata",
@@ -284,6 +369,7 @@ SIGNALS: dict[str, Signal] = dict(
             "values",
             0,
             "the connector DropFields removes such a field",
+            misses="wrong numbers of other meanings than the length",
         ),
         _signal(
             "scale_mismatch",
@@ -293,6 +379,7 @@ SIGNALS: dict[str, Signal] = dict(
             5,
             "convert the units of one of them before merging",
             relative=True,
+            misses="ratios up to five, and a group of more than half of the episodes, whose scale is the usual one",
         ),
     ]
 )

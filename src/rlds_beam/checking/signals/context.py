@@ -1,4 +1,4 @@
-"""The fields of a dataset that the signals measure, and the delay of states after actions."""
+"""The fields of a dataset that the signals measure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from rlds_beam.checking.rates import is_clock
-from rlds_beam.checking.signals.motion import Laid, Motion
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import FLAGS, Field, Schema
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.typing import Array
 
 MAX_DIMENSIONS = 64
 """Fields with more values per step are not motion but embeddings, point clouds, or audio."""
@@ -86,9 +84,18 @@ class Context:
         return (*self.actions, *self.states)
 
 
-def is_gripper(path: str) -> bool:
-    """Whether a field's name says that it holds a gripper."""
-    return _GRIPPER.fullmatch(path) is not None
+def is_gripper(context: Context, path: str) -> bool:
+    """Whether the name of a field, or of one of its values, says that it holds a gripper."""
+    return any(_GRIPPER.fullmatch(name) for name in (path, *context.names.get(path, ())))
+
+
+def find_gripper(context: Context, path: str, size: int) -> int | None:
+    """The dimension of an action that may be the gripper: the one with that name, otherwise the last of at least 4."""
+    names = context.names.get(path, ())
+    named = [number for number, name in enumerate(names) if _GRIPPER.fullmatch(name)]
+    if named and len(names) == size:
+        return named[0]
+    return size - 1 if size >= 4 or _GRIPPER.fullmatch(path) else None
 
 
 @functools.lru_cache(maxsize=64)  # episodes of a dataset have the same fields
@@ -122,77 +129,3 @@ def _is_camera(field: Field) -> bool:
 
 def _is_text(field: Field) -> bool:
     return field.dtype == "string" and not field.shape and bool(_INSTRUCTION.fullmatch(field.path))
-
-
-MAX_LAG = 10
-"""The largest lag that is tried, in steps."""
-_MIN_STEPS = 15
-"""Steps below which a correlation says nothing."""
-_MAX_PAIRS = 4
-_CORRELATED = 0.5
-"""Correlation below which there is no lag: the state may not be what the action moves."""
-
-
-def pairs(context: Context, sizes: Mapping[str, int]) -> list[tuple[str, str]]:
-    """The actions and states that are compared: those with equally many dimensions, at least 2, at most `_MAX_PAIRS`.
-
-    Fields with the same last name come first (`action/joint_position`, `observation/joint_position`).
-
-    Args:
-      sizes: field -> its number of dimensions.
-    """
-    found = [
-        (action, state)
-        for action in context.actions
-        for state in context.states
-        if sizes.get(action, 0) == sizes.get(state, 1) > 1
-    ]
-    return sorted(found, key=lambda pair: pair[0].rpartition("/")[2] != pair[1].rpartition("/")[2])[:_MAX_PAIRS]
-
-
-def measure_lag(context: Context, motions: Mapping[str, Motion], laid: Laid) -> dict[str, Array]:
-    """The lag of each episode (E,), and `#position`: whether the actions of the first pair are positions.
-
-    The sum of all dimensions of the state's change is correlated with that of the action (velocities, differences) and
-    of the action's change (positions), for each lag; the pair and the lag with the highest correlation count. Lag 0 is
-    an action that changes the next step. LeRobot's visualizer shows the same cross-correlation.
-    """
-    compared = pairs(context, {path: len(motion.values) for path, motion in motions.items()})
-    best, lag = np.zeros(len(laid.starts)), np.full(len(laid.starts), np.nan)
-    first_is_position = np.zeros(len(laid.starts))
-    for number, (action, state) in enumerate(compared):
-        moved = motions[state].changes.sum(axis=0, dtype=np.float64)
-        by_difference = _correlations(motions[action].values.sum(axis=0, dtype=np.float64), moved, laid, 1)
-        by_position = _correlations(motions[action].changes.sum(axis=0, dtype=np.float64), moved, laid, 0)
-        is_position = by_position.max(axis=0) > by_difference.max(axis=0)
-        found = np.where(is_position, np.maximum(by_position.argmax(axis=0) - 1, 0), by_difference.argmax(axis=0))
-        highest = np.maximum(by_difference.max(axis=0), by_position.max(axis=0))
-        better = (highest > best) & (highest >= _CORRELATED) & (laid.lengths >= _MIN_STEPS)
-        best, lag = np.where(better, highest, best), np.where(better, found, lag)
-        if number == 0:
-            first_is_position[better & is_position] = 1
-    return {"lag": lag, "#position": first_is_position} if compared else {}
-
-
-def _correlations(first: Array, second: Array, laid: Laid, shift: int) -> Array:
-    """The correlation of first[t] with second[t + lag + shift] within each episode, (lags, E)."""
-    first, second = (_standardize(values, laid) for values in (first, second))
-    room = laid.starts + laid.lengths
-    until = np.repeat(room, laid.lengths) - np.arange(len(first))  # steps to the end of the episode
-    found = np.zeros((MAX_LAG + 1, len(laid.starts)))
-    for lag in range(MAX_LAG + 1):
-        by = lag + shift
-        if by >= len(first):
-            break
-        products = np.zeros(len(first))
-        products[: len(first) - by] = first[: len(first) - by] * second[by:]
-        products[until <= by] = 0  # they would be products with the next episode
-        found[lag] = np.add.reduceat(products, laid.starts) / np.maximum(laid.lengths, 1)
-    return found
-
-
-def _standardize(values: Array, laid: Laid) -> Array:
-    centered: Array = values - np.repeat(np.add.reduceat(values, laid.starts) / laid.lengths, laid.lengths)
-    power = np.sqrt(np.add.reduceat(np.square(centered), laid.starts) / laid.lengths)
-    centered /= np.repeat(np.where(power > 0, power, 1.0), laid.lengths)
-    return centered

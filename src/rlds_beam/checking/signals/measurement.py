@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlds_beam.checking.copies import Digests, digest_episode
-from rlds_beam.checking.idle import IDLE, MIN_IDLE_STEPS
+from rlds_beam.checking.idle import IDLE, MIN_IDLE_STEPS, runs
 from rlds_beam.checking.signals import images, texts
-from rlds_beam.checking.signals.context import Context, is_gripper, measure_lag
+from rlds_beam.checking.signals.context import Context, find_gripper
+from rlds_beam.checking.signals.lag import measure_lag
 from rlds_beam.checking.signals.motion import Laid, Motion, lay, longest_runs
 from rlds_beam.checking.signals.repeats import sketch
 from rlds_beam.checking.signals.rows import Key, SignalRows, clock_signals
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 
 
 _STILL = 0.01
-"""The robot moves in a step if a state changes by more than this share of its range in the episode."""
+"""The robot moves while an image repeats if a state changes by more than this share of its range in the episode."""
+
+_MIN_FROZEN = 3
+"""The shortest run of repeated images that counts as frozen: a camera slower than the loop has shorter ones."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,24 +103,37 @@ def _repeat(
         if repeated:
             mask[np.array(repeated) + start] = True
     if mask.any():
-        mask &= _moves(context, motions, laid)
+        _drop_rests(mask, context, motions, laid)
     share = np.add.reduceat(mask.view(np.int8), laid.starts, dtype=np.int64) / laid.lengths
-    longest, first, stop = longest_runs(mask, laid)
+    longest, first, stop = longest_runs(mask, laid, _MIN_FROZEN)
     found: dict[str, Array] = {f"frozen_camera/{camera}": longest / laid.lengths, f"repeated_images/{camera}": share}
     for signal in ("frozen_camera", "repeated_images"):
+        if signal == "repeated_images":
+            _, first, stop = longest_runs(mask, laid)
         # The image that is repeated belongs to the run.
         found |= {f"{signal}/{camera}@step": first - 1, f"{signal}/{camera}@stop": stop}
     return found
 
 
-def _moves(context: Context, motions: Mapping[str, Motion], laid: Laid) -> Array:
-    """Whether the robot moves in each step (N,); True everywhere if no field says so."""
+def _drop_rests(mask: Array, context: Context, motions: Mapping[str, Motion], laid: Laid) -> None:
+    """Clears the runs of repeated images (N,) in which the robot stays where it was; none if no field says so.
+
+    The whole run counts if a state moves away from its value at the repeated image by more than `_STILL`: a slow robot
+    takes several steps for that, and one that works also pauses.
+    """
     fields = [motions[path] for path in context.states or context.actions if path in motions]
-    moves = np.full(int(laid.lengths.sum()), not fields)
+    if not fields:
+        return
+    edges = runs(mask)
+    lengths = edges[:, 1] - edges[:, 0]
+    at, base = np.flatnonzero(mask), np.repeat(edges[:, 0] - 1, lengths)
+    episode = laid.find_episode(at)
+    moved = np.zeros(len(at), bool)
     for motion in fields:
-        width = motion.high - motion.low
-        moves |= (motion.sizes > np.repeat(_STILL * width, laid.lengths, axis=1)).any(axis=0)
-    return moves
+        limit = _STILL * (motion.high - motion.low)[:, episode]
+        moved |= (np.abs(motion.values[:, at] - motion.values[:, base]) > limit).any(axis=0)
+    moves = np.add.reduceat(moved.view(np.int8), np.cumsum(lengths) - lengths, dtype=np.int64) > 0
+    mask[at[~np.repeat(moves, lengths)]] = False
 
 
 def idle_share(context: Context, motions: Mapping[str, Motion], laid: Laid) -> dict[str, Array]:
@@ -139,10 +156,11 @@ def grippers(context: Context, motions: Mapping[str, Motion], laid: Laid) -> dic
     found: dict[str, Array] = {}
     for path in context.actions:
         motion = motions.get(path)
-        if motion is None or (not is_gripper(path) and motion.values.shape[0] < 4):
+        at = None if motion is None else find_gripper(context, path, len(motion.values))
+        if motion is None or at is None:
             continue
-        values = motion.values[-1]
-        lows, highs = (np.repeat(bound[-1], laid.lengths) for bound in (motion.low, motion.high))
+        values = motion.values[at]
+        lows, highs = (np.repeat(bound[at], laid.lengths) for bound in (motion.low, motion.high))
         third = (highs - lows) / 3
         side = np.where(values >= highs - third, 1, np.where(values <= lows + third, -1, 0))
         places = np.flatnonzero(side)

@@ -25,6 +25,9 @@ _AT_ONCE = 256 << 10
 _SAMPLED = 50
 """The steps of a longer episode from which the mean, and the share of values at a limit, are estimated."""
 
+_COMPARED = 8
+"""The steps of an episode whose values are compared."""
+
 _MIDDLE = 200
 """The steps in the middle of a longer episode from which the jerk is estimated."""
 
@@ -69,7 +72,11 @@ class Laid:
     @functools.cached_property
     def middle(self) -> tuple[Array, Array, Array]:
         """The middle `_MIDDLE` steps of each episode, or all: their places, how many there are, and their starts."""
-        counts = np.minimum(self.lengths, _MIDDLE)
+        return self.find_middle(_MIDDLE)
+
+    def find_middle(self, most: int) -> tuple[Array, Array, Array]:
+        """The middle `most` steps of each episode, or all: their places, how many there are, and their starts."""
+        counts = np.minimum(self.lengths, most)
         starts = np.cumsum(counts) - counts
         first = self.starts + (self.lengths - counts) // 2
         return np.arange(counts.sum()) + np.repeat(first - starts, counts), counts, starts
@@ -218,7 +225,19 @@ def _sample(values: Array, low: Array, high: Array, laid: Laid) -> dict[str, Arr
         "square": mean(np.square(few)),
         "at_low": mean((few == np.repeat(low, counts, axis=1)).view(np.int8)),
         "at_high": mean((few == np.repeat(high, counts, axis=1)).view(np.int8)),
+        "distinct": _distinct(values, laid),
     }
+
+
+def _distinct(values: Array, laid: Laid) -> Array:
+    """The share of different values among `_COMPARED` evenly spaced steps (D, E); of all steps, if there are fewer."""
+    counts = np.minimum(laid.lengths, _COMPARED)
+    number = np.minimum(np.arange(_COMPARED)[:, None], counts - 1)
+    few = values[:, laid.starts + number * laid.lengths // counts]  # (D, _COMPARED, E)
+    known = np.zeros(few.shape, bool)
+    for n in range(1, _COMPARED):
+        known[:, n] = (few[:, n, None] == few[:, :n]).any(axis=1)
+    return np.asarray((_COMPARED - known.sum(axis=1)) / counts)
 
 
 def _largest_at(sizes: Array, largest: Array, laid: Laid) -> Array:

@@ -160,14 +160,16 @@ def _pad(parts: Sequence[Array | None], sizes: Sequence[int]) -> list[Array]:
     return full
 
 
-_GAP = 1.5
-"""A frame is missing after this many usual intervals: lerobot-doctor's definition (checks/temporal.py)."""
+_GAP, _GAP_DEVIATIONS = 1.5, 5.0
+"""A frame is missing after this many usual intervals, lerobot-doctor's definition (checks/temporal.py), if the interval
+is also this many standard deviations longer: jitter makes long intervals and loses nothing."""
 
 
 def clock_signals(columns: Sequence[Array], laid: Laid) -> dict[str, Array]:
     """The signals of one field of timestamps for E episodes: signal -> (E,), and the `interval` between steps.
 
-    The usual interval is the median of the episode's own, so the unit does not matter.
+    The usual interval is the median of the episode's own, so the unit does not matter. Its standard deviation is 1.4826
+    times the median absolute deviation.
 
         timestamps    0    10    20    50    60        usual interval 10, 2 frames missing before step 3
     """
@@ -183,7 +185,9 @@ def clock_signals(columns: Sequence[Array], laid: Laid) -> dict[str, Array]:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratios = np.where(known, gaps / unit, 1.0)
         usable = (counts + 1 >= MIN_STEPS) & (usual > 0)
-        missing = np.where(ratios > _GAP, np.rint(ratios) - 1, 0.0)
+        deviation = 1.4826 * _medians(np.abs(ratios - 1), known, laid, counts)
+        longest = np.repeat(np.maximum(_GAP, 1 + _GAP_DEVIATIONS * deviation), laid.lengths)
+        missing = np.where(ratios > longest, np.rint(ratios) - 1, 0.0)
         lost = np.add.reduceat(missing, laid.starts)
         regular = known & (ratios > 0) & (ratios <= _GAP)
         squares = np.add.reduceat(np.where(regular, np.square(ratios - 1), 0.0), laid.starts)

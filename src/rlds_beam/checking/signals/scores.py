@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from rlds_beam.checking.rates import estimate_rate
-from rlds_beam.checking.signals.context import Context, is_gripper, pairs
+from rlds_beam.checking.signals.context import Context, find_gripper, is_gripper
+from rlds_beam.checking.signals.lag import pairs
 from rlds_beam.checking.signals.repeats import Repeats, count_others
 from rlds_beam.checking.signals.rows import Columns, SignalRows
 from rlds_beam.typing import Array
@@ -35,6 +36,12 @@ def _median(values: Array) -> Array:
         return np.asarray(np.nanmedian(values, axis=0))
 
 
+def _quantile(values: Array, share: float) -> Array:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of rows without a number
+        return np.asarray(np.nanquantile(values, share, axis=0))
+
+
 def _largest(values: Array) -> tuple[Array, Array]:
     """The largest value over the dimensions (E, D), and its dimension; NaN if there is none."""
     filled = np.where(np.isnan(values), -np.inf, values)
@@ -53,7 +60,7 @@ def score_episodes(rows: SignalRows, context: Context, repeats: Repeats) -> dict
         for score in (_jump, _saturation):
             found |= score(path, field, rows.numbers["steps"])
     found |= _stuck(vectors)
-    found |= _grippers(rows, vectors)
+    found |= _grippers(rows, context, vectors)
     found |= _offset(rows, context, vectors)
     found |= _outliers(rows, context, vectors)
     found |= _cameras(rows, context)
@@ -74,46 +81,51 @@ def load_fields(rows: SignalRows) -> dict[str, Mapping[str, Array]]:
     }
 
 
-def usual_change(field: Mapping[str, Array]) -> Array:
-    """The usual change of each dimension (D,): the upper quartile of the episodes' mean changes.
-
-    Steps without a change do not count, so neither idle episodes nor a gripper that rarely moves make it small. The
-    upper quartile allows for tasks that only some of the episodes have.
-    """
-    with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of dimensions that never change
-        return np.asarray(
-            np.nanquantile(np.where(field["times"] > 0, field["travel"] / field["times"], np.nan), 0.75, axis=0)
-        )
-
-
 def _jump(path: str, field: Mapping[str, Array], steps: Array) -> dict[str, Array]:
-    """The largest change, over the usual one. lerobot-doctor flags 8 standard deviations (checks/actions.py)."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        score, dimension = _largest(field["largest"] / usual_change(field))
+    """The logarithm of an episode's largest change, as a robust z-score among the episodes that move the dimension.
+
+    Only larger changes than usual count. lerobot-doctor flags 8 standard deviations of one episode's changes
+    (checks/actions.py), which a spike in smooth data never reaches.
+    """
+    with np.errstate(divide="ignore"):
+        largest = np.log(np.where(field["largest"] > 0, field["largest"], np.nan))
+    usual = _median(largest)
+    scale = np.maximum(1.4826 * _median(np.abs(largest - usual)), 0.15)
+    # The 80th percentile of a normal distribution: there may be a task that only some episodes have.
+    scale = np.maximum(scale, (_quantile(largest, 0.8) - usual) / 0.8416)
+    score, dimension = _largest((largest - usual) / scale)
     known = ~np.isnan(field["largest"][:, 0])
-    score = np.where(known & np.isnan(score), 0.0, score)  # nothing ever moves
+    score = np.where(known, np.maximum(np.nan_to_num(score), 0.0), np.nan)  # 0 if nothing moves
     at = np.take_along_axis(field["largest_at"], dimension[:, None], axis=1)[:, 0]
     place = np.where(score > 0, at, np.nan)
     return {f"jump/{path}": score, f"jump/{path}@step": place, f"jump/{path}@stop": place + 1}
 
 
-def _saturation(path: str, field: Mapping[str, Array], steps: Array) -> dict[str, Array]:
-    """The share of steps at a limit: a smallest or largest value that several episodes have in common, exactly.
+def is_stepped(field: Mapping[str, Array]) -> Array:
+    """The dimensions (D,) with few values, for example cells of a grid, whatever their scale.
 
-    forge and lerobot-doctor take each episode's own extremes. A dimension with two values (an open or closed gripper)
-    has no limits, and 0 is none: a velocity rests there.
+    In the median episode, all changes have the same size, or a value recurs in most of the steps.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        same = _median(np.where(field["times"] > 0, field["largest"] * field["times"] / field["travel"], np.nan))
+        return np.asarray((same < 1.05) | (_median(field["distinct"]) < 0.7))
+
+
+def _saturation(path: str, field: Mapping[str, Array], steps: Array) -> dict[str, Array]:
+    """The share of steps at a limit, beyond the usual share: a smallest or largest value that several episodes share.
+
+    forge and lerobot-doctor take each episode's own extremes. A dimension with few values (a gripper, a grid) has no
+    limits, and 0 is none: a velocity rests there.
     """
     low, high = field["low"], field["high"]
     share = np.zeros_like(low)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        two = _median(field["at_low"] + field["at_high"]) > 0.9
-        for ends, at in ((low, field["at_low"]), (high, field["at_high"])):
-            for d in np.flatnonzero(~two):
-                limit = _limit(ends[:, d][low[:, d] != high[:, d]])
-                if limit is not None:
-                    share[:, d] += np.where((ends[:, d] == limit) & (low[:, d] != high[:, d]), at[:, d], 0)
-        score, _ = _largest(np.where(np.isnan(low), np.nan, share))
+    moves = low != high
+    for ends, at in ((low, field["at_low"]), (high, field["at_high"])):
+        for d in np.flatnonzero(~is_stepped(field)):
+            limit = _limit(ends[:, d][moves[:, d]])
+            if limit is not None:
+                share[:, d] += np.where((ends[:, d] == limit) & moves[:, d], at[:, d], 0)
+    score, _ = _largest(np.where(np.isnan(low), np.nan, np.maximum(share - _median(share), 0)))
     return {f"saturation/{path}": score}
 
 
@@ -129,7 +141,7 @@ def _stuck(vectors: Mapping[str, Mapping[str, Array]]) -> dict[str, Array]:
     """The share of moving steps in which a dimension does not change, beyond its usual share.
 
     lerobot-doctor calls a dimension stuck if it is unchanged in 80 % of the steps (checks/anomalies.py); only what is
-    unusual for the dimension counts here, so a gripper does not.
+    unusual for the dimension counts here. One with few values, as a gripper or a cell of a grid, often rests.
     """
     found: dict[str, Array] = {}
     moves = {path: np.nanmax(field["times"] + field["still"], axis=1, initial=0) for path, field in vectors.items()}
@@ -140,6 +152,7 @@ def _stuck(vectors: Mapping[str, Mapping[str, Array]]) -> dict[str, Array]:
             others = (moves[path] == 0) & (anything > 2)
             share[others] = 1.0  # the whole field is stuck while another one moves
             excess = share - _median(share)
+        excess[:, is_stepped(field)] = np.nan
         score, dimension = _largest(excess)
         last = np.take_along_axis(field["last_moved"], dimension[:, None], axis=1)[:, 0]
         known = ~np.isnan(field["low"][:, 0])
@@ -148,7 +161,7 @@ def _stuck(vectors: Mapping[str, Mapping[str, Array]]) -> dict[str, Array]:
     return found
 
 
-def _grippers(rows: SignalRows, vectors: Mapping[str, Mapping[str, Array]]) -> dict[str, Array]:
+def _grippers(rows: SignalRows, context: Context, vectors: Mapping[str, Mapping[str, Array]]) -> dict[str, Array]:
     """Chatter and range of grippers: fields of that name, or an action's last dimension if mostly at its ends.
 
     forge counts crossings of the middle per second (`gripper_chatter`). Here the gripper must cross the outer thirds of
@@ -160,9 +173,12 @@ def _grippers(rows: SignalRows, vectors: Mapping[str, Mapping[str, Array]]) -> d
             continue
         path, crossings = name.partition("/")[2], rows.numbers[name]
         field = vectors[path]
-        width = field["high"][:, -1] - field["low"][:, -1]
+        at = find_gripper(context, path, field["high"].shape[1])
+        if at is None:
+            continue
+        width = field["high"][:, at] - field["low"][:, at]
         used = width[width > 0]
-        if not len(used) or (not is_gripper(path) and _median(rows.numbers[f"#ends/{path}"]) < 0.8):
+        if not len(used) or (not is_gripper(context, path) and _median(rows.numbers[f"#ends/{path}"]) < 0.8):
             continue
         usual = np.median(used)
         real = (width >= usual / 2) & (crossings >= 4)
@@ -174,7 +190,10 @@ def _grippers(rows: SignalRows, vectors: Mapping[str, Mapping[str, Array]]) -> d
 
 
 def _offset(rows: SignalRows, context: Context, vectors: Mapping[str, Mapping[str, Array]]) -> dict[str, Array]:
-    """The mean of commanded minus measured position, over the usual range (lerobot PR #3762: 17 degrees unnoticed)."""
+    """The mean of commanded minus measured position, over the usual range (lerobot PR #3762: 17 degrees unnoticed).
+
+    What it differs from the usual difference counts as well, for example below a gripper that always closes further.
+    """
     position = rows.numbers.get("#position")
     compared = pairs(context, {path: field["mean"].shape[1] for path, field in vectors.items()})
     if position is None or not compared:
@@ -182,10 +201,12 @@ def _offset(rows: SignalRows, context: Context, vectors: Mapping[str, Mapping[st
     action, state = (vectors[path] for path in compared[0])
     usual = _median(np.where(state["high"] > state["low"], state["high"] - state["low"], np.nan))
     with np.errstate(divide="ignore", invalid="ignore"):
-        score, _ = _largest(np.abs(action["mean"] - state["mean"]) / usual)
+        difference = action["mean"] - state["mean"]
+        score, _ = _largest(np.maximum(np.abs(difference), np.abs(difference - _median(difference))) / usual)
         gain = _median((action["high"] - action["low"]) / (state["high"] - state["low"]))
-    known = (position > 0) & (_median(gain) > 0.5) & (_median(gain) < 2)  # otherwise the units differ
-    return {"offset": np.where(known, score, np.nan)}
+    told = position[~np.isnan(rows.numbers["lag"])]
+    known = len(told) and np.mean(told) > 0.5 and 0.5 < _median(gain) < 2  # otherwise the units differ
+    return {"offset": np.where(known & ~np.isnan(position), score, np.nan)}
 
 
 def _outliers(rows: SignalRows, context: Context, vectors: Mapping[str, Mapping[str, Array]]) -> dict[str, Array]:
@@ -194,7 +215,7 @@ def _outliers(rows: SignalRows, context: Context, vectors: Mapping[str, Mapping[
         found = {"outlier_length": robust_z(np.where(steps > 0, np.log(steps), np.nan), 0.1)}
     returns = rows.numbers.get("return")
     if returns is not None:
-        found["outlier_return"] = robust_z(returns, 0.05 * _spread(returns))
+        found["outlier_return"] = _score_returns(returns)
     fields = [vectors[path] for path in context.states if path in vectors] or list(vectors.values())
     if fields:
         every = {name: np.concatenate([f[name] for f in fields], axis=1) for name in ("travel", "low", "high", "end")}
@@ -202,12 +223,39 @@ def _outliers(rows: SignalRows, context: Context, vectors: Mapping[str, Mapping[
         with np.errstate(divide="ignore", invalid="ignore"):
             share = every["travel"] / np.where(width > 0, width, np.nan)
             path = np.where(np.isnan(share).all(axis=1), np.nan, np.nansum(share, axis=1))
-            found["outlier_path"] = robust_z(np.log1p(path), 0.1)
-            found["outlier_end_pose"], _ = _largest(robust_z(every["end"], np.where(width > 0, 0.1 * width, np.inf)))
+            found["outlier_path"] = robust_z(np.log(path / steps + 1e-3), 0.1)
+        found["outlier_end_pose"] = _score_ends(every)
     jerks = [jerkiness(vectors[path], steps) for path in context.states if path in vectors]
     if jerks:
         found["outlier_jerk"] = robust_z(_mean(np.concatenate(jerks, axis=1)), 0.2)
     return found
+
+
+def _score_returns(returns: Array) -> Array:
+    """A robust z-score; 0 for the two most frequent returns, and between them, if nearly all episodes have one of them.
+
+    Rewards at the end only give 0 and 1: a failure is no outlier.
+    """
+    score = robust_z(returns, 0.05 * _spread(returns))
+    values, counts = np.unique(returns[~np.isnan(returns)], return_counts=True)
+    order = np.lexsort((np.abs(values), -counts))[:2]
+    if counts[order].sum() < 0.8 * counts.sum():
+        return score
+    low, high = values[order].min(), values[order].max()
+    with np.errstate(invalid="ignore"):
+        return np.where((returns >= low) & (returns <= high), 0.0, score)
+
+
+def _score_ends(fields: Mapping[str, Array]) -> Array:
+    """The distance of the last state from where episodes usually are, over the width of that range.
+
+    It is what the 10th to the 90th percentile of the episodes' bounds enclose, so several goals are no outliers.
+    """
+    low, high = _quantile(fields["low"], 0.1), _quantile(fields["high"], 0.9)
+    beyond = np.maximum(np.maximum(low - fields["end"], fields["end"] - high), 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        score, _ = _largest(np.where(high > low, beyond / (high - low), np.nan))
+    return score
 
 
 def jerkiness(field: Mapping[str, Array], steps: Array) -> Array:
@@ -215,11 +263,12 @@ def jerkiness(field: Mapping[str, Array], steps: Array) -> Array:
 
     It is the dimensionless jerk of Hogan and Sternad (2009: Sensitivity of Smoothness Measures to Movement Duration,
     Amplitude, and Arrests), as in forge, without the factor of the duration, which would hide noise behind the length.
-    NaN for a dimension at rest.
+    NaN for a dimension at rest, or with few values.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = field["jerk"] / np.square(field["largest"])
-        return np.where((ratio > 0) & np.isfinite(ratio) & (steps[:, None] > 4), np.log(ratio), np.nan)
+        known = (ratio > 0) & np.isfinite(ratio) & (steps[:, None] > 4) & ~is_stepped(field)
+        return np.where(known, np.log(ratio), np.nan)
 
 
 def _mean(values: Array) -> Array:
@@ -333,5 +382,7 @@ def group_scales(rows: SignalRows) -> tuple[list[str], Array, dict[str, Array]]:
 
 
 def _groups(rows: SignalRows) -> dict[str, Array]:
-    _, number, found = group_scales(rows)
-    return {f"scale_mismatch/{path}": scores[number] for path, scores in found.items()}
+    """The ratio of each episode's group; that of a group with most of the episodes is 1: its scale is the usual one."""
+    groups, number, found = group_scales(rows)
+    most = np.bincount(number, minlength=len(groups)) > len(rows) / 2
+    return {f"scale_mismatch/{path}": np.where(most, 1.0, scores)[number] for path, scores in found.items()}

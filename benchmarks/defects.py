@@ -1,0 +1,661 @@
+"""Clean episodes of three kinds of data, defects in three strengths, and the recall and false alarms of each signal.
+
+The kinds: the arm of `rlds-beam example --robot` (positions, two cameras, timestamps, tasks), an agent in a grid
+(integers as floats, discrete actions, images), and a simulated walker (17 values, 6 actions, as in MuJoCo).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.checking.signals import SIGNALS, Context, EpisodeTable
+from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
+from rlds_beam.episodes.schema import episode_flags
+from rlds_beam.images.codecs import encode_jpeg
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.jobs import example_robot
+from rlds_beam.typing import Array
+
+EPISODES, BROKEN = 50, 5
+"""The episodes of a dataset, and how many of them have a defect."""
+
+Change = Callable[[Episode, np.random.Generator, float, "Kind"], Episode]
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of data.
+
+    Attributes:
+      name: its name in the table.
+      make: makes clean episodes, from their number and a seed.
+      state, action: the fields of motion; an action that is not motion is "".
+      camera, clock, text: the fields; "" if there are none.
+      names: the names of the values of fields.
+      moving: the dimensions of the state that defects change.
+      discrete: whether states are whole numbers.
+      position: whether actions are positions.
+    """
+
+    name: str
+    make: Callable[[int, int], list[Episode]]
+    state: str
+    action: str = ""
+    camera: str = ""
+    clock: str = ""
+    text: str = ""
+    names: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    moving: tuple[int, ...] = ()
+    discrete: bool = False
+    position: bool = False
+    fps: float = 10
+
+    def context(self, episode: Episode, decoded: int) -> Context:
+        found = Context.of_episode(episode, fps=self.fps, decoded=decoded)
+        return dataclasses.replace(found, names=dict(self.names))
+
+
+def make_robot(count: int, seed: int) -> list[Episode]:
+    """The arm of the example, with the timestamps of a camera: 10 Hz, with a noise of 2 ms."""
+    episodes = []
+    for number, episode in enumerate(example_robot.make_episodes(count, seed=seed)):
+        rng, steps = np.random.default_rng([1, seed, number]), len(episode)
+        columns = {**episode.steps, "timestamp": np.arange(steps) * 0.1 + rng.normal(0, 0.002, steps)}
+        metadata = {**episode.metadata, "num_steps": np.int64(steps)}
+        episodes.append(episode.replace(steps=columns, metadata=metadata))
+    return episodes
+
+
+_SIDE = 8
+_COLORS = {"red": (214, 57, 52), "green": (58, 158, 92), "blue": (48, 108, 206), "yellow": (240, 190, 50)}
+_MOVES = np.array([(-1, 0), (1, 0), (0, -1), (0, 1)])
+
+
+def make_grid(count: int, seed: int) -> list[Episode]:
+    """An agent in a grid of 8x8 cells that walks to a goal; one of five actions is random, and walls stop it."""
+    return [_grid_episode(np.random.default_rng([2, seed, number]), number) for number in range(count)]
+
+
+def _grid_episode(rng: np.random.Generator, number: int) -> Episode:
+    color = str(rng.choice([*_COLORS]))
+    at, goal = rng.integers(0, _SIDE, 2), rng.integers(0, _SIDE, 2)
+    while np.abs(at - goal).sum() < 5:
+        at, goal = rng.integers(0, _SIDE, 2), rng.integers(0, _SIDE, 2)
+    places, actions, heading = [at], [], [int(rng.integers(4))]
+    while (at != goal).any() and len(actions) < 60:
+        far = goal - at
+        axis = int(rng.random() < abs(far[1]) / np.abs(far).sum())
+        action = int(rng.integers(4)) if rng.random() < 0.2 else 2 * axis + int(far[axis] > 0)
+        at = np.clip(at + _MOVES[action], 0, _SIDE - 1)
+        actions.append(action)
+        places.append(at)
+        heading.append(action)
+    steps = len(places)
+    cells = np.concatenate([np.array(places), np.tile(goal, (steps, 1)), np.array(heading)[:, None]], axis=1)
+    images = np.full((steps, 4 * _SIDE, 4 * _SIDE, 3), 40, np.uint8)
+    for step, (x, y) in enumerate(places):
+        images[step, 4 * goal[0] : 4 * goal[0] + 4, 4 * goal[1] : 4 * goal[1] + 4] = _COLORS[color]
+        images[step, 4 * x + 1 : 4 * x + 3, 4 * y + 1 : 4 * y + 3] = 230
+    done = np.arange(steps) == steps - 2
+    columns: dict[str, Any] = {
+        "observation/cells": cells.astype(np.float32),
+        "observation/image": images,
+        "action": np.array([*actions, 0]),
+        "reward": (done - 0.01).astype(np.float32),
+        "discount": (~done).astype(np.float32),
+        "language_instruction": np.full(steps, f"go to the {color} goal".encode(), object),
+        **episode_flags(steps, last=True, terminal=True),
+    }
+    metadata = {"episode_id": np.int64(number), "num_steps": np.int64(steps)}
+    return Episode(EpisodeKey("grid/1.0.0", "train", 0, number), columns, metadata)
+
+
+def make_walker(count: int, seed: int) -> list[Episode]:
+    """A walker with 6 joints that torques of a noisy gait drive, as in MuJoCo's half-cheetah.
+
+    The state is 8 positions and 9 velocities; the body bounces on the ground, so a velocity jumps when it lands.
+    """
+    rng = np.random.default_rng([3, seed])
+    lengths = rng.integers(100, 201, count)
+    steps, dt = int(lengths.max()), 0.05
+    joints, speeds = rng.normal(0, 0.1, (count, 6)), rng.normal(0, 0.1, (count, 6))
+    body, falls = rng.uniform(0.1, 0.3, count), np.zeros(count)
+    pitch, turns, forward = rng.normal(0, 0.1, count), np.zeros(count), np.zeros(count)
+    pace, phase = rng.uniform(1.4, 1.8, count), rng.uniform(0, 2 * np.pi, (count, 1)) + np.arange(6)
+    states, actions = np.zeros((count, steps, 17)), np.zeros((count, steps, 6))
+    for step in range(steps):
+        gait = 0.8 * np.sin(2 * np.pi * pace[:, None] * dt * step + phase) - 0.2 * joints
+        action = np.clip(gait + rng.normal(0, 0.2, (count, 6)), -1, 1)
+        states[:, step] = np.column_stack([body, pitch, joints, forward, falls, turns, speeds])
+        actions[:, step] = action
+        for _ in range(5):
+            speeds += dt / 5 * (60 * action - 30 * joints - 4 * speeds)
+            joints += dt / 5 * speeds
+            turns += dt / 5 * (joints[:, 0] - joints[:, 3] - 8 * pitch - 2 * turns) * 4
+            pitch += dt / 5 * turns
+            forward += dt / 5 * (np.abs(speeds[:, :3]).sum(axis=1) * 0.3 - forward)
+            falls -= dt / 5 * 9.8
+            body += dt / 5 * falls
+            landed = body < 0
+            falls = np.where(landed, 0.5 * np.abs(falls) + 0.1 * np.abs(speeds[:, 0]), falls)
+            body = np.where(landed, 0, body)
+    return [_walker_episode(states[i, : lengths[i]], actions[i, : lengths[i]], i) for i in range(count)]
+
+
+def _walker_episode(states: Array, actions: Array, number: int) -> Episode:
+    steps = len(states)
+    columns: dict[str, Any] = {
+        "observation": states,
+        "action": actions.astype(np.float32),
+        "reward": states[:, 8] - 0.1 * np.square(actions).sum(axis=1),
+        "discount": np.ones(steps, np.float32),
+        "timestamp": np.arange(steps) * 0.05,
+        **episode_flags(steps, last=True, terminal=False),
+    }
+    metadata = {"episode_id": np.int64(number), "num_steps": np.int64(steps)}
+    return Episode(EpisodeKey("walker/1.0.0", "train", 0, number), columns, metadata)
+
+
+KINDS = (
+    Kind(
+        "robot",
+        make_robot,
+        "observation/state",
+        "action",
+        "observation/images/front",
+        "timestamp",
+        "language_instruction",
+        example_robot.MEANING.names,
+        moving=(0, 1),
+        position=True,
+    ),
+    Kind(
+        "grid",
+        make_grid,
+        "observation/cells",
+        camera="observation/image",
+        text="language_instruction",
+        moving=(0, 1),
+        discrete=True,
+    ),
+    Kind("walker", make_walker, "observation", "action", clock="timestamp", moving=tuple(range(17)), fps=20),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Defect:
+    """A defect, and the signal that should find it.
+
+    Attributes:
+      name: what is wrong.
+      signal: the signal.
+      strengths: from weak to strong.
+      change: puts it into an episode.
+      needs: the attributes of a kind that it needs.
+      unit: the unit of the strengths.
+      unlike: signals that must not take it for theirs.
+    """
+
+    name: str
+    signal: str
+    strengths: Sequence[float]
+    change: Change
+    needs: tuple[str, ...] = ()
+    unit: str = ""
+    unlike: tuple[str, ...] = ()
+
+
+def edit(episode: Episode, path: str, change: Callable[[Array], Any]) -> Episode:
+    """The episode with a column changed by a function of its copy, which returns None or the new column."""
+    values = np.array(episode.steps[path])
+    dtype = values.dtype
+    result = change(values)
+    return episode.with_columns({path: values if result is None else np.asarray(result).astype(dtype)})
+
+
+def select(episode: Episode, steps: Array) -> Episode:
+    """The episode with some of its steps."""
+    columns: dict[str, Any] = {path: column[steps] for path, column in episode.steps.items()}
+    return episode.replace(steps=columns, metadata={**episode.metadata, "num_steps": np.int64(len(steps))})
+
+
+def find_part(length: int, rng: np.random.Generator, share: float) -> slice:
+    """A random part of the steps, without the first and the last."""
+    size = max(2, min(round(share * length), length - 3))
+    start = int(rng.integers(1, max(2, length - size - 1)))
+    return slice(start, start + size)
+
+
+def _width(values: Array) -> Array:
+    return np.ptp(values, axis=0)
+
+
+def _scale(episode: Episode, kind: Kind, path: str, dimension: int) -> float:
+    """The range of a dimension; that of the widest if it is at rest."""
+    width = _width(np.array(episode.steps[path]))
+    moving = [d for d in kind.moving if d < len(width)]
+    return float(width[dimension] if width[dimension] > 0 else width[moving].max())
+
+
+def _pick(rng: np.random.Generator, kind: Kind, path: str, episode: Episode) -> int:
+    size = np.array(episode.steps[path]).shape[1]
+    return int(rng.choice([d for d in kind.moving if d < size]))
+
+
+def _round(kind: Kind, values: Array) -> Array:
+    return np.rint(values) if kind.discrete else values
+
+
+def decode(column: Column) -> Array:
+    return column.decode() if isinstance(column, EncodedImages) else np.array(column)
+
+
+def _store(column: Column, images: Array) -> Column:
+    if not isinstance(column, EncodedImages):
+        return images
+    return column.with_data(np.array([*encode_jpeg(images, 90), None], object)[:-1])
+
+
+def _paint(change: Callable[[Array, float], Array], *, part: bool = True) -> Change:
+    """Changes the pixels of a part of the images, or of all of them."""
+
+    def defect(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
+        column = episode.steps[kind.camera]
+        images = decode(column)
+        where = slice(len(images) - round(strength * len(images)), None) if part else slice(None)
+        painted = change(images[where].astype(np.float64), strength)
+        images[where] = np.clip(painted, 0, 255).astype(np.uint8)
+        return episode.with_columns({kind.camera: _store(column, images)})
+
+    return defect
+
+
+def blur(images: Array, radius: float) -> Array:
+    """A box blur, twice."""
+    shifts = range(-int(radius), int(radius) + 1)
+    for axis in (1, 2, 1, 2):
+        images = sum(np.roll(images, shift, axis) for shift in shifts) / len(shifts)
+    return images
+
+
+def _repeat_images(episode: Episode, kind: Kind, at: Array) -> Episode:
+    column = episode.steps[kind.camera]
+    data = column.data[at] if isinstance(column, EncodedImages) else column[at]
+    return episode.with_columns({kind.camera: column.with_data(data) if isinstance(column, EncodedImages) else data})
+
+
+def _freeze(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
+    at = np.arange(len(episode))
+    where = find_part(len(episode), rng, strength)
+    at[where] = where.start
+    return _repeat_images(episode, kind, at)
+
+
+def _slow(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
+    """Repeats every fifth, third, or second image."""
+    at = np.arange(len(episode))
+    period = round(1 / strength)
+    at[period - 1 :: period] -= 1
+    return _repeat_images(episode, kind, at)
+
+
+def _drop(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
+    lost = rng.choice(np.arange(2, len(episode) - 2), int(strength), replace=False)
+    return select(episode, np.setdiff1d(np.arange(len(episode)), lost))
+
+
+def _shake(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
+    def change(times: Array) -> Array:
+        return times + rng.uniform(-1, 1, len(times)) * strength * np.sqrt(3) * np.median(np.diff(times))
+
+    return edit(episode, kind.clock, change)
+
+
+def _swap_times(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
+    def change(times: Array) -> None:
+        for at in rng.integers(2, len(times) - 3, int(strength)):
+            times[[at, at + 1]] = times[[at + 1, at]]
+
+    return edit(episode, kind.clock, change)
+
+
+def _jump(field: str) -> Change:
+    def defect(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
+        path = getattr(kind, field)
+        d, at = _pick(rng, kind, path, episode), int(rng.integers(2, len(episode) - 2))
+        by = float(rng.choice([-1, 1])) * strength * _scale(episode, kind, path, d)
+
+        def change(values: Array) -> None:
+            values[at, d] += _round(kind, np.array(by))
+
+        return edit(episode, path, change)
+
+    return defect
+
+
+def _stick(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
+    def change(values: Array) -> None:
+        at = round((1 - strength) * len(values))
+        values[at:, d] = values[at, d]
+
+    d = _pick(rng, kind, kind.state, episode)
+    return edit(episode, kind.state, change)
+
+
+def _saturate(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
+    """Commands beyond a limit of the robot, for a share of the steps."""
+
+    def change(values: Array) -> None:
+        for d in kind.moving:
+            if d < values.shape[1]:
+                values[:-1, d] = np.minimum(values[:-1, d], np.quantile(values[:-1, d], 1 - strength))
+                shift = _LIMIT - values[:-1, d].max()
+                values[:-1, d] += shift
+                values[:-1, d] = np.where(values[:-1, d] > _LIMIT - 1e-6, _LIMIT, values[:-1, d])
+
+    return edit(episode, kind.action, change)
+
+
+_LIMIT = 1.0
+
+
+def _rest(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
+    """Holds still in the middle of the episode: the values and images of a step repeat."""
+    length = len(episode)
+    more = round(strength * length / (1 - strength))
+    at = length // 2
+    steps = np.concatenate([np.arange(at), np.full(more, at), np.arange(at, length)])
+    held = select(episode, steps)
+    if kind.clock:
+        held = held.with_columns({kind.clock: np.arange(len(steps)) / kind.fps})
+    return held.with_columns({name: np.arange(len(steps)) == 0 for name in ("is_first",)})
+
+
+def _chatter(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
+    def change(values: Array) -> None:
+        at = int(rng.integers(2, len(values) - int(strength) - 3))
+        values[at : at + int(strength), -1] = np.arange(int(strength)) % 2
+
+    return edit(episode, kind.action, change)
+
+
+def _hold_gripper(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
+    def change(values: Array) -> None:
+        values[:, -1] = 1 - strength * (1 - values[:, -1])
+
+    return edit(episode, kind.action, change)
+
+
+def _delay(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
+    """The state follows later: actions are those of later steps."""
+
+    def change(values: Array) -> Array:
+        return values[np.minimum(np.arange(len(values)) + int(strength), len(values) - 2)]
+
+    return edit(episode, kind.action, change)
+
+
+def _misalign(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
+    d = _pick(rng, kind, kind.action, episode)
+    by = strength * _scale(episode, kind, kind.state, d)
+
+    def change(values: Array) -> None:
+        values[:-1, d] += by
+
+    return edit(episode, kind.action, change)
+
+
+def _cut(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
+    return select(episode, np.arange(max(4, round(strength * len(episode)))))
+
+
+def _wander(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
+    """Moves to and fro, with a period of 8 steps."""
+
+    def change(values: Array) -> None:
+        way = np.sin(2 * np.pi * np.arange(len(values)) / 8)
+        for d in kind.moving:
+            values[:, d] += _round(kind, strength * way * _scale(episode, kind, kind.state, d))
+
+    return edit(episode, kind.state, change)
+
+
+def _noise(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
+    def change(values: Array) -> None:
+        for d in kind.moving:
+            noise = rng.normal(0, strength, len(values)) * _scale(episode, kind, kind.state, d)
+            values[:, d] += _round(kind, noise)
+
+    return edit(episode, kind.state, change)
+
+
+def _drift(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
+    d = _pick(rng, kind, kind.state, episode)
+
+    def change(values: Array) -> None:
+        way = np.linspace(0, strength, len(values)) * _scale(episode, kind, kind.state, d)
+        values[:, d] += _round(kind, way)
+
+    return edit(episode, kind.state, change)
+
+
+def _scale_reward(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
+    """Multiplies the rewards; a failure has one point fewer for each time."""
+    failed = not np.array(episode.steps["reward"]).any()
+    return edit(episode, "reward", lambda values: values - strength / len(values) if failed else values * strength)
+
+
+def _write(*texts: Sequence[str]) -> Change:
+    """Writes one of the texts of the strength; several become subtasks, with the episode's own first."""
+
+    def defect(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
+        text = str(rng.choice(texts[int(strength)]))
+        return episode.with_columns({kind.text: np.full(len(episode), text.encode(), object)})
+
+    return defect
+
+
+def _change_text(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
+    texts = np.array(episode.steps[kind.text])
+    for number in range(1, int(strength) + 1):
+        texts[number * len(texts) // (int(strength) + 1) :] = f"subtask {number}".encode()
+    return episode.with_columns({kind.text: texts})
+
+
+def _describe(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
+    wrong = np.float32("nan") if np.isnan(strength) else np.int64(len(episode) + strength)
+    return episode.replace(metadata={**episode.metadata, "num_steps": wrong})
+
+
+def _convert_units(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
+    key = dataclasses.replace(episode.key, split="more")
+    return edit(episode, kind.state, lambda values: values * strength).replace(key=key)
+
+
+def _stretch_video(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
+    column = episode.steps[kind.camera]
+    longer = dataclasses.replace(column, seconds=(len(episode) + strength) / 10)  # type: ignore[type-var]
+    return episode.with_columns({kind.camera: longer})
+
+
+def _turn_rate(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
+    return edit(episode, kind.clock, lambda times: times * strength)
+
+
+def _repeat_actions(text: str) -> Change:
+    """The actions of the first clean episode with as many steps cut off, and another task if `text` is not empty."""
+
+    def defect(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
+        other = kind.make(1, 999)[0] if kind.name != "robot" else _robot_original()
+        steps = {**other.steps}
+        if text:
+            steps[kind.text] = np.full(len(other), f"{text} {int(rng.integers(1 << 30))}".encode(), object)
+        return episode.replace(steps=steps, metadata={**other.metadata, "episode_id": episode.metadata["episode_id"]})
+
+    return defect
+
+
+@functools.cache
+def _robot_original() -> Episode:
+    return make_robot(1, 999)[0]
+
+
+_GENERIC = (
+    ("do something", "n/a", "task", "Test.", "unknown", "<task>", "demo 3"),
+    ("pick", "robot demo", "grasp it", "new task", "perform task 12", "move the arm", "teleop recording"),
+    ("do the robot task", "episode for testing", "pick up and place", "manipulation", "collect data", "put it there"),
+)
+
+DEFECTS = (
+    Defect("camera hangs", "frozen_camera", (0.15, 0.35, 0.6), _freeze, ("camera",), "share of steps"),
+    Defect("camera is slow", "repeated_images", (0.2, 0.34, 0.5), _slow, ("camera",), "share of steps"),
+    Defect(
+        "black images",
+        "black_images",
+        (0.2, 0.5, 1),
+        _paint(lambda images, _: images * 0.03),
+        ("camera",),
+        "share of steps",
+    ),
+    Defect(
+        "bright images",
+        "overexposed_images",
+        (0.2, 0.5, 1),
+        _paint(lambda images, _: images * 4 + 120),
+        ("camera",),
+        "share of steps",
+    ),
+    Defect("blurred images", "blurred_images", (1, 2, 4), _paint(blur, part=False), ("camera",), "pixels"),
+    Defect(
+        "BGR for RGB",
+        "swapped_channels",
+        (1,),
+        _paint(lambda images, _: images[..., ::-1]),
+        ("camera",),
+        "share of steps",
+    ),
+    Defect("lost frames", "dropped_frames", (1, 3, 8), _drop, ("clock",), "frames"),
+    Defect("jitter", "jitter", (0.1, 0.2, 0.3), _shake, ("clock",), "intervals", ("dropped_frames",)),
+    Defect("swapped timestamps", "time_reversals", (1, 3, 8), _swap_times, ("clock",), "swaps"),
+    Defect("longer video", "video_length", (1, 5, 20), _stretch_video, ("camera", "clock"), "frames"),
+    Defect("another rate", "rate_mismatch", (1.2, 1.5, 3), _turn_rate, ("clock",), "times"),
+    Defect("jump of the state", "jump", (0.5, 1, 2), _jump("state"), (), "ranges"),
+    Defect("jump of the action", "jump", (0.5, 1, 2), _jump("action"), ("action",), "ranges"),
+    Defect("stuck sensor", "stuck", (0.5, 0.7, 0.9), _stick, (), "share of steps"),
+    Defect("action at a limit", "saturation", (0.4, 0.6, 0.8), _saturate, ("action",), "share of steps"),
+    Defect("robot rests", "idle_share", (0.4, 0.6, 0.8), _rest, (), "share of steps"),
+    Defect("gripper chatters", "gripper_chatter", (6, 10, 20), _chatter, ("position",), "turns"),
+    Defect("gripper hardly moves", "gripper_range", (0.5, 0.15, 0), _hold_gripper, ("position",), "ranges"),
+    Defect("state is late", "lag", (2, 4, 8), _delay, ("action",), "steps"),
+    Defect("offset", "offset", (0.1, 0.25, 0.5), _misalign, ("position",), "ranges"),
+    Defect("episode is cut", "outlier_length", (0.5, 0.25, 0.1), _cut, (), "share of steps"),
+    Defect("to and fro", "outlier_path", (0.1, 0.3, 1), _wander, (), "ranges"),
+    Defect("noise", "outlier_jerk", (0.02, 0.1, 0.3), _noise, (), "ranges"),
+    Defect("reward in another unit", "outlier_return", (2, 5, 20), _scale_reward, (), "times"),
+    Defect("state drifts", "outlier_end_pose", (0.5, 1, 3), _drift, (), "ranges"),
+    Defect("copied episode", "duplicate_actions", (1,), _repeat_actions(""), ("text",)),
+    Defect("no task", "missing_instruction", (0,), _write(("", " ")), ("text",)),
+    Defect("task says nothing", "generic_instruction", (0, 1, 2), _write(*_GENERIC), ("text",), "list of texts"),
+    Defect("subtasks", "instruction_changes", (1, 2, 3), _change_text, ("text",), "texts"),
+    Defect("copied, other task", "contradictory_instruction", (1,), _repeat_actions("other"), ("text",)),
+    Defect("wrong length", "wrong_metadata", (-3, 100, np.nan), _describe, (), "steps"),
+    Defect("other units", "scale_mismatch", (3, 10, 57.3), _convert_units, (), "times"),
+)
+
+
+@dataclasses.dataclass
+class Result:
+    """What a signal found in one kind of data.
+
+    Attributes:
+      found: for each strength, how many of the episodes with the defect are beyond the threshold.
+      broken: how many episodes had the defect, for each strength.
+      alarms: how many of the clean episodes are beyond the threshold; episodes count once for each dataset.
+      clean: the number of clean episodes.
+    """
+
+    found: list[int]
+    broken: int = 0
+    alarms: int = 0
+    clean: int = 0
+
+    @property
+    def recall(self) -> tuple[float, ...]:
+        return tuple(found / max(self.broken, 1) for found in self.found)
+
+    @property
+    def false_alarms(self) -> float:
+        return self.alarms / self.clean
+
+
+def measure(
+    seeds: Sequence[int], kinds: Sequence[Kind] = KINDS, decoded: int = 3
+) -> dict[tuple[str, str, str], Result]:
+    """(signal, defect, kind) -> the result. The defect is "" if the kind cannot have one; then there is no recall."""
+    results: dict[tuple[str, str, str], Result] = {}
+    for kind in kinds:
+        possible = [defect for defect in DEFECTS if all(getattr(kind, need) for need in defect.needs)]
+        for seed in seeds:
+            _measure_dataset(kind, seed, decoded, possible, results)
+    return results
+
+
+def _measure_dataset(
+    kind: Kind, seed: int, decoded: int, possible: Sequence[Defect], results: dict[tuple[str, str, str], Result]
+) -> None:
+    """Adds what the signals find in one dataset: as it is, and with each of the possible defects."""
+    episodes = kind.make(EPISODES, seed)
+    places = np.random.default_rng([4, seed]).choice(EPISODES, BROKEN, replace=False).tolist()
+    context = kind.context(episodes[0], decoded)
+    rest = _table(context, [episode for i, episode in enumerate(episodes) if i not in places])
+    clean = _alarms(rest, _table(context, [episodes[i] for i in places]))
+    of_signal = {defect.signal: defect for defect in reversed(possible)}
+
+    def add(signal: str, alarms: int, episodes: int, defect: Defect | None = None) -> Result:
+        defect = defect or of_signal.get(signal)
+        name, strengths = (defect.name, len(defect.strengths)) if defect else ("", 0)
+        result = results.setdefault((signal, name, kind.name), Result([0] * strengths))
+        result.alarms += alarms
+        result.clean += episodes
+        return result
+
+    for signal, found in clean.items():
+        if found is not None:
+            add(signal, len(found), EPISODES)
+    for defect in possible:
+        for number, strength in enumerate(defect.strengths):
+            broken = [
+                defect.change(episodes[i], np.random.default_rng([5, seed, i, number]), strength, kind) for i in places
+            ]
+            alarms = _alarms(rest, _table(context, broken))
+            keys = {str(episode.key) for episode in broken}
+            hits = alarms[defect.signal] or set()
+            result = add(defect.signal, len(hits - keys), EPISODES - BROKEN, defect)
+            result.found[number] += len(hits & keys)
+            result.broken += BROKEN * (number == 0)
+            for signal in defect.unlike:
+                add(signal, len(alarms[signal] or ()), EPISODES)
+
+
+def _table(context: Context, episodes: Sequence[Episode]) -> EpisodeTable:
+    table = EpisodeTable(context)
+    for episode in episodes:
+        table.add(episode)
+    return table
+
+
+def _alarms(*tables: EpisodeTable) -> dict[str, set[str] | None]:
+    """Signal -> the keys of the episodes beyond its threshold; None if no episode has a value."""
+    first, *others = tables
+    rows = first.merge(*others).finish()
+    keys = rows["key"].to_pylist()
+    found: dict[str, set[str] | None] = {}
+    for name, signal in SIGNALS.items():
+        known = [(key, value) for key, value in zip(keys, rows[name].to_pylist(), strict=True) if value is not None]
+        found[name] = {key for key, value in known if signal.breaks(value)} if known else None
+    return found
