@@ -41,6 +41,7 @@ from measuring import (
 from sections import (
     columns,
     composed,
+    defects,
     exchange,
     hdf5,
     lerobot,
@@ -300,6 +301,7 @@ SECTIONS: dict[str, Callable[[Sizes], list[Figure]]] = {
     "zarr": zarr.zarr,
     "ros2": ros2.ros2,
     "signals": signals.signals,
+    "defects": defects.defects,
     "loading": loading.loading,
 }
 

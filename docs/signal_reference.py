@@ -5,20 +5,24 @@
 `make docs` runs it, and a test compares the page with what it writes.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from rlds_beam.checking.signals import DATASET_CHECKS, GROUPS, SIGNALS, Signal
 
 PAGE = Path(__file__).parent / "reference" / "signals.md"
+RECALL: dict[str, Any] = json.loads((Path(__file__).parent / "signal_recall.json").read_text())
+"""The recall and false alarms of each signal, which `python benchmarks/run.py defects` measured."""
 
 HEAD = """\
 # Signals
 
 `rlds-beam check` measures these signals of every episode ([Find bad episodes](../how_to/quality.md)). A signal is a
 number; it rejects nothing by itself. An episode whose value is beyond the threshold is worth a look. Set another
-threshold with `--threshold=jump=20`. `rlds-beam help signals` lists the signals in the terminal.
+threshold with `--threshold=jump=6`. `rlds-beam help signals` lists the signals in the terminal.
 `docs/signal_reference.py` writes this page.
 
 - **Episodes are measured as read**, before repairs and connectors. Rejected records are measured too, if they
@@ -29,6 +33,16 @@ threshold with `--threshold=jump=20`. `rlds-beam help signals` lists the signals
 - A signal that needs a field which the dataset does not have, for example timestamps, has no value.
 - To leave out such episodes, look at them first (`check --signal=NAME`), then write a list:
   `check --reject='NAME > LIMIT' --write_exclude=FILE`, and `convert --exclude=FILE`.
+
+The tables show what each signal finds at its default threshold. `python benchmarks/run.py defects` measured them on
+DATE with SEEDS seeds: 5 of 50 episodes have a defect, in three strengths. **Found** is the share of these episodes that
+are beyond the threshold, for each strength; **false alarms** are the share of the episodes without it. The data are:
+
+- **robot**: the simulated arm of `rlds-beam example --robot`, with noise, two cameras, timestamps, and tasks;
+- **grid**: an agent that walks through 8x8 cells, with discrete actions, whole numbers as observations, and images;
+- **walker**: smooth states of 17 values with torques of 6 joints, as in MuJoCo, in episodes of 100 to 200 steps.
+
+Real data vary more. In 25 episodes of BridgeData, only `black_images` is beyond its threshold: cameras were off.
 
 """
 
@@ -81,7 +95,8 @@ def page() -> str:
         *(f"| `{name}` | {DATASET_CHECKS[name]} |" for name in DATASET_CHECKS),
     ]
     tail = TAIL.replace("CHECKS", "\n".join(checks))
-    return HEAD + "\n".join(part for group in GROUPS for part in section(group)) + "\n" + tail
+    head = HEAD.replace("DATE", RECALL["date"]).replace("SEEDS", str(RECALL["seeds"]))
+    return head + "\n".join(part for group in GROUPS for part in section(group)) + "\n" + tail
 
 
 def section(group: str) -> Iterator[str]:
@@ -103,10 +118,25 @@ def entry(signal: Signal) -> str:
             f"### `{signal.name}`\n",
             f"{capital(marked(signal.summary))}{kind}.\n",
             f"- Unit: {signal.unit}. Threshold: {side} {signal.threshold:g}.",
+            *([f"- It cannot find: {marked(signal.misses)}."] if signal.misses else []),
             *([f"- {capital(marked(remedy))}."] if remedy else []),
             "",
+            *recall(signal),
         ]
     )
+
+
+def recall(signal: Signal) -> Iterator[str]:
+    """The table of what the signal finds."""
+    rows = [row for row in RECALL["rows"] if row["signal"] == signal.name]
+    if not rows:
+        return
+    yield "| defect | data | strength | found | false alarms |"
+    yield "|---|---|---|---|---|"
+    for row in rows:
+        cells = [row["defect"] or "none", *(row[name] for name in ("data", "strength", "found", "false alarms"))]
+        yield ("| " + " | ".join(cells) + " |").replace("|  |", "| |").replace("|  |", "| |")
+    yield ""
 
 
 def capital(text: str) -> str:

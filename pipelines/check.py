@@ -35,7 +35,7 @@ USAGE = "INPUT..."
 EXAMPLES = """
     rlds-beam check data/point_mass/1.0.0
     rlds-beam check data/point_mass/1.0.0 --signal=jump --output=signals.parquet
-    rlds-beam check data/point_mass/1.0.0 --reject='jump > 20, steps < 5' --write_exclude=exclude.txt
+    rlds-beam check data/point_mass/1.0.0 --reject='jump > 6, steps < 5' --write_exclude=exclude.txt
     rlds-beam convert data/point_mass/1.0.0 data/pairs --exclude=exclude.txt
 """
 
@@ -50,12 +50,12 @@ class CheckConfig(RunOptions, GateOptions, ConnectorOptions, CheckOptions, Input
     )
     signal: str | None = option(None, "show the worst episodes of this signal", metavar="NAME")
     threshold: tuple[str, ...] = option(
-        (), "other thresholds than the defaults, for example jump=20,idle_share=0.8", metavar="SIGNAL=NUMBER"
+        (), "other thresholds than the defaults, for example jump=6,idle_share=0.8", metavar="SIGNAL=NUMBER"
     )
     decode: int = option(3, "images to decode of each camera and episode; 0 for none", least=0)
     reject: str | None = option(
         None,
-        "choose episodes to leave out by their signals, for example 'jump > 20, steps < 5' (rlds-beam help signals)",
+        "choose episodes to leave out by their signals, for example 'jump > 6, steps < 5' (rlds-beam help signals)",
         metavar="CONDITIONS",
     )
     write_exclude: str | None = option(

@@ -75,7 +75,7 @@ class ReportConfig(RunOptions, PrintOptions, ConnectorOptions, CheckOptions, Sou
     samples: int = option(6, "sample episodes to show", least=0)
     worst: int = option(5, "worst episodes to list for each signal", least=0)
     threshold: tuple[str, ...] = option(
-        (), "other thresholds than the defaults, for example jump=20,idle_share=0.8", metavar="SIGNAL=NUMBER"
+        (), "other thresholds than the defaults, for example jump=6,idle_share=0.8", metavar="SIGNAL=NUMBER"
     )
     decode: int = option(3, "images to decode of each camera and episode, for signals; 0 for none", least=0)
 

@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
+import datetime
+import json
+from pathlib import Path
+
 import defects as benchmark
 from measuring import Figure, Sizes, table
 
 from rlds_beam.checking.signals import SIGNALS
 
+RECALL = Path(__file__).resolve().parents[2] / "docs" / "signal_recall.json"
+SEEDS = 10
+
 
 def defects(sizes: Sizes) -> list[Figure]:
-    """Prints the table; `docs/signal_recall.json` keeps it for the reference of signals."""
-    results = benchmark.measure(range(sizes.of(10, 1)))
-    known, rows = {defect.name: defect for defect in benchmark.DEFECTS}, []
-    order = [*SIGNALS]
-    for (signal, name, kind), result in sorted(results.items(), key=lambda item: order.index(item[0][0])):
-        recall = " / ".join(f"{100 * share:.0f}" for share in result.recall)
-        strengths = " / ".join(f"{s:g}" for s in known[name].strengths) if name else ""
-        unit = known[name].unit if name else ""
-        rows.append([signal, name, kind, f"{strengths} {unit}", recall, f"{100 * result.false_alarms:.1f}"])
-    head = ["signal", "defect", "kind", "strengths", "found, %", "false alarms, %"]
-    table("defects in 5 of 50 episodes", head, *rows)
+    """Prints the table. A full run keeps it in `docs/signal_recall.json`, for the reference of signals."""
+    seeds = sizes.of(SEEDS, 1)
+    found = rows(benchmark.measure(range(seeds)))
+    title = f"defects in {benchmark.BROKEN} of {benchmark.EPISODES} episodes, {seeds} seed(s)"
+    table(title, [*found[0]], *([*row.values()] for row in found))
+    if not sizes.quick:
+        about = {"date": datetime.date.today().isoformat(), "seeds": seeds}
+        lines = ",\n".join(f"    {json.dumps(row)}" for row in found)
+        RECALL.write_text(json.dumps(about)[:-1] + f', "rows": [\n{lines}\n]}}\n')
     return []
+
+
+def rows(results: dict[tuple[str, str, str], benchmark.Result]) -> list[dict[str, str]]:
+    """The results as text, in the order of `SIGNALS`."""
+    order, known = [*SIGNALS], {defect.name: defect for defect in benchmark.DEFECTS}
+    found = []
+    for (signal, defect, kind), result in sorted(results.items(), key=lambda item: order.index(item[0][0])):
+        unit = known[defect].unit if defect else ""
+        found.append(
+            {
+                "signal": signal,
+                "defect": defect,
+                "data": kind,
+                "strength": " / ".join(f"{s:g}" for s in known[defect].strengths) + f" {unit}" if unit else "",
+                "found": " / ".join(f"{100 * share:.0f}" for share in result.recall) + " %" * bool(result.recall),
+                "false alarms": f"{100 * result.false_alarms:.1f} %",
+            }
+        )
+    return found

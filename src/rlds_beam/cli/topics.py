@@ -122,7 +122,7 @@ def _signals(word: str) -> str:
         [
             flags.fill(
                 "rlds-beam check measures these signals of each episode, and shows the episodes beyond a threshold. "
-                "--threshold=jump=20 sets another one. Conditions choose episodes: --reject='frozen_camera > 0.2, "
+                "--threshold=jump=6 sets another one. Conditions choose episodes: --reject='frozen_camera > 0.2, "
                 "steps < 5'. Signals marked * compare episodes: convert needs the list of check --write_exclude=FILE."
             ),
             flags.table(rows),
@@ -138,6 +138,8 @@ def _signal(signal: Signal) -> str:
         ("threshold", f"{signal.threshold:g}"),
         ("advice", signal.remedy),
     ]
+    if signal.misses:
+        rows.insert(3, ("cannot find", signal.misses))
     if signal.relative:
         rows.append(("compared", "with the whole dataset, so --reject cannot use it"))
     return f"{signal.name}\n{flags.table(rows)}"

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from robot_episodes import DEFECTS, STATE, changed, robot_episode
+from robot_episodes import STATE, TEXT, changed, robot_episode
 
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.signals import (
@@ -238,7 +238,7 @@ def test_episodes_of_another_scale_have_the_ratio_of_their_group() -> None:
 
 
 def test_duplicates_with_other_images_and_other_instructions_are_found() -> None:
-    other = DEFECTS["generic instruction"].defect(CLEAN[3], np.random.default_rng(0))
+    other = CLEAN[3].with_columns({TEXT: np.full(len(CLEAN[3]), b"close the box", object)})
     copies = [e.replace(key=dataclasses.replace(e.key, shard=1)) for e in (other, CLEAN[5])]
     rows = {row["key"]: row for row in measured([*CLEAN, *copies]).finish().to_pylist()}
     doubled = {key for key, row in rows.items() if row["duplicate_actions"] > 0}

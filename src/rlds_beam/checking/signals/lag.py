@@ -91,7 +91,7 @@ def _cut(laid: Laid, commands: Array, moves: Array) -> Iterator[tuple[Array, Arr
     values = np.concatenate([commands, moves, moves])
     values[-len(moves) :, 1:] -= moves[:, :-1]
     values[-len(moves) :, starts] = 0
-    values = _standardize(values, counts, starts).T
+    values = np.ascontiguousarray(_standardize(values, counts, starts).T)
     sizes = 1 << np.ceil(np.log2(counts)).astype(np.int64)
     for size in np.unique(sizes[counts >= _MIN_STEPS]).tolist():
         episodes = np.flatnonzero((sizes == size) & (counts >= _MIN_STEPS))

@@ -56,13 +56,14 @@ def score_episodes(rows: SignalRows, context: Context, repeats: Repeats) -> dict
     if len(rows) < MIN_EPISODES:
         return found
     vectors = load_fields(rows)
+    stepped = {path: find_stepped(field) for path, field in vectors.items()}
     for path, field in vectors.items():
-        for score in (_jump, _saturation):
-            found |= score(path, field, rows.numbers["steps"])
-    found |= _stuck(vectors)
+        found |= _jump(path, field)
+        found |= _saturation(path, field, stepped[path])
+    found |= _stuck(vectors, stepped)
     found |= _grippers(rows, context, vectors)
     found |= _offset(rows, context, vectors)
-    found |= _outliers(rows, context, vectors)
+    found |= _outliers(rows, context, vectors, stepped)
     found |= _cameras(rows, context)
     found |= _rates(rows, context)
     found |= _duplicates(rows, repeats)
@@ -81,7 +82,7 @@ def load_fields(rows: SignalRows) -> dict[str, Mapping[str, Array]]:
     }
 
 
-def _jump(path: str, field: Mapping[str, Array], steps: Array) -> dict[str, Array]:
+def _jump(path: str, field: Mapping[str, Array]) -> dict[str, Array]:
     """The logarithm of an episode's largest change, as a robust z-score among the episodes that move the dimension.
 
     Only larger changes than usual count. lerobot-doctor flags 8 standard deviations of one episode's changes
@@ -101,7 +102,7 @@ def _jump(path: str, field: Mapping[str, Array], steps: Array) -> dict[str, Arra
     return {f"jump/{path}": score, f"jump/{path}@step": place, f"jump/{path}@stop": place + 1}
 
 
-def is_stepped(field: Mapping[str, Array]) -> Array:
+def find_stepped(field: Mapping[str, Array]) -> Array:
     """The dimensions (D,) with few values, for example cells of a grid, whatever their scale.
 
     In the median episode, all changes have the same size, or a value recurs in most of the steps.
@@ -111,7 +112,7 @@ def is_stepped(field: Mapping[str, Array]) -> Array:
         return np.asarray((same < 1.05) | (_median(field["distinct"]) < 0.7))
 
 
-def _saturation(path: str, field: Mapping[str, Array], steps: Array) -> dict[str, Array]:
+def _saturation(path: str, field: Mapping[str, Array], stepped: Array) -> dict[str, Array]:
     """The share of steps at a limit, beyond the usual share: a smallest or largest value that several episodes share.
 
     forge and lerobot-doctor take each episode's own extremes. A dimension with few values (a gripper, a grid) has no
@@ -121,7 +122,7 @@ def _saturation(path: str, field: Mapping[str, Array], steps: Array) -> dict[str
     share = np.zeros_like(low)
     moves = low != high
     for ends, at in ((low, field["at_low"]), (high, field["at_high"])):
-        for d in np.flatnonzero(~is_stepped(field)):
+        for d in np.flatnonzero(~stepped):
             limit = _limit(ends[:, d][moves[:, d]])
             if limit is not None:
                 share[:, d] += np.where((ends[:, d] == limit) & moves[:, d], at[:, d], 0)
@@ -137,7 +138,7 @@ def _limit(ends: Array) -> float | None:
     return float(values[counts.argmax()])
 
 
-def _stuck(vectors: Mapping[str, Mapping[str, Array]]) -> dict[str, Array]:
+def _stuck(vectors: Mapping[str, Mapping[str, Array]], stepped: Mapping[str, Array]) -> dict[str, Array]:
     """The share of moving steps in which a dimension does not change, beyond its usual share.
 
     lerobot-doctor calls a dimension stuck if it is unchanged in 80 % of the steps (checks/anomalies.py); only what is
@@ -152,7 +153,7 @@ def _stuck(vectors: Mapping[str, Mapping[str, Array]]) -> dict[str, Array]:
             others = (moves[path] == 0) & (anything > 2)
             share[others] = 1.0  # the whole field is stuck while another one moves
             excess = share - _median(share)
-        excess[:, is_stepped(field)] = np.nan
+        excess[:, stepped[path]] = np.nan
         score, dimension = _largest(excess)
         last = np.take_along_axis(field["last_moved"], dimension[:, None], axis=1)[:, 0]
         known = ~np.isnan(field["low"][:, 0])
@@ -209,7 +210,12 @@ def _offset(rows: SignalRows, context: Context, vectors: Mapping[str, Mapping[st
     return {"offset": np.where(known & ~np.isnan(position), score, np.nan)}
 
 
-def _outliers(rows: SignalRows, context: Context, vectors: Mapping[str, Mapping[str, Array]]) -> dict[str, Array]:
+def _outliers(
+    rows: SignalRows,
+    context: Context,
+    vectors: Mapping[str, Mapping[str, Array]],
+    stepped: Mapping[str, Array],
+) -> dict[str, Array]:
     steps = rows.numbers["steps"]
     with np.errstate(divide="ignore", invalid="ignore"):
         found = {"outlier_length": robust_z(np.where(steps > 0, np.log(steps), np.nan), 0.1)}
@@ -225,7 +231,7 @@ def _outliers(rows: SignalRows, context: Context, vectors: Mapping[str, Mapping[
             path = np.where(np.isnan(share).all(axis=1), np.nan, np.nansum(share, axis=1))
             found["outlier_path"] = robust_z(np.log(path / steps + 1e-3), 0.1)
         found["outlier_end_pose"] = _score_ends(every)
-    jerks = [jerkiness(vectors[path], steps) for path in context.states if path in vectors]
+    jerks = [measure_jerk(vectors[path], steps, stepped[path]) for path in context.states if path in vectors]
     if jerks:
         found["outlier_jerk"] = robust_z(_mean(np.concatenate(jerks, axis=1)), 0.2)
     return found
@@ -258,7 +264,7 @@ def _score_ends(fields: Mapping[str, Array]) -> Array:
     return score
 
 
-def jerkiness(field: Mapping[str, Array], steps: Array) -> Array:
+def measure_jerk(field: Mapping[str, Array], steps: Array, stepped: Array) -> Array:
     """The logarithm of mean squared jerk over squared peak speed of each dimension (E, D), with a time step of 1.
 
     It is the dimensionless jerk of Hogan and Sternad (2009: Sensitivity of Smoothness Measures to Movement Duration,
@@ -267,7 +273,7 @@ def jerkiness(field: Mapping[str, Array], steps: Array) -> Array:
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = field["jerk"] / np.square(field["largest"])
-        known = (ratio > 0) & np.isfinite(ratio) & (steps[:, None] > 4) & ~is_stepped(field)
+        known = (ratio > 0) & np.isfinite(ratio) & (steps[:, None] > 4) & ~stepped
         return np.where(known, np.log(ratio), np.nan)
 
 
