@@ -59,8 +59,9 @@ def test_convert_and_append(place: Place, source: str, bucket: str, to: tuple[st
     """The input is read once, the output is written once, and nothing else is left in the bucket."""
     name = to[0][5:] if to else "trajectories"
     here, there = f"{bucket}/{name}_here", f"{bucket}/{name}_there"
-    place.run("convert", source, here, *FLAGS, *to, on_cluster=False)
-    traffic = place.traffic(lambda: place.run("convert", source, there, *FLAGS, *to))
+    flags = ("--shards=4", *FLAGS[1:], *to)  # a range is a file of the input
+    place.run("convert", source, here, *flags, on_cluster=False)
+    traffic = place.traffic(lambda: place.run("convert", source, there, *flags))
     before, after = content(here), content(there)
     assert after == before
     size, read = sum(map(len, after.values())), sum(map(len, content(source).values()))
@@ -70,7 +71,7 @@ def test_convert_and_append(place: Place, source: str, bucket: str, to: tuple[st
     more = write_dataset(tmp_path, [make_episode(STEPS, seed=100 + i, observation=2000) for i in range(8)], shards=2)
     other = upload(Path(more), f"{bucket}/{name}_more/testing/1.0.0")
     for output, on_cluster in ((here, False), (there, True)):
-        place.run("convert", source, other, output, *FLAGS, *to, "--append", on_cluster=on_cluster)
+        place.run("convert", source, other, output, *flags, "--append", on_cluster=on_cluster)
     assert content(there) == content(here)
     assert len(content(there)) > len(before)
 

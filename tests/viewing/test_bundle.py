@@ -7,7 +7,8 @@ import pytest
 from rlds_beam.viewing.bundle import bundle
 
 MODULES = {
-    "a.js": 'import { b, c as other } from "./b.js";\nimport { d } from "./source.js";\nexport const a = b + other + d;\n',
+    "a.js": 'import { b, c as other } from "./b.js";\n'
+    'import { d } from "./source.js";\nexport const a = b + other + d;\n',
     "b.js": 'export { c } from "./c.js";\nexport async function b() {}\nconst hidden = 1;\n',
     "c.js": "var x=1;export{x as c};\n",
     "embedded.js": "export class d {}\n",
