@@ -80,7 +80,8 @@ def test_the_browser_shows_it(data: Data) -> None:
         assert len(keys) == len(data.steps)
         shown = [browser.json("/api/episode", key=key) for key in keys]
         assert [episode["steps"] for episode in shown] == data.steps
-        assert [episode["violations"] for episode in shown] == [[]] * len(shown)
+        assert [episode["rejected"] for episode in shown] == [None] * len(shown)
+        assert not [mark for episode in shown for mark in episode["marks"] if mark["kind"] == "rule"]
 
 
 @every_dataset(["ros2"])  # what is pushed is what `test_every_output_takes_it` writes as trajectories
