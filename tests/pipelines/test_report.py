@@ -30,7 +30,6 @@ def document(*paths: object, **options: Any) -> ReportDocument:
     found = writer.document(
         [dataset.gather(one.connecting) for dataset, one in zip(writer.inputs, opened, strict=True)]
     )
-    json.dumps(found.to_json(), allow_nan=False)
     assert len(render(found)) < 10_000_000
     return found
 

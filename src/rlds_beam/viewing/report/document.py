@@ -8,16 +8,14 @@
       made         the command and the version that made the report
 
 All texts may come from a dataset, so they are not trusted. The document has no time stamps, and equal inputs give equal
-bytes for any number of workers. `to_json` converts it to JSON: bytes become base64, NaN and infinities null.
+bytes for any number of workers.
 """
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from rlds_beam.checking.signals.dataset import DatasetFinding
 from rlds_beam.viewing.episode_view import EpisodeView
@@ -312,23 +310,3 @@ class ReportDocument:
     made: Made
     conversion: ConversionSection | None = None
     comparison: ComparisonSection | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """The document as JSON."""
-        content: dict[str, Any] = plain(self)
-        return content
-
-
-def plain(value: Any) -> Any:
-    """A dataclass, or a part of one, as JSON: bytes as base64, NaN and infinities as None."""
-    if dataclasses.is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(name): plain(entry) for name, entry in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [plain(item) for item in value]
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
