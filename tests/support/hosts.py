@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,8 +30,9 @@ def missing() -> str | None:
     if os.geteuid() != 0:
         return "network namespaces need root"
     try:
-        _ip("netns", "add", f"{_MARK}probe")
-        _ip("netns", "delete", f"{_MARK}probe")
+        with tempfile.TemporaryDirectory() as home, Network(Path(home) / "hosts", ["probe"]) as network:
+            network["probe"].limit("1gbit")
+            _run(*network["probe"].command(["true"]))
     except (OSError, subprocess.CalledProcessError) as error:
         return f"no network namespaces here: {getattr(error, 'stderr', None) or error}"
     return None
