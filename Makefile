@@ -78,7 +78,7 @@ demo: $(PROJECT)  ## record episodes from a simulator, break two, check, convert
 	@$(PY) examples/demo.py
 
 test: left-out  ## run the tests (some of them: TESTS=tests/core)
-	@$(PYTEST) $(PYTEST_FLAGS) $(foreach folder,faults buckets flink dataflow peers docs site,--ignore=tests/$(folder)) $(TESTS) \
+	@$(PYTEST) $(PYTEST_FLAGS) $(foreach folder,faults buckets flink cluster dataflow peers docs site,--ignore=tests/$(folder)) $(TESTS) \
 		|| $(SAY_TIMEOUT)
 
 test-quick: left-out  ## run a minute's worth of tests
