@@ -11,6 +11,7 @@ import pytest
 from processes import DEADLINE, RLDS_BEAM, start
 
 from rlds_beam.cli.main import main
+from rlds_beam.errors import pip_install
 from rlds_beam.runners import diagnosis
 
 
@@ -76,7 +77,7 @@ def test_versions_that_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert found.status == "problem" and ">=1000 is needed" in found.detail
     extras = {finding.check: finding for finding in diagnosis.extras()}
     assert "one-of-ours is not installed" in extras["[agents]"].detail
-    assert extras["[agents]"].remedy.startswith("pip install 'rlds-beam[agents]'")
+    assert extras["[agents]"].remedy == pip_install("agents")
     assert "three-of-ours is not installed" in extras["[s3]"].detail
     assert extras["[gcs]"].status == "ok"
 

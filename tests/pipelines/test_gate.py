@@ -83,7 +83,7 @@ def test_a_baseline_accepts_what_was_there_also_in_other_shards(data, tmp_path, 
     assert main(["check", worse, f"--baseline={baseline}"]) == 3
     printed = capsys.readouterr().out
     assert printed.count("new       rule/missing_is_last ") == 1
-    assert f"exit code 3: 1 finding not in {baseline}" in printed
+    assert f"exit code 3: 1 finding not in {baseline}" in printed, printed
     better = str(write_dataset(tmp_path / "better", episodes(bad=(2,), jumps=(7,)), name="toy", shards=2))
     assert main(["check", better, f"--baseline={baseline}"]) == 0
     assert capsys.readouterr().out.count("vanished  rule/missing_is_last ") == 1

@@ -20,13 +20,14 @@ from lerobot_data import convert_here, read_episodes, write_moving_data
 from memory_store import memory_store
 
 import rlds_beam
+from rlds_beam import platforms
 from rlds_beam.checking.signals import Context, EpisodeTable, findings
 from rlds_beam.cli.main import main
 from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.errors import BadEpisode
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.lerobot.options import LerobotOptions
-from rlds_beam.formats.lerobot.videos import Encoding, VideoFile, _schedulers
+from rlds_beam.formats.lerobot.videos import Encoding, VideoFile
 from rlds_beam.images import videos
 from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.images.video_frames import video_frames
@@ -193,7 +194,7 @@ def test_encoding_leaves_the_priority_of_threads(tmp_path):
     """SVT-AV1 asks for real-time threads, which root gets: nothing else on the machine would run meanwhile."""
     video = VideoFile(str(tmp_path / "video.mp4"), Encoding.of(LerobotOptions()), 10, 64, 64)
     video.add([np.zeros((64, 64, 3), np.uint8)] * 3, "key")
-    policies = set(_schedulers().values())
+    policies = set(platforms._schedulers().values())
     video.commit()
     assert policies == {os.SCHED_OTHER}
     assert os.sched_getscheduler(0) == os.SCHED_OTHER

@@ -21,6 +21,9 @@ _MAX_ACTIONS, _MAX_STATES = 16, 32
 """The dimensions that are compared."""
 _CORRELATED = 0.5
 """Correlation below which there is no lag: the state may not be what the action moves."""
+_BY_CHANCE = 15.0
+"""Squared correlation times compared steps, below which it may be chance: noise exceeds it at any of 22 tried lags in
+one of 80 episodes (22 * exp(-15 / 2))."""
 
 
 def pairs(context: Context, sizes: Mapping[str, int]) -> list[tuple[str, str]]:
@@ -71,7 +74,9 @@ def measure_lag(context: Context, motions: Mapping[str, Motion], laid: Laid) -> 
             kind, row = explained.max(axis=1).argmax(axis=1), np.arange(len(episodes))  # 0 for positions
             found = (squares[row, :, :, kind].sum(axis=(1, 3)) * fewer[..., 0]).argmax(axis=1)
             peak = np.sqrt(explained[row, found, kind])
-            better = (peak > best[episodes]) & (peak >= _CORRELATED)
+            compared = np.minimum(laid.lengths[episodes], _MAX_STEPS) - 1 - found
+            certain = np.maximum(_CORRELATED, np.sqrt(_BY_CHANCE / np.maximum(compared, 1)))
+            better = (peak > best[episodes]) & (peak >= certain)
             at = episodes[better]
             best[at], lag[at] = peak[better], found[better]
             if number == 0 and alike:
