@@ -164,13 +164,13 @@ def _compare(start: None, inputs: Sequence[Input], found: Sequence[Found]) -> Co
     summaries = [each.summary.value for each in sorted(found, key=lambda each: each.place)]
     logs = [summary.log for summary in summaries if summary.log is not None]
     changes = compare_contents(*([*log.contents()] for log in logs))
-    tables = [summary.signals.finish() for summary in summaries if summary.signals is not None]
+    tables = [summary.signals.store() for summary in summaries if summary.signals is not None]
     first, second = inputs
     section = compare_statistics(
         (first.source.dataset, second.source.dataset),
         (first.source.schema, second.source.schema),
         (summaries[0].statistics.whole, summaries[1].statistics.whole),
-        (tables[0], tables[1]),
+        (tables[0].table, tables[1].table),
     )
     findings = [find_all(summary, table) for summary, table in zip(summaries, tables, strict=True)]
     new, gone = _difference(findings[1], findings[0]), _difference(*findings)

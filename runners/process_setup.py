@@ -27,14 +27,14 @@ _KEPT = 128 << 20
 _MAX = 32 << 20  # glibc accepts no more
 
 
-def keep_freed_memory() -> None:
-    """Makes this process keep up to 128 MB of freed memory, and use it for values of up to 32 MB.
+def keep_freed_memory(kept: int = _KEPT, largest: int = _MAX) -> None:
+    """Makes this process keep up to 128 MB (`kept`) of freed memory, and use it for values of up to 32 MB (`largest`).
 
     Does nothing if the C library is not glibc, or if the user has set one of its variables (`MALLOC_TRIM_THRESHOLD_`).
     """
     if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
         return
-    set_malloc_thresholds(trim=_KEPT, mmap=_MAX)
+    set_malloc_thresholds(trim=kept, mmap=largest)
 
 
 _VARIABLE = "OPENBLAS_CORETYPE"

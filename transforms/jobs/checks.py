@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.metrics import Metrics
@@ -13,6 +13,7 @@ from rlds_beam.checking.findings import Finding, FindingLog, Findings
 from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.dataset import DatasetFinding
 from rlds_beam.checking.signals.results import SignalsWriter, list_beyond
+from rlds_beam.checking.signals.table import StoredTable
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.processing.range_summary import RangeSummarizer, RangeSummary, plan_summaries
 from rlds_beam.processing.ranges import RangeFitter
@@ -25,9 +26,6 @@ from rlds_beam.transforms.elements import in_global_window
 from rlds_beam.transforms.jobs.fitted_connectors import FitConnectors, as_results
 from rlds_beam.transforms.jobs.shared_values import Shared
 from rlds_beam.worker_status import METRICS_NAMESPACE, working_on
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _SUMMARIES = 8
 """Summaries that a bundle merges at once."""
@@ -152,7 +150,7 @@ def _write(summary: RangeSummary, writer: SignalsWriter) -> CheckedSignals:
     return CheckedSignals(signals, summary.report, listed)
 
 
-def find_all(summary: RangeSummary, table: pa.Table) -> Findings:
+def find_all(summary: RangeSummary, table: StoredTable) -> Findings:
     """All findings in a dataset, whose signals have this table."""
     assert summary.log is not None and summary.signals is not None
     of_dataset = map(_of_dataset, summary.signals.dataset_findings())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -133,8 +135,28 @@ def test_a_sketch_has_the_means_of_equal_parts(shapes: list[tuple[int, bool]]) -
     rng = np.random.default_rng(0)
     columns = [rng.normal(0, 1, (length, 2)) for length, _ in shapes]
     laid = Laid.of([length for length, _ in shapes], [void for _, void in shapes])
-    sketches = sketch(np.concatenate(columns).T, laid).reshape(len(shapes), 2, PARTS)
+    sketches = sketch(np.concatenate(columns).T, laid).T.reshape(len(shapes), 2, PARTS)
     for column, (length, void), found in zip(columns, shapes, sketches, strict=True):
         used = column[: length - (void and length > 1)]
         expected = np.repeat(used, PARTS, axis=0).reshape(PARTS, len(used), 2).mean(axis=1)
         np.testing.assert_allclose(found.T, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_neither_order_nor_files_matter(tmp_path: Path) -> None:
+    copies = [copy for _, copy in near(clean("arm")[:60], 8, 0.001)]
+    episodes = [in_split(e, "val" if i % 3 else "train") for i, e in enumerate([*clean("arm")[:60], *copies])]
+    whole = table_of(episodes)
+    parts = [EpisodeTable(whole.context, str(tmp_path)) for _ in range(3)]
+    for i, place in enumerate(np.random.default_rng(0).permutation(len(episodes)).tolist()):
+        parts[i % 3].add(episodes[place])
+    merged = parts[0].merge(*(pickle.loads(pickle.dumps(part)) for part in parts[1:]))
+    assert any(whole.finish()["split_leakage"].to_pylist())
+    assert merged.finish().equals(whole.finish()) and merged.dataset_findings() == whole.dataset_findings()
+
+
+def test_motion_is_compared_only_if_it_is_asked_for() -> None:
+    table = table_of([*clean("arm")[:60], *(copy for _, copy in near(clean("arm")[:60], 8, 0.0))])
+    whole, some = table.finish(), table.store(repeats=False).table
+    changed = {name for name in whole.column_names if not whole[name].equals(some[name])}
+    assert changed == {"near_duplicate", "near_duplicate@field"}
+    assert some["near_duplicate"].null_count == len(some)

@@ -14,12 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from browsing import browsing
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import rlds_beam
 from rlds_beam.checking.rules import CheckOptions
-from rlds_beam.checking.signals.conditions import matches, parse_conditions
+from rlds_beam.checking.signals.conditions import Condition, matches, parse_conditions
 from rlds_beam.checking.signals.context import Context
-from rlds_beam.checking.signals.table import EpisodeTable
+from rlds_beam.checking.signals.table import EpisodeTable, StoredTable
 from rlds_beam.checking.validation import validate_episode
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import open_source
@@ -28,7 +30,7 @@ from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.viewing.browser.index import EpisodeIndex
 from rlds_beam.viewing.browser.scan import Scan
-from rlds_beam.viewing.browser.table import MappedTable, Query, TableRows, map_parquet
+from rlds_beam.viewing.browser.table import Query, TableRows, map_parquet
 
 WORDS = ("push", "pull", "the Red cup", "schließen", "50% off_x", "")
 
@@ -51,31 +53,43 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_dataset(tmp_path_factory.mktemp("rlds"), episodes, shards=4)
 
 
-@pytest.fixture(scope="module")
-def table(dataset: Path) -> pa.Table:
+def measure(dataset: Path, directory: str | None = None) -> EpisodeTable:
     source = open_source(str(dataset))
-    measured, reader = EpisodeTable(Context.of(source.schema)), EpisodeReader(source)
+    measured, reader = EpisodeTable(Context.of(source.schema), directory), EpisodeReader(source)
     for shard in source.splits[0].shards:
         for episode in reader.read("train", Segment(shard)):
             measured.add(episode, validate_episode(episode, CheckOptions()))
-    return measured.finish()
+    return measured
 
 
-@pytest.fixture(scope="module", params=["in memory", "mapped", "shuffled"])
+@pytest.fixture(scope="module")
+def table(dataset: Path) -> pa.Table:
+    return measure(dataset).finish()
+
+
+@pytest.fixture(scope="module", params=["in memory", "stored", "mapped", "shuffled"])
 def rows(request: pytest.FixtureRequest, dataset: Path, table: pa.Table, tmp_path_factory: Any) -> TableRows:
     index = EpisodeIndex(open_source(str(dataset)))
+    if request.param == "stored":
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("rlds_beam.checking.signals.table._MAX_ROWS", 7)
+            patch.setattr("rlds_beam.checking.signals.table._CHUNK", 16)
+            stored = measure(dataset, str(tmp_path_factory.mktemp("parts"))).store()
+        assert stored.table.equals(table) and stored.table["steps"].num_chunks == 4
+        return TableRows(stored, index)
     if request.param == "shuffled":
         table = table.take(pa.array(np.random.default_rng(0).permutation(table.num_rows)))
     if request.param == "mapped":
         file = tmp_path_factory.mktemp("signals") / "signals.parquet"
         pq.write_table(table, file, row_group_size=13)
         return TableRows(map_parquet(str(file)), index)
-    return TableRows(MappedTable(table), index)
+    return TableRows(StoredTable(table), index)
 
 
 def expected(table: pa.Table, query: Query) -> list[str]:
     """The keys that a query shows, one row after the other."""
     found = [row for row in table.to_pylist() if all(matches(row, choice) for choice in query.filters)]
+    found = [row for row in found if query.split in ("", row["split"])]
     if query.rule == "accepted":
         found = [row for row in found if row["rule"] is None]
     elif query.rule:
@@ -124,6 +138,63 @@ def test_a_query_shows_what_a_loop_would_show(rows: TableRows, table: pa.Table) 
         assert [row["key"] for row in shown] == expected(table, query), query
 
 
+NUMBERS = ("steps", "return", "metadata/episode_metadata/trial", "outlier_length", "outlier_path", "position")
+TEXTS = ("instruction", "metadata/episode_metadata/place", "rule", "split", "key")
+
+conditions = st.one_of(
+    st.builds(
+        Condition,
+        st.sampled_from(NUMBERS),
+        st.sampled_from(["<", "<=", ">", ">=", "==", "!="]),
+        st.one_of(st.integers(-3, 30).map(float), st.floats(allow_nan=False), st.booleans()),
+    ),
+    st.builds(
+        Condition,
+        st.sampled_from(TEXTS[:4]),
+        st.sampled_from(["==", "!="]),
+        st.sampled_from([*WORDS, "kitchen", "desk", "non_finite", "train", "'; DROP TABLE x; --", "\0"]),
+    ),
+)
+
+
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    query=st.builds(
+        Query,
+        sort=st.sampled_from(["", *NUMBERS, *TEXTS[:4]]),
+        descending=st.booleans(),
+        filters=st.lists(st.lists(conditions, min_size=1, max_size=3).map(tuple), max_size=3).map(tuple),
+        text=st.sampled_from(["", "push", "cup the", "%", "'\""]),
+        split=st.sampled_from(["", "train", "nope", "train' --"]),
+        rule=st.sampled_from(["", "accepted", "rejected", "non_finite", "' OR 1=1"]),
+    )
+)
+def test_any_query_shows_what_a_loop_would_show(rows: TableRows, table: pa.Table, query: Query) -> None:
+    shown = rows.show(rows.select(query), "testing/1.0.0", [])
+    assert [row["key"] for row in shown] == expected(table, query)
+
+
+HOSTILE = ("a'b", 'c"d', "e; DROP TABLE rows; --", "column", "f\ng", "\u202e<script>", "%s", "h" * 300, "rowid")
+
+
+def test_columns_of_any_name_are_sorted_and_shown(tmp_path: Path) -> None:
+    random.seed(1)
+    values = [[random.randint(0, 5) for _ in HOSTILE] for _ in range(20)]
+    metadata = [dict(zip(HOSTILE, map(np.int64, row), strict=True)) for row in values]
+    dataset = write_dataset(tmp_path, [make_episode(3, seed=i, metadata=row) for i, row in enumerate(metadata)])
+    with browsing(dataset, no_scan=False) as browser:
+        (about,) = browser.scanned()
+        assert about["scan"]["state"] == "done", about["scan"]
+        names = [column["name"] for column in about["columns"] if column["group"] == "Metadata"]
+        assert sorted(names) == sorted(f"metadata/episode_metadata/{name}" for name in HOSTILE)
+        for place, name in enumerate(HOSTILE):
+            full = f"metadata/episode_metadata/{name}"
+            rows = browser.json("/api/episodes", sort=full, desc="1", limit="500")["rows"]
+            shown = [row["metadata"][f"episode_metadata/{name}"] for row in rows]
+            assert shown == sorted((row[place] for row in values), reverse=True)
+        assert "no column" in browser.get("/api/episodes", sort="steps; DROP TABLE x").json()["error"]
+
+
 def test_rows_have_the_values_of_the_table(rows: TableRows, table: pa.Table) -> None:
     shown = rows.show(rows.select(Query()), "testing/1.0.0", ["outlier_length"])
     for row, known in zip(shown, table.to_pylist(), strict=True):
@@ -147,7 +218,7 @@ def test_queries_about_other_columns_are_refused(rows: TableRows) -> None:
 
 def test_a_slice_of_the_dataset_shows_its_rows(dataset: Path, table: pa.Table) -> None:
     index = EpisodeIndex(open_source(str(dataset), "train[10:40]"))
-    rows = TableRows(MappedTable(table), index)
+    rows = TableRows(StoredTable(table), index)
     assert [row["key"] for row in rows.show(rows.select(Query()), "testing/1.0.0", [])] == list(
         map(str, index.keys(0, 99))
     )

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from rlds_beam.checking.signals.repeats import Repeats, count_others
 from rlds_beam.checking.signals.rows import SignalRows
-from rlds_beam.checking.signals.scores import group_scales, load_fields
-from rlds_beam.episodes.episode import EpisodeKey
+from rlds_beam.checking.signals.scores import group_scales
 from rlds_beam.episodes.schema import dimension_labels, shown_dimensions
 from rlds_beam.text import count, shorten
 from rlds_beam.typing import Array
@@ -83,22 +82,24 @@ def _finding(check: str, field: str, detail: str) -> DatasetFinding:
 
 def _of_repeats(rows: SignalRows, repeats: Repeats) -> Iterator[DatasetFinding]:
     """Names the first pair; `check --signal=NAME` lists more."""
-    splits, texts = [key[1] for key in rows.keys], rows.values.get("instruction", [None] * len(rows))
-    sizes = Counter(splits)
-    for split in sorted(sizes, key=lambda name: (-sizes[name], name))[1:]:
-        own = np.array([name == split for name in splits])
-        others = np.fmin.reduce([count_others(group, splits)[1] for group in repeats])
-        if len(found := np.flatnonzero(own & ~np.isnan(others))):
+    (splits, split_of), (texts, text_of) = rows.splits, rows.codes("instruction")
+    split_of, text_of = split_of[rows.order], text_of[rows.order]
+    sizes = np.bincount(split_of, minlength=len(splits)).tolist()
+    for split in sorted(range(len(splits)), key=lambda number: (-sizes[number], splits[number]))[1:]:
+        others = np.fmin.reduce([count_others(group, split_of)[1] for group in repeats])
+        if len(found := np.flatnonzero((split_of == split) & ~np.isnan(others))):
             pair = _pair(rows, int(found[0]), int(others[found[0]]))
-            yield _finding("split_leakage", split, f"{len(found):,} of {count(sizes[split], 'episode')}: {pair}")
-    _, others = count_others(repeats.motion, texts)
+            yield _finding(
+                "split_leakage", splits[split], f"{len(found):,} of {count(sizes[split], 'episode')}: {pair}"
+            )
+    _, others = count_others(repeats.motion, text_of)
     if len(found := np.flatnonzero(others < np.arange(len(rows)))):
         one, other = int(found[0]), int(others[found[0]])
-        said = f"{shorten(repr(texts[one]), 40)} and {shorten(repr(texts[other]), 40)}"
+        said = " and ".join(shorten(repr(texts[text_of[row]]), 40) for row in (one, other))
         yield _finding(
             "contradictory_instruction", "", f"{count(len(found), 'episode')}: {_pair(rows, one, other)}: {said}"
         )
-    _, others = count_others(repeats.motion, range(len(rows)))
+    _, others = count_others(repeats.motion, np.arange(len(rows)))
     if len(found := np.flatnonzero(others < np.arange(len(rows)))):
         pair = _pair(rows, int(found[0]), int(others[found[0]]))
         yield _finding("near_duplicate", "", f"{count(len(found), 'episode')}: {pair}")
@@ -106,35 +107,43 @@ def _of_repeats(rows: SignalRows, repeats: Repeats) -> Iterator[DatasetFinding]:
 
 def _pair(rows: SignalRows, one: int, other: int) -> str:
     """`val:00000@3 repeats train:00001@7`."""
-    names = [str(EpisodeKey(*rows.keys[row])).partition(":")[2] for row in (one, other)]
-    return " repeats ".join(names)
+    return " repeats ".join(str(key).partition(":")[2] for key in rows.keys(rows.order[[one, other]]))
 
 
 def _of_metadata(rows: SignalRows) -> Iterator[DatasetFinding]:
     """A constant field may be right, but one was `building` in all 27.6 million rows (lerobot issue 4402)."""
-    for name, values in rows.values.items():
-        known = [value for value in values if value is not None]
-        if not name.startswith("metadata/") or len(known) < _MIN_EPISODES:
+    for name in rows.values:
+        if not name.startswith("metadata/"):
             continue
-        field, different = name.partition("/")[2], len(set(known))
-        if different == 1 and not isinstance(known[0], bool):
-            yield _finding(
-                "constant_metadata", field, f"{shorten(repr(known[0]), 60)} in all {count(len(known), 'episode')}"
-            )
-        if 1 < different < len(known) and _ID.fullmatch(name):
-            yield _finding("repeated_id", field, f"{different:,} values in {count(len(known), 'episode')}")
-        if len({isinstance(value, str) for value in known}) == 2:
-            yield _finding(
-                "mixed_metadata", field, f"{sum(isinstance(v, str) for v in known):,} of {len(known):,} texts"
-            )
+        known = texts = 0
+        kinds: dict[Any, str] = {}
+        for values in rows.each(name):
+            for value in values:
+                if value is not None:
+                    known, texts, kind = known + 1, texts + isinstance(value, str), type(value).__name__
+                    kinds[value] = min(kinds.get(value, kind), kind)
+        if known < _MIN_EPISODES:
+            continue
+        field, different = name.partition("/")[2], len(kinds)
+        if different == 1:
+            ((value, kind),) = kinds.items()
+            if kind != "bool":
+                yield _finding(
+                    "constant_metadata", field, f"{shorten(repr(value), 60)} in all {count(known, 'episode')}"
+                )
+        if 1 < different < known and _ID.fullmatch(name):
+            yield _finding("repeated_id", field, f"{different:,} values in {count(known, 'episode')}")
+        if 0 < texts < known:
+            yield _finding("mixed_metadata", field, f"{texts:,} of {known:,} texts")
 
 
 def _of_motion(rows: SignalRows, names: Mapping[str, Sequence[str]]) -> Iterator[DatasetFinding]:
-    for path, field in load_fields(rows).items():
-        known = ~np.isnan(field["low"]).any(axis=1)
+    for path in rows.fields:
+        known = rows.map(lambda place, low: ~np.isnan(low).any(axis=1), (path, "low"))
         if known.sum() < _MIN_EPISODES:
             continue
-        low, high = field["low"][known].min(axis=0), field["high"][known].max(axis=0)
+        low = rows.reduce(lambda low, known=known: low[known].min(axis=0), (path, "low"))
+        high = rows.reduce(lambda high, known=known: high[known].max(axis=0), (path, "high"))
         constant = np.flatnonzero(low == high)
         if len(constant):
             labels = dimension_labels((len(low),), len(low), names.get(path, ()))
@@ -142,21 +151,25 @@ def _of_motion(rows: SignalRows, names: Mapping[str, Sequence[str]]) -> Iterator
             shown = ", ".join(f"{labels[d]} (always {low[d]:g})" for d in constant[:number].tolist())
             more = f" and {len(constant) - number} more" if len(constant) > number else ""
             yield _finding("constant_dimension", path, f"of {len(low)} dimensions: {shown}{more}")
-        detail = _normalize(field, rows.numbers["steps"], known, low, high)
+        detail = _normalize(rows, path, known, low, high)
         if detail:
             yield _finding("normalized", path, detail)
 
 
-def _normalize(field: Mapping[str, Array], steps: Array, known: Array, low: Array, high: Array) -> str:
+def _normalize(rows: SignalRows, path: str, known: Array, low: Array, high: Array) -> str:
     """The apparent normalization of a field; empty if there is none.
 
     More than half of the dimensions that move, and at least two, have the bounds -1 and 1; or at least three have
     mean 0 and standard deviation 1.
     """
     moves = high > low
-    weights = steps[known, None] / steps[known].sum()
-    mean = (field["mean"][known] * weights).sum(axis=0)
-    deviation = np.sqrt(np.maximum((field["square"][known] * weights).sum(axis=0) - mean**2, 0))
+    places = rows.order[known[rows.order]]  # sums depend on the order
+    steps = rows.numbers["steps"][places, None]
+    weights = steps / steps.sum()
+    mean, square = (
+        rows.reduce(lambda values: (values[places] * weights).sum(axis=0), (path, name)) for name in ("mean", "square")
+    )
+    deviation = np.sqrt(np.maximum(square - mean**2, 0))
     bounded = moves & (np.abs(low + 1) < 1e-6) & (np.abs(high - 1) < 1e-6)
     standard = moves & (np.abs(mean) < 0.05) & (np.abs(deviation - 1) < 0.05)
     for matching, least, detail in ((bounded, 2, "from -1 to 1"), (standard, 3, "mean 0 and standard deviation 1")):

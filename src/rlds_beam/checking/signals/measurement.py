@@ -15,7 +15,7 @@ from rlds_beam.checking.signals.context import Context, find_gripper
 from rlds_beam.checking.signals.lag import measure_lag
 from rlds_beam.checking.signals.motion import Laid, Motion, lay, longest_runs
 from rlds_beam.checking.signals.repeats import sketch
-from rlds_beam.checking.signals.rows import Key, SignalRows, clock_signals
+from rlds_beam.checking.signals.rows import RowPart, clock_signals
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.images.encoded_images import EncodedImages
@@ -38,7 +38,7 @@ class MeasuredSteps:
 
     Attributes:
       numbers: column -> (E,).
-      vectors: (field, statistic) -> (E, D).
+      vectors: (field, statistic) -> (D, E).
     """
 
     numbers: dict[str, Array]
@@ -189,7 +189,7 @@ class Block:
 
     def __init__(self, context: Context):
         self.context = context
-        self._keys: list[Key] = []
+        self._keys: list[EpisodeKey] = []
         self._values: dict[str, list[Any]] = {}
         self._lists: dict[str, list[float]] = {}
         self._lengths: list[int] = []
@@ -242,7 +242,7 @@ class Block:
                 self._values.setdefault(name, [None] * len(self))
         for name, known in self._values.items():
             known.append(values.get(name))
-        self._keys.append((key.dataset, key.split, key.shard, key.position, key.part))
+        self._keys.append(key)
 
     def _put(self, name: str, row: int, value: float) -> None:
         column = self._lists.setdefault(name, [])
@@ -301,7 +301,7 @@ class Block:
             for name, value in zip(("red", "green", "blue"), color, strict=True):
                 self._put(f"#{name}/{path}", row, value)
 
-    def finish(self) -> SignalRows:
+    def finish(self) -> RowPart:
         """Measures the episodes; the block is empty afterward."""
         size = len(self)
         numbers = {name: np.array(column + [np.nan] * (size - len(column))) for name, column in self._lists.items()}
@@ -319,9 +319,13 @@ class Block:
                 numbers[name] = np.full(size, np.nan)
                 numbers[name][at] = values
             for key, rows in found.vectors.items():
-                vectors[key] = np.full((size, rows.shape[1]), np.nan, np.float32)
-                vectors[key][at] = rows
-        made = SignalRows(self._keys, numbers, vectors, self._values)
+                vectors[key] = np.full((len(rows), size), np.nan, np.float32)
+                vectors[key][:, at] = rows
+        groups = {(key.dataset, key.split): (key.dataset, key.split) for key in self._keys}  # one object for each
+        self._values["#group"] = [groups[key.dataset, key.split] for key in self._keys]
+        for name in ("shard", "position", "part"):
+            numbers[f"#key/{name}"] = np.array([getattr(key, name) for key in self._keys], np.int64)
+        made = RowPart(size, numbers, vectors, self._values)
         self.__init__(self.context)  # type: ignore[misc]
         return made
 

@@ -168,11 +168,11 @@ class Motion:
         return np.asarray(np.maximum.reduceat(self.values, self.laid.starts, axis=1))
 
     def vectors(self) -> dict[str, Array]:
-        """Statistic -> (E, D) float32: what the signals that compare episodes need."""
+        """Statistic -> (D, E) float32: what the signals that compare episodes need."""
         moving = np.add.reduceat(self.sizes.any(axis=0).view(np.int8), self.laid.starts, dtype=np.int32)
         size = max(1, _AT_ONCE // max(1, self.values[0].nbytes))
         parts = [self._vectors(slice(d, d + size), moving) for d in range(0, len(self.values), size)]
-        return {name: np.concatenate([part[name] for part in parts]).T.astype(np.float32) for name in parts[0]}
+        return {name: np.concatenate([part[name] for part in parts]).astype(np.float32) for name in parts[0]}
 
     def _vectors(self, of: slice, moving: Array) -> dict[str, Array]:
         """The statistics of some dimensions (D, E)."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from rlds_beam.checking.copies import group_copies, join_groups
 from rlds_beam.checking.signals.motion import Laid
-from rlds_beam.checking.signals.rows import SignalRows
+from rlds_beam.checking.signals.rows import SignalRows, VectorName
 from rlds_beam.typing import Array
 
 PARTS = 8
@@ -45,7 +45,7 @@ _LEAF, _OVERLAP = 256, 0.05
 
 
 def sketch(values: Array, laid: Laid) -> Array:
-    """The means of each dimension (D, N) in parts of each episode, float32 (E, D * PARTS), without void last steps.
+    """The means of each dimension (D, N) in parts of each episode, float32 (D * PARTS, E), without void last steps.
 
     The parts end between steps: a step in two of them counts for each by its share.
     """
@@ -61,11 +61,11 @@ def sketch(values: Array, laid: Laid) -> Array:
         sums *= steps[:, 1:] > steps[:, :-1]
         cut = padded[:, places] * shares
         means = (sums - cut[..., :-1] + cut[..., 1:]) * (PARTS / counts)[:, None]
-        return np.ascontiguousarray(means.astype(np.float32).transpose(1, 0, 2)).reshape(len(counts), -1)
+        return np.ascontiguousarray(means.astype(np.float32).transpose(0, 2, 1)).reshape(-1, len(counts))
 
 
 class Repeats(NamedTuple):
-    """Groups of episodes, each by its first row, int64 (E,); an episode that is alone is its own group.
+    """Groups of episodes by key, each by its first episode, int64 (E,); one that is alone is its own group.
 
     Attributes:
       motion: those with the same motion, up to noise.
@@ -85,13 +85,13 @@ def find_repeats(rows: SignalRows, states: Sequence[str]) -> Repeats:
     size = len(rows)
     if "#whole" not in rows.numbers:
         return Repeats(np.arange(size), np.arange(size))
-    copies = group_copies(rows.numbers["#whole"], rows.numbers["#shorter"])
-    fields = [path for path, statistic in rows.vectors if statistic == "sketch"]
+    copies = group_copies(*(rows.numbers[name][rows.order] for name in ("#whole", "#shorter")))
+    sketches = [name for name in rows.vectors if name[1] == "sketch"]
     known = np.ones(size, bool)
-    for path in fields:
-        known &= np.isfinite(rows.vectors[path, "sketch"]).all(axis=1)
-    known = np.flatnonzero(known)
-    first, second = _find_pairs(_points(rows, fields, known))
+    for name in sketches:
+        known &= rows.map(lambda place, values: np.isfinite(values).all(axis=1), name)
+    known = np.flatnonzero(known[rows.order])
+    first, second = _find_pairs(_points(rows, sketches, known))
     members = np.flatnonzero(copies != np.arange(size))
     first, second = np.concatenate([known[first], copies[members]]), np.concatenate([known[second], members])
     return Repeats(join_groups(size, first, second), _group_starts(rows, states))
@@ -99,13 +99,13 @@ def find_repeats(rows: SignalRows, states: Sequence[str]) -> Repeats:
 
 def _group_starts(rows: SignalRows, states: Sequence[str]) -> Array:
     """The groups of several splits with the same start; none if starts are often the same within a split."""
-    alone, splits = np.arange(len(rows)), [key[1] for key in rows.keys]
-    columns = [rows.vectors[path, "first"] for path in states if (path, "first") in rows.vectors]
-    if len({*splits}) < 2 or not columns:
+    alone, (known_splits, splits) = np.arange(len(rows)), rows.splits
+    columns = [rows.vector((path, "first"), np.float32) for path in states if (path, "first") in rows.vectors]
+    if len(known_splits) < 2 or not columns:
         return alone
-    starts = np.concatenate(columns, axis=1) + np.float32(0)
+    starts = np.concatenate(columns).T[rows.order] + np.float32(0)
     known = np.flatnonzero(np.isfinite(starts).all(axis=1)).tolist()
-    texts = rows.values.get("instruction", [None] * len(rows))
+    splits, texts = splits[rows.order], rows.codes("instruction")[1][rows.order]
     names = {row: (starts[row].tobytes(), texts[row]) for row in known}
     if len({(splits[row], name) for row, name in names.items()}) < _RARE * len(known):
         return alone
@@ -116,20 +116,19 @@ def _group_starts(rows: SignalRows, states: Sequence[str]) -> Array:
     return np.where(np.isnan(others), np.arange(len(rows)), alone)
 
 
-def count_others(groups: Array, sides: Sequence[Any] | Array) -> tuple[Array, Array]:
+def count_others(groups: Array, sides: Array) -> tuple[Array, Array]:
     """The number of episodes of each one's group that are on another side, and the first of them (NaN if none), (E,).
 
     Args:
-      groups: a number for each episode; those with the same number are a group.
-      sides: a value for each episode, for example its split.
+      groups: the first episode of each one's group.
+      sides: a number for each episode, for example that of its split.
     """
-    _, number, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    sizes = np.bincount(groups)
     counts, others = np.zeros(len(groups)), np.full(len(groups), np.nan)
-    rows: list[tuple[int, int, Any]] = [
-        (row, int(number[row]), sides[row]) for row in np.flatnonzero(sizes[number] > 1).tolist()
-    ]
+    shared = np.flatnonzero(sizes[groups] > 1)
+    rows = [*zip(shared.tolist(), groups[shared].tolist(), sides[shared].tolist(), strict=True)]
     own = Counter((group, side) for _, group, side in rows)
-    first: dict[int, list[tuple[int, Any]]] = {}
+    first: dict[int, list[tuple[int, int]]] = {}
     for row, group, side in rows:
         known = first.setdefault(group, [(row, side)])
         if len(known) == 1 and known[0][1] != side:
@@ -152,17 +151,16 @@ class _Points(NamedTuple):
     motion: Array
 
 
-def _points(rows: SignalRows, fields: list[str], known: Array) -> _Points:
-    """The sketches of these rows; more than `_MAX_NUMBERS` numbers are projected to as many, at random."""
+def _points(rows: SignalRows, sketches: list[VectorName], known: Array) -> _Points:
+    """The sketches of these episodes, by key; more than `_MAX_NUMBERS` numbers are projected to as many, at random."""
     parts: list[Array] = []
     motion, width = np.zeros(len(known)), 0
     random = np.random.default_rng(0)
-    total = sum(rows.vectors[path, "sketch"].shape[1] for path in fields)
+    total, taken = sum(map(rows.width, sketches)), rows.order[known]
     places = np.zeros((len(known), _MAX_NUMBERS if total > _MAX_NUMBERS else 0), np.float32)
-    for path in fields:
-        values = rows.vectors[path, "sketch"][known].reshape(len(known), -1, PARTS)
-        for d in range(values.shape[1]):
-            own = values[:, d].astype(np.float64)
+    for name in sketches:
+        for start in range(0, rows.width(name), PARTS):
+            own = np.ascontiguousarray(rows.vector(name, np.float64, start, start + PARTS).T[taken])
             spread = own.std() if own.size else 0.0
             if not spread > _STILL * np.abs(own).max(initial=0):
                 continue

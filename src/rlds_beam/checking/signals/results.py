@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import io
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +16,7 @@ from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.checking.signals.conditions import check_known, mask, matches, parse_conditions
 from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.scores import MIN_EPISODES
-from rlds_beam.checking.signals.table import EpisodeTable
+from rlds_beam.checking.signals.table import EpisodeTable, StoredTable
 from rlds_beam.errors import DiskError, RldsBeamError, UsageError
 from rlds_beam.text import did_you_mean, printable, shorten
 
@@ -158,19 +158,21 @@ def _summary(table: pa.Table, name: str, threshold: float, most: int) -> dict[st
     }
 
 
-def list_beyond(table: pa.Table, thresholds: Mapping[str, float]) -> Iterator[listed.Finding]:
+def list_beyond(stored: StoredTable, thresholds: Mapping[str, float]) -> Iterator[listed.Finding]:
     """Yields the episodes beyond the threshold of each signal, at most `MAX_LISTED` of each, by signal and key.
 
     Args:
-      table: the result of `EpisodeTable.finish`.
+      stored: the result of `EpisodeTable.store`.
       thresholds: the thresholds that differ from the default, by signal.
     """
+    table = stored.table
     for name, signal in SIGNALS.items():
         if name not in table.column_names:
             continue
         limit = thresholds.get(name, signal.threshold)
         rows = np.flatnonzero(signal.beyond(table[name].to_numpy().astype(np.float64), limit))[: listed.MAX_LISTED]
         columns = table.select(["key", name, f"{name}@field", f"{name}@step"]).take(rows)
+        stored.forget()
         for key, value, field, step in zip(*(column.to_pylist() for column in columns.columns), strict=True):
             detail = f"{value:.4g} is {'below' if signal.below else 'above'} {limit:g} ({signal.unit})"
             yield listed.Finding(f"signal/{name}", "warning", key, detail, field, step)
@@ -205,49 +207,59 @@ class SignalsWriter:
           UsageError: the dataset has no such field or metadata as `reject` names.
           RldsBeamError: a file cannot be written.
         """
-        table = measured.finish()
-        chosen = [] if self.reject is None else list(_choose(table, self.reject))
+        stored = measured.store()
+        table = stored.table
+        chosen = [] if self.reject is None else list(_choose(stored, self.reject))
         if self.output is not None:
-            _write(self.output, "--output", parquet(table))
+            with _naming(f"--output={self.output}"), storage.writing(self.output) as file:
+                write_parquet(stored, file)
         if self.exclude is not None:
-            _write(self.exclude, "--write_exclude", "".join([f"# {self.reject}\n", *chosen]).encode())
+            with _naming(f"--write_exclude={self.exclude}"):
+                storage.write_bytes(self.exclude, "".join([f"# {self.reject}\n", *chosen]).encode())
         return {
             "rows": table.num_rows,
             "chosen": len(chosen),
             "signals": summarize(table, self.thresholds, measured.context),
             "findings": [dataclasses.asdict(finding) for finding in measured.dataset_findings()],
-            **({"beyond": [*list_beyond(table, self.thresholds)]} if self.log else {}),
+            **({"beyond": [*list_beyond(stored, self.thresholds)]} if self.log else {}),
         }
 
 
-def parquet(table: pa.Table) -> bytes:
-    """The table as a Parquet file."""
+def write_parquet(stored: StoredTable, file: Any) -> None:
+    """Writes the table as a Parquet file, one row group after the other."""
     import pyarrow.parquet as pq
 
-    file = io.BytesIO()
-    pq.write_table(table, file, row_group_size=_ROWS, compression="zstd", write_page_checksum=True)
-    return file.getvalue()
+    table = stored.table
+    with pq.ParquetWriter(file, table.schema, compression="zstd", write_page_checksum=True) as writer:
+        for start in range(0, max(table.num_rows, 1), _ROWS):
+            writer.write_table(table.slice(start, _ROWS), _ROWS)
+            stored.forget()
 
 
-def _choose(table: pa.Table, reject: str) -> Iterator[str]:
+def _choose(stored: StoredTable, reject: str) -> Iterator[str]:
     """The lines of the list of episodes: the key, and the condition that chose it as a remark."""
     conditions = parse_conditions(reject)
-    check_known(conditions, table.column_names)
-    for row in table.filter(mask(table, conditions)).to_pylist():
-        condition = matches(row, conditions)
-        value = None if condition is None else row[condition.name]
-        numeric = condition is not None and isinstance(value, (int, float))
-        remark = f"\t{printable(condition.name)} {value:.4g}" if condition is not None and numeric else ""
-        yield f"{row['key']}{remark}\n"
+    check_known(conditions, stored.table.column_names)
+    names = dict.fromkeys(["key", *(condition.name for condition in conditions)])
+    for start in range(0, stored.table.num_rows, _ROWS):
+        table = stored.table.select([*names]).slice(start, _ROWS)
+        for row in table.filter(mask(table, conditions)).to_pylist():
+            condition = matches(row, conditions)
+            value = None if condition is None else row[condition.name]
+            numeric = condition is not None and isinstance(value, (int, float))
+            remark = f"\t{printable(condition.name)} {value:.4g}" if condition is not None and numeric else ""
+            yield f"{row['key']}{remark}\n"
+    stored.forget()
 
 
-def _write(path: str, flag: str, content: bytes) -> None:
+@contextlib.contextmanager
+def _naming(flag: str) -> Iterator[None]:
     try:
-        storage.write_bytes(path, content)
+        yield
     except DiskError:
         raise
     except OSError as error:
-        raise RldsBeamError(f"{flag}={path} cannot be written to: {error}") from error
+        raise RldsBeamError(f"{flag} cannot be written to: {error}") from error
 
 
 class Finding(NamedTuple):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
+import itertools
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
@@ -13,14 +15,20 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.checking.rates import MIN_STEPS
 from rlds_beam.checking.signals.motion import Laid
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.typing import Array
 
-Key: TypeAlias = tuple[str, str, int, int, int]
+VectorName: TypeAlias = tuple[str, str]
 Name = TypeVar("Name")
 Column = TypeVar("Column")
 
-_INDEX = 8
+_INDEX_BYTES = 8
 """Bytes of the place of a file's index, at its end."""
+
+_MAX_KEYS = 1 << 12
+"""Keys that are made at once."""
+_MAX_VALUES = 1 << 20
+"""Values of a statistic of motion that are loaded at once, unless one dimension of all episodes has more."""
 
 
 class Columns(Mapping[Name, Column]):
@@ -45,84 +53,76 @@ class Columns(Mapping[Name, Column]):
 
 
 @dataclasses.dataclass(frozen=True)
-class SignalRows:
-    """The measurements of E episodes.
+class StoredVector:
+    """A statistic in a file, float32 (D, E), whose dimensions are read when they are used."""
+
+    path: str
+    offset: int
+    shape: tuple[int, int]
+
+    def __getitem__(self, dimensions: slice) -> Array:
+        start, stop, _ = dimensions.indices(self.shape[0])
+        with open(self.path, "rb", buffering=0) as file:
+            file.seek(self.offset + 4 * start * self.shape[1])
+            found: Array = np.fromfile(file, np.float32, (stop - start) * self.shape[1])
+        return found.reshape(-1, self.shape[1])
+
+
+@dataclasses.dataclass(frozen=True)
+class RowPart:
+    """The measurements of some episodes (E).
 
     Attributes:
-      keys: (dataset, split, shard, position, part) of each.
-      numbers: column -> values (E,). A missing number is NaN, or 0 in a column of integers.
-      vectors: (field, statistic) -> values (E, D), one for each dimension of a field of motion; what the signals that
-        compare episodes need.
-      values: column -> texts, numbers, or None.
+      size: how many.
+      numbers: column -> values (E,). A missing number is NaN, or 0 in a column of integers. `#key/shard`,
+        `#key/position`, and `#key/part` are of the key.
+      vectors: (field, statistic) -> float32 (D, E), a row for each dimension of a field of motion, or for each
+        number of its `sketch`; what the signals that compare episodes need.
+      values: column -> texts, numbers, or None; `#group` is (dataset, split).
     """
 
-    keys: Sequence[Key]
+    size: int
     numbers: Mapping[str, Array]
-    vectors: Mapping[tuple[str, str], Array]
+    vectors: Mapping[VectorName, Array | StoredVector]
     values: Mapping[str, list[Any]]
 
     def __len__(self) -> int:
-        return len(self.keys)
+        return self.size
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the numbers of a part in memory."""
+        vectors = sum(4 * vector.shape[0] * vector.shape[1] for vector in self.vectors.values())
+        return vectors + sum(column.nbytes for column in self.numbers.values())
 
     @staticmethod
-    def concatenate(parts: Sequence[SignalRows]) -> SignalRows:
-        """All rows; what a part lacks is missing. Columns are put together when they are used."""
-
-        def numbers(name: str) -> Array:
-            columns = [part.numbers.get(name) for part in parts]
-            kind = next(column.dtype for column in reversed(columns) if column is not None)
-            return np.concatenate(
-                [_numbers(column, len(part), kind) for column, part in zip(columns, parts, strict=True)]
-            )
-
-        def vectors(name: tuple[str, str]) -> Array:
-            return np.concatenate(_pad([part.vectors.get(name) for part in parts], [len(part) for part in parts]))
-
-        def values(name: str) -> list[Any]:
-            return [value for part in parts for value in part.values.get(name) or [None] * len(part)]
-
-        return SignalRows(
-            [key for part in parts for key in part.keys],
-            Columns(_names(part.numbers for part in parts), numbers),
-            Columns(_names(part.vectors for part in parts), vectors),
-            Columns(_names(part.values for part in parts), values),
-        )
-
-    def in_order(self) -> SignalRows:
-        """The rows, by key."""
-        order = sorted(range(len(self)), key=self.keys.__getitem__)
-        places = np.array(order, np.int64)
-        return SignalRows(
-            [self.keys[i] for i in order],
-            Columns(self.numbers, lambda name: self.numbers[name][places]),
-            Columns(self.vectors, lambda name: self.vectors[name][places]),
-            Columns(self.values, lambda name: [*map(self.values[name].__getitem__, order)]),
-        )
-
-    def loaded(self) -> SignalRows:
-        """The rows with all columns in memory."""
-        return SignalRows(self.keys, dict(self.numbers), dict(self.vectors), dict(self.values))
+    def join(parts: Sequence[RowPart]) -> RowPart:
+        """All rows of several parts, in memory; what a part lacks is missing."""
+        rows = SignalRows(parts)
+        vectors = {name: rows.vector(name, np.float32) for name in rows.vectors}
+        return RowPart(len(rows), dict(rows.numbers), vectors, dict(rows.values))
 
     def write(self, path: str) -> None:
         """Writes the rows to a file for `read`.
 
         Raises:
-          DiskError: the disk is full.
+          OSError: it cannot be written, for example because the disk is full.
         """
-        file = io.BytesIO()
-        tables: tuple[Mapping[Any, Any], ...] = (self.numbers, self.vectors, self.values)
-        places: tuple[dict[Any, int], ...] = ({}, {}, {})
-        for table, found in zip(tables, places, strict=True):
-            for name, column in table.items():
-                found[name] = file.tell()
-                pickle.dump(column, file, pickle.HIGHEST_PROTOCOL)
-        index = file.tell()
-        pickle.dump((self.keys, places), file, pickle.HIGHEST_PROTOCOL)
-        file.write(index.to_bytes(_INDEX, "little"))
-        storage.write_bytes(path, file.getvalue())
+        places: tuple[dict[Any, Any], ...] = ({}, {}, {})
+        with storage.writing(path) as file:
+            for columns, found in zip((self.numbers, self.values), places[::2], strict=True):
+                for name, column in columns.items():
+                    found[name] = file.tell()
+                    pickle.dump(column, file, pickle.HIGHEST_PROTOCOL)
+            for key, vector in self.vectors.items():
+                places[1][key] = file.tell(), vector.shape
+                file.write(np.ascontiguousarray(vector[:]).data)
+            index = file.tell()
+            pickle.dump((self.size, places), file, pickle.HIGHEST_PROTOCOL)
+            file.write(index.to_bytes(_INDEX_BYTES, "little"))
 
     @staticmethod
-    def read(path: str) -> SignalRows:
+    def read(path: str) -> RowPart:
         """The rows of a file that `write` wrote; its columns are read when they are used."""
 
         def load(place: int) -> Any:
@@ -131,33 +131,152 @@ class SignalRows:
                 return pickle.load(file)
 
         with open(path, "rb") as file:
-            file.seek(-_INDEX, io.SEEK_END)
+            file.seek(-_INDEX_BYTES, io.SEEK_END)
             index = int.from_bytes(file.read(), "little")
-        keys, places = load(index)
-        return SignalRows(keys, *(Columns(own, lambda name, own=own: load(own[name])) for own in places))  # type: ignore[misc]
+        size, (numbers, vectors, values) = load(index)
+        return RowPart(
+            size,
+            Columns(numbers, lambda name: load(numbers[name])),
+            {name: StoredVector(path, *place) for name, place in vectors.items()},
+            Columns(values, lambda name: load(values[name])),
+        )
+
+
+class SignalRows:
+    """The rows of several parts, in the order of the parts; columns are put together when they are used.
+
+    Args:
+      parts: at least one; what a part lacks is missing.
+
+    Attributes:
+      numbers, values: the columns of `RowPart`.
+      vectors: the (field, statistic) that there are, by field.
+    """
+
+    def __init__(self, parts: Sequence[RowPart]):
+        self.parts = parts
+        ends = np.cumsum([len(part) for part in parts]).tolist()
+        self._places = [slice(end - len(part), end) for part, end in zip(parts, ends, strict=True)]
+        self._size: int = ends[-1]
+        self.numbers: Mapping[str, Array] = Columns(_names(part.numbers for part in parts), self._join_numbers)
+        names = _names(part.values for part in parts)
+        self.values: Mapping[str, list[Any]] = Columns(names, lambda name: [*itertools.chain(*self.each(name))])
+        self.vectors: Sequence[VectorName] = _names(part.vectors for part in parts)
+
+    def __len__(self) -> int:
+        return self._size
+
+    @functools.cached_property
+    def groups(self) -> tuple[list[tuple[str, str]], Array]:
+        """The different (dataset, split), ascending, and the place of each row's (E,)."""
+        groups, codes = self.codes("#group")
+        ranks: Array = np.empty(len(groups), np.int32)
+        ranks[sorted(range(len(groups)), key=groups.__getitem__)] = np.arange(len(groups))
+        return sorted(groups), ranks[codes]
+
+    @property
+    def splits(self) -> tuple[list[str], Array]:
+        """The different splits, and the place of each row's (E,)."""
+        groups, codes = self.groups
+        names = sorted({split for _, split in groups})
+        return names, np.array([names.index(split) for _, split in groups], np.int32)[codes]
+
+    @functools.cached_property
+    def order(self) -> Array:
+        """The rows by key (E,)."""
+        shard, position, part = (self.numbers[f"#key/{name}"] for name in ("shard", "position", "part"))
+        order: Array = np.lexsort((part, position, shard, self.groups[1]))
+        return order.astype(np.int32)
+
+    def keys(self, places: Array) -> Iterator[EpisodeKey]:
+        """The keys of some rows."""
+        groups, codes = self.groups
+        columns = [codes, *(self.numbers[f"#key/{name}"] for name in ("shard", "position", "part"))]
+        for start in range(0, len(places), _MAX_KEYS):
+            some = places[start : start + _MAX_KEYS]
+            for number, *rest in zip(*(column[some].tolist() for column in columns), strict=True):
+                yield EpisodeKey(*groups[number], *rest)
+
+    @property
+    def fields(self) -> list[str]:
+        """The fields of motion."""
+        return list(dict.fromkeys(path for path, _ in self.vectors))
+
+    def each(self, name: str) -> Iterator[list[Any]]:
+        """The values of a column, part by part."""
+        for part in self.parts:
+            yield part.values.get(name) or [None] * len(part)
+
+    def codes(self, name: str, key: Callable[[Any], Any] = lambda value: value) -> tuple[list[Any], Array]:
+        """The different values of a column, in order of appearance, and the place of each row's value (E,)."""
+        places: dict[Any, int] = {}
+        codes = [[places.setdefault(key(value), len(places)) for value in values] for values in self.each(name)]
+        return list(places), np.concatenate([np.array(part, np.int32) for part in codes])
+
+    def _join_numbers(self, name: str) -> Array:
+        columns = [part.numbers.get(name) for part in self.parts]
+        kind = next(column.dtype for column in reversed(columns) if column is not None)
+        joined = np.full(len(self), np.nan if kind.kind == "f" else 0, kind)
+        for column, place in zip(columns, self._places, strict=True):
+            if column is not None:
+                joined[place] = column
+        return joined
+
+    def width(self, name: VectorName) -> int:
+        """The number of dimensions of a statistic: the most of all parts."""
+        return max(part.vectors[name].shape[0] for part in self.parts if name in part.vectors)
+
+    def vector(self, name: VectorName, dtype: Any = np.float64, start: int = 0, stop: int | None = None) -> Array:
+        """A statistic of the dimensions [start, stop) of a field (K, E); NaN where it is missing."""
+        stop = self.width(name) if stop is None else stop
+        joined = np.full((stop - start, len(self)), np.nan, dtype)
+        for part, place in zip(self.parts, self._places, strict=True):
+            _fill(joined[:, place], part, name, start)
+        return joined
+
+    def reduce(self, function: Callable[..., Array], *names: VectorName) -> Array:
+        """A value for each dimension of a field (D, ...), from all episodes.
+
+        Args:
+          function: from the statistics of K dimensions, float64 (E, K) each, to an array (K, ...).
+          names: the statistics, of fields with equally many dimensions.
+        """
+        width = self.width(names[0])
+        size = max(1, _MAX_VALUES // max(1, len(self)))
+        return np.concatenate(
+            [
+                function(*(self.vector(name, np.float64, start, min(start + size, width)).T for name in names))
+                for start in range(0, width, size)
+            ]
+        )
+
+    def map(self, function: Callable[..., Any], *names: VectorName) -> Array:
+        """A value for each episode (E,), or several (N, E), part by part.
+
+        Args:
+          function: from the rows of a part (a slice), and its statistics, float64 (P, D) each, to one array (P,) or
+            several.
+        """
+        found, widths = [], [self.width(name) for name in names]
+        for part, place in zip(self.parts, self._places, strict=True):
+            rows = []
+            for name, width in zip(names, widths, strict=True):
+                vector = np.full((width, len(part)), np.nan)
+                _fill(vector, part, name)
+                rows.append(np.ascontiguousarray(vector.T))
+            found.append(np.asarray(function(place, *rows)))
+        return np.concatenate(found, axis=-1)
+
+
+def _fill(vector: Array, part: RowPart, name: VectorName, start: int = 0) -> None:
+    """Fills in the dimensions from `start` on (K, P), as far as the part has them."""
+    if name in part.vectors:
+        some = part.vectors[name][start : start + len(vector)]
+        vector[: len(some)] = some
 
 
 def _names(parts: Iterable[Any]) -> list[Any]:
     return sorted({name for part in parts for name in part})
-
-
-def _numbers(column: Array | None, size: int, kind: np.dtype[Any]) -> Array:
-    return np.full(size, np.nan if kind.kind == "f" else 0, kind) if column is None else column
-
-
-def _pad(parts: Sequence[Array | None], sizes: Sequence[int]) -> list[Array]:
-    """The vectors of all parts, with as many dimensions as the one with the most; missing ones are NaN."""
-    most = max(part.shape[1] for part in parts if part is not None)
-    full = []
-    for part, size in zip(parts, sizes, strict=True):
-        if part is not None and part.shape[1] == most:
-            full.append(part)
-            continue
-        rows = np.full((size, most), np.nan, np.float32)
-        if part is not None:
-            rows[:, : part.shape[1]] = part
-        full.append(rows)
-    return full
 
 
 _GAP, _GAP_DEVIATIONS = 1.5, 5.0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from rlds_beam.checking.rates import estimate_rate
 from rlds_beam.checking.signals.context import Context, find_gripper, is_gripper
 from rlds_beam.checking.signals.lag import pairs
 from rlds_beam.checking.signals.repeats import Repeats, count_others
-from rlds_beam.checking.signals.rows import Columns, SignalRows
+from rlds_beam.checking.signals.rows import SignalRows
 from rlds_beam.typing import Array
 
 MIN_EPISODES = 10
@@ -50,134 +51,181 @@ def _largest(values: Array) -> tuple[Array, Array]:
     return np.where(np.isinf(largest), np.nan, largest), best
 
 
-def score_episodes(rows: SignalRows, context: Context, repeats: Repeats) -> dict[str, Array]:
-    """The columns of all signals that compare episodes: name -> (E,)."""
-    found: dict[str, Array] = {}
-    if len(rows) < MIN_EPISODES:
-        return found
-    vectors = load_fields(rows)
-    stepped = {path: find_stepped(field) for path, field in vectors.items()}
-    for path, field in vectors.items():
-        found |= _jump(path, field)
-        found |= _saturation(path, field, stepped[path])
-    found |= _stuck(vectors, stepped)
-    found |= _grippers(rows, context, vectors)
-    found |= _offset(rows, context, vectors)
-    found |= _outliers(rows, context, vectors, stepped)
-    found |= _cameras(rows, context)
-    found |= _rates(rows, context)
-    found |= _duplicates(rows, repeats)
-    found |= _groups(rows)
-    return found
+class Compared:
+    """The rows of all episodes, and what several signals need.
+
+    Attributes:
+      rows: the measurements.
+      context: the fields that were measured.
+      repeats: the result of `find_repeats`; None if it was not searched for them.
+      stepped: field of motion -> the dimensions (D,) with few values, for example cells of a grid, at any scale.
+    """
+
+    def __init__(self, rows: SignalRows, context: Context, repeats: Repeats | None):
+        self.rows, self.context, self.repeats = rows, context, repeats
+        self.stepped = {path: _find_stepped(rows, path) for path in rows.fields} if len(rows) >= MIN_EPISODES else {}
+
+    def score(self, signal: str) -> dict[str, Array]:
+        """The columns of a signal that compares episodes: name -> (E,); none for other signals.
+
+        `@other` is the row of the first of the other episodes that the signal counts.
+        """
+        score = _SCORES.get(signal)
+        return {} if score is None or len(self.rows) < MIN_EPISODES else score(self)
 
 
-def load_fields(rows: SignalRows) -> dict[str, Mapping[str, Array]]:
-    """Field of motion -> statistic -> float64 (E, D), which is loaded when it is used."""
-    found: dict[str, list[str]] = {}
-    for path, statistic in rows.vectors:
-        found.setdefault(path, []).append(statistic)
-    return {
-        path: Columns(names, lambda name, path=path: rows.vectors[path, name].astype(np.float64))  # type: ignore[misc]
-        for path, names in found.items()
-    }
+def _find_stepped(rows: SignalRows, path: str) -> Array:
+    """In the median episode, all changes have the same size, or a value recurs in most of the steps."""
+
+    def find(largest: Array, times: Array, travel: Array, distinct: Array) -> Array:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            same = _median(np.where(times > 0, largest * times / travel, np.nan))
+            return np.asarray((same < 1.05) | (_median(distinct) < 0.7))
+
+    return rows.reduce(find, *((path, name) for name in ("largest", "times", "travel", "distinct")))
 
 
-def _jump(path: str, field: Mapping[str, Array]) -> dict[str, Array]:
+def _jump(compared: Compared) -> dict[str, Array]:
     """The logarithm of an episode's largest change, as a robust z-score among the episodes that move the dimension.
 
     Only larger changes than usual count. lerobot-doctor flags 8 standard deviations of one episode's changes
     (checks/actions.py), which a spike in smooth data never reaches.
     """
-    with np.errstate(divide="ignore"):
-        largest = np.log(np.where(field["largest"] > 0, field["largest"], np.nan))
-    usual = _median(largest)
-    scale = np.maximum(1.4826 * _median(np.abs(largest - usual)), 0.15)
-    # The 80th percentile of a normal distribution: there may be a task that only some episodes have.
-    scale = np.maximum(scale, (_quantile(largest, 0.8) - usual) / 0.8416)
-    score, dimension = _largest((largest - usual) / scale)
-    known = ~np.isnan(field["largest"][:, 0])
-    score = np.where(known, np.maximum(np.nan_to_num(score), 0.0), np.nan)  # 0 if nothing moves
-    at = np.take_along_axis(field["largest_at"], dimension[:, None], axis=1)[:, 0]
-    place = np.where(score > 0, at, np.nan)
-    return {f"jump/{path}": score, f"jump/{path}@step": place, f"jump/{path}@stop": place + 1}
+
+    def logarithm(largest: Array) -> Array:
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(np.where(largest > 0, largest, np.nan)))
+
+    def usual(largest: Array) -> Array:
+        largest = logarithm(largest)
+        center = _median(largest)
+        scale = np.maximum(1.4826 * _median(np.abs(largest - center)), 0.15)
+        # The 80th percentile of a normal distribution: there may be a task that only some episodes have.
+        return np.stack([center, np.maximum(scale, (_quantile(largest, 0.8) - center) / 0.8416)], axis=1)
+
+    rows = compared.rows
+    found: dict[str, Array] = {}
+    for path in rows.fields:
+        center, scale = rows.reduce(usual, (path, "largest")).T
+
+        def score(
+            place: slice, largest: Array, largest_at: Array, center: Array = center, scale: Array = scale
+        ) -> tuple[Array, Array]:
+            score, dimension = _largest((logarithm(largest) - center) / scale)
+            # 0 if nothing moves
+            score = np.where(np.isnan(largest[:, 0]), np.nan, np.maximum(np.nan_to_num(score), 0.0))
+            at = np.take_along_axis(largest_at, dimension[:, None], axis=1)[:, 0]
+            return score, np.where(score > 0, at, np.nan)
+
+        values, step = rows.map(score, (path, "largest"), (path, "largest_at"))
+        found |= {f"jump/{path}": values, f"jump/{path}@step": step, f"jump/{path}@stop": step + 1}
+    return found
 
 
-def find_stepped(field: Mapping[str, Array]) -> Array:
-    """The dimensions (D,) with few values, for example cells of a grid, whatever their scale.
-
-    In the median episode, all changes have the same size, or a value recurs in most of the steps.
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        same = _median(np.where(field["times"] > 0, field["largest"] * field["times"] / field["travel"], np.nan))
-        return np.asarray((same < 1.05) | (_median(field["distinct"]) < 0.7))
-
-
-def _saturation(path: str, field: Mapping[str, Array], stepped: Array) -> dict[str, Array]:
+def _saturation(compared: Compared) -> dict[str, Array]:
     """The share of steps at a limit, beyond the usual share: a smallest or largest value that several episodes share.
 
     forge and lerobot-doctor take each episode's own extremes. A dimension with few values (a gripper, a grid) has no
     limits, and 0 is none: a velocity rests there.
     """
-    low, high = field["low"], field["high"]
-    share = np.zeros_like(low)
-    moves = low != high
-    for ends, at in ((low, field["at_low"]), (high, field["at_high"])):
-        for d in np.flatnonzero(~stepped):
-            limit = _limit(ends[:, d][moves[:, d]])
-            if limit is not None:
-                share[:, d] += np.where((ends[:, d] == limit) & moves[:, d], at[:, d], 0)
-    score, _ = _largest(np.where(np.isnan(low), np.nan, np.maximum(share - _median(share), 0)))
-    return {f"saturation/{path}": score}
+
+    def share(ends: tuple[Array, ...], bottom: Array, top: Array) -> Array:
+        low, high, at_low, at_high = ends
+        moves = low != high
+        share = np.where((low == bottom) & moves, at_low, 0)
+        share += np.where((high == top) & moves, at_high, 0)
+        return share
+
+    def usual(*ends: Array) -> Array:
+        bottom, top = limits = [_limits(end, ends[0] != ends[1]) for end in ends[:2]]
+        return np.stack([*limits, _median(share(ends, bottom, top))], axis=1)
+
+    rows = compared.rows
+    found: dict[str, Array] = {}
+    for path in rows.fields:
+        names = [(path, name) for name in ("low", "high", "at_low", "at_high")]
+        limits = rows.reduce(usual, *names)
+        limits[compared.stepped[path]] = np.nan, np.nan, 0
+        bottom, top, most = limits.T
+
+        def score(place: slice, *ends: Array, bottom: Array = bottom, top: Array = top, most: Array = most) -> Array:
+            beyond = np.maximum(share(ends, bottom, top) - most, 0)
+            return _largest(np.where(np.isnan(ends[0]), np.nan, beyond))[0]
+
+        found[f"saturation/{path}"] = rows.map(score, *names)
+    return found
 
 
-def _limit(ends: Array) -> float | None:
+def _limits(ends: Array, moves: Array) -> Array:
+    """The limit of each dimension (D,): the end of the range that most episodes share; NaN if there is none."""
+    return np.array([_limit(ends[:, d][moves[:, d]]) for d in range(ends.shape[1])], np.float64)
+
+
+def _limit(ends: Array) -> float:
     values, counts = np.unique(ends[~np.isnan(ends)], return_counts=True)
     counts[values == 0] = 0
     if not len(values) or counts.max() < max(2, 0.02 * len(ends)):
-        return None
+        return np.nan
     return float(values[counts.argmax()])
 
 
-def _stuck(vectors: Mapping[str, Mapping[str, Array]], stepped: Mapping[str, Array]) -> dict[str, Array]:
+def _stuck(compared: Compared) -> dict[str, Array]:
     """The share of moving steps in which a dimension does not change, beyond its usual share.
 
     lerobot-doctor calls a dimension stuck if it is unchanged in 80 % of the steps (checks/anomalies.py); only what is
     unusual for the dimension counts here. One with few values, as a gripper or a cell of a grid, often rests.
     """
+    rows = compared.rows
     found: dict[str, Array] = {}
-    moves = {path: np.nanmax(field["times"] + field["still"], axis=1, initial=0) for path, field in vectors.items()}
+    moves = {path: rows.map(_moves, (path, "times"), (path, "still")) for path in rows.fields}
     anything = np.max([np.nan_to_num(move) for move in moves.values()], axis=0) if moves else None
-    for path, field in vectors.items():
-        with np.errstate(divide="ignore", invalid="ignore"):
-            share = field["still"] / moves[path][:, None]
-            others = (moves[path] == 0) & (anything > 2)
-            share[others] = 1.0  # the whole field is stuck while another one moves
-            excess = share - _median(share)
-        excess[:, stepped[path]] = np.nan
-        score, dimension = _largest(excess)
-        last = np.take_along_axis(field["last_moved"], dimension[:, None], axis=1)[:, 0]
-        known = ~np.isnan(field["low"][:, 0])
-        score = np.where(known, np.maximum(np.nan_to_num(score), 0.0), np.nan)
-        found |= {f"stuck/{path}": score, f"stuck/{path}@step": np.where(score > 0, last, np.nan)}
+    for path, move in moves.items():
+        others = (move == 0) & (anything > 2)
+
+        def share(still: Array, place: slice = slice(None), move: Array = move, others: Array = others) -> Array:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                share: Array = still / move[place][:, None]
+            share[others[place]] = 1.0  # the whole field is stuck while another one moves
+            return share
+
+        usual = rows.reduce(lambda still, share=share: _median(share(still)), (path, "still"))
+        usual[compared.stepped[path]] = np.nan
+
+        def score(
+            place: slice, still: Array, last_moved: Array, low: Array, share: Any = share, usual: Array = usual
+        ) -> tuple[Array, Array]:
+            score, dimension = _largest(share(still, place) - usual)
+            last = np.take_along_axis(last_moved, dimension[:, None], axis=1)[:, 0]
+            score = np.where(~np.isnan(low[:, 0]), np.maximum(np.nan_to_num(score), 0.0), np.nan)
+            return score, np.where(score > 0, last, np.nan)
+
+        values, step = rows.map(score, (path, "still"), (path, "last_moved"), (path, "low"))
+        found |= {f"stuck/{path}": values, f"stuck/{path}@step": step}
     return found
 
 
-def _grippers(rows: SignalRows, context: Context, vectors: Mapping[str, Mapping[str, Array]]) -> dict[str, Array]:
+def _moves(place: slice, times: Array, still: Array) -> Array:
+    """The steps in which any dimension changes (E,)."""
+    return np.asarray(np.nanmax(times + still, axis=1, initial=0))
+
+
+def _grippers(compared: Compared) -> dict[str, Array]:
     """Chatter and range of grippers: fields of that name, or an action's last dimension if mostly at its ends.
 
     forge counts crossings of the middle per second (`gripper_chatter`). Here the gripper must cross the outer thirds of
     at least half its usual range, at least 4 times, so noise of a resting gripper does not count.
     """
+    rows, context = compared.rows, compared.context
     found: dict[str, Array] = {}
     for name in rows.numbers:
         if not name.startswith("#crossings/"):
             continue
         path, crossings = name.partition("/")[2], rows.numbers[name]
-        field = vectors[path]
-        at = find_gripper(context, path, field["high"].shape[1])
+        at = find_gripper(context, path, rows.width((path, "high")))
         if at is None:
             continue
-        width = field["high"][:, at] - field["low"][:, at]
+        high, low = (rows.vector((path, end), np.float64, at, at + 1)[0] for end in ("high", "low"))
+        width = high - low
         used = width[width > 0]
         if not len(used) or (not is_gripper(context, path) and _median(rows.numbers[f"#ends/{path}"]) < 0.8):
             continue
@@ -190,51 +238,76 @@ def _grippers(rows: SignalRows, context: Context, vectors: Mapping[str, Mapping[
     return found
 
 
-def _offset(rows: SignalRows, context: Context, vectors: Mapping[str, Mapping[str, Array]]) -> dict[str, Array]:
+def _offset(compared: Compared) -> dict[str, Array]:
     """The mean of commanded minus measured position, over the usual range (lerobot PR #3762: 17 degrees unnoticed).
 
     What it differs from the usual difference counts as well, for example below a gripper that always closes further.
     """
+    rows = compared.rows
     position = rows.numbers.get("#position")
-    compared = pairs(context, {path: field["mean"].shape[1] for path, field in vectors.items()})
-    if position is None or not compared:
+    sizes = {path: rows.width((path, "mean")) for path in rows.fields}
+    alike = pairs(compared.context, sizes)
+    if position is None or not alike:
         return {}
-    action, state = (vectors[path] for path in compared[0])
-    usual = _median(np.where(state["high"] > state["low"], state["high"] - state["low"], np.nan))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        difference = action["mean"] - state["mean"]
-        score, _ = _largest(np.maximum(np.abs(difference), np.abs(difference - _median(difference))) / usual)
-        gain = _median((action["high"] - action["low"]) / (state["high"] - state["low"]))
-    told = position[~np.isnan(rows.numbers["lag"])]
-    known = len(told) and np.mean(told) > 0.5 and 0.5 < _median(gain) < 2  # otherwise the units differ
-    return {"offset": np.where(known & ~np.isnan(position), score, np.nan)}
+    action, state = alike[0]
+    highs, lows = ((action, "high"), (state, "high")), ((action, "low"), (state, "low"))
+    means = (action, "mean"), (state, "mean")
 
+    def width(high: Array, low: Array) -> Array:
+        return _median(np.where(high > low, high - low, np.nan))
 
-def _outliers(
-    rows: SignalRows,
-    context: Context,
-    vectors: Mapping[str, Mapping[str, Array]],
-    stepped: Mapping[str, Array],
-) -> dict[str, Array]:
-    steps = rows.numbers["steps"]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        found = {"outlier_length": robust_z(np.where(steps > 0, np.log(steps), np.nan), 0.1)}
-    returns = rows.numbers.get("return")
-    if returns is not None:
-        found["outlier_return"] = _score_returns(returns)
-    fields = [vectors[path] for path in context.states if path in vectors] or list(vectors.values())
-    if fields:
-        every = {name: np.concatenate([f[name] for f in fields], axis=1) for name in ("travel", "low", "high", "end")}
-        width = _spread(np.concatenate([every["low"], every["high"]]))
+    def gains(high: Array, state_high: Array, low: Array, state_low: Array) -> Array:
         with np.errstate(divide="ignore", invalid="ignore"):
-            share = every["travel"] / np.where(width > 0, width, np.nan)
-            path = np.where(np.isnan(share).all(axis=1), np.nan, np.nansum(share, axis=1))
-            found["outlier_path"] = robust_z(np.log(path / steps + 1e-3), 0.1)
-        found["outlier_end_pose"] = _score_ends(every)
-    jerks = [measure_jerk(vectors[path], steps, stepped[path]) for path in context.states if path in vectors]
-    if jerks:
-        found["outlier_jerk"] = robust_z(_mean(np.concatenate(jerks, axis=1)), 0.2)
-    return found
+            return _median((high - low) / (state_high - state_low))
+
+    usual, gain = rows.reduce(width, highs[1], lows[1]), _median(rows.reduce(gains, *highs, *lows))
+    shift = rows.reduce(lambda commanded, measured: _median(commanded - measured), *means)
+
+    def score(place: slice, commanded: Array, measured: Array) -> Array:
+        difference = commanded - measured
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return _largest(np.maximum(np.abs(difference), np.abs(difference - shift)) / usual)[0]
+
+    told = position[~np.isnan(rows.numbers["lag"])]
+    known = len(told) and np.mean(told) > 0.5 and 0.5 < gain < 2  # otherwise the units differ
+    return {"offset": np.where(known & ~np.isnan(position), rows.map(score, *means), np.nan)}
+
+
+def _length(compared: Compared) -> dict[str, Array]:
+    steps = compared.rows.numbers["steps"]
+    with np.errstate(divide="ignore"):
+        return {"outlier_length": robust_z(np.where(steps > 0, np.log(steps), np.nan), 0.1)}
+
+
+def _return(compared: Compared) -> dict[str, Array]:
+    returns = compared.rows.numbers.get("return")
+    return {} if returns is None else {"outlier_return": _score_returns(returns)}
+
+
+def _compared_fields(compared: Compared) -> list[str]:
+    """The fields whose paths are compared: states, or actions if there are none."""
+    fields = compared.rows.fields
+    return [path for path in compared.context.states if path in fields] or fields
+
+
+def _path(compared: Compared) -> dict[str, Array]:
+    rows, fields = compared.rows, _compared_fields(compared)
+    if not fields:
+        return {}
+
+    def spread(low: Array, high: Array) -> Array:
+        return _spread(np.concatenate([low, high]))
+
+    width = np.concatenate([rows.reduce(spread, (path, "low"), (path, "high")) for path in fields])
+
+    def lengths(place: slice, *travel: Array) -> Array:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = np.concatenate(travel, axis=1) / np.where(width > 0, width, np.nan)
+        return np.where(np.isnan(share).all(axis=1), np.nan, np.nansum(share, axis=1))
+
+    path = rows.map(lengths, *((path, "travel") for path in fields))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {"outlier_path": robust_z(np.log(path / rows.numbers["steps"] + 1e-3), 0.1)}
 
 
 def _score_returns(returns: Array) -> Array:
@@ -252,19 +325,44 @@ def _score_returns(returns: Array) -> Array:
         return np.where((returns >= low) & (returns <= high), 0.0, score)
 
 
-def _score_ends(fields: Mapping[str, Array]) -> Array:
+def _end_pose(compared: Compared) -> dict[str, Array]:
     """The distance of the last state from where episodes usually are, over the width of that range.
 
     It is what the 10th to the 90th percentile of the episodes' bounds enclose, so several goals are no outliers.
     """
-    low, high = _quantile(fields["low"], 0.1), _quantile(fields["high"], 0.9)
-    beyond = np.maximum(np.maximum(low - fields["end"], fields["end"] - high), 0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        score, _ = _largest(np.where(high > low, beyond / (high - low), np.nan))
-    return score
+    rows, fields = compared.rows, _compared_fields(compared)
+    if not fields:
+        return {}
+
+    def usual(low: Array, high: Array) -> Array:
+        return np.stack([_quantile(low, 0.1), _quantile(high, 0.9)], axis=1)
+
+    low, high = np.concatenate([rows.reduce(usual, (path, "low"), (path, "high")) for path in fields]).T
+
+    def score(place: slice, *ends: Array) -> Array:
+        end = np.concatenate(ends, axis=1)
+        beyond = np.maximum(np.maximum(low - end, end - high), 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return _largest(np.where(high > low, beyond / (high - low), np.nan))[0]
+
+    return {"outlier_end_pose": rows.map(score, *((path, "end") for path in fields))}
 
 
-def measure_jerk(field: Mapping[str, Array], steps: Array, stepped: Array) -> Array:
+def _jerk(compared: Compared) -> dict[str, Array]:
+    rows = compared.rows
+    fields = [path for path in compared.context.states if path in rows.fields]
+    if not fields:
+        return {}
+    steps, stepped = rows.numbers["steps"], np.concatenate([compared.stepped[path] for path in fields])
+
+    def score(place: slice, *found: Array) -> Array:
+        jerk, largest = (np.concatenate(found[first::2], axis=1) for first in (0, 1))
+        return _mean(measure_jerk(jerk, largest, steps[place], stepped))
+
+    return {"outlier_jerk": robust_z(rows.map(score, *((p, n) for p in fields for n in ("jerk", "largest"))), 0.2)}
+
+
+def measure_jerk(jerk: Array, largest: Array, steps: Array, stepped: Array) -> Array:
     """The logarithm of mean squared jerk over squared peak speed of each dimension (E, D), with a time step of 1.
 
     It is the dimensionless jerk of Hogan and Sternad (2009: Sensitivity of Smoothness Measures to Movement Duration,
@@ -272,7 +370,7 @@ def measure_jerk(field: Mapping[str, Array], steps: Array, stepped: Array) -> Ar
     NaN for a dimension at rest, or with few values.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = field["jerk"] / np.square(field["largest"])
+        ratio = jerk / np.square(largest)
         known = (ratio > 0) & np.isfinite(ratio) & (steps[:, None] > 4) & ~stepped
         return np.where(known, np.log(ratio), np.nan)
 
@@ -291,7 +389,8 @@ def _spread(values: Array) -> Array:
     return np.asarray(high - low)
 
 
-def _cameras(rows: SignalRows, context: Context) -> dict[str, Array]:
+def _cameras(compared: Compared) -> dict[str, Array]:
+    rows, context = compared.rows, compared.context
     found: dict[str, Array] = {}
     for path in context.cameras:
         sharpness = rows.numbers.get(f"#sharpness/{path}")
@@ -323,7 +422,8 @@ def _swap(color: Array) -> Array:
         return np.where(straight + exchanged > 0, (straight - exchanged) / (straight + exchanged), 0.0)
 
 
-def _rates(rows: SignalRows, context: Context) -> dict[str, Array]:
+def _rates(compared: Compared) -> dict[str, Array]:
+    rows, context = compared.rows, compared.context
     found: dict[str, Array] = {}
     for path in context.clocks:
         interval = rows.numbers.get(f"#interval/{path}")
@@ -336,32 +436,57 @@ def _rates(rows: SignalRows, context: Context) -> dict[str, Array]:
     return found
 
 
-def _duplicates(rows: SignalRows, repeats: Repeats) -> dict[str, Array]:
-    """Episodes with the same actions or motion, those of other splits, and those with another instruction.
+def _duplicate_actions(compared: Compared) -> dict[str, Array]:
+    actions = _same_actions(compared)
+    return {} if actions is None else _count("duplicate_actions", compared, np.arange(len(actions)), actions)
 
-    `@other` is the first such episode, as its row.
-    """
-    hashes = rows.numbers.get("#actions")
-    if hashes is None:
+
+def _near_duplicate(compared: Compared) -> dict[str, Array]:
+    """Nothing if it was not searched for repeats."""
+    repeats = compared.repeats
+    if repeats is None or "#actions" not in compared.rows.numbers:
         return {}
-    number = np.arange(len(rows))
-    _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
-    actions = np.where(hashes != 0, first[group], number)
-    splits, texts = [key[1] for key in rows.keys], rows.values.get("instruction", [None] * len(rows))
-    found = {
-        "duplicate_actions": [count_others(actions, number)],
-        "near_duplicate": [count_others(repeats.motion, number)],
-    }
-    if len({*splits}) > 1:
-        found["split_leakage"] = [count_others(group, splits) for group in repeats]
-    if any(text is not None for text in texts):
-        found["contradictory_instruction"] = [count_others(group, texts) for group in (actions, repeats.motion)]
-    scores: dict[str, Array] = {}
-    for name, counted in found.items():
-        counts = np.max([count for count, _ in counted], axis=0)
-        scores[name] = np.where(rows.numbers["steps"] > 0, counts, np.nan)
-        scores[f"{name}@other"] = np.fmin.reduce([other for _, other in counted])
-    return scores
+    return _count("near_duplicate", compared, np.arange(len(compared.rows)), repeats.motion)
+
+
+def _split_leakage(compared: Compared) -> dict[str, Array]:
+    """Nothing if it was not searched for repeats, or if there is one split."""
+    names, splits = compared.rows.splits
+    if compared.repeats is None or len(names) < 2 or "#actions" not in compared.rows.numbers:
+        return {}
+    return _count("split_leakage", compared, splits[compared.rows.order], *compared.repeats)
+
+
+def _contradictory_instruction(compared: Compared) -> dict[str, Array]:
+    actions, (texts, codes) = _same_actions(compared), compared.rows.codes("instruction")
+    if actions is None or all(text is None for text in texts):
+        return {}
+    motion = () if compared.repeats is None else (compared.repeats.motion,)
+    return _count("contradictory_instruction", compared, codes[compared.rows.order], actions, *motion)
+
+
+def _same_actions(compared: Compared) -> Array | None:
+    """The first episode with the same actions as each one, by key (E,); None if actions were not measured."""
+    if "#actions" not in compared.rows.numbers:
+        return None
+    hashes = compared.rows.numbers["#actions"][compared.rows.order]
+    order = np.argsort(hashes, kind="stable").astype(np.int32)
+    ordered = hashes[order]
+    begins = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] + 1))
+    first = np.empty_like(order)
+    first[order] = np.repeat(order[begins], np.diff(begins, append=len(order)))
+    return np.where(hashes != 0, first, np.arange(len(hashes), dtype=np.int32))
+
+
+def _count(signal: str, compared: Compared, sides: Array, *groupings: Array) -> dict[str, Array]:
+    """The most episodes of the groups of each one that are on another side; the groups and sides are by key (E,)."""
+    rows, order = compared.rows, compared.rows.order
+    counted = [count_others(groups, sides) for groups in groupings]
+    counts, others = np.empty((2, len(rows)))
+    counts[order] = np.max([count for count, _ in counted], axis=0)
+    first = np.fmin.reduce([other for _, other in counted])
+    others[order] = np.where(np.isnan(first), np.nan, order[np.nan_to_num(first).astype(np.int64)])
+    return {signal: np.where(rows.numbers["steps"] > 0, counts, np.nan), f"{signal}@other": others}
 
 
 def group_scales(rows: SignalRows) -> tuple[list[str], Array, dict[str, Array]]:
@@ -371,13 +496,22 @@ def group_scales(rows: SignalRows) -> tuple[list[str], Array, dict[str, Array]]:
     that of the other groups, or its inverse if that is larger; it is the median of the dimensions, whose scale is the
     median range of the episodes. There are none if there is one group only.
     """
-    names = rows.values.get("metadata/source_dataset") or [f"{key[0]}:{key[1]}" for key in rows.keys]
-    groups, number = np.unique([str(name) for name in names], return_inverse=True)
+    if "metadata/source_dataset" in rows.values:
+        names, number = rows.codes("metadata/source_dataset", str)
+    else:
+        pairs, number = rows.groups
+        names = [":".join(pair) for pair in pairs]
+    groups, rank = np.unique(names, return_inverse=True)
+    number = rank[number]
     found: dict[str, Array] = {}
-    for path in dict.fromkeys(field for field, _ in rows.vectors) if len(groups) > 1 else ():
-        width = rows.vectors[path, "high"].astype(np.float64) - rows.vectors[path, "low"]
+
+    def widths(high: Array, low: Array) -> Array:
+        width = high - low
         width[~(width > 0)] = np.nan
-        scales = np.stack([_median(width[number == g]) for g in range(len(groups))])
+        return np.stack([_median(width[number == g]) for g in range(len(groups))], axis=1)
+
+    for path in rows.fields if len(groups) > 1 else ():
+        scales = rows.reduce(widths, (path, "high"), (path, "low")).T
         found[path] = np.full(len(groups), np.nan)
         for g in range(len(groups)):
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -387,8 +521,30 @@ def group_scales(rows: SignalRows) -> tuple[list[str], Array, dict[str, Array]]:
     return groups.tolist(), number, found
 
 
-def _groups(rows: SignalRows) -> dict[str, Array]:
+def _groups(compared: Compared) -> dict[str, Array]:
     """The ratio of each episode's group; that of a group with most of the episodes is 1: its scale is the usual one."""
-    groups, number, found = group_scales(rows)
-    most = np.bincount(number, minlength=len(groups)) > len(rows) / 2
+    groups, number, found = group_scales(compared.rows)
+    most = np.bincount(number, minlength=len(groups)) > len(compared.rows) / 2
     return {f"scale_mismatch/{path}": np.where(most, 1.0, scores)[number] for path, scores in found.items()}
+
+
+_SCORES: dict[str, Callable[[Compared], dict[str, Array]]] = {
+    "jump": _jump,
+    "saturation": _saturation,
+    "stuck": _stuck,
+    **dict.fromkeys(("gripper_chatter", "gripper_range"), _grippers),
+    "offset": _offset,
+    "outlier_length": _length,
+    "outlier_return": _return,
+    "outlier_path": _path,
+    "outlier_end_pose": _end_pose,
+    "outlier_jerk": _jerk,
+    **dict.fromkeys(("blurred_images", "swapped_channels"), _cameras),
+    "rate_mismatch": _rates,
+    "duplicate_actions": _duplicate_actions,
+    "near_duplicate": _near_duplicate,
+    "split_leakage": _split_leakage,
+    "contradictory_instruction": _contradictory_instruction,
+    "scale_mismatch": _groups,
+}
+"""Signal that compares episodes -> what measures it, perhaps together with another one."""

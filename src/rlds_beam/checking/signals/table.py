@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import mmap
+import tempfile
 import uuid
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,9 +19,9 @@ from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.dataset import DatasetFinding, find_findings
 from rlds_beam.checking.signals.measurement import Block
 from rlds_beam.checking.signals.repeats import Repeats, find_repeats
-from rlds_beam.checking.signals.rows import Columns, SignalRows
-from rlds_beam.checking.signals.scores import score_episodes
-from rlds_beam.episodes.episode import Episode, EpisodeKey
+from rlds_beam.checking.signals.rows import RowPart, SignalRows
+from rlds_beam.checking.signals.scores import Compared
+from rlds_beam.episodes.episode import Episode
 from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
@@ -31,8 +34,10 @@ PLACES = ("@step", "@stop")
 """The ends of the columns that say where the worst is, [step, stop)."""
 
 _MAX_PARTS = 32
-_MAX_ROWS = 4096
-"""Rows that are kept in memory if there is a directory for files: about 6 MB."""
+_MAX_ROWS, _MAX_BYTES = 4096, 16 << 20
+"""Rows and their bytes that are kept in memory if there is a directory for files."""
+_CHUNK = 1 << 16
+"""Rows of a chunk of a column: as many as of a row group of the file of `check`."""
 
 
 class EpisodeTable:
@@ -57,7 +62,7 @@ class EpisodeTable:
     def __init__(self, context: Context, directory: str | None = None):
         self.context, self.directory = context, directory
         self._block = Block(context)
-        self._parts: list[SignalRows] = []
+        self._parts: list[RowPart] = []
         self._files: list[str] = []
         self._repeats: Repeats | None = None
 
@@ -88,16 +93,18 @@ class EpisodeTable:
             self._compact()
 
     def _compact(self) -> None:
-        if self.directory is not None and sum(map(len, self._parts)) >= _MAX_ROWS:
+        if self.directory is not None and (
+            sum(map(len, self._parts)) >= _MAX_ROWS or sum(part.bytes for part in self._parts) >= _MAX_BYTES
+        ):
             self._spill()
         if len(self._parts) > _MAX_PARTS:
-            self._parts = [SignalRows.concatenate(self._parts).loaded()]
+            self._parts = [RowPart.join(self._parts)]
 
     def _spill(self) -> None:
         """Moves the rows from memory to a file."""
         if self._parts and self.directory is not None:
             self._files.append(storage.join(self.directory, f"{uuid.uuid4().hex}.rows"))
-            SignalRows.concatenate(self._parts).write(self._files[-1])
+            RowPart.join(self._parts).write(self._files[-1])
             self._parts = []
 
     def __getstate__(self) -> dict[str, Any]:
@@ -107,10 +114,19 @@ class EpisodeTable:
 
     def finish(self) -> pa.Table:
         """The table, sorted by key, with the signals that compare episodes."""
-        rows = self._rows()
-        scores = score_episodes(rows, self.context, self._find_repeats(rows))
-        columns = Columns([*rows.numbers, *scores], lambda name: scores[name] if name in scores else rows.numbers[name])
-        return _table(rows, columns)
+        return self.store().table
+
+    def store(self, *, repeats: bool = True) -> StoredTable:
+        """The table of `finish`; if there is a directory for files, mapped from one without a name.
+
+        Args:
+          repeats: whether to compare the motion of all episodes, which needs about 1 KB each; otherwise
+            `near_duplicate` and `split_leakage` are not measured, and `contradictory_instruction` compares actions.
+        """
+        rows, columns = self._rows(), ColumnWriter(self.directory)
+        for name, column in _columns(rows, self.context, self._find_repeats(rows) if repeats else None):
+            columns.add(texts.decode_text(name), column)  # names may be no valid UTF-8
+        return columns.finish()
 
     def dataset_findings(self) -> list[DatasetFinding]:
         """Findings about the dataset as a whole: constant metadata, normalized values, mixed scales, ..."""
@@ -124,8 +140,65 @@ class EpisodeTable:
 
     def _rows(self) -> SignalRows:
         self._flush()
-        parts = [*self._parts, *map(SignalRows.read, self._files)]
-        return SignalRows.concatenate(parts or [Block(self.context).finish()]).in_order()
+        return SignalRows([*self._parts, *map(RowPart.read, self._files)] or [Block(self.context).finish()])
+
+
+class StoredTable(NamedTuple):
+    """A table, and the file that it is mapped from; None if it is in memory."""
+
+    table: pa.Table
+    pages: mmap.mmap | None = None
+
+    def forget(self) -> None:
+        """Drops the pages that were read from this process; they are read again when they are needed."""
+        if self.pages is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self.pages.madvise(mmap.MADV_DONTNEED)
+
+
+class ColumnWriter:
+    """Makes a table column by column.
+
+    Args:
+      directory: the directory of a temporary file for the columns, which has no name; None keeps them in memory.
+    """
+
+    def __init__(self, directory: str | None):
+        self._columns: dict[str, Any] = {}
+        self._file = None if directory is None else tempfile.TemporaryFile(dir=directory)  # noqa: SIM115
+
+    def add(self, name: str, chunks: Iterator[Any]) -> None:
+        """Adds a column: at least one `pyarrow.Array`.
+
+        Raises:
+          OSError: the disk is full.
+        """
+        import pyarrow as pa
+
+        if self._file is None:
+            self._columns[name] = pa.chunked_array([*chunks])
+            return
+        start, first = self._file.tell(), next(chunks)
+        schema = pa.schema([("column", first.type)])
+        with pa.ipc.new_stream(self._file, schema) as stream:
+            for chunk in itertools.chain([first], chunks):
+                stream.write_batch(pa.record_batch([chunk], schema))
+        self._columns[name] = start, self._file.tell() - start
+        pa.default_memory_pool().release_unused()
+
+    def finish(self) -> StoredTable:
+        """The table."""
+        import pyarrow as pa
+
+        if self._file is None:
+            return StoredTable(pa.table(self._columns))
+        with self._file:
+            self._file.flush()
+            pages = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        whole, stored = pa.py_buffer(pages), StoredTable(pa.table({}), pages)
+        for name, place in self._columns.items():
+            self._columns[name] = pa.ipc.open_stream(whole.slice(*place)).read_all()[0]
+            stored.forget()  # the pages that were read to find the column
+        return stored._replace(table=pa.table(self._columns))
 
 
 def make_row(episode: Episode, context: Context) -> dict[str, Any]:
@@ -133,13 +206,13 @@ def make_row(episode: Episode, context: Context) -> dict[str, Any]:
     block = Block(context)
     block.add(episode)
     rows = block.finish()
-    found: dict[str, Any] = {name: values[0] for name, values in rows.values.items()}
+    found: dict[str, Any] = {name: values[0] for name, values in rows.values.items() if not name.startswith("#")}
     found |= {"key": str(episode.key), "split": episode.key.split, "shard": episode.key.shard}
     found |= {"position": episode.key.position, "part": episode.key.part, "steps": int(rows.numbers["steps"][0])}
     found["return"] = _plain(rows.numbers.get("return"))
     for signal in SIGNALS if context.only is None else context.only:
-        for name, values in signal_columns(signal, rows.numbers, 1).items():
-            value = values[0] if isinstance(values, list) else _plain(values)
+        for name, values in signal_columns(signal, dict(rows.numbers), 1):
+            value = values[0] if values.dtype == object else _plain(values)
             found[name] = int(value) if value is not None and name.endswith(PLACES) else value
     return found
 
@@ -148,83 +221,106 @@ def _plain(values: Array | None) -> float | None:
     return None if values is None or np.isnan(values[0]) else float(values[0])
 
 
-def _table(rows: SignalRows, columns: Mapping[str, Array]) -> pa.Table:
+def _columns(rows: SignalRows, context: Context, repeats: Repeats | None) -> Iterator[tuple[str, Iterator[Any]]]:
+    """The columns of the table one by one, in chunks."""
     import pyarrow as pa
 
-    found: dict[str, Any] = {
-        "key": pa.array((str(EpisodeKey(*key)) for key in rows.keys), pa.string(), size=len(rows)),
-        "split": pa.array((key[1] for key in rows.keys), pa.string(), size=len(rows)),
-        **{
-            name: pa.array((key[place] for key in rows.keys), pa.int64(), size=len(rows))
-            for place, name in enumerate(("shard", "position", "part"), 2)
-        },
-        "steps": pa.array(columns["steps"].astype(np.int64)),
-        "return": _numbers(columns.get("return", np.full(len(rows), np.nan))),
-        **{name: _texts(rows.values.get(name), len(rows)) for name in ("instruction", "rule", "detail")},
-        **{name: _values(rows.values[name]) for name in rows.values if name.startswith("metadata/")},
-    }
-    for signal in SIGNALS:
-        for name, values in signal_columns(signal, columns, len(rows)).items():
-            found[name] = _texts(values, len(rows)) if isinstance(values, list) else _numbers(values, name)
-        if (other := columns.get(f"{signal}@other")) is not None:
-            names = [None if row != row else str(EpisodeKey(*rows.keys[int(row)])) for row in other.tolist()]
-            found[f"{signal}@field"] = _texts(names, len(rows))
-    return pa.table({texts.decode_text(name): column for name, column in found.items()})  # names may be no valid UTF-8
+    (groups, group), order, size = rows.groups, rows.order, len(rows)
 
+    def chunks(make: Callable[[Array], Any]) -> Iterator[Any]:
+        return (make(order[start : start + _CHUNK]) for start in range(0, max(size, 1), _CHUNK))
 
-def signal_columns(signal: str, columns: Mapping[str, Array], size: int) -> dict[str, Array | list[str | None]]:
-    """The columns of one signal: the worst of its fields, where it is, and each field; NaN if it was not measured."""
+    def take(column: Any) -> Iterator[Any]:
+        return chunks(lambda place: column.take(pa.array(place)))
+
+    def numbers(values: Array, name: str = "") -> Iterator[Any]:
+        return chunks(lambda place: _numbers(values[place], name))
+
+    def keys(others: Array) -> Iterator[Any]:
+        """The keys of these rows; null for NaN."""
+        known = ~np.isnan(others)[order]
+        found = rows.keys(others[order][known].astype(np.int32))
+        for start in range(0, max(size, 1), _CHUNK):
+            some = known[start : start + _CHUNK].tolist()
+            yield pa.array([str(next(found)) if one else None for one in some], pa.string())
+
     missing = np.full(size, np.nan)
+    yield "key", keys(np.arange(size))
+    yield "split", take(pa.array([split for _, split in groups], pa.string()).take(pa.array(group)))
+    for name in ("shard", "position", "part"):
+        yield name, take(pa.array(rows.numbers[f"#key/{name}"]))
+    yield "steps", take(pa.array(rows.numbers["steps"].astype(np.int64)))
+    yield "return", numbers(rows.numbers.get("return", missing))
+    for name in ("instruction", "rule", "detail"):
+        yield name, take(_make_values(rows, name, text=True) if name in rows.values else pa.nulls(size, pa.string()))
+    for name in rows.values:
+        if name.startswith("metadata/"):
+            yield name, take(_make_values(rows, name))
+    compared = Compared(rows, context, repeats)
+    for signal in SIGNALS:
+        measured = {name: rows.numbers[name] for name in rows.numbers if name.startswith(signal)}
+        measured |= compared.score(signal)
+        others = measured.pop(f"{signal}@other", None)
+        for name, values in signal_columns(signal, measured, size):
+            yield name, numbers(values, name) if others is None or name != f"{signal}@field" else keys(others)
+
+
+def signal_columns(signal: str, columns: dict[str, Array], size: int) -> Iterator[tuple[str, Array]]:
+    """The columns of one signal: the worst of its fields, where it is, and each field; NaN if it was not measured.
+
+    Args:
+      columns: the measurements; they are removed as soon as they are not needed.
+    """
     fields = sorted(name for name in columns if name.startswith(f"{signal}/") and not name.endswith(PLACES))
-    if not fields:
-        known = {f"{signal}{place}": columns.get(f"{signal}{place}", missing) for place in PLACES}
-        return {signal: columns.get(signal, missing), f"{signal}@field": [None] * size, **known}
-    values = np.stack([columns[name] for name in fields])
-    sign = -1.0 if SIGNALS[signal].below else 1.0
-    worst = np.where(np.isnan(values), -np.inf, sign * values).argmax(axis=0)
-    value = values[worst, np.arange(size)]
-    names = [name.partition("/")[2] for name in fields]
-    found: dict[str, Array | list[str | None]] = {
-        signal: value,
-        f"{signal}@field": [None if v != v else names[w] for v, w in zip(value.tolist(), worst.tolist(), strict=True)],
-    }
+    worst = np.zeros(size, np.int16)
+    value = columns.pop(signal, None) if not fields else columns[fields[0]].copy()
+    value = np.full(size, np.nan) if value is None else value
+    for number, name in enumerate(fields[1:], 1):
+        better = np.isnan(value) & ~np.isnan(columns[name])
+        better |= columns[name] < value if SIGNALS[signal].below else columns[name] > value
+        worst[better], value[better] = number, columns[name][better]
+    yield signal, value
+    names = np.array([name.partition("/")[2] for name in fields] + [None], object)
+    yield f"{signal}@field", names[np.where(np.isnan(value), len(fields), worst)]
     for place in PLACES:
-        known_places = np.stack([columns.get(f"{name}{place}", missing) for name in fields])
-        found[f"{signal}{place}"] = known_places[worst, np.arange(size)]
-    return {**found, **{name: columns[name] for name in fields}}
+        places = np.full(size, np.nan)
+        for number, name in enumerate(fields or [signal]):
+            if (known := columns.pop(f"{name}{place}", None)) is not None:
+                np.copyto(places, known, where=worst == number)
+        yield f"{signal}{place}", places
+    for name in fields:
+        yield name, columns.pop(name)
 
 
 def _numbers(values: Array, name: str = "") -> Any:
-    """Numbers as a column: steps as integers, NaN as null."""
+    """Numbers as a column: steps as integers, NaN as null; or texts."""
     import pyarrow as pa
 
+    if values.dtype == object:
+        return pa.array(values, pa.string())
     missing = np.isnan(values)
     if name.endswith(PLACES):
         return pa.array(np.where(missing, 0, values).astype(np.int64), pa.int64(), mask=missing)
     return pa.array(values.astype(np.float64), pa.float64(), mask=missing)
 
 
-def _texts(values: list[Any] | None, size: int) -> Any:
+def _make_values(rows: SignalRows, name: str, text: bool = False) -> Any:
+    """A column of texts, or of metadata: flags, integers, numbers, or texts; mixed kinds become texts."""
     import pyarrow as pa
 
-    return pa.nulls(size, pa.string()) if values is None else pa.array(values, pa.string())
-
-
-def _values(values: list[Any]) -> Any:
-    """A column of metadata: flags, integers, numbers, or texts; mixed kinds become texts."""
-    import pyarrow as pa
-
-    kinds = {type(value) for value in values if value is not None}
+    kinds: set[type] = {str} if text else {type(value) for values in rows.each(name) for value in values}
+    kinds -= {type(None)}
     known = {bool: pa.bool_(), int: pa.int64(), str: pa.string()}
     kind = known.get(next(iter(kinds), str)) if len(kinds) <= 1 else None
     if kind is None and kinds <= {int, float}:
         kind = pa.float64()
     try:
         if kind is not None:
-            return pa.array(values, kind)
+            return pa.chunked_array([pa.array(values, kind) for values in rows.each(name)]).combine_chunks()
     except (OverflowError, pa.ArrowException):  # an integer above 2^63
         pass
-    return pa.array([None if value is None else str(value) for value in values], pa.string())
+    texts = ([None if value is None else str(value) for value in values] for values in rows.each(name))
+    return pa.chunked_array([pa.array(values, pa.string()) for values in texts]).combine_chunks()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,17 +15,20 @@ from rlds_beam.checking.signals.table import EpisodeTable
 from rlds_beam.checking.validation import validate_episode
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.errors import DiskError, RldsBeamError, UsageError
+from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.text import shorten
 from rlds_beam.viewing.browser.index import EpisodeIndex
-from rlds_beam.viewing.browser.table import MappedTable, TableRows, find_dataset, map_parquet
+from rlds_beam.viewing.browser.table import TableRows, find_dataset, map_parquet
 
 SIGNALS_FILE = "signals.parquet"
 _MIN_SECONDS, _SHARE = 1.0, 10
 """A scan shows what it has found after at least so many seconds, and so many times what showing it takes."""
-_STOP_SECONDS = 10
+_PATIENCE_SECONDS, _STOP_SECONDS = 0.5, 10
+_COMPARED = 200_000
+"""The most episodes whose motion is compared: more need too much memory."""
 
 
 class TableOfFile:
@@ -82,7 +85,7 @@ class Scan:
         self._source, self._index, self._check = source, index, check
         self._rows: TableRows | None = None
         self._done, self._state, self._error = 0, "running", ""
-        self._ended = threading.Event()
+        self._ended, self._directory = threading.Event(), ScratchDirectory()
         self._thread = threading.Thread(target=self._run, name=f"scan of {source.dataset}", daemon=True)
         self._thread.start()
 
@@ -102,21 +105,28 @@ class Scan:
         return {"state": self._state, "done": self._done, "total": self._source.episodes, "error": self._error or None}
 
     def stop(self) -> None:
-        """Ends the thread after the episode that it reads."""
+        """Ends the thread after the episode that it reads, and removes the temporary files."""
         self._ended.set()
+        self._thread.join(_PATIENCE_SECONDS)
+        self._directory.cleanup()  # ends a thread that makes a table
         self._thread.join(_STOP_SECONDS)
 
     def _run(self) -> None:
         try:
             self._scan()
-            self._state = "stopped" if self._ended.is_set() else "done"
-        except (RldsBeamError, OSError) as error:
+            self._state = "done"
+        except OSError as error:
+            disk = DiskError.of(error.errno or 0, self._directory.name.rpartition("/")[0])
+            self._state, self._error = "failed", shorten(disk or error)
+        except RldsBeamError as error:
             self._state, self._error = "failed", shorten(error)
         except Exception as error:
             self._state, self._error = "failed", shorten(f"{type(error).__name__}: {error}")
+        if self._ended.is_set():
+            self._state, self._error = "stopped", ""
 
     def _scan(self) -> None:
-        table = EpisodeTable(Context.of(self._source.schema, fps=self._source.fps))
+        table = EpisodeTable(Context.of(self._source.schema, fps=self._source.fps), self._directory.name)
         ignored = IgnoredValues.of(self._source.last_action)
         shown, pause = time.monotonic(), _MIN_SECONDS
         for episode in self._episodes():
@@ -132,7 +142,7 @@ class Scan:
         self._show(table, True)
 
     def _show(self, table: EpisodeTable, complete: bool) -> None:
-        self._rows = TableRows(MappedTable(table.finish()), self._index, complete)
+        self._rows = TableRows(table.store(repeats=complete and self._done <= _COMPARED), self._index, complete)
 
     def _episodes(self) -> Iterator[Episode]:
         reader = EpisodeReader(self._source)

@@ -168,6 +168,8 @@ class BrowserServer:
         self._server.should_exit = True
         self._thread.join(_START_SECONDS)
         self._socket.close()
+        for dataset in self.datasets:
+            dataset.table.stop()
 
 
 def check_installed() -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.checking.signals.conditions import Condition, check_known, mask
+from rlds_beam.checking.signals.table import StoredTable
 from rlds_beam.encoding.parquet_files import UNREADABLE, open_parquet
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
@@ -63,18 +64,6 @@ class Query(NamedTuple):
     rule: str = ""
 
 
-class MappedTable(NamedTuple):
-    """A table, and the file that it is mapped from; None if it is in memory."""
-
-    table: pa.Table
-    pages: mmap.mmap | None = None
-
-    def forget(self) -> None:
-        """Drops the pages that were read from this process; they are read again when they are needed."""
-        if self.pages is not None and hasattr(mmap, "MADV_DONTNEED"):
-            self.pages.madvise(mmap.MADV_DONTNEED)
-
-
 class TableRows:
     """Rows of episodes. Thread-safe.
 
@@ -88,7 +77,7 @@ class TableRows:
       numbers: the number of each row's episode in the dataset's order; -1 for episodes that are not shown.
     """
 
-    def __init__(self, table: MappedTable, index: EpisodeIndex, complete: bool = True):
+    def __init__(self, table: StoredTable, index: EpisodeIndex, complete: bool = True):
         self._mapped, self._table, self._complete = table, table.table, complete
         self.numbers = numbers = find_numbers(self._table, index, complete)
         self.changes = index.changes
@@ -130,6 +119,7 @@ class TableRows:
             return {}
         with self._lock:
             rules, codes = self._text("rule")
+            self._mapped.forget()
         counts = np.bincount(codes[self._rows][codes[self._rows] >= 0], minlength=len(rules)).tolist()
         return {rule: count for rule, count in zip(rules.to_pylist(), counts, strict=True) if count}
 
@@ -314,7 +304,10 @@ def find_numbers(table: pa.Table, index: EpisodeIndex, complete: bool = True) ->
     splits = _encode(table["split"])
     names, shards = splits.dictionary.to_pylist(), table["shard"].to_numpy()
     codes = splits.indices.to_numpy() * _SHARDS + shards
-    pairs, of_row, counts = np.unique(codes, return_inverse=True, return_counts=True)
+    begins = np.flatnonzero(np.diff(codes, prepend=-1))  # of runs of rows of the same shard
+    pairs, of_run = np.unique(codes[begins], return_inverse=True)
+    of_row = np.repeat(of_run.astype(np.int32), np.diff(begins, append=len(codes)))
+    counts = np.bincount(of_row, minlength=len(pairs))
     found = [index.place(names[pair // _SHARDS], pair % _SHARDS) for pair in pairs.tolist()]
     for place, count in zip(found if complete else (), counts.tolist(), strict=False):
         index.check(place, count)
@@ -341,7 +334,7 @@ def _order(places: Numbers, positions: Numbers) -> Numbers | None:
     return order
 
 
-def map_parquet(path: str) -> MappedTable:
+def map_parquet(path: str) -> StoredTable:
     """The table of a Parquet file, memory-mapped from a temporary file, which is already deleted.
 
     Columns without any value are left out, and texts are stored once each.
@@ -365,12 +358,12 @@ def map_parquet(path: str) -> MappedTable:
                     writer = writer or pa.ipc.new_stream(kept, batch.schema)
                     writer.write_batch(batch)
             if writer is None:
-                return MappedTable(content.schema_arrow.empty_table())
+                return StoredTable(content.schema_arrow.empty_table())
             writer.close()
             kept.flush()
             pa.default_memory_pool().release_unused()
             pages = mmap.mmap(kept.fileno(), 0, access=mmap.ACCESS_READ)
-            return MappedTable(pa.ipc.open_stream(pa.BufferReader(pa.py_buffer(pages))).read_all(), pages)
+            return StoredTable(pa.ipc.open_stream(pa.BufferReader(pa.py_buffer(pages))).read_all(), pages)
     except UNREADABLE as error:
         raise UsageError(f"{path} is damaged: {shorten(error)}") from error
 
