@@ -70,7 +70,7 @@ def agents_page() -> str:
     parts.append("## Options of several commands\n")
     for section, names in shared.items():
         head, _, options = section.partition("\n\n")
-        parts.append(f"{head}\n\nOf {', '.join(f'`{name}`' for name in names)}:\n\n{options}")
+        parts.append(f"{head.removeprefix('#')}\n\nOf {', '.join(f'`{name}`' for name in names)}:\n\n{options}")
     parts += [
         "## Options of formats\n",
         *nested(format_options()),
