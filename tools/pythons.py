@@ -22,6 +22,7 @@ WHOLE = "3.13"
 
 LEFT_OUT = (
     "buckets",
+    "cluster",
     "dataflow",
     "docs",
     "faults",
