@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import mmap
 import os
 import queue
@@ -17,6 +18,7 @@ import signal
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -24,6 +26,7 @@ from rlds_beam.watchdog import watcher
 from rlds_beam.watchdog.watcher import HANDLED, HEADER, SLOT_BYTES, SLOTS
 
 _NUMBER = struct.Struct("=Q")
+_LOOK_SECONDS = 1.0
 _memory: mmap.mmap | None = None
 _numbers = itertools.count()
 _thread = threading.local()
@@ -116,10 +119,14 @@ class SignalEvent:
         return self._is_set
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until the event is set, at most `timeout` seconds; returns whether it is."""
-        if not self._is_set:
+        """Waits until the event is set, at most `timeout` seconds; returns whether it is.
+
+        A signal that comes just before the thread begins to wait does not wake it, so it looks again every second.
+        """
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        while not self._is_set and (left := end - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):
-                self._queue.get(timeout=timeout)
+                self._queue.get(timeout=min(left, _LOOK_SECONDS))
         return self._is_set
 
 
