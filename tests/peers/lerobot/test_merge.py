@@ -57,7 +57,8 @@ def test_features_that_differ_are_merged_and_opened(moving: Any, tmp_path: Path)
         "fields: all\ninputs:\n- {}\n- connectors:\n"
         "  - RenameFields: {fields: {observation/images/front: observation/images/top}}\n"
     )
-    rlds_beam.convert([tmp_path / "a", tmp_path / "b"], tmp_path / "ours", to="lerobot", merge_fields=str(fields))
+    options = {"to": "lerobot", "merge_fields": str(fields), "accept": "duplicate_episode"}  # it has copies
+    rlds_beam.convert([tmp_path / "a", tmp_path / "b"], tmp_path / "ours", **options)
     dataset = opened(tmp_path / "ours")
     assert dataset.num_episodes == 4 and dataset.features["action"]["shape"] == (3,)
     first, second = dataset[0], dataset[len(dataset) // 2]
