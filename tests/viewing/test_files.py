@@ -118,7 +118,7 @@ def test_a_video_needs_images_or_curves(tmp_path: Path) -> None:
 def test_a_missing_package(tmp_path: Path, package: str, file: str, extra: str) -> None:
     if importlib.util.find_spec(package) is not None:
         pytest.skip(f"{package} is installed")
-    with pytest.raises(MissingExtraError, match=rf"pip install '\.\[{extra}\]'"):
+    with pytest.raises(MissingExtraError, match=rf"pip install '[\w.-]*\[{extra}\]"):
         write_episode(with_cameras((32, 32)), str(tmp_path / file), FileOptions())
     assert not (tmp_path / file).exists()
 
