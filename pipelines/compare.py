@@ -54,7 +54,8 @@ class Comparison:
     Attributes:
       content: the differences as JSON: `equal` (whether there are none), `first` and `second` (their counts),
         `episodes` (by content), `fields`, `drift` (the numbers of both versions, the largest drift first), `texts`, and
-        `findings` (those of only one version, by fingerprint). Lists have up to 1,000 entries, counts are whole.
+        `findings` (those of only one version, by fingerprint, among the first 10,000 of each check). Lists have up to
+        1,000 entries; the other counts are whole.
     """
 
     content: dict[str, Any]

@@ -18,7 +18,7 @@ from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.checking.signals.dataset import DATASET_CHECKS
 from rlds_beam.errors import UsageError
 from rlds_beam.terminal.finding_formats import FORMATS, MAX_EPISODES, github, junit, sarif
-from rlds_beam.terminal.gate import Accepted, Gate, baseline_text, parse_expect, read_baseline
+from rlds_beam.terminal.gate import Accepted, Gate, format_baseline, parse_expect, read_baseline
 
 TEXTS = st.text(st.characters(categories=None), max_size=30) | st.sampled_from(
     ["::error::x\n::error::y", "%0A::stop", "]]></failure>&\x00\x1b[2J", "\ud800", "￾", "# 0 #"]
@@ -101,7 +101,7 @@ def test_a_baseline_is_read_as_it_was_written_and_accepts_all(listed, reason):
     directory = Path(".hypothesis")
     directory.mkdir(exist_ok=True)
     path = directory / "baseline.txt"
-    text = baseline_text(found, {})
+    text = format_baseline(found, {})
     path.write_text(text, encoding="utf-8")
     known = read_baseline(str(path))
     assert known.keys() == {(finding.check, finding.fingerprint) for finding in found}
@@ -111,7 +111,7 @@ def test_a_baseline_is_read_as_it_was_written_and_accepts_all(listed, reason):
     assert not ElementTree.fromstring(junit(gate)).findall(".//failure") and github(gate).count("\n") == sum(
         gate.accepted(finding) is None for finding in found
     )
-    assert baseline_text(reversed(found), known) == text  # sorted, and reasons stay
+    assert format_baseline(reversed(found), known) == text  # sorted, and reasons stay
 
 
 NAN = Finding("rule/non_finite", "error", "toy/1.0.0:train:00000@7", "NaN at step 3", "action", 3)
@@ -164,10 +164,10 @@ def test_fingerprints_are_of_the_content_not_of_the_place():
 def test_a_baseline_keeps_reasons_and_names_what_vanished(tmp_path):
     path = tmp_path / "b.txt"
     found = make_gate([NAN, JUMP]).findings.listed
-    path.write_text(baseline_text(found, {}).replace("21 is above 15 (times)", "the arm was pushed # twice"))
+    path.write_text(format_baseline(found, {}).replace("21 is above 15 (times)", "the arm was pushed # twice"))
     known = read_baseline(str(path))
     assert known["signal/jump", found[1].fingerprint].reason == "action: the arm was pushed # twice"
-    assert "# action: the arm was pushed # twice\n" in baseline_text(found, known)
+    assert "# action: the arm was pushed # twice\n" in format_baseline(found, known)
     gate = make_gate([JUMP], baseline=known)
     assert [check for check, _, _ in gate.vanished] == ["rule/non_finite"] and not gate.failing
     assert any(line.startswith("vanished  rule/non_finite ") for line in gate.lines())

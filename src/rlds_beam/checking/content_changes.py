@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -59,10 +59,10 @@ def compare_contents(first: Sequence[tuple[str, str]], second: Sequence[tuple[st
     ]
     common = counts[0] & counts[1]
     rests = [_rest(of, version, common) for of, version in zip(splits, (first, second), strict=True)]
-    others = defaultdict(list)
+    others: defaultdict[str, deque[_Rest]] = defaultdict(deque)
     for rest in rests[1]:
         others[rest.digest].append(rest)
-    moved = [(rest, others[rest.digest].pop(0)) for rest in rests[0] if others.get(rest.digest)]
+    moved = [(rest, others[rest.digest].popleft()) for rest in rests[0] if others.get(rest.digest)]
     gone = {rest.key for rest, _ in moved}, {rest.key for _, rest in moved}
     places: dict[tuple[str, str, int], tuple[list[str], list[str]]] = {}
     for side, rest_of_side in enumerate(rests):

@@ -26,7 +26,7 @@ _MIN_STEPS, _MIN_VALUES = 4, 12
 """Fewer steps, or different values in the sampled steps, may be the same by chance: in a grid, or at rest."""
 
 
-class Compared(NamedTuple):
+class ComparedFields(NamedTuple):
     """The fields of a dataset that tell copies of an episode.
 
     Attributes:
@@ -38,7 +38,7 @@ class Compared(NamedTuple):
     texts: tuple[str, ...]
 
     @classmethod
-    def of(cls, source: Source) -> Compared:
+    def of(cls, source: Source) -> ComparedFields:
         """The fields that all of a dataset's episodes have."""
         from rlds_beam.checking.signals.context import Context
 
@@ -58,8 +58,8 @@ class Digests(NamedTuple):
     """The digests of an episode, uint64; 0 if it is too short or too simple to be told from others.
 
     Attributes:
-      whole: of all steps.
-      shorter: of all steps but the last.
+      whole: the digest of all steps.
+      shorter: the digest of all steps but the last.
     """
 
     whole: int = 0

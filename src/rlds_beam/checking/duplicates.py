@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlds_beam.checking.copies import Compared, group_copies
+from rlds_beam.checking.copies import ComparedFields, group_copies
 from rlds_beam.encoding.base import Headers, RecordFormat
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import Violation
@@ -250,7 +250,7 @@ class Digested(NamedTuple):
 
 def digest(source: Source, split: str, segment: Segment) -> Digested:
     """The digests of a segment's episodes, for a source without images (`without_images`)."""
-    compared, positions, found = Compared.of(source), [], []
+    compared, positions, found = ComparedFields.of(source), [], []
     for episode in EpisodeReader(source).read(split, segment):
         positions.append(episode.key.position)
         found.append(compared.digest(episode))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence, Sized
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlds_beam import storage
-from rlds_beam.checking.copies import Compared
+from rlds_beam.checking.copies import ComparedFields
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.checked_json import read_json
@@ -226,7 +226,7 @@ class ConvertJob:
 
     @property
     def converter(self) -> RangeConverter:
-        compared = Compared.of(self.source)
+        compared = ComparedFields.of(self.source)
         return RangeConverter(self._reader, self.check, self.connecting, self.output, self.plan.digest, compared)
 
     @property

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlds_beam.checking.copies import Compared, Digests
+from rlds_beam.checking.copies import ComparedFields, Digests
 from rlds_beam.encoding.checked_json import parsing
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import Violation
@@ -78,7 +78,7 @@ class RangeCopies:
       known: the digests of the output that is appended to; None if there is none, or copies are accepted.
     """
 
-    def __init__(self, compared: Compared, known: KnownCopies | None):
+    def __init__(self, compared: ComparedFields, known: KnownCopies | None):
         self._compared, self._known = compared, known
         self._last, self._written = Digests(), list[Digests]()
 

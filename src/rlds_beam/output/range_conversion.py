@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
-from rlds_beam.checking.copies import Compared
+from rlds_beam.checking.copies import ComparedFields
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.checked_json import read_json
@@ -49,7 +49,7 @@ class RangeConverter:
     connecting: ConnectorRunner
     output: Output
     plan: str = ""
-    compared: Compared | None = None
+    compared: ComparedFields | None = None
     known: KnownCopies | None = None
 
     def convert_range(self, work: WorkRange, duplicates: Duplicates, results: Sequence[Any] = ()) -> RangeCommit:

@@ -90,7 +90,9 @@ def _read_lines(path: str, flag: str) -> list[tuple[int, str]]:
     return [(number, line) for number, line in lines if line and not line.startswith("#")]
 
 
-def unmet(expectations: Iterable[Expectation], report: Report, tasks: int, source: Source, where: str) -> list[Finding]:
+def find_unmet(
+    expectations: Iterable[Expectation], report: Report, tasks: int, source: Source, where: str
+) -> list[Finding]:
     """The expectations that a dataset does not meet, each with what was expected, found, and where."""
     found = []
     lost = f" ({report.rejected:,} of {count(report.records, 'record')} rejected)" if report.rejected else ""
@@ -99,7 +101,7 @@ def unmet(expectations: Iterable[Expectation], report: Report, tasks: int, sourc
     for name, compare, expected, fields in expectations:
         number = numbers.get(name)
         if name == "fields":
-            found += _unmet_fields(fields, source.schema, where)
+            found += _find_unmet_fields(fields, source.schema, where)
         elif number is None or not _COMPARE[compare](number, expected):
             said = texts.get(name, "none" if number is None else f"{number:g}")
             detail = f"expected {name}{compare}{expected:.15g}, found {said}, in {where}"
@@ -107,7 +109,7 @@ def unmet(expectations: Iterable[Expectation], report: Report, tasks: int, sourc
     return found
 
 
-def _unmet_fields(expected: Mapping[str, str], schema: Schema, where: str) -> list[Finding]:
+def _find_unmet_fields(expected: Mapping[str, str], schema: Schema, where: str) -> list[Finding]:
     fields = {**schema.metadata, **schema.steps}
     plain = {
         path: describe_type(dataclasses.replace(field, names=(), representation=None)) for path, field in fields.items()
@@ -152,7 +154,7 @@ def read_baseline(path: str) -> Baseline:
     return found
 
 
-def baseline_text(findings: Iterable[Finding], known: Baseline) -> str:
+def format_baseline(findings: Iterable[Finding], known: Baseline) -> str:
     """A baseline that accepts these findings, sorted; reasons that are known stay, others are what was found."""
     lines = {
         f"{f.check} {f.fingerprint} {printable(f.key).replace(' ', '_') or '-'} "
@@ -332,7 +334,7 @@ def evaluate(
             of_shards += [Finding(f"rule/{rule}", level, str(key), detail) for key, detail in broken.samples]
             counts[f"rule/{rule}"] = {level: broken.total}
     expectations = parse_expect(options.expect)
-    missed = unmet(expectations, report, listed.tasks, source, input)
+    missed = find_unmet(expectations, report, listed.tasks, source, input)
     checks = {name: check for name, check in list_checks().items() if name.partition("/")[0] in kinds}
     for name in dict.fromkeys(expectation.name for expectation in expectations):
         about = f"the dataset has the expected {_EXPECTABLE[name]}"
@@ -346,7 +348,7 @@ def evaluate(
         known = read_baseline(options.baseline) if storage.exists(options.baseline) else {}
         if options.write_baseline:
             accepted = [f for f in findings.listed if f.level != "note" and not f.check.startswith("expectation/")]
-            _write(options.baseline, "--baseline", baseline_text(accepted, known))
+            _write(options.baseline, "--baseline", format_baseline(accepted, known))
         baseline = read_baseline(options.baseline)
     return Gate(
         command,

@@ -51,7 +51,7 @@ def _largest(values: Array) -> tuple[Array, Array]:
     return np.where(np.isinf(largest), np.nan, largest), best
 
 
-class Compared:
+class EpisodeScores:
     """The rows of all episodes, and what several signals need.
 
     Attributes:
@@ -85,7 +85,7 @@ def _find_stepped(rows: SignalRows, path: str) -> Array:
     return rows.reduce(find, *((path, name) for name in ("largest", "times", "travel", "distinct")))
 
 
-def _jump(compared: Compared) -> dict[str, Array]:
+def _jump(compared: EpisodeScores) -> dict[str, Array]:
     """The logarithm of an episode's largest change, as a robust z-score among the episodes that move the dimension.
 
     Only larger changes than usual count. lerobot-doctor flags 8 standard deviations of one episode's changes
@@ -122,7 +122,7 @@ def _jump(compared: Compared) -> dict[str, Array]:
     return found
 
 
-def _saturation(compared: Compared) -> dict[str, Array]:
+def _saturation(compared: EpisodeScores) -> dict[str, Array]:
     """The share of steps at a limit, beyond the usual share: a smallest or largest value that several episodes share.
 
     forge and lerobot-doctor take each episode's own extremes. A dimension with few values (a gripper, a grid) has no
@@ -169,7 +169,7 @@ def _limit(ends: Array) -> float:
     return float(values[counts.argmax()])
 
 
-def _stuck(compared: Compared) -> dict[str, Array]:
+def _stuck(compared: EpisodeScores) -> dict[str, Array]:
     """The share of moving steps in which a dimension does not change, beyond its usual share.
 
     lerobot-doctor calls a dimension stuck if it is unchanged in 80 % of the steps (checks/anomalies.py); only what is
@@ -209,7 +209,7 @@ def _moves(place: slice, times: Array, still: Array) -> Array:
     return np.asarray(np.nanmax(times + still, axis=1, initial=0))
 
 
-def _grippers(compared: Compared) -> dict[str, Array]:
+def _grippers(compared: EpisodeScores) -> dict[str, Array]:
     """Chatter and range of grippers: fields of that name, or an action's last dimension if mostly at its ends.
 
     forge counts crossings of the middle per second (`gripper_chatter`). Here the gripper must cross the outer thirds of
@@ -238,7 +238,7 @@ def _grippers(compared: Compared) -> dict[str, Array]:
     return found
 
 
-def _offset(compared: Compared) -> dict[str, Array]:
+def _offset(compared: EpisodeScores) -> dict[str, Array]:
     """The mean of commanded minus measured position, over the usual range (lerobot PR #3762: 17 degrees unnoticed).
 
     What it differs from the usual difference counts as well, for example below a gripper that always closes further.
@@ -273,24 +273,24 @@ def _offset(compared: Compared) -> dict[str, Array]:
     return {"offset": np.where(known & ~np.isnan(position), rows.map(score, *means), np.nan)}
 
 
-def _length(compared: Compared) -> dict[str, Array]:
+def _length(compared: EpisodeScores) -> dict[str, Array]:
     steps = compared.rows.numbers["steps"]
     with np.errstate(divide="ignore"):
         return {"outlier_length": robust_z(np.where(steps > 0, np.log(steps), np.nan), 0.1)}
 
 
-def _return(compared: Compared) -> dict[str, Array]:
+def _return(compared: EpisodeScores) -> dict[str, Array]:
     returns = compared.rows.numbers.get("return")
     return {} if returns is None else {"outlier_return": _score_returns(returns)}
 
 
-def _compared_fields(compared: Compared) -> list[str]:
+def _compared_fields(compared: EpisodeScores) -> list[str]:
     """The fields whose paths are compared: states, or actions if there are none."""
     fields = compared.rows.fields
     return [path for path in compared.context.states if path in fields] or fields
 
 
-def _path(compared: Compared) -> dict[str, Array]:
+def _path(compared: EpisodeScores) -> dict[str, Array]:
     rows, fields = compared.rows, _compared_fields(compared)
     if not fields:
         return {}
@@ -325,7 +325,7 @@ def _score_returns(returns: Array) -> Array:
         return np.where((returns >= low) & (returns <= high), 0.0, score)
 
 
-def _end_pose(compared: Compared) -> dict[str, Array]:
+def _end_pose(compared: EpisodeScores) -> dict[str, Array]:
     """The distance of the last state from where episodes usually are, over the width of that range.
 
     It is what the 10th to the 90th percentile of the episodes' bounds enclose, so several goals are no outliers.
@@ -348,7 +348,7 @@ def _end_pose(compared: Compared) -> dict[str, Array]:
     return {"outlier_end_pose": rows.map(score, *((path, "end") for path in fields))}
 
 
-def _jerk(compared: Compared) -> dict[str, Array]:
+def _jerk(compared: EpisodeScores) -> dict[str, Array]:
     rows = compared.rows
     fields = [path for path in compared.context.states if path in rows.fields]
     if not fields:
@@ -389,7 +389,7 @@ def _spread(values: Array) -> Array:
     return np.asarray(high - low)
 
 
-def _cameras(compared: Compared) -> dict[str, Array]:
+def _cameras(compared: EpisodeScores) -> dict[str, Array]:
     rows, context = compared.rows, compared.context
     found: dict[str, Array] = {}
     for path in context.cameras:
@@ -422,7 +422,7 @@ def _swap(color: Array) -> Array:
         return np.where(straight + exchanged > 0, (straight - exchanged) / (straight + exchanged), 0.0)
 
 
-def _rates(compared: Compared) -> dict[str, Array]:
+def _rates(compared: EpisodeScores) -> dict[str, Array]:
     rows, context = compared.rows, compared.context
     found: dict[str, Array] = {}
     for path in context.clocks:
@@ -436,12 +436,12 @@ def _rates(compared: Compared) -> dict[str, Array]:
     return found
 
 
-def _duplicate_actions(compared: Compared) -> dict[str, Array]:
+def _duplicate_actions(compared: EpisodeScores) -> dict[str, Array]:
     actions = _same_actions(compared)
     return {} if actions is None else _count("duplicate_actions", compared, np.arange(len(actions)), actions)
 
 
-def _near_duplicate(compared: Compared) -> dict[str, Array]:
+def _near_duplicate(compared: EpisodeScores) -> dict[str, Array]:
     """Nothing if it was not searched for repeats."""
     repeats = compared.repeats
     if repeats is None or "#actions" not in compared.rows.numbers:
@@ -449,7 +449,7 @@ def _near_duplicate(compared: Compared) -> dict[str, Array]:
     return _count("near_duplicate", compared, np.arange(len(compared.rows)), repeats.motion)
 
 
-def _split_leakage(compared: Compared) -> dict[str, Array]:
+def _split_leakage(compared: EpisodeScores) -> dict[str, Array]:
     """Nothing if it was not searched for repeats, or if there is one split."""
     names, splits = compared.rows.splits
     if compared.repeats is None or len(names) < 2 or "#actions" not in compared.rows.numbers:
@@ -457,7 +457,7 @@ def _split_leakage(compared: Compared) -> dict[str, Array]:
     return _count("split_leakage", compared, splits[compared.rows.order], *compared.repeats)
 
 
-def _contradictory_instruction(compared: Compared) -> dict[str, Array]:
+def _contradictory_instruction(compared: EpisodeScores) -> dict[str, Array]:
     actions, (texts, codes) = _same_actions(compared), compared.rows.codes("instruction")
     if actions is None or all(text is None for text in texts):
         return {}
@@ -465,7 +465,7 @@ def _contradictory_instruction(compared: Compared) -> dict[str, Array]:
     return _count("contradictory_instruction", compared, codes[compared.rows.order], actions, *motion)
 
 
-def _same_actions(compared: Compared) -> Array | None:
+def _same_actions(compared: EpisodeScores) -> Array | None:
     """The first episode with the same actions as each one, by key (E,); None if actions were not measured."""
     if "#actions" not in compared.rows.numbers:
         return None
@@ -478,7 +478,7 @@ def _same_actions(compared: Compared) -> Array | None:
     return np.where(hashes != 0, first, np.arange(len(hashes), dtype=np.int32))
 
 
-def _count(signal: str, compared: Compared, sides: Array, *groupings: Array) -> dict[str, Array]:
+def _count(signal: str, compared: EpisodeScores, sides: Array, *groupings: Array) -> dict[str, Array]:
     """The most episodes of the groups of each one that are on another side; the groups and sides are by key (E,)."""
     rows, order = compared.rows, compared.rows.order
     counted = [count_others(groups, sides) for groups in groupings]
@@ -521,14 +521,14 @@ def group_scales(rows: SignalRows) -> tuple[list[str], Array, dict[str, Array]]:
     return groups.tolist(), number, found
 
 
-def _groups(compared: Compared) -> dict[str, Array]:
+def _groups(compared: EpisodeScores) -> dict[str, Array]:
     """The ratio of each episode's group; that of a group with most of the episodes is 1: its scale is the usual one."""
     groups, number, found = group_scales(compared.rows)
     most = np.bincount(number, minlength=len(groups)) > len(compared.rows) / 2
     return {f"scale_mismatch/{path}": np.where(most, 1.0, scores)[number] for path, scores in found.items()}
 
 
-_SCORES: dict[str, Callable[[Compared], dict[str, Array]]] = {
+_SCORES: dict[str, Callable[[EpisodeScores], dict[str, Array]]] = {
     "jump": _jump,
     "saturation": _saturation,
     "stuck": _stuck,

@@ -20,7 +20,7 @@ from rlds_beam.checking.signals.dataset import DatasetFinding, find_findings
 from rlds_beam.checking.signals.measurement import Block
 from rlds_beam.checking.signals.repeats import Repeats, find_repeats
 from rlds_beam.checking.signals.rows import RowPart, SignalRows
-from rlds_beam.checking.signals.scores import Compared
+from rlds_beam.checking.signals.scores import EpisodeScores
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.typing import Array
 
@@ -242,7 +242,7 @@ def _columns(rows: SignalRows, context: Context, repeats: Repeats | None) -> Ite
         found = rows.keys(others[order][known].astype(np.int32))
         for start in range(0, max(size, 1), _CHUNK):
             some = known[start : start + _CHUNK].tolist()
-            yield pa.array([str(next(found)) if one else None for one in some], pa.string())
+            yield pa.array([str(next(found)) if known else None for known in some], pa.string())
 
     missing = np.full(size, np.nan)
     yield "key", keys(np.arange(size))
@@ -256,7 +256,7 @@ def _columns(rows: SignalRows, context: Context, repeats: Repeats | None) -> Ite
     for name in rows.values:
         if name.startswith("metadata/"):
             yield name, take(_make_values(rows, name))
-    compared = Compared(rows, context, repeats)
+    compared = EpisodeScores(rows, context, repeats)
     for signal in SIGNALS:
         measured = {name: rows.numbers[name] for name in rows.numbers if name.startswith(signal)}
         measured |= compared.score(signal)
