@@ -15,7 +15,7 @@ from rlds_beam.formats.options import SourceOptions
 from rlds_beam.options import option
 from rlds_beam.runners.base import RunOptions
 from rlds_beam.terminal.options import PrintOptions, print_json
-from rlds_beam.text import count, join_lines, printable
+from rlds_beam.text import count, join_lines, list_few
 
 if TYPE_CHECKING:
     from rlds_beam.checking.findings import Findings
@@ -82,30 +82,22 @@ class Comparison:
         lines.append(f"episodes  {episodes['equal']:,} equal" + "".join(f", {episodes[k]:,} {k}" for k in kinds))
         for kind in kinds:
             keys = [" -> ".join([key] if isinstance(key, str) else key) for key in episodes["keys"][kind]]
-            lines += _few(f"{kind:10}", keys, episodes[kind])
+            lines += list_few(kind, keys, _SHOWN, episodes[kind])
         fields = [f"{f['path']}: {f['first'] or 'none'} -> {f['second'] or 'none'}" for f in content["fields"]]
-        lines += _few("field     ", fields, len(fields))
+        lines += list_few("field", fields, _SHOWN)
         if not self.equal:
             drift = [
                 f"{d['field']} {d['label']}".rstrip() + f": KS {d['ks']:g}, PSI {d['psi']:g}"
                 for d in content["drift"]
                 if d["ks"] > 0
             ]
-            lines += _few("drift     ", drift, len(drift))
-            lines += _few("texts     ", [f"{t[0]}: {t[1]:g} ({t[2]})" for t in content["texts"] if t[1]], 0)
+            lines += list_few("drift", drift, _SHOWN)
+            lines += list_few("texts", [f"{t[0]}: {t[1]:g} ({t[2]})" for t in content["texts"] if t[1]], _SHOWN)
         for kind in ("new", "gone"):
             found = [f"{f['check']} {f['key']} ({f['detail']})" for f in content["findings"][kind]["listed"]]
-            lines += _few(f"{kind:10}", found, content["findings"][kind]["count"])
+            lines += list_few(kind, found, _SHOWN, content["findings"][kind]["count"])
         lines.append("equal" if self.equal else f"different (exit code {DIFFERS})")
         return join_lines(lines)
-
-
-def _few(label: str, texts: Sequence[str], number: int) -> list[str]:
-    """The first lines, and how many there are besides."""
-    more = max(number, len(texts)) - len(texts[:_SHOWN])
-    return [f"{label}{printable(text, 300)}" for text in texts[:_SHOWN]] + (
-        [f"{label}and {more:,} more"] if more else []
-    )
 
 
 def define_pipeline(

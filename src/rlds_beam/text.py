@@ -118,6 +118,13 @@ def some(texts: Sequence[str]) -> str:
     return ", ".join(texts[:3]) + (f" and {len(texts) - 3:,} more" if len(texts) > 3 else "")
 
 
+def list_few(label: str, texts: Sequence[str], most: int, number: int = 0) -> list[str]:
+    """A line for each of the first `most` texts, and one for how many there are besides; `number` if that is more."""
+    lines = [f"{label:10}{printable(text, 500)}" for text in texts[:most]]
+    more = max(number, len(texts)) - len(lines)
+    return [*lines, f"{label:10}and {more:,} more"] if more else lines
+
+
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """The lines of a table whose columns are aligned to the left."""
     cells = [[printable(cell, 200) for cell in row] for row in rows]

@@ -20,7 +20,7 @@ from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.terminal.options import GateOptions
-from rlds_beam.text import count, did_you_mean, printable
+from rlds_beam.text import count, did_you_mean, list_few, printable
 
 _SHOWN = 10
 """Lines of one kind on a terminal."""
@@ -158,22 +158,22 @@ def format_baseline(findings: Iterable[Finding], known: Baseline) -> str:
     """A baseline that accepts these findings, sorted; reasons that are known stay, others are what was found."""
     lines = {
         f"{f.check} {f.fingerprint} {printable(f.key).replace(' ', '_') or '-'} "
-        f"# {known[f.check, f.fingerprint].reason if (f.check, f.fingerprint) in known else _detail(f)}"
+        f"# {known[f.check, f.fingerprint].reason if (f.check, f.fingerprint) in known else _describe(f)}"
         for f in findings
     }
     head = (
         "# Accepted findings: check, fingerprint of the episode's content, episode, and the reason after the #.\n"
         "# rlds-beam check and validate read this file with --baseline=FILE, and write it with --write_baseline.\n"
     )
-    return head + "".join(f"{line}\n" for line in sorted(lines, key=_line_order))
+    return head + "".join(f"{line}\n" for line in sorted(lines, key=_sort_key))
 
 
-def _line_order(line: str) -> tuple[str, str, str]:
+def _sort_key(line: str) -> tuple[str, str, str]:
     check, digits, rest = line.split(" ", 2)
     return check, rest, digits
 
 
-def _detail(finding: Finding) -> str:
+def _describe(finding: Finding) -> str:
     """What was found, with the field, on one line."""
     return printable(f"{finding.field}: {finding.detail}" if finding.field else finding.detail, 500)
 
@@ -283,9 +283,9 @@ class Gate:
         if self.baseline is None:
             return lines
         new = [f for f in failing if not f.check.startswith("expectation/")]
-        lines += _few([f"new       {f.check} {f.key or self.dataset} ({_detail(f)})" for f in new])
+        lines += list_few("new", [f"{f.check} {f.key or self.dataset} ({_describe(f)})" for f in new], _SHOWN)
         gone = [f"{check} {digits} {printable(accepted.place)}" for check, digits, accepted in self.vanished]
-        lines += _few([f"vanished  {text} is in {self.path}, but no longer found" for text in gone])
+        lines += list_few("vanished", [f"{text} is in {self.path}, but no longer found" for text in gone], _SHOWN)
         number = sum(self.accepted(finding) is not None for finding in self.findings.listed)
         return [*lines, f"baseline  {count(number, 'finding')} accepted by {self.path}, {len(new):,} new"]
 
@@ -294,11 +294,6 @@ class Gate:
         failing = [finding._asdict() for finding in self.failing]
         gone = [[check, digits, accepted.place] for check, digits, accepted in self.vanished]
         return {"gate": {"failing": failing, "vanished": gone, "unlisted": self.unlisted, "reasons": self.reasons()}}
-
-
-def _few(lines: Sequence[str]) -> list[str]:
-    more = [f"{lines[0].split()[0]:10}and {len(lines) - _SHOWN:,} more"] if len(lines) > _SHOWN else []
-    return [*lines[:_SHOWN], *more]
 
 
 def evaluate(

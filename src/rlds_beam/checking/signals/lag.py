@@ -26,7 +26,7 @@ _BY_CHANCE = 15.0
 one of 80 episodes (22 * exp(-15 / 2))."""
 
 
-def pairs(context: Context, sizes: Mapping[str, int]) -> list[tuple[str, str]]:
+def pair_fields(context: Context, sizes: Mapping[str, int]) -> list[tuple[str, str]]:
     """The actions and states of the same thing: those with equally many dimensions, at least 2, at most `_MAX_PAIRS`.
 
     Fields with the same last name come first (`action/joint_position`, `observation/joint_position`).
@@ -55,7 +55,7 @@ def measure_lag(context: Context, motions: Mapping[str, Motion], laid: Laid) -> 
     and the lag with the largest mean square count.
     """
     sizes = {path: len(motion.values) for path, motion in motions.items()}
-    alike = pairs(context, sizes)
+    alike = pair_fields(context, sizes)
     others = [
         (action, state) for action in context.actions for state in context.states if {action, state} <= sizes.keys()
     ]
@@ -68,7 +68,7 @@ def measure_lag(context: Context, motions: Mapping[str, Motion], laid: Laid) -> 
             fields = [motions[action].changes[:_MAX_ACTIONS], motions[state].changes[:_MAX_STATES]]
         for episodes, commands, moves in _cut(laid, *fields):
             squares = np.square(_correlate(commands, moves)).reshape(*commands.shape[::2], MAX_LAG + 1, 2, -1)
-            fewer = _fewer_steps(np.minimum(laid.lengths[episodes], _MAX_STEPS))
+            fewer = _weigh_lags(np.minimum(laid.lengths[episodes], _MAX_STEPS))
             moving = np.maximum(commands.any(axis=1).sum(axis=1), 1)
             explained = squares.max(axis=4).sum(axis=1) * fewer / moving[:, None, None]
             kind, row = explained.max(axis=1).argmax(axis=1), np.arange(len(episodes))  # 0 for positions
@@ -107,7 +107,7 @@ def _cut(laid: Laid, commands: Array, moves: Array) -> Iterator[tuple[Array, Arr
         yield episodes, found[..., : len(commands)], found[..., len(commands) :]
 
 
-def _fewer_steps(lengths: Array) -> Array:
+def _weigh_lags(lengths: Array) -> Array:
     """A factor for mean squares (E, lags, 1): fewer steps of an episode of some length are compared at a larger lag."""
     compared = np.maximum(lengths[:, None] - np.arange(1, MAX_LAG + 2), lengths[:, None] / 2)
     factor: Array = np.square(lengths[:, None] / compared)[..., None]

@@ -91,7 +91,7 @@ def find_repeats(rows: SignalRows, states: Sequence[str]) -> Repeats:
     for name in sketches:
         known &= rows.map(lambda place, values: np.isfinite(values).all(axis=1), name)
     known = np.flatnonzero(known[rows.order])
-    first, second = _find_pairs(_points(rows, sketches, known))
+    first, second = _find_pairs(_make_points(rows, sketches, known))
     members = np.flatnonzero(copies != np.arange(size))
     first, second = np.concatenate([known[first], copies[members]]), np.concatenate([known[second], members])
     return Repeats(join_groups(size, first, second), _group_starts(rows, states))
@@ -151,7 +151,7 @@ class _Points(NamedTuple):
     motion: Array
 
 
-def _points(rows: SignalRows, sketches: list[VectorName], known: Array) -> _Points:
+def _make_points(rows: SignalRows, sketches: list[VectorName], known: Array) -> _Points:
     """The sketches of these episodes, by key; more than `_MAX_NUMBERS` numbers are projected to as many, at random."""
     parts: list[Array] = []
     motion, width = np.zeros(len(known)), 0

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlds_beam.checking.rates import estimate_rate
 from rlds_beam.checking.signals.context import Context, find_gripper, is_gripper
-from rlds_beam.checking.signals.lag import pairs
+from rlds_beam.checking.signals.lag import pair_fields
 from rlds_beam.checking.signals.repeats import Repeats, count_others
 from rlds_beam.checking.signals.rows import SignalRows
 from rlds_beam.typing import Array
@@ -85,7 +85,7 @@ def _find_stepped(rows: SignalRows, path: str) -> Array:
     return rows.reduce(find, *((path, name) for name in ("largest", "times", "travel", "distinct")))
 
 
-def _jump(compared: EpisodeScores) -> dict[str, Array]:
+def _score_jump(compared: EpisodeScores) -> dict[str, Array]:
     """The logarithm of an episode's largest change, as a robust z-score among the episodes that move the dimension.
 
     Only larger changes than usual count. lerobot-doctor flags 8 standard deviations of one episode's changes
@@ -122,7 +122,7 @@ def _jump(compared: EpisodeScores) -> dict[str, Array]:
     return found
 
 
-def _saturation(compared: EpisodeScores) -> dict[str, Array]:
+def _score_saturation(compared: EpisodeScores) -> dict[str, Array]:
     """The share of steps at a limit, beyond the usual share: a smallest or largest value that several episodes share.
 
     forge and lerobot-doctor take each episode's own extremes. A dimension with few values (a gripper, a grid) has no
@@ -137,7 +137,7 @@ def _saturation(compared: EpisodeScores) -> dict[str, Array]:
         return share
 
     def usual(*ends: Array) -> Array:
-        bottom, top = limits = [_limits(end, ends[0] != ends[1]) for end in ends[:2]]
+        bottom, top = limits = [_find_limits(end, ends[0] != ends[1]) for end in ends[:2]]
         return np.stack([*limits, _median(share(ends, bottom, top))], axis=1)
 
     rows = compared.rows
@@ -156,12 +156,12 @@ def _saturation(compared: EpisodeScores) -> dict[str, Array]:
     return found
 
 
-def _limits(ends: Array, moves: Array) -> Array:
+def _find_limits(ends: Array, moves: Array) -> Array:
     """The limit of each dimension (D,): the end of the range that most episodes share; NaN if there is none."""
-    return np.array([_limit(ends[:, d][moves[:, d]]) for d in range(ends.shape[1])], np.float64)
+    return np.array([_find_limit(ends[:, d][moves[:, d]]) for d in range(ends.shape[1])], np.float64)
 
 
-def _limit(ends: Array) -> float:
+def _find_limit(ends: Array) -> float:
     values, counts = np.unique(ends[~np.isnan(ends)], return_counts=True)
     counts[values == 0] = 0
     if not len(values) or counts.max() < max(2, 0.02 * len(ends)):
@@ -169,7 +169,7 @@ def _limit(ends: Array) -> float:
     return float(values[counts.argmax()])
 
 
-def _stuck(compared: EpisodeScores) -> dict[str, Array]:
+def _score_stuck(compared: EpisodeScores) -> dict[str, Array]:
     """The share of moving steps in which a dimension does not change, beyond its usual share.
 
     lerobot-doctor calls a dimension stuck if it is unchanged in 80 % of the steps (checks/anomalies.py); only what is
@@ -177,7 +177,7 @@ def _stuck(compared: EpisodeScores) -> dict[str, Array]:
     """
     rows = compared.rows
     found: dict[str, Array] = {}
-    moves = {path: rows.map(_moves, (path, "times"), (path, "still")) for path in rows.fields}
+    moves = {path: rows.map(_count_moves, (path, "times"), (path, "still")) for path in rows.fields}
     anything = np.max([np.nan_to_num(move) for move in moves.values()], axis=0) if moves else None
     for path, move in moves.items():
         others = (move == 0) & (anything > 2)
@@ -204,12 +204,12 @@ def _stuck(compared: EpisodeScores) -> dict[str, Array]:
     return found
 
 
-def _moves(place: slice, times: Array, still: Array) -> Array:
+def _count_moves(place: slice, times: Array, still: Array) -> Array:
     """The steps in which any dimension changes (E,)."""
     return np.asarray(np.nanmax(times + still, axis=1, initial=0))
 
 
-def _grippers(compared: EpisodeScores) -> dict[str, Array]:
+def _score_grippers(compared: EpisodeScores) -> dict[str, Array]:
     """Chatter and range of grippers: fields of that name, or an action's last dimension if mostly at its ends.
 
     forge counts crossings of the middle per second (`gripper_chatter`). Here the gripper must cross the outer thirds of
@@ -238,7 +238,7 @@ def _grippers(compared: EpisodeScores) -> dict[str, Array]:
     return found
 
 
-def _offset(compared: EpisodeScores) -> dict[str, Array]:
+def _score_offset(compared: EpisodeScores) -> dict[str, Array]:
     """The mean of commanded minus measured position, over the usual range (lerobot PR #3762: 17 degrees unnoticed).
 
     What it differs from the usual difference counts as well, for example below a gripper that always closes further.
@@ -246,7 +246,7 @@ def _offset(compared: EpisodeScores) -> dict[str, Array]:
     rows = compared.rows
     position = rows.numbers.get("#position")
     sizes = {path: rows.width((path, "mean")) for path in rows.fields}
-    alike = pairs(compared.context, sizes)
+    alike = pair_fields(compared.context, sizes)
     if position is None or not alike:
         return {}
     action, state = alike[0]
@@ -273,25 +273,25 @@ def _offset(compared: EpisodeScores) -> dict[str, Array]:
     return {"offset": np.where(known & ~np.isnan(position), rows.map(score, *means), np.nan)}
 
 
-def _length(compared: EpisodeScores) -> dict[str, Array]:
+def _score_length(compared: EpisodeScores) -> dict[str, Array]:
     steps = compared.rows.numbers["steps"]
     with np.errstate(divide="ignore"):
         return {"outlier_length": robust_z(np.where(steps > 0, np.log(steps), np.nan), 0.1)}
 
 
-def _return(compared: EpisodeScores) -> dict[str, Array]:
+def _score_return(compared: EpisodeScores) -> dict[str, Array]:
     returns = compared.rows.numbers.get("return")
     return {} if returns is None else {"outlier_return": _score_returns(returns)}
 
 
-def _compared_fields(compared: EpisodeScores) -> list[str]:
+def _list_paths(compared: EpisodeScores) -> list[str]:
     """The fields whose paths are compared: states, or actions if there are none."""
     fields = compared.rows.fields
     return [path for path in compared.context.states if path in fields] or fields
 
 
-def _path(compared: EpisodeScores) -> dict[str, Array]:
-    rows, fields = compared.rows, _compared_fields(compared)
+def _score_path(compared: EpisodeScores) -> dict[str, Array]:
+    rows, fields = compared.rows, _list_paths(compared)
     if not fields:
         return {}
 
@@ -325,12 +325,12 @@ def _score_returns(returns: Array) -> Array:
         return np.where((returns >= low) & (returns <= high), 0.0, score)
 
 
-def _end_pose(compared: EpisodeScores) -> dict[str, Array]:
+def _score_end_pose(compared: EpisodeScores) -> dict[str, Array]:
     """The distance of the last state from where episodes usually are, over the width of that range.
 
     It is what the 10th to the 90th percentile of the episodes' bounds enclose, so several goals are no outliers.
     """
-    rows, fields = compared.rows, _compared_fields(compared)
+    rows, fields = compared.rows, _list_paths(compared)
     if not fields:
         return {}
 
@@ -348,7 +348,7 @@ def _end_pose(compared: EpisodeScores) -> dict[str, Array]:
     return {"outlier_end_pose": rows.map(score, *((path, "end") for path in fields))}
 
 
-def _jerk(compared: EpisodeScores) -> dict[str, Array]:
+def _score_jerk(compared: EpisodeScores) -> dict[str, Array]:
     rows = compared.rows
     fields = [path for path in compared.context.states if path in rows.fields]
     if not fields:
@@ -389,7 +389,7 @@ def _spread(values: Array) -> Array:
     return np.asarray(high - low)
 
 
-def _cameras(compared: EpisodeScores) -> dict[str, Array]:
+def _score_cameras(compared: EpisodeScores) -> dict[str, Array]:
     rows, context = compared.rows, compared.context
     found: dict[str, Array] = {}
     for path in context.cameras:
@@ -403,11 +403,11 @@ def _cameras(compared: EpisodeScores) -> dict[str, Array]:
         with np.errstate(divide="ignore", invalid="ignore"):
             found[f"blurred_images/{path}"] = np.minimum(usual / sharpness, 1e6) if usual > 0 else sharpness * np.nan
         color = np.stack([rows.numbers[f"#{name}/{path}"] for name in ("red", "green", "blue")], axis=1)
-        found[f"swapped_channels/{path}"] = _swap(color)
+        found[f"swapped_channels/{path}"] = _find_swap(color)
     return found
 
 
-def _swap(color: Array) -> Array:
+def _find_swap(color: Array) -> Array:
     """How much better the mean color (E, 3) fits the camera's usual one with red and blue exchanged.
 
     1 if it is the usual color, exchanged; -1 if it is the usual color. NaN if the usual color is gray: then nobody can
@@ -422,7 +422,7 @@ def _swap(color: Array) -> Array:
         return np.where(straight + exchanged > 0, (straight - exchanged) / (straight + exchanged), 0.0)
 
 
-def _rates(compared: EpisodeScores) -> dict[str, Array]:
+def _score_rates(compared: EpisodeScores) -> dict[str, Array]:
     rows, context = compared.rows, compared.context
     found: dict[str, Array] = {}
     for path in context.clocks:
@@ -436,12 +436,12 @@ def _rates(compared: EpisodeScores) -> dict[str, Array]:
     return found
 
 
-def _duplicate_actions(compared: EpisodeScores) -> dict[str, Array]:
-    actions = _same_actions(compared)
+def _score_duplicate_actions(compared: EpisodeScores) -> dict[str, Array]:
+    actions = _group_actions(compared)
     return {} if actions is None else _count("duplicate_actions", compared, np.arange(len(actions)), actions)
 
 
-def _near_duplicate(compared: EpisodeScores) -> dict[str, Array]:
+def _score_near_duplicate(compared: EpisodeScores) -> dict[str, Array]:
     """Nothing if it was not searched for repeats."""
     repeats = compared.repeats
     if repeats is None or "#actions" not in compared.rows.numbers:
@@ -449,7 +449,7 @@ def _near_duplicate(compared: EpisodeScores) -> dict[str, Array]:
     return _count("near_duplicate", compared, np.arange(len(compared.rows)), repeats.motion)
 
 
-def _split_leakage(compared: EpisodeScores) -> dict[str, Array]:
+def _score_split_leakage(compared: EpisodeScores) -> dict[str, Array]:
     """Nothing if it was not searched for repeats, or if there is one split."""
     names, splits = compared.rows.splits
     if compared.repeats is None or len(names) < 2 or "#actions" not in compared.rows.numbers:
@@ -457,15 +457,15 @@ def _split_leakage(compared: EpisodeScores) -> dict[str, Array]:
     return _count("split_leakage", compared, splits[compared.rows.order], *compared.repeats)
 
 
-def _contradictory_instruction(compared: EpisodeScores) -> dict[str, Array]:
-    actions, (texts, codes) = _same_actions(compared), compared.rows.codes("instruction")
+def _score_contradictory_instruction(compared: EpisodeScores) -> dict[str, Array]:
+    actions, (texts, codes) = _group_actions(compared), compared.rows.codes("instruction")
     if actions is None or all(text is None for text in texts):
         return {}
     motion = () if compared.repeats is None else (compared.repeats.motion,)
     return _count("contradictory_instruction", compared, codes[compared.rows.order], actions, *motion)
 
 
-def _same_actions(compared: EpisodeScores) -> Array | None:
+def _group_actions(compared: EpisodeScores) -> Array | None:
     """The first episode with the same actions as each one, by key (E,); None if actions were not measured."""
     if "#actions" not in compared.rows.numbers:
         return None
@@ -521,7 +521,7 @@ def group_scales(rows: SignalRows) -> tuple[list[str], Array, dict[str, Array]]:
     return groups.tolist(), number, found
 
 
-def _groups(compared: EpisodeScores) -> dict[str, Array]:
+def _score_scales(compared: EpisodeScores) -> dict[str, Array]:
     """The ratio of each episode's group; that of a group with most of the episodes is 1: its scale is the usual one."""
     groups, number, found = group_scales(compared.rows)
     most = np.bincount(number, minlength=len(groups)) > len(compared.rows) / 2
@@ -529,22 +529,22 @@ def _groups(compared: EpisodeScores) -> dict[str, Array]:
 
 
 _SCORES: dict[str, Callable[[EpisodeScores], dict[str, Array]]] = {
-    "jump": _jump,
-    "saturation": _saturation,
-    "stuck": _stuck,
-    **dict.fromkeys(("gripper_chatter", "gripper_range"), _grippers),
-    "offset": _offset,
-    "outlier_length": _length,
-    "outlier_return": _return,
-    "outlier_path": _path,
-    "outlier_end_pose": _end_pose,
-    "outlier_jerk": _jerk,
-    **dict.fromkeys(("blurred_images", "swapped_channels"), _cameras),
-    "rate_mismatch": _rates,
-    "duplicate_actions": _duplicate_actions,
-    "near_duplicate": _near_duplicate,
-    "split_leakage": _split_leakage,
-    "contradictory_instruction": _contradictory_instruction,
-    "scale_mismatch": _groups,
+    "jump": _score_jump,
+    "saturation": _score_saturation,
+    "stuck": _score_stuck,
+    **dict.fromkeys(("gripper_chatter", "gripper_range"), _score_grippers),
+    "offset": _score_offset,
+    "outlier_length": _score_length,
+    "outlier_return": _score_return,
+    "outlier_path": _score_path,
+    "outlier_end_pose": _score_end_pose,
+    "outlier_jerk": _score_jerk,
+    **dict.fromkeys(("blurred_images", "swapped_channels"), _score_cameras),
+    "rate_mismatch": _score_rates,
+    "duplicate_actions": _score_duplicate_actions,
+    "near_duplicate": _score_near_duplicate,
+    "split_leakage": _score_split_leakage,
+    "contradictory_instruction": _score_contradictory_instruction,
+    "scale_mismatch": _score_scales,
 }
 """Signal that compares episodes -> what measures it, perhaps together with another one."""
