@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-BATCH = 32
+BATCH = int(os.environ.get("LOADING_BATCH", "32"))
 CAMERA = "observation/image_0"
 STATE = "observation/state"
 
