@@ -55,6 +55,10 @@ class Kind:
     position: bool = False
     fps: float = 10
 
+    @property
+    def continuous(self) -> bool:
+        return not self.discrete
+
     def context(self, episode: Episode, decoded: int) -> Context:
         found = Context.of_episode(episode, fps=self.fps, decoded=decoded)
         return dataclasses.replace(found, names=dict(self.names))
@@ -500,6 +504,17 @@ def _repeat_actions(text: str) -> Change:
     return defect
 
 
+def _record_again(*, splits: bool = False) -> Change:
+    """A clean episode with noise, of `strength` of the range of its motion; each in a split of its own if `splits`."""
+
+    def defect(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
+        other = kind.make(1, 999)[0] if kind.name != "robot" else _robot_original()
+        key = dataclasses.replace(episode.key, split=f"split_{episode.key.position}") if splits else episode.key
+        return _noise(other.replace(key=key), rng, strength, kind)
+
+    return defect
+
+
 @functools.cache
 def _robot_original() -> Episode:
     return make_robot(1, 999)[0]
@@ -559,6 +574,15 @@ DEFECTS = (
     Defect("reward in another unit", "outlier_return", (2, 5, 20), _scale_reward, (), "times"),
     Defect("state drifts", "outlier_end_pose", (0.5, 1, 3), _drift, (), "ranges"),
     Defect("copied episode", "duplicate_actions", (1,), _repeat_actions(""), ("text",)),
+    Defect("recorded again", "near_duplicate", (0.02, 0.005, 0.001), _record_again(), ("continuous",), "ranges"),
+    Defect(
+        "in several splits",
+        "split_leakage",
+        (0.02, 0.005, 0.001),
+        _record_again(splits=True),
+        ("continuous",),
+        "ranges",
+    ),
     Defect("no task", "missing_instruction", (0,), _write(("", " ")), ("text",)),
     Defect("task says nothing", "generic_instruction", (0, 1, 2), _write(*_GENERIC), ("text",), "list of texts"),
     Defect("subtasks", "instruction_changes", (1, 2, 3), _change_text, ("text",), "texts"),

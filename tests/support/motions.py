@@ -72,17 +72,22 @@ def make(
     return Episode(EpisodeKey("motions/1.0.0", split, 0, number), columns)
 
 
-def near(episodes: Sequence[Episode], count: int, noise: float, resample: bool = False) -> list[tuple[int, Episode]]:
+def near(
+    episodes: Sequence[Episode], count: int, noise: float, resample: bool = False, copy: int = 0
+) -> list[tuple[int, Episode]]:
     """Near-duplicates of random episodes, each with the index of the original.
 
     Args:
       noise: the standard deviation of the noise, as a share of each dimension's spread in the data.
       resample: also change the length by up to 5 percent.
+      copy: which copy of the same originals; each has its own noise.
     """
     rng = np.random.default_rng(5)
     spread = {path: np.concatenate([e.steps[path] for e in episodes]).std(axis=0) for path in (STATE, ACTION)}
     found = []
-    for i, at in enumerate(rng.choice(len(episodes), count, replace=False).tolist()):
+    originals = rng.choice(len(episodes), count, replace=False).tolist()
+    rng = np.random.default_rng([5, copy]) if copy else rng
+    for i, at in enumerate(originals):
         values, length = {}, len(episodes[at])
         steps = np.linspace(0, length - 1, round(length * (1 + rng.uniform(-0.05, 0.05) * resample)))
         for path in (STATE, ACTION):

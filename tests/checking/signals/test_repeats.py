@@ -59,6 +59,16 @@ def test_near_duplicates_are_found(kind: str, noise: float, resample: bool) -> N
     assert found <= pairs | {(other, one) for one, other in pairs}
 
 
+@pytest.mark.parametrize("kind", ["arm", "locomotion"])
+@pytest.mark.parametrize("size", [3, 5, 8])
+def test_episodes_recorded_many_times_are_found(kind: str, size: int) -> None:
+    copies = [copy for i in range(size - 1) for _, copy in near(clean(kind), 8, 0.001, copy=i)]
+    copies = [copy.replace(key=dataclasses.replace(copy.key, position=CLEAN + i)) for i, copy in enumerate(copies)]
+    found = {key for key, _ in repeats([*clean(kind), *copies])}
+    assert len(found) >= 0.85 * 8 * size
+    assert {str(copy.key) for copy in copies} >= {key for key in found if int(key.partition("@")[2]) >= CLEAN}
+
+
 @pytest.mark.parametrize("noise", [0.0, 1e-4, 0.01])
 def test_episodes_at_rest_do_not_repeat_each_other(noise: float) -> None:
     rng = np.random.default_rng(0)

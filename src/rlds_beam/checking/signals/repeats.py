@@ -25,7 +25,9 @@ from rlds_beam.typing import Array
 PARTS = 8
 """Parts of an episode, which have a mean each."""
 
-_NEIGHBORS = 8
+_NEIGHBORS = 10
+_MIN_KNOWN = 4
+"""Neighbors that are no copies, from which the dimension around an episode is estimated."""
 _ALARMS = 0.5
 """Most chance repeats to expect in a whole dataset."""
 
@@ -186,17 +188,34 @@ def _find_pairs(points: _Points) -> tuple[Array, Array]:
     if k < 2 or not points.places.shape[1]:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     neighbors, distances = _find_neighbors(points.places, k)
-    half, far = k // 2, distances[:, -1]
-    ratios = np.log(np.maximum(far, 1e-30) / np.maximum(distances[:, half - 1], 1e-30))
-    dimension = np.log(k / half) / max(float(np.median(ratios)), 1e-9)
-    around = (ratios + ratios[neighbors].sum(axis=1)) / (k + 1)
-    local = sum(1 / i for i in range(half, k)) / np.maximum(around, 1e-9)
+    far, chance = distances[:, -1], _ALARMS / (size * (k - 1))
+    logs = np.log(np.maximum(far, 1e-30))[:, None] - np.log(np.maximum(distances, 1e-30))
+    dimension = np.log(k / (k // 2)) / max(float(np.median(logs[:, k // 2 - 1])), 1e-9)
+    copies = (logs > -np.log(chance) / dimension).sum(axis=1)
+    local = _local_dimension(logs, neighbors, copies)
     local = np.where(local < _LOCAL * dimension, local, dimension)
-    limit = far * (_ALARMS / (size * (k - 1))) ** (1 / local)
+    limit = far * chance ** (1 / local)
     near = (distances < limit[:, None]) & (distances > _EQUAL)
     near &= distances < _OF_MOTION * np.minimum(points.motion[:, None], points.motion[neighbors])
     at, column = np.nonzero(near)
     return at, neighbors[at, column]
+
+
+def _local_dimension(logs: Array, neighbors: Array, copies: Array) -> Array:
+    """The dimension around each point, (E,), from itself and its neighbors; copies of a point say nothing about it.
+
+    Args:
+      logs: the logarithm of the distance to the last of k neighbors, as a multiple of that to each, (E, k).
+      neighbors: the neighbors, nearest first, (E, k).
+      copies: the number of nearest neighbors that are closer than chance explains in the dataset's dimension, (E,).
+    """
+    size, k = logs.shape
+    half = copies + (k - copies) // 2
+    sums = np.cumsum([0, *(1 / np.arange(1, k))])
+    known = k - copies >= _MIN_KNOWN
+    inverse = np.where(known, logs[np.arange(size), half - 1] / np.maximum(sums[-1] - sums[half - 1], 1e-9), 0)
+    count = np.maximum(known + known[neighbors].sum(axis=1), 1)
+    return np.asarray(count / np.maximum(inverse + inverse[neighbors].sum(axis=1), 1e-9))
 
 
 def _find_neighbors(places: Array, k: int) -> tuple[Array, Array]:
