@@ -10,14 +10,13 @@ its steps and one of all but the last, and two episodes are copies if they share
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
 
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Source
 from rlds_beam.typing import Array
 
@@ -49,9 +48,13 @@ class ComparedFields(NamedTuple):
         )
         return cls(motion, texts)
 
-    def digest(self, episode: Episode) -> Digests:
-        """The digests of an episode; 0 if it cannot be read."""
-        return Digests() if episode.faults else digest_episode(episode, *self)
+    def digest(self, episodes: Sequence[Episode]) -> Array:
+        """The digests of episodes, uint64 (E, 2); 0 for one that cannot be read."""
+        found = np.zeros((len(episodes), 2), np.uint64)
+        readable = [row for row, episode in enumerate(episodes) if not episode.faults]
+        if readable:
+            found[readable] = digest_episodes([episodes[row] for row in readable], *self)
+        return found
 
 
 class Digests(NamedTuple):
@@ -67,7 +70,12 @@ class Digests(NamedTuple):
 
 
 def digest_episode(episode: Episode, fields: Iterable[str], texts: Sequence[str] = ()) -> Digests:
-    """The digests of these fields in float32; fields that the episode lacks, and images and texts, do not count.
+    """The digests of one episode; see `digest_episodes`."""
+    return Digests(*digest_episodes([episode], fields, texts)[0].tolist())
+
+
+def digest_episodes(episodes: Sequence[Episode], fields: Iterable[str], texts: Sequence[str] = ()) -> Array:
+    """The digests of these fields in float32, uint64 (E, 2); missing fields, images, and texts do not count.
 
     Args:
       fields: the fields to compare, in an order that is the same in every format.
@@ -75,35 +83,86 @@ def digest_episode(episode: Episode, fields: Iterable[str], texts: Sequence[str]
     """
     from rlds_beam.checking.signals.texts import instructions
 
-    length = len(episode)
-    if length <= _MIN_STEPS:
-        return Digests()
-    columns = [episode.steps[path] for path in fields if path in episode.steps]
-    values = [_flat(c) for c in columns if not isinstance(c, EncodedImages) and is_numeric(c) and c.size]
-    values = [column for column in values if len(column) == length]
-    sampled = np.linspace(0, length - 2, _SAMPLED).astype(np.int64)
-    if not values or _count_values([column[sampled] for column in values]) < _MIN_VALUES:
-        return Digests()
-    said = next((text for match in instructions(episode, texts) for text in match if text.strip()), "")
-    return Digests(_hash(values, length, said), _hash(values, length - 1, said))
+    columns = [[_comparable(episode.steps.get(path)) for episode in episodes] for path in fields]
+    said = [""] * len(episodes)
+    for row, episode in enumerate(episodes) if texts else ():
+        said[row] = next((text for match in instructions(episode, texts) for text in match if text.strip()), "")
+    return digest_columns(columns, [len(episode) for episode in episodes], said)
 
 
-def _flat(column: Array) -> Array:
+def _comparable(column: Any) -> Array | None:
+    return column if column is not None and is_numeric(column) else None
+
+
+def digest_columns(
+    columns: Sequence[Sequence[Array | None]], lengths: Sequence[int], said: Sequence[str] | None = None
+) -> Array:
+    """The digests of episodes (`Digests`), uint64 (E, 2).
+
+    Args:
+      columns: the numbers of each field and episode; None if the episode lacks the field.
+      lengths: the number of steps of each episode.
+      said: the instruction of each episode; None if it does not matter.
+    """
+    alike: dict[tuple[Any, ...], list[int]] = {}
+    for row, length in enumerate(lengths):
+        if length > _MIN_STEPS:
+            own = tuple(
+                (place, column.shape[1:], column.dtype.num)
+                for place, of_field in enumerate(columns)
+                if (column := of_field[row]) is not None and column.size and len(column) == length
+            )
+            alike.setdefault(own, []).append(row)
+    found = np.zeros((len(lengths), 2), np.uint64)
+    for own, rows in alike.items():
+        if own:
+            values = [_flat([columns[place][row] for row in rows]) for place, *_ in own]
+            steps = np.array([lengths[row] for row in rows])
+            told = np.flatnonzero(_are_told_apart(values, steps)).tolist()
+            ends = np.cumsum(steps).tolist()
+            data = [(column.data.cast("B"), column.strides[0]) for column in values]
+            for row, end in ((rows[at], ends[at]) for at in told):
+                start, seed = end - lengths[row], b"" if said is None else said[row].encode()
+                found[row] = _hash(data, start, end, seed), _hash(data, start, end - 1, seed)
+    return found
+
+
+def _flat(columns: Sequence[Any]) -> Array:
+    """Columns of one shape and dtype, end to end, float32 (N, D)."""
     with np.errstate(over="ignore", invalid="ignore"):
-        values = np.asarray(column).astype(np.float32).reshape(len(column), -1)
-    return values + np.float32(0)  # -0 is 0
+        values: Array = np.concatenate(columns).astype(np.float32, order="C")
+    values += np.float32(0)  # -0 is 0
+    return values.reshape(len(values), -1)
 
 
-def _count_values(columns: list[Array]) -> int:
-    """The number of different values of what changes."""
-    changing = [column[:, (column != column[0]).any(axis=0)] for column in columns]
-    return len(np.unique(np.concatenate([column.ravel() for column in changing])))
+def _are_told_apart(columns: list[Array], steps: Array) -> Array:
+    """Whether what changes in the sampled steps of each episode has at least `_MIN_VALUES` different values (E,)."""
+    places = np.cumsum(steps) - steps + np.linspace(0, steps - 2, _SAMPLED).astype(np.int64)
+    few = columns[0][:, :_SAMPLED]
+    enough = _count_values([few[places]]) >= _MIN_VALUES
+    rest = np.flatnonzero(~enough)
+    if len(rest):
+        enough[rest] = _count_values([column[places[:, rest]] for column in columns]) >= _MIN_VALUES
+    return np.asarray(enough)
 
 
-def _hash(columns: list[Array], length: int, text: str) -> int:
-    state = xxhash.xxh3_64(text.encode())
-    for column in columns:
-        state.update(column[:length].tobytes())
+def _count_values(columns: list[Array]) -> Array:
+    """The number of different values of what changes (E,), in columns (S, E, D)."""
+    values = np.concatenate(columns, axis=2)
+    changes = (values != values[0]).any(axis=0)
+    unknown = (np.isnan(values) & changes).any(axis=(0, 2))  # NaN is one value
+    values = np.where(changes, values, np.float32(np.nan)).transpose(1, 0, 2).reshape(values.shape[1], -1)
+    values.sort(axis=1)  # NaN is last
+    known = ~np.isnan(values)
+    found: Array = known[:, 0] + ((values[:, 1:] != values[:, :-1]) & known[:, 1:]).sum(axis=1) + unknown
+    return found
+
+
+def _hash(columns: list[tuple[memoryview, int]], start: int, stop: int, seed: bytes) -> int:
+    """The digest of the steps [start, stop) of columns, each with the bytes of a step."""
+    state = xxhash.xxh3_64(seed)
+    for data, size in columns:
+        state.update(data[start * size : stop * size])
     return state.intdigest() or 1
 
 

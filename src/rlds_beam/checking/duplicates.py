@@ -251,12 +251,11 @@ class Digested(NamedTuple):
 def digest(source: Source, split: str, segment: Segment) -> Digested:
     """The digests of a segment's episodes, for a source without images (`without_images`)."""
     compared, positions, found = ComparedFields.of(source), [], []
-    for episode in EpisodeReader(source).read(split, segment):
-        positions.append(episode.key.position)
-        found.append(compared.digest(episode))
-    return Digested(
-        split, segment.shard.index, np.array(positions, np.int64), np.array(found, np.uint64).reshape(-1, 2)
-    )
+    for episodes in EpisodeReader(source).batches(split, segment):
+        positions += [episode.key.position for episode in episodes]
+        found.append(compared.digest(episodes))
+    digests = np.concatenate([np.zeros((0, 2), np.uint64), *found])
+    return Digested(split, segment.shard.index, np.array(positions, np.int64), digests)
 
 
 def without_images(source: Source) -> Source:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlds_beam.checking.copies import ComparedFields, Digests
+from rlds_beam.checking.copies import ComparedFields
 from rlds_beam.encoding.checked_json import parsing
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import Violation
 from rlds_beam.processing.report import Processed
+from rlds_beam.reading.reader import BATCH_BYTES, MAX_RECORDS
 from rlds_beam.text import count
 from rlds_beam.typing import Array
 
@@ -57,7 +58,7 @@ class KnownCopies:
         unknown = tuple(commit.range for commit in commits if commit.digests is None)
         return cls(digests[order], owners[order], tuple(c.range for c in having), starts, unknown)
 
-    def find(self, digests: Digests) -> str | None:
+    def find(self, digests: Sequence[int]) -> str | None:
         """Names the first episode of the output that has one of these digests; None if none has."""
         owners = []
         for digest in np.array([d for d in digests if d], np.uint64):
@@ -80,12 +81,16 @@ class RangeCopies:
 
     def __init__(self, compared: ComparedFields, known: KnownCopies | None):
         self._compared, self._known = compared, known
-        self._last, self._written = Digests(), list[Digests]()
+        self._waiting: list[Episode] = []
+        self._size = 0
+        self._digests = [np.zeros((0, 2), np.uint64)]
+        self._written: list[bool] = []
 
     def mark(self, episode: Episode) -> Episode:
         """Adds the fault `duplicate_episode` to a copy of an episode that the output has."""
-        self._last = self._compared.digest(episode)
-        found = None if self._known is None else self._known.find(self._last)
+        self._waiting.append(episode)
+        self._size += len(episode.payload)
+        found = None if self._known is None else self._known.find(self._digest()[-1].tolist())
         if found is None:
             return episode
         said = f"the output has the same actions and observations already: {found}"
@@ -93,17 +98,25 @@ class RangeCopies:
 
     def add(self, record: Processed) -> None:
         """Keeps the digests of the marked episode if it was written."""
-        if record.verdict.rejected is None and record.written:
-            self._written.append(self._last)
+        self._written.append(record.verdict.rejected is None and record.written)
+        if len(self._waiting) == MAX_RECORDS or self._size >= BATCH_BYTES:
+            self._digest()
+
+    def _digest(self) -> Array:
+        """The digests of the episodes that wait for it, uint64 (E, 2)."""
+        self._digests.append(self._compared.digest(self._waiting))
+        self._waiting, self._size = [], 0
+        return self._digests[-1]
 
     def encode(self) -> str:
         """The digests of the written episodes as text (22 characters per episode)."""
-        return encode_digests(self._written)
+        self._digest()
+        return encode_digests(np.concatenate(self._digests)[np.array(self._written, bool)])
 
 
-def encode_digests(digests: Sequence[Digests]) -> str:
-    """Digests as text, in order."""
-    return base64.b64encode(np.array(digests, "<u8").reshape(-1, 2).tobytes()).decode()
+def encode_digests(digests: Array) -> str:
+    """Digests (N, 2) as text, in order."""
+    return base64.b64encode(digests.astype("<u8").tobytes()).decode()
 
 
 def _decode(text: str, where: str) -> Array:

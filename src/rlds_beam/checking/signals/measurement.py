@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlds_beam.checking.copies import Digests, digest_episode
+from rlds_beam.checking.copies import digest_columns
 from rlds_beam.checking.idle import IDLE, MIN_IDLE_STEPS, runs
 from rlds_beam.checking.signals import images, texts
 from rlds_beam.checking.signals.context import Context, find_gripper
@@ -199,7 +199,6 @@ class Block:
         self._repeats: dict[str, list[list[int]]] = {path: [] for path in context.cameras}
         self._paths: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
         self._hashes: list[int] = []
-        self._digests: list[Digests] = []
         self._compared = tuple(sorted(context.motion))
         self._steps = self._bytes = 0
 
@@ -232,7 +231,6 @@ class Block:
             columns.append(column if column is not None and _is_plain(column) else None)
         if self.context.only is None:
             self._hashes.append(self._hash(episode, length - void))
-            self._digests.append(digest_episode(episode, self._compared))
         for path in self.context.cameras:
             self._add_camera(path, steps.get(path), row)
 
@@ -333,7 +331,7 @@ class Block:
         """What tells equal episodes, uint64 (E,); nothing if only some signals are measured."""
         if self.context.only is not None:
             return {}
-        whole, shorter = np.array(self._digests, np.uint64).T
+        whole, shorter = digest_columns([self._columns[path] for path in self._compared], self._lengths).T
         return {"#actions": np.array(self._hashes, np.uint64), "#whole": whole, "#shorter": shorter}
 
 

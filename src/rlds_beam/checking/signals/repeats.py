@@ -44,6 +44,8 @@ _EQUAL = 1e-6
 _STILL = 1e-5
 _MAX_NUMBERS = 128
 _LEAF, _OVERLAP = 256, 0.05
+_PRODUCTS = 1 << 18
+"""Most multiplications of matrices at once."""
 
 
 def sketch(values: Array, laid: Laid) -> Array:
@@ -155,31 +157,51 @@ class _Points(NamedTuple):
 
 def _make_points(rows: SignalRows, sketches: list[VectorName], known: Array) -> _Points:
     """The sketches of these episodes, by key; more than `_MAX_NUMBERS` numbers are projected to as many, at random."""
-    parts: list[Array] = []
-    motion, width = np.zeros(len(known)), 0
-    random = np.random.default_rng(0)
-    total, taken = sum(map(rows.width, sketches)), rows.order[known]
-    places = np.zeros((len(known), _MAX_NUMBERS if total > _MAX_NUMBERS else 0), np.float32)
+    taken, motion, random = rows.order[known], np.zeros(len(known)), np.random.default_rng(0)
+    total = sum(map(rows.width, sketches))
+    scales: list[Array] = []
+    signs: list[Array] = []
     for name in sketches:
-        for start in range(0, rows.width(name), PARTS):
-            own = np.ascontiguousarray(rows.vector(name, np.float64, start, start + PARTS).T[taken])
+        center, scale = np.zeros(rows.width(name)), np.zeros(rows.width(name))  # 0 for dimensions that do not move
+        for start in range(0, len(scale), PARTS):
+            own = rows.vector(name, np.float64, start, start + PARTS)[:, taken]
             spread = own.std() if own.size else 0.0
             if not spread > _STILL * np.abs(own).max(initial=0):
                 continue
-            own -= own.mean()
+            part = slice(start, start + PARTS)
+            center[part], scale[part] = own.mean(), 1 / spread
+            own -= own.mean(axis=0)
             own /= spread
-            motion += np.square(own - own.mean(axis=1, keepdims=True)).sum(axis=1)
-            width += PARTS
+            motion += np.square(own).sum(axis=0)
             if total > _MAX_NUMBERS:
-                signs = random.choice([-1.0, 1.0], (PARTS, _MAX_NUMBERS)) / np.sqrt(_MAX_NUMBERS)
-                places += (own @ signs).astype(np.float32)
-            else:
-                parts.append(own.astype(np.float32))
-    if parts:
-        places = np.concatenate(parts, axis=1)
-    scale = 1 / np.sqrt(max(width, 1))
-    places *= np.float32(scale)
-    return _Points(places, np.sqrt(motion) * scale)
+                signs.append(random.choice([-1.0, 1.0], (PARTS, _MAX_NUMBERS)) / np.sqrt(_MAX_NUMBERS))
+        scales.append(np.stack([center, scale]))
+    center, scale = np.concatenate([np.zeros((2, 0)), *scales], axis=1)
+    moving = np.flatnonzero(scale)
+    center, scale = center[moving], scale[moving] / np.sqrt(max(len(moving), 1))
+    turn = np.concatenate(signs) if signs else None
+    places = np.zeros((len(known), _MAX_NUMBERS if signs else len(moving)), np.float32)
+    at = np.full(len(rows), -1)
+    at[taken] = np.arange(len(taken))
+
+    def put(part: slice, *own: Array) -> Array:
+        wanted = at[part] >= 0
+        values = (np.concatenate(own, axis=1)[wanted][:, moving] - center) * scale
+        places[at[part][wanted]] = values if turn is None else _multiply(values, turn)
+        return wanted
+
+    if len(moving):
+        rows.map(put, *sketches)
+    return _Points(places, np.sqrt(motion / max(len(moving), 1)))
+
+
+def _multiply(left: Array, right: Array) -> Array:
+    """The product of matrices, in parts that OpenBLAS multiplies in one thread: workers share the cores."""
+    step = max(1, _PRODUCTS // right.size)
+    blocks = np.zeros((-(-len(left) // step) * step, left.shape[1]), left.dtype)
+    blocks[: len(left)] = left
+    product: Array = blocks.reshape(-1, step, left.shape[1]) @ right
+    return product.reshape(len(blocks), -1)[: len(left)]
 
 
 def _find_pairs(points: _Points) -> tuple[Array, Array]:
@@ -224,29 +246,31 @@ def _find_neighbors(places: Array, k: int) -> tuple[Array, Array]:
     Compares points within overlapping leaves of a tree. Neighbors far closer than the size of a leaf are never missed
     in practice; of others, a few may be.
     """
-    size = len(places)
-    pairs = [_pairs_in_leaf(places, leaf, k) for leaf in _leaves(places)]
-    pair = np.unique(np.concatenate(pairs))
-    at, neighbor = np.divmod(pair, size)
-    distance = np.empty(len(pair), np.float32)
-    for start in range(0, len(pair), 1 << 15):
-        some = slice(start, start + (1 << 15))
-        difference = places[at[some]] - places[neighbor[some]]
-        distance[some] = np.sqrt(np.einsum("ij,ij->i", difference, difference))
-    order = np.lexsort((neighbor, distance, at))
-    starts = np.searchsorted(at, np.arange(size))
-    best = order[starts[:, None] + np.arange(k)]
-    return neighbor[best], distance[best]
+    neighbors = np.full((len(places), k), -1, np.int32)
+    distances = np.full((len(places), k), np.inf, np.float32)
+    for leaf in _leaves(places):
+        nearest, near = _find_in_leaf(places[leaf], k)
+        found = np.concatenate([neighbors[leaf], leaf[nearest]], axis=1, dtype=np.int32)
+        distance = np.concatenate([distances[leaf], near], axis=1)
+        order = np.argsort(found, axis=1)
+        found, distance = np.take_along_axis(found, order, axis=1), np.take_along_axis(distance, order, axis=1)
+        distance[:, 1:][found[:, 1:] == found[:, :-1]] = np.inf  # found in another leaf too
+        order = np.argsort(distance, axis=1, kind="stable")[:, :k]
+        neighbors[leaf], distances[leaf] = (np.take_along_axis(each, order, axis=1) for each in (found, distance))
+    return neighbors, distances
 
 
-def _pairs_in_leaf(places: Array, leaf: Array, k: int) -> Array:
-    """The k nearest neighbors of each point of a leaf, as `point * E + neighbor`."""
-    own = places[leaf]
+def _find_in_leaf(own: Array, k: int) -> tuple[Array, Array]:
+    """The k nearest neighbors of each point of a leaf: their indices in it and distances, (N, k)."""
     squares = np.einsum("ij,ij->i", own, own)
-    distances = squares[:, None] + squares - 2 * (own @ own.T)
+    distances = squares[:, None] + squares - 2 * _multiply(own, own.T)
     np.fill_diagonal(distances, np.inf)
-    nearest = np.argpartition(distances, k - 1, axis=1)[:, :k]
-    return np.asarray((leaf[:, None] * np.int64(len(places)) + leaf[nearest]).ravel())
+    row, nearest = np.arange(len(own)), np.empty((len(own), k), np.int64)
+    for column in range(k):  # several times as fast as argpartition
+        nearest[:, column] = smallest = distances.argmin(axis=1)
+        distances[row, smallest] = np.inf
+    difference = own[:, None] - own[nearest]
+    return nearest, np.sqrt(np.einsum("ijk,ijk->ij", difference, difference))
 
 
 def _leaves(places: Array) -> Iterator[Array]:
@@ -263,9 +287,9 @@ def _leaves(places: Array) -> Iterator[Array]:
         sample = sample - sample.mean(axis=0)
         direction = random.standard_normal(places.shape[1]).astype(np.float32)
         for _ in range(4):
-            further = sample.T @ (sample @ direction)
+            further = np.einsum("ij,i->j", sample, np.einsum("ij,j->i", sample, direction))
             norm = float(np.linalg.norm(further))
             direction = further / norm if norm > 0 else direction
-        order = np.argsort(own @ direction, kind="stable")
+        order = np.argsort(np.einsum("ij,j->i", own, direction), kind="stable")
         half, overlap = len(rows) // 2, int(_OVERLAP * len(rows))
         stack += [np.sort(rows[order[: half + overlap]]), np.sort(rows[order[half - overlap :]])]

@@ -251,20 +251,22 @@ class SignalRows:
         )
 
     def map(self, function: Callable[..., Any], *names: VectorName) -> Array:
-        """A value for each episode (E,), or several (N, E), part by part.
+        """A value for each episode (E,), or several (N, E), by up to `_MAX_VALUES` statistics of a part.
 
         Args:
-          function: from the rows of a part (a slice), and its statistics, float64 (P, D) each, to one array (P,) or
+          function: from rows of a part (a slice), and their statistics, float64 (P, D) each, to one array (P,) or
             several.
         """
-        found, widths = [], [self.width(name) for name in names]
+        widths = {name: self.width(name) for name in names}
+        step, found = max(1, _MAX_VALUES // max(1, sum(widths.values()))), []
         for part, place in zip(self.parts, self._places, strict=True):
-            rows = []
-            for name, width in zip(names, widths, strict=True):
-                vector = np.full((width, len(part)), np.nan)
-                _fill(vector, part, name)
-                rows.append(np.ascontiguousarray(vector.T))
-            found.append(np.asarray(function(place, *rows)))
+            known = {name: part.vectors[name][:] for name in widths if name in part.vectors}
+            for start in range(place.start, place.stop, step):
+                stop = min(start + step, place.stop)
+                rows = {name: np.full((stop - start, width), np.nan) for name, width in widths.items()}
+                for name, values in known.items():
+                    rows[name][:, : len(values)] = values[:, start - place.start : stop - place.start].T
+                found.append(np.asarray(function(slice(start, stop), *rows.values())))
         return np.concatenate(found, axis=-1)
 
 
