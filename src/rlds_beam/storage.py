@@ -28,6 +28,8 @@ from rlds_beam.naming import is_file_path
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 _PART = re.compile(r"(.+)#bytes=(\d{1,18})-(\d{1,18})", re.DOTALL)
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
+_POINTER, _MAX_POINTER = b"version https://git-lfs.github.com/spec/", 1024
+"""How a pointer of Git LFS begins, and its largest size in bytes; the file itself is elsewhere."""
 SMALL = 64 << 20
 """The largest allowed metadata file in bytes."""
 
@@ -107,7 +109,8 @@ class _Part(io.RawIOBase):
 def open_read(path: str) -> BinaryIO:
     """Opens a file for reading its raw bytes (never decompressed); the result is seekable.
 
-    A local path must lead to a regular file; links are followed. A FIFO or a device raises OSError at once.
+    A local path must lead to a regular file; links are followed. A FIFO, a device, or a pointer of Git LFS raises
+    OSError at once.
     """
     if match := _PART.fullmatch(path):
         return cast(BinaryIO, io.BufferedReader(_Part(open_read(match[1]), int(match[2]), int(match[3]))))
@@ -118,10 +121,16 @@ def open_read(path: str) -> BinaryIO:
 
 def _open_regular(path: str, flags: int) -> int:
     descriptor = os.open(path, flags | os.O_NONBLOCK)  # opening a FIFO would wait for a writer
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
+    status = os.fstat(descriptor)
+    mode = status.st_mode
+    pointer = (
+        stat.S_ISREG(mode) and status.st_size < _MAX_POINTER and os.pread(descriptor, len(_POINTER), 0) == _POINTER
+    )
+    if stat.S_ISREG(mode) and not pointer:
         return descriptor
     os.close(descriptor)
+    if pointer:
+        raise OSError(errno.EINVAL, "it is only a pointer of Git LFS; fetch the file with 'git lfs pull'", path)
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     raise OSError(errno.EINVAL, "Not a regular file", path)

@@ -27,8 +27,9 @@ def format_size(number: int) -> str:
 
 
 def shorten(value: object, most: int = 200) -> str:
-    """A value or an error as one line of at most `most` characters."""
-    text = " ".join(str(value).split())
+    """A value or an error as one line of at most `most` characters; a system's error without its number and path."""
+    said = value.strerror if isinstance(value, OSError) and value.strerror else value
+    text = " ".join(str(said).split())
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 

@@ -166,3 +166,21 @@ def test_connectors_that_only_edit_get_the_usual_columns(source, tmp_path, capsy
 def test_inspect_with_connectors_that_cannot_be_used(source, tmp_path, capsys, text) -> None:
     (tmp_path / "c.yaml").write_text(text)
     refused(capsys, "inspect", source, f"--connectors={tmp_path / 'c.yaml'}")
+
+
+@pytest.mark.parametrize("format", ["rlds", "lerobot", "hdf5"])
+def test_a_pointer_of_git_lfs_says_how_to_fetch_the_file(source, tmp_path, capsys, format) -> None:
+    path, pattern = source, "*.tfrecord-*"
+    if format == "lerobot":
+        path, pattern = tmp_path / "lerobot", "meta/*/*/*.parquet"
+        assert main(["convert", str(source), str(path), "--to=lerobot", "--fps=10", "--workers=1", "-q"]) == 0
+    elif format == "hdf5":
+        pytest.importorskip("h5py")
+        path, pattern = tmp_path / "robot.hdf5", ""
+    for file in path.glob(pattern) if pattern else [path]:
+        file.write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 12345\n")
+    capsys.readouterr()
+    for command in ("validate", "inspect"):
+        assert main([command, str(path)]) in (1, 2)
+        said = capsys.readouterr().err
+        assert "it is only a pointer of Git LFS; fetch the file with 'git lfs pull'" in said and "Errno" not in said

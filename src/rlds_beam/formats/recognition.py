@@ -30,7 +30,7 @@ from rlds_beam.formats.registry import (
 from rlds_beam.output.directory import Holding, holding
 from rlds_beam.output.files import PLAN
 from rlds_beam.reading.directory_listing import holds, listing_once, names_in
-from rlds_beam.text import count, join_texts, printable
+from rlds_beam.text import count, join_texts, printable, shorten
 from rlds_beam.user_functions import describe_error
 
 _LEVELS = 2
@@ -193,7 +193,9 @@ def _recognize_one(path: str) -> Recognized | None:
         return Recognized(path, name, reason, path)
     for problem in trouble:
         raise (
-            problem if isinstance(problem, MissingExtraError) else UsageError(f"{path} cannot be recognized: {problem}")
+            problem
+            if isinstance(problem, MissingExtraError)
+            else UsageError(f"{path} cannot be recognized: {shorten(problem)}")
         ) from problem
     return None
 
