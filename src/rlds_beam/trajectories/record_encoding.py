@@ -221,7 +221,11 @@ def _starts(group: Sequence[PreparedItems]) -> range | Array:
         range(at + window.start, at + window.start + window.count * window.stride, window.stride)
         for at, window in zip(frames, windows, strict=False)
     ]
-    return starts[0] if len(group) == 1 else np.concatenate([np.array(start, np.int64) for start in starts])
+    return (
+        starts[0]
+        if len(group) == 1
+        else np.concatenate([np.arange(start.start, start.stop, start.step) for start in starts])
+    )
 
 
 def _values(sources: Sequence[Bytes], kind: np.dtype[Any], length: int) -> Array:
