@@ -38,7 +38,7 @@ def test_the_card_shows_frames(options: dict[str, Any], tmp_path: Path) -> None:
     data, _ = rich_dataset(tmp_path / "data")
     rlds_beam.convert(data, tmp_path / "out", shards=2, **options)
     pixels = simplejpeg.decode_jpeg((tmp_path / "out" / PREVIEW).read_bytes())
-    assert pixels.shape[0] == 2 * 96 + 2  # a row for the first episode of each range
+    assert pixels.shape[0] == 2 * 80 + 2  # a row for each range: images of 16 rows, enlarged five times
     assert LINK in (tmp_path / "out/README.md").read_text()
     again = {"shards": 2, "overwrite": True, **options}
     rlds_beam.convert(write_dataset(tmp_path / "none", [make_episode(5)]), tmp_path / "out", **again)
@@ -75,4 +75,4 @@ def test_parts() -> None:
     )
     depth = np.arange(3 * 20 * 30, dtype=np.uint16).reshape(3, 20, 30)
     part = make_strip([depth, np.zeros((3, 20, 10, 3), np.uint8)])
-    assert simplejpeg.decode_jpeg(join_previews([b"", part, part])).shape == (2 * (2 * 96 + 2) + 2, 3 * 144 + 2 * 2, 3)
+    assert simplejpeg.decode_jpeg(join_previews([b"", part, part])).shape == (2 * (2 * 80 + 2) + 2, 3 * 120 + 2 * 2, 3)

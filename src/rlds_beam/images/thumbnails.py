@@ -22,7 +22,7 @@ _WIDEST = 4
 _IMAGE_SIDE = 8
 """Arrays [T, H, W, ...] of at least this height and width are pictures."""
 _GRAY, _CROSS = 200, 120
-_GAP = 2
+GAP = 2
 """Pixels between the pictures of a strip."""
 
 
@@ -88,8 +88,8 @@ def spread(length: int, count: int) -> list[int]:
 def join_pictures(pictures: Sequence[Array], height: int) -> Array:
     """Pictures side by side, resized to `height` rows."""
     fitted = [_fit_height(picture, height) for picture in pictures]
-    spaced = [np.pad(picture, ((0, 0), (0, _GAP), (0, 0)), constant_values=255) for picture in fitted]
-    return np.asarray(np.concatenate(spaced, axis=1)[:, :-_GAP])
+    spaced = [np.pad(picture, ((0, 0), (0, GAP), (0, 0)), constant_values=255) for picture in fitted]
+    return np.asarray(np.concatenate(spaced, axis=1)[:, :-GAP])
 
 
 def stack_rows(rows: Sequence[Array]) -> Array:
@@ -97,8 +97,8 @@ def stack_rows(rows: Sequence[Array]) -> Array:
     if not rows:
         return np.zeros((0, 0, 3), np.uint8)
     width = max(row.shape[1] for row in rows)
-    padded = [np.pad(row, ((0, _GAP), (0, width - row.shape[1]), (0, 0)), constant_values=255) for row in rows]
-    return np.asarray(np.concatenate(padded)[:-_GAP])
+    padded = [np.pad(row, ((0, GAP), (0, width - row.shape[1]), (0, 0)), constant_values=255) for row in rows]
+    return np.asarray(np.concatenate(padded)[:-GAP])
 
 
 def _decode(data: bytes, height: int) -> tuple[Array, str | None]:

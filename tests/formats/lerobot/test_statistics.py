@@ -95,8 +95,8 @@ def test_decoded_frames():
 
 def test_the_number_of_decoded_frames():
     start = statistics.FRAMES_OF_A_SAMPLE
-    assert [statistics.sample_count(length, start) for length in (1, 49, 50, 51, 1000)] == [1, 1, 1, 2, 4]
-    assert [statistics.sample_count(length, 0) for length in (1, 49, 50, 51, 1000)] == [0, 0, 1, 2, 4]
+    assert [statistics.sample_count(length, start) for length in (1, 49, 50, 101, 1000)] == [1, 1, 1, 2, 4]
+    assert [statistics.sample_count(length, 0) for length in (1, 49, 50, 101, 1000)] == [0, 0, 1, 2, 4]
     assert [statistics.sample_count(10, before) for before in (0, 39, 40, 60)] == [0, 0, 1, 1]
     assert [statistics.sample_count(length, 0, 8) for length in (3, 100)] == [3, 8]
 

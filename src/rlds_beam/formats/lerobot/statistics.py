@@ -142,7 +142,7 @@ def sample_count(length: int, before: int, samples: int | None = None) -> int:
     if samples is not None:
         return min(length, samples)
     if length >= FRAMES_OF_A_SAMPLE:
-        return min(MAX_SAMPLES, -(-length // FRAMES_OF_A_SAMPLE))
+        return min(MAX_SAMPLES, length // FRAMES_OF_A_SAMPLE)
     return int(before + length >= FRAMES_OF_A_SAMPLE)
 
 
