@@ -64,7 +64,7 @@ class FrameFormat:
     copied: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     only_copied: bool = False
 
-    @property
+    @functools.cached_property
     def videos(self) -> tuple[LerobotFeature, ...]:
         """The features that become videos; other images (16-bit, gray) are copied into the data files."""
         features = [f for f in self.features.images if f.is_video] if self.encoding is not None else []

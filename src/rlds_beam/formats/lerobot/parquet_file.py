@@ -58,6 +58,9 @@ _MAX_PAGE_BYTES = 64 << 20
 _MAX_GROUP_BYTES = 1 << 30
 """Maximum bytes of several episodes held at once: an Arrow column holds twice as much."""
 
+_WRITE_BYTES = 1 << 20
+"""Bytes written at once."""
+
 _MAX_HEADER_BYTES = 4096
 """Maximum size of a page header."""
 
@@ -110,6 +113,7 @@ class FramesFile:
         """Completes the file. Returns its size."""
         self.end_group()
         self._writer.close()
+        self._sink.flush()
         return self._sink.tell()
 
     def abort(self) -> None:
@@ -130,21 +134,30 @@ def _leaves(name: str, kind: pa.DataType) -> list[str]:
 
 
 class _Sink(io.RawIOBase):
-    """A shard as a writable file."""
+    """A shard as a writable file. Collects the many small writes of pyarrow."""
 
     def __init__(self, shard: ShardWriter):
         super().__init__()
         self._shard, self._size = shard, 0
+        self._parts: list[Any] = []
+        self._held = 0
         self.discards = False
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
-        if not self.discards:
-            self._shard.write([data], 0)
+        self._parts.append(data)
+        self._held += len(data)
         self._size += len(data)
+        if self._held >= _WRITE_BYTES:
+            self.flush()
         return len(data)
+
+    def flush(self) -> None:
+        if self._parts and not self.discards:
+            self._shard.write([b"".join(self._parts)], 0)
+        self._parts, self._held = [], 0
 
     def tell(self) -> int:
         return self._size
