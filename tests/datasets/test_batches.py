@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from rlds_beam import Dataset, EncodedImages, Episode, convert, mix_batches, open_dataset
+from rlds_beam.connectors import Resample
 from rlds_beam.datasets.batches import _Buffers
 from rlds_beam.datasets.pixels import decode_resized, resize_into
 from rlds_beam.datasets.windows import make_offsets, window
@@ -436,6 +438,28 @@ def test_a_mixture_of_values_with_other_meanings_is_refused(tmp_path: Path) -> N
         mix_batches([(one, 1), (swapped, 1)], 4, columns=["action"])
     assert next(mix_batches([(one, 1), (one, 1)], 4, columns=["action"]))["action"].shape == (4, 6)
     assert next(mix_batches([(one, 1), (swapped, 1)], 4, columns=["reward"]))["reward"].shape == (4,)
+
+
+@pytest.mark.parametrize("to", ["rlds", "trajectories", "columns"])
+def test_a_dataset_has_its_rate_and_windows_at_several_rates_warn(tmp_path: Path, to: str) -> None:
+    data = write_dataset(tmp_path / "data", [make_episode(9, seed=i) for i in range(2)])
+    assert open_dataset(data, unit="steps").fps is None
+    opened = []
+    for fps in (10, 30):
+        timed, out = tmp_path / f"lerobot_{fps}", tmp_path / f"{to}_{fps}"
+        convert(data, timed, to="lerobot", fps=fps, workers=1)
+        convert(timed, out, to=to, workers=1)
+        opened.append(open_dataset(out, **({"unit": "steps"} if to == "rlds" else {})))
+    assert [dataset.fps for dataset in opened] == [10, 30]
+    if to == "rlds":
+        with pytest.warns(UserWarning, match=r"steps per second differ \(10 in .*rlds_10, 30 in .*rlds_30\)"):
+            mix_batches([(one, 1) for one in opened], 4, chunk=2)
+        slower = open_dataset(out, unit="steps", connectors=[Resample(fps=10)])
+        assert slower.fps == 10
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            mix_batches([(opened[0], 1), (slower, 1)], 4, chunk=2)
+            mix_batches([(one, 1) for one in opened], 4)
 
 
 @pytest.mark.parametrize("to", ["rlds", "trajectories", "columns", "numpy"])

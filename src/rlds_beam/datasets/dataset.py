@@ -50,10 +50,11 @@ class Dataset(Viewable):
     Attributes:
       fields: dtype and shape of each column of a row; a dimension that varies between rows is None.
       jpeg: how JPEGs are decoded.
+      fps: steps per second, after the connectors; None if unknown.
     """
 
-    def __init__(self, rows: Rows, name: str, images: Images = "pixels", jpeg: Jpeg = "fast"):
-        self._rows, self._name, self._images, self.jpeg = rows, name, images, jpeg
+    def __init__(self, rows: Rows, name: str, images: Images = "pixels", jpeg: Jpeg = "fast", fps: float | None = None):
+        self._rows, self._name, self._images, self.jpeg, self.fps = rows, name, images, jpeg, fps
 
     @property
     def name(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.format_options import LastStep
 from rlds_beam.formats.merged.inputs import MergeMapping
 from rlds_beam.options import Options, check_names
+from rlds_beam.text import escape_controls, shorten
 
 
 @check_names(Options)
@@ -46,7 +48,7 @@ def mix_batches(
 
     Each dataset is shuffled on its own, in another order each time it is read. The other arguments are those
     of `Dataset.batches`. All datasets must have the columns, with the same dtypes and shapes; None for those that all
-    have.
+    have. Datasets whose rates are known and differ are mixed with a warning if there are windows.
 
     Raises:
       UsageError: the datasets do not fit together, or a weight is not above 0; otherwise as `Dataset.batches`.
@@ -60,6 +62,8 @@ def mix_batches(
     for dataset, weight in pairs:
         if not (isinstance(weight, (int, float)) and 0 < weight < float("inf")):
             raise UsageError(f"the weight of {dataset.name} is {weight!r}: expected a number above 0")
+    if history or chunk:
+        _warn_of_rates([dataset for dataset, _ in pairs])
     return plan_batches(
         [dataset for dataset, _ in pairs],
         tuple(float(weight) for _, weight in pairs),
@@ -80,6 +84,17 @@ def mix_batches(
         next_step=next_step,
         relative_actions=relative_actions,
     )
+
+
+def _warn_of_rates(datasets: Sequence[Dataset]) -> None:
+    """Warns if windows of as many steps last longer in some datasets than in others."""
+    rates = {dataset.fps: f"{dataset.fps:g} in {dataset.name}" for dataset in datasets if dataset.fps is not None}
+    if len(rates) > 1:
+        said = (
+            f"steps per second differ ({shorten(', '.join(rates.values()))}), so windows of as many steps last longer "
+            "in some datasets: connectors=[Resample(fps=...)] of open_dataset makes them equal"
+        )
+        warnings.warn(escape_controls(said), stacklevel=3)
 
 
 def _open_all(file: str) -> list[tuple[Dataset, float]]:

@@ -108,15 +108,16 @@ def open_dataset(
     if held is not None and held.to in (TRAJECTORIES, COLUMNS):
         for name in [*(["unit"] if unit else []), *options]:
             raise UsageError(f"{name} is for datasets of episodes; the rows of {where}, which is converted, are items")
-        rows, named = _open_converted(where, split, module)
-        return Dataset(rows, named, images, jpeg)
+        rows, named, fps = _open_converted(where, split, module)
+        return Dataset(rows, named, images, jpeg, fps)
     if module is not None:
         raise UsageError(f"module={module} is for the output of `rlds-beam convert --to=columns`, not for {where}")
     given = LoadOptions.create(where, split=split, **options)
     source = open_input(given)
     if unit != "steps" and source.random_access and not options.keys() - _OF_INPUT:
-        return Dataset(_episode_rows(source), where, images, jpeg)
-    return Dataset(_index(source, given, unit), where, images, jpeg)
+        return Dataset(_episode_rows(source), where, images, jpeg, source.fps)
+    rows, fps = _index(source, given, unit)
+    return Dataset(rows, where, images, jpeg, fps)
 
 
 def _is_module(path: str) -> bool:
@@ -129,15 +130,16 @@ def _is_module(path: str) -> bool:
     return manifest is not None and name in manifest.get("modules", ())
 
 
-def _open_converted(path: str, split: str | None, module: str | None) -> tuple[Rows, str]:
+def _open_converted(path: str, split: str | None, module: str | None) -> tuple[Rows, str, float | None]:
+    """The rows of an output of items, its name, and its steps per second."""
     manifest = read_manifest(path)
+    meaning = Meaning.from_json(manifest.get(KEY, {}), storage.join(path, MANIFEST))
     if "modules" not in manifest:
         if module is not None:
             raise UsageError(f"module={module}: {path} has no columns; it was converted with another --to")
-        meaning = Meaning.from_json(manifest.get(KEY, {}), storage.join(path, MANIFEST))
         stored = (*map(meaning.name_field, read_fields(manifest, path)), *read_kept_fields(manifest, path))
         files = _files(path, manifest["shards"], split)
-        return ExampleRows(RecordFiles(files, TFRecordFormat()), stored, find_stacks(stored)), path
+        return ExampleRows(RecordFiles(files, TFRecordFormat()), stored, find_stacks(stored)), path, meaning.fps
     columns = ColumnsManifest.of(manifest, path)
     chosen = columns.choose(module, path)
     fields = columns.modules[chosen]
@@ -145,9 +147,9 @@ def _open_converted(path: str, split: str | None, module: str | None) -> tuple[R
     files = _files(path, own, split)
     name = storage.join(path, chosen)
     if columns.format == "parquet":
-        return ParquetRowReader(files, fields), name
+        return ParquetRowReader(files, fields), name, meaning.fps
     kinds: dict[str, RecordFormat] = {"tfrecord": TFRecordFormat(), "array_record": ArrayRecordFormat()}
-    return ExampleRows(RecordFiles(files, kinds[columns.format]), tuple(map(row_field, fields))), name
+    return ExampleRows(RecordFiles(files, kinds[columns.format]), tuple(map(row_field, fields))), name, meaning.fps
 
 
 def _files(path: str, shards: Sequence[Mapping[str, Any]], split: str | None) -> tuple[IndexedRecordFile, ...]:
@@ -185,8 +187,8 @@ def _episodes(source: Source, split: Split) -> EpisodeRows:
     return EpisodeRows(RecordFiles(files, source.files), source.schema, source.decoder, split.start, count)
 
 
-def _index(source: Source, options: LoadOptions, unit: Unit | None) -> Rows:
-    """The steps or episodes of an indexed dataset."""
+def _index(source: Source, options: LoadOptions, unit: Unit | None) -> tuple[Rows, float | None]:
+    """The steps or episodes of an indexed dataset, and its steps per second."""
     opened = prepare_input(options, source)
     recipe = Recipe(source, CheckOptions.of(opened.check), opened.connecting)
     recipe.connecting.refuse_columns("convert --to=columns, and open its output")
@@ -205,6 +207,4 @@ def _index(source: Source, options: LoadOptions, unit: Unit | None) -> Rows:
     for note in index.content["notes"]:
         warnings.warn(escape_controls(f"{source.dataset}: {note}"), stacklevel=3)
     steps = IndexedSteps(index, edited_images(recipe, index))
-    if unit == "steps":
-        return steps
-    return IndexedEpisodes(steps)
+    return steps if unit == "steps" else IndexedEpisodes(steps), opened.connecting.source_after(source).fps
