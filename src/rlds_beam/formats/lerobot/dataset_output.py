@@ -234,9 +234,9 @@ class LerobotDatasetOutput(GlobalIndices, RowsOutput):
         writer = LerobotWriter(self.directory, self.frames, files, facts, previewed=work.index < RANGES)
         return RowsWriter(writer, self.rule) if self.rule.left_out else writer
 
-    def facts(self, commit: RangeCommit) -> RangeFacts:
-        """The facts that a finished range kept."""
-        return RangeFacts.read(storage.join(self.directory, facts_file(commit.range)))
+    def facts(self, commit: RangeCommit, *, whole: bool = False) -> RangeFacts:
+        """The facts that a finished range kept. Args: see `RangeFacts.read`."""
+        return RangeFacts.read(storage.join(self.directory, facts_file(commit.range)), whole=whole)
 
     def global_indices(self, commits: Sequence[RangeCommit]) -> list[Any]:
         tasks: dict[str, int] = {}
@@ -289,7 +289,7 @@ class LerobotDatasetOutput(GlobalIndices, RowsOutput):
             totals, shown = self.earlier.totals(files, self.frames.features), self.earlier.has_preview
             commits = [commit for commit in commits if not self.earlier.holds(commit.split, commit.index)]
         for place, commit in enumerate(commits, self._files_before * layout.RANGES_IN_EPISODES):
-            facts = self.facts(commit)
+            facts = self.facts(commit, whole=True)
             numbers = RangeNumbers(**commit.numbers)
             episodes.add(place, self._file_number(commit.split, commit.index), facts, numbers)
             totals.add(commit.split, facts, numbers)

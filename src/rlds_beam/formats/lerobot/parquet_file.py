@@ -168,12 +168,13 @@ def renumber_file(path: str, numbers: Mapping[str, Array]) -> str:
     if storage.scheme(path) is None:
         with report_damage(path), storage.open_update(path) as file:
             renumber(file, numbers)
-    else:
-        with report_damage(path), storage.open_read(path) as file:
-            content = io.BytesIO(file.read())
-            renumber(content, numbers)
-        storage.write_bytes(path, content.getvalue())
-    return compute_checksum(path)
+        return compute_checksum(path)
+    with report_damage(path), storage.open_read(path) as file:
+        content = io.BytesIO(file.read())
+        renumber(content, numbers)
+    with ShardWriter(path) as writer:
+        writer.write([content.getbuffer()], 0)
+        return writer.commit().checksum
 
 
 def renumber(file: BinaryIO, numbers: Mapping[str, Array]) -> None:

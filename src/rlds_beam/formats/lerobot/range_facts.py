@@ -93,11 +93,11 @@ class RangeFacts:
 
     def write(self, path: str, key: object) -> ShardInfo:
         """Writes the file, with a record for each episode."""
+        texts = {"keys": list(self.keys), "tasks": list(self.tasks), "encoded": dict(self.encoded)}
         arrays: dict[str, Array] = {name: getattr(self, name) for name in _ARRAYS}
+        arrays["texts"] = np.frombuffer(json.dumps(texts, ensure_ascii=False).encode(), np.uint8)
         for group in _GROUPS:
             arrays |= {f"{group}/{name}": values for name, values in getattr(self, group).items()}
-        texts = {"keys": list(self.keys), "tasks": list(self.tasks), "encoded": dict(self.encoded)}
-        arrays["texts"] = np.frombuffer(json.dumps(texts, ensure_ascii=False).encode(), np.uint8)
         arrays["preview"] = np.frombuffer(self.preview, np.uint8)
         arrays["columns"] = np.frombuffer(ipc_bytes(self.columns), np.uint8)
         buffer = io.BytesIO()
@@ -107,8 +107,11 @@ class RangeFacts:
             return writer.commit()
 
     @classmethod
-    def read(cls, path: str) -> RangeFacts:
+    def read(cls, path: str, *, whole: bool = True) -> RangeFacts:
         """Reads a file that `write` wrote.
+
+        Args:
+          whole: also read what `complete` needs: statistics, histograms, samples, columns, and the preview.
 
         Raises:
           NotVerifiedError: the file is missing or damaged.
@@ -117,18 +120,18 @@ class RangeFacts:
 
         with report_damage(path):
             with storage.open_read(path) as file:
-                content = np.load(io.BytesIO(file.read()), allow_pickle=False)
-            arrays: dict[str, Array] = {name.replace(_SLASH, "/"): content[name] for name in content.files}
+                content = np.load(io.BytesIO(file.read()) if whole else file, allow_pickle=False)
+                names = content.files if whole else (*_ARRAYS, "texts")
+                arrays: dict[str, Array] = {name.replace(_SLASH, "/"): content[name] for name in names}
             texts = json.loads(arrays["texts"].tobytes())
             values: dict[str, Any] = {name: arrays[name] for name in _ARRAYS}
             for group in _GROUPS:
                 values[group] = {n.partition("/")[2]: a for n, a in arrays.items() if n.startswith(f"{group}/")}
-            columns = pa.ipc.open_stream(arrays["columns"].tobytes()).read_all()
             return cls(
                 texts["keys"],
                 tasks=texts["tasks"],
-                columns=columns,
-                preview=arrays["preview"].tobytes(),
+                columns=pa.ipc.open_stream(arrays["columns"].tobytes()).read_all() if whole else pa.table({}),
+                preview=arrays["preview"].tobytes() if whole else b"",
                 **values,
                 encoded={name: EncodedAgain(*found) for name, found in texts["encoded"].items()},
             )
