@@ -207,4 +207,7 @@ def _index(source: Source, options: LoadOptions, unit: Unit | None) -> tuple[Row
     for note in index.content["notes"]:
         warnings.warn(escape_controls(f"{source.dataset}: {note}"), stacklevel=3)
     steps = IndexedSteps(index, edited_images(recipe, index))
-    return steps if unit == "steps" else IndexedEpisodes(steps), opened.connecting.source_after(source).fps
+    fps = opened.connecting.source_after(source).fps
+    if unit == "steps":
+        return steps, fps
+    return IndexedEpisodes(steps), fps
