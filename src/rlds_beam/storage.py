@@ -18,12 +18,15 @@ import shutil
 import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, BinaryIO, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast, overload
 
 from rlds_beam.buckets import base
 from rlds_beam.buckets.opening import open_store
 from rlds_beam.errors import BucketError, UsageError
 from rlds_beam.naming import is_file_path
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 _PART = re.compile(r"(.+)#bytes=(\d{1,18})-(\d{1,18})", re.DOTALL)
@@ -117,6 +120,21 @@ def open_read(path: str) -> BinaryIO:
     if scheme(path) is None:
         return open(path, "rb", opener=_open_regular)
     return open_store(path).open_read(path)
+
+
+def open_ranges(path: str) -> base.RangeReader:
+    """Opens an object for reading ranges: a function of `start` and `stop`, thread-safe, for many requests at once.
+
+    It raises BucketError also if the object was replaced after it was opened.
+    """
+    return open_store(path).open_ranges(path)
+
+
+def submit(function: Callable[[], bytes]) -> Future[bytes]:
+    """Calls a function that reads a range in one of many threads."""
+    from rlds_beam.buckets import ranges
+
+    return ranges.submit(function)
 
 
 def _open_regular(path: str, flags: int) -> int:

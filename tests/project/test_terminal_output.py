@@ -23,7 +23,7 @@ PRINTING = {
 }
 """Modules outside of `pipelines` and `cli` that print, and why it is safe."""
 
-WARNING = {"src/rlds_beam/datasets/index_builder.py", "src/rlds_beam/datasets/opening.py"}
+WARNING = {f"src/rlds_beam/datasets/{name}.py" for name in ("byte_cache", "index_builder", "opening")}
 UNESCAPED = {
     "src/rlds_beam/text.py": "defines it",
     "src/rlds_beam/terminal/tables.py": "our own colors and pictures",

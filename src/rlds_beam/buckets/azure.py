@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 import os
 import re
@@ -9,9 +10,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from rlds_beam.buckets import files
 from rlds_beam.buckets.base import COPY_SECONDS, WrongAnswer, bucket_name, within
 from rlds_beam.buckets.objects import ObjectStore, Page, limited_adapter
+from rlds_beam.buckets.ranges import SIGNED_SECONDS, Address
 from rlds_beam.errors import BucketAccessError, UsageError
 from rlds_beam.text import printable
 
@@ -20,6 +21,9 @@ _LOOK_SECONDS = 5.0
 
 _OFTEN = {"connection_timeout": 5, "read_timeout": 60}
 _BRIEF = {"results_per_page": 1, "connection_timeout": 2, "read_timeout": 3.5, "retry_total": 1}
+_VERSION = "2021-12-02"
+"""The version of Azure's protocol for requests without its client."""
+
 _SCOPE = "https://storage.azure.com/.default"
 _DENIED = ("AuthorizationFailure", "AuthorizationPermissionMismatch", "InsufficientAccountPermissions")
 _SIGN_IN = "run 'az login', or set AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN, or AZURE_STORAGE_CONNECTION_STRING"
@@ -59,11 +63,11 @@ class Azure(ObjectStore):
                 self._client = BlobServiceClient(url, credential, **options)
         self.url = f"{self._client.scheme}://{self._client.primary_hostname}".rstrip("/")
 
-    def open(self, bucket: str, name: str) -> tuple[int, str, bytes]:
+    def open(self, bucket: str, name: str, window: int) -> tuple[int, str, bytes]:
         from azure.core.exceptions import HttpResponseError
 
         try:
-            answer = self._client.get_blob_client(bucket, name).download_blob(0, files.FIRST_WINDOW)
+            answer = self._client.get_blob_client(bucket, name).download_blob(0, window)
         except HttpResponseError as error:
             if error.status_code == 416:  # the object is empty
                 return 0, "", b""
@@ -74,6 +78,21 @@ class Azure(ObjectStore):
         if not answer.properties.etag:
             raise WrongAnswer("sends no ETag")
         return int(extent.rpartition("/")[2]), answer.properties.etag, content
+
+    def sign(self, bucket: str, name: str, version: str) -> Address:
+        from azure.storage.blob import generate_blob_sas
+
+        client = self._client.get_blob_client(bucket, name)
+        url, credential, headers = client.url, client.credential, {"If-Match": version, "x-ms-version": _VERSION}
+        if (key := getattr(credential, "account_key", None)) is not None:
+            expiry = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=SIGNED_SECONDS)
+            account = client.account_name
+            token = generate_blob_sas(account, bucket, name, account_key=key, permission="r", expiry=expiry)
+        else:
+            token = getattr(credential, "signature", "")
+        if hasattr(credential, "get_token"):
+            headers["Authorization"] = f"Bearer {credential.get_token(_SCOPE).token}"
+        return Address(f"{url}{'&' if '?' in url else '?'}{token.lstrip('?')}" if token else url, headers)
 
     def get(self, bucket: str, name: str, version: str, start: int, stop: int) -> bytes:
         blob, unchanged = self._client.get_blob_client(bucket, name), self._unchanged

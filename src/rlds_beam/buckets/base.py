@@ -44,6 +44,9 @@ COPY_SECONDS = 3600.0
 UNREADABLE = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What clients raise for an answer that the store would not send."""
 
+RangeReader = Callable[[int, int], bytes]
+"""Reads the bytes of an object from `start` to `stop`. Thread-safe. Raises BucketError, also if it was replaced."""
+
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 
@@ -92,6 +95,21 @@ class Store(abc.ABC):
         Raises:
           FileNotFoundError: the object does not exist.
         """
+
+    def open_ranges(self, path: str) -> RangeReader:
+        """Opens an object for reading ranges, from many threads.
+
+        Raises:
+          FileNotFoundError: the object does not exist.
+        """
+        file, lock = self.open_read(path), threading.Lock()
+
+        def read(start: int, stop: int) -> bytes:
+            with lock:
+                file.seek(start)
+                return file.read(stop - start)
+
+        return read
 
     @abc.abstractmethod
     def open_write(self, path: str) -> BinaryIO:

@@ -6,10 +6,12 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
+from urllib.parse import quote
 
 from rlds_beam import lazy
 from rlds_beam.buckets.base import WrongAnswer, bucket_name, within
 from rlds_beam.buckets.objects import ObjectStore, Page, limited_adapter
+from rlds_beam.buckets.ranges import Address
 from rlds_beam.errors import BucketAccessError
 from rlds_beam.text import printable
 
@@ -43,6 +45,7 @@ class Gcs(ObjectStore):
         self._errors: Any = exceptions
         self.own_errors = google.auth.exceptions.GoogleAuthError
         credentials, project = _credentials()
+        self._credentials = credentials
         self._anonymous = credentials is None
         self.url = os.environ.get("STORAGE_EMULATOR_HOST", "https://storage.googleapis.com")
         with self.explain_errors("gs://", BucketAccessError):
@@ -55,11 +58,21 @@ class Gcs(ObjectStore):
         self._often = {"timeout": _TIMEOUT, "retry": DEFAULT_RETRY.with_timeout(_RETRY_SECONDS)}
         self._brief = {"max_results": 1, "timeout": _CHECK_TIMEOUT, "retry": DEFAULT_RETRY.with_timeout(_CHECK_SECONDS)}
 
-    def open(self, bucket: str, name: str) -> tuple[int, str, bytes]:
+    def open(self, bucket: str, name: str, window: int) -> tuple[int, str, bytes]:
+        del window
         blob = self._reload(bucket, name)
         if not blob.generation:
             raise WrongAnswer("does not say the generation of the object")
         return blob.size, blob.generation, b""
+
+    def sign(self, bucket: str, name: str, version: str) -> Address:
+        from google.auth.transport.requests import Request
+
+        where = f"/download/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"
+        url, headers = f"{self.url}{where}?alt=media&ifGenerationMatch={version}", dict[str, str]()
+        if self._credentials is not None:
+            self._credentials.before_request(Request(), "GET", url, headers)
+        return Address(url, headers)
 
     def get(self, bucket: str, name: str, version: str, start: int, stop: int) -> bytes:
         part = {"start": start, "end": stop - 1, "raw_download": True, "checksum": None, **self._often}

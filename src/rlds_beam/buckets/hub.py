@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple, NoReturn
 from urllib.parse import quote, urljoin, urlsplit
 
 from rlds_beam._version import __version__
-from rlds_beam.buckets import base, files
+from rlds_beam.buckets import base, files, ranges
 from rlds_beam.buckets.base import Entry, Listing, Result, Store, WrongAnswer, check_extent, limit_parts
 from rlds_beam.buckets.hub_paths import HubPath, hub_path
 from rlds_beam.errors import BucketAccessError, BucketError, RldsBeamError, UsageError
@@ -112,8 +112,13 @@ class Hub(Store):
 
     def open_read(self, path: str) -> BinaryIO:
         file = _File(self, path)
-        size, first = file.open()
+        size, first = file.open(files.FIRST_WINDOW)
         return files.reader(file.fetch, size, first)
+
+    def open_ranges(self, path: str) -> base.RangeReader:
+        file = _File(self, path)
+        file.open(1)
+        return ranges.SignedReader(file.sign, file.fetch)
 
     def open_write(self, path: str) -> BinaryIO:
         raise UsageError(f"{path}: {READ_ONLY}")
@@ -356,15 +361,19 @@ class _File:
         self._url = hub.url(hub_path(path))
         self._elsewhere: str | None = None
 
-    def open(self) -> tuple[int, bytes]:
+    def open(self, window: int) -> tuple[int, bytes]:
         """Reads the size and the first bytes with one request."""
-        answer = self._get(0, files.FIRST_WINDOW)
+        answer = self._get(0, window)
         if answer.status_code == 416:  # the file is empty
             return 0, b""
         if answer.status_code != 206:  # the whole file
             return len(answer.content), answer.content
-        self._size = self._check_answer(answer, 0, files.FIRST_WINDOW)
+        self._size = self._check_answer(answer, 0, window)
         return self._size, answer.content
+
+    def sign(self) -> ranges.Address | None:
+        """The address that the Hub redirected to last; None if it sends the file itself."""
+        return None if self._elsewhere is None else ranges.Address(self._elsewhere, {})
 
     def fetch(self, start: int, stop: int) -> bytes:
         """Reads exactly the bytes from `start` to `stop`."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, BinaryIO, ClassVar, NamedTuple
 
-from rlds_beam.buckets import base, files
+from rlds_beam.buckets import base, files, ranges
 from rlds_beam.buckets.base import Entry, Listing, Result, Store, WrongAnswer, limit_parts, split_path
 from rlds_beam.errors import BucketAccessError, BucketError, RldsBeamError
 
@@ -60,18 +61,26 @@ class ObjectStore(Store):
 
     def open_read(self, path: str) -> BinaryIO:
         bucket, name = split_path(path)
-        size, version, first = self.call(path, lambda: self.open(bucket, name), size=files.FIRST_WINDOW)
+        window = files.FIRST_WINDOW
+        size, version, first = self.call(path, lambda: self.open(bucket, name, window), size=window)
+        return files.reader(functools.partial(self._fetch, path, version), size, first)
 
-        def get(start: int, stop: int) -> bytes:
-            content = self.get(bucket, name, version, start, stop)
+    def open_ranges(self, path: str) -> base.RangeReader:
+        bucket, name = split_path(path)
+        _, version, _ = self.call(path, lambda: self.open(bucket, name, 1))
+        sign = functools.partial(self.sign, bucket, name, version)
+        return ranges.SignedReader(sign, functools.partial(self._fetch, path, version))
+
+    def _fetch(self, path: str, version: str, start: int, stop: int) -> bytes:
+        """Reads exactly these bytes of a version of an object."""
+
+        def get() -> bytes:
+            content = self.get(*split_path(path), version, start, stop)
             if len(content) != stop - start:
                 raise WrongAnswer(f"was asked for {stop - start:,} bytes, and sends {len(content):,}")
             return content
 
-        def fetch(start: int, stop: int) -> bytes:
-            return self.call(path, lambda: get(start, stop), size=stop - start)
-
-        return files.reader(fetch, size, first)
+        return self.call(path, get, size=stop - start)
 
     def open_write(self, path: str) -> BinaryIO:
         bucket, name = split_path(path)
@@ -145,8 +154,12 @@ class ObjectStore(Store):
         return f"{base.bucket_name(path)}: {self.url} does not answer ({type(error).__name__}); check the network{hint}"
 
     @abc.abstractmethod
-    def open(self, bucket: str, name: str) -> tuple[int, str, bytes]:
-        """Reads an object's size, version, and first bytes (or none)."""
+    def open(self, bucket: str, name: str, window: int) -> tuple[int, str, bytes]:
+        """Reads an object's size, version, and at most `window` of its first bytes."""
+
+    @abc.abstractmethod
+    def sign(self, bucket: str, name: str, version: str) -> ranges.Address | None:
+        """An address of an object that refuses other versions, for `ranges.SIGNED_SECONDS`; None if there is none."""
 
     @abc.abstractmethod
     def get(self, bucket: str, name: str, version: str, start: int, stop: int) -> bytes:

@@ -9,9 +9,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from rlds_beam.buckets import base, files
+from rlds_beam.buckets import base
 from rlds_beam.buckets.base import WrongAnswer, bucket_name, check_extent, check_length, limit_parts
 from rlds_beam.buckets.objects import ObjectStore, Page
+from rlds_beam.buckets.ranges import SIGNED_SECONDS, Address
 from rlds_beam.errors import BucketAccessError, BucketError
 from rlds_beam.text import printable
 
@@ -56,19 +57,29 @@ class S3(ObjectStore):
                 config = config.merge(Config(signature_version=UNSIGNED))
             once = {"total_max_attempts": 2, "mode": "standard"}
             brief = config.merge(Config(connect_timeout=2, read_timeout=3.5, retries=once))
-            self._client, self._brief = (session.client("s3", config=settings) for settings in (config, brief))
+            # Some versions of botocore sign addresses in an older way, which newer buckets refuse.
+            signing = config if self._anonymous else config.merge(Config(signature_version="s3v4"))
+            self._client, self._brief, self._signer = (
+                session.client("s3", config=settings) for settings in (config, brief, signing)
+            )
         self.url = self._client.meta.endpoint_url
         for client in (self._client, self._brief):
             _limit_answers(client._endpoint)
         self._copying = TransferConfig(multipart_threshold=_COPIED_WHOLE, multipart_chunksize=_COPIED_WHOLE // 8)
 
-    def open(self, bucket: str, name: str) -> tuple[int, str, bytes]:
+    def open(self, bucket: str, name: str, window: int) -> tuple[int, str, bytes]:
         try:
-            return self._get(bucket, name, 0, files.FIRST_WINDOW)
+            return self._get(bucket, name, 0, window)
         except self._errors.ClientError as error:
             if _code(error) == "InvalidRange":  # the object is empty
                 return 0, "", b""
             raise
+
+    def sign(self, bucket: str, name: str, version: str) -> Address:
+        url = self._signer.generate_presigned_url(
+            "get_object", Params={"Bucket": bucket, "Key": name}, ExpiresIn=SIGNED_SECONDS
+        )
+        return Address(url, {"If-Match": version})
 
     def get(self, bucket: str, name: str, version: str, start: int, stop: int) -> bytes:
         return self._get(bucket, name, start, stop, IfMatch=version)[2]

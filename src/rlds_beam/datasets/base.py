@@ -66,6 +66,13 @@ def find_starts(rows: Rows) -> Indices | None:
     return starts
 
 
+def prefetch(rows: Rows, indices: Indices, path: str) -> None:
+    """Starts to read the bytes that `rows.read(indices, [path])` will need, if they are in a bucket."""
+    start = getattr(rows, "prefetch", None)
+    if start is not None:
+        start(indices, path)
+
+
 class PerThread(Generic[T]):
     """Caches each thread's most recently used open files by path. Pickled without them; not shared after a fork."""
 

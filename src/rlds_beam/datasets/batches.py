@@ -23,7 +23,7 @@ import numpy as np
 
 from rlds_beam.connectors.cleaning.relative_actions import RelativeActions
 from rlds_beam.connectors.fields import StepFields
-from rlds_beam.datasets.base import Indices, Rows, find_starts
+from rlds_beam.datasets.base import Indices, Rows, find_starts, prefetch
 from rlds_beam.datasets.order import Drawn, Plan, Sampler
 from rlds_beam.datasets.pixels import copy_into, decode_into, decode_resized, resize_into
 from rlds_beam.datasets.windows import IS_PAD, KeptSteps, window
@@ -42,6 +42,9 @@ Arrays = Literal["numpy", "torch", "jax"]
 
 _FRAMES = 8
 """Frames that a thread reads and decodes at a time."""
+
+_REMOTE_FRAMES = 192
+"""Frames that are prepared ahead at least, if they are in a bucket: their requests are in flight at the same time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,9 +130,12 @@ class Batches(Iterator[dict[str, Any]]):
         self._delivered = self._sampler.state()
         self._pending: deque[tuple[Future[_Filling], dict[str, Any]]] = deque()
         self._pool: ThreadPoolExecutor | None = None
+        self._starting: ThreadPoolExecutor | None = None
         frames = plan.batch_size * sum(len(content.offsets.get(path, (0,))) for path in content.images)
         tasks = max(1, frames // _FRAMES)
         self._ahead = 2 + 2 * self._threads // tasks
+        if any(getattr(part.rows, "is_remote", False) for part in parts) and content.images:
+            self._ahead = max(self._ahead, 1 + math.ceil(_REMOTE_FRAMES / frames))
         self._buffers = _Buffers((self._ahead + 2) * max(1, len(content.images)))
 
     def __iter__(self) -> Self:
@@ -143,10 +149,12 @@ class Batches(Iterator[dict[str, Any]]):
         return left
 
     def __next__(self) -> dict[str, Any]:
-        if self._pool is None:
+        if self._pool is None or self._starting is None:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="rlds-beam-batches")
+            # Of its own: requests for later batches must not wait for the images of earlier ones.
+            self._starting = ThreadPoolExecutor(1, thread_name_prefix="rlds-beam-batches")
         while len(self._pending) < self._ahead and (drawn := self._sampler.draw()) is not None:
-            self._pending.append((self._pool.submit(self._start, self._pool, drawn), self._sampler.state()))
+            self._pending.append((self._starting.submit(self._start, self._pool, drawn), self._sampler.state()))
         if not self._pending:
             self.close()
             raise StopIteration
@@ -179,9 +187,10 @@ class Batches(Iterator[dict[str, Any]]):
     def close(self) -> None:
         """Ends the threads; batches that were not delivered are made again by the next `next`."""
         self._pending.clear()
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-            self._pool = None
+        for pool in (self._starting, self._pool):
+            if pool is not None:
+                pool.shutdown(wait=True, cancel_futures=True)
+        self._starting = self._pool = None
         self._sampler.restore(self._delivered)
 
     def __enter__(self) -> Self:
@@ -270,6 +279,7 @@ class _Filling:
         places = (slots[:, None] * per_row + np.arange(per_row)).reshape(-1, 1) * several + np.arange(several)
         # Overlapping windows have frames in common: each is decoded once, and copied.
         unique, first, inverse = np.unique(wanted.ravel(), return_index=True, return_inverse=True)
+        prefetch(part.rows, unique, self._content.find_column(path))
         copies = np.flatnonzero(first[inverse] != np.arange(wanted.size))
         resized = self._content.image_size is not None
         for start in range(0, len(unique), _FRAMES):

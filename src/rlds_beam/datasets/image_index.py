@@ -9,10 +9,15 @@ Frames are decoded from the packets, without opening a container:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any, overload
 
 import google_crc32c
@@ -20,6 +25,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.datasets.base import PerThread
+from rlds_beam.datasets.byte_cache import ByteCache
 from rlds_beam.datasets.step_index import (
     BLOB,
     BLOB_FILE,
@@ -30,6 +36,7 @@ from rlds_beam.datasets.step_index import (
     IndexWriter,
     StepIndex,
 )
+from rlds_beam.encoding.parquet_files import SpanReader
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.images.depth import Depth
@@ -42,8 +49,14 @@ from rlds_beam.typing import Array
 _TOGETHER = 1 << 16
 """The largest gap in bytes between two images of a remote file that is read instead of skipped."""
 
-_Row = tuple[int, int, int, int]
-"""The number of a place among those to read, its offset, its size, and its CRC32C."""
+_LARGEST = 4 << 20
+"""Bytes from which images are no longer read together."""
+
+_MAX_PREFETCHED = 256 << 20
+"""Bytes that are kept between `prefetch` and `read`."""
+
+_Row = tuple[int, int, int, int, int]
+"""The number of a place among those to read, its file, its offset, its size, and its CRC32C."""
 
 _OPEN = 64
 """Files that a thread keeps open."""
@@ -55,12 +68,25 @@ class PlaceReader:
     Args:
       files: the files.
       index: the index whose blob.bin holds the rest.
+      cache: keeps bytes of remote files on this machine.
     """
 
-    def __init__(self, files: Sequence[str], index: StepIndex | None = None):
-        self._files, self._index = files, index
-        self._remote = any(storage.scheme(path) is not None for path in files)
+    def __init__(self, files: Sequence[str], index: StepIndex | None = None, cache: ByteCache | None = None):
+        self._files, self._index, self._cache = files, index, cache
+        self.is_remote = any(storage.scheme(path) is not None for path in files)
         self._open: PerThread[Any] = PerThread(storage.open_read, _OPEN, _close)
+        self._remote = _RemoteState()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PlaceReader, (self._files, self._index, self._cache)
+
+    def prefetch(self, places: Array) -> None:
+        """Starts to read the bytes of remote files, if any, at these places, `PLACE` [k]; `read` then finds them."""
+        if self.is_remote:
+            state = self._state()
+            missing = [row for row in self._remote_rows(places) if not state.keep(row[1:4])]
+            for row, piece in self._request(state, missing):
+                state.keep(row[1:4], piece)
 
     def read(self, places: Array) -> list[bytes]:
         """Reads the bytes at each place, `PLACE` [k], in any order; b"" for a size of 0.
@@ -69,33 +95,65 @@ class PlaceReader:
           RldsBeamError: they do not match their checksum, or the file cannot be read.
         """
         found = [b""] * len(places)
-        order = np.lexsort((places["offset"], places["file"])).tolist()
-        rows = places.tolist()
-        i = 0
-        while i < len(order):
-            offset, size, _, number, _ = rows[order[i]]
-            if not size:
-                i += 1
-                continue
-            stop, group = offset + size, [order[i]]
-            for j in order[i + 1 :]:
-                next_offset, next_size, _, next_number, _ = rows[j]
-                if next_number != number or next_offset > stop + (_TOGETHER if self._remote else 0):
-                    break
-                stop = max(stop, next_offset + next_size)
-                group.append(j)
-            together = [(j, *rows[j][:3]) for j in group]
+        remote = self._remote_rows(places) if self.is_remote else []
+        if remote:
+            self._read_remote(remote, found)
+        there = {row[0] for row in remote}
+        local = [row for row in _rows(places) if row[0] not in there]
+        for number, offset, stop, group in _group(local, 0):
             if number == BLOB and self._index is not None:
-                self._read_blob(self._index, together, offset, stop, found)
+                self._read_blob(self._index, group, offset, stop, found)
             else:
-                self._read_group(self._files[number], together, offset, stop, found)
-            i += len(group)
+                self._read_group(self._files[number], group, offset, stop, found)
         return found
 
+    def _remote_rows(self, places: Array) -> list[_Row]:
+        return [row for row in _rows(places) if row[1] >= 0 and storage.scheme(self._files[row[1]]) is not None]
+
+    def _state(self) -> _RemoteState:
+        if self._remote.process != os.getpid():  # threads do not survive a fork, and a lock may be held for ever
+            self._remote = _RemoteState()
+        return self._remote
+
+    def _read_remote(self, rows: Sequence[_Row], found: list[bytes]) -> None:
+        state = self._state()
+        pieces = [(row, piece) for row in rows if (piece := state.take(row[1:4])) is not None]
+        there = {row[0] for row, _ in pieces}
+        pieces += self._request(state, [row for row in rows if row[0] not in there])
+        for row, piece in pieces:
+            j, number, low, length, crc = row
+            path, is_cached = self._files[number], isinstance(piece, bytes)
+            try:
+                data = piece.read(low, length) if isinstance(piece, _Piece) else piece
+            except OSError as error:
+                raise RldsBeamError(f"cannot read {path}: {error.strerror or error}") from error
+            if not is_cached:
+                if google_crc32c.value(data) != crc:
+                    raise _damage_error(path, low, length)
+                if self._cache is not None:
+                    self._cache.put(path, low, crc, data)
+            found[j] = data
+
+    def _request(self, state: _RemoteState, rows: Sequence[_Row]) -> list[tuple[_Row, _Piece | bytes]]:
+        """The bytes of rows that the cache has, and requests for the others."""
+        cached = dict[int, bytes]()
+        if self._cache is not None:
+            wanted = {row[0]: (self._files[row[1]], row[2], row[3], row[4]) for row in rows}
+            cached = self._cache.get_many(wanted)
+        pieces: list[tuple[_Row, _Piece | bytes]] = [(row, cached[row[0]]) for row in rows if row[0] in cached]
+        for number, offset, stop, group in _group([row for row in rows if row[0] not in cached], _TOGETHER):
+            read = functools.partial(state.read, self._files[number], offset, stop)
+            piece = _Piece(storage.submit(read), offset)
+            pieces += [(row, piece) for row in group]
+        return pieces
+
     def _read_group(self, path: str, group: Sequence[_Row], offset: int, stop: int, found: list[bytes]) -> None:
-        """Reads what is between two offsets at once."""
-        data = self._bytes(path, offset, stop - offset)
-        for j, low, length, crc in group:
+        """Reads what is between two offsets of a local file at once."""
+        try:
+            data = os.pread(self._open[path].fileno(), stop - offset, offset)
+        except OSError as error:
+            raise RldsBeamError(f"cannot read {path}: {error.strerror or error}") from error
+        for j, _, low, length, crc in group:
             image = data if len(data) == length else data[low - offset : low - offset + length]
             if google_crc32c.value(image) != crc:
                 raise _damage_error(path, low, length)
@@ -111,16 +169,99 @@ class PlaceReader:
             index.replace(DamagedIndexError(index.directory, BLOB_FILE, stamp))
             self._read_group(index.blob, group, offset, stop, found)
 
-    def _bytes(self, path: str, offset: int, size: int) -> bytes:
-        try:
-            file = self._open[path]
-            if storage.scheme(path) is None:
-                return os.pread(file.fileno(), size, offset)
-            file.seek(offset)
-            data: bytes = file.read(size)
-            return data
-        except OSError as error:
-            raise RldsBeamError(f"cannot read {path}: {error.strerror or error}") from error
+
+def _rows(places: Array) -> list[_Row]:
+    """The places in the order of files and offsets, without those of images of zeros."""
+    order, rows = np.lexsort((places["offset"], places["file"])).tolist(), places.tolist()
+    found = []
+    for j in order:
+        offset, size, crc, number, _ = rows[j]
+        if size:
+            found.append((j, number, offset, size, crc))
+    return found
+
+
+def _group(rows: Sequence[_Row], gap: int) -> Iterator[tuple[int, int, int, list[_Row]]]:
+    """Groups sorted rows that are near to each other: (file, offset, stop, rows)."""
+    i = 0
+    while i < len(rows):
+        _, number, offset, size, _ = rows[i]
+        stop, j = offset + size, i + 1
+        while j < len(rows) and rows[j][1] == number and rows[j][2] <= stop + gap and stop - offset < _LARGEST:
+            stop = max(stop, rows[j][2] + rows[j][3])
+            j += 1
+        yield number, offset, stop, list(rows[i:j])
+        i = j
+
+
+class _Piece:
+    """Bytes of a file that were requested.
+
+    Attributes:
+      future: the bytes.
+      offset: where they begin in the file.
+    """
+
+    def __init__(self, future: Future[bytes], offset: int):
+        self.future, self.offset = future, offset
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Waits for some of the bytes. Raises RldsBeamError or OSError if they cannot be read."""
+        data = self.future.result()
+        return data if len(data) == size else data[offset - self.offset : offset - self.offset + size]
+
+
+class _RemoteState:
+    """The open remote files of a process, and what was requested but not yet read."""
+
+    def __init__(self) -> None:
+        self.process, self._lock = os.getpid(), threading.Lock()
+        self._readers: dict[str, Future[Callable[[int, int], bytes]]] = {}
+        self._kept: OrderedDict[tuple[int, int, int], tuple[_Piece | bytes | None, int]] = OrderedDict()
+        self._bytes = 0
+
+    def read(self, path: str, start: int, stop: int) -> bytes:
+        """Reads a range; the first one of a file opens it."""
+        with self._lock:
+            future = self._readers.get(path)
+            is_first = future is None
+            if future is None:
+                future = self._readers[path] = Future()
+        if is_first:
+            try:
+                future.set_result(storage.open_ranges(path))
+            except BaseException as error:
+                with self._lock:
+                    del self._readers[path]
+                future.set_exception(error)
+        return future.result()(start, stop)
+
+    def keep(self, key: tuple[int, int, int], piece: _Piece | bytes | None = None) -> bool:
+        """Keeps the bytes of a file, an offset, and a size for one more `take`; the oldest go if it is too much.
+
+        Returns:
+          Whether they are kept: False if there is no piece.
+        """
+        with self._lock:
+            known, takes = self._kept.get(key, (piece, 0))
+            if known is None:
+                return False
+            self._bytes += 0 if takes else key[2]
+            self._kept[key] = known, takes + 1
+            while self._bytes > _MAX_PREFETCHED and len(self._kept) > 1:
+                (*_, dropped), _ = self._kept.popitem(last=False)
+                self._bytes -= dropped
+            return True
+
+    def take(self, key: tuple[int, int, int]) -> _Piece | bytes | None:
+        """What is kept; None if it is not."""
+        with self._lock:
+            piece, takes = self._kept.pop(key, (None, 0))
+            if takes > 1:
+                self._kept[key] = piece, takes - 1
+            elif takes:
+                self._bytes -= key[2]
+            return piece
 
 
 def _close(file: Any) -> None:
@@ -145,28 +286,35 @@ _MAX_MISSED = 8
 """Images in a row that are not found before the next span is searched."""
 
 
-def stored_images(source: Source, shard: Shard, episode: Episode) -> dict[bytes, Place]:
-    """The place of each image of an episode, as it was read, that is in a local file."""
+def stored_images(source: Source, shard: Shard, episode: Episode, remote: SpanReader) -> dict[bytes, Place]:
+    """The place of each image of an episode, as it was read, that is in a file as it is.
+
+    Args:
+      remote: reads spans of files in a bucket.
+    """
     found: dict[bytes, Place] = {}
     for path, spans in source.image_spans(shard, episode.key.position).items():
         column = episode.steps.get(path)
         if isinstance(column, EncodedImages):
-            found |= find_images(column, spans)
+            found |= find_images(column, spans, remote)
     return found
 
 
-def find_images(images: Iterable[bytes], spans: Sequence[Span]) -> dict[bytes, Place]:
+def find_images(images: Iterable[bytes], spans: Sequence[Span], remote: SpanReader | None = None) -> dict[bytes, Place]:
     """The place of each image that is in these spans, which hold them in order.
 
     Of images that do not get smaller, Snappy stores most as they are, but changes others, and those of 64 KB and more.
+
+    Args:
+      remote: reads spans of files in a bucket; without it, nothing is found in those.
     """
     found: dict[bytes, Place] = {}
     wanted, i = list(images), 0
     for file, start, stop in spans:
-        if i == len(wanted) or storage.scheme(file) is not None:
+        if i == len(wanted) or (remote is None and storage.scheme(file) is not None):
             break
-        with open(file, "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            at, skipped, near = start, 0, stop
+        with _open_span(file, start, stop, remote) as (content, base):
+            at, end, skipped, near = start - base, stop - base, 0, stop - base
             for j in range(i, len(wanted)):
                 image = wanted[j]
                 if not image or image in found:
@@ -174,15 +322,25 @@ def find_images(images: Iterable[bytes], spans: Sequence[Span]) -> dict[bytes, P
                     continue
                 place = at + _LENGTH  # the next value, or a new page
                 if content[place : place + len(image)] != image:
-                    place = content.find(image, at, min(stop, near))
-                if place >= 0 and place + len(image) <= stop:
-                    found[image], at, skipped, i = (file, place), place + len(image), 0, j + 1
+                    place = content.find(image, at, min(end, near))
+                if place >= 0 and place + len(image) <= end:
+                    found[image], at, skipped, i = (file, base + place), place + len(image), 0, j + 1
                 elif j - i >= _MAX_MISSED:
                     break
                 else:
                     skipped += len(image)
                 near = at + skipped + _NEAR
     return found
+
+
+@contextlib.contextmanager
+def _open_span(file: str, start: int, stop: int, remote: SpanReader | None) -> Iterator[tuple[bytes | mmap.mmap, int]]:
+    """The bytes of a file around a span, and where they begin in the file."""
+    if remote is not None and storage.scheme(file) is not None:
+        yield remote.read(file, start, stop), start
+        return
+    with open(file, "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        yield content, 0
 
 
 _AT_ONCE = 64

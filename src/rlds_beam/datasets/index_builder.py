@@ -36,6 +36,7 @@ from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.datasets.image_index import Place, VideoWriter, stored_images
 from rlds_beam.datasets.step_index import BLOB, PLACE, VERSION, IndexWriter, Located, StepIndex
 from rlds_beam.encoding.example.row_decoder import objects
+from rlds_beam.encoding.parquet_files import SpanReader, share_spans
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.encoding.tfrecord.framing import HEADER
 from rlds_beam.episodes.episode import Episode
@@ -221,7 +222,8 @@ class _Builder:
             if self._check.policy("duplicate_episode") != "accept":
                 duplicates = find_duplicates(source, framing, segments)
         rejected: Counter[str] = Counter()
-        with in_this_process(Total("index", len(ranges) * (1 + self._connecting.unfitted)), kind):
+        total = Total("index", len(ranges) * (1 + self._connecting.unfitted))
+        with in_this_process(total, kind), share_spans() as self._spans:
             fitted = self._fit(ranges, duplicates)
             self._connecting = self._connecting.fit(fitted)
             try:
@@ -271,7 +273,7 @@ class _Builder:
                 def write(batch: Batch, made: Any = made, segment: Any = segment, file: int | None = file) -> None:
                     assert batch.read is not None
                     for i, episode in enumerate(batch.episodes):
-                        origin = _Origin(batch.read, i, self._source, segment.shard, file)
+                        origin = _Origin(batch.read, i, self._source, segment.shard, file, self._spans)
                         made.append((len(episode), self._values(episode, origin)))
 
                 verdict = check_and_connect(episode, self._check, self._connecting, ignored, write, sound=sound).verdict
@@ -336,6 +338,7 @@ class _Origin:
       part: the number of the episode among those made from it.
       source, shard: where the record is.
       file: the number of the shard's file, if the record's position is its offset there.
+      spans: reads parts of files in a bucket.
     """
 
     read: Episode
@@ -343,11 +346,12 @@ class _Origin:
     source: Source
     shard: Shard
     file: int | None
+    spans: SpanReader
 
     @functools.cached_property
     def stored(self) -> Mapping[bytes, Place]:
         """The places of the record's images in the files of the dataset, if they hold them as they are."""
-        return stored_images(self.source, self.shard, self.read)
+        return stored_images(self.source, self.shard, self.read, self.spans)
 
 
 class _Edits:

@@ -14,13 +14,14 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.datasets.base import Cache, Indices, PerThread, by_file
+from rlds_beam.datasets.byte_cache import ByteCache
 from rlds_beam.datasets.image_index import PlaceReader, find_images
 from rlds_beam.datasets.step_index import PLACE
 from rlds_beam.encoding.arrayrecord import num_records, open_reader
 from rlds_beam.encoding.arrow_columns import from_arrow
 from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.encoding.example.row_decoder import objects
-from rlds_beam.encoding.parquet_files import byte_chunks, naming_damage, verified_parquet
+from rlds_beam.encoding.parquet_files import SpanReader, byte_chunks, naming_damage, verified_parquet
 from rlds_beam.encoding.tfrecord.framing import FOOTER, HEADER, OVERHEAD, masked_crc, record_header
 from rlds_beam.episodes.columns import concatenate
 from rlds_beam.episodes.episode import Column
@@ -187,10 +188,12 @@ class ParquetRowReader:
     Attributes:
       files: the files, in order.
       stored: the columns.
+      cache: keeps bytes of remote files on this machine.
     """
 
     files: tuple[IndexedRecordFile, ...]
     stored: tuple[Field, ...]
+    cache: ByteCache | None = None
 
     @functools.cached_property
     def fields(self) -> Mapping[str, Field]:
@@ -217,13 +220,27 @@ class ParquetRowReader:
 
     @functools.cached_property
     def _images(self) -> PlaceReader:
-        return PlaceReader([file.path for file in self.files])
+        return PlaceReader([file.path for file in self.files], cache=self.cache)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"files": self.files, "stored": self.stored}
+        return {"files": self.files, "stored": self.stored, "cache": self.cache}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the files are in a bucket."""
+        return self._images.is_remote
+
+    def prefetch(self, indices: Indices, path: str) -> None:
+        """See `base.prefetch`; only images whose places are known by now."""
+        for file, _, numbers in by_file(indices, self._starts) if self.is_remote else ():
+            groups = [key[1] for key in list(self._places) if key[0] == file and key[2] == path]
+            if groups:
+                for group, _, rows in by_file(numbers, self._open[self.files[file].path].starts):
+                    if group in groups:
+                        self._images.prefetch(self._places[file, group, path][rows].ravel())
 
     def read(self, indices: Indices, wanted: Sequence[str]) -> dict[str, Column]:
         parts: list[tuple[Indices, dict[str, Array | Column]]] = []
@@ -272,13 +289,15 @@ class ParquetRowReader:
                     columns[name] = column
                 else:
                     columns[name] = self._places[key] = places
+            opened.spans.forget()
         return columns
 
     def _locate(self, column: Column, file: int, chunk: tuple[int, int] | None) -> Array | None:
         """The places of images; None if the file does not hold all of them as they are."""
         if chunk is None or not isinstance(column, EncodedImages):
             return None
-        found = find_images(column.data.flat, [Span(self.files[file].path, *chunk)])
+        path = self.files[file].path
+        found = find_images(column.data.flat, [Span(path, *chunk)], self._open[path].spans)
         places = np.zeros(column.data.size, PLACE)
         for i, image in enumerate(column.data.flat):
             if image:
@@ -299,24 +318,25 @@ class _File(NamedTuple):
       file: the `ParquetFile`.
       starts: the index of each row group's first row.
       chunks: the bytes of columns of images that are not compressed, by column and row group.
+      spans: reads them in a bucket.
     """
 
     file: Any
     starts: Indices
     chunks: Mapping[str, Mapping[int, tuple[int, int]]]
+    spans: SpanReader
 
 
 def _open(path: str, fields: Sequence[Field]) -> _File:
-    file = verified_parquet(storage.open_read(path))
+    spans = SpanReader()
+    file = verified_parquet(spans.open(path))
     counts = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
-    chunks = {}
-    if storage.scheme(path) is None:
-        plain = byte_chunks(file.metadata, ("UNCOMPRESSED",))
-        for field in fields:
-            if field.holds_image_files and None not in field.shape[:-3]:
-                spans = plain.get(leaf_path(field.path, file.schema_arrow), [])
-                chunks[field.path] = {group: span for group, span in enumerate(spans) if span is not None}
-    return _File(file, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), chunks)
+    chunks, plain = {}, byte_chunks(file.metadata, ("UNCOMPRESSED",))
+    for field in fields:
+        if field.holds_image_files and None not in field.shape[:-3]:
+            found = plain.get(leaf_path(field.path, file.schema_arrow), [])
+            chunks[field.path] = {group: span for group, span in enumerate(found) if span is not None}
+    return _File(file, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), chunks, spans)
 
 
 def _empty(field: Field) -> Any:

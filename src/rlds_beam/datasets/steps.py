@@ -10,6 +10,7 @@ import numpy as np
 
 from rlds_beam.checking.validation import validate_episode
 from rlds_beam.datasets.base import STEPS, Indices
+from rlds_beam.datasets.byte_cache import ByteCache
 from rlds_beam.datasets.image_index import IndexedVideos, PlaceReader
 from rlds_beam.datasets.index_builder import Recipe
 from rlds_beam.datasets.step_index import BLOB, FIRST_VIDEO, CheckedArray, StepIndex
@@ -36,11 +37,12 @@ class IndexedSteps:
     Attributes:
       index: the index.
       edited: see `edited_images`.
+      cache: keeps bytes of remote files on this machine.
     """
 
-    def __init__(self, index: StepIndex, edited: Edited):
+    def __init__(self, index: StepIndex, edited: Edited, cache: ByteCache | None = None):
         self.index, self.edited = index, edited
-        self._reader = PlaceReader(index.files, index)
+        self._reader = PlaceReader(index.files, index, cache)
         self._videos = IndexedVideos(index, self._reader)
 
     def __len__(self) -> int:
@@ -84,6 +86,29 @@ class IndexedSteps:
                 rows = episodes
             columns[path] = self.column(path, rows)
         return columns
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether images are read from a bucket."""
+        return self._reader.is_remote
+
+    def prefetch(self, indices: Indices, path: str) -> None:
+        """See `base.prefetch`."""
+        column = self.index.columns[path]
+        if self.is_remote and column.kind == "images" and not column.per_episode:
+            places = self.index.maps(path)[0][indices]
+            framed = places["file"] < BLOB
+            self._reader.prefetch(places[~framed])
+            if framed.any():
+                self._prefetch_frames(places[framed])
+
+    def _prefetch_frames(self, places: Array) -> None:
+        """The same for frames of videos: their packets from the key frame on."""
+        numbers = FIRST_VIDEO - places["file"].astype(np.int64)
+        for number in np.unique(numbers).tolist():
+            video = self._videos[number]
+            for start, stop, _ in video.runs(np.unique(places["offset"][numbers == number])):
+                self._reader.prefetch(video.packets["place"][start:stop])
 
     def column(self, path: str, rows: Indices | slice) -> Column:
         """The values of a column in these rows, which are episodes for an episode-level field."""

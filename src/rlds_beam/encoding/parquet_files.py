@@ -6,9 +6,15 @@ The metadata of an untrusted file is also compared with the file size before any
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
-from typing import Any
+import functools
+import io
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, BinaryIO, cast
 
+from rlds_beam import storage
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.text import shorten
 
@@ -28,6 +34,15 @@ _MAX_REPEATED_BYTES = 512 << 20
 """Bytes that a row group may have in memory besides those that it stores: a dictionary's value may be in every row."""
 
 _BATCH_ROWS = 64
+
+_KEPT_BYTES = 512 << 20
+"""Bytes that a `SpanReader` keeps."""
+
+_SPAN_BLOCK = 8 << 20
+"""Bytes of a span that a request reads; there are several at once."""
+
+_SMALL_READ = 64 << 10
+"""Bytes below which a read of a file is none of a span."""
 
 
 def verified_parquet(file: Any) -> Any:
@@ -106,6 +121,99 @@ def read_all(opened: Any, columns: list[str] | None = None) -> Any:
     if not opened.num_row_groups:
         return opened.read(columns=columns)
     return pa.concat_tables([read_group(opened, group, columns) for group in range(opened.num_row_groups)])
+
+
+class SpanReader:
+    """Reads spans of objects, for example the chunks of columns, and keeps the last ones, up to a number of bytes.
+
+    So a chunk that a `ParquetFile` decodes (`open`), and in which images are searched, is downloaded once. Thread-safe.
+    """
+
+    def __init__(self, most: int = _KEPT_BYTES):
+        self._most, self._lock = most, threading.Lock()
+        self._readers: dict[str, Callable[[int, int], bytes]] = {}
+        self._kept: OrderedDict[tuple[str, int, int], bytes] = OrderedDict()
+
+    def open(self, path: str) -> BinaryIO:
+        """Opens an object as a file whose large reads are spans; a local file as it is."""
+        file = storage.open_read(path)
+        return file if storage.scheme(path) is None else cast(BinaryIO, _SpanFile(self, path, file))
+
+    def read(self, path: str, start: int, stop: int) -> bytes:
+        """The bytes of an object from `start` to `stop`."""
+        key = path, start, stop
+        with self._lock:
+            if (data := self._kept.get(key)) is not None:
+                self._kept.move_to_end(key)
+                return data
+            known = self._readers.get(path)
+        reader = storage.open_ranges(path) if known is None else known
+        bounds = [*range(start, stop, _SPAN_BLOCK), stop]
+        blocks = [storage.submit(functools.partial(reader, *pair)) for pair in itertools.pairwise(bounds)]
+        data = b"".join(block.result() for block in blocks)
+        with self._lock:
+            self._readers[path] = reader
+            self._kept[key] = data
+            while sum(map(len, self._kept.values())) > self._most and len(self._kept) > 1:
+                self._kept.popitem(last=False)
+        return data
+
+    def forget(self) -> None:
+        """Drops what is kept."""
+        with self._lock:
+            self._kept.clear()
+
+
+class _SpanFile(io.RawIOBase):
+    """See `SpanReader.open`."""
+
+    def __init__(self, spans: SpanReader, path: str, file: BinaryIO):
+        super().__init__()
+        self._spans, self._path, self._file = spans, path, file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def read(self, size: int = -1) -> bytes:
+        if size < _SMALL_READ:
+            return self._file.read(size)
+        start = self._file.tell()
+        data = self._spans.read(self._path, start, start + size)
+        self._file.seek(start + len(data))
+        return data
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+_shared: list[SpanReader] = []
+
+
+@contextlib.contextmanager
+def share_spans() -> Iterator[SpanReader]:
+    """Until the block ends, all that read the chunks of files in a bucket (`open_shared`) share what they read."""
+    reader = _shared[-1] if _shared else SpanReader()
+    _shared.append(reader)
+    try:
+        yield reader
+    finally:
+        _shared.pop()
+
+
+def open_shared(path: str) -> BinaryIO:
+    """Opens a file for reading; within `share_spans`, with the shared reader."""
+    shared = _shared[-1:]
+    return shared[0].open(path) if shared else storage.open_read(path)
 
 
 def byte_chunks(metadata: Any, codecs: Collection[str]) -> dict[str, list[tuple[int, int] | None]]:

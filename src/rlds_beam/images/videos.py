@@ -134,7 +134,7 @@ class Video:
             import av
 
         times = self.packets["time"]
-        for start, stop, some in self._runs(numbers):
+        for start, stop, some in self.runs(numbers):
             wanted = dict(zip(times[self.shown[some]].tolist(), some, strict=True))
             with _decoder(self) as decoder:
                 for time, data in zip(times[start:stop].tolist(), self.read(start, stop), strict=True):
@@ -150,7 +150,7 @@ class Video:
             if wanted:
                 raise ValueError(f"frame {min(wanted.values())} cannot be decoded")
 
-    def _runs(self, numbers: Array) -> Iterator[tuple[int, int, list[int]]]:
+    def runs(self, numbers: Array) -> Iterator[tuple[int, int, list[int]]]:
         """The packets to decode for some frames, as (start, stop, frames)."""
         start, stop, frames = 0, 0, list[int]()
         for number, first in zip(numbers.tolist(), self._starts(numbers).tolist(), strict=True):

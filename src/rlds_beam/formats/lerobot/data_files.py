@@ -14,7 +14,7 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.encoding.arrow_columns import ipc_bytes
 from rlds_beam.encoding.base import Damage, Headers, Record
-from rlds_beam.encoding.parquet_files import UNREADABLE, byte_chunks, open_parquet, read_group
+from rlds_beam.encoding.parquet_files import UNREADABLE, byte_chunks, open_parquet, open_shared, read_group
 from rlds_beam.formats.lerobot.metadata import EpisodeRow, Meta
 from rlds_beam.text import shorten
 
@@ -123,7 +123,7 @@ class LerobotFiles:
             )
             return
         try:
-            file = storage.open_read(path)
+            file = open_shared(path)
         except OSError as error:
             if storage.scheme(path) is not None:
                 raise

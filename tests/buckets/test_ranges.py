@@ -1,0 +1,307 @@
+"""Ranges of objects over kept connections, and batches that are read with them, on local stores."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lerobot_data
+import numpy as np
+import pytest
+import static_s3
+from bucket_faults import HALF, Answer, Request, faulty
+from bucket_servers import Server, serving, upload, wait_for_server
+from exchanging import export
+from processes import DEADLINE, start
+from servers import free_port
+
+import rlds_beam
+from rlds_beam import storage
+from rlds_beam.buckets import ranges
+from rlds_beam.buckets.base import split_path
+from rlds_beam.buckets.opening import open_store
+from rlds_beam.errors import BucketError, RldsBeamError, UsageError
+
+CONTENT = np.random.default_rng(0).bytes(300_000)
+RANGES = [(0, 1), (10, 20_010), (299_999, 300_000), (0, 300_000), (5, 5)]
+
+
+@pytest.fixture(scope="module", params=["s3", "gs", "az"])
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with serving(request.param) as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    return server.new_bucket()
+
+
+def write(bucket: str, content: bytes = CONTENT) -> str:
+    path = f"{bucket}/deep/a file, 1%.bin"
+    storage.write_bytes(path, content)
+    return path
+
+
+def without_client(path: str) -> ranges.SignedReader:
+    """A reader that cannot use the vendor's client."""
+    store: Any = open_store(path)
+    bucket, name = split_path(path)
+    _, version, _ = store.open(bucket, name, 1)
+
+    def refuse(start: int, stop: int) -> bytes:
+        raise AssertionError(f"the client was used for {start} to {stop}")
+
+    return ranges.SignedReader(functools.partial(store.sign, bucket, name, version), refuse)
+
+
+def test_ranges_need_no_client(bucket: str) -> None:
+    reader = without_client(write(bucket))
+    futures = [(pair, ranges.submit(functools.partial(reader, *pair))) for pair in RANGES * 2]
+    for pair, future in futures:
+        assert future.result(DEADLINE) == CONTENT[slice(*pair)]
+
+
+def test_an_object_that_was_replaced_is_an_error(bucket: str) -> None:
+    if bucket.startswith("gs"):
+        pytest.skip("the emulator ignores the generation of a request")
+    path = write(bucket)
+    read = storage.open_ranges(path)
+    assert read(7, 9) == CONTENT[7:9]
+    write(bucket, CONTENT[::-1])
+    with pytest.raises(BucketError, match=r"a file, 1%\.bin was replaced while it was read"):
+        read(7, 9)
+    assert storage.open_ranges(path)(7, 9) == CONTENT[::-1][7:9]
+
+
+def test_a_missing_object(bucket: str) -> None:
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        storage.open_ranges(f"{bucket}/missing")
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Server]:
+    with serving("s3") as server:
+        yield server
+
+
+@pytest.fixture
+def s3_bucket(s3: Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    return s3.new_bucket()
+
+
+WRONG = {
+    "unavailable": Answer(503, b"<Error><Code>SlowDown</Code></Error>"),
+    "cut short": HALF,
+    "whole": Answer(200, CONTENT),
+    "other bytes": Answer(206, b"x" * 100, (("Content-Range", "bytes 0-99/300000"),)),
+    "too few": Answer(206, b"x" * 90, (("Content-Range", "bytes 100-199/300000"),)),
+    "no end": Answer(206, itertools.repeat(b"x" * 1000), (("Content-Range", "bytes 100-199/300000"),)),
+    "compressed": Answer(206, b"x" * 100, (("Content-Range", "bytes 100-199/300000"), ("Content-Encoding", "gzip"))),
+    "long header": Answer(206, b"x" * 100, tuple((f"X-{i}", "y" * 1000) for i in range(40))),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_answers_are_left_to_the_client(
+    name: str, s3: Server, s3_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third request is the first one without the client, after the check of the bucket and the opening."""
+    path, seen = write(s3_bucket), []
+
+    def fault(request: Request) -> Answer | None:
+        if "X-Amz-Signature" not in request.path:
+            return None
+        seen.append(request)
+        return WRONG[name] if len(seen) == 1 else None
+
+    with faulty(s3.url, fault) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        read = storage.open_ranges(path)
+        assert [read(100, 200) for _ in range(3)] == [CONTENT[100:200]] * 3
+    assert len(seen) == 1  # then the client is used for a while
+
+
+@contextlib.contextmanager
+def serving_files(folder: Path, *options: str) -> Iterator[Server]:
+    """A server that keeps connections open, with the bucket `bucket`."""
+    port = free_port()
+    with start([sys.executable, str(Path(static_s3.__file__)), str(port), str(folder), *options]) as process:
+        wait_for_server(f"http://127.0.0.1:{port}/_counts", process)
+        yield Server("s3", f"http://127.0.0.1:{port}")
+
+
+def test_connections_are_kept_and_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bucket").mkdir()
+    (tmp_path / "bucket" / "a").write_bytes(CONTENT)
+    with serving_files(tmp_path, "--delay=2", "--gigabits=1") as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        reader = without_client("s3://bucket/a")
+        futures = [(i, ranges.submit(functools.partial(reader, i, i + 50_000))) for i in range(500)]
+        for i, future in futures:
+            assert future.result(DEADLINE) == CONTENT[i : i + 50_000]
+        target = reader._find_target()
+        assert target is not None
+        assert 0 < len(target.server._idle) <= ranges.MAX_REQUESTS
+        for idle in target.server._idle:
+            idle.shutdown(socket.SHUT_RDWR)
+        assert reader(0, 100) == CONTENT[:100]
+
+
+@pytest.fixture(scope="module")
+def moving(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A dataset with a camera, by format."""
+    home = tmp_path_factory.mktemp("moving")
+    source, _ = lerobot_data.write_moving_data(home)
+    found = {"rlds": Path(source)}
+    for name, to, options in (
+        ("lerobot", "lerobot", {"fps": 10}),
+        ("parquet", "columns", {"format": "parquet"}),
+        ("tfrecord", "columns", {"format": "tfrecord"}),
+    ):
+        found[name] = home / "out" / name
+        export(source, found[name], to, **options)
+    return found
+
+
+def camera(path: Path) -> str:
+    fields = rlds_beam.open_dataset(path, **_unit(path)).fields
+    return next(name for name, field in fields.items() if field.holds_image_files)
+
+
+def _unit(path: object) -> Any:
+    return {} if "parquet" in str(path) or "tfrecord" in str(path) else {"unit": "steps"}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RLDS_BEAM_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_a_forked_process_reads(moving: dict[str, Path], s3_bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's data loaders fork before Python 3.14; the process id distinguishes a fork from its parent."""
+    where, path = upload(moving["rlds"], f"{s3_bucket}/rlds"), write(s3_bucket)
+    name, read = camera(moving["rlds"]), storage.open_ranges(path)
+    dataset = rlds_beam.open_dataset(where, unit="steps", cache_bytes=10_000_000)
+    futures = [ranges.submit(functools.partial(read, 0, 1000)) for _ in range(20)]
+    wanted = next(dataset.batches(4, columns=[name]))[name]
+    pool, server = ranges._pool, read._find_target().server  # type: ignore[attr-defined]
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    np.testing.assert_array_equal(next(dataset.batches(4, columns=[name]))[name], wanted)
+    assert ranges.submit(functools.partial(storage.open_ranges(path), 0, 1000)).result(DEADLINE) == CONTENT[:1000]
+    assert ranges._pool is not pool
+    assert read(0, 1000) == CONTENT[:1000]
+    assert read._find_target().server is not server  # type: ignore[attr-defined]
+    assert {future.result(DEADLINE) for future in futures} == {CONTENT[:1000]}
+
+
+@pytest.mark.parametrize("name", ["rlds", "lerobot", "parquet", "tfrecord"])
+def test_batches_equal_local_ones(name: str, moving: dict[str, Path], s3_bucket: str, own_cache: Path) -> None:
+    there = upload(moving[name], f"{s3_bucket}/{name}")
+    history = {} if _unit(name) == {} else {"history": 2}
+    far, near = (
+        rlds_beam.open_dataset(str(path), **_unit(name)).batches(4, shuffle=True, epochs=2, **history)
+        for path in (there, moving[name])
+    )
+    for found, wanted in zip(far, near, strict=True):
+        assert found.keys() == wanted.keys()
+        for path in wanted:
+            np.testing.assert_array_equal(found[path], wanted[path], path)
+    for blob in own_cache.glob("steps/*/blob.bin"):
+        assert blob.stat().st_size == 0  # no image was copied
+
+
+class Counting:
+    """Counts the requests for bytes of images; answers with 503 while `away`."""
+
+    def __init__(self) -> None:
+        self.count, self.away = 0, False
+
+    def __call__(self, request: Request) -> Answer | None:
+        self.count += "X-Amz-Signature" in request.path
+        return Answer(503, b"<Error><Code>SlowDown</Code></Error>") if self.away else None
+
+
+def images_of(where: str, name: str, **options: Any) -> Any:
+    dataset = rlds_beam.open_dataset(where, unit="steps", **options)
+    found = [batch[name] for batch in dataset.batches(4, columns=[name])]
+    cache: Any = dataset.rows._reader._cache  # type: ignore[attr-defined]
+    if cache is not None:
+        cache.flush()
+    return np.concatenate(found)
+
+
+def test_a_cache_is_shared_and_never_wrong(
+    moving: dict[str, Path], s3: Server, s3_bucket: str, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, there = camera(moving["rlds"]), upload(moving["rlds"], f"{s3_bucket}/rlds")
+    wanted = images_of(str(moving["rlds"]), name)
+    counting = Counting()
+    with faulty(s3.url, counting) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        for expected in (True, False):  # the second time, there are no requests
+            counting.count = 0
+            np.testing.assert_array_equal(images_of(there, name, cache_bytes=50_000_000), wanted)
+            assert bool(counting.count) == expected
+        counting.count = 0
+        np.testing.assert_array_equal(images_of(there, name), wanted)
+        assert counting.count  # without the argument, the cache is not used
+        database = own_cache / "bytes" / "bytes.sqlite"
+        content = bytearray(database.read_bytes())
+        for at in range(20_000, len(content), 3000):
+            content[at] ^= 0xFF
+        for damaged in (bytes(content), b"no database", b""):
+            for file in own_cache.glob("bytes/*"):
+                file.unlink()
+            database.write_bytes(damaged)
+            with pytest.warns() if damaged == b"no database" else contextlib.nullcontext():
+                np.testing.assert_array_equal(images_of(there, name, cache_bytes=50_000_000), wanted)
+
+
+def test_a_store_that_is_away_for_seconds(
+    moving: dict[str, Path], s3: Server, s3_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, there = camera(moving["rlds"]), upload(moving["rlds"], f"{s3_bucket}/rlds")
+    wanted = images_of(str(moving["rlds"]), name)
+    counting = Counting()
+    with faulty(s3.url, counting) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        dataset = rlds_beam.open_dataset(there, unit="steps")
+        counting.away = True
+        timer = threading.Timer(1.0, lambda: setattr(counting, "away", False))
+        timer.start()
+        found = [batch[name] for batch in dataset.batches(4, columns=[name])]
+        timer.join()
+    np.testing.assert_array_equal(np.concatenate(found), wanted)
+
+
+def test_a_replaced_dataset_is_an_error(moving: dict[str, Path], s3_bucket: str) -> None:
+    there = upload(moving["rlds"], f"{s3_bucket}/rlds")
+    dataset = rlds_beam.open_dataset(there, unit="steps")
+    name = camera(moving["rlds"])
+    shards = [path for path in storage.glob(f"{there}/**") if "tfrecord" in path]
+    for path in shards:
+        with storage.open_read(path) as file:
+            content = file.read()
+        storage.write_bytes(path, content[::-1])
+    with pytest.raises(RldsBeamError, match=r"do not match their checksum|was replaced"):
+        next(dataset.batches(4, columns=[name]))
+
+
+def test_wrong_sizes_of_a_cache(moving: dict[str, Path]) -> None:
+    for size in (-1, 1.5, "1 GB", True):
+        with pytest.raises(UsageError, match=r"cache_bytes=.*: expected a number of bytes"):
+            rlds_beam.open_dataset(moving["rlds"], unit="steps", cache_bytes=size)  # type: ignore[arg-type]
