@@ -91,6 +91,8 @@ def _cut(laid: Laid, commands: Array, moves: Array) -> Iterator[tuple[Array, Arr
     are 0 after the end. T depends on the length of the episode alone: sums are the same with any other episodes.
     """
     places, counts, starts = laid.find_middle(_MAX_STEPS)
+    if counts.max() < _MIN_STEPS:
+        return
     if len(places) < commands.shape[1]:
         commands, moves = commands[:, places], moves[:, places]
     values = np.concatenate([commands, moves, moves])

@@ -316,7 +316,8 @@ class Block:
             for name, values in found.numbers.items():
                 numbers[name] = np.full(size, np.nan)
                 numbers[name][at] = values
-            for key, rows in found.vectors.items():
+            vectors |= found.vectors
+            for key, rows in found.vectors.items() if len(at) < size else ():
                 vectors[key] = np.full((len(rows), size), np.nan, np.float32)
                 vectors[key][:, at] = rows
         groups = {(key.dataset, key.split): (key.dataset, key.split) for key in self._keys}  # one object for each
@@ -336,4 +337,4 @@ class Block:
 
 
 def _is_plain(column: Column) -> bool:
-    return isinstance(column, np.ndarray) and column.dtype.kind != "O" and is_numeric(column)
+    return isinstance(column, np.ndarray) and (column.dtype.kind in "fiu" or is_numeric(column))
