@@ -229,7 +229,8 @@ def test_the_file_of_check_makes_the_list_sortable(dataset: Path, table: pa.Tabl
     pq.write_table(table, file)
     with browsing(dataset, signals=str(file)) as browser:
         (about,) = browser.json("/api/datasets")
-        assert about["scan"] == {"state": "table", "done": 60, "total": 60, "error": None} and about["scanned"]
+        expected_scan = {"state": "table", "done": 60, "total": 60, "error": None, "note": None}
+        assert about["scan"] == expected_scan and about["scanned"]
         columns = {column["name"]: column for column in about["columns"]}
         assert columns["steps"]["kind"] == "number" and columns["instruction"]["kind"] == "text"
         assert columns["outlier_length"]["threshold"] == 5 and "frozen_camera" not in columns
@@ -267,10 +268,21 @@ def test_files_that_are_no_table_of_the_dataset(dataset: Path, table: pa.Table, 
 def test_a_scan_fills_the_list_and_finds_the_same(dataset: Path, table: pa.Table) -> None:
     with browsing(dataset, no_scan=False) as browser:
         (about,) = browser.scanned()
-        assert about["scan"] == {"state": "done", "done": 60, "total": 60, "error": None} and about["scanned"]
+        expected_scan = {"state": "done", "done": 60, "total": 60, "error": None, "note": None}
+        assert about["scan"] == expected_scan and about["scanned"]
         shown = browser.json("/api/episodes", sort="return", limit="500")["rows"]
         assert [row["key"] for row in shown] == expected(table, Query("return"))
         assert sum(about["rules"].values()) == len(table["rule"].drop_null())
+
+
+def test_a_scan_of_too_many_episodes_says_what_it_does_not_search(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlds_beam.viewing.browser.scan._COMPARED", 59)
+    with browsing(dataset, no_scan=False) as browser:
+        (about,) = browser.scanned()
+        assert about["scan"]["note"].startswith("near_duplicate and split_leakage not searched: more than 200,000")
+        assert "near_duplicate" not in about["signals"]
 
 
 def test_without_a_table_the_list_has_keys_only(dataset: Path) -> None:

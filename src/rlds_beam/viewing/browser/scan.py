@@ -29,6 +29,8 @@ _MIN_SECONDS, _SHARE = 1.0, 10
 _PATIENCE_SECONDS, _STOP_SECONDS = 0.5, 10
 _COMPARED = 200_000
 """The most episodes whose motion is compared: more need too much memory."""
+_NOT_COMPARED = f"near_duplicate and split_leakage not searched: more than {_COMPARED:,} episodes; use rlds-beam check"
+_NOTHING = {"error": None, "note": None}
 
 
 class TableOfFile:
@@ -54,7 +56,7 @@ class TableOfFile:
 
     def progress(self) -> dict[str, Any]:
         """The `scan` of `/api/datasets`."""
-        return {"state": "table", "done": len(self._rows), "total": len(self._rows), "error": None}
+        return {"state": "table", "done": len(self._rows), "total": len(self._rows), **_NOTHING}
 
     def stop(self) -> None: ...
 
@@ -67,7 +69,7 @@ class NoTable:
 
     def progress(self) -> dict[str, Any]:
         """The `scan` of `/api/datasets`."""
-        return {"state": "none", "done": 0, "total": None, "error": None}
+        return {"state": "none", "done": 0, "total": None, **_NOTHING}
 
     def stop(self) -> None: ...
 
@@ -102,7 +104,9 @@ class Scan:
 
     def progress(self) -> dict[str, Any]:
         """The `scan` of `/api/datasets`."""
-        return {"state": self._state, "done": self._done, "total": self._source.episodes, "error": self._error or None}
+        found = {"state": self._state, "done": self._done, "total": self._source.episodes}
+        note = _NOT_COMPARED if self.complete and self._done > _COMPARED else None
+        return {**found, "error": self._error or None, "note": note}
 
     def stop(self) -> None:
         """Ends the thread after the episode that it reads, and removes the temporary files."""

@@ -25,8 +25,9 @@ step, or image), or 405. Texts come from datasets and may contain anything; the 
                   may be null. Empty until there is a table.
     rules         {rule: number of episodes that it rejects}
     signals       the names of the signals among `columns`
-    scan          {state: "table" | "running" | "done" | "stopped" | "failed" | "none", done, total (or null), error}:
-                  where the table comes from: `signals.parquet`, or a scan in the background, which fills the list
+    scan          {state: "table" | "running" | "done" | "stopped" | "failed" | "none", done, total (or null), error,
+                  note}: where the table comes from: `signals.parquet`, or a scan in the background, which fills the
+                  list; `note` says what it did not search for | null
     scanned       whether the table covers all episodes
     problems      faults of the dataset as a whole: [text]
     made          whether `/api/made` has an answer for its episodes

@@ -65,6 +65,7 @@ function Scan({ scan }) {
     <span role="status" aria-live="polite" class="hidden">${said}</span>
     ${scan.state === "running" && html`<progress max="100" value=${done ?? undefined} aria-hidden="true"></progress>
       <span class="muted small" aria-hidden="true">checking${done === null ? ` ${number(scan.done)}` : ` ${done} %`}</span>`}
+    ${scan.note && html`<span class="muted small">${scan.note}</span>`}
     ${scan.error && html`<span class="badge bad" title=${line(scan.error)}>${said}: <bdi>${line(scan.error, 80)}</bdi></span>`}
   </span>`;
 }
