@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import json
 import socket
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from rlds_beam import storage
 from rlds_beam.buckets import ranges
 from rlds_beam.buckets.base import split_path
 from rlds_beam.buckets.opening import open_store
+from rlds_beam.encoding.parquet_files import open_shared, share_spans
 from rlds_beam.errors import BucketError, RldsBeamError, UsageError
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
@@ -158,6 +161,34 @@ def test_connections_are_kept_and_opened_again(tmp_path: Path, monkeypatch: pyte
         for idle in target.server._idle:
             idle.shutdown(socket.SHUT_RDWR)
         assert reader(0, 100) == CONTENT[:100]
+
+
+def test_spans_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyarrow reads a chunk of a column and what is next to it; images are then searched in the chunk."""
+    (tmp_path / "bucket").mkdir()
+    (tmp_path / "bucket" / "a").write_bytes(CONTENT)
+    with serving_files(tmp_path) as server, share_spans() as spans:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+
+        def sent() -> int:
+            with urllib.request.urlopen(f"{server.url}/_counts", timeout=DEADLINE) as answer:
+                return int(json.load(answer)["bytes"])
+
+        with open_shared("s3://bucket/a") as file:
+            file.seek(1000)
+            before = sent()
+            assert file.read(200_000) == CONTENT[1000:201_000]
+            assert file.read(10) == CONTENT[201_000:201_010]
+        opened = sent()
+        assert 200_000 < opened - before < 400_000
+        assert spans.read("s3://bucket/a", 1500, 200_000) == CONTENT[1500:200_000]
+        assert sent() - opened < 1000
+        spans.forget()
+        assert spans.read("s3://bucket/a", 1500, 200_000) == CONTENT[1500:200_000]
+        assert sent() - opened > 190_000
+    with open_shared(str(tmp_path / "bucket" / "a")) as file:
+        assert file.read() == CONTENT
 
 
 @pytest.fixture(scope="module")

@@ -54,6 +54,8 @@ def test_what_was_added_is_found_by_all(tmp_path: Path) -> None:
     for other in (cache, pickle.loads(pickle.dumps(cache)), ByteCache(str(tmp_path / "new"), 10 << 20)):
         assert find(other, range(7)) == set(range(5))
     assert find(cache, range(5), "s3://b/two") == set()
+    twice = ("s3://b/one", LENGTH, LENGTH, google_crc32c.value(part(1)))
+    assert cache.get_many({7: twice, 3: twice}) == {7: part(1), 3: part(1)}
     wanted = {0: ("s3://b/one", 0, LENGTH, google_crc32c.value(part(0)) ^ 1)}
     assert cache.get_many(wanted) == {}  # the object was replaced
 

@@ -82,16 +82,17 @@ class ByteCache:
         """Those of the wanted bytes that are there and match their checksums."""
         if self._is_off or not wanted:
             return {}
-        numbers = {_key(part): number for number, part in wanted.items()}
+        numbers: dict[int, list[int]] = {}
+        for number, part in wanted.items():
+            numbers.setdefault(_key(part), []).append(number)
         found: dict[int, bytes] = {}
         with self._guard():
             marks = ",".join("?" * len(numbers))
             query = f"SELECT key, data FROM parts WHERE key IN ({marks})"
             for key, data in self._connections[self._path].execute(query, list(numbers)):
-                number = numbers[key]
-                path, _, size, crc = wanted[number]
+                path, _, size, crc = wanted[numbers[key][0]]
                 if isinstance(data, bytes) and len(data) == size and google_crc32c.value(data) == crc:
-                    found[number] = data
+                    found |= dict.fromkeys(numbers[key], data)
                     self._used.add(path)
         return found
 

@@ -141,11 +141,11 @@ class SpanReader:
 
     def read(self, path: str, start: int, stop: int) -> bytes:
         """The bytes of an object from `start` to `stop`."""
-        key = path, start, stop
         with self._lock:
-            if (data := self._kept.get(key)) is not None:
-                self._kept.move_to_end(key)
-                return data
+            for key, data in self._kept.items():  # pyarrow reads what is next to a chunk together with it
+                if key[0] == path and key[1] <= start and stop <= key[2]:
+                    self._kept.move_to_end(key)
+                    return data[start - key[1] : stop - key[1]]
             known = self._readers.get(path)
         reader = storage.open_ranges(path) if known is None else known
         bounds = [*range(start, stop, _SPAN_BLOCK), stop]
@@ -153,7 +153,7 @@ class SpanReader:
         data = b"".join(block.result() for block in blocks)
         with self._lock:
             self._readers[path] = reader
-            self._kept[key] = data
+            self._kept[path, start, stop] = data
             while sum(map(len, self._kept.values())) > self._most and len(self._kept) > 1:
                 self._kept.popitem(last=False)
         return data

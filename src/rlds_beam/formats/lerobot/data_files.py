@@ -96,7 +96,7 @@ class LerobotFiles:
         """The bytes of an episode's images, (start, stop) of each row group by feature."""
         if self._meta.lance is not None:
             return {}
-        groups, chunks = _locate_chunks(path, storage.stamp(path) or storage.checksum(path) or storage.size(path))
+        groups, chunks = _locate_chunks(path, storage.stamp(path) or self.digest)
         own = groups.get(self.rows(path)[position].index, range(0))
         found = {path: [span for group in own if (span := spans[group])] for path, spans in chunks.items()}
         return {path.removesuffix(".bytes"): spans for path, spans in found.items() if path.endswith(".bytes")}
