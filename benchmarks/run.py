@@ -48,6 +48,7 @@ from sections import (
     loading,
     one_machine,
     record,
+    remote,
     reverb,
     rlds,
     rllib,
@@ -303,6 +304,7 @@ SECTIONS: dict[str, Callable[[Sizes], list[Figure]]] = {
     "signals": signals.signals,
     "defects": defects.defects,
     "loading": loading.loading,
+    "remote": remote.remote,
 }
 
 

@@ -30,7 +30,7 @@ TOPICS: Mapping[str, tuple[str, ...]] = {
     ),
     "Check, and compute statistics": ("run.py signals", "run.py statistics"),
     "Push into Reverb": ("run.py reverb",),
-    "Train": ("run.py columns", "run.py rllib", "run.py loading"),
+    "Train": ("run.py columns", "run.py rllib", "run.py loading", "run.py remote"),
     "Record": ("run.py record",),
     "Robot data and other formats": (
         "run.py rlds",

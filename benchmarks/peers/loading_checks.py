@@ -105,8 +105,8 @@ def memory_mb() -> float:
 
 
 def processor_seconds() -> float:
-    """Processor time of the family, user and system."""
-    spent = sum(int(fields[11]) + int(fields[12]) for pid in family() if (fields := _fields(pid)))
+    """Processor time of the family, user and system, also of processes that it waited for."""
+    spent = sum(sum(map(int, fields[11:15])) for pid in family() if (fields := _fields(pid)))
     return spent / os.sysconf("SC_CLK_TCK")
 
 

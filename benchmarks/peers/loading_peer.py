@@ -6,6 +6,7 @@ LOADER is one of `LOADERS`, SAMPLE one of `SAMPLES`; `sections/loading.py` prepa
 - `first_batch`: seconds from opening the dataset to the first batch; imports are done before.
 - `from_start`: seconds from --began, when the process was started, to the first batch.
 - `processor_ms`: processor time of a sample, of all processes; other load on the machine hardly changes it.
+- `requests`, `bytes`: of a sample, from the bucket of `run.py remote`.
 - `memory_mb`: memory of the process and its workers at the end, shared pages divided among them.
 - `difference`: of the images of the last batch, from those recorded. A batch of other data ends the process.
 """
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import loading_ours as ours
+import loading_remote
 import loading_tensorflow
 import loading_torch
 from loading_checks import check, memory_mb, processor_seconds
@@ -62,6 +64,12 @@ LOADERS = {
     "lance images": Loader(loading_torch.lance_images, LANCE),
     "lance video": Loader(loading_torch.lance_video, (*LANCE, "torchcodec.decoders")),
     "tf.data": Loader(loading_tensorflow.tf_data, TFDS),
+    "remote rlds": Loader(loading_remote.batches("rlds"), (*OURS, "boto3")),
+    "remote lerobot_images": Loader(loading_remote.batches("lerobot_images"), (*OURS, "boto3")),
+    "remote cached": Loader(loading_remote.batches("lerobot_images", 1 << 40), (*OURS, "boto3")),
+    "remote lance images": Loader(loading_remote.lance_images, LANCE),
+    "remote mosaic": Loader(loading_remote.mosaic, (*TORCH, "streaming", "simplejpeg")),
+    "remote webdataset": Loader(loading_remote.webdataset, (*TORCH, "webdataset", "simplejpeg")),
     "as_data_source": Loader(loading_tensorflow.as_data_source, (*TFDS, "cv2")),
 }
 
@@ -78,12 +86,15 @@ def measure(args: Any) -> dict[str, float]:
     for _ in range(0 if args.cold else WARM_UP + 4 * args.workers):
         batch = next(batches)
     most = len(frames.action) // BATCH - 1 if args.cold else 1 << 60
+    before = loading_remote.counts()
     spent, began, count = processor_seconds(), time.perf_counter(), 0
     while time.perf_counter() - began < args.seconds and count < most:
         batch = next(batches)
         count += 1
     seconds = time.perf_counter() - began
     spent, memory = processor_seconds() - spent, memory_mb()
+    after = loading_remote.counts()
+    result.update({name: (after[name] - before[name]) / count / BATCH for name in after})
     result.update(steps_per_second=count * BATCH / seconds, seconds=seconds, processor_ms=1000 * spent / count / BATCH)
     return {**result, "memory_mb": memory, "difference": check(batch, frames, sample)}
 
