@@ -58,6 +58,23 @@ def test_a_jpeg_of_the_right_size_is_copied():
         assert edited(piece, episode)[0].steps["observation/image"] is jpeg
 
 
+def test_images_are_cropped_before_they_are_resized():
+    png, pixels = images("png")
+    depth = (pixels[..., :1] / 9).astype(np.float32)
+    columns = {"observation/image": png, "observation/pixels": pixels, "observation/depth_map": depth[..., 0]}
+    episode = make_episode(3, observation={"s": 2}).with_columns(columns)
+    (made,) = edited(c.ResizeImages(4, 4, minimum=8, crop=[2, 3, 5, 8]), episode)
+    part = pixels[:, 2:7, 3:11]
+    assert made.steps["observation/image"].shape == (4, 4, 3)
+    assert made.steps["observation/image"].data.tolist() == encode_jpeg(resize_colors(part, 4, 4))
+    np.testing.assert_array_equal(made.steps["observation/pixels"], resize_colors(part, 4, 4))
+    np.testing.assert_array_equal(made.steps["observation/depth_map"], resize_depth(depth[:, 2:7, 3:11], 4, 4)[..., 0])
+    with pytest.raises(UsageError, match="crop=\\[4, 0, 5, 12\\] exceeds observation/image of 8 x 12 pixels"):
+        edited(c.ResizeImages(4, 4, minimum=8, crop=[4, 0, 5, 12]), episode)
+    with pytest.raises(UsageError, match="expected \\(top, left, height, width\\)"):
+        c.ResizeImages(crop=[1, 2])
+
+
 def test_several_edits_decode_and_encode_once(monkeypatch):
     png, pixels = images("png")
     episode = make_episode(3, observation={"image": 1}).with_columns({"observation/image": png})

@@ -37,6 +37,7 @@ class ResizeImages(EpisodeConnector):
       minimum: images whose declared height or width is smaller are not changed.
       enlarge: also enlarge images; otherwise no side grows.
       quality: the JPEG quality, 1 to 100.
+      crop: the part of each image to keep before it is resized: (top, left, height, width), in pixels.
     """
 
     height: int = 256
@@ -45,10 +46,13 @@ class ResizeImages(EpisodeConnector):
     minimum: int = 64
     enlarge: bool = True
     quality: int = 95
+    crop: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         if min(self.height, self.width) < 1:
             raise UsageError("ResizeImages: height and width must be at least 1")
+        if self.crop is not None and (len(self.crop) != 4 or min(self.crop[:2]) < 0 or min(self.crop[2:]) < 1):
+            raise UsageError(f"ResizeImages: crop={self.crop}, expected (top, left, height, width)")
         check_quality("ResizeImages", self.quality)
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
@@ -60,21 +64,28 @@ class ResizeImages(EpisodeConnector):
         shape = column.shape if isinstance(column, EncodedImages) else column.shape[1:]
         if len(shape) not in (2, 3) or any(side is not None and side < self.minimum for side in shape[:2]):
             return column
-        depth = is_depth(path)
+        depth, whole, crop = is_depth(path), shape[:2], None
+        sides = whole
+        if self.crop is not None:
+            top, left, tall, wide = self.crop
+            crop, sides = (slice(top, top + tall), slice(left, left + wide)), (tall, wide)
+            if any(side is not None and part.stop > side for part, side in zip(crop, whole, strict=True)):
+                raise UsageError(f"ResizeImages: crop={self.crop} exceeds {path} of {whole[0]} x {whole[1]} pixels")
         height, width = (
             wanted if self.enlarge or side is None else min(wanted, side)
-            for wanted, side in zip((self.height, self.width), shape, strict=False)
+            for wanted, side in zip((self.height, self.width), sides, strict=True)
         )
         if isinstance(column, EncodedImages):
             encoding = "png" if depth or column.dtype != "uint8" or column.shape[-1] not in (1, 3, None) else "jpeg"
-            if (height, width) == shape[:2] and column.encoding == encoding:
+            if crop is None and (height, width) == whole and column.encoding == encoding:
                 return column
-            edit = functools.partial(_resize, height=height, width=width, depth=depth)
+            edit = functools.partial(_resize, height=height, width=width, depth=depth, crop=crop)
             size = (height, width, column.shape[2])
             return edit_images(column, edit, path, shape=size, encoding=encoding, quality=self.quality)
         if not is_numeric(column):
             return column
-        resized = _resize(column[..., None] if len(shape) == 2 else column, height=height, width=width, depth=depth)
+        images = column[..., None] if len(shape) == 2 else column
+        resized = _resize(images, height=height, width=width, depth=depth, crop=crop)
         return resized[..., 0] if len(shape) == 2 else resized
 
 
@@ -218,7 +229,9 @@ def _describe(column: Column) -> str:
     return f"{column.dtype} ({', '.join('?' if side is None else str(side) for side in shape)})"
 
 
-def _resize(images: Array, *, height: int, width: int, depth: bool) -> Array:
+def _resize(images: Array, *, height: int, width: int, depth: bool, crop: tuple[slice, slice] | None) -> Array:
+    if crop is not None:
+        images = images[:, crop[0], crop[1]]
     if images.shape[1:3] == (height, width):
         return images
     return (resize_depth if depth else resize_colors)(images, height, width)
