@@ -15,7 +15,8 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.thumbnails import Thumbnail, small_pixels, spread, thumbnail
 from rlds_beam.testing import make_episode
 from rlds_beam.typing import Array
-from rlds_beam.viewing.pictures import find_faults, make_thumbnails, strip
+from rlds_beam.viewing.episode_view import Limits, make_view
+from rlds_beam.viewing.pictures import strip
 
 
 def gradient(height: int, width: int) -> Array:
@@ -146,25 +147,25 @@ def episode_with_cameras(steps: int) -> Any:
 
 def test_frames_and_strip_of_an_episode() -> None:
     episode = episode_with_cameras(10)
-    frames = make_thumbnails(episode, 4, height=24)
-    assert set(frames) == {"observation/image", "observation/wrist"}
-    assert [step for step, _ in frames["observation/image"]] == [0, 3, 6, 9]
-    assert decode_pixels(frames["observation/image"][0][1]).shape == (24, 32, 3)
+    cameras = make_view(episode, Limits(frames=4, height=24)).cameras
+    assert [camera.path for camera in cameras] == ["observation/image", "observation/wrist"]
+    assert [picture.step for picture in cameras[0].pictures] == [0, 3, 6, 9]
+    assert decode_pixels(cameras[0].pictures[0].jpeg).shape == (24, 32, 3)
     picture = strip(episode, 4, 24)
     assert picture.shape == (24 * 2 + 2, 4 * 32 + 3 * 2, 3)
     assert strip(episode, 4, 96, ["observation/image"]).shape[0] == 96
     assert strip(make_episode(4), 4, 24).size == 0
-    assert make_thumbnails(make_episode(4), 4) == {}
+    assert make_view(make_episode(4)).cameras == ()
 
 
-def test_faults_name_the_camera_and_the_step() -> None:
+def test_a_picture_says_why_its_image_is_damaged() -> None:
     episode = episode_with_cameras(3)
     images = episode.steps["observation/image"]
     data = images.data.copy()
     data[1] = b"broken"
-    frames = make_thumbnails(episode.with_columns({"observation/image": images.with_data(data)}), 3)
-    (fault,) = find_faults(frames)
-    assert fault.startswith("observation/image, step 1: not a PNG")
+    camera, _ = make_view(episode.with_columns({"observation/image": images.with_data(data)})).cameras
+    faults = [picture.fault for picture in camera.pictures]
+    assert faults == ["", "not a PNG, JPEG, or BMP image (6 bytes, starting with b'broken')", ""]
 
 
 def test_a_thumbnail_is_picklable_bytes() -> None:

@@ -63,12 +63,12 @@ HOSTILE = (
 """Texts that a dataset may contain."""
 
 
-def picture(seed: int, step: int = 0, height: int = 64, width: int = 80, damaged: bool = False) -> Picture:
+def picture(seed: int, step: int = 0, height: int = 64, width: int = 80, fault: str = "") -> Picture:
     """A smooth picture that differs by seed and step."""
     y, x = np.mgrid[0:height, 0:width]
     waves = [np.sin((x * (1 + c) + y * (2 - c)) / 30 + seed + step / 9) for c in range(3)]
     pixels = (127 + 120 * np.stack(waves, axis=-1)).astype(np.uint8)
-    return Picture(encode_jpeg(pixels[None], quality=80)[0], step, damaged)
+    return Picture(encode_jpeg(pixels[None], quality=80)[0], step, fault)
 
 
 def series(path: str, labels: tuple[str, ...], steps: int, seed: int = 0, nan_at: int | None = None) -> Series:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rlds_beam.checking.signals.results import Finding
+from rlds_beam.checking.signals import SIGNALS, Finding
 from rlds_beam.episodes.columns import is_text
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import shown_dimensions
@@ -19,8 +19,8 @@ from rlds_beam.images.thumbnails import find_image, spread, thumbnail
 from rlds_beam.terminal.tables import thin
 from rlds_beam.text import printable
 from rlds_beam.typing import Array
-from rlds_beam.viewing.browser.values import json_value
 from rlds_beam.viewing.facts import MAX_TEXT_CHARACTERS, Curve, compute_return, find_curves, stored_instruction
+from rlds_beam.viewing.json_values import json_value
 from rlds_beam.viewing.pictures import find_cameras
 
 Json = dict[str, Any]
@@ -55,7 +55,9 @@ class Mark:
     @classmethod
     def of_signal(cls, finding: Finding) -> Mark:
         """The place of a signal that is beyond its threshold."""
-        detail = f"{finding.value:.4g}"
+        signal = SIGNALS[finding.signal]
+        unit = f" ({signal.unit})" if signal.unit else ""
+        detail = f"{finding.value:.4g}{unit}: {signal.summary}"
         return cls("signal", finding.signal, finding.field or "", finding.step, finding.stop, detail)
 
 
@@ -66,12 +68,12 @@ class Picture:
     Attributes:
       jpeg: the JPEG file.
       step: the step of the episode.
-      damaged: whether the stored image cannot be decoded; the thumbnail is then a gray placeholder.
+      fault: why the stored image cannot be decoded; the thumbnail is then a gray placeholder. Empty otherwise.
     """
 
     jpeg: bytes
     step: int
-    damaged: bool = False
+    fault: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -300,7 +302,7 @@ def _size(image: bytes | Array) -> tuple[int | None, int | None]:
 def make_picture(episode: Episode, path: str, step: int, height: int) -> Picture:
     """The frame of a step as a thumbnail."""
     made = thumbnail(find_image(episode.steps[path], step), height)
-    return Picture(bytes(made), step, made.fault is not None)
+    return Picture(bytes(made), step, made.fault or "")
 
 
 def thin_curve(curve: Curve, limits: Limits = Limits()) -> Series:

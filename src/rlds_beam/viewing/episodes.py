@@ -16,8 +16,9 @@ from rlds_beam.episodes.schema import FLAGS
 from rlds_beam.errors import Violation
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.terminal.tables import sparkline
-from rlds_beam.text import count, printable
+from rlds_beam.text import printable
 from rlds_beam.viewing import html
+from rlds_beam.viewing.episode_view import Limits, make_view
 from rlds_beam.viewing.facts import (
     Curve,
     find_curves,
@@ -29,12 +30,10 @@ from rlds_beam.viewing.facts import (
     is_text_column,
 )
 from rlds_beam.viewing.html import View
-from rlds_beam.viewing.pictures import find_cameras, find_faults, make_thumbnails
 
 _OPEN_LINES = 16
 """Maximum dimensions of a field with a sparkline each."""
-_MAX_CAMERAS, _FRAMES, _HEIGHT = 4, 8, 96
-_MAX_PLOTS = 12
+_NOTEBOOK = Limits(frames=8, height=96, cameras=4, curves=12, points=200)
 _MIN_WIDTH_COLUMNS = 16
 
 Row = tuple[str, str, str]
@@ -86,25 +85,26 @@ class ShownEpisode:
     def html(self) -> str:
         """The episode as HTML."""
         episode = self.episode
-        frames, hidden = make_thumbnails(episode, _FRAMES, _HEIGHT, _MAX_CAMERAS), find_cameras(episode)[_MAX_CAMERAS:]
-        strips = [html.pictures(path, [(f"step {step}", jpeg) for step, jpeg in some]) for path, some in frames.items()]
+        view = make_view(episode, _NOTEBOOK, names=self.names)
+        strips = [
+            html.pictures(camera.path, [(f"step {picture.step}", picture.jpeg) for picture in camera.pictures])
+            for camera in view.cameras
+        ]
+        faults = [f"{c.path}, step {p.step}: {p.fault}" for c in view.cameras for p in c.pictures if p.fault]
         marks = {v.field: (v.step, f"{v.rule}: {v.detail}") for v in self.violations if v.step is not None}
-        curves = [curve for curve in find_curves(episode, names=self.names) if not curve.is_embedding]
-        plots = [html.plot(curve, [marks[curve.path]] if curve.path in marks else ()) for curve in curves[:_MAX_PLOTS]]
+        plots = [html.plot(curve, [marks[curve.path]] if curve.path in marks else ()) for curve in view.curves]
         fields = [(path, kind_of_column(column)) for path, column in episode.steps.items()]
         metadata = [(path, kind_of_value(value, 300)) for path, value in sorted(episode.metadata.items())]
-        more = [count(len(hidden), "more camera")] if hidden else []
-        more += [count(len(curves) - _MAX_PLOTS, "more field")] if len(curves) > _MAX_PLOTS else []
         return html.card(
             self.title,
             html.line(format_summary(episode, self.fps) if len(episode) > 1 else ""),
             html.quote(find_instruction(episode)),
             *(html.line(f"{v.rule}: {_detail(v)}. {ADVICE.get(v.rule, '')}", fault=True) for v in self.violations),
             *(html.line(finding_text(finding)) for finding in self.findings),
-            *(html.line(fault, fault=True) for fault in find_faults(frames)[:_MAX_CAMERAS]),
+            *(html.line(fault, fault=True) for fault in faults[: _NOTEBOOK.cameras]),
             *strips,
             *plots,
-            html.line(f"not shown: {', '.join(more)}" if more else ""),
+            html.line(view.note if len(episode) else ""),
             html.section("fields", html.table([*fields, *find_flags(episode)]), is_open=not plots),
             html.section("episode", html.table(metadata), is_open=len(metadata) <= _OPEN_LINES),
         )

@@ -12,12 +12,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from rlds_beam.episodes.schema import shown_dimensions
-from rlds_beam.images.thumbnails import Thumbnail
-from rlds_beam.terminal.tables import thin
 from rlds_beam.text import escape_controls, printable
 from rlds_beam.typing import Array
-from rlds_beam.viewing.facts import Curve, format_range
+from rlds_beam.viewing.episode_view import Series
+from rlds_beam.viewing.facts import format_range
 
 _LINE = "1px solid rgba(128,128,128,.35)"
 _CARD = f"border:{_LINE};border-radius:6px;margin:4px 0;padding:8px 12px;max-width:64em;font-size:13px;line-height:1.45"
@@ -29,7 +27,6 @@ COLORS = ("#3b82f6", "#f59e0b", "#10b981", "#ef4444", "#8b5cf6", "#ec4899", "#14
 """Colors of curves, readable on white and on black."""
 
 _WIDTH, _HEIGHT = 600, 56
-_POINTS = 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +101,7 @@ def section(title: str, content: str, *, is_open: bool = True) -> str:
     return f"<details{' open' if is_open else ''}>{summary}{content}</details>"
 
 
-def pictures(label: str, frames: Iterable[tuple[str, Thumbnail]]) -> str:
+def pictures(label: str, frames: Iterable[tuple[str, bytes]]) -> str:
     """A row of thumbnails, each with a caption; Jupyter's own `max-width` for images would shrink them to a word."""
     style = "display:inline-block;vertical-align:top;width:min-content;margin:0 2px 0 0"
     figures = "".join(
@@ -116,17 +113,17 @@ def pictures(label: str, frames: Iterable[tuple[str, Thumbnail]]) -> str:
     return f'<div style="{_MONO};margin-top:6px">{escape(label)}</div><div>{figures}</div>' if figures else ""
 
 
-def plot(curve: Curve, marks: Iterable[tuple[int, str]] = ()) -> str:
+def plot(curve: Series, marks: Iterable[tuple[int, str]] = ()) -> str:
     """A field's curves over the steps, with its range as text; only text for a constant.
 
     Args:
       marks: steps to mark, each with a text.
     """
-    values = curve.values[:, : shown_dimensions(curve.values.shape[1] + curve.left_out)]
-    dimensions = values.shape[1] if curve.labels else 0
-    more = curve.left_out + curve.values.shape[1] - values.shape[1]
-    shape = f"{dimensions} dimensions, " if dimensions > 1 else ""
-    note = f"{shape}{format_range(curve.values.ravel())}" + (f"; {more:,} more dimensions" if more else "")
+    values = np.array(curve.values, np.float64).T  # None becomes NaN
+    size = len(curve.labels)
+    shape = f"{size + curve.left_out:,} dimensions, " if size > 1 or curve.left_out else ""
+    more = f"; the first {size} shown" if curve.left_out else ""
+    note = f"{shape}{format_range(values.ravel())}{more}"
     heading = (
         f'<span style="{_MONO}">{escape(curve.path)}</span> <span style="{_FAINT};font-size:11px">{escape(note)}</span>'
     )
@@ -135,18 +132,17 @@ def plot(curve: Curve, marks: Iterable[tuple[int, str]] = ()) -> str:
     return f'<div style="margin-top:4px">{heading}{drawn}</div>'
 
 
-def _draw(curve: Curve, values: Array, marks: Iterable[tuple[int, str]]) -> str:
+def _draw(curve: Series, values: Array, marks: Iterable[tuple[int, str]]) -> str:
     known = values[np.isfinite(values)]
     low, high = (known.min(), known.max()) if known.size else (0.0, 0.0)
-    steps, thinned = thin(values, _POINTS)
-    last = max(1, len(values) - 1)
-    scaled = (thinned / 2 - low / 2) / ((high / 2 - low / 2) or 1.0)
-    ys = np.where(np.isfinite(thinned), _HEIGHT - 2 - scaled * (_HEIGHT - 4), np.nan)
+    last = max(1, curve.steps[-1])
+    scaled = (values / 2 - low / 2) / ((high / 2 - low / 2) or 1.0)
+    ys = _HEIGHT - 2 - scaled * (_HEIGHT - 4)
     lines = "".join(
         f'<polyline fill="none" stroke="{COLORS[i % len(COLORS)]}" stroke-width="1.2" points="{points}">'
-        f"<title>{escape(curve.labels[i] if curve.labels else curve.path)}</title></polyline>"
+        f"<title>{escape(curve.labels[i] or curve.path)}</title></polyline>"
         for i, column in enumerate(ys.T)
-        for points in _stretches(steps / last * _WIDTH, column)
+        for points in _stretches(np.array(curve.steps) / last * _WIDTH, column)
     )
     for step, text in marks:
         place = f'x1="{step / last * _WIDTH:.1f}" x2="{step / last * _WIDTH:.1f}" y1="0" y2="{_HEIGHT}"'

@@ -12,14 +12,12 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.images.codecs import encode_png
 from rlds_beam.images.resizing import resize_colors
 from rlds_beam.images.thumbnails import (
-    Thumbnail,
     find_image,
     is_image,
     join_pictures,
     small_pixels,
     spread,
     stack_rows,
-    thumbnail,
 )
 from rlds_beam.typing import Array
 from rlds_beam.viewing.facts import Curve
@@ -28,21 +26,6 @@ from rlds_beam.viewing.facts import Curve
 def find_cameras(episode: Episode) -> list[str]:
     """The paths of the step fields that hold images, sorted."""
     return sorted(path for path, column in episode.steps.items() if is_image(column))
-
-
-def make_thumbnails(
-    episode: Episode, count: int, height: int = 96, most: int | None = None
-) -> dict[str, list[tuple[int, Thumbnail]]]:
-    """Thumbnails of each camera: (step, JPEG) for up to `count` steps, evenly spaced from the first to the last.
-
-    Args:
-      most: the maximum number of cameras; None for all.
-    """
-    steps = spread(len(episode), count)
-    return {
-        path: [(step, thumbnail(find_image(episode.steps[path], step), height)) for step in steps]
-        for path in find_cameras(episode)[:most]
-    }
 
 
 def strip(episode: Episode, count: int, height: int, cameras: Sequence[str] | None = None) -> Array:
@@ -57,13 +40,6 @@ def strip(episode: Episode, count: int, height: int, cameras: Sequence[str] | No
         column = episode.steps[path]
         rows.append(join_pictures([small_pixels(find_image(column, step), height)[0] for step in steps], height))
     return stack_rows(rows)
-
-
-def find_faults(frames: Mapping[str, Sequence[tuple[int, Thumbnail]]]) -> list[str]:
-    """The faults of thumbnails: `observation/image, step 3: the JPEG is cut short`."""
-    return [
-        f"{path}, step {step}: {frame.fault}" for path, some in frames.items() for step, frame in some if frame.fault
-    ]
 
 
 COLORS = ((59, 130, 246), (245, 158, 11), (16, 185, 129), (239, 68, 68), (139, 92, 246), (236, 72, 153), (20, 184, 166))

@@ -208,6 +208,18 @@ def test_rows_have_the_values_of_the_table(rows: TableRows, table: pa.Table) -> 
     assert rows.row(60) is None and not len(rows.rows_between(59, 61)) and len(rows.rows_between(5, 9)) == 4
 
 
+def test_a_histogram_counts_the_episodes_of_a_query(rows: TableRows, table: pa.Table) -> None:
+    query = Query("steps", True, (parse_conditions("steps >= 10"),))
+    counts, edges = rows.count_values(query, "steps")
+    lengths = [steps for steps in table["steps"].to_pylist() if steps >= 10]
+    expected, _ = np.histogram(lengths, edges)
+    assert counts == expected.tolist() and sum(counts) == len(lengths)
+    assert np.diff(edges).tolist() == [1] * len(counts)  # a bar for each whole number
+    assert len(rows.count_values(Query(), "return")[0]) == 60
+    for name in ("instruction", "unknown"):
+        assert rows.count_values(Query(), name) == ([], [])
+
+
 def test_queries_about_other_columns_are_refused(rows: TableRows) -> None:
     with pytest.raises(UsageError, match="no column 'nothing'"):
         rows.select(Query("nothing"))

@@ -104,7 +104,8 @@ def create_app(
 
     answers: dict[str, Answer] = {
         "/api/datasets": lambda _: [dataset.about() for dataset in datasets],
-        "/api/episodes": _episodes,
+        "/api/episodes": lambda q: _asked(q, q.dataset.rows, q.number("offset", 0), q.number("limit", 100, MAX_ROWS)),
+        "/api/histogram": lambda q: _asked(q, q.dataset.histogram, q.text("column")),
         "/api/episode": lambda q: q.dataset.episode(q.key),
         "/api/made": lambda q: q.dataset.made(q.key, q.number("offset", 0), q.number("limit", MAX_ITEMS, MAX_ITEMS)),
         "/api/counterpart": lambda q: q.dataset.counterpart(q.key),
@@ -117,8 +118,8 @@ def create_app(
     return Guard(Starlette(routes=routes), token, port, on_login)
 
 
-def _episodes(query: Parameters) -> Any:
-    limit = query.number("limit", 100, MAX_ROWS)
+def _asked(query: Parameters, answer: Callable[..., Any], *arguments: Any) -> Any:
+    """The answer for the filters and the order of a request."""
     try:
         wanted = Wanted(
             query.text("sort", ""),
@@ -128,7 +129,7 @@ def _episodes(query: Parameters) -> Any:
             query.text("split", ""),
             query.text("rule", ""),
         )
-        return query.dataset.rows(wanted, query.number("offset", 0), limit)
+        return answer(wanted, *arguments)
     except UsageError as error:
         raise WrongRequestError(str(error)) from error
 

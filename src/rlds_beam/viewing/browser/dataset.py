@@ -25,8 +25,8 @@ from rlds_beam.viewing.browser.learner_view import Maker
 from rlds_beam.viewing.browser.rows import RowsSource
 from rlds_beam.viewing.browser.scan import Table, TableOptions
 from rlds_beam.viewing.browser.table import LISTED, METADATA, Query, TableRows
-from rlds_beam.viewing.browser.values import json_value
 from rlds_beam.viewing.episode_view import BROWSED, Camera, Mark, make_view
+from rlds_beam.viewing.json_values import json_value
 
 Json = dict[str, Any]
 
@@ -147,6 +147,17 @@ class BrowsedDataset:
         else:
             rows = [self._shown_key(start + i, key) for i, key in enumerate(self.index.keys(start, end))]
         return {"total": stop - first, "offset": offset, "rows": rows, "scanned": complete}
+
+    def histogram(self, query: Query, column: str) -> Json:
+        """`/api/histogram`.
+
+        Raises:
+          UsageError: the query needs a column or a table that there is not.
+        """
+        if (table := self.table.rows) is None:
+            raise UsageError("a histogram needs the signals of the episodes, which are not known yet")
+        counts, edges = table.count_values(query, column)
+        return {"counts": counts, "edges": edges}
 
     def _find_episode(self, text: str) -> tuple[int, EpisodeKey] | None:
         """The number and key of the episode whose key is `text`."""

@@ -45,6 +45,9 @@ step, or image), or 405. Texts come from datasets and may contain anything; the 
     signals: {name: value}}; everything after `split` is null (or empty) for an episode that no table has yet. `index`
     is its number in the dataset's order. Sorting and filtering need the table; `scanned` is false if it is incomplete.
 
+`/api/histogram?dataset=&column=` and the filters of `/api/episodes` -> {counts, edges}: how many of these episodes have
+    values in each of at most 60 equal ranges; one more edge than counts. Empty without numbers.
+
 `/api/episode?dataset=&key=` -> what `episode_view.EpisodeView.to_json` gives, and
     key, index, split, steps, fps, instruction, metadata: {path: value}
     version       add it to images and videos as `&v=`, so that the browser keeps them

@@ -25,7 +25,7 @@ from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean, shorten
 from rlds_beam.viewing.browser.index import EpisodeIndex
-from rlds_beam.viewing.browser.values import scalar
+from rlds_beam.viewing.json_values import scalar
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +43,8 @@ _SHARDS = 1 << 40
 _HELD = 4
 """Answers held, to page through them."""
 _MAX_TEXT_CHARACTERS = 300
+_BINS = 60
+"""Bars of a histogram."""
 
 
 class Query(NamedTuple):
@@ -148,6 +150,23 @@ class TableRows:
                     self._answers.popitem(last=False)
             self._answers.move_to_end(query)
             return self._answers[query]
+
+    def count_values(self, query: Query, name: str) -> tuple[list[int], list[float]]:
+        """How many of the episodes of a query have values in each of `_BINS` equal ranges of a column, and their edges.
+
+        Both are empty if the column has no numbers.
+        """
+        rows = self.select(query._replace(sort="", descending=False))
+        if not self.is_known(name) or self.is_text(name):
+            return [], []
+        values = _values(self._table[name])[rows]
+        values = values[np.isfinite(values)]
+        whole = values.size and (values == np.rint(values)).all() and np.ptp(values) < _BINS
+        if not values.size:
+            return [], []
+        low, high = (values.min() - 0.5, values.max() + 0.5) if whole else (values.min(), values.max())
+        counts, edges = np.histogram(values, int(high - low) if whole else _BINS, (low, high))
+        return counts.tolist(), edges.tolist()
 
     def _select(self, query: Query) -> Numbers:
         rows = self._rows

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from rlds_beam.checking.rules import ADVICE, POLICIES, RULES, CheckOptions
 from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.dataset import DatasetFinding
-from rlds_beam.checking.signals.results import group_reasons, reasons_unmeasured
+from rlds_beam.checking.signals.results import Finding, group_reasons, reasons_unmeasured
 from rlds_beam.checking.validation import find_violations
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
 from rlds_beam.episodes.episode import Episode
@@ -158,9 +158,8 @@ def _make_marks(signals: Iterable[SignalSection]) -> dict[str, list[Mark]]:
     marks: dict[str, list[Mark]] = {}
     for signal in signals:
         for worst in signal.worst[: signal.beyond]:
-            detail = f"{worst.value:g} {signal.unit}".strip()
-            mark = Mark("signal", signal.name, worst.field, worst.step, worst.stop, detail)
-            marks.setdefault(worst.key, []).append(mark)
+            finding = Finding(signal.name, worst.field, worst.value, worst.step, worst.stop)
+            marks.setdefault(worst.key, []).append(Mark.of_signal(finding))
     return marks
 
 

@@ -34,7 +34,8 @@ def make_cell(episode: Episode, height: int, instruction: str = "", marks: Seque
     made = [small_pixels(find_image(episode.steps[cameras[0]], step), height) for step in steps]
     rows, width = made[0][0].shape[:2]
     frames = [p if p.shape[:2] == (rows, width) else resize_colors(p[None], rows, width)[0] for p, _ in made]
-    film = Picture(encode_jpeg(np.concatenate(frames, axis=1)[None], QUALITY)[0], 0, any(fault for _, fault in made))
+    fault = next((fault for _, fault in made if fault), "")
+    film = Picture(encode_jpeg(np.concatenate(frames, axis=1)[None], QUALITY)[0], 0, fault)
     return GridCell(str(episode.key), len(episode), cameras[0], film, instruction, tuple(marks))
 
 
