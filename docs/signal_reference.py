@@ -29,7 +29,7 @@ threshold with `--threshold=jump=6`. `rlds-beam help signals` lists the signals 
   can be read.
 - **Compared** signals compare an episode with the rest of the dataset, so they are known only after all episodes have
   been read: `check --reject` may use them, `--reject` of the other commands may not. `browse` does not measure
-  `near_duplicate` and `split_leakage` of more than 200,000 episodes, nor before it has read all of them.
+  `near_duplicate` and `split_leakage` of more than 50,000 episodes, nor before it has read all of them.
 - **Decoded** signals look at `--decode=N` images of each camera and episode, evenly spaced. All others decode nothing.
 - A signal that needs a field which the dataset does not have, for example timestamps, has no value.
 - To leave out such episodes, look at them first (`check --signal=NAME`), then write a list:

@@ -293,7 +293,7 @@ def test_a_scan_of_too_many_episodes_says_what_it_does_not_search(
     monkeypatch.setattr("rlds_beam.viewing.browser.scan._COMPARED", 59)
     with browsing(dataset, no_scan=False) as browser:
         (about,) = browser.scanned()
-        assert about["scan"]["note"].startswith("near_duplicate and split_leakage not searched: more than 200,000")
+        assert about["scan"]["note"].startswith("near_duplicate and split_leakage not searched: more than 50,000")
         assert "near_duplicate" not in about["signals"]
 
 

@@ -15,7 +15,7 @@ from rlds_beam.reading.base import Shard, Source
 
 Positions = np.ndarray[Any, np.dtype[np.int64]]
 
-_PART = 1 << 28
+_PART = 1 << 25
 """Bytes of a shard whose framing is read at a time: bounds memory for shards with millions of records."""
 
 

@@ -27,7 +27,7 @@ SIGNALS_FILE = "signals.parquet"
 _MIN_SECONDS, _SHARE = 1.0, 10
 """A scan shows what it has found after at least so many seconds, and so many times what showing it takes."""
 _PATIENCE_SECONDS, _STOP_SECONDS = 0.5, 10
-_COMPARED = 200_000
+_COMPARED = 50_000
 """The most episodes whose motion is compared: more need too much memory."""
 _NOT_COMPARED = f"near_duplicate and split_leakage not searched: more than {_COMPARED:,} episodes; use rlds-beam check"
 _NOTHING = {"error": None, "note": None}
