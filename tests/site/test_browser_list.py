@@ -56,6 +56,19 @@ def test_the_list_is_sorted_and_filtered(browser: Any, example: str) -> None:
         tab.check()
 
 
+def test_a_bar_of_the_histogram_keeps_its_episodes(browser: Any, example: str) -> None:
+    with opened(browser, example) as tab:
+        tab.scanned()
+        tab.page.get_by_role("button", name="steps", exact=True).click()
+        bar = tab.page.locator(".bins button:not([disabled])").last
+        bar.wait_for()
+        kept = int(bar.get_attribute("title").split()[0])
+        bar.click()
+        tab.until("n => document.querySelector('.toolbar [role=status]').textContent.startsWith(`${n} of 200`)", kept)
+        tab.screenshot("histogram")
+        tab.check()
+
+
 def test_the_search_looks_into_instructions(browser: Any, example: str) -> None:
     with opened(browser, example) as tab:
         tab.scanned()

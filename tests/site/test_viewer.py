@@ -119,6 +119,39 @@ def test_time_is_in_seconds(view: View, example: str) -> None:
         tab.check()
 
 
+def test_a_step_or_a_time_is_typed(view: View, example: str) -> None:
+    with view(example) as tab:
+        box = tab.page.locator(".jump").first
+        for text, step in (("7", 7), ("1.2 s", 12), ("0:02", 20), ("soon", 20)):
+            box.fill(text)
+            box.press("Enter")
+            tab.at(step)
+            assert box.input_value() == str(step)
+        tab.check()
+
+
+def test_actions_are_drawn_on_states(view: View, example: str) -> None:
+    with view(example) as tab:
+        curve = tab.page.locator(".curve", has_text="observation/state").first
+        curve.locator("canvas").wait_for()
+        before = curve.locator("canvas").evaluate("(one) => one.toDataURL()")
+        curve.get_by_role("button", name="With action").click()
+        assert curve.locator(".legend small").count() == 3
+        tab.until("before => document.querySelector('.curve canvas').toDataURL() !== before", before)
+        tab.check()
+
+
+def test_two_episodes_have_the_same_vertical_range(view: View, tmp_path: Path) -> None:
+    small, large = make_episode(9, observation={"state": 1}), make_episode(9, observation={"state": 1}, seed=1)
+    small.steps["observation/state"][:, 0] = np.arange(9)
+    large.steps["observation/state"][:, 0] = 100 * np.arange(9)
+    with view(write_dataset(tmp_path, [small, large])) as tab:
+        tab.page.evaluate(DRAWN_TEXTS.replace("window.texts.push", "this.canvas.closest('.left') && window.texts.push"))
+        tab.page.get_by_role("tab", name="Compare").first.click()
+        tab.until("window.texts.some((text) => Number(text) > 100)")  # the episode on the left ends at 8
+        tab.check()
+
+
 def test_many_dimensions_are_told_apart_by_name_color_and_dash(view: View, tmp_path: Path) -> None:
     episode = make_episode(30, observation={"qpos": 14})
     with view(write_dataset(tmp_path, [episode])) as tab:

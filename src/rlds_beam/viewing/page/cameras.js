@@ -11,12 +11,13 @@ export function Cameras({ dataset, episode, player, frames, enlarge }) {
   const sizes = new Map(datasets.find(dataset)?.cameras.map((one) => [one.path, one]));
   const shape = ({ path, width, height }) => `${width || sizes.get(path)?.width || 4} / ${height || sizes.get(path)?.height || 3}`;
   const { cameras } = episode;
-  return html`<div class="cameras" data-count=${cameras.length} data-many=${cameras.length > 4 || undefined}>${cameras.map((camera) => html`<figure key=${camera.path} class="camera">
+  const names = cameras.map((one) => one.path.split("/").at(-1));
+  return html`<div class="cameras" data-count=${cameras.length} data-many=${cameras.length > 4 || undefined}>${cameras.map((camera, i) => html`<figure key=${camera.path} class="camera">
     <div class="screen" style=${{ aspectRatio: shape(camera) }} onDblClick=${enlarge}>
       ${camera.kind === "video" ? html`<${VideoCamera} ...${{ dataset, episode, camera, player }} />`
         : html`<${ImageCamera} ...${{ camera, player, frames }} />`}
     </div>
-    <figcaption><bdi class="clip">${line(camera.path, 120)}</bdi>
+    <figcaption><bdi class="clip" title=${line(camera.path, 120)}>${line(names.indexOf(names[i]) === names.lastIndexOf(names[i]) ? names[i] : camera.path, 120)}</bdi>
       ${enlarge && html`<button type="button" class="icon small" aria-label="Large frames" title="Large frames (e)" onClick=${enlarge}>⤢</button>`}</figcaption>
   </figure>`)}</div>`;
 }

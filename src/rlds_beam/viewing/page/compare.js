@@ -76,9 +76,9 @@ class Follower extends Player {
 }
 
 class FollowingView extends View {
-  constructor(leader, ratio) {
+  constructor(leader, ratio, beside) {
     super(leader.whole[1] * ratio);
-    Object.assign(this, { leader, ratio });
+    Object.assign(this, { leader, ratio, beside });
     this.follow();
   }
 
@@ -97,7 +97,7 @@ function Both({ here, there, episode, other, player, view, chooser }) {
   const rates = [episode.fps ?? here.fps, other.fps ?? there.fps];
   const ratio = rates[0] && rates[1] ? rates[1] / rates[0] : 1;
   const parts = useMemo(() => ({
-    frames: new Frames(there.id, other), player: new Follower(player, ratio, other.steps, rates[1] ?? player.fps), view: new FollowingView(view, ratio),
+    frames: new Frames(there.id, other), player: new Follower(player, ratio, other.steps, rates[1] ?? player.fps), view: new FollowingView(view, ratio, episode.curves),
   }), [other]);
   useEffect(() => {
     const follow = () => {
@@ -106,7 +106,7 @@ function Both({ here, there, episode, other, player, view, chooser }) {
     };
     const stops = [player.subscribe(follow), view.subscribe(parts.view.follow)];
     follow();
-    view.extend((other.steps - 1) / ratio);
+    view.extend((other.steps - 1) / ratio, other.curves);
     return () => {
       for (const stop of stops) stop();
       parts.frames.close();
@@ -120,7 +120,7 @@ function Both({ here, there, episode, other, player, view, chooser }) {
     <div class="other">${chooser}
       <h3 class="clip"><a ...${episodeLink(there.id, other.key)}><bdi>${line(there.name, 120)}</bdi> <bdi class="mono small">${shortKey(other.key)}</bdi></a>${" "}
         <span class="muted small">at step ${number(step)}${late ? ", its last" : ""}${other.instruction && html` · <bdi>${line(other.instruction, 120)}</bdi>`}</span></h3></div>
-    <${Curves} dataset=${there} episode=${other} ...${parts} />
+    <${Curves} dataset=${there} episode=${other} ...${parts} bar=${false} />
     <${Differences} ...${{ here, there, episode, other }} />`;
 }
 

@@ -12,6 +12,7 @@ const GUTTER = 52, RIGHT = 16; // pixels beside a plot: --gutter in the style sh
 /** What all curves of an episode share: the zoomed range, and the step under the pointer. */
 export class View extends Store {
   hover = null;
+  beside = null; // the curves of the episode next to this one: the same fields have the same vertical range
 
   constructor(last) {
     super();
@@ -20,8 +21,9 @@ export class View extends Store {
     this.range = this.whole;
   }
 
-  /** Makes room for an episode that ends at `last`, next to this one. */
-  extend(last) {
+  /** Makes room for an episode that ends at `last`, with these curves, next to this one. */
+  extend(last, curves = null) {
+    this.beside = curves;
     this.whole = [0, Math.max(this.own, last)];
     this.zoom(...this.whole);
   }
@@ -53,12 +55,17 @@ const timeAxis = (fps) => (fps ? { incrs: SECONDS.map((one) => one * fps), value
 
 const isConstant = (curve) => curve.values.every((values) => values.every((one) => one === values[0]));
 
-export function Curves({ episode, dataset, player, view, frames }) {
+/** The actions that can be drawn on a curve of states: those with the same dimensions at the same steps. */
+const actionOf = (curve, curves) => (!/^action/.test(curve.path) && /state|pos/.test(curve.path) ? curves.find((one) => /^action/.test(one.path)
+  && String(one.labels) === String(curve.labels) && String(one.steps) === String(curve.steps)) : null);
+
+export function Curves({ episode, dataset, player, view, frames, bar = true }) {
   const [open, setOpen] = useState(() => {
     const marked = new Set(episode.marks.map((one) => one.field));
     const changing = episode.curves.filter((one) => marked.has(one.path) || !isConstant(one));
     return new Set(changing.slice(0, OPEN).map((one) => one.path));
   });
+  const [over, lay] = useState(null); // the path of the curve on which the actions are drawn
   const fps = episode.fps ?? dataset.fps;
   const shown = episode.curves.filter((one) => open.has(one.path));
   const toggle = (path) => setOpen((before) => {
@@ -68,13 +75,15 @@ export function Curves({ episode, dataset, player, view, frames }) {
   });
   if (!episode.curves.length) return html`<p class="empty">No numeric fields.</p>`;
   return html`<div class="curves">
-    <${ZoomBar} view=${view} />
+    ${bar && html`<${ZoomBar} view=${view} />`}
     <${Strips} ...${{ dataset, episode, player, view, frames }} />
-    ${episode.curves.map((curve) => html`<section key=${curve.path} class="curve">
+    ${episode.curves.map((curve) => [curve, actionOf(curve, episode.curves)]).map(([curve, action]) => html`<section key=${curve.path} class="curve">
       <h3><button type="button" class="fold" aria-expanded=${open.has(curve.path)} onClick=${() => toggle(curve.path)}><bdi>${line(curve.path, 160)}</bdi></button>
         <span class="muted small">${curve.labels.length > 1 || curve.left_out ? `${curve.labels.length + (curve.left_out || 0)} dimensions` : ""}
-          ${curve.left_out ? `, the first ${curve.labels.length} shown` : ""}${isConstant(curve) ? ` constant: ${curve.values.slice(0, 8).map(([one]) => number(one)).join(", ")}` : ""}</span></h3>
-      ${open.has(curve.path) && html`<${Chart} ...${{ curve, player, view, fps, marks: marksOn(curve, episode, shown[0] === curve) }} />`}
+          ${curve.left_out ? `, the first ${curve.labels.length} shown` : ""}${isConstant(curve) ? ` constant: ${curve.values.slice(0, 8).map(([one]) => number(one)).join(", ")}` : ""}</span>
+        ${action && open.has(curve.path) && html`<button type="button" class="overlay" aria-pressed=${over === curve.path} title="Draw the actions on the states, dotted"
+          onClick=${() => lay(over === curve.path ? null : curve.path)}>With <bdi>${line(action.path, 40)}</bdi></button>`}</h3>
+      ${open.has(curve.path) && html`<${Chart} ...${{ curve, action: over === curve.path ? action : null, player, view, fps, marks: marksOn(curve, episode, shown[0] === curve) }} />`}
     </section>`)}
   </div>`;
 }
@@ -113,7 +122,7 @@ function StripRows({ dataset, episode, player, view, frames, cameras }) {
   })}${inner > 0 && x >= 0 && x <= 1 && html`<i class="playhead" style=${{ transform: `translateX(${GUTTER + x * inner}px)` }}></i>`}</div>`;
 }
 
-function ZoomBar({ view }) {
+export function ZoomBar({ view }) {
   const { range, whole } = useStore(view);
   const zoomed = range[1] - range[0] < whole[1];
   return html`<div class="bar small muted zoom"><span>Click or drag to seek, Shift + drag to zoom</span><span class="push"></span>
@@ -121,17 +130,17 @@ function ZoomBar({ view }) {
     <button disabled=${!zoomed} onClick=${() => view.zoom(...whole)}>Whole episode</button></div>`;
 }
 
-function Chart({ curve, player, view, marks, fps }) {
+function Chart({ curve, action, player, view, marks, fps }) {
   const [box, width] = useSize();
   const [off, setOff] = useState(() => new Set());
   const theme = useTheme();
   const [near, point] = useState(null); // the dimension under the pointer
   const plot = useRef(null);
   const head = useRef(null);
-  const data = useMemo(() => [curve.steps ?? Array.from(curve.values[0] ?? [], (_, i) => i), ...curve.values], [curve]);
+  const data = useMemo(() => [curve.steps ?? Array.from(curve.values[0] ?? [], (_, i) => i), ...curve.values, ...(action?.values ?? [])], [curve, action]);
   useEffect(() => {
     if (!width) return;
-    const chart = new uPlot(optionsOf(curve, { player, view, marks, fps, width, off, point }), data, box.current);
+    const chart = new uPlot(optionsOf(curve, action, { player, view, marks, fps, width, off, point }), data, box.current);
     plot.current = chart;
     head.current = document.createElement("div");
     head.current.className = "playhead";
@@ -143,8 +152,11 @@ function Chart({ curve, player, view, marks, fps }) {
       head.current.style.transform = `translateX(${(x * chart.bbox.width) / devicePixelRatio}px)`;
     };
     chart.hooks.draw = [place];
+    let { beside } = view;
     const zoom = () => {
       const { min, max } = chart.scales.x;
+      if (beside !== view.beside) chart.redraw(); // with another vertical range
+      beside = view.beside;
       if (min !== view.range[0] || max !== view.range[1]) chart.setScale("x", { min: view.range[0], max: view.range[1] });
       place();
     };
@@ -164,35 +176,35 @@ function Chart({ curve, player, view, marks, fps }) {
     if (only) after = off.size === all.length - 1 && !off.has(i) ? new Set() : new Set(all.filter((j) => j !== i));
     else if (!after.delete(i)) after.add(i);
     setOff(after);
-    for (const j of all) if (after.has(j) !== off.has(j)) plot.current?.setSeries(j + 1, { show: !after.has(j) });
+    for (const j of all) if (after.has(j) !== off.has(j)) for (const k of action ? [j, j + all.length] : [j]) plot.current?.setSeries(k + 1, { show: !after.has(j) });
   };
   const lift = (i) => {
     point(i);
     plot.current?.setSeries(i === null ? null : i + 1, { focus: true });
   };
   return html`<div class="chart" ref=${box} role="img" aria-label=${`Curve of ${line(curve.path, 80)}`} style=${{ height: `${heightOf(curve)}px` }}></div>
-    <${Legend} ...${{ curve, player, view, off, toggle, near, lift }} />`;
+    <${Legend} ...${{ curve, action, player, view, off, toggle, near, lift }} />`;
 }
 
-function Legend({ curve, player, view, off, toggle, near, lift }) {
+function Legend({ curve, action, player, view, off, toggle, near, lift }) {
   const { step } = useStore(player);
   const { hover } = useStore(view);
   const at = indexOf(curve, hover ?? step);
   return html`<ul class="legend" onMouseLeave=${() => lift(null)}>${curve.labels.map((label, i) => html`<li key=${i}><button type="button" aria-pressed=${!off.has(i)} class="series-${i % COLORS} ${i >= COLORS ? "dashed" : ""} ${near === i ? "near" : ""}" onMouseEnter=${() => lift(i)}
     title=${`${line(label, 100)}: click to hide or show, Shift + click to show it alone`} onClick=${(event) => toggle(i, event.shiftKey)}>
-    <i></i><bdi>${line(label, 40)}</bdi> <b>${number(curve.values[i]?.[at])}</b></button></li>`)}</ul>`;
+    <i></i><bdi>${line(label, 40)}</bdi> <b>${number(curve.values[i]?.[at])}</b>${action && html` <small class="muted">${number(action.values[i]?.[at])}</small>`}</button></li>`)}</ul>`;
 }
 
-function optionsOf(curve, { player, view, marks, fps, width, off, point }) {
+function optionsOf(curve, action, { player, view, marks, fps, width, off, point }) {
   const axis = { stroke: colorOf("muted"), grid: { stroke: colorOf("hair"), width: 1 }, ticks: { stroke: colorOf("line"), size: 4 }, font: "11px system-ui" };
   return {
     width, height: heightOf(curve), legend: { show: false }, padding: [6, RIGHT, 0, 0], focus: { alpha: 0.25 },
-    scales: { x: { time: false, auto: false, range: () => view.range }, y: { range: (_, low, high) => rangeOf(low, high) } },
+    scales: { x: { time: false, auto: false, range: () => view.range }, y: { range: (chart, low, high) => rangeOf(...sharedRange(chart, curve, view.beside, low, high)) } },
     axes: [{ ...axis, size: 24, ...timeAxis(fps) }, { ...axis, size: GUTTER, space: 22, values: (_, ticks) => ticks.map((v) => number(v)) }],
-    series: [{}, ...curve.labels.map((_, i) => ({
-      show: !off.has(i), stroke: colorOf(`series-${i % COLORS}`), width: 1.5, dash: i >= COLORS ? [5, 3] : undefined,
+    series: [{}, ...[curve, action].filter(Boolean).flatMap((one) => one.labels.map((_, i) => ({
+      show: !off.has(i), stroke: colorOf(`series-${i % COLORS}`), width: 1.5, dash: one === action ? [1.5, 3] : i >= COLORS ? [5, 3] : undefined,
       points: { show: (curve.values[i]?.length ?? 0) < 3 || undefined, size: 5 }, spanGaps: false,
-    }))],
+    })))],
     cursor: {
       y: false, focus: { prox: curve.labels.length > 1 ? 24 : -1 }, drag: { x: true, y: false, setScale: false },
       bind: {
@@ -202,7 +214,7 @@ function optionsOf(curve, { player, view, marks, fps, width, off, point }) {
     },
     hooks: {
       drawClear: [(chart) => drawMarks(chart, marks)],
-      setSeries: [(_, i) => point(i > 0 ? i - 1 : null)],
+      setSeries: [(_, i) => point(i > 0 ? (i - 1) % curve.labels.length : null)],
       setCursor: [(chart) => {
         const { left, idx } = chart.cursor;
         view.point(left >= 0 && idx != null && chart.over.matches(":hover") ? stepAt(curve, idx) : chart.over.matches(":hover") ? null : view.hover);
@@ -214,6 +226,14 @@ function optionsOf(curve, { player, view, marks, fps, width, off, point }) {
       }],
     },
   };
+}
+
+/** The lowest and highest value; if the episode next to this one has the field, those of both. */
+function sharedRange(chart, curve, beside, low, high) {
+  const other = beside?.find((one) => one.path === curve.path && one.values.length === curve.values.length);
+  if (!other) return [low, high];
+  const values = [curve, other].flatMap((one) => one.values.filter((_, i) => chart.series[i + 1].show).flat());
+  return values.reduce(([a, b], v) => (v === null ? [a, b] : [Math.min(a ?? v, v), Math.max(b ?? v, v)]), [low, high]);
 }
 
 /** The vertical range: a margin around the values; constant ones are in the middle. */

@@ -1,10 +1,11 @@
 // The episode list: rows or a grid of first frames, sorted and filtered by the server.
-import { html, useCallback, useEffect, useRef, useState, useStore, useKeys, useMedia, clamp } from "./lib.js";
+import { html, useCallback, useEffect, useLoaded, useRef, useState, useStore, useKeys, useMedia, clamp } from "./lib.js";
 import { Cell, Columns, PictureCell, columnsOf, shownColumns } from "./columns.js";
 import { FlagButton, flagsOf } from "./flags.js";
 import { Tile, tilesOf } from "./grid.js";
 import { route } from "./route.js";
 import { rowsOf } from "./rows.js";
+import { get } from "./source.js";
 import { cell, count, line, number, shortKey } from "./text.js";
 import { Virtual } from "./virtual.js";
 
@@ -19,7 +20,7 @@ export function ListPage({ state, dataset }) {
   const range = useRef([0, 0]);
   const control = useRef(null);
   const total = rows.total ?? 0;
-  const grid = state.view === "grid" && dataset.cameras.length > 0;
+  const grid = state.view !== "" && dataset.cameras.length > 0;
   const tiles = tilesOf(width, grid);
 
   const onRange = useCallback((first, stop) => {
@@ -63,7 +64,7 @@ export function ListPage({ state, dataset }) {
   const render = (position, style) => {
     if (grid) return html`<div class="tiles" role="row" aria-rowindex=${position + 2} key=${position} style=${{ ...style, gridTemplateColumns: `repeat(${tiles.across}, minmax(0, 1fr))` }}>
       ${Array.from({ length: tiles.across }, (_, i) => position * tiles.across + i).filter((i) => i < total).map((i) =>
-        html`<${Tile} key=${i} position=${i} row=${rows.at(i)} ...${common} />`)}</div>`;
+        html`<${Tile} key=${i} position=${i} row=${rows.at(i)} ending=${state.view === "last"} ...${common} />`)}</div>`;
     const row = rows.at(position);
     const props = { key: row?.key ?? position, position, row, style, ...common };
     return narrow ? html`<${NarrowRow} ...${props} />` : html`<${Row} ...${props} columns=${columns} template=${template} wide=${wide} />`;
@@ -73,6 +74,7 @@ export function ListPage({ state, dataset }) {
     <${Toolbar} ...${{ state, dataset, rows, grid, narrow, choose }} />
     ${rows.error && html`<p class="error" role="alert"><bdi>${line(rows.error, 1000)}</bdi></p>`}
     ${dataset.problems.map((one) => html`<p class="error"><bdi>${line(one, 500)}</bdi></p>`)}
+    <${Spread} ...${{ state, dataset, rows }} />
     ${rows.total === 0 && html`<p class="empty">No episode matches. <button class="link" onClick=${() => route.go(NOTHING)}>Show all episodes</button></p>`}
     <${Virtual} label="Episodes" role="grid" tabindex="0" aria-rowcount=${total + 1} aria-activedescendant=${`row-${current}`}
       rows=${grid ? Math.ceil(total / tiles.across) : total} height=${grid ? tiles.height : narrow ? 58 : columns.some((one) => one.name === "picture") ? 52 : 32}
@@ -122,6 +124,7 @@ function Toolbar({ state, dataset, rows, grid, narrow, choose }) {
     <span class="muted" role="status">${rows.total === null ? "…" : filtered
       ? `${number(rows.total)} of ${count(dataset.episodes, dataset.unit === "rows" ? "page" : dataset.unit)}` : count(rows.total, dataset.unit === "rows" ? "page" : dataset.unit)}</span>
     ${!grid && !narrow && html`<button onClick=${() => choose(true)}>Columns</button>`}
+    ${grid && html`<button aria-pressed=${state.view === "last"} title="How the episodes end" onClick=${() => route.go({ view: state.view === "last" ? "grid" : "last" }, true)}>Last frames</button>`}
     ${dataset.cameras.length > 0 && html`<button aria-pressed=${grid} title="g" onClick=${() => route.go({ view: grid ? "" : "grid" })}>Grid</button>`}
   </div>`;
 }
@@ -152,6 +155,27 @@ function Box({ id, label, name, state, wait, ...rest }) {
 const sortBy = (column, state) =>
   route.go(state.sort !== column.name ? { sort: column.name, desc: column.kind === "number" ? "1" : "", at: "" }
     : state.desc === (column.kind === "number" ? "1" : "") ? { desc: state.desc ? "" : "1", at: "" } : { sort: "", desc: "", at: "" });
+
+/** A histogram of the column that the list is sorted by, for the episodes listed; a click keeps those of a bar. */
+function Spread({ state, dataset, rows }) {
+  const column = dataset.columns.find((one) => one.name === state.sort && one.kind === "number");
+  const { data } = useLoaded(async (signal) => (column ? get("/api/histogram", { ...rows.query, column: column.name }, signal) : null),
+    [column?.name, JSON.stringify(rows.query), dataset.scan.state]);
+  if (!column || !data?.counts.length) return null;
+  const { counts, edges } = data, most = Math.max(...counts), exact = (value) => String(Number(value.toPrecision(12)));
+  const whole = edges[0] % 1 && edges[1] - edges[0] === 1; // a bar for each whole number
+  const [low, high] = whole ? [edges[0] + 0.5, edges.at(-1) - 0.5] : [edges[0], edges.at(-1)];
+  const keep = (i) => {
+    const last = i === counts.length - 1;
+    const wanted = whole ? `${column.name} == ${edges[i] + 0.5}` : `${column.name} >= ${exact(edges[i])} and ${column.name} ${last ? "<=" : "<"} ${exact(edges[i + 1])}`;
+    route.go({ filter: state.filter ? `${state.filter} and ${wanted}` : wanted, at: "" });
+  };
+  return html`<figure class="spread"><figcaption class="ends"><span>${cell(low)}</span>
+      <span>${line(column.label, 60)}${column.unit ? html` <span>(${line(column.unit, 60)})</span>` : ""}: click a bar to keep its episodes</span><span>${cell(high)}</span></figcaption>
+    <div class="bins">${counts.map((n, i) => [n, i, `${count(n, "episode")} ${whole ? `with ${cell(edges[i] + 0.5)}` : `from ${cell(edges[i])} to ${cell(edges[i + 1])}`}`]).map(([n, i, said]) => html`<button type="button" key=${i} tabindex="-1" disabled=${!n} onClick=${() => keep(i)}
+      aria-label=${said} title=${said}>
+      <i style=${{ height: `${n && Math.max(4, (100 * n) / most)}%` }}></i></button>`)}</div></figure>`;
+}
 
 function SortSelect({ state, dataset }) {
   const columns = columnsOf(dataset).filter((one) => one.sortable);

@@ -78,7 +78,7 @@ function stepsOf(one) {
 
 function Item({ item, fields, dataset, episode, player }) {
   const { step } = useStore(player);
-  const camera = mainCamera(episode.cameras);
+  const camera = mainCamera(episode.cameras.filter((one) => one.kind === "image"));
   const rows = Array.from({ length: Math.min(item.length, MOST_ROWS) }, (_, i) => i);
   const shown = fields.filter((one) => Object.hasOwn(item.values, one.path));
   return html`<div class="scroll" ref=${watchWidth}><table class="item">${item.number != null && html`<caption>Item ${number(item.number)}</caption>`}
@@ -90,7 +90,7 @@ function Item({ item, fields, dataset, episode, player }) {
       return html`<tr key=${i} class="${padding ? "hatched" : ""} ${from === step ? "now" : ""}"><th scope="row">${number(i + (item.first ?? 0))}</th>
         <td>${from === null ? html`<span class="muted">${padding ? "padding" : "–"}</span>` : html`<button class="link" onClick=${() => player.seek(from)}>${number(from)}</button>`}</td>
         ${camera && html`<td>${from !== null && html`<${Picture} dataset=${dataset.id} episode=${episode.key} camera=${camera.path} step=${from} height="48" version=${episode.version} />`}</td>`}
-        ${shown.map((one) => html`<td key=${one.path} class=${masked(one, item.values[one.path][i]) ? "hatched" : ""}><${Value} value=${unwrap(item.values[one.path][i])} /></td>`)}</tr>`;
+        ${shown.map((one) => html`<td key=${one.path} class=${masked(one, item.values[one.path][i]) ? "hatched" : ""}><${Value} value=${unwrap(item.values[one.path][i])} most=${8} /></td>`)}</tr>`;
     })}</tbody></table></div>
     ${item.length > MOST_ROWS && html`<p class="muted">and ${count(item.length - MOST_ROWS, "more row")}</p>`}`;
 }

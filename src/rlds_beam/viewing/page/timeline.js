@@ -26,17 +26,31 @@ export function Timeline({ player, marks }) {
   </div>`;
 }
 
+/** The step that a text names: `12`, `1.5 s`, or `1:05`; null if none. */
+function stepOf(text, fps) {
+  const [, minutes, amount, unit] = text.trim().match(/^(?:(\d+):)?(\d+\.?\d*)\s*(s?)$/) ?? [];
+  if (amount === undefined) return null;
+  return minutes || unit || amount.includes(".") ? (60 * (minutes ?? 0) + Number(amount)) * fps : Number(amount);
+}
+
 export function Transport({ player, fps }) {
+  const jump = (event) => {
+    const to = stepOf(event.target.value, player.fps);
+    if (to !== null) player.seek(to);
+    event.target.value = String(player.step);
+    if (event.key) event.target.closest(".transport").previousSibling.querySelector(".scrubber").focus(); // its keys move on
+  };
   const { step, last, playing, waiting, speed } = useStore(player);
   return html`<div class="bar transport">
     <button class="icon" aria-label="First step" onClick=${() => player.seek(0)}><${Icon} path="M3 3h2v10H3zM13 3v10L6 8z" /></button>
     <button class="main play" aria-label=${playing ? "Pause" : "Play"} title="Space" disabled=${player.steps < 2} onClick=${player.toggle}><${Icon} path=${playing ? "M4 3h3v10H4zM9 3h3v10H9z" : "M4 2v12l10-6z"} /></button>
     <button class="icon" aria-label="Last step" onClick=${() => player.seek(last)}><${Icon} path="M11 3h2v10h-2zM3 3v10l7-5z" /></button>
-    <span class="time">step <b>${number(step)}</b> <span class="muted">/ ${number(last)}</span></span>
-    <span class="time muted">${seconds(step / player.fps)} <span class="of">/ ${seconds(last / player.fps)}</span></span>
+    <label class="time"><span class="of">step </span><input class="jump" inputmode="decimal" aria-label="Step or time" value=${String(step)} style=${{ width: `${String(last).length + 2}ch` }} title="A step, or a time: 1.5 s, 1:05"
+      onFocus=${(event) => event.target.select()} onChange=${jump} onKeyDown=${(event) => event.key === "Enter" && jump(event)} /> <span class="muted">/ ${number(last)}</span></label>
+    ${fps && html`<span class="time muted">${seconds(step / fps)} <span class="of">/ ${seconds(last / fps)}</span></span>`}
     <span class="push"></span>
     ${waiting && html`<span class="muted small">waiting for images</span>`}
-    <span class="muted small">${fps ? `${number(fps)} fps` : "fps unknown: 10"}</span>
+    <span class="muted small">${fps ? `${number(fps)} fps` : `plays at ${player.fps} steps/s`}</span>
     <select aria-label="Speed" value=${String(speed)} onChange=${(event) => player.setSpeed(Number(event.target.value))}>
       ${SPEEDS.map((one) => html`<option value=${String(one)}>${one}×</option>`)}</select>
   </div>`;

@@ -9,7 +9,7 @@ const PAUSE = 120; // milliseconds between requests while playing
 const short = (_, value) => (typeof value === "number" && !Number.isInteger(value) ? Number(value.toPrecision(5)) : value);
 
 /** A value of any field: a number, text, list, or what is known of an image. */
-export function Value({ value, labels }) {
+export function Value({ value, labels, most = Infinity }) {
   if (value === null || value === undefined) return html`<span class="muted">none</span>`;
   if (typeof value === "number" || typeof value === "boolean") return html`<span class="mono">${typeof value === "number" ? number(value, 8) : String(value)}</span>`;
   if (typeof value === "string") return html`<${Text} value=${value} />`;
@@ -18,8 +18,8 @@ export function Value({ value, labels }) {
     return html`<code class="block"><bdi>${clean(JSON.stringify(value, null, 1).slice(0, 4000))}</bdi></code>`;
   }
   if (value.every((one) => typeof one !== "object" || one === null))
-    return html`<span class="vector">${value.map((one, i) => html`<span key=${i} title=${labels?.[i] ? line(labels[i]) : i}>${labels?.[i] && html`<i><bdi>${line(labels[i], 24)}</bdi></i>`}
-      <bdi class="mono">${typeof one === "number" ? number(one, 5) : line(one, 100)}</bdi></span>`)}</span>`;
+    return html`<span class="vector">${value.slice(0, most).map((one, i) => html`<span key=${i} title=${labels?.[i] ? line(labels[i]) : i}>${labels?.[i] && html`<i><bdi>${line(labels[i], 24)}</bdi></i>`}
+      <bdi class="mono">${typeof one === "number" ? number(one, 5) : line(one, 100)}</bdi></span>`)}${value.length > most && html`<span class="muted">and ${value.length - most} more</span>`}</span>`;
   return html`<code class="block"><bdi>${clean(value.slice(0, 200).map((one) => JSON.stringify(one, short)).join("\n").slice(0, 8000))}</bdi></code>`;
 }
 

@@ -2,7 +2,7 @@
 import { html, useEffect, useMemo, useRef, useState, useStore, useKeys } from "./lib.js";
 import { Cameras, LargeFrames } from "./cameras.js";
 import { Compare } from "./compare.js";
-import { Curves, View } from "./curves.js";
+import { Curves, View, ZoomBar } from "./curves.js";
 import { flagsOf } from "./flags.js";
 import { Frames } from "./images.js";
 import { Player } from "./player.js";
@@ -60,10 +60,11 @@ export function Viewer({ dataset, episode, step, panels = {}, tab, onTab, beside
   return html`<div class="halves ${episode.cameras.length || name === "compare" ? "" : "single"} ${name === "compare" ? "both" : ""}">
     <section class="left" aria-label="Player">
       <${Cameras} ...${cameras} enlarge=${() => enlarge(true)} />
-      ${episode.steps > 0 && html`<${Timeline} player=${player} marks=${episode.marks} /><${Transport} player=${player} fps=${fps} />`}
+      <div class="controls">${episode.steps > 0 && html`<${Timeline} player=${player} marks=${episode.marks} /><${Transport} player=${player} fps=${fps} />`}
       <${Marks} player=${player} marks=${episode.marks} />
       <${Texts} texts=${episode.texts} player=${player} instruction=${episode.instruction} />
-      ${name === "compare" && html`<${Curves} ...${parts} />`}
+      ${name === "compare" && html`<${ZoomBar} view=${view} />`}</div>
+      ${name === "compare" && html`<${Curves} ...${parts} bar=${false} />`}
     </section>
     <${Tabs} ...${{ all, name, onTab, parts }} />
     ${large && html`<${LargeFrames} ...${{ ...cameras, fps, onKey, onClose: () => enlarge(false) }} />`}
