@@ -179,19 +179,24 @@ def _make_points(rows: SignalRows, sketches: list[VectorName], known: Array) -> 
     center, scale = np.concatenate([np.zeros((2, 0)), *scales], axis=1)
     moving = np.flatnonzero(scale)
     center, scale = center[moving], scale[moving] / np.sqrt(max(len(moving), 1))
-    turn = np.concatenate(signs) if signs else None
+    turn = np.concatenate(signs).astype(np.float32) if signs else None
     places = np.zeros((len(known), _MAX_NUMBERS if signs else len(moving)), np.float32)
     at = np.full(len(rows), -1)
     at[taken] = np.arange(len(taken))
 
     def put(part: slice, *own: Array) -> Array:
+        values = np.concatenate(own, axis=1)
+        values = values if len(moving) == values.shape[1] else values[:, moving]
+        values -= center
+        values *= scale
+        few = values.astype(np.float32)
         wanted = at[part] >= 0
-        values = (np.concatenate(own, axis=1)[wanted][:, moving] - center) * scale
-        places[at[part][wanted]] = values if turn is None else _multiply(values, turn)
+        places[at[part][wanted]] = (few if turn is None else _multiply(few, turn))[wanted]
         return wanted
 
     if len(moving):
-        rows.map(put, *sketches)
+        with np.errstate(over="ignore", invalid="ignore"):  # of episodes that are not compared
+            rows.map(put, *sketches)
     return _Points(places, np.sqrt(motion / max(len(moving), 1)))
 
 
