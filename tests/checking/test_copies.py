@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from motions import ACTION, STATE, arm, grid, locomotion, make
 
-from rlds_beam.checking.copies import Digests, digest_episode, group_copies, join_groups
+from rlds_beam.checking.copies import Digests, digest_episode, digest_episodes, group_copies, join_groups
 from rlds_beam.episodes.episode import Episode
 
 FIELDS = (ACTION, STATE)
@@ -47,6 +47,20 @@ def test_episodes_that_may_be_equal_by_chance_have_no_digests() -> None:
     assert 0 not in digest_episode(arm(1), FIELDS) + digest_episode(locomotion(1), FIELDS)
     zeros = np.zeros(3, np.uint64)
     assert group_copies(zeros, zeros).tolist() == [0, 1, 2]
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3), st.booleans()), max_size=12), st.integers(0, 999))
+def test_episodes_have_the_same_digests_together_and_alone(shapes: list[tuple[int, int, bool]], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    episodes = []
+    for length, size, single in shapes:
+        states = rng.normal(0, 50, (length, size + 2)).astype(np.float32 if single else np.float64)
+        states[rng.random(states.shape) < 0.1] = rng.choice([0.0, -0.0, np.nan, np.inf])
+        made = make(len(episodes), states, rng.integers(0, 3, (length, size)))
+        episodes.append(made.with_columns({STATE: states}))
+    together = digest_episodes(episodes, FIELDS).tolist()
+    assert together == [[*digest_episode(episode, FIELDS)] for episode in episodes]
 
 
 def test_the_instruction_counts_only_if_it_is_asked_for() -> None:

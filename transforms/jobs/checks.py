@@ -27,7 +27,7 @@ from rlds_beam.transforms.jobs.fitted_connectors import FitConnectors, as_result
 from rlds_beam.transforms.jobs.shared_values import Shared
 from rlds_beam.worker_status import METRICS_NAMESPACE, working_on
 
-_SUMMARIES = 8
+_SUMMARIES = 4
 """Summaries that a bundle merges at once."""
 
 
