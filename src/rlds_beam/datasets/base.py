@@ -73,6 +73,13 @@ def prefetch(rows: Rows, indices: Indices, path: str) -> None:
         start(indices, path)
 
 
+def drop_prefetched(rows: Rows) -> None:
+    """Drops what `prefetch` has requested, and nobody has read."""
+    drop = getattr(rows, "drop_prefetched", None)
+    if drop is not None:
+        drop()
+
+
 class PerThread(Generic[T]):
     """Caches each thread's most recently used open files by path. Pickled without them; not shared after a fork."""
 

@@ -88,6 +88,10 @@ class PlaceReader:
             for row, piece in self._request(state, missing):
                 state.keep(row[1:4], piece)
 
+    def drop_prefetched(self) -> None:
+        """See `base.drop_prefetched`."""
+        self._state().clear()
+
     def read(self, places: Array) -> list[bytes]:
         """Reads the bytes at each place, `PLACE` [k], in any order; b"" for a size of 0.
 
@@ -252,6 +256,12 @@ class _RemoteState:
                 (*_, dropped), _ = self._kept.popitem(last=False)
                 self._bytes -= dropped
             return True
+
+    def clear(self) -> None:
+        """Drops what is kept."""
+        with self._lock:
+            self._kept.clear()
+            self._bytes = 0
 
     def take(self, key: tuple[int, int, int]) -> _Piece | bytes | None:
         """What is kept; None if it is not."""

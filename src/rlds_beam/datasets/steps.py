@@ -102,6 +102,10 @@ class IndexedSteps:
             if framed.any():
                 self._prefetch_frames(places[framed])
 
+    def drop_prefetched(self) -> None:
+        """See `base.drop_prefetched`."""
+        self._reader.drop_prefetched()
+
     def _prefetch_frames(self, places: Array) -> None:
         """The same for frames of videos: their packets from the key frame on."""
         numbers = FIRST_VIDEO - places["file"].astype(np.int64)
