@@ -75,7 +75,7 @@ class PlaceReader:
         self._files, self._index, self._cache = files, index, cache
         self.is_remote = any(storage.scheme(path) is not None for path in files)
         self._open: PerThread[Any] = PerThread(storage.open_read, _OPEN, _close)
-        self._remote = _RemoteState()
+        self._remote = RemoteFiles()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PlaceReader, (self._files, self._index, self._cache)
@@ -114,9 +114,8 @@ class PlaceReader:
     def _remote_rows(self, places: Array) -> list[_Row]:
         return [row for row in _rows(places) if row[1] >= 0 and storage.scheme(self._files[row[1]]) is not None]
 
-    def _state(self) -> _RemoteState:
-        if self._remote.process != os.getpid():  # threads do not survive a fork, and a lock may be held for ever
-            self._remote = _RemoteState()
+    def _state(self) -> RemoteFiles:
+        self._remote = self._remote.of_this_process()
         return self._remote
 
     def _read_remote(self, rows: Sequence[_Row], found: list[bytes]) -> None:
@@ -138,7 +137,7 @@ class PlaceReader:
                     self._cache.put(path, low, crc, data)
             found[j] = data
 
-    def _request(self, state: _RemoteState, rows: Sequence[_Row]) -> list[tuple[_Row, _Piece | bytes]]:
+    def _request(self, state: RemoteFiles, rows: Sequence[_Row]) -> list[tuple[_Row, _Piece | bytes]]:
         """The bytes of rows that the cache has, and requests for the others."""
         cached = dict[int, bytes]()
         if self._cache is not None:
@@ -146,8 +145,7 @@ class PlaceReader:
             cached = self._cache.get_many(wanted)
         pieces: list[tuple[_Row, _Piece | bytes]] = [(row, cached[row[0]]) for row in rows if row[0] in cached]
         for number, offset, stop, group in _group([row for row in rows if row[0] not in cached], _TOGETHER):
-            read = functools.partial(state.read, self._files[number], offset, stop)
-            piece = _Piece(storage.submit(read), offset)
+            piece = _Piece(state.request(self._files[number], offset, stop), offset)
             pieces += [(row, piece) for row in group]
         return pieces
 
@@ -215,16 +213,27 @@ class _Piece:
         return data if len(data) == size else data[offset - self.offset : offset - self.offset + size]
 
 
-class _RemoteState:
-    """The open remote files of a process, and what was requested but not yet read."""
+class RemoteFiles:
+    """The open files in a bucket, and what was requested from them but not yet read. Thread-safe."""
 
     def __init__(self) -> None:
-        self.process, self._lock = os.getpid(), threading.Lock()
+        self._process, self._lock = os.getpid(), threading.Lock()
         self._readers: dict[str, Future[Callable[[int, int], bytes]]] = {}
         self._kept: OrderedDict[tuple[int, int, int], tuple[_Piece | bytes | None, int]] = OrderedDict()
         self._bytes = 0
 
-    def read(self, path: str, start: int, stop: int) -> bytes:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RemoteFiles, ()
+
+    def of_this_process(self) -> RemoteFiles:
+        """These files; without any, if the process was forked since, and a lock may be held forever."""
+        return self if self._process == os.getpid() else RemoteFiles()
+
+    def request(self, path: str, start: int, stop: int) -> Future[bytes]:
+        """Starts to read a range."""
+        return storage.submit(functools.partial(self._read, path, start, stop))
+
+    def _read(self, path: str, start: int, stop: int) -> bytes:
         """Reads a range; the first one of a file opens it."""
         with self._lock:
             future = self._readers.get(path)

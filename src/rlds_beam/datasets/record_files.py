@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import google_crc32c
@@ -15,7 +15,7 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.datasets.base import Cache, Indices, PerThread, by_file
 from rlds_beam.datasets.byte_cache import ByteCache
-from rlds_beam.datasets.image_index import PlaceReader, find_images
+from rlds_beam.datasets.image_index import PlaceReader, RemoteFiles, find_images
 from rlds_beam.datasets.step_index import PLACE
 from rlds_beam.encoding.arrayrecord import num_records, open_reader
 from rlds_beam.encoding.arrow_columns import from_arrow
@@ -59,7 +59,7 @@ class RecordFiles:
     def __init__(self, files: Sequence[IndexedRecordFile], format: RecordFormat):
         self._files, self._format = tuple(files), format
         self._positions: dict[int, Indices] = {}
-        self._readers = PerThread(open_reader, close=_close)
+        self._readers, self._remote = PerThread(open_reader, close=_close), RemoteFiles()
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -108,7 +108,8 @@ class RecordFiles:
         """Reads records of one file; their numbers ascend."""
         path = self._files[i].path
         if self._format.name == "tfrecord":
-            return _read_tfrecord(path, self._index(i), numbers)
+            self._remote = self._remote.of_this_process()
+            return _read_tfrecord(path, self._index(i), numbers, self._remote)
         try:
             return list(self._readers[path].read(numbers.tolist()))
         except (RuntimeError, IndexError) as error:
@@ -140,19 +141,28 @@ def _offsets(file: IndexedRecordFile, format: RecordFormat) -> Indices:
     return positions
 
 
-def _read_tfrecord(path: str, offsets: Indices, numbers: Indices) -> list[bytes]:
+def _read_tfrecord(path: str, offsets: Indices, numbers: Indices, remote: RemoteFiles) -> list[bytes]:
     """Reads records whose numbers ascend; reads nearby ones together."""
     starts, stops = offsets[numbers], offsets[numbers + 1]
     groups = np.split(np.arange(len(numbers)), np.flatnonzero(starts[1:] - stops[:-1] > _TOGETHER) + 1)
+    bounds = [(int(starts[group[0]]), int(stops[group[-1]])) for group in groups]
     payloads: list[bytes] = []
-    with storage.open_read(path) as file:
-        for group in groups:
-            first = int(starts[group[0]])
-            file.seek(first)
-            data = file.read(int(stops[group[-1]]) - first)
-            for start, stop in zip(starts[group] - first, stops[group] - first, strict=True):
-                payloads.append(_payload(data[start:stop], path, first + int(start)))
+    for group, (first, _), data in zip(groups, bounds, _read_bounds(path, bounds, remote), strict=True):
+        for start, stop in zip(starts[group] - first, stops[group] - first, strict=True):
+            payloads.append(_payload(data[start:stop], path, first + int(start)))
     return payloads
+
+
+def _read_bounds(path: str, bounds: Sequence[tuple[int, int]], remote: RemoteFiles) -> Iterator[bytes]:
+    """The bytes between some offsets of a file; those of a file in a bucket are requested at the same time."""
+    if storage.scheme(path) is not None:
+        for future in [remote.request(path, *pair) for pair in bounds]:
+            yield future.result()
+        return
+    with storage.open_read(path) as file:
+        for start, stop in bounds:
+            file.seek(start)
+            yield file.read(stop - start)
 
 
 def _payload(framed: bytes, path: str, position: int) -> bytes:
