@@ -14,7 +14,7 @@ const FIXED = [
   { name: "return", label: "return", kind: "number", group: "Episode", wide: 92 },
   { name: "rule", label: "rule", kind: "text", group: "Episode", summary: "The rule that rejects it", wide: 150 },
   { name: "instruction", label: "instruction", kind: "text", group: "Episode", wide: 240, stretch: true },
-  { name: "signals", label: "signals", kind: "text", group: "Episode", summary: "Signals beyond their thresholds", wide: 300 },
+  { name: "signals", label: "signals", kind: "text", group: "Episode", summary: "Signals beyond their thresholds", wide: 250 },
 ];
 
 /** All columns of a dataset: {name, label, kind, group, wide, sortable, ...}. */
