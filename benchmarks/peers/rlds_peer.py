@@ -2,11 +2,13 @@
 
     python benchmarks/peers/rlds_peer.py copy DATASET                checks and copies the bytes, with an XXH3
     python benchmarks/peers/rlds_peer.py mod DATASET [--episodes N]  as rlds_dataset_mod does
+    python benchmarks/peers/rlds_peer.py parquet DATASET             checks the bytes, and writes frames from memory
     python benchmarks/peers/rlds_peer.py ours DATASET NAME=VALUE ... a conversion with these options
 
-`mod` resizes and encodes as rlds_dataset_mod's `resize_and_jpeg_encode` does: a `tf.data` map over the steps of each
-episode, as numpy, encoded by the dataset's features, and serialized by TFDS. Prints JSON; rates are in steps per second
-of processor time (user and system, all threads), without start-up.
+`parquet` writes the row groups of `--to=lerobot` with the bare writer of pyarrow, uncompressed and without a checksum:
+nothing is parsed, checked, or decoded. `mod` resizes and encodes as rlds_dataset_mod's `resize_and_jpeg_encode` does:
+a `tf.data` map over the steps of each episode, as numpy, encoded by the dataset's features, and serialized by TFDS.
+Prints JSON; rates are in steps per second of processor time (user and system, all threads), without start-up.
 """
 
 from __future__ import annotations
@@ -75,6 +77,29 @@ def ours(directory: Path, room: Path, options: dict[str, Any]) -> dict[str, floa
     return cpu(run)
 
 
+def parquet(directory: Path, room: Path, steps: int) -> dict[str, float]:
+    import pyarrow.parquet as pq
+
+    import rlds_beam
+    from rlds_beam.encoding.tfrecord.file import open_tfrecord, read_records
+
+    rlds_beam.convert(str(directory), str(room / "out"), to="lerobot", fps=10, workers=1, progress="none")
+    files = [pq.ParquetFile(path) for path in sorted((room / "out/data").rglob("*.parquet"))]
+    groups = [file.read_row_group(i) for file in files for i in range(file.num_row_groups)]
+
+    def run(_: int) -> int:
+        for shard in sorted(directory.glob("*.tfrecord-*")):
+            with open_tfrecord(str(shard)).file as file:
+                for _record in read_records(file):
+                    pass
+        with pq.ParquetWriter(room / "bare", groups[0].schema, use_dictionary=False, compression="none") as writer:
+            for table in groups:
+                writer.write_table(table)
+        return steps
+
+    return cpu(run)
+
+
 def mod(directory: Path, room: Path, episodes: int) -> dict[str, float]:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     import tensorflow as tf
@@ -121,7 +146,7 @@ def mod(directory: Path, room: Path, episodes: int) -> dict[str, float]:
 
 def main() -> None:
     parser: Any = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("copy", "mod", "ours"))
+    parser.add_argument("kind", choices=("copy", "parquet", "mod", "ours"))
     parser.add_argument("dataset", type=Path)
     parser.add_argument(
         "options", nargs="*", help="options of the conversion: NAME=VALUE, with JSON or a string as the value"
@@ -136,6 +161,8 @@ def main() -> None:
     try:
         if given.kind == "copy":
             found = copy(given.dataset, room, given.steps)
+        elif given.kind == "parquet":
+            found = parquet(given.dataset, room, given.steps)
         elif given.kind == "mod":
             found = mod(given.dataset, room, given.episodes)
         else:

@@ -21,7 +21,8 @@ TITLES = {
     "jpeg256": "4 cameras of 256x256, 100 steps an episode",
 }
 COPY = "copying the same bytes with checksums, on one core"
-AIMS = {"jpeg_short": (0.6, 0.4, 0.25)}
+BARE = "reading with checksums, and writing the frames from memory with pyarrow's bare writer"
+AIMS = {"jpeg_short": (0.6, 0.4, 0.25), "jpeg": (0.5, 0.5, 0.35)}
 """The aims of these jobs, of a copy; 0.5 for other data."""
 
 RESIZE = DATA / "resize.json"
@@ -41,9 +42,10 @@ def _copies(sizes: Sizes) -> list[Figure]:
     }
     for kind, steps in kinds.items():
         data = make(kind, steps)
-        runs: dict[str, list[Measurement]] = {name: [] for name in ("copy", *COPIES)}
+        runs: dict[str, list[Measurement]] = {name: [] for name in ("copy", "parquet", *COPIES)}
         for _ in range(sizes.repeats):
-            runs["copy"].append(script("peers/rlds_peer.py", "copy", data, "--steps", steps))
+            for name in ("copy", "parquet"):
+                runs[name].append(script("peers/rlds_peer.py", name, data, "--steps", steps))
             for name, options in COPIES.items():
                 runs[name].append(script("peers/rlds_peer.py", "ours", data, *options))
         copy = best(runs["copy"]).rate
@@ -53,6 +55,10 @@ def _copies(sizes: Sizes) -> list[Figure]:
             rows.append([f"{kind}, {name}", f"{rate:,.0f}", f"{rate / copy:.2f}"])
             row = {"what": f"{name}, {TITLES[kind]}", "against": COPY, "runs": ratios(runs[name], runs["copy"])}
             figures.append(at_least(f"{kind}, {name}: of a copy with checksums", rate / copy, aim, **row))
+        bare, name = best(runs["parquet"]).rate, "--to=lerobot"
+        rows.append([f"{kind}, pyarrow's bare writer", f"{bare:,.0f}", f"{bare / copy:.2f}"])
+        row = {"what": f"{name}, {TITLES[kind]}", "against": BARE, "runs": ratios(runs[name], runs["parquet"])}
+        figures.append(at_least(f"{kind}, {name}: of pyarrow's bare writer", best(runs[name]).rate / bare, None, **row))
     table("four cameras, images copied: steps/s of a core", ["", "steps/s", "of a copy"], *rows)
     return figures
 
