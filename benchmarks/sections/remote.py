@@ -14,7 +14,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from measuring import DATA, HERE, Figure, Measurement, Sizes, at_least, best, command, table
+from measuring import DATA, HERE, Figure, Measurement, Sizes, at_least, best, command, ratios, table
 from sections.loading import HOME, PEERS, prepare_rlds
 
 MOSAIC = HERE.parent / ".venv-peers-mosaic"
@@ -156,7 +156,7 @@ def report(runs: Runs) -> list[Figure]:
             row += [f"{first:.2f}", f"{content['memory_mb']:,.0f}"]
             rows.append([loader.label, *row, f"{content['requests']:.2f}", f"{content['bytes']:,.0f}"])
         table(f"{delay} ms, {GIGABITS} Gbit/s: the first epoch, batches of 32, shuffled, 2 workers", ["", *head], *rows)
-        figures += _figures(found, delay)
+        figures += _figures(runs, found, delay)
     return figures
 
 
@@ -170,12 +170,18 @@ RATIOS: tuple[tuple[str, str, float | None, str], ...] = (
 """Ours, a peer, the target of their ratio, and the peer's name in the chart."""
 
 
-def _figures(found: dict[tuple[str, int], Measurement], delay: int) -> list[Figure]:
+def _figures(runs: Runs, found: dict[tuple[str, int], Measurement], delay: int) -> list[Figure]:
     figures = []
     for ours, peer, target, name in RATIOS:
         if (ours, delay) in found and (peer, delay) in found:
             label = f"{delay} ms: {LOADERS[ours].label}: times {LOADERS[peer].label}"
             ratio = found[ours, delay].rate / found[peer, delay].rate
-            row = {"what": f"{LOADERS[ours].label}, from a bucket {delay} ms away", "peer": name if delay == 30 else ""}
-            figures.append(at_least(label, ratio, target, against=LOADERS[peer].label, **row))
+            what, against = f"{LOADERS[ours].label}, from a bucket {delay} ms away", LOADERS[peer].label
+            row = {"what": what, "peer": name if delay == DELAYS[-1] else "", "against": against}
+            each = ratios(runs[ours, delay], runs[peer, delay])
+            figures.append(at_least(label, ratio, target, runs=each, **row))
+            if delay == DELAYS[-1]:
+                spent = [found[one, delay].content["processor_ms"] for one in (peer, ours)]
+                how = {"what": f"{what}, by processor time", "against": against}
+                figures.append(at_least(f"{label}, by processor time", spent[0] / spent[1], None, **how))
     return figures

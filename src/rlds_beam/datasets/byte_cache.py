@@ -120,7 +120,8 @@ class ByteCache:
     def _write(self) -> None:
         while True:
             entries = [self._queue.get()]
-            time.sleep(0 if isinstance(entries[0], threading.Event) else 0.05)  # some more
+            if self._queue.qsize() < _AT_ONCE and not isinstance(entries[0], threading.Event):
+                time.sleep(0.05)  # some more may come
             with contextlib.suppress(queue.Empty):
                 while len(entries) < _AT_ONCE:
                     entries.append(self._queue.get_nowait())
