@@ -158,7 +158,7 @@ class _StaleError(ConnectionError):
 def _send(sock: Any, request: bytes) -> None:
     try:
         sock.sendall(request)
-    except ConnectionError as error:
+    except (ConnectionError, ssl.SSLError) as error:
         raise _StaleError from error
 
 
@@ -177,7 +177,7 @@ def _receive(sock: Any, start: int, stop: int) -> tuple[bytes, bool]:
             raise _UnexpectedError
         try:
             count = sock.recv_into(view[received:])
-        except ConnectionError as error:
+        except (ConnectionError, ssl.SSLError) as error:
             raise (_StaleError() if not received else error) from None
         if not count:
             raise _StaleError if not received else ConnectionError
