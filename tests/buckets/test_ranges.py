@@ -11,6 +11,7 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,7 @@ def moving(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {"rlds": Path(source)}
     for name, to, options in (
         ("lerobot", "lerobot", {"fps": 10}),
+        *([("video", "lerobot", {"fps": 10, "images": "video"})] if find_spec("av") else []),
         ("parquet", "columns", {"format": "parquet"}),
         ("tfrecord", "columns", {"format": "tfrecord"}),
     ):
@@ -239,8 +241,10 @@ def test_a_forked_process_reads(moving: dict[str, Path], s3_bucket: str, monkeyp
     assert {future.result(DEADLINE) for future in futures} == {CONTENT[:1000]}
 
 
-@pytest.mark.parametrize("name", ["rlds", "lerobot", "parquet", "tfrecord"])
+@pytest.mark.parametrize("name", ["rlds", "lerobot", "video", "parquet", "tfrecord"])
 def test_batches_equal_local_ones(name: str, moving: dict[str, Path], s3_bucket: str, own_cache: Path) -> None:
+    if name not in moving:
+        pytest.skip("PyAV is not installed")
     there = upload(moving[name], f"{s3_bucket}/{name}")
     history = {} if _unit(name) == {} else {"history": 2}
     far, near = (
