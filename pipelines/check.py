@@ -106,7 +106,7 @@ class CheckOutcome:
         if self.path is None:
             raise UsageError("the table of signals was not kept: pass output=FILE")
         with storage.open_read(self.path) as file, naming_damage(self.path):
-            return verified_parquet(file).read()
+            return verified_parquet(file).read(use_threads=False)
 
     def __repr__(self) -> str:
         beyond = [f"{signal['beyond']:,} {name}" for name, signal in self.signals.items() if signal["beyond"]]

@@ -48,6 +48,9 @@ _SMALL_READ = 64 << 10
 def verified_parquet(file: Any) -> Any:
     """Opens a `pyarrow.parquet.ParquetFile`, from a file or its path, that verifies checksums.
 
+    Read it with `use_threads=False`: a thread that still releases a buffer of a Python file when the interpreter ends
+    aborts the process.
+
     Raises:
       OSError, ValueError: not a Parquet file. Reading a damaged page raises OSError.
     """
@@ -104,14 +107,16 @@ def read_group(opened: Any, group: int, columns: list[str] | None = None) -> Any
     if not any(
         chunk.has_dictionary_page and chunk.num_values * chunk.total_uncompressed_size > most for chunk in chunks
     ):
-        return opened.read_row_group(group, columns=columns)
+        return opened.read_row_group(group, columns=columns, use_threads=False)
     batches, total = [], 0
-    for batch in opened.iter_batches(_BATCH_ROWS, [group], columns):
+    for batch in opened.iter_batches(_BATCH_ROWS, [group], columns, use_threads=False):
         total += batch.nbytes
         if total > most:
             raise OSError(f"row group {group} repeats values to more than {most:,} bytes")
         batches.append(batch)
-    return pa.Table.from_batches(batches) if batches else opened.read_row_group(group, columns=columns)
+    if not batches:
+        return opened.read_row_group(group, columns=columns, use_threads=False)
+    return pa.Table.from_batches(batches)
 
 
 def read_all(opened: Any, columns: list[str] | None = None) -> Any:
@@ -119,7 +124,7 @@ def read_all(opened: Any, columns: list[str] | None = None) -> Any:
     import pyarrow as pa
 
     if not opened.num_row_groups:
-        return opened.read(columns=columns)
+        return opened.read(columns=columns, use_threads=False)
     return pa.concat_tables([read_group(opened, group, columns) for group in range(opened.num_row_groups)])
 
 

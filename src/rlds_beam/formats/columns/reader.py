@@ -93,7 +93,7 @@ def row_groups(files: Sequence[str]) -> Iterator[Rows]:
         with storage.open_read(path) as file, naming_damage(path):
             parquet = verified_parquet(file)
             for i in range(parquet.num_row_groups):
-                yield numeric_columns(parquet.read_row_group(i))
+                yield numeric_columns(parquet.read_row_group(i, use_threads=False))
 
 
 def numeric_columns(table: pa.Table) -> Rows:

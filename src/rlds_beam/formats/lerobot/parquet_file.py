@@ -248,7 +248,7 @@ def check_renumbering() -> None:
         renumber_file(path, numbers)
         with storage.open_read(path) as file:
             read = verified_parquet(file)
-            table = read.read()
+            table = read.read(use_threads=False)
     groups = [read.metadata.row_group(i) for i in range(read.num_row_groups)]
     places = [read.schema_arrow.get_field_index(name) for name in _BOUNDED]
     bounds = [[(s.min, s.max) for s in (group.column(place).statistics for place in places)] for group in groups]

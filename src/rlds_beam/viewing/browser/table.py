@@ -395,7 +395,8 @@ def find_dataset(path: str) -> str | None:
     """
     try:
         with storage.open_read(path) as file:
-            batch = next(open_parquet(file, storage.size(path)).iter_batches(batch_size=1, columns=["key"]), None)
+            batches = open_parquet(file, storage.size(path)).iter_batches(1, columns=["key"], use_threads=False)
+            batch = next(batches, None)
             return None if batch is None else str(batch["key"][0]).partition(":")[0]
     except UNREADABLE as error:
         raise UsageError(f"{path} is not a table of rlds-beam check: {shorten(error)}") from error
