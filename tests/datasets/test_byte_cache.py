@@ -144,7 +144,9 @@ find(cache, range(100))
 
 
 def test_a_disk_that_is_full(tmp_path: Path) -> None:
-    with small_filesystem(tmp_path / "disk", "700k") as disk, start([*PYTHON, OPEN + FILL, disk, *PATHS]) as process:
+    # Jobs that ran in this process have set PYTHONWARNINGS.
+    warn = [sys.executable, "-W", "default::UserWarning", "-c"]
+    with small_filesystem(tmp_path / "disk", "700k") as disk, start([*warn, OPEN + FILL, disk, *PATHS]) as process:
         code, _, errors = end_of(process)
     assert code == 0, errors
     assert errors.count("UserWarning: the cache") == 1 and "it is not used" in errors
