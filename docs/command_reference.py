@@ -31,6 +31,7 @@ GUIDES = {
     "check": "[Find bad episodes](../../how_to/quality.md), [Gate a dataset](../../how_to/gate.md), and "
     "[Signals](../signals.md)",
     "convert": "[The files of a converted dataset](../output_files.md)",
+    "index": "[The index](../loading.md#the-index)",
     "push": "[Reverb](../../how_to/reverb.md)",
     "serve": "[Serve](../../how_to/serve.md)",
 }

@@ -20,6 +20,7 @@ __all__ = [
     "convert",
     "doctor",
     "example",
+    "index",
     "inspect",
     "push",
     "record",

@@ -40,6 +40,7 @@ MODULES = (
             "convert",
             "doctor",
             "example",
+            "index",
             "inspect",
             "push",
             "record",

@@ -426,6 +426,30 @@ class VideoWriter:
                 }
             )
 
+    def join(self, part: StepIndex, writer: IndexWriter) -> Array:
+        """Adds the videos of the index of a range, before its other bytes; the number here of each of them, int64 [V].
+
+        Args:
+          part: the index; its files are those of the dataset, then its videos.
+        """
+        numbers, start = [], 0
+        for video in part.content["videos"]:
+            stop, path = start + video["packets"], video["path"]
+            if path not in self._numbers:
+                self._numbers[path] = len(self._numbers)
+                packets = part.packets[start:stop].copy()
+                places = packets["place"]
+                in_blob = places["file"] == BLOB
+                places["offset"][in_blob] += writer.blob_size
+                places["file"][~in_blob] = len(self._files)
+                self._files.append(path)
+                writer.add_packets(packets)
+                self.videos.append(video)
+            numbers.append(self._numbers[path])
+            start = stop
+        self.scales |= part.content["scales"]
+        return np.array(numbers, np.int64)
+
 
 class IndexedVideos(Sequence[Video]):
     """The videos of an index. Picklable and thread-safe."""

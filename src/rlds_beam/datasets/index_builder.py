@@ -18,7 +18,7 @@ import sys
 import tempfile
 import warnings
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -27,14 +27,14 @@ import numpy as np
 
 from rlds_beam import storage, worker_status
 from rlds_beam._version import __version__
-from rlds_beam.checking.duplicates import Duplicates, duplicates_among, find_duplicates, mark_duplicate
+from rlds_beam.checking.duplicates import duplicates_among, find_duplicates, mark_duplicate
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.screen import screen_batches
 from rlds_beam.checking.verdicts import count_verdict
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.datasets.image_index import Place, VideoWriter, stored_images
-from rlds_beam.datasets.step_index import BLOB, PLACE, VERSION, IndexWriter, Located, StepIndex
+from rlds_beam.datasets.step_index import BLOB, FIRST_VIDEO, PLACE, VERSION, IndexWriter, Located, StepIndex
 from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.encoding.parquet_files import SpanReader, share_spans
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
@@ -46,10 +46,10 @@ from rlds_beam.images.encoded_images import EncodedImages, StoredImages
 from rlds_beam.images.resizing import EditedImages
 from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.output.directory import release, take
-from rlds_beam.processing.ranges import RangeFitter, check_and_connect
+from rlds_beam.processing.ranges import Duplicates, RangeFitter, check_and_connect
 from rlds_beam.reading.base import Shard, Source
 from rlds_beam.reading.framing import Framing
-from rlds_beam.reading.meaning import find_last_steps
+from rlds_beam.reading.meaning import LastSteps, find_last_steps
 from rlds_beam.reading.plan import WorkRange, plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.terminal.displays import Kind, display_for
@@ -86,6 +86,11 @@ class Recipe:
         """The schema after the connectors."""
         return self.connecting.schema
 
+    @functools.cached_property
+    def last_steps(self) -> LastSteps:
+        """What the last steps are; if known when the recipe is pickled, a worker need not look again."""
+        return find_last_steps(self.source)
+
     def digest(self) -> str:
         """The digest of everything that the index depends on."""
         source, files = self.source, []
@@ -121,18 +126,26 @@ def cache_directory() -> str:
     return os.environ.get(CACHE) or os.path.join(home, "rlds-beam")
 
 
-def open_index(recipe: Recipe) -> StepIndex:
+Build = Callable[[Recipe, str, str], None]
+"""Builds the index of a recipe into an empty directory, with the digest of the recipe."""
+
+
+def open_index(recipe: Recipe, build: Build | None = None) -> StepIndex:
     """The index of a dataset, which is built if there is none. Processes that need the same index wait for one of them.
+
+    Args:
+      recipe: what to index.
+      build: builds it; by default in this process.
 
     Raises:
       UsageError: an episode breaks a rule whose policy is `fail`, the connectors left nothing, or the cache cannot be
         written.
     """
     directory = os.path.join(cache_directory(), "steps", recipe.digest())
-    return StepIndex(directory, functools.partial(_replace, recipe, directory))
+    return StepIndex(directory, functools.partial(_replace, recipe, directory, build))
 
 
-def _replace(recipe: Recipe, directory: str, name: str, stamp: storage.Stamp | None) -> None:
+def _replace(recipe: Recipe, directory: str, build: Build | None, name: str, stamp: storage.Stamp | None) -> None:
     """See `step_index.Rebuild`."""
     cache = os.path.dirname(directory)
     try:
@@ -148,7 +161,7 @@ def _replace(recipe: Recipe, directory: str, name: str, stamp: storage.Stamp | N
                 if os.path.lexists(directory):
                     what = f"the index of {recipe.source.dataset} is damaged ({os.path.join(directory, name)})"
                     warnings.warn(escape_controls(f"{what}: it is built again"), stacklevel=2)
-                _build(recipe, directory)
+                _build(recipe, directory, build or _build_here)
         finally:
             release(lock, descriptor)
     except OSError as error:
@@ -157,11 +170,11 @@ def _replace(recipe: Recipe, directory: str, name: str, stamp: storage.Stamp | N
         raise UsageError(f"{detail}. Set {CACHE} to a directory for the index of {recipe.source.dataset}") from error
 
 
-def _build(recipe: Recipe, directory: str) -> None:
+def _build(recipe: Recipe, directory: str, build: Build) -> None:
     cache, name = os.path.split(directory)
     unfinished, damaged = (tempfile.mkdtemp(".new", f"{name}.", cache) for _ in range(2))
     try:
-        _Builder(recipe, unfinished).build(name)
+        build(recipe, unfinished, name)
         _check_unchanged(recipe, name)
         if os.path.lexists(directory):
             os.rename(directory, os.path.join(damaged, name))
@@ -177,6 +190,37 @@ def _check_unchanged(recipe: Recipe, digest: str) -> None:
         raise UsageError(f"{recipe.source.dataset} changed while it was open: open it again")
 
 
+def _build_here(recipe: Recipe, directory: str, digest: str) -> None:
+    """Builds an index in this process (`Build`)."""
+    _Builder(recipe, directory).build(digest)
+
+
+def build_part(
+    recipe: Recipe, directory: str, digest: str, work: WorkRange, duplicates: Duplicates, fitted: Sequence[Any]
+) -> None:
+    """Builds the index of one range into an empty directory, in any worker; see `join_parts`.
+
+    Args:
+      recipe, directory, digest: as in `Build`.
+      work: the range.
+      duplicates: the duplicates in the dataset.
+      fitted: the results of the connectors that are fitted.
+    """
+    builder = _Builder(recipe, directory)
+    with share_spans() as builder.spans:
+        builder.add([builder.read(work, duplicates, fitted)])
+    builder.finish(digest, fitted)
+
+
+def join_parts(recipe: Recipe, directory: str, digest: str, parts: Iterable[StepIndex]) -> None:
+    """Joins the indexes of all ranges, in order, to that of the dataset: the same bytes as if one process built it."""
+    builder, fitted = _Builder(recipe, directory), []
+    for part in parts:
+        builder.join(part)
+        fitted = part.content["fitted"]
+    builder.finish(digest, fitted)
+
+
 class _Part:
     """The episodes of a range: their lengths, and the values of their columns; and the episodes that were left out."""
 
@@ -187,9 +231,11 @@ class _Part:
 
 class _Builder:
     def __init__(self, recipe: Recipe, directory: str):
+        self._recipe = recipe
         self._source, self._check, self._connecting = recipe.source, recipe.check, recipe.connecting
         self._directory = directory
         self.notes: list[str] = []
+        self.rejected: Counter[str] = Counter()
         steps, metadata = (self._select_fields(fields) for fields in (recipe.schema.steps, recipe.schema.metadata))
         metadata = [field for field in metadata if field.path not in recipe.schema.steps]
         self._fields = (*steps, *metadata)
@@ -221,19 +267,39 @@ class _Builder:
             duplicates = duplicates_among(source.dataset, [])
             if self._check.policy("duplicate_episode") != "accept":
                 duplicates = find_duplicates(source, framing, segments)
-        rejected: Counter[str] = Counter()
         total = Total("index", len(ranges) * (1 + self._connecting.unfitted))
-        with in_this_process(total, kind), share_spans() as self._spans:
+        with in_this_process(total, kind), share_spans() as self.spans:
             fitted = self._fit(ranges, duplicates)
-            self._connecting = self._connecting.fit(fitted)
-            try:
-                for part in _in_order(lambda work: self._read(work, duplicates), ranges):
-                    for length, values in part.episodes:
-                        self._writer.add(length, values)
-                    rejected += part.rejected
-                    self._videos.write(self._writer)
-            finally:
-                self._writer.close()
+            self.add(_in_order(lambda work: self.read(work, duplicates, fitted), ranges))
+        self.finish(digest, fitted)
+
+    def add(self, parts: Iterable[_Part]) -> None:
+        """Writes the episodes of parts."""
+        try:
+            for part in parts:
+                for length, values in part.episodes:
+                    self._writer.add(length, values)
+                self.rejected += part.rejected
+                self._videos.write(self._writer)
+        finally:
+            self._writer.close()
+
+    def join(self, part: StepIndex) -> None:
+        """Adds the index of a range, which was built with the same recipe."""
+        numbers, edits = self._videos.join(part, self._writer), self._edits.join(part.edits)
+
+        def number(places: Array, path: str) -> None:
+            framed = places["file"] <= FIRST_VIDEO
+            places["file"][framed] = FIRST_VIDEO - numbers[FIRST_VIDEO - places["file"][framed].astype(np.int64)]
+            if path in edits:
+                places["edit"] = edits[path][places["edit"]]
+
+        self._writer.join(part, number)
+        self.rejected += Counter(part.rejected)
+
+    def finish(self, digest: str, fitted: Sequence[Any]) -> None:
+        """Completes the index."""
+        source = self._source
         self._writer.finish(
             recipe=digest,
             dataset=source.dataset,
@@ -241,8 +307,8 @@ class _Builder:
             fitted=fitted,
             edits=self._edits.records,
             notes=self.notes,
-            rejected=dict(rejected),
-            last_steps=dataclasses.asdict(find_last_steps(source)),
+            rejected=dict(self.rejected),
+            last_steps=dataclasses.asdict(self._recipe.last_steps),
             **({} if source.void_datasets is None else {"void_datasets": [*source.void_datasets]}),
             videos=self._videos.videos,
             scales=self._videos.scales,
@@ -260,9 +326,10 @@ class _Builder:
             results.append(first.merge(*gathered[1:]).finish())
         return results
 
-    def _read(self, work: WorkRange, duplicates: Duplicates) -> _Part:
-        part, reader = _Part(), EpisodeReader(self._source)
-        ignored = self._connecting.ignored_values()
+    def read(self, work: WorkRange, duplicates: Duplicates, fitted: Sequence[Any]) -> _Part:
+        """Reads, checks, and connects the episodes of a range."""
+        part, reader, connecting = _Part(), EpisodeReader(self._source), self._connecting.fit(fitted)
+        ignored = connecting.ignored_values()
         for segment in work.segments:
             path = segment.shard.path
             file = self._numbers[path] if _is_addressable(self._source, path) else None
@@ -273,10 +340,10 @@ class _Builder:
                 def write(batch: Batch, made: Any = made, segment: Any = segment, file: int | None = file) -> None:
                     assert batch.read is not None
                     for i, episode in enumerate(batch.episodes):
-                        origin = _Origin(batch.read, i, self._source, segment.shard, file, self._spans)
+                        origin = _Origin(batch.read, i, self._source, segment.shard, file, self.spans)
                         made.append((len(episode), self._values(episode, origin)))
 
-                verdict = check_and_connect(episode, self._check, self._connecting, ignored, write, sound=sound).verdict
+                verdict = check_and_connect(episode, self._check, connecting, ignored, write, sound=sound).verdict
                 count_verdict(verdict)
                 if verdict.rejected is not None:
                     part.rejected[verdict.rejected.rule] += 1
@@ -359,18 +426,27 @@ class _Edits:
 
     def __init__(self) -> None:
         self.records: dict[str, list[dict[str, Any]]] = {}
-        self._known: dict[tuple[str, bytes], int] = {}
+        self._known: dict[tuple[str, str], int] = {}
 
     def number(self, path: str, edits: Any, origin: _Origin) -> int:
         """The number of these edits of a column, from 1 on."""
-        key = path, pickle.dumps(edits)
+        digest, key = hashlib.sha256(pickle.dumps(edits)).hexdigest()[:32], origin.read.key
+        record = {"split": key.split, "shard": key.shard, "position": key.position, "part": origin.part}
+        return self._add(path, {**record, "edits": digest})
+
+    def _add(self, path: str, record: Mapping[str, Any]) -> int:
+        records, key = self.records.setdefault(path, []), (path, record["edits"])
         if key not in self._known:
-            records = self.records.setdefault(path, [])
-            key_of_record = origin.read.key
-            where = {"split": key_of_record.split, "shard": key_of_record.shard}
-            records.append({**where, "position": key_of_record.position, "part": origin.part})
+            records.append({**record})
             self._known[key] = len(records)
         return self._known[key]
+
+    def join(self, edits: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Array]:
+        """Adds the edits of an index; for each column, the numbers here of those there, from 0 on."""
+        return {
+            path: np.array([0, *(self._add(path, record) for record in records)], np.uint16)
+            for path, records in edits.items()
+        }
 
 
 def _is_addressable(source: Source, path: str) -> bool:

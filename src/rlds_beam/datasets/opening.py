@@ -195,10 +195,16 @@ def _episodes(source: Source, split: Split) -> EpisodeRows:
     return EpisodeRows(RecordFiles(files, source.files), source.schema, source.decoder, split.start, count)
 
 
-def _index(
-    source: Source, options: LoadOptions, unit: Unit | None, cache: ByteCache | None
-) -> tuple[Rows, float | None]:
-    """The steps or episodes of an indexed dataset, and its steps per second."""
+def make_recipe(source: Source, options: Any) -> Recipe:
+    """The recipe of a dataset's index.
+
+    Args:
+      source: the dataset.
+      options: the options of the input, the rules, and the connectors, as in `LoadOptions`.
+
+    Raises:
+      UsageError: a connector cannot be used.
+    """
     opened = prepare_input(options, source)
     recipe = Recipe(source, CheckOptions.of(opened.check), opened.connecting)
     recipe.connecting.refuse_columns("convert --to=columns, and open its output")
@@ -206,6 +212,14 @@ def _index(
         raise UsageError(
             "connectors that assign splits are for `rlds-beam convert --to=rlds`: open a split of its output"
         )
+    return recipe
+
+
+def _index(
+    source: Source, options: LoadOptions, unit: Unit | None, cache: ByteCache | None
+) -> tuple[Rows, float | None]:
+    """The steps or episodes of an indexed dataset, and its steps per second."""
+    recipe = make_recipe(source, options)
     index = open_index(recipe)
     if left_out := index.rejected:
         rules = ", ".join(f"{rule} ({number:,})" for rule, number in left_out.items())
@@ -217,7 +231,7 @@ def _index(
     for note in index.content["notes"]:
         warnings.warn(escape_controls(f"{source.dataset}: {note}"), stacklevel=3)
     steps = IndexedSteps(index, edited_images(recipe, index), cache)
-    fps = opened.connecting.source_after(source).fps
+    fps = recipe.connecting.source_after(source).fps
     if unit == "steps":
         return steps, fps
     return IndexedEpisodes(steps), fps

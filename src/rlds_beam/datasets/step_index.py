@@ -24,6 +24,8 @@ Images stay in the files of the dataset. An episode-level field has one value fo
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import json
 import math
 import mmap
@@ -45,7 +47,7 @@ from rlds_beam.typing import Array
 
 Kind = Literal["values", "text", "images", "arrays"]
 
-VERSION = 4
+VERSION = 5
 """Format version; bump when the files change."""
 
 PLACE = np.dtype([("offset", "<i8"), ("size", "<u4"), ("crc", "<u4"), ("file", "<i4"), ("edit", "<u2")])
@@ -57,6 +59,9 @@ zeros. `edit` is the number of the image's pending edits (`StepIndex.edits`), 0 
 
 _LARGE = 64 << 20
 """Bytes from which a file of the index is read row by row."""
+
+_ROWS = 1 << 16
+"""Rows that are copied at once."""
 
 _BLOCK = 4096
 """Bytes with one checksum: a page of memory, so that verifying reads no more than the rows need."""
@@ -71,7 +76,7 @@ INDEXED_PACKET = np.dtype([("place", PLACE), ("time", "<i8"), ("key", "?"), ("sh
 """A packet of a video, see `images.videos.PACKET`."""
 
 INDEX = "index.json"
-_STARTS, _PACKETS, BLOB_FILE, _CHECKSUMS = "starts.bin", "packets.bin", "blob.bin", "checksums.bin"
+_STARTS, _PACKETS, BLOB_FILE, CHECKSUMS = "starts.bin", "packets.bin", "blob.bin", "checksums.bin"
 _PARTS: Mapping[Kind, tuple[str, ...]] = {
     "values": ("values",),
     "text": ("codes", "ends", "text"),
@@ -98,7 +103,7 @@ _SCHEMA = {
     ],
     "videos": [{"path": TEXT, "codec": TEXT, "format": TEXT, "size": [COUNT], "base": [COUNT], "packets": COUNT}],
     "scales": {"*": ANY},
-    "edits": {"*": [{"split": TEXT, "shard": COUNT, "position": COUNT, "part": COUNT}]},
+    "edits": {"*": [{"split": TEXT, "shard": COUNT, "position": COUNT, "part": COUNT, "edits": TEXT}]},
     "rejected": {"*": COUNT},
     "notes": [TEXT],
     "last_steps": {"action": TEXT, "assumed": TEXT},
@@ -149,6 +154,11 @@ class IndexWriter:
     Args:
       directory: an empty directory.
       steps, metadata: the fields of a step and of an episode.
+
+    Attributes:
+      columns: the columns.
+      blob_size: the bytes in blob.bin so far.
+      steps, episodes: how many there are so far.
     """
 
     def __init__(self, directory: str, steps: Sequence[Field], metadata: Sequence[Field]):
@@ -158,7 +168,7 @@ class IndexWriter:
         names = [_STARTS, _PACKETS, BLOB_FILE, *(c.file(part) for c in self.columns for part in _PARTS[c.kind])]
         self._files = {name: storage.open_write(storage.below(directory, name)) for name in names}
         self._tables: dict[int, dict[bytes, int]] = {c.number: {} for c in self.columns if c.kind == "text"}
-        self._blob = self.steps = self.episodes = 0
+        self.blob_size = self.steps = self.episodes = 0
         self._write(_STARTS, np.zeros(1, np.int64))
 
     def add(self, length: int, values: Sequence[Any]) -> None:
@@ -193,6 +203,38 @@ class IndexWriter:
             codes.append(code)
         return np.array(codes, np.int32)
 
+    def join(self, part: StepIndex, number: Callable[[Array, str], None]) -> None:
+        """Adds the episodes of another index with the same columns.
+
+        Args:
+          number: changes the numbers of videos and edits in the places of a column in place, to those here.
+        """
+        for column in self.columns:
+            first, *others = part.maps(column.field.path)
+            if column.kind == "text":
+                ends, text = others[0][:].tolist(), others[1][:].tobytes()
+                values = [text[start:stop] for start, stop in itertools.pairwise([0, *ends])]
+                codes = self._codes(column, values)
+            for start in range(0, len(first), _ROWS):
+                rows = first[start : start + _ROWS]
+                if column.kind == "values":
+                    self._write(column.file("values"), rows)
+                elif column.kind == "text":
+                    self._write(column.file("codes"), codes[rows])
+                else:
+                    places = rows.copy()
+                    places["offset"][places["file"] == BLOB] += self.blob_size
+                    number(places, column.field.path)
+                    self._write(column.file("places"), places)
+                    if column.kind == "arrays":
+                        self._write(column.file("shapes"), others[0][start : start + _ROWS])
+        self._write(_STARTS, part.starts[1:] + self.steps)
+        self.episodes += part.episodes
+        self.steps += len(part)
+        with storage.open_read(part.blob) as blob:
+            for data in iter(functools.partial(blob.read, _LARGE), b""):
+                self.add_blob(data)
+
     def _place(self, located: Located) -> Array:
         places = located.places
         located.number(places)
@@ -202,9 +244,9 @@ class IndexWriter:
 
     def add_blob(self, data: bytes) -> int:
         """Adds bytes to blob.bin; returns their offset."""
-        offset = self._blob
+        offset = self.blob_size
         self._files[BLOB_FILE].write(data)
-        self._blob += len(data)
+        self.blob_size += len(data)
         return offset
 
     def add_packets(self, packets: Array) -> None:
@@ -237,7 +279,7 @@ class IndexWriter:
 
 def seal(directory: str, content: Mapping[str, Any]) -> None:
     """Writes index.json and the checksums, and flushes all files to the disk."""
-    sizes = {name: size for name, size in storage.sizes(directory).items() if name not in (INDEX, _CHECKSUMS)}
+    sizes = {name: size for name, size in storage.sizes(directory).items() if name not in (INDEX, CHECKSUMS)}
     described = json.dumps({**content, "sizes": sizes}).encode() + b"\n"
     checksums = [google_crc32c.value(described)]
     for name in sizes:
@@ -246,7 +288,7 @@ def seal(directory: str, content: Mapping[str, Any]) -> None:
                 checksums += [google_crc32c.value(block) for block in iter(lambda: file.read(_BLOCK), b"")]
     data = np.array(checksums, "<u4").tobytes()
     storage.write_bytes(storage.below(directory, INDEX), described)
-    storage.write_bytes(storage.below(directory, _CHECKSUMS), data + _crc(data))
+    storage.write_bytes(storage.below(directory, CHECKSUMS), data + _crc(data))
     storage.sync(directory)
 
 
@@ -408,7 +450,7 @@ class StepIndex:
 
     def _load(self) -> None:
         described, stamp = self._read(INDEX)
-        checksums, _ = self._read(_CHECKSUMS)
+        checksums, _ = self._read(CHECKSUMS)
         sound = len(checksums) >= 8 and len(checksums) % 4 == 0 and checksums[-4:] == _crc(checksums[:-4])
         if not sound or checksums[:4] != _crc(described):
             raise DamagedIndexError(self.directory, INDEX, stamp)
@@ -491,7 +533,7 @@ class StepIndex:
         assert callable(self._rebuild)
         self._rebuild(damaged.name, damaged.stamp)
 
-        if self._checksums is not None and self._read(_CHECKSUMS)[0][4:-4] != self._checksums.tobytes():
+        if self._checksums is not None and self._read(CHECKSUMS)[0][4:-4] != self._checksums.tobytes():
             raise RldsBeamError(f"{self.directory} was built again, and differs: open the dataset again")
 
     def _parts(self, column: IndexedColumn) -> Iterator[CheckedArray]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -223,11 +224,12 @@ def edited_images(recipe: Recipe, index: StepIndex) -> Edited:
     source, connecting = recipe.source, recipe.connecting.fit(index.content["fitted"])
     reader, shards = EpisodeReader(source), {(s.name, shard.index): shard for s in source.splits for shard in s.shards}
 
-    def edit_again(path: str, split: str, shard: int, position: int, part: int) -> EditedImages:
-        (episode,) = reader.read(split, Segment(shards[split, shard], position, position + 1))
+    def edit_again(path: str, record: Mapping[str, Any]) -> EditedImages:
+        split, position, part = record["split"], record["position"], record["part"]
+        (episode,) = reader.read(split, Segment(shards[split, record["shard"]], position, position + 1))
         batch = connecting.connect(validate_episode(episode, recipe.check).episodes, episode)
         column = batch.episodes[part].steps[path]
         assert isinstance(column, EditedImages)
         return column.with_source(column.source.with_data(objects([])))
 
-    return {path: [edit_again(path, **record) for record in records] for path, records in index.edits.items()}
+    return {path: [edit_again(path, record) for record in records] for path, records in index.edits.items()}
