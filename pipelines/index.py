@@ -65,6 +65,7 @@ def index(config: IndexConfig) -> StepIndex:
       UsageError: an option or the input cannot be used; or as `open_dataset`.
       RldsBeamError: the pipeline failed; the same command continues with the parts that are there.
     """
+    from rlds_beam import storage
     from rlds_beam.datasets.index_builder import open_index
     from rlds_beam.datasets.opening import make_recipe
     from rlds_beam.formats.inputs import open_input
@@ -72,6 +73,8 @@ def index(config: IndexConfig) -> StepIndex:
 
     if config.runner != "local" and config.parts is None:
         raise UsageError(f"--runner={config.runner}: the workers need --parts=DIR, a directory that all of them share")
+    if config.parts is not None:
+        storage.refuse_read_only(config.parts, "--parts")
     check(config)
     recipe = make_recipe(open_input(config), config)
 
