@@ -22,7 +22,7 @@ from rlds_beam.images.thumbnails import find_image, join_pictures, small_pixels,
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.text import join_texts
 from rlds_beam.typing import Array
-from rlds_beam.viewing.facts import find_curves, find_instruction
+from rlds_beam.viewing.facts import Curve, find_curves, find_instruction
 from rlds_beam.viewing.pictures import draw_curves, find_cameras, strip, with_cursor
 
 DEFAULT_FPS = 10.0
@@ -194,12 +194,28 @@ def _rerun(episode: Episode, options: FileOptions) -> bytes:
     recording = rerun.RecordingStream("rlds_beam", recording_id=str(episode.key))
     with ScratchDirectory() as directory:
         path = os.path.join(directory, "episode.rrd")
-        recording.save(path)
+        recording.save(path, default_blueprint=_layout(episode, rerun))
         _log(episode, options, rerun, recording)
         recording.flush()
         recording.disconnect()
         with open(path, "rb") as file:
             return file.read()
+
+
+def _layout(episode: Episode, rerun: Any) -> Any:
+    """Cameras next to each other, below them each field that changes: by default, Rerun draws cameras on each other."""
+    from rerun import blueprint
+
+    def origin(path: str) -> str:
+        return str(rerun.new_entity_path(path.split("/")))
+
+    cameras = [blueprint.Spatial2DView(name=path, origin=origin(path)) for path in find_cameras(episode)]
+    curves = [blueprint.TimeSeriesView(name=c.path, origin=origin(c.path)) for c in _changing(episode)]
+    text = blueprint.TextDocumentView(name="instruction", origin="/instruction")
+    rows = [row for row in (cameras, [*curves, text]) if row]
+    return blueprint.Blueprint(
+        blueprint.Vertical(*(blueprint.Horizontal(*row) for row in rows)), blueprint.TimePanel(timeline="time")
+    )
 
 
 def _log(episode: Episode, options: FileOptions, rerun: Any, recording: Any) -> None:
@@ -231,10 +247,13 @@ def _rerun_image(episode: Episode, path: str, step: int, rerun: Any) -> Any:
 
 def _plots(episode: Episode, width: int) -> Array:
     """The first fields that change, as curves."""
-    curves = [
-        curve for curve in find_curves(episode) if not curve.is_embedding and (curve.values != curve.values[:1]).any()
-    ]
-    return draw_curves(curves[:_MAX_PLOTS], _PLOT_HEIGHT, width)
+    return draw_curves(_changing(episode), _PLOT_HEIGHT, width)
+
+
+def _changing(episode: Episode) -> list[Curve]:
+    """The curves of the first fields that change."""
+    curves = [curve for curve in find_curves(episode) if not curve.is_embedding]
+    return [curve for curve in curves if (curve.values != curve.values[:1]).any()][:_MAX_PLOTS]
 
 
 def _wide(pixels: Array, width: int) -> Array:
