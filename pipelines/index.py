@@ -115,7 +115,6 @@ def _shared_directory(config: IndexConfig, directory: str, digest: str) -> Itera
 def main(config: IndexConfig) -> int:
     """Runs the command: prints what the index holds, and returns the exit code."""
     from rlds_beam import storage
-    from rlds_beam.terminal.tables import print_styled
     from rlds_beam.text import count, escape_controls, format_size
 
     began = time.monotonic()
@@ -132,5 +131,5 @@ def main(config: IndexConfig) -> int:
         *([f"left out  {rejected}"] if rejected else []),
         f"took      {seconds:.1f} s with start-up",
     ]
-    print_styled(escape_controls("\n".join(lines)))
+    print(escape_controls("\n".join(lines)))
     return 0

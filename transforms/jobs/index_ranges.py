@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from rlds_beam import storage
 from rlds_beam.datasets.index_builder import Recipe, build_part, join_parts
 from rlds_beam.datasets.step_index import CHECKSUMS, StepIndex
 from rlds_beam.episodes.episode import EpisodeKey
+from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.processing.ranges import RangeFitter
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import WorkRange, plan_ranges
@@ -59,7 +59,7 @@ class IndexParts:
         target = self.path(work)
         if storage.exists(storage.join(target, CHECKSUMS)):
             return
-        with tempfile.TemporaryDirectory() as scratch:
+        with ScratchDirectory() as scratch:
             build_part(self.recipe, scratch, self.digest, work, duplicates, fitted)
             storage.makedirs(target)
             for name in sorted(os.listdir(scratch), key=lambda name: name == CHECKSUMS):  # written last
@@ -76,7 +76,7 @@ class IndexParts:
             if storage.scheme(path) is None:
                 yield StepIndex(path)
                 continue
-            with tempfile.TemporaryDirectory() as scratch:
+            with ScratchDirectory() as scratch:
                 local = os.path.join(scratch, self.digest)
                 os.mkdir(local)
                 for name in storage.sizes(path):
