@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -123,7 +124,7 @@ def main(config: IndexConfig) -> int:
     if config.json:
         facts = {"episodes": built.episodes, "steps": len(built), "rejected": built.rejected, "bytes": size}
         print_json({"index": built.directory, **facts, "seconds": round(seconds, 3)})
-        return 0
+        return 0 if len(built) else 3
     rejected = ", ".join(f"{number:,} {rule}" for rule, number in built.rejected.items())
     lines = [
         f"index     {built.directory} ({format_size(size)})",
@@ -132,4 +133,7 @@ def main(config: IndexConfig) -> int:
         f"took      {seconds:.1f} s with start-up",
     ]
     print(escape_controls("\n".join(lines)))
-    return 0
+    if len(built):
+        return 0
+    print("failed with exit code 3: there are no steps; the rules or the connectors left nothing", file=sys.stderr)
+    return 3

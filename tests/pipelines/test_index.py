@@ -109,6 +109,11 @@ def test_the_command_fills_the_cache_of_open_dataset(
     assert os.listdir(tmp_path / "parts") == []
 
 
+def test_an_index_without_steps_is_no_success(data, capsys) -> None:
+    assert main(["index", str(data), "--connectors=MinimumLength(1000)", "--workers=1"]) == 3
+    assert "there are no steps" in capsys.readouterr().err
+
+
 def test_workers_elsewhere_need_a_shared_directory(data: Path, capsys) -> None:
     assert main(["index", str(data), "--runner=flink", "--flink_master=localhost:1"]) == 2
     assert "--parts=DIR" in capsys.readouterr().err
