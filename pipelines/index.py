@@ -19,8 +19,8 @@ from rlds_beam.terminal.options import PrintOptions, print_json
 
 if TYPE_CHECKING:
     from rlds_beam.datasets.index_builder import Recipe
+    from rlds_beam.datasets.index_parts import IndexParts
     from rlds_beam.datasets.step_index import StepIndex
-    from rlds_beam.transforms.jobs.index_ranges import IndexParts
 
 __all__ = ["IndexConfig", "define_pipeline", "index"]
 
@@ -88,10 +88,10 @@ def index(config: IndexConfig) -> StepIndex:
 
 def _run(config: IndexConfig, recipe: Recipe, directory: str, digest: str, shared: str) -> None:
     """Builds the parts in a shared directory, and joins them in a local one."""
+    from rlds_beam.datasets.index_parts import IndexParts
     from rlds_beam.jobs.estimates import validate_seconds
     from rlds_beam.runners.results import run_for_result
     from rlds_beam.terminal.job_progress import Progress, Total
-    from rlds_beam.transforms.jobs.index_ranges import IndexParts
 
     source, parts = recipe.source, IndexParts.plan(recipe, digest, shared)
     with Progress(Total("index", bytes=source.size), config.progress).show() as progress:

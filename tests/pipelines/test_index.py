@@ -17,13 +17,13 @@ from rlds_beam.connectors import FlipChannels, MinimumLength, Normalize, ResizeI
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.datasets import index_builder
 from rlds_beam.datasets.index_builder import open_index
+from rlds_beam.datasets.index_parts import IndexParts
 from rlds_beam.datasets.opening import LoadOptions, make_recipe
 from rlds_beam.datasets.step_index import StepIndex
 from rlds_beam.formats.inputs import open_input
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.testing import write_dataset
-from rlds_beam.transforms.jobs.index_ranges import IndexParts
 
 
 @pytest.fixture(autouse=True)
