@@ -207,7 +207,7 @@ _shared: list[SpanReader] = []
 @contextlib.contextmanager
 def share_spans() -> Iterator[SpanReader]:
     """Until the block ends, all that read the chunks of files in a bucket (`open_shared`) share what they read."""
-    reader = _shared[-1] if _shared else SpanReader()
+    reader = (_shared[-1:] or [SpanReader()])[0]  # another thread may end its block now
     _shared.append(reader)
     try:
         yield reader
