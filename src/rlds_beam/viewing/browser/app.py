@@ -104,8 +104,10 @@ def create_app(
 
     answers: dict[str, Answer] = {
         "/api/datasets": lambda _: [dataset.about() for dataset in datasets],
-        "/api/episodes": lambda q: _asked(q, q.dataset.rows, q.number("offset", 0), q.number("limit", 100, MAX_ROWS)),
-        "/api/histogram": lambda q: _asked(q, q.dataset.histogram, q.text("column")),
+        "/api/episodes": lambda q: _answer_query(
+            q, q.dataset.rows, q.number("offset", 0), q.number("limit", 100, MAX_ROWS)
+        ),
+        "/api/histogram": lambda q: _answer_query(q, q.dataset.histogram, q.text("column")),
         "/api/episode": lambda q: q.dataset.episode(q.key),
         "/api/made": lambda q: q.dataset.made(q.key, q.number("offset", 0), q.number("limit", MAX_ITEMS, MAX_ITEMS)),
         "/api/counterpart": lambda q: q.dataset.counterpart(q.key),
@@ -118,7 +120,7 @@ def create_app(
     return Guard(Starlette(routes=routes), token, port, on_login)
 
 
-def _asked(query: Parameters, answer: Callable[..., Any], *arguments: Any) -> Any:
+def _answer_query(query: Parameters, answer: Callable[..., Any], *arguments: Any) -> Any:
     """The answer for the filters and the order of a request."""
     try:
         wanted = Wanted(
