@@ -15,7 +15,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
 from rlds_beam.runners.base import RunOptions
-from rlds_beam.terminal.options import PrintOptions, print_json
+from rlds_beam.terminal.options import ReportOptions, print_json
 
 if TYPE_CHECKING:
     from rlds_beam.datasets.index_builder import Recipe
@@ -33,7 +33,7 @@ EXAMPLES = """
 
 
 @dataclasses.dataclass(frozen=True)
-class IndexConfig(RunOptions, PrintOptions, ConnectorOptions, CheckOptions, InputOptions):
+class IndexConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, InputOptions):
     """Build the index of a dataset's steps that open_dataset needs, with all workers instead of in one process."""
 
     _: dataclasses.KW_ONLY
@@ -121,19 +121,30 @@ def main(config: IndexConfig) -> int:
     began = time.monotonic()
     built = index(config)
     seconds, size = time.monotonic() - began, sum(storage.sizes(built.directory).values())
+    failed = _find_failure(built, config.max_rejected)
     if config.json:
         facts = {"episodes": built.episodes, "steps": len(built), "rejected": built.rejected, "bytes": size}
         print_json({"index": built.directory, **facts, "seconds": round(seconds, 3)})
-        return 0 if len(built) else 3
-    rejected = ", ".join(f"{number:,} {rule}" for rule, number in built.rejected.items())
-    lines = [
-        f"index     {built.directory} ({format_size(size)})",
-        f"holds     {count(len(built), 'step')} of {count(built.episodes, 'episode')}",
-        *([f"left out  {rejected}"] if rejected else []),
-        f"took      {seconds:.1f} s with start-up",
-    ]
-    print(escape_controls("\n".join(lines)))
-    if len(built):
-        return 0
-    print("failed with exit code 3: there are no steps; the rules or the connectors left nothing", file=sys.stderr)
-    return 3
+    else:
+        rejected = ", ".join(f"{number:,} {rule}" for rule, number in built.rejected.items())
+        lines = [
+            f"index     {built.directory} ({format_size(size)})",
+            f"holds     {count(len(built), 'step')} of {count(built.episodes, 'episode')}",
+            *([f"left out  {rejected}"] if rejected else []),
+            f"took      {seconds:.1f} s with start-up",
+        ]
+        print(escape_controls("\n".join(lines)))
+    if failed:
+        print(f"failed with exit code 3: {failed}", file=sys.stderr)
+    return 3 if failed else 0
+
+
+def _find_failure(built: StepIndex, max_rejected: int | float) -> str:
+    """Why an index is not what the user wants; empty if it is."""
+    if not len(built):
+        return "there are no steps; the rules or the connectors left nothing"
+    rejected = sum(built.rejected.values())
+    allowed = max_rejected if isinstance(max_rejected, int) else max_rejected * (rejected + built.episodes)
+    if rejected <= allowed:
+        return ""
+    return f"{rejected:,} episodes break rules and are left out. Accept: --max_rejected={rejected}"

@@ -23,7 +23,7 @@ from rlds_beam.datasets.step_index import StepIndex
 from rlds_beam.formats.inputs import open_input
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import plan_ranges
-from rlds_beam.testing import write_dataset
+from rlds_beam.testing import make_episode, write_dataset
 
 
 @pytest.fixture(autouse=True)
@@ -112,6 +112,16 @@ def test_the_command_fills_the_cache_of_open_dataset(
 def test_an_index_without_steps_is_no_success(data, capsys) -> None:
     assert main(["index", str(data), "--connectors=MinimumLength(1000)", "--workers=1"]) == 3
     assert "there are no steps" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("flags", "code"), [([], 3), (["--max_rejected=1"], 0), (["--max_rejected=0.1"], 3)])
+def test_episodes_that_are_left_out(tmp_path, capsys, flags: list[str], code: int) -> None:
+    episodes = [make_episode(5, seed=seed, breaks=["non_finite"] * (seed == 2)) for seed in range(4)]
+    broken = write_dataset(tmp_path / "data", episodes)
+    assert main(["index", str(broken), "--workers=1", *flags]) == code
+    printed = capsys.readouterr()
+    assert "left out  1 non_finite" in printed.out
+    assert ("Accept: --max_rejected=1" in printed.err) == (code == 3)
 
 
 def test_workers_elsewhere_need_a_shared_directory(data: Path, capsys) -> None:

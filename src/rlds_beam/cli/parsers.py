@@ -246,7 +246,10 @@ _OWN: dict[str, dict[int, str]] = {
         4: "a file of the output differs from its manifest",
     },
     "push": {1: "the job failed; with --writer=stream, the same command resumes it"},
-    "index": {1: "the job failed; with --parts, the same command resumes it", 3: "finished, but there are no steps"},
+    "index": {
+        1: "the job failed; with --parts, the same command resumes it",
+        3: "finished, but too much was rejected (--max_rejected), or there are no steps",
+    },
     "serve": {
         0: "stopped by Ctrl-C or SIGTERM",
         1: "the server failed",
