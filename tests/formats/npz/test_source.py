@@ -219,3 +219,12 @@ def test_a_file_unlike_the_first_is_rejected(tmp_path, name) -> None:
     np.savez(tmp_path / "c.npz", **{key: value for key, value in arrays.items() if key != "qvel"})
     report = rlds_beam.validate(tmp_path, from_="npz", accept=("duplicate_episode",))
     assert (report.valid, report.rejected) == (2, 4)
+
+
+def test_text_next_to_the_data_is_part_of_the_fingerprint(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", observation=np.zeros((3, 2), "f4"), action=np.zeros((3, 1), "f4"))
+    (tmp_path / "a.txt").write_text("open the door")
+    text = "name: x\nfields: {observation: observation, action: action}\ntext: [{file: '{name}.txt'}]"
+    (tmp_path / "x.yaml").write_text(text)
+    source = NpzSource.open(str(tmp_path), options=NpzOptions(profile=str(tmp_path / "x.yaml")))
+    assert list(source.companions(source.splits[0].shards[0])) == [str(tmp_path / "a.txt")]

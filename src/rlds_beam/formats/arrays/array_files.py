@@ -81,14 +81,15 @@ def _glob(pattern: str) -> list[str]:
 
 def make_shards(files: ArrayFormat, paths: Sequence[str]) -> tuple[Shard, ...]:
     """The files as shards, with their episode counts (unknown if a file cannot be read)."""
-    shards = []
-    for i, path in enumerate(paths):
-        try:
-            count: int | None = files.count(path)
-        except OSError:
-            count = None
-        shards.append(Shard(i, path, storage.size(path), count))
-    return tuple(shards)
+    return tuple(make_shard(files, i, path, storage.size(path)) for i, path in enumerate(paths))
+
+
+def make_shard(files: ArrayFormat, index: int, path: str, size: int) -> Shard:
+    """A file of this size as a shard, with its episode count (unknown if it cannot be read)."""
+    try:
+        return Shard(index, path, size, files.count(path))
+    except OSError:
+        return Shard(index, path, size, None)
 
 
 def splits_of_files(files: ArrayFormat, input_files: FoundFiles, split: str | None) -> tuple[Split, ...]:

@@ -31,7 +31,7 @@ from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import LAST, Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, needs
 from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, ArrayDecoder, ArrayFormat, Arrays, number_field, unpack
-from rlds_beam.formats.arrays.array_files import SourceOfFiles, no_features, select_splits
+from rlds_beam.formats.arrays.array_files import SourceOfFiles, make_shard, no_features, select_splits
 from rlds_beam.formats.envlogger.shard import (
     FILES,
     LOG_METADATA,
@@ -223,7 +223,8 @@ class EnvLoggerSource(SourceOfFiles):
         paths = [path for log in logs for path in _shards(log)]
         name = naming.to_name(storage.split(logs[0].rstrip("/"))[1])
         files = EnvLoggerFormat()
-        shards = tuple(Shard(i, path, _size(path), _count(files, path)) for i, path in enumerate(paths))
+        sizes = [storage.size(path) if storage.exists(path) else 0 for path in paths]
+        shards = tuple(make_shard(files, i, path, sizes[i]) for i, path in enumerate(paths))
         schema = _with_names(_schema(files, paths), logs[0])
         splits = select_splits({"train": shards}, split, name)
         return cls(f"{name}/1.0.0", schema, EnvLoggerDecoder(schema), splits, files)
@@ -244,17 +245,6 @@ def _shards(log: str) -> list[str]:
     if not shards:
         raise UsageError(f"{log} has no steps (DIRECTORY/{STEPS}): was its environment closed?")
     return shards
-
-
-def _size(path: str) -> int:
-    return storage.size(path) if storage.exists(path) else 0
-
-
-def _count(files: EnvLoggerFormat, path: str) -> int | None:
-    try:
-        return files.count(path)
-    except OSError:
-        return None
 
 
 def _schema(files: EnvLoggerFormat, paths: Sequence[str]) -> Schema:

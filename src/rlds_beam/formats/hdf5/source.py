@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rlds_beam import naming, storage
-from rlds_beam.episodes.episode import EpisodeKey
-from rlds_beam.episodes.schema import Schema
-from rlds_beam.errors import UsageError, Violation
-from rlds_beam.formats.arrays.array_files import no_features
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.arrays.array_files import make_shard, no_features
 from rlds_beam.formats.arrays.hdf5_reader import UNREADABLE, Hdf5Group, is_dataset, open_hdf5
 from rlds_beam.formats.format_options import Hdf5Options
 from rlds_beam.formats.hdf5.files import Hdf5Episode, Hdf5Format, find_groups, natural, read_masks
-from rlds_beam.formats.profiles.binding import fits, text_files
+from rlds_beam.formats.profiles.binding import fits
 from rlds_beam.formats.profiles.catalog import find_profile, propose, shipped_profiles
-from rlds_beam.formats.profiles.episodes import Layout, ProfileDecoder, bind_layout, choose_profile
+from rlds_beam.formats.profiles.episodes import Layout, bind_layout, choose_profile
+from rlds_beam.formats.profiles.files import ProfileSource
 from rlds_beam.formats.profiles.model import Profile
 from rlds_beam.options import Options
-from rlds_beam.reading.base import LastAction, Shard, Source, Split
+from rlds_beam.reading.base import Split
 from rlds_beam.reading.directory_listing import first_file
-from rlds_beam.reading.plan import parse_slice, selected_splits
-from rlds_beam.text import join_lines
+from rlds_beam.reading.plan import parse_slice, selected_splits, slice_split
 
 _ENDINGS = (".hdf5", ".h5")
 _FOLDERS = ("train", "val", "valid", "validation", "test")
@@ -34,47 +31,11 @@ _TRIED = 20  # files tried for the first episode
 
 
 @dataclasses.dataclass(frozen=True)
-class Hdf5Source(Source):
-    """HDF5 files with a profile. Attributes: see `Source`; `layout`: the profile and the fields."""
+class Hdf5Source(ProfileSource):
+    """HDF5 files with a profile. Attributes: see `Source`."""
 
     reads_several = True
-    told_by_files = True
     options_class: ClassVar[type[Options]] = Hdf5Options
-    dataset: str
-    schema: Schema
-    decoder: ProfileDecoder
-    splits: tuple[Split, ...]
-    files: Hdf5Format
-    layout: Layout
-    violations: tuple[Violation, ...] = ()
-
-    @functools.cached_property
-    def fps(self) -> float | None:  # type: ignore[override]
-        return self.layout.fps
-
-    @functools.cached_property
-    def robot(self) -> str | None:  # type: ignore[override]
-        return self.layout.robot
-
-    @property
-    def last_action(self) -> LastAction:  # type: ignore[override]
-        return self.layout.last_action
-
-    def describe(self) -> str:
-        return join_lines([super().describe(), *self.notes])
-
-    @property
-    def notes(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (f"profile {self.layout.profile.name}", *self.layout.notes)
-
-    def plan(self) -> dict[str, Any]:
-        return {"profile": dataclasses.asdict(self.layout.profile)}
-
-    def episode_names(self) -> Iterator[tuple[EpisodeKey, tuple[str, ...]]]:
-        return self.files.names(self.splits, self.dataset)
-
-    def companions(self, shard: Shard) -> list[str]:
-        return text_files(self.layout.profile, shard.path)
 
     @classmethod
     def reads_together(cls, why: str, other: str) -> bool:
@@ -114,8 +75,7 @@ class Hdf5Source(Source):
         files = Hdf5Format(layout, root, split_masks)
         name = storage.split(where.rstrip("/"))[1] if root else storage.split(named[0])[1].rpartition(".")[0]
         name = naming.to_name(name)
-        splits = _splits(files, {path: sizes[path] for path in named}, split, name)
-        return cls(f"{name}/1.0.0", layout.schema, ProfileDecoder(layout.schema, layout), splits, files, layout)
+        return cls.of(name, files, _splits(files, {path: sizes[path] for path in named}, split, name))
 
 
 def find_hdf5(input: str | Sequence[str], where: str) -> dict[str, int]:
@@ -138,25 +98,20 @@ def find_hdf5(input: str | Sequence[str], where: str) -> dict[str, int]:
 def _below(directory: str) -> dict[str, int]:
     """The HDF5 files below a directory and their sizes."""
     if storage.scheme(directory) is None:
-        return {path: storage.size(path) for path in _find_files(directory)}
+        return {path: storage.size(path) for path in _walk(directory)}
     found = storage.list_sizes("**", directory)
     return {path: size for path, size in found.items() if path.endswith(_ENDINGS)}
 
 
-def _find_files(path: str) -> Iterator[str]:
-    """The HDF5 files below a directory, or the file itself."""
-    if storage.scheme(path) is not None:
-        yield from _below(path) if storage.isdir(path) else storage.list_sizes(path)
-    elif os.path.isfile(path):
-        yield path
-    else:
-        for directory, below, names in os.walk(path):
-            below.sort(key=natural)
-            if directory[len(path) :].count(os.sep) >= _DEPTH:
-                below.clear()
-            for name in sorted(names, key=natural):
-                if name.endswith(_ENDINGS) and not name.startswith("."):
-                    yield os.path.join(directory, name)
+def _walk(path: str) -> Iterator[str]:
+    """The HDF5 files below a local directory."""
+    for directory, below, names in os.walk(path):
+        below.sort(key=natural)
+        if directory[len(path) :].count(os.sep) >= _DEPTH:
+            below.clear()
+        for name in sorted(names, key=natural):
+            if name.endswith(_ENDINGS) and not name.startswith("."):
+                yield os.path.join(directory, name)
 
 
 def _fitting(path: str) -> dict[str, str]:
@@ -254,20 +209,14 @@ def _splits(files: Hdf5Format, sizes: Mapping[str, int], split: str | None, data
         found.setdefault(next((folder for folder in reversed(folders) if folder in _FOLDERS), "train"), []).append(path)
     splits = []
     for name, start, stop in selected_splits(split, found, dataset):
-        shards = tuple(_shard(files, i, path, sizes[path]) for i, path in enumerate(found[name]))
-        whole = Split(name, shards)
-        if start is None and stop is None:
-            splits.append(whole)
-        elif whole.episodes is None:
-            raise UsageError(f"{name} cannot be sliced: a file cannot be read, so its episodes are unknown")
-        else:
-            splits.append(Split(name, shards, *parse_slice(name, whole.episodes, start, stop)))
+        shards = tuple(make_shard(files, i, path, sizes[path]) for i, path in enumerate(found[name]))
+        splits.append(slice_split(Split(name, shards), start, stop))
     return tuple(splits)
 
 
 def _mask_splits(files: Hdf5Format, path: str, size: int, split: str | None, dataset: str) -> tuple[Split, ...]:
     """The filter keys of a file as splits: its episodes are in their order."""
-    shard, splits, first = _shard(files, 0, path, size), {}, 0
+    shard, splits, first = make_shard(files, 0, path, size), {}, 0
     for name in files.split_masks:
         total = sum(group.rpartition("/")[2] in files._groups(path)[1][name] for group in files._groups(path)[0])
         splits[name] = first, first + total
@@ -278,11 +227,3 @@ def _mask_splits(files: Hdf5Format, path: str, size: int, split: str | None, dat
         begin, end = parse_slice(name, high - low, start, stop)
         chosen.append(Split(name, (shard,), low + begin, low + end))
     return tuple(chosen)
-
-
-def _shard(files: Hdf5Format, index: int, path: str, size: int) -> Shard:
-    try:
-        records: int | None = files.count(path)
-    except OSError:
-        records = None
-    return Shard(index, path, size, records)

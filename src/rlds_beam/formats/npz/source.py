@@ -11,11 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rlds_beam import naming, storage
-from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_files import (
     FoundFiles,
-    SourceOfFiles,
     find_files,
     no_features,
     splits_of_files,
@@ -24,12 +22,10 @@ from rlds_beam.formats.format_options import NpzOptions
 from rlds_beam.formats.npz.members import UNREADABLE_NPZ, Member, damage, open_npz
 from rlds_beam.formats.profiles.binding import Container, Leaf, fits
 from rlds_beam.formats.profiles.catalog import find_profile, propose, shipped_profiles
-from rlds_beam.formats.profiles.episodes import Layout, ProfileDecoder, bind_layout, choose_profile
-from rlds_beam.formats.profiles.files import ProfileFormat, find_starts
+from rlds_beam.formats.profiles.episodes import Layout, bind_layout, choose_profile
+from rlds_beam.formats.profiles.files import ProfileFormat, ProfileSource, find_starts
 from rlds_beam.options import Options
-from rlds_beam.reading.base import LastAction
 from rlds_beam.reading.directory_listing import names_in
-from rlds_beam.text import join_lines
 from rlds_beam.typing import Array
 
 _TRIED = 20  # files tried for the first episode
@@ -101,35 +97,10 @@ class NpzFormat(ProfileFormat):
 
 
 @dataclasses.dataclass(frozen=True)
-class NpzSource(SourceOfFiles):
+class NpzSource(ProfileSource):
     """`.npz` files. Attributes: see `Source`."""
 
-    files: NpzFormat
-
-    told_by_files = True
     options_class: ClassVar[type[Options]] = NpzOptions
-
-    @property
-    def layout(self) -> Layout:
-        """The profile and the fields."""
-        return self.files.layout
-
-    @property
-    def last_action(self) -> LastAction:  # type: ignore[override]
-        return self.layout.last_action
-
-    def describe(self) -> str:
-        return join_lines([super().describe(), *self.notes])
-
-    @property
-    def notes(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (f"profile {self.layout.profile.name}", *self.layout.notes)
-
-    def episode_names(self) -> Iterator[tuple[EpisodeKey, tuple[str, ...]]]:
-        return self.files.names(self.splits, self.dataset)
-
-    def plan(self) -> dict[str, Any]:
-        return {"profile": dataclasses.asdict(self.layout.profile)}
 
     @classmethod
     def recognize(cls, path: str) -> str | None:
@@ -158,9 +129,7 @@ class NpzSource(SourceOfFiles):
         if layout.profile.splits == "names":
             found = _by_names(found)
         files = NpzFormat(layout, input if isinstance(input, str) and storage.isdir(input) else "")
-        splits = splits_of_files(files, found, split)
-        decoder, facts = ProfileDecoder(layout.schema, layout), (layout.fps, layout.robot)
-        return cls(f"{found.name}/1.0.0", layout.schema, decoder, splits, files, (), *facts)
+        return cls.of(found.name, files, splits_of_files(files, found, split))
 
 
 def _by_names(found: FoundFiles) -> FoundFiles:

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -17,10 +17,12 @@ from rlds_beam.encoding.base import Damage
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import ArrayFormat, Arrays
+from rlds_beam.formats.arrays.array_files import SourceOfFiles
 from rlds_beam.formats.arrays.hdf5_reader import MAX_BYTES, UNREADABLE
-from rlds_beam.formats.profiles.binding import Container, Leaf
-from rlds_beam.formats.profiles.episodes import Layout, read_episode
-from rlds_beam.reading.base import Split
+from rlds_beam.formats.profiles.binding import Container, Leaf, text_files
+from rlds_beam.formats.profiles.episodes import Layout, ProfileDecoder, read_episode
+from rlds_beam.reading.base import LastAction, Shard, Split
+from rlds_beam.text import join_lines
 from rlds_beam.typing import Array
 
 _ROWS = 1 << 20  # flags read at once
@@ -137,6 +139,47 @@ class ProfileFormat(ArrayFormat):
 
     def _starts(self, path: str) -> tuple[Array, Array]:
         return _cached_starts(type(self), path, storage.stamp(path), self.layout.profile.ends)
+
+
+@dataclasses.dataclass(frozen=True)
+class ProfileSource(SourceOfFiles):
+    """Files with a profile. Attributes: see `Source`."""
+
+    files: ProfileFormat
+
+    told_by_files = True
+
+    @classmethod
+    def of(cls, name: str, files: ProfileFormat, splits: tuple[Split, ...]) -> Self:
+        """The dataset of this name."""
+        layout = files.layout
+        decoder = ProfileDecoder(layout.schema, layout)
+        return cls(f"{name}/1.0.0", layout.schema, decoder, splits, files, (), layout.fps, layout.robot)
+
+    @property
+    def layout(self) -> Layout:
+        """The profile and the fields."""
+        return self.files.layout
+
+    @property
+    def last_action(self) -> LastAction:  # type: ignore[override]
+        return self.layout.last_action
+
+    def describe(self) -> str:
+        return join_lines([super().describe(), *self.notes])
+
+    @property
+    def notes(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (f"profile {self.layout.profile.name}", *self.layout.notes)
+
+    def plan(self) -> dict[str, Any]:
+        return {"profile": dataclasses.asdict(self.layout.profile)}
+
+    def episode_names(self) -> Iterator[tuple[EpisodeKey, tuple[str, ...]]]:
+        return self.files.names(self.splits, self.dataset)
+
+    def companions(self, shard: Shard) -> list[str]:
+        return text_files(self.layout.profile, shard.path)
 
 
 @functools.lru_cache(maxsize=64)

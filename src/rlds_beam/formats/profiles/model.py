@@ -176,11 +176,6 @@ class Profile:
         places = (*self.ends, self.reward, self.discount, *self.final.values())
         return {place for place in (*places, self.terminal) if isinstance(place, str) and place}
 
-    @property
-    def attributes(self) -> dict[str, str]:
-        """The metadata that are attributes."""
-        return {name: place for name, place in self.metadata.items() if "@" in place}
-
 
 def parse_profile(text: str, where: str) -> Profile:
     """Parses a profile; `where` names it in errors.
@@ -204,25 +199,7 @@ def parse_profile(text: str, where: str) -> Profile:
     _check_values(content, where)
     if not any(rule.path == "action" or rule.path.startswith("action/") for rule in fields):
         raise UsageError(f"{where}: no field is action, or begins with action/")
-    plain = (
-        "name",
-        "about",
-        "files",
-        "episodes",
-        "final",
-        "last_step",
-        "actions",
-        "reward",
-        "discount",
-        "terminal",
-        "metadata",
-        "splits",
-        "fps",
-        "robot",
-        "channels",
-        "left_out",
-        "note",
-    )
+    converted = ("fields", "recognize", "ends", "text", "facts")
     return Profile(
         fields=fields,
         has=tuple(recognized.get("has", ())),
@@ -231,7 +208,7 @@ def parse_profile(text: str, where: str) -> Profile:
         ends=tuple(content.get("ends", ())),
         text=tuple(_text_rule(rule, where) for rule in content.get("text", ())),
         facts={name: _text_rule(rule, where) for name, rule in content.get("facts", {}).items()},
-        **{name: content[name] for name in plain if name in content},
+        **{name: value for name, value in content.items() if name not in converted},
     )
 
 

@@ -32,7 +32,7 @@ from rlds_beam.formats.arrays.array_episodes import (
     encoded_images,
     number_field,
 )
-from rlds_beam.formats.arrays.array_files import SourceOfFiles, find_files, no_features, select_splits
+from rlds_beam.formats.arrays.array_files import SourceOfFiles, find_files, make_shard, no_features, select_splits
 from rlds_beam.formats.arrays.hdf5_reader import UNREADABLE
 from rlds_beam.formats.arrays.leaves import field_from_json
 from rlds_beam.formats.format_options import ZarrSourceOptions
@@ -209,7 +209,7 @@ def _files(root: str) -> list[str]:
 def _stores(input: str | Sequence[str]) -> tuple[str, Mapping[str, tuple[str, ...]]]:
     """The name of the dataset, and the stores of each split."""
     paths = storage.paths_in(input)
-    if len(paths) == 1 and storage.isdir(paths[0]) and not _is_store(paths[0]):
+    if len(paths) == 1 and storage.isdir(paths[0]) and ZarrSource.recognize(paths[0].rstrip("/")) is None:
         found = find_files(paths[0], _ENDINGS, "zarr")
         return found.name, found.splits
     roots = [root for path in paths for root in ([path] if storage.isdir(path) else storage.glob(path))]
@@ -223,25 +223,13 @@ def _stores(input: str | Sequence[str]) -> tuple[str, Mapping[str, tuple[str, ..
     return naming.to_name(name), {"train": tuple(root.rstrip("/") for root in roots)}
 
 
-def _is_store(path: str) -> bool:
-    return ZarrSource.recognize(path.rstrip("/")) is not None
-
-
 def _shards(files: ZarrFormat, roots: Sequence[str]) -> tuple[Shard, ...]:
     shards = []
     for i, root in enumerate(roots):
-        path = shard_path(root)
-        try:
-            episodes: int | None = files.count(path)
-        except OSError:
-            episodes = None
-        size = storage.size(path) if is_zip(path) else _size(DirectoryStore(root))
-        shards.append(Shard(i, path, size, episodes))
+        path, store = shard_path(root), DirectoryStore(root)
+        size = storage.size(path) if is_zip(path) else store.usage("data").size + store.usage("meta").size
+        shards.append(make_shard(files, i, path, size))
     return tuple(shards)
-
-
-def _size(store: ZarrStore) -> int:
-    return store.usage("data").size + store.usage("meta").size
 
 
 def _fields(store: ZarrStore) -> Iterator[ZarrField]:
