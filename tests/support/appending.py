@@ -1,13 +1,15 @@
-"""Appends to an output in this process, or in one that is killed at a change of a file.
+"""Appends to an output in this process, or in one that copies the output before each change of a file.
 
-python appending.py '{"input": [...], "output": "out", "options": {...}}' 3     is killed at its fourth change
-python appending.py '{"input": [...], "output": "out", "options": {...}}' -1    prints the number of changes
+python appending.py '{"input": [...], "output": "out", "options": {...}}' COPIES    writes COPIES/0, COPIES/1, ...
+
+A copy is what a process that is killed at this change leaves.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,11 +33,25 @@ def append(input: Sequence[Path | str] | Path | str, output: Path | str, options
     return prepare(ConvertOptions.create(paths, str(output), append=True, **options)).convert_here()
 
 
+class _Copies(_Changes):
+    def __init__(self, output: Path, copies: Path):
+        super().__init__(output, at_once=True)
+        self._path, self._copies, self._copying = output, copies, False
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self._copying:
+            return
+        before = self.count
+        super().__call__(event, arguments)
+        if self.count > before:
+            self._copying = True
+            shutil.copytree(self._path, self._copies / str(before))
+            self._copying = False
+
+
 if __name__ == "__main__":
-    about, last = json.loads(sys.argv[1]), int(sys.argv[2])
-    changes = _Changes(Path(about["output"]), None if last < 0 else last, at_once=True)
-    sys.addaudithook(changes)
+    about = json.loads(sys.argv[1])
+    sys.addaudithook(_Copies(Path(about["output"]), Path(sys.argv[2])))
     append(about["input"], about["output"], about["options"])
-    print(changes.count)
     sys.stdout.flush()
     os._exit(0)
