@@ -160,7 +160,8 @@ def test_the_error_quotes_the_last_line_of_the_log(workers):
         run_watched(hang, started.error)
 
 
-def test_a_worker_that_does_not_end_is_killed(workers):
+def test_a_worker_that_does_not_end_is_killed(workers, monkeypatch):
+    monkeypatch.setattr(worker_processes, "_STOP_SECONDS", 0.2)
     started = workers("import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(60)")
     started.end()
     assert started._processes["worker"].returncode == -signal.SIGKILL

@@ -114,19 +114,8 @@ def test_sound(): pass
 def test_a_stuck_test_fails_and_shows_where(tmp_path) -> None:
     (tmp_path / "test_stuck.py").write_text(STUCK)
     (tmp_path / "pytest.ini").write_text("[pytest]\ntimeout_method = signal\n")
-    code, said = run_python(
-        "-m",
-        "pytest",
-        "-n",
-        1,
-        "--dist=worksteal",
-        "-p",
-        "watchdog",
-        "-p",
-        "no:hypothesispytest",
-        tmp_path / "test_stuck.py",
-        PYTHONPATH=str(ROOT / "tests" / "support"),
-    )
+    options = "-m pytest -n 3 --dist=worksteal -p watchdog -p no:hypothesispytest".split()
+    code, said = run_python(*options, tmp_path / "test_stuck.py", PYTHONPATH=str(ROOT / "tests" / "support"))
     assert code == 1, said
     assert "4 failed, 1 passed" in said, said
     assert "Failed: Timeout (>5.0s) from pytest-timeout" in said
