@@ -65,20 +65,12 @@ EPISODES, SHARDS, VICTIM = 40, 4, 27
 FLAGS = ("--shards=8", "--policy_info_fn=killer:info")
 
 
-EVERY_OUTPUT = {
-    "array_record": ["--to=columns", "--format=array_record"],
+OUTPUTS = {
     "columns": ["--to=columns"],
-    "parquet": ["--to=columns", "--format=parquet"],
-    "rlds": ["--to=rlds"],
-    "numpy": ["--to=numpy"],
     "zarr": ["--to=zarr"],
-    "minari": ["--to=minari"],
-    "d3rlpy": ["--to=d3rlpy"],
-    "rllib": ["--to=rllib"],
-    "scope_rl": ["--to=scope_rl"],
     "lerobot": ["--to=lerobot", "--fps=10"],
-    "lerobot 2.1": ["--to=lerobot", "--fps=10", "--lerobot_version=2.1"],
 }
+"""Outputs of other kinds than trajectories: several files of a range, files that all ranges share, files that are numbered at the end."""
 CONNECTORS = ["killer:kill", "AddObservationsFromEpisodesToBatch", "AddColumnsFromEpisodesToTrainBatch"]
 
 
@@ -138,15 +130,14 @@ def test_the_range_is_named(tmp_path, data, killer, convert, death):
     assert_goes_on(data, output, convert)
 
 
-@pytest.mark.parametrize("name", EVERY_OUTPUT)
-def test_a_worker_is_killed_in_the_middle_of_a_range_of_any_output(tmp_path, data, killer, name):
-    """Finished work is kept, and the same command ends with the bytes of an undisturbed run."""
-    if name in ("minari", "d3rlpy"):
-        pytest.importorskip("h5py")
-    (tmp_path / "kill.json").write_text(
-        json.dumps(CONNECTORS if "columns" in str(EVERY_OUTPUT[name]) else CONNECTORS[:1])
-    )
-    flags = [*EVERY_OUTPUT[name], "--shards=8", f"--connectors={tmp_path / 'kill.json'}", "--progress=none"]
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_a_worker_is_killed_in_the_middle_of_a_range(tmp_path, data, killer, name):
+    """Finished work is kept, and the same command ends with the bytes of an undisturbed run.
+
+    `OutputTests` kills a conversion to each output, in one process.
+    """
+    (tmp_path / "kill.json").write_text(json.dumps(CONNECTORS if name == "columns" else CONNECTORS[:1]))
+    flags = [*OUTPUTS[name], "--shards=8", f"--connectors={tmp_path / 'kill.json'}", "--progress=none"]
     output, whole = tmp_path / "out", tmp_path / "whole"
     ran = killer("convert", data, output, "--workers=2", *flags, death="SIGKILL")
     assert (ran.returncode, ran.stdout) == (1, ""), ran.stderr

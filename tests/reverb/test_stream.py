@@ -15,7 +15,7 @@ import reverb
 import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from servers import ServerProcess, drain
+from servers import drain
 
 from rlds_beam.encoding.structured_values import DATA_TYPES
 from rlds_beam.errors import NotVerifiedError
@@ -333,66 +333,3 @@ def test_a_missing_table_is_reported_by_the_server(server) -> None:
     with pytest.raises(NotVerifiedError, match="nope was not found"):
         opened.flush()
     opened.close()
-
-
-def _one_table() -> list[Any]:
-    import reverb
-
-    selectors = reverb.selectors
-    return [reverb.Table("t", selectors.Uniform(), selectors.Fifo(), 10_000, reverb.rate_limiters.MinSize(1))]
-
-
-def some_requests(count: int) -> list[Request]:
-    encoder = ItemEncoder([(np.dtype("float32"), ())], ["t"], 4)
-    made: list[Request] = []
-    for i in range(count):
-        made += encoded(
-            encoder,
-            [np.zeros(11, np.float32)],
-            Windows(0, 10, 2, 1, 11),
-            priorities=np.ones(10),
-            seeds=[i],
-            chunk_seed=i + 10_000,
-            episode_id=i + 1,
-        )
-    return made
-
-
-def test_a_stopped_server_times_out() -> None:
-    with ServerProcess(lambda: _one_table()) as process:
-        opened = InsertStream(process.address, timeout=2)
-        requests = some_requests(4)
-        opened.send(requests[0])
-        opened.flush()
-        process.stop()
-        opened.send(requests[1])
-        with pytest.raises(NotVerifiedError, match="no item was acknowledged for 2 s"):
-            opened.flush()
-        process.resume()
-        opened.flush(timeout=30)
-        assert opened.acknowledged == 20
-        opened.close()
-
-
-def test_a_restarted_server_is_noticed() -> None:
-    with ServerProcess(lambda: _one_table()) as process:
-        opened = InsertStream(process.address, timeout=10)
-        requests = some_requests(4)
-        opened.send(requests[0])
-        opened.flush()
-        process.kill()
-        process.start()
-        opened.send(requests[1])
-        with pytest.raises(NotVerifiedError, match="was restarted while items were written"):
-            opened.flush()
-        opened.close()
-
-
-def test_a_killed_server_times_out() -> None:
-    with ServerProcess(lambda: _one_table()) as process:
-        opened = InsertStream(process.address, timeout=1)
-        process.kill()
-        opened.send(some_requests(1)[0])
-        with pytest.raises(NotVerifiedError, match="did not come back within 1 s"):
-            opened.flush()
-        opened.close()
