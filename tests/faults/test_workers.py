@@ -70,7 +70,7 @@ OUTPUTS = {
     "zarr": ["--to=zarr"],
     "lerobot": ["--to=lerobot", "--fps=10"],
 }
-"""Outputs of other kinds than trajectories: several files of a range, files that all ranges share, files that are numbered at the end."""
+"""Several files of a range, files that all ranges share, and files that are numbered at the end."""
 CONNECTORS = ["killer:kill", "AddObservationsFromEpisodesToBatch", "AddColumnsFromEpisodesToTrainBatch"]
 
 

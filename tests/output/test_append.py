@@ -116,7 +116,7 @@ def without(content: dict[str, Any], *names: str) -> dict[str, Any]:
 def test_it_is_what_one_conversion_gives(
     tmp_path: Path, shards: dict[bool, list[Path]], name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In two appends; a third adds nothing. What differs: the cut into files, what names these or counts their bytes."""
+    """In two appends; a third adds nothing. What differs: the cut into files, and what names or counts them."""
     every, out, whole = paths(shards, name), tmp_path / "out", tmp_path / "whole"
     begin(shards, name, out)
     old = files_in(out)

@@ -114,7 +114,7 @@ def test_sound(): pass
 def test_a_stuck_test_fails_and_shows_where(tmp_path) -> None:
     (tmp_path / "test_stuck.py").write_text(STUCK)
     (tmp_path / "pytest.ini").write_text("[pytest]\ntimeout_method = signal\n")
-    options = "-m pytest -n 3 --dist=worksteal -p watchdog -p no:hypothesispytest".split()
+    options = ["-m", "pytest", "-n", "3", "--dist=worksteal", "-p", "watchdog", "-p", "no:hypothesispytest"]
     code, said = run_python(*options, tmp_path / "test_stuck.py", PYTHONPATH=str(ROOT / "tests" / "support"))
     assert code == 1, said
     assert "4 failed, 1 passed" in said, said
