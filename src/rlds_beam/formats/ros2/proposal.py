@@ -148,7 +148,7 @@ def _mapping(fields: Mapping[str, str], driver: TopicFacts | None) -> list[str]:
         return ["# No topic has images, joint states, or another type known to be useful: map fields of other types."]
     fps = [f"fps: {round(driver.rate)}"] if round(driver.rate) else []
     return [
-        f"reference: {_quote(driver.name)}  # a step for each of its messages; or rate: 30",
+        f"reference: {json.dumps(driver.name)}  # a step for each of its messages; or rate: 30",
         "time: log  # when it was recorded; header: the stamp in the message",
         "max_age_s: 0.5  # an older message makes a step incomplete",
         *fps,
@@ -164,12 +164,12 @@ def _fields(bag: Bag, facts: Sequence[TopicFacts], definitions: Definitions) -> 
     """The proposed fields, as YAML."""
     fields: dict[str, str] = {}
     for fact in facts:
-        topic = f"topic: {_quote(fact.name)}"
+        topic = f"topic: {json.dumps(fact.name)}"
         if fact.type in IMAGES:
             fields[_free(f"observation/{_label(fact.name)}", fields)] = f"{{{topic}}}"
         elif fact.type == _JOINTS:
             path = "action" if _ACTION.search(fact.name) else "observation/state"
-            names = ", ".join(_quote(name) for name in _joints(bag, fact.name, definitions))
+            names = ", ".join(json.dumps(name) for name in _joints(bag, fact.name, definitions))
             fields[_free(path, fields)] = f"{{{topic}, field: position, names: [{names}]}}"
         elif fact.type == _TEXT and _TASK.search(fact.name):
             fields[_free("language_instruction", fields)] = f"{{{topic}, field: data, max_age_s: null}}"
@@ -202,8 +202,3 @@ def _free(path: str, taken: Mapping[str, str]) -> str:
         return path
     path = path if "/" in path else f"info/{path}"
     return next(name for name in (path, *(f"{path}_{i}" for i in range(2, 10_000))) if name not in taken)
-
-
-def _quote(text: str) -> str:
-    """A text as YAML."""
-    return json.dumps(text)

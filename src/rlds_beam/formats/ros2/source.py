@@ -20,8 +20,15 @@ from rlds_beam import naming, storage
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, Schema, by_path, text_field
 from rlds_beam.errors import NeedsMappingError, UsageError
-from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, NO_REWARD, ArrayDecoder, Arrays, discounts
-from rlds_beam.formats.arrays.array_files import SourceOfFiles, no_features, select_splits
+from rlds_beam.formats.arrays.array_episodes import (
+    FLAG_FIELDS,
+    NO_REWARD,
+    ArrayDecoder,
+    Arrays,
+    discounts,
+    flags_at_end,
+)
+from rlds_beam.formats.arrays.array_files import SourceOfFiles, make_shard, no_features, select_splits
 from rlds_beam.formats.arrays.parts import as_images
 from rlds_beam.formats.format_options import Ros2Options
 from rlds_beam.formats.ros2.bags import ENDINGS, METADATA, Bag, bag_layout, find_bags
@@ -57,10 +64,8 @@ class Ros2Decoder(ArrayDecoder):
 
     def convert_arrays(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
         steps = len(arrays[TIMES])
-        step = np.arange(steps)
-        last = step == steps - 1
-        columns: dict[str, Column] = {"is_first": step == 0, "is_last": last, "is_terminal": last & self.terminal}
-        columns["discount"] = discounts(last & self.terminal)
+        marks = flags_at_end(steps, ended=True, terminated=self.terminal)
+        columns: dict[str, Column] = {**marks, "discount": discounts(marks["is_terminal"])}
         for path, field in self.schema.steps.items():
             if path in self.constants:
                 columns[path] = np.full(steps, self.constants[path].encode(), object)
@@ -70,12 +75,7 @@ class Ros2Decoder(ArrayDecoder):
                 columns[path] = arrays[path]
             elif path == "reward":
                 columns[path] = np.zeros(steps, np.float32)
-        about = {
-            f"{_METADATA}/{START}": arrays[START][0],
-            f"{_METADATA}/{DROPPED}": arrays[DROPPED][0],
-            f"{_METADATA}/{LACKING}": arrays[LACKING][0],
-        }
-        return columns, about
+        return columns, {f"{_METADATA}/{name}": arrays[name][0] for name in (START, DROPPED, LACKING)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Ros2Source(SourceOfFiles):
 
     def plan(self) -> dict[str, Any]:
         assert isinstance(self.files, Ros2Format)
-        return {"topics": self.mapping.to_json(), "ros_distro": self.files.distribution}
+        return {"topics": dataclasses.asdict(self.mapping), "ros_distro": self.files.distribution}
 
     @functools.cached_property
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -217,10 +217,7 @@ def _shard(index: int, path: str, files: Ros2Format) -> Shard:
         size = bag_layout(path).size
     except (OSError, UsageError):
         size = storage.size(path)
-    try:
-        return Shard(index, path, size, files.count(path))
-    except OSError:
-        return Shard(index, path, size, None)
+    return make_shard(files, index, path, size)
 
 
 def _readers(paths: Sequence[str], mapping: TopicMapping, distribution: str, where: str) -> tuple[FieldReader, ...]:
@@ -257,11 +254,7 @@ def _readers(paths: Sequence[str], mapping: TopicMapping, distribution: str, whe
             _refuse(field.topic, f"{where}: {field.path}", topics, problem)
     if mapping.reference and mapping.reference not in topics:
         _refuse(mapping.reference, f"{where}: reference", topics, problem)
-    return tuple(found.get(field.path) or _constant(field) for field in mapping.fields)
-
-
-def _constant(field: Any) -> FieldReader:
-    return FieldReader(field, text_field(field.path))
+    return tuple(found.get(field.path) or FieldReader(field, text_field(field.path)) for field in mapping.fields)
 
 
 def _refuse(topic: str, where: str, topics: set[str], problem: str) -> None:

@@ -53,21 +53,17 @@ class FieldReader:
         return BoundReader(self.field, self.schema, None, reader, paths, names)
 
 
+@dataclasses.dataclass(frozen=True)
 class BoundReader:
     """Reads a step field from the messages of a bag."""
 
-    def __init__(
-        self,
-        field: TopicField,
-        schema: Field,
-        image: ImageReader | None,
-        reader: Reader | None,
-        paths: tuple[ValuePath, ...],
-        names: ValuePath | None,
-    ):
-        self.field, self.schema = field, schema
-        self._image, self._reader, self._paths, self._names = image, reader, paths, names
-        self._orders: dict[tuple[bytes, ...], Array] = {}
+    field: TopicField
+    schema: Field
+    _image: ImageReader | None
+    _reader: Reader | None
+    _paths: tuple[ValuePath, ...]
+    _names: ValuePath | None
+    _orders: dict[tuple[bytes, ...], Array] = dataclasses.field(default_factory=dict)
 
     def column(self, messages: Sequence[memoryview], chosen: Array) -> Array:
         """The values of these messages, [T, ...]. A message that counts for several steps is read once.
