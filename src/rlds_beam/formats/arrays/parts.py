@@ -60,17 +60,24 @@ def sized_rows(values: Sequence[bytes]) -> tuple[Array, Array]:
 
 
 class PartWriter:
-    """Writes a part (with a `ShardWriter`: temporary name, checksum, commit)."""
+    """Writes the part of a range (`output.base.FileRangeWriter`)."""
 
-    def __init__(self, path: str, columns: Sequence[PartColumn]):
-        self._columns, self._shard = columns, ShardWriter(path)
-        self._at = self._held_bytes = self._episodes = 0
+    def __init__(self, output: MergedOutput, path: str):
+        self._output, self._columns, self._shard = output, output.part_columns, ShardWriter(path)
+        self._at = self._held_bytes = self.predicted = 0
         self._held: list[tuple[Sequence[Array], object]] = []
         self._rows: list[list[int]] = []
         self._blocks: list[list[int]] = []
+        self._about: dict[str, Any] = {}
 
-    def add(self, values: Sequence[Array], key: object) -> None:
-        """Adds an episode, given the rows of each column."""
+    def write(self, batch: Batch) -> None:
+        encoded = [self._output.encode(episode) for episode in batch.episodes]
+        for episode, values in zip(batch.episodes, encoded, strict=True):  # nothing can fail after encoding
+            self._output.note(self._about, values)
+            self._add(values, episode.key)
+            self.predicted += 1
+
+    def _add(self, values: Sequence[Array], key: object) -> None:
         self._held.append((values, key))
         self._rows.append([len(rows) for rows in values])
         self._held_bytes += sum(rows.nbytes for rows in values)
@@ -83,23 +90,15 @@ class PartWriter:
         offsets = []
         for i in range(len(self._columns)):
             offsets.append(self._at)
-            self._write([np.ascontiguousarray(values[i]).reshape(-1).view(np.uint8).data for values, _ in self._held])
-        self._blocks.append([self._episodes, *offsets])
+            buffers = [np.ascontiguousarray(values[i]).reshape(-1).view(np.uint8).data for values, _ in self._held]
+            self._shard.write(buffers, 0)
+            self._at += sum(map(len, buffers))
+        self._blocks.append([len(self._rows) - len(self._held), *offsets])
         for _, key in self._held:
             self._shard.write((), 1, key)
-        self._episodes += len(self._held)
         self._held, self._held_bytes = [], 0
 
-    def _write(self, buffers: Sequence[memoryview]) -> None:
-        self._shard.write(buffers, 0)
-        self._at += sum(map(len, buffers))
-
-    def commit(self, about: Mapping[str, Any]) -> ShardInfo:
-        """Completes the part.
-
-        Args:
-          about: further facts that merging needs, JSON.
-        """
+    def finish(self) -> ShardInfo:
         self._flush()
         rows = np.array(self._rows, "<i8").reshape(-1, len(self._columns))
         blocks = np.array(self._blocks, "<i8").reshape(-1, 1 + len(self._columns))
@@ -107,7 +106,7 @@ class PartWriter:
             "body": self._at,
             "episodes": len(rows),
             "blocks": len(blocks),
-            "about": about,
+            "about": self._about,
             "columns": self._columns,
         }
         text = json.dumps(content).encode()
@@ -115,7 +114,6 @@ class PartWriter:
         return self._shard.commit()
 
     def abort(self) -> None:
-        """Removes what was written so far. Does nothing after `commit`."""
         self._shard.abort()
 
 
@@ -354,7 +352,7 @@ class MergedOutput(MergesRanges):
         return f"{PARTS}/{work}.part"
 
     def open_range(self, work: WorkRange) -> FileRangeWriter:
-        return PartRangeWriter(self, storage.below(self.directory, self.file(work)))
+        return PartWriter(self, storage.below(self.directory, self.file(work)))
 
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
         known = {commit.range for commit in self.earlier.commits} if self.earlier is not None else {}
@@ -393,28 +391,6 @@ class MergedOutput(MergesRanges):
                     f"--append: {path} has another checksum than {self.earlier.directory}/manifest.json says: it was "
                     "changed or damaged; convert again with --overwrite"
                 )
-
-
-class PartRangeWriter:
-    """Writes the part of a range (`output.base.FileRangeWriter`)."""
-
-    def __init__(self, output: MergedOutput, path: str):
-        self._output, self._part = output, PartWriter(path, output.part_columns)
-        self._about: dict[str, Any] = {}
-        self.predicted = 0
-
-    def write(self, batch: Batch) -> None:
-        encoded = [self._output.encode(episode) for episode in batch.episodes]
-        for episode, values in zip(batch.episodes, encoded, strict=True):  # nothing can fail after encoding
-            self._output.note(self._about, values)
-            self._part.add(values, episode.key)
-            self.predicted += 1
-
-    def finish(self) -> ShardInfo:
-        return self._part.commit(self._about)
-
-    def abort(self) -> None:
-        self._part.abort()
 
 
 def write_merged(directory: str, name: str, split: str, episodes: int, pieces: Iterable[bytes]) -> MergedFile:
