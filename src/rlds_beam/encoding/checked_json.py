@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import json
 import math
+import re
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -124,14 +125,23 @@ def check_written(content: Any, schema: Mapping[str, Any], where: str) -> dict[s
     Raises:
       UsageError: it does not; names the place.
     """
-    for problem in _problems(content, schema, ""):
-        raise UsageError(f"{where}: {problem}")
     known = [name.rstrip("?") for name in schema]
-    for name in content:
+    for name in content if isinstance(content, dict) and "*" not in schema else ():
         if name not in known:
             hint = did_you_mean(str(name), known, otherwise=f"there are {', '.join(known)}")
-            raise UsageError(f"{where}: there is no entry {shorten(name)}{hint}")
+            raise UsageError(f"{where}: there is no entry {shorten(name, 80)}{hint}")
+    for problem in _problems(content, schema, ""):
+        raise UsageError(f"{where}: {problem}")
     return cast("dict[str, Any]", content)
+
+
+def yaml_text(text: str) -> str:
+    """A text as YAML, quoted if it would be read as something else."""
+    import yaml
+
+    if re.fullmatch(r"[\w/]+\**", text, re.ASCII) and yaml.safe_load(text) == text:
+        return text
+    return yaml.safe_dump(text, default_style='"', width=math.inf).strip()
 
 
 MAY_LACK = {"may_lack": True}

@@ -122,9 +122,9 @@ def test_an_unknown_file_gets_a_proposal_that_works(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("- 1", "not a profile"),
-        ("name: x\nepisodes: file\nfields: {action: a}\nrewards: r", "unknown key 'rewards'; did you mean reward"),
-        ("name: x\nepisodes: 3\nfields: {action: a}", "is not a valid profile: episodes is 3, not text"),
+        ("- 1", "not an object"),
+        ("name: x\nepisodes: file\nfields: {action: a}\nrewards: r", "there is no entry rewards; did you mean reward"),
+        ("name: x\nepisodes: 3\nfields: {action: a}", "p.yaml: episodes is 3, not text"),
         ("name: x\nepisodes: data/demo\nfields: {action: a}", "expected file, or groups"),
         ("name: x\nepisodes: file\nfields: {observation: a}", "no field is action"),
         ("name: x\nepisodes: file\nfields: {action: 'a/*'}", "different numbers of [*]"),
@@ -282,3 +282,17 @@ def test_values_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
                 assert [*read_array(opened["texts"], rows).flat] == expected
             assert read_array(opened["scalar"])[()] == b"text"
             assert [*read_array(opened["fixed"])] == [b"a", b"bc"]
+
+
+def test_a_proposal_quotes_names_that_yaml_reads_as_something_else(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as root:
+        for name in ("action", "on", "1", "null", "\N{GRINNING FACE}", "a: b", "x\ty"):
+            root[name] = np.zeros((4, 2))
+    with pytest.raises(UsageError) as error:
+        open_source(str(tmp_path), from_="hdf5")
+    (tmp_path / "profile.yaml").write_text("\n".join(error.value.args[1:]), "utf-8")
+    source = open_source(str(tmp_path), from_="hdf5", options=Hdf5Options(profile=str(tmp_path / "profile.yaml")))
+    assert {"observation/on", "observation/1", "observation/null", "observation/\N{GRINNING FACE}"} <= {
+        *source.schema.steps
+    }

@@ -109,8 +109,8 @@ def test_a_profile_of_a_user(tmp_path) -> None:
     assert episode.steps["discount"].tolist() == [1, 1, 1, 0, 0]
     for text, said in (
         ("name: x\nfields: {action: act}", "no array becomes observation"),
-        ("name: x\nfield: {}", "unknown key 'field'"),
-        ("- 1", "not a profile"),
+        ("name: x\nfield: {}", "there is no entry field; did you mean fields"),
+        ("- 1", "not an object"),
         ("name: x\nfields: {observation: zz, action: act}", "there is no zz"),
     ):
         profile.write_text(text)

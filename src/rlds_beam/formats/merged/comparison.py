@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import difflib
 import itertools
-import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from rlds_beam.encoding.checked_json import yaml_text
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field, describe_type
@@ -157,12 +157,12 @@ def propose(inputs: Sequence[MergedInput]) -> str:
     for member, renamed, own in zip(inputs, renames, fields, strict=True):
         entries = []
         if renamed:
-            listed = ", ".join(f"{_yaml(old)}: {_yaml(new)}" for old, new in renamed.items())
+            listed = ", ".join(f"{yaml_text(old)}: {yaml_text(new)}" for old, new in renamed.items())
             entries.append(f"- RenameFields: {{fields: {{{listed}}}}}")
         if member.fps is not None and member.fps != min(rates):
             entries.append(f"- Resample: {{fps: {min(rates):g}}}  # with relative, if actions are changes of a pose")
         entries += _edits(own, fields)
-        lines += [f"- input: {json.dumps(member.path)}", f"  dataset: {json.dumps(member.source.dataset)}"]
+        lines += [f"- input: {yaml_text(member.path)}", f"  dataset: {yaml_text(member.source.dataset)}"]
         lines += ["  weight: 1.0  # its share of a mixture (mix_batches)"]
         lines += ["  connectors:", *(f"  {entry}" for entry in entries)] if entries else ["  connectors: []"]
     return "\n".join(lines)
@@ -189,7 +189,7 @@ def _edits(own: Mapping[str, Field], fields: Sequence[Mapping[str, Field]]) -> l
     """Connectors for the fields that all datasets have, but not in the same dtype or size."""
     entries: list[str] = []
     for path in (path for path in own if all(path in other for other in fields)):
-        field, others, name = own[path], [other[path] for other in fields], _yaml(path)
+        field, others, name = own[path], [other[path] for other in fields], yaml_text(path)
         conversions = propose_conversions(name, field.representation, others[0].representation)
         entries += [f"- {entry}" for entry in conversions]
         kinds = {other.numpy_dtype.kind for other in others}
@@ -203,7 +203,7 @@ def _edits(own: Mapping[str, Field], fields: Sequence[Mapping[str, Field]]) -> l
         elif not conversions and all(map(_is_vector, others)) and len({other.shape for other in others}) > 1:
             size, most = field.closed_shape[0], max(other.closed_shape[0] for other in others)
             order = ", ".join([*map(str, range(size)), *["null"] * (most - size)])
-            entries.append(f"- ArrangeDimensions: {{field: {name}, order: [{order}], mask: {_yaml(MASK + path)}}}")
+            entries.append(f"- ArrangeDimensions: {{field: {name}, order: [{order}], mask: {yaml_text(MASK + path)}}}")
     return entries
 
 
@@ -213,8 +213,3 @@ def _is_image(field: Field) -> bool:
 
 def _is_vector(field: Field) -> bool:
     return len(field.shape) == 1 and field.dtype != "string" and field.shape[0] is not None
-
-
-def _yaml(path: str) -> str:
-    """A path in YAML, quoted if it needs to be."""
-    return path if path.replace("/", "").replace("_", "").isalnum() and path.isascii() else json.dumps(path)

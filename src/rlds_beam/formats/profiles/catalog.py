@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 from collections.abc import Mapping
 from importlib import resources
 
 from rlds_beam import storage
+from rlds_beam.encoding.checked_json import yaml_text
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.profiles.binding import Leaf
 from rlds_beam.formats.profiles.model import Profile, parse_profile
@@ -64,10 +64,10 @@ def propose(name: str, episodes: str, leaves: Mapping[str, Leaf]) -> list[str]:
         path for path in leaves if "action" in path.lower() and leaves[path].shape
     ]
     rows = leaves[actions[0]].shape[:1] if actions else ()
-    lines = [f"name: {name}", f"episodes: {_quote(episodes)}", "fields:"]
+    lines = [f"name: {name}", f"episodes: {yaml_text(episodes)}", "fields:"]
     for path in actions:
-        name = _quote(f"action{'' if len(actions) == 1 else '/' + path.replace('/', '_')}")
-        lines.append(f"  {name}: {_quote(path)}")
+        name = yaml_text(f"action{'' if len(actions) == 1 else '/' + path.replace('/', '_')}")
+        lines.append(f"  {name}: {yaml_text(path)}")
     if not actions:
         lines.append("  action: NAME_OF_A_DATASET")
     other = []
@@ -75,13 +75,13 @@ def propose(name: str, episodes: str, leaves: Mapping[str, Leaf]) -> list[str]:
         if path in actions or last[path] in (*_REWARDS, *_ENDS, *_FLAGS, *_NOTHING):
             continue
         if rows and leaf.shape[:1] == rows and leaf.readable:
-            name = _quote(f"observation/{_field_name(path)}")
-            lines.append(f"  {name}: {_quote(path)}  # {leaf.dtype}{list(leaf.shape)}")
+            name = yaml_text(f"observation/{_field_name(path)}")
+            lines.append(f"  {name}: {yaml_text(path)}  # {leaf.dtype}{list(leaf.shape)}")
         else:
             other.append(f"# not read: {printable(path)} {leaf.dtype}{list(leaf.shape)}")
     for key, names in (("reward", _REWARDS), ("terminal", _ENDS)):
-        lines += [f"{key}: {_quote(path)}" for path in leaves if last[path] in names][:1]
-    ends = [_quote(path) for path in leaves if last[path] in (*_ENDS, *_FLAGS)]
+        lines += [f"{key}: {yaml_text(path)}" for path in leaves if last[path] in names][:1]
+    ends = [yaml_text(path) for path in leaves if last[path] in (*_ENDS, *_FLAGS)]
     if ends and episodes == "file":
         lines.append(f"# ends: [{', '.join(ends)}]  # if the file holds several episodes, end to end")
     return lines + other
@@ -91,8 +91,3 @@ def _field_name(path: str) -> str:
     for prefix in ("observations/", "observation/", "obs/"):
         path = path.removeprefix(prefix)
     return path
-
-
-def _quote(path: str) -> str:
-    plain = path.rstrip("*").replace("/", "").replace("_", "").isalnum()
-    return path if plain else json.dumps(path)

@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rlds_beam.encoding.checked_json import TEXT, Kind, check_json, parse_yaml
+from rlds_beam.encoding.checked_json import TEXT, Kind, check_written, parse_yaml
 from rlds_beam.episodes.schema import FLAGS
 from rlds_beam.errors import UsageError
-from rlds_beam.text import did_you_mean, shorten
+from rlds_beam.text import shorten
 
 TO_OBSERVATION = "to_observation"
 RESERVED = (*FLAGS, "discount", "reward", "language_instruction")
@@ -184,18 +184,9 @@ def parse_profile(text: str, where: str) -> Profile:
       UsageError: it is not valid YAML, or a key or value is wrong.
     """
     content = parse_yaml(text, where)
-    if not isinstance(content, dict):
-        raise UsageError(f"{where}: not a profile: expected a mapping with the keys name and fields")
-    _check_keys(content, _SCHEMA, where)
-    try:
-        check_json(content, _SCHEMA, where)
-        fields = tuple(_rule(path, rule, where) for path, rule in content["fields"].items())
-    except UsageError as error:
-        raise UsageError(
-            str(error).replace("is damaged or not written by rlds-beam", "is not a valid profile")
-        ) from None
-    recognized = content.get("recognize", {})
-    _check_keys(recognized, _SCHEMA["recognize?"], f"{where}: recognize")
+    check_written(content, _SCHEMA, where)
+    fields = tuple(_rule(path, rule, where) for path, rule in content["fields"].items())
+    recognized = check_written(content.get("recognize", {}), _SCHEMA["recognize?"], f"{where}: recognize")
     _check_values(content, where)
     if not any(rule.path == "action" or rule.path.startswith("action/") for rule in fields):
         raise UsageError(f"{where}: no field is action, or begins with action/")
@@ -228,18 +219,10 @@ def _check_values(content: Mapping[str, Any], where: str) -> None:
         raise UsageError(f"{where}: {later[0]} does not fit actions: {TO_OBSERVATION}, which has the last observation")
 
 
-def _check_keys(content: Mapping[str, Any], schema: Mapping[str, Any], where: str) -> None:
-    known = [name.rstrip("?") for name in schema]
-    for name in content:
-        if name not in known:
-            raise UsageError(f"{where}: unknown key {shorten(repr(name), 80)}{did_you_mean(str(name), known)}")
-
-
 def _rule(path: str, rule: Any, where: str) -> FieldRule:
     given = {"from": rule} if isinstance(rule, str) else rule
     where = f"{where}: fields.{shorten(path, 80)}"
-    _check_keys(given, _RULE, where)
-    check_json(given, _RULE, where)
+    check_written(given, _RULE, where)
     if path in RESERVED:
         raise UsageError(f"{where}: use the keys terminal, reward, discount, and text instead")
     match = _ROWS.fullmatch(given["from"])
@@ -264,7 +247,7 @@ def _rule(path: str, rule: Any, where: str) -> FieldRule:
 
 
 def _text_rule(rule: Mapping[str, str], where: str) -> TextRule:
-    _check_keys(rule, _TEXT_FROM, f"{where}: text")
+    check_written(rule, _TEXT_FROM, f"{where}: text")
     kinds = [kind for kind in rule if kind != "json"]
     if len(kinds) != 1:
         raise UsageError(f"{where}: text: expected one of attribute, dataset, file, and file_name, found {kinds}")
