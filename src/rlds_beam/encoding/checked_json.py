@@ -141,7 +141,7 @@ def yaml_text(text: str) -> str:
 
     if re.fullmatch(r"[\w/]+\**", text, re.ASCII) and yaml.safe_load(text) == text:
         return text
-    return yaml.safe_dump(text, default_style='"', width=math.inf).strip()
+    return str(yaml.safe_dump(text, default_style='"', width=math.inf)).strip()
 
 
 MAY_LACK = {"may_lack": True}
