@@ -48,6 +48,14 @@ class ComparedFields(NamedTuple):
         )
         return cls(motion, texts)
 
+    def keep(self, episode: Episode) -> Episode:
+        """The episode with these fields alone, and without its record: many of them fit in memory."""
+        names = (*self.fields, *self.texts)
+        steps, metadata = (
+            {name: values[name] for name in names if name in values} for values in (episode.steps, episode.metadata)
+        )
+        return Episode(episode.key, steps, metadata, faults=episode.faults)
+
     def digest(self, episodes: Sequence[Episode]) -> Array:
         """The digests of episodes, uint64 (E, 2); 0 for one that cannot be read."""
         found = np.zeros((len(episodes), 2), np.uint64)
@@ -129,8 +137,9 @@ def digest_columns(
 
 def _flat(columns: Sequence[Any]) -> Array:
     """Columns of one shape and dtype, end to end, float32 (N, D)."""
+    values: Array = np.empty((sum(map(len, columns)), *columns[0].shape[1:]), np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
-        values: Array = np.concatenate(columns).astype(np.float32, order="C")
+        np.concatenate(columns, out=values, casting="unsafe")
     values += np.float32(0)  # -0 is 0
     return values.reshape(len(values), -1)
 

@@ -15,12 +15,14 @@ from rlds_beam.encoding.checked_json import parsing
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import Violation
 from rlds_beam.processing.report import Processed
-from rlds_beam.reading.reader import BATCH_BYTES, MAX_RECORDS
 from rlds_beam.text import count
 from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
     from rlds_beam.output.commits import RangeCommit
+
+_MAX_EPISODES, _MAX_BYTES = 512, 1 << 20
+"""Maximum episodes to digest together, and of bytes of their compared columns."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,8 +90,9 @@ class RangeCopies:
 
     def mark(self, episode: Episode) -> Episode:
         """Adds the fault `duplicate_episode` to a copy of an episode that the output has."""
-        self._waiting.append(episode)
-        self._size += len(episode.payload)
+        kept = self._compared.keep(episode)
+        self._waiting.append(kept)
+        self._size += sum(column.nbytes for column in kept.steps.values() if isinstance(column, np.ndarray))
         found = None if self._known is None else self._known.find(self._digest()[-1].tolist())
         if found is None:
             return episode
@@ -99,7 +102,7 @@ class RangeCopies:
     def add(self, record: Processed) -> None:
         """Keeps the digests of the marked episode if it was written."""
         self._written.append(record.verdict.rejected is None and record.written)
-        if len(self._waiting) == MAX_RECORDS or self._size >= BATCH_BYTES:
+        if len(self._waiting) == _MAX_EPISODES or self._size >= _MAX_BYTES:
             self._digest()
 
     def _digest(self) -> Array:
