@@ -156,7 +156,7 @@ class _Sink(io.RawIOBase):
 
     def flush(self) -> None:
         if self._parts and not self.discards:
-            self._shard.write([b"".join(self._parts)], 0)
+            self._shard.write(self._parts, 0)
         self._parts, self._held = [], 0
 
     def tell(self) -> int:
