@@ -176,19 +176,16 @@ def test_stdout_is_only_json(source, tmp_path, flags):
     assert report["output"] == str(tmp_path / "out")
 
 
-def test_quiet_as_text(source, tmp_path):
-    done = process("convert", source, tmp_path / "out")
-    assert (done.returncode, complaints(done.stderr)) == (0, [])
+def test_quiet_as_text(run, source, tmp_path):
+    code, out, err = run("convert", source, tmp_path / "out")
+    assert (code, complaints(err)) == (0, [])
     for text in (
         "read      6 records",
         "checked   6 episodes: 6 valid, 0 rejected",
         "24 items (as predicted)",
         "steps/s",
     ):
-        assert text in done.stdout
-    done = process("inspect", source, "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout)["items"] == 24
+        assert text in out
 
 
 def test_python_dash_m(source, tmp_path):
@@ -285,8 +282,9 @@ def test_a_device_or_fifo_is_not_replaced_by_a_report(run, source, tmp_path, com
 
 
 def test_a_schema_as_json_is_not_text(run, source):
-    code, out, _ = run("inspect", source, "--json")
-    assert code == 0
+    code, out, err = run("inspect", source, "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["items"] == 24
     schema = json.loads(out)["schema"]
     assert schema["observation"] == {"dtype": "float32", "shape": [3], "encoding": "none", "feature": "Tensor"}
 
@@ -311,12 +309,11 @@ def test_a_closed_pipe_ends_quietly(source, flags):
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
-@pytest.mark.parametrize("flags", [[], ["--json"]])
-def test_an_output_that_is_full_is_one_line(source, flags):
+def test_an_output_that_is_full_is_one_line(source):
     script = Path(sys.executable).with_name("rlds-beam")
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [script, "inspect", str(source), *flags],
+            [script, "inspect", str(source)],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
@@ -367,7 +364,6 @@ def test_quiet_prints_errors_only(run, source, tmp_path):
 
 
 def test_verbose_shows_the_logs_of_beam(source, tmp_path):
-    assert process("validate", source).stderr == ""
     assert "apache_beam" in process("validate", source, "-v").stderr
     assert worker_status.VERBOSE not in os.environ
 
@@ -463,7 +459,6 @@ def test_json_says_what_ran_and_when(run, source, tmp_path, monkeypatch):
         ["validate", source, "--json"],
         ["convert", source, out, "--json", "--dry_run"],
         ["convert", source, out, "--json"],
-        ["doctor", "--json"],
         ["validate", tmp_path / "none", "--json"],
     ]
     for command in commands:

@@ -145,8 +145,8 @@ def test_a_signature_fits_by_structure_dtype_and_shape(signature: Any, fits: boo
 
 @pytest.mark.parametrize(
     ("module", "in_table"),
-    [(reverb_utils, True), (reverb_observers, True), (reverb_utils, False)],
-    ids=["TF-Agents' observer", "our observer", "not in the table"],
+    [(reverb_observers, True), (reverb_utils, False)],
+    ids=["our observer", "TF-Agents' observer, not in the table"],
 )
 def test_policy_info_is_written_if_the_table_has_it(module: Any, in_table: bool, table: Any) -> None:
     data = dataset(columns(2, 1))

@@ -199,7 +199,10 @@ def test_ours_are_never_replaced(capsys: pytest.CaptureFixture[str]) -> None:
     assert rlds_beam.pipelines.convert.__name__ == "rlds_beam.pipelines.convert"
 
 
-def test_what_cannot_be_used_is_refused_in_a_line(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_used_is_refused_in_a_line(
+    logs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlds_beam.runners.diagnosis._import_failure", lambda module: None)  # `test_doctor` imports
     for words, named in {
         ("validate", "robot", "--from=gone"): "GONE (entry point rlds_beam.formats of rlds-beam-logs 2.5)",
         ("validate", "robot", "--from=odd"): "not a rlds_beam.formats.Format",

@@ -6,10 +6,11 @@ import functools
 import json
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from fuzzed_datasets import DATASETS
+from serving import a_table
 
 from rlds_beam.cli.main import main
 from rlds_beam.formats.inputs import open_input
@@ -85,9 +86,9 @@ def test_the_browser_shows_it(data: Data) -> None:
 
 
 @every_dataset(["ros2"])  # what is pushed is what `test_every_output_takes_it` writes as trajectories
-def test_its_pairs_are_pushed(data: Data, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_its_pairs_are_pushed(data: Data, table: Any, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("reverb")
-    flags = ["--reverb=embedded", "--table=replay", f"--checkpoint={tmp_path / 'state'}", "--workers=1"]
+    flags = [f"--reverb={table(a_table())}", "--table=replay", "--workers=1"]
     assert main(["push", *data.arguments, *flags]) == 0, capsys.readouterr().err
     found = re.search(r"(\d+) items", capsys.readouterr().out)
     assert found and int(found[1]) == sum(data.steps) - len(data.steps)

@@ -17,7 +17,9 @@ from rlds_beam.runners import diagnosis
 
 def test_a_machine_that_runs_these_tests_has_no_problems(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--json"]) == 0
-    findings = {finding["check"]: finding for finding in json.loads(capsys.readouterr().out)["findings"]}
+    content = json.loads(capsys.readouterr().out)
+    assert list(content)[:4] == ["version", "command", "start", "end"]
+    findings = {finding["check"]: finding for finding in content["findings"]}
     assert {"python", "packages", "imports", "[agents]", "reverb", "java", "flink jar", "loopback"} <= findings.keys()
     assert {finding["status"] for finding in findings.values()} <= {"ok", "absent"}
     assert f"numpy {__import__('numpy').__version__}" in findings["packages"]["detail"]
