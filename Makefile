@@ -42,7 +42,7 @@ export CUDA_VISIBLE_DEVICES ?=
 # Real datasets for tests and benchmarks, which are skipped without them.
 export RLDS_BEAM_REAL_DATA ?= $(wildcard $(abspath ../shared/data))
 
-.PHONY: help setup full left-out demo test test-quick test-all test-macos print-macos test-faults test-buckets test-pythons test-peers test-flink test-cluster test-dataflow test-wheel test-readme test-docs environments docs docs-serve lint format bench wheel lock clean
+.PHONY: help setup full left-out demo test test-quick test-all test-macos print-macos test-faults test-buckets test-pythons test-peers test-flink test-cluster test-dataflow test-wheel test-readme test-docs environments docs site docs-serve lint format bench wheel lock clean
 
 PYTEST = timeout --foreground --signal=INT --kill-after=60 $(TEST_SECONDS) $(PY) -m pytest -q
 SAY_TIMEOUT = { code=$$?; case $$code in \
@@ -139,7 +139,7 @@ lint: full  ## run ruff, and mypy in strict mode, for Linux and macOS
 		--platform darwin --cache-dir .mypy_cache/darwin --package rlds_beam > build/mypy.txt || code=$$?; sed -E \
 		-e 's#build/checkout/rlds_beam/(pipelines|runners|transforms)/#\1/#' -e 's#build/checkout/#src/#' build/mypy.txt; exit $${code:-0}
 
-docs: full  ## build the pages and the API reference in build/docs, and check their links
+docs: full  ## write the generated pages, build the site with the API reference in build/docs, and check its links
 	@$(PY) docs/diagrams.py
 	@$(PY) docs/connector_reference.py
 	@$(PY) docs/command_reference.py
@@ -151,6 +151,9 @@ docs: full  ## build the pages and the API reference in build/docs, and check th
 	@$(PY) docs/figure_tables.py
 	@$(PY) docs/charts.py
 	@$(PY) docs/gallery.py
+	@$(MAKE) --no-print-directory site
+
+site: full
 	@rm -rf build/docs/*/ build/docs/*.html # a page that was removed
 	@PYTHONWARNINGS=ignore $(BIN)/sphinx-build -q -E -W --keep-going docs build/docs
 	@$(PY) docs/check_links.py build/docs
@@ -158,8 +161,9 @@ docs: full  ## build the pages and the API reference in build/docs, and check th
 docs-serve: docs  ## build the site and show it on this machine (PORT=8000)
 	@$(PY) -m http.server --bind 127.0.0.1 --directory build/docs $(or $(PORT),8000)
 
-# In two processes, each with a Chromium. Without one, the tests of tests/site are skipped.
-test-docs: docs  ## build the site, run the blocks of its pages, and check each page in headless Chromium (5 minutes)
+# In two processes, each with a Chromium. Without one, the tests of tests/site are skipped. `make test` compares the
+# generated pages with what their scripts write.
+test-docs: site  ## build the site, run the blocks of its pages, and check each page in headless Chromium (5 minutes)
 	@$(PYTEST) -n 2 --dist worksteal -rs tests/docs tests/site || $(SAY_TIMEOUT)
 
 format: full  ## format and fix with ruff
