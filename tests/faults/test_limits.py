@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cases import ALL
 from jobs import complaints
 from processes import RLDS_BEAM, end_of, start
 
@@ -31,7 +32,7 @@ def home() -> Iterator[Path]:
 
 @pytest.mark.parametrize(
     ("workers", "limit"),
-    [*((1, limit) for limit in (6, 14, 22)), *((2, limit) for limit in (6, 10, 14, 18, 22, 26, 30))],
+    [(workers, limit) for workers in (1, 2) for limit in range(6, 31, 4 if ALL else 8)],
 )
 def test_no_more_threads(home: Path, workers: int, limit: int) -> None:
     data = write_dataset(home / "data", [make_episode(20, seed=i) for i in range(8)], shards=2)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import pairs
 from directories import bytes_of
 from exchanging import export, open_job, read_back
 from lerobot_data import images, robot_episode
@@ -127,8 +128,7 @@ def exported(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
     return export_once
 
 
-@pytest.mark.parametrize("evil", EVIL, ids=[repr(name[:20]) for name in EVIL])
-@pytest.mark.parametrize("what", NAMED)
+@pytest.mark.parametrize(("what", "evil"), pairs(NAMED, EVIL), ids=lambda name: repr(name[:20]))
 def test_a_name_that_is_a_path_is_refused_when_the_source_is_opened(exported, tmp_path, victim, capsys, what, evil):
     to, kind, options, file, change = NAMED[what]
     if not evil and what == "a config of RLDS":
@@ -171,8 +171,7 @@ def convert_split(dataset: Path, output: Path, to: str, split: str) -> None:
     job.committer.commit()
 
 
-@pytest.mark.parametrize("to", OPTIONS)
-@pytest.mark.parametrize("evil", ["../victim/testing-train", "/{victim}/train", "a/../.."])
+@pytest.mark.parametrize(("to", "evil"), pairs(OPTIONS, ["../victim/testing-train", "/{victim}/train", "a/../.."]))
 def test_no_output_plans_files_outside(dataset, tmp_path, victim, monkeypatch, to, evil):
     monkeypatch.setattr(naming, "check_name", lambda name, what: name)
     before = bytes_of(victim)

@@ -271,41 +271,26 @@ def assert_same(table: Table, lengths: tuple[int, ...], options: ItemOptions) ->
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5])
-def test_sequences_equal_those_of_the_trajectory_observer(table: Table, length: int, mode: str) -> None:
+@pytest.mark.parametrize("across", [False, True])
+def test_sequences_equal_those_of_the_observers(table: Table, across: bool, length: int, mode: str) -> None:
     from tf_agents.replay_buffers import reverb_utils
 
+    kind = reverb_utils.ReverbTrajectorySequenceObserver if across else reverb_utils.ReverbAddTrajectoryObserver
     for stride in (1, 2, 3, 4):
         for lengths in MIXES:
-            observer = reverb_utils.ReverbAddTrajectoryObserver(table.client, "items", length, stride, **MODES[mode])
+            observer = kind(table.client, "items", length, stride, **MODES[mode])
             for frames in make_thumbnails(lengths):
                 for frame in trajectories(frames):
                     observer(frame)
-            observer.close()
-            options = ItemOptions(items="sequences", sequence_length=length, stride_length=stride, **MODES[mode])
-            assert_same(table, lengths, options)
-            if (length, stride, mode) == (2, 1, "none"):
-                assert text(lengths, ItemOptions(items="pairs")) == text(lengths, options)
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("length", [1, 2, 3, 4, 5])
-def test_across_episodes_equals_the_sequence_observer(table: Table, length: int, mode: str) -> None:
-    from tf_agents.replay_buffers import reverb_utils
-
-    for stride in (1, 2, 3, 4):
-        for lengths in MIXES:
-            observer = reverb_utils.ReverbTrajectorySequenceObserver(
-                table.client, "items", length, stride, **MODES[mode]
-            )
-            for frames in make_thumbnails(lengths):
-                for frame in trajectories(frames):
-                    observer(frame)
-            observer.reset(write_cached_steps=mode != "none")  # without padding it repeats its last item
+            if across:
+                observer.reset(write_cached_steps=mode != "none")  # without padding it repeats its last item
             observer.close()
             options = ItemOptions(
-                items="sequences", sequence_length=length, stride_length=stride, across_episodes=True, **MODES[mode]
+                items="sequences", sequence_length=length, stride_length=stride, across_episodes=across, **MODES[mode]
             )
             assert_same(table, lengths, options)
+            if (length, stride, mode, across) == (2, 1, "none", False):
+                assert text(lengths, ItemOptions(items="pairs")) == text(lengths, options)
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 4, 5, 6])
