@@ -18,6 +18,7 @@ PEERS = {
     "scope_rl": "scope_rl",
     "exchange": "d3rlpy",
     "loading": "lerobot",
+    "mosaic": "streaming",
     "beam_yaml": "jsonschema",
 }
 """Peer -> the module whose version is printed."""
@@ -25,7 +26,7 @@ PEERS = {
 FOLDERS = {"lerobot21": ["lerobot"], "rllib": ["rllib", "loaders"], "beam_yaml": []}
 """Peer -> its folders of tests, if not just the one of its name. That of Beam YAML runs pages only."""
 
-PYTHONS = {"lerobot": "3.12", "loading": "3.12"}
+PYTHONS = {"lerobot": "3.12", "loading": "3.12", "mosaic": "3.12"}
 """Peer -> its Python, if not 3.11."""
 
 

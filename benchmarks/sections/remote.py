@@ -18,8 +18,7 @@ from measuring import DATA, HERE, Figure, Measurement, Sizes, at_least, best, co
 from sections.loading import HOME, PEERS, prepare_rlds
 
 MOSAIC = HERE.parent / ".venv-peers-mosaic"
-"""The environment of Mosaic Streaming, which needs older versions of what LeRobot needs; with torch, simplejpeg, and
-opencv-python-headless."""
+"""The environment of Mosaic Streaming: it needs older versions of what LeRobot needs (make test-peers PEERS=mosaic)."""
 CACHES = DATA / "remote_caches"
 SERVER = HERE.parent / "tests" / "support" / "static_s3.py"
 DELAYS = (0, 10, 30)
