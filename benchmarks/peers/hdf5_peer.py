@@ -179,7 +179,9 @@ def main() -> None:
     parser.add_argument("episodes", type=int, help="convert only the first ones: these scripts are slow")
     args = parser.parse_args()
     if args.kind == "libero_rlds":
-        import tensorflow_datasets  # noqa: F401  (imports are not measured)
+        # Imports are not measured; TFDS imports TensorFlow at its first use.
+        import tensorflow  # noqa: F401
+        import tensorflow_datasets  # noqa: F401
     else:
         import lerobot.datasets.lerobot_dataset  # noqa: F401
     paths = sorted(args.folder.glob("*.hdf5"))

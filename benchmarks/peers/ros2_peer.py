@@ -13,6 +13,7 @@ Prints JSON; rates are in steps per second, without imports.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import resource
 import tempfile
@@ -31,6 +32,14 @@ HEIGHT, WIDTH = 480, 640
 JOINT_TYPE, IMAGE_TYPE = "sensor_msgs/msg/JointState", "sensor_msgs/msg/CompressedImage"
 EPISODE = 10
 """Seconds of an episode; a second without messages follows it."""
+MODULES = {
+    "mcap": ("mcap.reader", "mcap_ros2.decoder"),
+    "rosbags": ("rosbags.rosbag2", "rosbags.typesys.stores.ros2_humble"),
+    "ours": ("rlds_beam.formats.ros2.source", "imagecodecs", "rosbags.typesys.stores.latest", "yaml"),
+}
+"""What a reader imports, also at its first use."""
+TFDS = ("tensorflow", "tensorflow_datasets")
+"""What a writer also imports; TFDS imports TensorFlow at its first use."""
 
 
 def make(path: Path, seconds: int) -> None:
@@ -225,8 +234,8 @@ def main() -> None:
             make(args.path, args.seconds)
         print(args.path)
         return
-    if not args.kind.endswith("_read"):
-        import tensorflow_datasets  # noqa: F401  (imports are not measured)
+    for module in (*MODULES[args.kind.removesuffix("_read")], *(() if args.kind.endswith("_read") else TFDS)):
+        importlib.import_module(module)
     read = _of_mcap if args.kind.startswith("mcap") else _of_rosbags
     with tempfile.TemporaryDirectory(dir=args.path.parent) as room:
         began = time.perf_counter()

@@ -130,7 +130,9 @@ def main() -> None:
         make(args.path, args.episodes)
         print(args.path)
         return
-    import tensorflow_datasets  # noqa: F401  (imports are not measured)
+    # Imports are not measured; TFDS imports TensorFlow at its first use.
+    import tensorflow  # noqa: F401
+    import tensorflow_datasets  # noqa: F401
 
     with tempfile.TemporaryDirectory(dir=args.path.parent) as room:
         began = time.perf_counter()

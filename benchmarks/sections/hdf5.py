@@ -34,7 +34,7 @@ def hdf5(sizes: Sizes) -> list[Figure]:
         print(f"\nhdf5: LeRobot's scripts are skipped, {PEERS} needs lerobot, h5py, and opencv-python-headless")
     figures: list[Figure] = []
     if lerobot:
-        figures += _compared(sizes, "aloha", 400, "aloha", ALOHA_SCRIPT, 50, "--to=lerobot")
+        figures += _compared(sizes, "aloha", 200, "aloha", ALOHA_SCRIPT, 50, "--to=lerobot")
         figures += _compared(sizes, "aloha_raw", 100, "aloha", ALOHA_SCRIPT, 1, "--to=lerobot")
         flags = ("--to=lerobot", "--images=video", "--raw_images=raw")
         figures += _compared(sizes, "libero", 100, "libero_lerobot", LIBERO_SCRIPT, 1, *flags)
@@ -85,20 +85,23 @@ def _overall(run: Measurement) -> float:
 
 
 def _memory(sizes: Sizes) -> list[Figure]:
-    """The peak memory of files and of files with ten times the steps."""
+    """The peak memory of more episodes and of longer ones: of each, the encoded images are held, several times."""
     figures, rows = [], []
-    for kind, steps in (("aloha", sizes.of(400, 40)), ("aloha_raw", sizes.of(60, 10)), ("libero", sizes.of(100, 30))):
-        peaks = []
-        for times in (1, 10):
-            flags = ("--from=hdf5", f"--profile={kind.removesuffix('_raw')}", "--to=lerobot", "--workers=1")
-            runs = [convert(_made(kind, 2, steps * times), *flags).peak_mb for _ in range(sizes.repeats)]
-            peaks.append(sorted(runs)[len(runs) // 2])
-        rows.append([kind, f"{steps:,}", *(f"{peak:,.0f}" for peak in peaks), f"{peaks[1] / peaks[0]:.2f}"])
-        what, against = f"memory of {TITLES[kind]} to lerobot, files of {10 * steps:,} steps", f"{steps:,} steps"
-        name = f"hdf5, {kind}, memory: times that of a tenth"
-        figures.append(below(name, peaks[1] / peaks[0], 1.5, what=what, against=against))
-    table("hdf5, peak memory in MB, two episodes", ["", "steps", "1x", "10x steps", "ratio"], *rows)
+    for kind, steps in (("aloha", sizes.of(200, 40)), ("aloha_raw", sizes.of(20, 5)), ("libero", sizes.of(100, 30))):
+        few, many, long = (_peak_mb(kind, *size) for size in ((2, steps), (8, steps), (2, 4 * steps)))
+        rows.append([kind, f"{steps:,}", *(f"{peak:,.0f}" for peak in (few, many, long))])
+        name, what = f"hdf5, {kind}, memory", f"memory of {TITLES[kind]} to lerobot"
+        more, against = f"{what}, 8 episodes of {steps:,} steps", f"2 of {steps:,} steps"
+        figures.append(below(f"{name}: times that of a quarter", many / few, 1.3, what=more, against=against))
+        longer = f"{what}, 2 episodes of {4 * steps:,} steps"
+        figures.append(below(f"{name}: times that of short episodes", long / few, None, what=longer, against=against))
+    table("hdf5, peak memory in MB", ["", "steps", "2 episodes", "8 episodes", "2 of 4x the steps"], *rows)
     return figures
+
+
+def _peak_mb(kind: str, episodes: int, steps: int) -> float:
+    flags = ("--from=hdf5", f"--profile={kind.removesuffix('_raw')}", "--to=lerobot", "--workers=1")
+    return convert(_made(kind, episodes, steps), *flags).peak_mb
 
 
 def _made(kind: str, episodes: int, steps: int) -> Path:

@@ -44,7 +44,7 @@ def ros2(sizes: Sizes) -> list[Figure]:
 
 
 def _compared(sizes: Sizes, kind: str, peers: tuple[str, ...]) -> list[Figure]:
-    bag = _made(kind, sizes.of(120, 20))
+    bag = _made(kind, sizes.of(60, 20))
     size = bag.stat().st_size / 1e6
     runs: dict[str, list[Measurement]] = {}
     for _ in range(sizes.repeats):
@@ -83,15 +83,17 @@ def _compared(sizes: Sizes, kind: str, peers: tuple[str, ...]) -> list[Figure]:
 
 
 def _memory(sizes: Sizes) -> list[Figure]:
-    """The peak memory of a bag and of one that is ten times as long."""
-    figures, rows = [], []
+    """The peak memory of a bag with more episodes than a range of work, and of one that is four times as long."""
+    figures, rows, seconds = [], [], sizes.of(60, 20)
     for kind in KINDS:
-        peaks = [_converted(_made(kind, sizes.of(20, 10) * times)).peak_mb for times in (1, 10)]
+        peaks = [_converted(_made(kind, seconds * times)).peak_mb for times in (1, 4)]
         rows.append([kind, *(f"{peak:,.0f}" for peak in peaks), f"{peaks[1] / peaks[0]:.2f}"])
-        seconds, name = sizes.of(20, 10), f"ros2, {kind}, memory: times that of a tenth"
-        what = f"memory of converting ROS 2, {kind} of {10 * seconds} s"
+        what, name = (
+            f"memory of converting ROS 2, {kind} of {4 * seconds} s",
+            f"ros2, {kind}, memory: times that of a quarter",
+        )
         figures.append(below(name, peaks[1] / peaks[0], 1.3, what=what, against=f"{seconds} s"))
-    table(f"ros2, peak memory in MB, {sizes.of(20, 10)} s", ["", "1x", "10x", "ratio"], *rows)
+    table(f"ros2, peak memory in MB, {seconds} s", ["", "1x", "4x", "ratio"], *rows)
     return figures
 
 
