@@ -42,6 +42,8 @@ _MAX_VALUES = 300_000
 """Maximum number of texts, sequences, and messages that are skipped or read one by one in a message."""
 _STEP = re.compile(r"([A-Za-z_]\w*)(?:\[(\d{1,6})\])?")
 _ORDERS = {b"\x00\x00": ">", b"\x00\x01": "<"}
+_LENGTHS = {order: struct.Struct(f"{order}I").unpack_from for order in _ORDERS.values()}
+"""What reads the length of a text, by the order of bytes."""
 
 Sizes: TypeAlias = "tuple[int, ...]"
 """The bytes that values of a fixed size take, with their alignment, by their position modulo 8."""
@@ -92,15 +94,32 @@ class Cursor:
 
     def text(self) -> bytes:
         """A string, without the NUL at its end."""
-        text = bytes(self.block(self.number("I", 4)))
-        if text and text[-1]:
-            raise BadMessage("a text in it has no end")
-        return text[:-1]
+        return self._texts(1)[0]
 
     def texts(self, count: int) -> list[bytes]:
         """Strings."""
         self._spend(count)
-        return [self.text() for _ in range(count)]
+        return self._texts(count)
+
+    def _texts(self, count: int) -> list[bytes]:
+        texts = [bytes(self.data[start:stop]) for start, stop in self._pass_texts(count)]
+        if any(text and text[-1] for text in texts):
+            raise BadMessage("a text in it has no end")
+        return [text[:-1] for text in texts]
+
+    def _pass_texts(self, count: int) -> list[tuple[int, int]]:
+        """Skips strings; returns where the bytes of each are."""
+        unpack, data, at, places = _LENGTHS[self.order], self.data, self.at, []
+        try:
+            for _ in range(count):
+                start = at + (-at & 3) + 4
+                at = start + unpack(data, start - 4)[0]
+                places.append((start, at))
+        except struct.error:
+            raise BadMessage("it ends early") from None
+        self.at = at
+        self.skip(0)
+        return places
 
     def pass_parts(self, parts: Sequence[ValueRun]) -> None:
         """Skips values."""
@@ -111,11 +130,11 @@ class Cursor:
                 self.skip((sizes if count == 1 else _repeat(sizes, count))[self.at & 7])
                 continue
             self._spend(count)
+            if not inner:
+                self._pass_texts(count)
+                continue
             for _ in range(count):
-                if inner:
-                    self.pass_parts(inner)
-                else:
-                    self.skip(self.number("I", 4))
+                self.pass_parts(inner)
 
     def _spend(self, count: int) -> None:
         self._values_left -= count

@@ -305,5 +305,6 @@ def _groups(times: Array) -> list[Array]:
 
 
 def copy_bytes(data: memoryview) -> memoryview:
-    """A copy, which does not keep the whole chunk in memory."""
-    return memoryview(bytes(data))
+    """A copy, which does not keep the whole chunk in memory. Bytes that are not part of more are not copied."""
+    whole = data.obj
+    return data if isinstance(whole, bytes) and len(whole) == len(data) else memoryview(bytes(data))
