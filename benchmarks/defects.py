@@ -1,194 +1,21 @@
-"""Clean episodes of three kinds of data, defects in three strengths, and the recall and false alarms of each signal.
-
-The kinds: the arm of `rlds-beam example --robot` (positions, two cameras, timestamps, tasks), an agent in a grid
-(integers as floats, discrete actions, images), and a simulated walker (17 values, 6 actions, as in MuJoCo).
-"""
+"""Defects of episodes in up to three strengths, each with the signal that should find it, for `run.py defects`."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from data_kinds import Kind
 
-from rlds_beam.checking.signals import SIGNALS, Context, EpisodeTable
-from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
-from rlds_beam.episodes.schema import episode_flags
+from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.jobs import example_robot
 from rlds_beam.typing import Array
 
-EPISODES, BROKEN = 50, 5
-"""The episodes of a dataset, and how many of them have a defect."""
-
-Change = Callable[[Episode, np.random.Generator, float, "Kind"], Episode]
-
-
-@dataclasses.dataclass(frozen=True)
-class Kind:
-    """A kind of data.
-
-    Attributes:
-      name: its name in the table.
-      make: makes clean episodes, from their number and a seed.
-      state, action: the fields of motion; an action that is not motion is "".
-      camera, clock, text: the fields; "" if there are none.
-      names: the names of the values of fields.
-      moving: the dimensions of the state that defects change.
-      discrete: whether states are whole numbers.
-      position: whether actions are positions.
-    """
-
-    name: str
-    make: Callable[[int, int], list[Episode]]
-    state: str
-    action: str = ""
-    camera: str = ""
-    clock: str = ""
-    text: str = ""
-    names: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    moving: tuple[int, ...] = ()
-    discrete: bool = False
-    position: bool = False
-    fps: float = 10
-
-    @property
-    def continuous(self) -> bool:
-        return not self.discrete
-
-    def context(self, episode: Episode, decoded: int) -> Context:
-        found = Context.of_episode(episode, fps=self.fps, decoded=decoded)
-        return dataclasses.replace(found, names=dict(self.names))
-
-
-def make_robot(count: int, seed: int) -> list[Episode]:
-    """The arm of the example, with the timestamps of a camera: 10 Hz, with a noise of 2 ms."""
-    episodes = []
-    for number, episode in enumerate(example_robot.make_episodes(count, seed=seed)):
-        rng, steps = np.random.default_rng([1, seed, number]), len(episode)
-        columns = {**episode.steps, "timestamp": np.arange(steps) * 0.1 + rng.normal(0, 0.002, steps)}
-        metadata = {**episode.metadata, "num_steps": np.int64(steps)}
-        episodes.append(episode.replace(steps=columns, metadata=metadata))
-    return episodes
-
-
-_SIDE = 8
-_COLORS = {"red": (214, 57, 52), "green": (58, 158, 92), "blue": (48, 108, 206), "yellow": (240, 190, 50)}
-_MOVES = np.array([(-1, 0), (1, 0), (0, -1), (0, 1)])
-
-
-def make_grid(count: int, seed: int) -> list[Episode]:
-    """An agent in a grid of 8x8 cells that walks to a goal; one of five actions is random, and walls stop it."""
-    return [_grid_episode(np.random.default_rng([2, seed, number]), number) for number in range(count)]
-
-
-def _grid_episode(rng: np.random.Generator, number: int) -> Episode:
-    color = str(rng.choice([*_COLORS]))
-    at, goal = rng.integers(0, _SIDE, 2), rng.integers(0, _SIDE, 2)
-    while np.abs(at - goal).sum() < 5:
-        at, goal = rng.integers(0, _SIDE, 2), rng.integers(0, _SIDE, 2)
-    places, actions, heading = [at], [], [int(rng.integers(4))]
-    while (at != goal).any() and len(actions) < 60:
-        far = goal - at
-        axis = int(rng.random() < abs(far[1]) / np.abs(far).sum())
-        action = int(rng.integers(4)) if rng.random() < 0.2 else 2 * axis + int(far[axis] > 0)
-        at = np.clip(at + _MOVES[action], 0, _SIDE - 1)
-        actions.append(action)
-        places.append(at)
-        heading.append(action)
-    steps = len(places)
-    cells = np.concatenate([np.array(places), np.tile(goal, (steps, 1)), np.array(heading)[:, None]], axis=1)
-    images = np.full((steps, 4 * _SIDE, 4 * _SIDE, 3), 40, np.uint8)
-    for step, (x, y) in enumerate(places):
-        images[step, 4 * goal[0] : 4 * goal[0] + 4, 4 * goal[1] : 4 * goal[1] + 4] = _COLORS[color]
-        images[step, 4 * x + 1 : 4 * x + 3, 4 * y + 1 : 4 * y + 3] = 230
-    done = np.arange(steps) == steps - 2
-    columns: dict[str, Any] = {
-        "observation/cells": cells.astype(np.float32),
-        "observation/image": images,
-        "action": np.array([*actions, 0]),
-        "reward": (done - 0.01).astype(np.float32),
-        "discount": (~done).astype(np.float32),
-        "language_instruction": np.full(steps, f"go to the {color} goal".encode(), object),
-        **episode_flags(steps, last=True, terminal=True),
-    }
-    metadata = {"episode_id": np.int64(number), "num_steps": np.int64(steps)}
-    return Episode(EpisodeKey("grid/1.0.0", "train", 0, number), columns, metadata)
-
-
-def make_walker(count: int, seed: int) -> list[Episode]:
-    """A walker with 6 joints that torques of a noisy gait drive, as in MuJoCo's half-cheetah.
-
-    The state is 8 positions and 9 velocities; the body bounces on the ground, so a velocity jumps when it lands.
-    """
-    rng = np.random.default_rng([3, seed])
-    lengths = rng.integers(100, 201, count)
-    steps, dt = int(lengths.max()), 0.05
-    joints, speeds = rng.normal(0, 0.1, (count, 6)), rng.normal(0, 0.1, (count, 6))
-    body, falls = rng.uniform(0.1, 0.3, count), np.zeros(count)
-    pitch, turns, forward = rng.normal(0, 0.1, count), np.zeros(count), np.zeros(count)
-    pace, phase = rng.uniform(1.4, 1.8, count), rng.uniform(0, 2 * np.pi, (count, 1)) + np.arange(6)
-    states, actions = np.zeros((count, steps, 17)), np.zeros((count, steps, 6))
-    for step in range(steps):
-        gait = 0.8 * np.sin(2 * np.pi * pace[:, None] * dt * step + phase) - 0.2 * joints
-        action = np.clip(gait + rng.normal(0, 0.2, (count, 6)), -1, 1)
-        states[:, step] = np.column_stack([body, pitch, joints, forward, falls, turns, speeds])
-        actions[:, step] = action
-        for _ in range(5):
-            speeds += dt / 5 * (60 * action - 30 * joints - 4 * speeds)
-            joints += dt / 5 * speeds
-            turns += dt / 5 * (joints[:, 0] - joints[:, 3] - 8 * pitch - 2 * turns) * 4
-            pitch += dt / 5 * turns
-            forward += dt / 5 * (np.abs(speeds[:, :3]).sum(axis=1) * 0.3 - forward)
-            falls -= dt / 5 * 9.8
-            body += dt / 5 * falls
-            landed = body < 0
-            falls = np.where(landed, 0.5 * np.abs(falls) + 0.1 * np.abs(speeds[:, 0]), falls)
-            body = np.where(landed, 0, body)
-    return [_walker_episode(states[i, : lengths[i]], actions[i, : lengths[i]], i) for i in range(count)]
-
-
-def _walker_episode(states: Array, actions: Array, number: int) -> Episode:
-    steps = len(states)
-    columns: dict[str, Any] = {
-        "observation": states,
-        "action": actions.astype(np.float32),
-        "reward": states[:, 8] - 0.1 * np.square(actions).sum(axis=1),
-        "discount": np.ones(steps, np.float32),
-        "timestamp": np.arange(steps) * 0.05,
-        **episode_flags(steps, last=True, terminal=False),
-    }
-    metadata = {"episode_id": np.int64(number), "num_steps": np.int64(steps)}
-    return Episode(EpisodeKey("walker/1.0.0", "train", 0, number), columns, metadata)
-
-
-KINDS = (
-    Kind(
-        "robot",
-        make_robot,
-        "observation/state",
-        "action",
-        "observation/images/front",
-        "timestamp",
-        "language_instruction",
-        example_robot.MEANING.names,
-        moving=(0, 1),
-        position=True,
-    ),
-    Kind(
-        "grid",
-        make_grid,
-        "observation/cells",
-        camera="observation/image",
-        text="language_instruction",
-        moving=(0, 1),
-        discrete=True,
-    ),
-    Kind("walker", make_walker, "observation", "action", clock="timestamp", moving=tuple(range(17)), fps=20),
-)
+Change = Callable[[Episode, np.random.Generator, float, Kind], Episode]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -495,7 +322,7 @@ def _repeat_actions(text: str) -> Change:
     """The actions of the first clean episode with as many steps cut off, and another task if `text` is not empty."""
 
     def defect(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
-        other = kind.make(1, 999)[0] if kind.name != "robot" else _robot_original()
+        other = _make_original(kind.make)
         steps = {**other.steps}
         if text:
             steps[kind.text] = np.full(len(other), f"{text} {int(rng.integers(1 << 30))}".encode(), object)
@@ -508,7 +335,7 @@ def _record_again(*, splits: bool = False) -> Change:
     """A clean episode with noise, of `strength` of the range of its motion; each in a split of its own if `splits`."""
 
     def defect(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
-        other = kind.make(1, 999)[0] if kind.name != "robot" else _robot_original()
+        other = _make_original(kind.make)
         key = dataclasses.replace(episode.key, split=f"split_{episode.key.position}") if splits else episode.key
         return _noise(other.replace(key=key), rng, strength, kind)
 
@@ -516,8 +343,8 @@ def _record_again(*, splits: bool = False) -> Change:
 
 
 @functools.cache
-def _robot_original() -> Episode:
-    return make_robot(1, 999)[0]
+def _make_original(make: Callable[[int, int], list[Episode]]) -> Episode:
+    return make(1, 999)[0]
 
 
 _GENERIC = (
@@ -590,96 +417,3 @@ DEFECTS = (
     Defect("wrong length", "wrong_metadata", (-3, 100, np.nan), _describe, (), "steps"),
     Defect("other units", "scale_mismatch", (3, 10, 57.3), _convert_units, (), "times"),
 )
-
-
-@dataclasses.dataclass
-class Result:
-    """What a signal found in one kind of data.
-
-    Attributes:
-      found: for each strength, how many of the episodes with the defect are beyond the threshold.
-      broken: how many episodes had the defect, for each strength.
-      alarms: how many of the clean episodes are beyond the threshold; episodes count once for each dataset.
-      clean: the number of clean episodes.
-    """
-
-    found: list[int]
-    broken: int = 0
-    alarms: int = 0
-    clean: int = 0
-
-    @property
-    def recall(self) -> tuple[float, ...]:
-        return tuple(found / max(self.broken, 1) for found in self.found)
-
-    @property
-    def false_alarms(self) -> float:
-        return self.alarms / self.clean
-
-
-def measure(
-    seeds: Sequence[int], kinds: Sequence[Kind] = KINDS, decoded: int = 3
-) -> dict[tuple[str, str, str], Result]:
-    """(signal, defect, kind) -> the result. The defect is "" if the kind cannot have one; then there is no recall."""
-    results: dict[tuple[str, str, str], Result] = {}
-    for kind in kinds:
-        possible = [defect for defect in DEFECTS if all(getattr(kind, need) for need in defect.needs)]
-        for seed in seeds:
-            _measure_dataset(kind, seed, decoded, possible, results)
-    return results
-
-
-def _measure_dataset(
-    kind: Kind, seed: int, decoded: int, possible: Sequence[Defect], results: dict[tuple[str, str, str], Result]
-) -> None:
-    """Adds what the signals find in one dataset: as it is, and with each of the possible defects."""
-    episodes = kind.make(EPISODES, seed)
-    places = np.random.default_rng([4, seed]).choice(EPISODES, BROKEN, replace=False).tolist()
-    context = kind.context(episodes[0], decoded)
-    rest = _table(context, [episode for i, episode in enumerate(episodes) if i not in places])
-    clean = _alarms(rest, _table(context, [episodes[i] for i in places]))
-    of_signal = {defect.signal: defect for defect in reversed(possible)}
-
-    def add(signal: str, alarms: int, episodes: int, defect: Defect | None = None) -> Result:
-        defect = defect or of_signal.get(signal)
-        name, strengths = (defect.name, len(defect.strengths)) if defect else ("", 0)
-        result = results.setdefault((signal, name, kind.name), Result([0] * strengths))
-        result.alarms += alarms
-        result.clean += episodes
-        return result
-
-    for signal, found in clean.items():
-        if found is not None:
-            add(signal, len(found), EPISODES)
-    for defect in possible:
-        for number, strength in enumerate(defect.strengths):
-            broken = [
-                defect.change(episodes[i], np.random.default_rng([5, seed, i, number]), strength, kind) for i in places
-            ]
-            alarms = _alarms(rest, _table(context, broken))
-            keys = {str(episode.key) for episode in broken}
-            hits = alarms[defect.signal] or set()
-            result = add(defect.signal, len(hits - keys), EPISODES - BROKEN, defect)
-            result.found[number] += len(hits & keys)
-            result.broken += BROKEN * (number == 0)
-            for signal in defect.unlike:
-                add(signal, len(alarms[signal] or ()), EPISODES)
-
-
-def _table(context: Context, episodes: Sequence[Episode]) -> EpisodeTable:
-    table = EpisodeTable(context)
-    for episode in episodes:
-        table.add(episode)
-    return table
-
-
-def _alarms(*tables: EpisodeTable) -> dict[str, set[str] | None]:
-    """Signal -> the keys of the episodes beyond its threshold; None if no episode has a value."""
-    first, *others = tables
-    rows = first.merge(*others).finish()
-    keys = rows["key"].to_pylist()
-    found: dict[str, set[str] | None] = {}
-    for name, signal in SIGNALS.items():
-        known = [(key, value) for key, value in zip(keys, rows[name].to_pylist(), strict=True) if value is not None]
-        found[name] = {key for key, value in known if signal.breaks(value)} if known else None
-    return found

@@ -6,8 +6,9 @@ import datetime
 import json
 from pathlib import Path
 
-import defects as benchmark
+from defects import DEFECTS
 from measuring import Figure, Sizes, table
+from recall import BROKEN, EPISODES, Result, measure
 
 from rlds_beam.checking.signals import SIGNALS
 
@@ -18,8 +19,8 @@ SEEDS = 10
 def defects(sizes: Sizes) -> list[Figure]:
     """Prints the table. A full run keeps it in `docs/signal_recall.json`, for the reference of signals."""
     seeds = sizes.of(SEEDS, 1)
-    found = rows(benchmark.measure(range(seeds)))
-    title = f"defects in {benchmark.BROKEN} of {benchmark.EPISODES} episodes, {seeds} seed(s)"
+    found = rows(measure(range(seeds)))
+    title = f"defects in {BROKEN} of {EPISODES} episodes, {seeds} seed(s)"
     table(title, [*found[0]], *([*row.values()] for row in found))
     if not sizes.quick:
         about = {"date": datetime.date.today().isoformat(), "seeds": seeds}
@@ -28,9 +29,9 @@ def defects(sizes: Sizes) -> list[Figure]:
     return []
 
 
-def rows(results: dict[tuple[str, str, str], benchmark.Result]) -> list[dict[str, str]]:
+def rows(results: dict[tuple[str, str, str], Result]) -> list[dict[str, str]]:
     """The results as text, in the order of `SIGNALS`."""
-    order, known = [*SIGNALS], {defect.name: defect for defect in benchmark.DEFECTS}
+    order, known = [*SIGNALS], {defect.name: defect for defect in DEFECTS}
     found = []
     for (signal, defect, kind), result in sorted(results.items(), key=lambda item: order.index(item[0][0])):
         unit = known[defect].unit if defect else ""

@@ -22,14 +22,15 @@ from rlds_beam.testing import make_episode
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-import defects
-from defects import DEFECTS, KINDS, edit, make_walker
+from data_kinds import KINDS, make_walker
+from defects import DEFECTS, Defect, edit
+from recall import Result, measure
 
 
 @functools.cache
-def results() -> Mapping[tuple[str, str], defects.Result]:
+def results() -> Mapping[tuple[str, str], Result]:
     """(defect, kind) -> the result; signals without a defect by their own name."""
-    return {(defect or signal, kind): found for (signal, defect, kind), found in defects.measure([0]).items()}
+    return {(defect or signal, kind): found for (signal, defect, kind), found in measure([0]).items()}
 
 
 EXPECTED: dict[tuple[str, str], list[int]] = {
@@ -72,7 +73,7 @@ EXPECTED: dict[tuple[str, str], list[int]] = {
 
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
-def test_finds_each_defect_as_often_as_documented(defect: defects.Defect, kind: str) -> None:
+def test_finds_each_defect_as_often_as_documented(defect: Defect, kind: str) -> None:
     result = results().get((defect.name, kind))
     needed = next(one for one in KINDS if one.name == kind)
     assert (result is not None) == all(getattr(needed, need) for need in defect.needs)
