@@ -24,6 +24,9 @@ _SAMPLED = 8
 _MIN_STEPS, _MIN_VALUES = 4, 12
 """Fewer steps, or different values in the sampled steps, may be the same by chance: in a grid, or at rest."""
 
+_MAX_EPISODES, _MAX_BYTES = 512, 1 << 20
+"""Maximum episodes to digest at once, and bytes of their compared fields."""
+
 
 class ComparedFields(NamedTuple):
     """The fields of a dataset that tell copies of an episode.
@@ -48,14 +51,6 @@ class ComparedFields(NamedTuple):
         )
         return cls(motion, texts)
 
-    def keep(self, episode: Episode) -> Episode:
-        """The episode with these fields alone, and without its record: many of them fit in memory."""
-        names = (*self.fields, *self.texts)
-        steps, metadata = (
-            {name: values[name] for name in names if name in values} for values in (episode.steps, episode.metadata)
-        )
-        return Episode(episode.key, steps, metadata, faults=episode.faults)
-
     def digest(self, episodes: Sequence[Episode]) -> Array:
         """The digests of episodes, uint64 (E, 2); 0 for one that cannot be read."""
         found = np.zeros((len(episodes), 2), np.uint64)
@@ -63,6 +58,45 @@ class ComparedFields(NamedTuple):
         if readable:
             found[readable] = digest_episodes([episodes[row] for row in readable], *self)
         return found
+
+
+class DigestGatherer:
+    """The digests of episodes that come one by one, computed for many at once: a small batch takes as long as a large.
+
+    Keeps the compared fields of the episodes that wait, but not their records.
+    """
+
+    def __init__(self, compared: ComparedFields):
+        self._compared = compared
+        self._waiting: list[Episode] = []
+        self._size = 0
+        self._digests = [np.zeros((0, 2), np.uint64)]
+
+    def add(self, episode: Episode) -> None:
+        """Adds an episode."""
+        names = [name for part in self._compared for name in part]
+        steps, metadata = (
+            {name: values[name] for name in names if name in values} for values in (episode.steps, episode.metadata)
+        )
+        self._waiting.append(Episode(episode.key, steps, metadata, faults=episode.faults))
+        self._size += sum(column.nbytes for column in steps.values() if isinstance(column, np.ndarray))
+        if len(self._waiting) == _MAX_EPISODES or self._size >= _MAX_BYTES:
+            self._digest()
+
+    def last(self) -> Digests:
+        """The digests of the last episode."""
+        self._digest()
+        return Digests(*self._digests[-1][-1].tolist())
+
+    def finish(self) -> Array:
+        """The digests of all episodes, uint64 (E, 2); 0 for one that cannot be read."""
+        self._digest()
+        return np.concatenate(self._digests)
+
+    def _digest(self) -> None:
+        if self._waiting:
+            self._digests.append(self._compared.digest(self._waiting))
+        self._waiting, self._size = [], 0
 
 
 class Digests(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlds_beam.checking.copies import ComparedFields, group_copies
+from rlds_beam.checking.copies import ComparedFields, DigestGatherer, group_copies
 from rlds_beam.encoding.base import Headers, RecordFormat
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import Violation
@@ -250,12 +250,11 @@ class Digested(NamedTuple):
 
 def digest(source: Source, split: str, segment: Segment) -> Digested:
     """The digests of a segment's episodes, for a source without images (`without_images`)."""
-    compared, positions, found = ComparedFields.of(source), [], []
-    for episodes in EpisodeReader(source).batches(split, segment):
-        positions += [episode.key.position for episode in episodes]
-        found.append(compared.digest(episodes))
-    digests = np.concatenate([np.zeros((0, 2), np.uint64), *found])
-    return Digested(split, segment.shard.index, np.array(positions, np.int64), digests)
+    positions, gatherer = [], DigestGatherer(ComparedFields.of(source))
+    for episode in EpisodeReader(source).read(split, segment):
+        positions.append(episode.key.position)
+        gatherer.add(episode)
+    return Digested(split, segment.shard.index, np.array(positions, np.int64), gatherer.finish())
 
 
 def without_images(source: Source) -> Source:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlds_beam.checking.copies import ComparedFields
+from rlds_beam.checking.copies import ComparedFields, DigestGatherer
 from rlds_beam.encoding.checked_json import parsing
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import Violation
@@ -20,9 +20,6 @@ from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
     from rlds_beam.output.commits import RangeCommit
-
-_MAX_EPISODES, _MAX_BYTES = 512, 1 << 20
-"""Maximum episodes to digest together, and of bytes of their compared columns."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,18 +79,13 @@ class RangeCopies:
     """
 
     def __init__(self, compared: ComparedFields, known: KnownCopies | None):
-        self._compared, self._known = compared, known
-        self._waiting: list[Episode] = []
-        self._size = 0
-        self._digests = [np.zeros((0, 2), np.uint64)]
+        self._gatherer, self._known = DigestGatherer(compared), known
         self._written: list[bool] = []
 
     def mark(self, episode: Episode) -> Episode:
         """Adds the fault `duplicate_episode` to a copy of an episode that the output has."""
-        kept = self._compared.keep(episode)
-        self._waiting.append(kept)
-        self._size += sum(column.nbytes for column in kept.steps.values() if isinstance(column, np.ndarray))
-        found = None if self._known is None else self._known.find(self._digest()[-1].tolist())
+        self._gatherer.add(episode)
+        found = None if self._known is None else self._known.find(self._gatherer.last())
         if found is None:
             return episode
         said = f"the output has the same actions and observations already: {found}"
@@ -102,19 +94,10 @@ class RangeCopies:
     def add(self, record: Processed) -> None:
         """Keeps the digests of the marked episode if it was written."""
         self._written.append(record.verdict.rejected is None and record.written)
-        if len(self._waiting) == _MAX_EPISODES or self._size >= _MAX_BYTES:
-            self._digest()
-
-    def _digest(self) -> Array:
-        """The digests of the episodes that wait for it, uint64 (E, 2)."""
-        self._digests.append(self._compared.digest(self._waiting))
-        self._waiting, self._size = [], 0
-        return self._digests[-1]
 
     def encode(self) -> str:
         """The digests of the written episodes as text (22 characters per episode)."""
-        self._digest()
-        return encode_digests(np.concatenate(self._digests)[np.array(self._written, bool)])
+        return encode_digests(self._gatherer.finish()[np.array(self._written, bool)])
 
 
 def encode_digests(digests: Array) -> str:
