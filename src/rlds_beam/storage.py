@@ -28,6 +28,8 @@ from rlds_beam.naming import is_file_path
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from rlds_beam.buckets.ranges import RangeReader
+
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 _PART = re.compile(r"(.+)#bytes=(\d{1,18})-(\d{1,18})", re.DOTALL)
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
@@ -122,16 +124,13 @@ def open_read(path: str) -> BinaryIO:
     return open_store(path).open_read(path)
 
 
-def open_ranges(path: str) -> base.RangeReader:
-    """Opens an object for reading ranges: a function of `start` and `stop`, thread-safe, for many requests at once.
-
-    It raises BucketError also if the object was replaced after it was opened.
-    """
+def open_ranges(path: str) -> RangeReader:
+    """Opens an object for reading ranges, many at once."""
     return open_store(path).open_ranges(path)
 
 
-def submit(function: Callable[[], bytes]) -> Future[bytes]:
-    """Calls a function that reads a range in one of many threads."""
+def submit(function: Callable[[], Result]) -> Future[Result]:
+    """Calls a function that waits for a store in one of many threads."""
     from rlds_beam.buckets import ranges
 
     return ranges.submit(function)

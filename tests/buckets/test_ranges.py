@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import http.server
 import itertools
 import json
+import shutil
 import socket
+import ssl
+import subprocess
 import sys
 import threading
 import urllib.request
@@ -56,7 +60,7 @@ def write(bucket: str, content: bytes = CONTENT) -> str:
     return path
 
 
-def without_client(path: str) -> ranges.SignedReader:
+def without_client(path: str) -> ranges.RangeReader:
     """A reader that cannot use the vendor's client."""
     store: Any = open_store(path)
     bucket, name = split_path(path)
@@ -65,12 +69,12 @@ def without_client(path: str) -> ranges.SignedReader:
     def refuse(start: int, stop: int) -> bytes:
         raise AssertionError(f"the client was used for {start} to {stop}")
 
-    return ranges.SignedReader(functools.partial(store.sign, bucket, name, version), refuse)
+    return ranges.RangeReader(functools.partial(store.sign, bucket, name, version), refuse)
 
 
 def test_ranges_need_no_client(bucket: str) -> None:
     reader = without_client(write(bucket))
-    futures = [(pair, ranges.submit(functools.partial(reader, *pair))) for pair in RANGES * 2]
+    futures = [(pair, reader.request(*pair)) for pair in RANGES * 2]
     for pair, future in futures:
         assert future.result(DEADLINE) == CONTENT[slice(*pair)]
 
@@ -79,12 +83,12 @@ def test_an_object_that_was_replaced_is_an_error(bucket: str) -> None:
     if bucket.startswith("gs"):
         pytest.skip("the emulator ignores the generation of a request")
     path = write(bucket)
-    read = storage.open_ranges(path)
-    assert read(7, 9) == CONTENT[7:9]
+    reader = storage.open_ranges(path)
+    assert reader.read(7, 9) == CONTENT[7:9]
     write(bucket, CONTENT[::-1])
     with pytest.raises(BucketError, match=r"a file, 1%\.bin was replaced while it was read"):
-        read(7, 9)
-    assert storage.open_ranges(path)(7, 9) == CONTENT[::-1][7:9]
+        reader.read(7, 9)
+    assert storage.open_ranges(path).read(7, 9) == CONTENT[::-1][7:9]
 
 
 def test_a_missing_object(bucket: str) -> None:
@@ -132,8 +136,8 @@ def test_wrong_answers_are_left_to_the_client(
 
     with faulty(s3.url, fault) as url:
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        read = storage.open_ranges(path)
-        assert [read(100, 200) for _ in range(3)] == [CONTENT[100:200]] * 3
+        reader = storage.open_ranges(path)
+        assert [reader.read(100, 200) for _ in range(3)] == [CONTENT[100:200]] * 3
     assert len(seen) == 1  # then the client is used for a while
 
 
@@ -153,15 +157,65 @@ def test_connections_are_kept_and_opened_again(tmp_path: Path, monkeypatch: pyte
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
         reader = without_client("s3://bucket/a")
-        futures = [(i, ranges.submit(functools.partial(reader, i, i + 50_000))) for i in range(500)]
+        futures = [(i, reader.request(i, i + 50_000)) for i in range(500)]
         for i, future in futures:
             assert future.result(DEADLINE) == CONTENT[i : i + 50_000]
-        target = reader._find_target()
+        target = reader.find_target()
         assert target is not None
-        assert 0 < len(target.server._idle) <= ranges.MAX_REQUESTS
-        for idle in target.server._idle:
-            idle.shutdown(socket.SHUT_RDWR)
-        assert reader(0, 100) == CONTENT[:100]
+        assert 0 < len(target.server.idle) <= ranges.MAX_CONNECTIONS
+        for idle in list(target.server.idle):
+            idle.sock.shutdown(socket.SHUT_RDWR)
+        assert reader.read(0, 100) == CONTENT[:100]
+
+
+class RangeServer(http.server.ThreadingHTTPServer):
+    request_queue_size = 1024
+    block_on_close = False
+
+
+class RangeHandler(http.server.BaseHTTPRequestHandler):
+    """Answers with a range of `CONTENT`, and ends every tenth connection without a word."""
+
+    protocol_version = "HTTP/1.1"
+    answers = 0
+
+    def do_GET(self) -> None:
+        first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
+        self.send_response(206)
+        self.send_header("Content-Length", str(last + 1 - first))
+        self.send_header("Content-Range", f"bytes {first}-{last}/{len(CONTENT)}")
+        self.end_headers()
+        self.wfile.write(CONTENT[first : last + 1])
+        self.answers += 1
+        self.close_connection = self.answers == 10
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_connections_with_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*command, "-addext", "subjectAltName=DNS:localhost", *files], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate))
+    monkeypatch.setattr(ranges, "_tls", ranges._tls.__wrapped__)
+
+    def refuse(start: int, stop: int) -> bytes:
+        raise AssertionError(f"the client was used for {start} to {stop}")
+
+    with RangeServer(("localhost", 0), RangeHandler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        reader = ranges.RangeReader(lambda: ranges.Address(f"https://localhost:{server.server_port}/a", {}), refuse)
+        for size in (1, 15_000, 200_000):
+            contents = [(i, reader.request(i, i + size)) for i in range(0, 60_000, 400)]
+            for i, content in contents:
+                assert content.result(DEADLINE) == CONTENT[i : i + size]
+        server.shutdown()
 
 
 def test_spans_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,18 +281,18 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_forked_process_reads(moving: dict[str, Path], s3_bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's data loaders fork before Python 3.14; the process id distinguishes a fork from its parent."""
     where, path = upload(moving["rlds"], f"{s3_bucket}/rlds"), write(s3_bucket)
-    name, read = camera(moving["rlds"]), storage.open_ranges(path)
+    name, reader = camera(moving["rlds"]), storage.open_ranges(path)
     dataset = rlds_beam.open_dataset(where, unit="steps", cache_bytes=10_000_000)
-    futures = [ranges.submit(functools.partial(read, 0, 1000)) for _ in range(20)]
+    futures = [reader.request(0, 1000) for _ in range(20)]
     wanted = next(dataset.batches(4, columns=[name]))[name]
-    pool, server = ranges._pool, read._find_target().server  # type: ignore[attr-defined]
+    target = reader.find_target()
+    assert target is not None and {future.result(DEADLINE) for future in futures} == {CONTENT[:1000]}
     monkeypatch.setattr("os.getpid", lambda: -1)
     np.testing.assert_array_equal(next(dataset.batches(4, columns=[name]))[name], wanted)
-    assert ranges.submit(functools.partial(storage.open_ranges(path), 0, 1000)).result(DEADLINE) == CONTENT[:1000]
-    assert ranges._pool is not pool
-    assert read(0, 1000) == CONTENT[:1000]
-    assert read._find_target().server is not server  # type: ignore[attr-defined]
-    assert {future.result(DEADLINE) for future in futures} == {CONTENT[:1000]}
+    assert storage.open_ranges(path).read(0, 1000) == CONTENT[:1000]
+    assert reader.read(0, 1000) == CONTENT[:1000]
+    forked = reader.find_target()
+    assert forked is not None and forked.server.loop is not target.server.loop
 
 
 @pytest.mark.parametrize("name", ["rlds", "lerobot", "video", "parquet", "tfrecord"])

@@ -8,11 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import BinaryIO, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
 
 from rlds_beam.errors import BucketAccessError, BucketError, UsageError
 from rlds_beam.naming import is_file_path
 from rlds_beam.text import printable
+
+if TYPE_CHECKING:
+    from rlds_beam.buckets.ranges import RangeReader
 
 AT_ONCE = 32
 """Concurrent requests to a store; requests mostly wait."""
@@ -43,9 +46,6 @@ COPY_SECONDS = 3600.0
 
 UNREADABLE = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What clients raise for an answer that the store would not send."""
-
-RangeReader = Callable[[int, int], bytes]
-"""Reads the bytes of an object from `start` to `stop`. Thread-safe. Raises BucketError, also if it was replaced."""
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
@@ -102,14 +102,16 @@ class Store(abc.ABC):
         Raises:
           FileNotFoundError: the object does not exist.
         """
+        from rlds_beam.buckets.ranges import RangeReader
+
         file, lock = self.open_read(path), threading.Lock()
 
-        def read(start: int, stop: int) -> bytes:
+        def fetch(start: int, stop: int) -> bytes:
             with lock:
                 file.seek(start)
                 return file.read(stop - start)
 
-        return read
+        return RangeReader(lambda: None, fetch)
 
     @abc.abstractmethod
     def open_write(self, path: str) -> BinaryIO:

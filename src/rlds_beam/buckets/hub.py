@@ -115,10 +115,10 @@ class Hub(Store):
         size, first = file.open(files.FIRST_WINDOW)
         return files.reader(file.fetch, size, first)
 
-    def open_ranges(self, path: str) -> base.RangeReader:
+    def open_ranges(self, path: str) -> ranges.RangeReader:
         file = _File(self, path)
         file.open(1)
-        return ranges.SignedReader(file.sign, file.fetch)
+        return ranges.RangeReader(file.sign, file.fetch)
 
     def open_write(self, path: str) -> BinaryIO:
         raise UsageError(f"{path}: {READ_ONLY}")

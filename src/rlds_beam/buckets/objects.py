@@ -65,11 +65,11 @@ class ObjectStore(Store):
         size, version, first = self.call(path, lambda: self.open(bucket, name, window), size=window)
         return files.reader(functools.partial(self._fetch, path, version), size, first)
 
-    def open_ranges(self, path: str) -> base.RangeReader:
+    def open_ranges(self, path: str) -> ranges.RangeReader:
         bucket, name = split_path(path)
         _, version, _ = self.call(path, lambda: self.open(bucket, name, 1))
         sign = functools.partial(self.sign, bucket, name, version)
-        return ranges.SignedReader(sign, functools.partial(self._fetch, path, version))
+        return ranges.RangeReader(sign, functools.partial(self._fetch, path, version))
 
     def _fetch(self, path: str, version: str, start: int, stop: int) -> bytes:
         """Reads exactly these bytes of a version of an object."""

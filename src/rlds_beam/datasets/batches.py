@@ -43,8 +43,8 @@ Arrays = Literal["numpy", "torch", "jax"]
 _FRAMES = 8
 """Frames that a thread reads and decodes at a time."""
 
-_REMOTE_FRAMES = 192
-"""Frames that are prepared ahead at least, if they are in a bucket: their requests are in flight at the same time."""
+_REMOTE_FRAMES = 512
+"""Frames that are requested ahead at least, if they are in a bucket."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,13 +129,14 @@ class Batches(Iterator[dict[str, Any]]):
         self._sampler = Sampler(plan)
         self._delivered = self._sampler.state()
         self._pending: deque[tuple[Future[_Filling], dict[str, Any]]] = deque()
+        self._decoding = 0  # of those pending
         self._pool: ThreadPoolExecutor | None = None
         self._starting: ThreadPoolExecutor | None = None
         frames = plan.batch_size * sum(len(content.offsets.get(path, (0,))) for path in content.images)
         tasks = max(1, frames // _FRAMES)
-        self._ahead = 2 + 2 * self._threads // tasks
+        self._ahead = self._requested = 2 + 2 * self._threads // tasks
         if any(getattr(part.rows, "is_remote", False) for part in parts) and content.images:
-            self._ahead = max(self._ahead, 1 + math.ceil(_REMOTE_FRAMES / frames))
+            self._requested = max(self._ahead, 1 + math.ceil(_REMOTE_FRAMES / frames))
         self._buffers = _Buffers((self._ahead + 2) * max(1, len(content.images)))
 
     def __iter__(self) -> Self:
@@ -153,12 +154,13 @@ class Batches(Iterator[dict[str, Any]]):
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="rlds-beam-batches")
             # Of its own: requests for later batches must not wait for the images of earlier ones.
             self._starting = ThreadPoolExecutor(1, thread_name_prefix="rlds-beam-batches")
-        while len(self._pending) < self._ahead and (drawn := self._sampler.draw()) is not None:
-            self._pending.append((self._starting.submit(self._start, self._pool, drawn), self._sampler.state()))
+        while self._prepare(self._starting, self._pool):
+            pass
         if not self._pending:
             self.close()
             raise StopIteration
         future, state = self._pending.popleft()
+        self._decoding -= 1
         try:
             batch = future.result().result()
         except BaseException:
@@ -187,6 +189,7 @@ class Batches(Iterator[dict[str, Any]]):
     def close(self) -> None:
         """Ends the threads; batches that were not delivered are made again by the next `next`."""
         self._pending.clear()
+        self._decoding = 0
         for pool in (self._starting, self._pool):
             if pool is not None:
                 pool.shutdown(wait=True, cancel_futures=True)
@@ -202,14 +205,32 @@ class Batches(Iterator[dict[str, Any]]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _start(self, pool: ThreadPoolExecutor, drawn: Drawn) -> _Filling:
-        """Fills in what needs no decoding, and starts the rest."""
+    def _prepare(self, starting: ThreadPoolExecutor, pool: ThreadPoolExecutor) -> bool:
+        """Starts to decode the next batch, or to fill another one; False if there is enough of both."""
+        if self._decoding < min(self._ahead, len(self._pending)):
+            future, state = self._pending[self._decoding]
+            self._pending[self._decoding] = starting.submit(_decode, future, pool), state
+            self._decoding += 1
+            return True
+        if len(self._pending) < self._requested and (drawn := self._sampler.draw()) is not None:
+            self._pending.append((starting.submit(self._fill, drawn), self._sampler.state()))
+            return True
+        return False
+
+    def _fill(self, drawn: Drawn) -> _Filling:
+        """Fills in what needs no decoding, and requests the rest."""
         filling = _Filling(self._content, len(drawn.rows), self._buffers)
         for number, part in enumerate(self._parts):
             slots = np.arange(len(drawn.rows)) if drawn.datasets is None else np.flatnonzero(drawn.datasets == number)
             if len(slots):
-                filling.fill(pool, part, drawn.rows[slots], slots)
+                filling.fill(part, drawn.rows[slots], slots)
         return filling
+
+
+def _decode(future: Future[_Filling], pool: ThreadPoolExecutor) -> _Filling:
+    filling = future.result()
+    filling.decode(pool)
+    return filling
 
 
 class _Filling:
@@ -218,6 +239,7 @@ class _Filling:
     def __init__(self, content: Content, rows: int, buffers: _Buffers):
         self._content, self._rows, self._buffers = content, rows, buffers
         self._arrays: dict[str, Array] = {}
+        self._images: dict[str, tuple[tuple[int, ...], list[_Images]]] = {}
         self._tasks: list[Future[None]] = []
 
     def result(self) -> dict[str, Array]:
@@ -229,8 +251,18 @@ class _Filling:
                 self._arrays[path] = _stack(array, path)
         return self._arrays
 
-    def fill(self, pool: ThreadPoolExecutor, part: MixedDataset, rows: Indices, slots: Indices) -> None:
-        """Fills rows of one dataset into these places of the batch."""
+    def decode(self, pool: ThreadPoolExecutor) -> None:
+        """Starts to decode the images."""
+        for path, (shape, images) in self._images.items():
+            field = self._content.fields[path]
+            size = self._content.image_shape(field)
+            empty = np.empty(shape, object) if size is None else self._buffers.take((*shape, *size), field.dtype)
+            self._arrays[path] = empty
+            frames = empty.reshape(-1, *empty.shape[len(shape) :])
+            self._tasks += [pool.submit(some.decode, frames) for some in images]
+
+    def fill(self, part: MixedDataset, rows: Indices, slots: Indices) -> None:
+        """Fills rows of one dataset into these places of the batch, but for images, which are requested."""
         plain = [
             p for p, f in self._content.fields.items() if p not in self._content.offsets and not f.holds_image_files
         ]
@@ -250,7 +282,7 @@ class _Filling:
                     wanted, padding = wanted[:, 0], padding[:, 0]
                 self._put(path + IS_PAD, padding, slots)
             if field.holds_image_files:
-                self._start_images(pool, part, path, wanted, slots)
+                self._request_images(part, path, wanted, slots)
             elif offsets is not None:
                 column_name = self._content.find_column(path)
                 flat = np.asarray(dataset.read(wanted.ravel(), [column_name])[column_name])
@@ -267,17 +299,10 @@ class _Filling:
             self._arrays[path] = np.empty((self._rows, *values.shape[1:]), values.dtype)
         self._arrays[path][slots] = values
 
-    def _start_images(
-        self, pool: ThreadPoolExecutor, part: MixedDataset, path: str, wanted: Indices, slots: Indices
-    ) -> None:
+    def _request_images(self, part: MixedDataset, path: str, wanted: Indices, slots: Indices) -> None:
         field, per_row = self._content.fields[path], wanted.size // len(wanted)
-        size = self._content.image_shape(field)
         shape = (self._rows, *wanted.shape[1:], *field.closed_shape[:-3])
-        if path not in self._arrays:
-            empty = np.empty(shape, object) if size is None else self._buffers.take((*shape, *size), field.dtype)
-            self._arrays[path] = empty
-        array = self._arrays[path]
-        frames = array.reshape(-1, *array.shape[len(shape) :])
+        _, images = self._images.setdefault(path, (shape, []))
         several = math.prod(field.closed_shape[:-3])  # images of a row
         places = (slots[:, None] * per_row + np.arange(per_row)).reshape(-1, 1) * several + np.arange(several)
         # Overlapping windows have frames in common: each is decoded once, and copied.
@@ -288,17 +313,17 @@ class _Filling:
         for start in range(0, len(unique), _FRAMES):
             some = slice(start, start + _FRAMES)
             mine = copies[(inverse[copies] >= start) & (inverse[copies] < start + _FRAMES)]
-            task = _Images(
-                part,
-                self._content.find_column(path),
-                frames,
-                resized,
-                unique[some],
-                places[first[some]],
-                places[mine],
-                places[first[inverse[mine]]],
+            images.append(
+                _Images(
+                    part,
+                    self._content.find_column(path),
+                    resized,
+                    unique[some],
+                    places[first[some]],
+                    places[mine],
+                    places[first[inverse[mine]]],
+                )
             )
-            self._tasks.append(pool.submit(task))
 
 
 def action_field(relative: RelativeActions) -> str:
@@ -323,11 +348,10 @@ _NO_FIELD = Field("", "bool")
 
 @dataclasses.dataclass(frozen=True)
 class _Images:
-    """Reads and decodes a few frames.
+    """A few frames to read and decode.
 
     Attributes:
       part, path: the column.
-      frames: the array to fill, [N, H, W, C]; [N] of objects, if the size of images is unknown.
       resized: whether images get the size of the array.
       rows: the rows to read, [k], and the `places` of their images in the array, [k, images of a row].
       copies: further places, which get copies of those in `copied`.
@@ -335,45 +359,45 @@ class _Images:
 
     part: MixedDataset
     path: str
-    frames: Array
     resized: bool
     rows: Indices
     places: Indices
     copies: Indices
     copied: Indices
 
-    def __call__(self) -> None:
+    def decode(self, frames: Array) -> None:
+        """Fills an array, [N, H, W, C]; [N] of objects, if the size of images is unknown."""
         column = self.part.rows.read(self.rows, [self.path])[self.path]
         assert isinstance(column, EncodedImages)
         if isinstance(column, VideoFrames) and column.is_plain:
-            self._fill_from_videos(column)
+            self._fill_from_videos(frames, column)
         else:
-            self._fill_from_images(column)
+            self._fill_from_images(frames, column)
         for copy, original in zip(self.copies.ravel().tolist(), self.copied.ravel().tolist(), strict=True):
-            self.frames[copy] = self.frames[original]
+            frames[copy] = frames[original]
 
-    def _fill_from_images(self, column: EncodedImages) -> None:
+    def _fill_from_images(self, frames: Array, column: EncodedImages) -> None:
         decode = decode_resized if self.resized else decode_into
         for row, places, data in zip(self.rows.tolist(), self.places.tolist(), column.data, strict=True):
             images = [data] if isinstance(data, bytes) else np.ravel(data).tolist()
             try:
                 for place, image in zip(places, images, strict=True):
-                    if self.frames.dtype == object:
-                        self.frames[place] = column.with_data(objects([image])).decode(self.path, self.part.jpeg)[0]
+                    if frames.dtype == object:
+                        frames[place] = column.with_data(objects([image])).decode(self.path, self.part.jpeg)[0]
                     else:
-                        decode(self.frames[place], image, column.dtype, self.part.jpeg)
+                        decode(frames[place], image, column.dtype, self.part.jpeg)
             except (UndecodableImageError, RldsBeamError) as error:
                 raise RldsBeamError(f"{self.part.name}: {self.path}, row {row}: {error}") from error
 
-    def _fill_from_videos(self, column: VideoFrames) -> None:
+    def _fill_from_videos(self, frames: Array, column: VideoFrames) -> None:
         put = resize_into if self.resized else copy_into
         try:
             for step, pixels in column.pixels():
                 place = self.places[step, 0]
-                if self.frames.dtype == object:
-                    self.frames[place] = pixels
+                if frames.dtype == object:
+                    frames[place] = pixels
                 else:
-                    put(self.frames[place], pixels)
+                    put(frames[place], pixels)
         except (BadEpisode, UndecodableImageError) as error:
             raise RldsBeamError(f"{self.part.name}: {self.path}: {error}") from error
 

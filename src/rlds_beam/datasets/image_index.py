@@ -16,14 +16,14 @@ import mmap
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any, overload
 
 import google_crc32c
 import numpy as np
 
 from rlds_beam import storage
+from rlds_beam.buckets.ranges import Content, RangeReader
 from rlds_beam.datasets.base import PerThread
 from rlds_beam.datasets.byte_cache import ByteCache
 from rlds_beam.datasets.step_index import (
@@ -144,7 +144,9 @@ class PlaceReader:
             wanted = {row[0]: (self._files[row[1]], row[2], row[3], row[4]) for row in rows}
             cached = self._cache.get_many(wanted)
         pieces: list[tuple[_Row, _Piece | bytes]] = [(row, cached[row[0]]) for row in rows if row[0] in cached]
-        for number, offset, stop, group in _group([row for row in rows if row[0] not in cached], _TOGETHER):
+        missing = [row for row in rows if row[0] not in cached]
+        state.open({self._files[row[1]] for row in missing})
+        for number, offset, stop, group in _group(missing, _TOGETHER):
             piece = _Piece(state.request(self._files[number], offset, stop), offset)
             pieces += [(row, piece) for row in group]
         return pieces
@@ -200,16 +202,16 @@ class _Piece:
     """Bytes of a file that were requested.
 
     Attributes:
-      future: the bytes.
+      content: the bytes.
       offset: where they begin in the file.
     """
 
-    def __init__(self, future: Future[bytes], offset: int):
-        self.future, self.offset = future, offset
+    def __init__(self, content: Content, offset: int):
+        self.content, self.offset = content, offset
 
     def read(self, offset: int, size: int) -> bytes:
         """Waits for some of the bytes. Raises RldsBeamError or OSError if they cannot be read."""
-        data = self.future.result()
+        data = self.content.result()
         return data if len(data) == size else data[offset - self.offset : offset - self.offset + size]
 
 
@@ -218,7 +220,7 @@ class RemoteFiles:
 
     def __init__(self) -> None:
         self._process, self._lock = os.getpid(), threading.Lock()
-        self._readers: dict[str, Future[Callable[[int, int], bytes]]] = {}
+        self._readers: dict[str, RangeReader] = {}
         self._kept: OrderedDict[tuple[int, int, int], tuple[_Piece | bytes | None, int]] = OrderedDict()
         self._bytes = 0
 
@@ -229,25 +231,21 @@ class RemoteFiles:
         """These files; without any, if the process was forked since, and a lock may be held forever."""
         return self if self._process == os.getpid() else RemoteFiles()
 
-    def request(self, path: str, start: int, stop: int) -> Future[bytes]:
-        """Starts to read a range."""
-        return storage.submit(functools.partial(self._read, path, start, stop))
-
-    def _read(self, path: str, start: int, stop: int) -> bytes:
-        """Reads a range; the first one of a file opens it."""
-        with self._lock:
-            future = self._readers.get(path)
-            is_first = future is None
-            if future is None:
-                future = self._readers[path] = Future()
-        if is_first:
+    def open(self, paths: Set[str]) -> None:
+        """Opens those that are not open, at the same time. Raises RldsBeamError or BucketError."""
+        missing = paths - self._readers.keys()
+        opening = {path: storage.submit(functools.partial(storage.open_ranges, path)) for path in missing}
+        for path, future in opening.items():
             try:
-                future.set_result(storage.open_ranges(path))
-            except BaseException as error:
-                with self._lock:
-                    del self._readers[path]
-                future.set_exception(error)
-        return future.result()(start, stop)
+                self._readers[path] = future.result()
+            except OSError as error:
+                raise RldsBeamError(f"cannot read {path}: {error.strerror or error}") from error
+
+    def request(self, path: str, start: int, stop: int) -> Content:
+        """Starts to read a range."""
+        if path not in self._readers:
+            self.open({path})
+        return self._readers[path].request(start, stop)
 
     def keep(self, key: tuple[int, int, int], piece: _Piece | bytes | None = None) -> bool:
         """Keeps the bytes of a file, an offset, and a size for one more `take`; the oldest go if it is too much.

@@ -134,6 +134,9 @@ class IndexedSteps:
     def _images(self, field: Field, places: Array) -> EncodedImages:
         """The images at these places; frames of videos are decoded later."""
         framed = places["file"] < BLOB
+        if not framed.any():
+            data = objects(self._reader.read(places))
+            return EncodedImages(data, field.shape, field.dtype, field.encoding)
         frames = VideoFrames(
             self._videos,
             FIRST_VIDEO - places["file"].astype(np.int64),
@@ -144,7 +147,7 @@ class IndexedSteps:
             field.encoding,
             scale=self._videos.scale(field.path),
         )
-        if len(places) and framed.all():
+        if framed.all():
             return frames
         data = np.empty(len(places), object)
         data[~framed] = objects(self._reader.read(places[~framed]))

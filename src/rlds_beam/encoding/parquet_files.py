@@ -6,15 +6,15 @@ The metadata of an untrusted file is also compared with the file size before any
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, BinaryIO, cast
 
 from rlds_beam import storage
+from rlds_beam.buckets.ranges import RangeReader
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.text import shorten
 
@@ -136,7 +136,7 @@ class SpanReader:
 
     def __init__(self, most: int = _KEPT_BYTES):
         self._most, self._lock = most, threading.Lock()
-        self._readers: dict[str, Callable[[int, int], bytes]] = {}
+        self._readers: dict[str, RangeReader] = {}
         self._kept: OrderedDict[tuple[str, int, int], bytes] = OrderedDict()
 
     def open(self, path: str) -> BinaryIO:
@@ -154,7 +154,7 @@ class SpanReader:
             known = self._readers.get(path)
         reader = storage.open_ranges(path) if known is None else known
         bounds = [*range(start, stop, _SPAN_BLOCK), stop]
-        blocks = [storage.submit(functools.partial(reader, *pair)) for pair in itertools.pairwise(bounds)]
+        blocks = [reader.request(*pair) for pair in itertools.pairwise(bounds)]
         data = b"".join(block.result() for block in blocks)
         with self._lock:
             self._readers[path] = reader
