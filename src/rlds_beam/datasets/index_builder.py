@@ -261,16 +261,16 @@ class _Builder:
             text = f"indexing the steps of {source.dataset} ({format_size(source.size)}), once"
             display_for("auto").say(text)
         kind: Kind = "auto" if large else "none"
-        with in_this_process(Total("index"), kind):
-            ranges = plan_ranges(source, starts=framing.record_starts)
-            segments = [(work.split, segment) for work in ranges for segment in work.segments]
-            duplicates = duplicates_among(source.dataset, [])
-            if self._check.policy("duplicate_episode") != "accept":
-                duplicates = find_duplicates(source, framing, segments)
-        total = Total("index", len(ranges) * (1 + self._connecting.unfitted))
-        with in_this_process(total, kind), share_spans() as self.spans:
-            fitted = self._fit(ranges, duplicates)
-            self.add(_in_order(lambda work: self.read(work, duplicates, fitted), ranges))
+        with share_spans() as self.spans:
+            with in_this_process(Total("index"), kind):
+                ranges = plan_ranges(source, starts=framing.record_starts)
+                segments = [(work.split, segment) for work in ranges for segment in work.segments]
+                duplicates = duplicates_among(source.dataset, [])
+                if self._check.policy("duplicate_episode") != "accept":
+                    duplicates = find_duplicates(source, framing, segments)
+            with in_this_process(Total("index", len(ranges) * (1 + self._connecting.unfitted)), kind):
+                fitted = self._fit(ranges, duplicates)
+                self.add(_in_order(lambda work: self.read(work, duplicates, fitted), ranges))
         self.finish(digest, fitted)
 
     def add(self, parts: Iterable[_Part]) -> None:

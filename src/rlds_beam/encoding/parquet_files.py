@@ -10,11 +10,11 @@ import io
 import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, cast
 
 from rlds_beam import storage
-from rlds_beam.buckets.ranges import RangeReader
+from rlds_beam.buckets.ranges import Content, RangeReader
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.text import shorten
 
@@ -42,7 +42,10 @@ _SPAN_BLOCK = 8 << 20
 """Bytes of a span that a request reads; there are several at once."""
 
 _SMALL_READ = 64 << 10
-"""Bytes below which a read of a file is none of a span."""
+"""Bytes below which a read of a file is none of a span, unless they were requested."""
+
+_TOGETHER = 64 << 10
+"""The largest gap in bytes between two spans that is read instead of skipped."""
 
 
 def verified_parquet(file: Any) -> Any:
@@ -137,36 +140,90 @@ class SpanReader:
     def __init__(self, most: int = _KEPT_BYTES):
         self._most, self._lock = most, threading.Lock()
         self._readers: dict[str, RangeReader] = {}
-        self._kept: OrderedDict[tuple[str, int, int], bytes] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, int, int], _Span] = OrderedDict()
 
     def open(self, path: str) -> BinaryIO:
         """Opens an object as a file whose large reads are spans; a local file as it is."""
         file = storage.open_read(path)
         return file if storage.scheme(path) is None else cast(BinaryIO, _SpanFile(self, path, file))
 
+    def request(self, path: str, spans: Iterable[tuple[int, int]]) -> None:
+        """Starts to read these spans of an object, at the same time; those next to each other together."""
+        joined: list[tuple[int, int]] = []
+        for start, stop in sorted(spans):
+            if joined and start - joined[-1][1] <= _TOGETHER:
+                start, stop = joined[-1][0], max(stop, joined.pop()[1])
+            joined.append((start, stop))
+        for start, stop in joined:
+            if not self.has(path, start, stop):
+                self._request(path, start, stop)
+
     def read(self, path: str, start: int, stop: int) -> bytes:
         """The bytes of an object from `start` to `stop`."""
-        with self._lock:
-            for key, data in self._kept.items():  # pyarrow reads what is next to a chunk together with it
-                if key[0] == path and key[1] <= start and stop <= key[2]:
-                    self._kept.move_to_end(key)
-                    return data[start - key[1] : stop - key[1]]
-            known = self._readers.get(path)
-        reader = storage.open_ranges(path) if known is None else known
-        bounds = [*range(start, stop, _SPAN_BLOCK), stop]
-        blocks = [reader.request(*pair) for pair in itertools.pairwise(bounds)]
-        data = b"".join(block.result() for block in blocks)
-        with self._lock:
-            self._readers[path] = reader
-            self._kept[path, start, stop] = data
-            while sum(map(len, self._kept.values())) > self._most and len(self._kept) > 1:
-                self._kept.popitem(last=False)
-        return data
+        span = self._find(path, start, stop) or self._request(path, start, stop)
+        try:
+            data = span.read()
+        except BaseException:
+            with self._lock:
+                self._kept.pop((path, span.start, span.stop), None)
+            raise
+        return data[start - span.start : stop - span.start]
+
+    def has(self, path: str, start: int, stop: int) -> bool:
+        """Whether `read` needs no new request."""
+        return self._find(path, start, stop) is not None
 
     def forget(self) -> None:
         """Drops what is kept."""
         with self._lock:
             self._kept.clear()
+
+    def _find(self, path: str, start: int, stop: int) -> _Span | None:
+        with self._lock:
+            for key, span in self._kept.items():  # pyarrow reads what is next to a chunk together with it
+                if key[0] == path and span.start <= start and stop <= span.stop:
+                    self._kept.move_to_end(key)
+                    return span
+        return None
+
+    def _request(self, path: str, start: int, stop: int) -> _Span:
+        if path not in self._readers:
+            self._readers[path] = storage.open_ranges(path)
+        bounds = [*range(start, stop, _SPAN_BLOCK), stop]
+        blocks = [self._readers[path].request(*pair) for pair in itertools.pairwise(bounds)]
+        span = _Span(start, stop, blocks)
+        with self._lock:
+            self._kept[path, start, stop] = span
+            while sum(stop - start for _, start, stop in self._kept) > self._most and len(self._kept) > 1:
+                self._kept.popitem(last=False)
+        return span
+
+
+class _Span:
+    """Bytes of an object from `start` to `stop`, which were requested in blocks."""
+
+    def __init__(self, start: int, stop: int, blocks: Sequence[Content]):
+        self.start, self.stop, self._blocks = start, stop, blocks
+        self._data: bytes | None = None
+
+    def read(self) -> bytes:
+        if self._data is None:
+            self._data = b"".join(block.result() for block in self._blocks)
+            self._blocks = ()
+        return self._data
+
+
+def request_chunks(file: Any, metadata: Any, groups: Iterable[int], columns: Collection[str]) -> None:
+    """Starts to read the chunks of some columns at the same time, if the file is in a bucket (`SpanReader.open`)."""
+    for group in map(metadata.row_group, groups) if isinstance(file, _SpanFile) else ():
+        chunks = map(group.column, range(group.num_columns))
+        wanted = (c for c in chunks if any(f"{c.path_in_schema}.".startswith(f"{name}.") for name in columns))
+        file.request(map(_find_chunk, wanted))
+
+
+def _find_chunk(column: Any) -> tuple[int, int]:
+    start = column.dictionary_page_offset or column.data_page_offset
+    return start, start + column.total_compressed_size
 
 
 class _SpanFile(io.RawIOBase):
@@ -175,6 +232,12 @@ class _SpanFile(io.RawIOBase):
     def __init__(self, spans: SpanReader, path: str, file: BinaryIO):
         super().__init__()
         self._spans, self._path, self._file = spans, path, file
+        self._size = file.seek(0, io.SEEK_END)
+        file.seek(0)
+
+    def request(self, spans: Iterable[tuple[int, int]]) -> None:
+        """See `SpanReader.request`."""
+        self._spans.request(self._path, spans)
 
     def readable(self) -> bool:
         return True
@@ -189,10 +252,11 @@ class _SpanFile(io.RawIOBase):
         return self._file.tell()
 
     def read(self, size: int = -1) -> bytes:
-        if size < _SMALL_READ:
-            return self._file.read(size)
         start = self._file.tell()
-        data = self._spans.read(self._path, start, start + size)
+        if 0 <= size < _SMALL_READ and not self._spans.has(self._path, start, start + size):
+            return self._file.read(size)
+        stop = self._size if size < 0 else min(start + size, self._size)
+        data = self._spans.read(self._path, start, stop) if start < stop else b""
         self._file.seek(start + len(data))
         return data
 
@@ -231,7 +295,6 @@ def byte_chunks(metadata: Any, codecs: Collection[str]) -> dict[str, list[tuple[
     for group in (metadata.row_group(i) for i in range(metadata.num_row_groups)):
         for column in (group.column(i) for i in range(group.num_columns)):
             if column.physical_type == "BYTE_ARRAY":
-                start = column.dictionary_page_offset or column.data_page_offset
-                span = start, start + column.total_compressed_size
-                chunks.setdefault(column.path_in_schema, []).append(span if column.compression in codecs else None)
+                span = _find_chunk(column) if column.compression in codecs else None
+                chunks.setdefault(column.path_in_schema, []).append(span)
     return chunks

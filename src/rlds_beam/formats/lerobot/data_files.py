@@ -14,7 +14,14 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.encoding.arrow_columns import ipc_bytes
 from rlds_beam.encoding.base import Damage, Headers, Record
-from rlds_beam.encoding.parquet_files import UNREADABLE, byte_chunks, open_parquet, open_shared, read_group
+from rlds_beam.encoding.parquet_files import (
+    UNREADABLE,
+    byte_chunks,
+    open_parquet,
+    open_shared,
+    read_group,
+    request_chunks,
+)
 from rlds_beam.formats.lerobot.metadata import EpisodeRow, Meta
 from rlds_beam.text import shorten
 
@@ -173,7 +180,7 @@ class _Frames:
     def __init__(self, file: Any, size: int, images: bool):
         import pyarrow as pa
 
-        self._file = open_parquet(file, size)
+        self._opened, self._file = file, open_parquet(file, size)
         self.metadata = self._file.metadata
         schema = self._file.schema_arrow
         if len(set(schema.names)) < len(schema.names):
@@ -183,7 +190,8 @@ class _Frames:
             for field in schema
             if field.name not in _NUMBERED and (images or not pa.types.is_struct(field.type))
         ]
-        column = self._file.read(columns=["episode_index"])["episode_index"]
+        request_chunks(file, self.metadata, range(self.metadata.num_row_groups), ["episode_index"])
+        column = self._file.read(columns=["episode_index"], use_threads=False)["episode_index"]
         if column.null_count or not pa.types.is_integer(column.type):
             raise ValueError(f"episode_index is {column.type} with {column.null_count} nulls, not integers")
         numbers = column.to_numpy()
@@ -231,6 +239,8 @@ class _Frames:
 
     def _group(self, group: int) -> pa.Table:
         if self._held[0] != group:
+            following = range(group, min(group + 2, self.metadata.num_row_groups))
+            request_chunks(self._opened, self.metadata, following, self._columns)
             self._held = group, read_group(self._file, group, self._columns)
         return self._held[1]
 
@@ -240,7 +250,7 @@ def _locate_chunks(path: str, stamp: object) -> tuple[dict[int, range], dict[str
     """The row groups of each episode, and the bytes of each column in each row group (`byte_chunks`)."""
     del stamp
     try:
-        with storage.open_read(path) as file:
+        with open_shared(path) as file:
             frames = _Frames(file, storage.size(path), images=False)
             groups = {episode: frames.find_groups(episode) for episode in frames.episodes}
             return groups, byte_chunks(frames.metadata, ("UNCOMPRESSED", "SNAPPY"))
