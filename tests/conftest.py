@@ -119,6 +119,13 @@ def _no_progress_lines() -> Iterator[None]:
 
 
 @pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of indexes for one test."""
+    monkeypatch.setenv("RLDS_BEAM_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
 def convert(tmp_path, capsys):
     def run(source: Path | str, *flags: str, output: Path = tmp_path / "out") -> Ran:
         code = main(["convert", str(source), str(output), *flags])

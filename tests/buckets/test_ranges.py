@@ -37,6 +37,8 @@ from rlds_beam.buckets.opening import open_store
 from rlds_beam.encoding.parquet_files import open_shared, share_spans
 from rlds_beam.errors import BucketError, RldsBeamError, UsageError
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 CONTENT = np.random.default_rng(0).bytes(300_000)
 RANGES = [(0, 1), (10, 20_010), (299_999, 300_000), (0, 300_000), (5, 5)]
 
@@ -272,12 +274,6 @@ def _unit(path: object) -> Any:
     return {} if "parquet" in str(path) or "tfrecord" in str(path) else {"unit": "steps"}
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("RLDS_BEAM_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 def test_a_forked_process_reads(moving: dict[str, Path], s3_bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's data loaders fork before Python 3.14; the process id distinguishes a fork from its parent."""
     where, path = upload(moving["rlds"], f"{s3_bucket}/rlds"), write(s3_bucket)
@@ -296,7 +292,7 @@ def test_a_forked_process_reads(moving: dict[str, Path], s3_bucket: str, monkeyp
 
 
 @pytest.mark.parametrize("name", ["rlds", "lerobot", "video", "parquet", "tfrecord"])
-def test_batches_equal_local_ones(name: str, moving: dict[str, Path], s3_bucket: str, own_cache: Path) -> None:
+def test_batches_equal_local_ones(name: str, moving: dict[str, Path], s3_bucket: str, cache: Path) -> None:
     if name not in moving:
         pytest.skip("PyAV is not installed")
     there = upload(moving[name], f"{s3_bucket}/{name}")
@@ -309,7 +305,7 @@ def test_batches_equal_local_ones(name: str, moving: dict[str, Path], s3_bucket:
         assert found.keys() == wanted.keys()
         for path in wanted:
             np.testing.assert_array_equal(found[path], wanted[path], path)
-    for blob in own_cache.glob("steps/*/blob.bin"):
+    for blob in cache.glob("steps/*/blob.bin"):
         assert blob.stat().st_size == 0  # no image was copied
 
 
@@ -346,7 +342,7 @@ def images_of(where: str, name: str, **options: Any) -> Any:
 
 
 def test_a_cache_is_shared_and_never_wrong(
-    moving: dict[str, Path], s3: Server, s3_bucket: str, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+    moving: dict[str, Path], s3: Server, s3_bucket: str, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, there = camera(moving["rlds"]), upload(moving["rlds"], f"{s3_bucket}/rlds")
     wanted = images_of(str(moving["rlds"]), name)
@@ -360,12 +356,12 @@ def test_a_cache_is_shared_and_never_wrong(
         counting.count = 0
         np.testing.assert_array_equal(images_of(there, name), wanted)
         assert counting.count  # without the argument, the cache is not used
-        database = own_cache / "bytes" / "bytes.sqlite"
+        database = cache / "bytes" / "bytes.sqlite"
         content = bytearray(database.read_bytes())
         for at in range(20_000, len(content), 3000):
             content[at] ^= 0xFF
         for damaged in (bytes(content), b"no database", b""):
-            for file in own_cache.glob("bytes/*"):
+            for file in cache.glob("bytes/*"):
                 file.unlink()
             database.write_bytes(damaged)
             with pytest.warns() if damaged == b"no database" else contextlib.nullcontext():

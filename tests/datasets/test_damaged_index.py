@@ -21,7 +21,7 @@ from cases import cases
 import rlds_beam
 from rlds_beam import Dataset, Episode, open_dataset
 from rlds_beam.connectors import EpisodeConnector, FlipChannels
-from rlds_beam.datasets import index_builder, step_index
+from rlds_beam.datasets import step_index
 from rlds_beam.datasets.step_index import DamagedIndexError, StepIndex
 from rlds_beam.datasets.steps import IndexedSteps
 from rlds_beam.errors import RldsBeamError, UsageError
@@ -30,11 +30,7 @@ from rlds_beam.testing import make_episode, shard_paths, write_dataset
 FLIPS = cases(150)
 """Flipped bytes for each kind of index."""
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(index_builder.CACHE, str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture(scope="module")

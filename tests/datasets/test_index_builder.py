@@ -33,11 +33,7 @@ from rlds_beam.terminal import job_progress
 from rlds_beam.terminal.displays import PlainLines, Status
 from rlds_beam.testing import make_episode, write_dataset
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(index_builder.CACHE, str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,7 @@ transform = pytest.importorskip("scipy.spatial.transform", exc_type=ImportError)
 STATE = "observation/state"
 REPRESENTATIONS = ["axis_angle", "euler_xyz", "quaternion_xyzw", "6d", "matrix"]
 
-
-@pytest.fixture(autouse=True)
-def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("RLDS_BEAM_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def dataset(directory: Path, representation: str = "axis_angle") -> Any:

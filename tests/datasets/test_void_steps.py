@@ -18,10 +18,7 @@ STEPS = [(episode, step) for episode, length in enumerate(LENGTHS) for step in r
 TAKEN = [(0, 0), (0, 1), (0, 2), (2, 0), (2, 1)]
 """The steps whose action was taken."""
 
-
-@pytest.fixture(autouse=True)
-def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("RLDS_BEAM_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def dataset(directory: Path) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import ALL
 from exchanging import rich_episode
 from fuzzed_datasets import DATASETS
 
@@ -16,8 +17,8 @@ from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.registry import OUTPUTS, SOURCES
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.testing import OutputTests, SourceTests
-from rlds_beam.testing.conversions import episode_content
+from rlds_beam.testing import OutputTests, SourceTests, sources
+from rlds_beam.testing.conversions import check_killed_and_resumed, episode_content
 
 
 @pytest.fixture(scope="module")
@@ -26,10 +27,23 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("written")
 
 
+KILLED = ("hdf5", "lerobot", "rlds", "ros2")
+"""Sources of several kinds of ranges: whole files, rows, records, episodes between messages."""
+
+
 class TestEverySource(SourceTests):
     @pytest.fixture(autouse=True, params=SOURCES)
-    def _choose(self, request: pytest.FixtureRequest, written: Path) -> None:
+    def _choose(self, request: pytest.FixtureRequest, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.source, self._whole = request.param, written / request.param
+        if not ALL:  # `test_fuzz.py` damages more, `test_every_record_once.py` cuts more
+            monkeypatch.setattr(sources, "_MAX_FILES", 2)
+            monkeypatch.setattr(sources, "_MAX_CUTS", 100)
+
+    def test_a_killed_conversion_resumes(self, tmp_path: Path) -> None:
+        """To one output; `TestEveryOutput` has the others."""
+        if not ALL and self.source not in KILLED:
+            pytest.skip("only with RLDS_BEAM_ALL_CASES")
+        super().test_a_killed_conversion_resumes(tmp_path)
 
     def write(self, directory: Path) -> str:
         dataset = DATASETS["hdf5_aloha" if self.source == "hdf5" else self.source]
@@ -64,6 +78,10 @@ class TestEveryOutput(OutputTests):
         self.can_be_read = self.output in SOURCES and request.param != "trajectories"  # items of two frames
         if self.output in ("d3rlpy", "minari"):
             pytest.importorskip("h5py")
+
+    def test_a_killed_conversion_resumes(self, tmp_path: Path) -> None:
+        for seed in range(1, 3 if ALL else 2):
+            check_killed_and_resumed(self._data(tmp_path), tmp_path / str(seed), self._options(), seed)
 
     def episodes(self) -> Sequence[Episode]:
         if self.output in PLAIN:

@@ -18,7 +18,6 @@ import pytest
 from appending import append
 from checkout import SUPPORT
 from exchanging import rich_episode
-from memory_store import memory_store
 from processes import DEADLINE
 
 from rlds_beam.cli.main import main
@@ -437,18 +436,6 @@ def test_fitted_connectors_are_refused(tmp_path: Path, shards: dict[bool, list[P
     with pytest.raises(UsageError, match="--append: a connector is fitted to the whole dataset") as error:
         append(every, out, {"connectors": str(connectors)})
     check_error(error.value)
-
-
-@pytest.mark.parametrize("name", ["rlds", "lerobot"])
-def test_in_a_bucket(tmp_path: Path, shards: dict[bool, list[Path]], name: str) -> None:
-    every = paths(shards, name)
-    begin(shards, name, tmp_path / "out")
-    append(every, tmp_path / "out", OUTPUTS[name])
-    with memory_store() as store:
-        convert_here(",".join(every[:2]), f"{store.root}/out", {**OUTPUTS[name], "shards": 2})
-        append(every, f"{store.root}/out", OUTPUTS[name])
-        written = {path.removeprefix(f"{store.root}/out/"): content for path, content in store.files.items()}
-    assert written == files_in(tmp_path / "out")
 
 
 def test_lerobot_statistics_of_many_frames(tmp_path: Path) -> None:

@@ -60,14 +60,6 @@ def test_a_format_is_printed_or_written_with_the_text_printed(data, tmp_path, ca
     assert len(json.loads((tmp_path / "p.sarif").read_text())["runs"][0]["results"]) == 2
 
 
-def test_same_findings_for_any_number_of_workers(data, tmp_path, capsys):
-    texts = []
-    for workers in (1, 2):
-        assert main(["check", data, f"--workers={workers}", "--format=sarif", "--max_rejected=2"]) == 0
-        texts.append(capsys.readouterr().out)
-    assert texts[0] == texts[1]
-
-
 def test_a_baseline_accepts_what_was_there_also_in_other_shards(data, tmp_path, capsys):
     baseline = tmp_path / "baseline.txt"
     assert main(["check", data, f"--baseline={baseline}", "--write_baseline"]) == 0

@@ -46,7 +46,7 @@ def camera(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_bytes_do_not_depend_on_workers(camera: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pages = []
-    for i, chosen in enumerate((["--workers=1"], ["--", "--direct_num_workers=3"])):
+    for i, chosen in enumerate((["--workers=1"], ["--", "--direct_num_workers=2"])):
         (tmp_path / str(i)).mkdir()
         monkeypatch.chdir(tmp_path / str(i))
         assert main(["report", str(camera), "-o", "report.html", "-q", *chosen]) == 0

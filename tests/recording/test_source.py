@@ -65,13 +65,6 @@ def test_any_format_is_written_at_once(to, recording):
     assert data_of("direct") == data_of("converted")
 
 
-def test_the_same_bytes_with_two_workers():
-    flags = (*FLAGS, "--policy=random", *FORMATS["columns"])
-    assert main(["record", "one", *flags]) == 0
-    assert main(["record", "two", *flags, "--workers=2"]) == 0
-    assert bytes_of(Path("one")) == bytes_of(Path("two"))
-
-
 def test_connectors_drop_and_count(capsys):
     assert main(["record", "out", *FLAGS, *FORMATS["rlds"]]) == 0
     out = capsys.readouterr().out

@@ -49,8 +49,7 @@ def dataset(tmp_path):
     return path, sorted(map(tuple, np.round(pairs, 5).tolist())), episodes
 
 
-@pytest.mark.parametrize("flags", [(), ("--direct_runner_bundle_repeat=1",)])
-@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize(("flags", "shuffle"), [((), False), (("--direct_runner_bundle_repeat=1",), True)])
 def test_the_output_equals_the_input(tmp_path, dataset, flags, shuffle):
     path, expected, _ = dataset
     output = tmp_path / "out"

@@ -309,7 +309,7 @@ CONFIGURED = [
 def test_outputs_have_the_new_rate_and_equal_what_is_read_online(entry, data, tmp_path):
     path = tmp_path / "c.json"
     path.write_text(json.dumps([entry]))
-    done = rlds_beam.convert(data, tmp_path / "out", to="rlds", connectors=str(path), workers=2)
+    done = rlds_beam.convert(data, tmp_path / "out", to="rlds", connectors=str(path))
     assert done.report.rejected == 0
     assert json.loads((tmp_path / "out" / MEANING).read_text())["fps"] == 10
     online = rlds_beam.open_dataset(data, connectors=str(path))

@@ -16,7 +16,6 @@ import pytest
 from appending import append
 from directories import bytes_of
 from memory_store import memory_store
-from own_formats import run
 
 import rlds_beam
 from rlds_beam import storage
@@ -34,7 +33,6 @@ lance = pytest.importorskip("lance")
 
 NO_IMAGES = "-observation/image_0,-observation/depth"
 OPTIONS: dict[str, Any] = {"storage": "lance", "shards": 3, "map": NO_IMAGES}
-FLAGS = ("--to=lerobot", "--storage=lance", f"--fps={data.FPS}", f"--map={NO_IMAGES}", "--shards=3", "--progress=none")
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +146,7 @@ def test_every_command_reads_it(stored, twin, tmp_path, capsys):
     assert len(data.read_episodes(str(tmp_path / "rlds"), "rlds")) == len(data.LENGTHS) - 1
 
 
-def test_workers_resume_at_any_point(source, stored, tmp_path):
+def test_it_resumes_at_any_point(source, stored, tmp_path):
     path = tmp_path / "out"
     job = prepare(ConvertConfig.create(source[0], str(path), to="lerobot", fps=data.FPS, **OPTIONS))
     for work in job.open():
@@ -164,7 +162,7 @@ def test_workers_resume_at_any_point(source, stored, tmp_path):
     (path / "frames.lance/data/.chunk-000-file-002.lance.01234567.tmp").write_bytes(b"half")
     (path / "frames.lance/data/chunk-000-file-002.lance").write_bytes(b"half")
     (path / "frames.lance/data/chunk-000-file-000.lance").unlink()  # lost: its range is converted again
-    assert run("convert", source[0], path, *FLAGS, "--workers=2")[0] == 3
+    data.convert_here(source[0], path, **OPTIONS)
     assert lasting(path) == lasting(stored)
     assert table_of(path, "frames").to_table() == table_of(stored, "frames").to_table()
     again = prepare(ConvertConfig.create(source[0], str(path), to="lerobot", fps=data.FPS, **OPTIONS)).status()
