@@ -171,15 +171,25 @@ def test_connections_are_kept_and_opened_again(tmp_path: Path, monkeypatch: pyte
 
 
 class RangeServer(http.server.ThreadingHTTPServer):
+    """Accepts a number of connections, and refuses more."""
+
     request_queue_size = 1024
     block_on_close = False
+    most = 1 << 30
+
+    def get_request(self) -> Any:
+        accepted = super().get_request()
+        self.most -= 1
+        if not self.most:
+            self.socket.close()
+        return accepted
 
 
 class RangeHandler(http.server.BaseHTTPRequestHandler):
-    """Answers with a range of `CONTENT`, and ends every tenth connection without a word."""
+    """Answers with a range of `CONTENT`, and ends connections after ten answers without a word."""
 
     protocol_version = "HTTP/1.1"
-    answers = 0
+    answers, most = 0, 10
 
     def do_GET(self) -> None:
         first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
@@ -189,10 +199,50 @@ class RangeHandler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(CONTENT[first : last + 1])
         self.answers += 1
-        self.close_connection = self.answers == 10
+        self.close_connection = self.answers == self.most
 
     def log_message(self, *_: object) -> None:
         pass
+
+
+class KeepingHandler(RangeHandler):
+    most = -1
+
+
+class ClosingHandler(RangeHandler):
+    """Closes each connection after an answer."""
+
+    protocol_version = "HTTP/1.0"
+
+
+def refuse(start: int, stop: int) -> bytes:
+    raise AssertionError(f"the client was used for {start} to {stop}")
+
+
+@contextlib.contextmanager
+def serving_ranges(handler: type[RangeHandler], **attributes: Any) -> Iterator[RangeServer]:
+    server = RangeServer(("127.0.0.1", 0), handler)
+    vars(server).update(attributes)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        if server.socket.fileno() >= 0:
+            server.shutdown()
+            server.server_close()
+
+
+@pytest.mark.parametrize("name", ["closes each", "accepts three"])
+def test_servers_with_few_connections(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "MAX_CONNECTIONS", 16)
+    handler, most = (ClosingHandler, 1 << 30) if name == "closes each" else (KeepingHandler, 3)
+    with serving_ranges(handler, most=most) as server:
+        url = f"http://127.0.0.1:{server.server_port}/a"
+        reader = ranges.RangeReader(lambda: ranges.Address(url, {}), refuse)
+        contents = [(i, reader.request(i, i + 15_000)) for i in range(0, 60_000, 400)]
+        for i, content in contents:
+            assert content.result(DEADLINE) == CONTENT[i : i + 15_000]
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
@@ -205,9 +255,6 @@ def test_connections_with_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     context.load_cert_chain(certificate, key)
     monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate))
     monkeypatch.setattr(ranges, "_tls", ranges._tls.__wrapped__)
-
-    def refuse(start: int, stop: int) -> bytes:
-        raise AssertionError(f"the client was used for {start} to {stop}")
 
     with RangeServer(("localhost", 0), RangeHandler) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True)

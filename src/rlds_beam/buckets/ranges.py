@@ -214,7 +214,7 @@ class _Server:
     def __init__(self, loop: _Loop, scheme: str, host: str, port: int | None):
         self.loop, self._scheme, self._host, self._port = loop, scheme, host, port
         self._waiting: collections.deque[_Request] = collections.deque()
-        self._connecting, self._paused = 0, 0.0
+        self._connecting, self._most, self._paused = 0, MAX_CONNECTIONS, 0.0
         self.idle: list[_Connection] = []
         self.busy: set[_Connection] = set()
 
@@ -227,9 +227,7 @@ class _Server:
             self._start(self.idle.pop(), request)
             return
         self._waiting.append(request)
-        if self._connecting + len(self.busy) < MAX_CONNECTIONS:
-            self._connecting += 1
-            submit(self._connect)
+        self._open()
 
     def release(self, connection: _Connection) -> None:
         """Has a connection send the next request, or wait for one."""
@@ -246,26 +244,31 @@ class _Server:
         if connection in self.idle:
             self.idle.remove(connection)
         self.loop.remove(connection)
-        if request is None:
-            return
-        if connection.is_stale(error):  # the server closed it while it was idle
-            self.send(request)
-            return
-        if isinstance(error, _UnexpectedError):
-            request.reader.pause()
-        else:
-            self._pause()
-        request.fetch()
+        if request is not None and connection.was_closed(error) and (connection.answers or self._accepts_fewer()):
+            self.send(request)  # it was closed while it was idle, or is one too many
+        elif request is not None:
+            if isinstance(error, _UnexpectedError):
+                request.reader.pause()
+            else:
+                self._pause()
+            request.fetch()
+        self._open()
 
     def check_times(self) -> None:
-        """Fails what takes too long."""
-        now = time.monotonic()
+        """Fails what takes too long; tries more connections again."""
+        now, self._most = time.monotonic(), min(MAX_CONNECTIONS, 2 * self._most)
         for connection in [one for one in self.busy if one.deadline < now]:
             self.fail(connection, TimeoutError())
 
     def _start(self, connection: _Connection, request: _Request) -> None:
         self.busy.add(connection)
         connection.send(request)
+
+    def _open(self) -> None:
+        """Opens a connection if a request waits for one."""
+        if self._connecting < len(self._waiting) and self._connecting + len(self.busy) < self._most:
+            self._connecting += 1
+            submit(self._connect)
 
     def _connect(self) -> None:
         """Opens a connection; called by another thread."""
@@ -287,7 +290,13 @@ class _Server:
                 self.loop.add(connection)
                 self.release(connection)
                 return
-        self._pause()
+        if not self._accepts_fewer():
+            self._pause()
+
+    def _accepts_fewer(self) -> bool:
+        """Opens no more connections for a moment, if there are some; the server may not accept more."""
+        self._most = len(self.busy) + len(self.idle) or MAX_CONNECTIONS
+        return bool(self.busy or self.idle)
 
     def _pause(self) -> None:
         """Leaves all requests to the vendor's client for a while."""
@@ -297,14 +306,20 @@ class _Server:
 
 
 class _Connection:
-    """A connection, and the request that it was sent last."""
+    """A connection.
+
+    Attributes:
+      request: the request that it was sent; None if it has its answer.
+      answers: the number of answers that were received.
+      deadline: when the answer must be there.
+    """
 
     def __init__(self, sock: Any, server: _Server):
         self.sock, self._server = sock, server
         self.request: _Request | None = None
         self.deadline = 0.0
-        self._answers, self._chunks, self._received, self._begin = 0, list[bytes](), 0, -1
-        self._keeps_open = False
+        self.answers = 0
+        self._chunks, self._received, self._begin, self._keeps_open = list[bytes](), 0, -1, False
 
     def send(self, request: _Request) -> None:
         size = request.stop - request.start
@@ -316,9 +331,9 @@ class _Connection:
         except OSError as error:
             self._server.fail(self, error)
 
-    def is_stale(self, error: Exception) -> bool:
-        """Whether it ended before the answer began, after other answers."""
-        return bool(self._answers) and not self._received and not isinstance(error, TimeoutError)
+    def was_closed(self, error: Exception) -> bool:
+        """Whether the server closed it before an answer began."""
+        return not self._received and not isinstance(error, TimeoutError)
 
     def receive(self) -> None:
         """Receives what is there."""
@@ -360,7 +375,7 @@ class _Connection:
         if len(data) != request.stop - request.start:
             raise _UnexpectedError
         self.request, self._chunks = None, []
-        self._answers += 1
+        self.answers += 1
         request.content.put(data)
         if self._keeps_open:
             self._server.release(self)
