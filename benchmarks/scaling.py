@@ -3,7 +3,7 @@
 FOLDER is one that `run.py loading` prepared (bench_data/loading_10000). Each loader runs alone with as many threads
 (LeRobot: worker processes) as --threads says. Ours also runs as two and four processes that share these threads, as the
 ranks of a training job do: what they reach together and one process does not is lost to Python's lock. Prints a table
-and JSON.
+and JSON. For LeRobot, run it with the Python of .venv-peers-loading.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
     args = parser.parse_args()
     threads = [n for n in args.threads if n <= (os.cpu_count() or 1)]
-    cases = [(name, 1) for name in LOADERS] + [(SPLIT, processes) for processes in (2, 4)]
+    cases = [(name, 1) for name in LOADERS] + [(SPLIT, n) for n in (2, 4) if n <= max(threads)]
     result = []
     for sample in ("plain", "policy"):
         rows = []
