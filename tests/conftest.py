@@ -31,10 +31,11 @@ settings.load_profile("any machine")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# A shell's background job ignores Ctrl-C, and so would every process that a test starts: a handler, unlike SIG_IGN, is
-# not passed on.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, lambda *_: None)
+# A shell's background job ignores Ctrl-C, and one of nohup SIGHUP, and so would every process that a test starts: a
+# handler, unlike SIG_IGN, is not passed on.
+for number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, lambda *_: None)
 
 # Indexes of datasets: in a directory of this run, also for the processes that tests start.
 _cache = tempfile.TemporaryDirectory(prefix="rlds-beam-cache-")

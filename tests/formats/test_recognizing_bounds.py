@@ -92,7 +92,7 @@ def looked_at(path: Path) -> dict[str, int | str]:
 
 
 def _flat(path: Path) -> None:
-    for i in range(100_000):
+    for i in range(20_000):
         os.close(os.open(path / f"{i:06}.jpg", os.O_CREAT))
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import functools
 import os
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from checkout import ROOT
+from checkout import ROOT, parse
 from processes import end_of, start
 
 FOLDERS = ("benchmarks", "examples", "pipelines", "runners", "src", "tests", "transforms")
@@ -47,11 +46,6 @@ def dotted(function: ast.expr) -> str:
         attributes.append(function.attr)
         function = function.value
     return ".".join([function.id if isinstance(function, ast.Name) else "()", *reversed(attributes)])
-
-
-@functools.cache
-def parse(file: Path) -> ast.Module:
-    return ast.parse(file.read_text())
 
 
 def forks(node: ast.Call, name: str) -> bool:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from checkout import ROOT
+from checkout import ROOT, parse
 
 CORE = ROOT / "src" / "rlds_beam"
 FOLDERS = {"rlds_beam": CORE, **{f"rlds_beam.{top}": ROOT / top for top in ("transforms", "pipelines", "runners")}}
@@ -110,7 +110,7 @@ def modules() -> dict[str, ast.Module]:
     for package, folder in FOLDERS.items():
         for file in sorted(folder.rglob("*.py")):
             parts = (package, *file.relative_to(folder).with_suffix("").parts)
-            found[".".join(parts).removesuffix(".__init__")] = ast.parse(file.read_text(), str(file))
+            found[".".join(parts).removesuffix(".__init__")] = parse(file)
     return found
 
 

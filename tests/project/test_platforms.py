@@ -9,7 +9,7 @@ import re
 import socket
 
 import pytest
-from checkout import ROOT
+from checkout import ROOT, parse
 
 from rlds_beam import platforms
 from rlds_beam.errors import RldsBeamError
@@ -22,7 +22,7 @@ PATHS = re.compile(r"^/(proc|sys|dev/shm)\b")
 def test_no_other_module_names_a_path_of_linux() -> None:
     for folder in ("src/rlds_beam", "pipelines", "runners", "transforms"):
         for file in (ROOT / folder).rglob("*.py"):
-            texts = [node.value for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Constant)]
+            texts = [node.value for node in ast.walk(parse(file)) if isinstance(node, ast.Constant)]
             named = [text for text in texts if isinstance(text, str) and PATHS.match(text)]
             assert not named or file.name in ALLOWED, f"{file}: {named}: use rlds_beam.platforms"
 

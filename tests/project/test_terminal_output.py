@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from checkout import ROOT
+from checkout import ROOT, parse
 
 PACKAGES = [ROOT / "src" / "rlds_beam", *(ROOT / name for name in ("pipelines", "runners", "transforms"))]
 COMMANDS = (ROOT / "pipelines", ROOT / "src" / "rlds_beam" / "cli")
@@ -30,19 +30,20 @@ UNESCAPED = {
     "src/rlds_beam/terminal/displays.py": "the bar, whose facts are numbers",
 }
 RICH = {"src/rlds_beam/terminal/displays.py"}
+CALLED = ("print", "write", "warn", "raw_stream", "apply_style", "print_styled")
 STYLED = {"src/rlds_beam/terminal/tables.py", "pipelines/doctor.py", "pipelines/show.py"}
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
     for package in PACKAGES:
         for file in sorted(package.rglob("*.py")):
-            yield str(file.relative_to(ROOT)), ast.parse(file.read_text())
+            yield str(file.relative_to(ROOT)), parse(file)
 
 
 def uses(tree: ast.AST) -> Iterator[str]:
     """What a module calls and imports that may write to a terminal."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in CALLED:
             yield ast.unparse(node.func).rpartition("__import__")[2]
         elif isinstance(node, ast.Import):
             yield from (f"import {alias.name.partition('.')[0]}" for alias in node.names)

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.test_pipeline import TestPipeline
+from cases import ALL
 
 PRISM = os.environ.get("RLDS_BEAM_PRISM") or shutil.which("prism")
 """Beam's Prism runner: go install github.com/apache/beam/sdks/v2/go/cmd/prism@v$(version of apache-beam)."""
 
 RUNNERS = [
     "FnApiRunner",
-    "DirectRunner",
+    *(["DirectRunner"] if ALL else []),  # without Prism it is FnApiRunner
     pytest.param("PrismRunner", marks=pytest.mark.skipif(not PRISM, reason="needs prism in PATH (CONTRIBUTING.md)")),
 ]
 

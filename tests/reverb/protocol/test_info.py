@@ -255,16 +255,6 @@ def test_hand_written_messages_read_back(number, text, double, parts):
     assert [child.text(1) for child in message.messages(400)] == parts
 
 
-def test_each_server_start_has_a_new_state_id():
-    with ServerProcess(one_table) as process, Connection(process.address) as connection:
-        first = connection.info(20)
-        assert connection.info(5) == first
-        assert list(first.tables) == ["queue"]
-        process.kill()
-        process.start()
-        assert connection.info(20).state_id != first.state_id
-
-
 def test_a_checkpoint_is_named_by_its_path(tmp_path):
     directory = tmp_path / "checkpoints"
     with ServerProcess(one_table, checkpoint=str(directory)) as process, Connection(process.address) as connection:

@@ -48,8 +48,9 @@ def scanning(dataset: Path, temporary: Path) -> Iterator[tuple[Any, Any]]:
         yield process, lambda: client.get(f"{base}api/datasets").json()[0]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-@pytest.mark.parametrize("when", ["running", "done"])
+@pytest.mark.parametrize(
+    ("number", "when"), [(signal.SIGTERM, "running"), (signal.SIGHUP, "running"), (signal.SIGINT, "done")]
+)
 def test_files_are_private_and_gone_at_the_end(dataset: Path, tmp_path: Path, number: int, when: str) -> None:
     with scanning(dataset, tmp_path) as (process, about):
         wait_until(lambda: [*tmp_path.rglob("*.rows")] and about()["scan"]["state"] == when, process)
