@@ -13,7 +13,7 @@ from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.connectors.statistics.statistics_formats import Format, find_leaf, statistics_in
-from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
 from rlds_beam.pipelines.base import as_html
@@ -151,11 +151,8 @@ def stats(config: StatsConfig) -> StatsOutcome:
         if path in statistics["fields"]:
             statistics["fields"][path]["names"] = [*names]
     if config.output is not None and statistics["episodes"]:
-        try:
-            written = statistics_in(config.format, statistics, action=config.action, proprio=config.proprio)
-            storage.write_text(config.output, json.dumps(written, indent=2) + "\n")
-        except OSError as error:
-            raise RldsBeamError(f"--output={config.output} cannot be written to: {error}") from error
+        written = statistics_in(config.format, statistics, action=config.action, proprio=config.proprio)
+        storage.write_given(config.output, json.dumps(written, indent=2) + "\n", "--output")
     return StatsOutcome(report, statistics)
 
 

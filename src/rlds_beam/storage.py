@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast, overload
 
 from rlds_beam.buckets import base
 from rlds_beam.buckets.opening import open_store
-from rlds_beam.errors import BucketError, UsageError
+from rlds_beam.errors import BucketError, RldsBeamError, UsageError
 from rlds_beam.naming import is_file_path
 
 if TYPE_CHECKING:
@@ -454,6 +454,22 @@ def read_text(path: str) -> str:
         return read_small(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8: {error.reason} at byte {error.start:,}") from None
+
+
+def read_given(path: str, where: str) -> str:
+    """The text of a file that a user names. Raises UsageError, which begins with `where`, if it cannot be read."""
+    try:
+        return read_text(path)
+    except OSError as error:
+        raise UsageError(f"{where}: {error.strerror or error}") from error
+
+
+def write_given(path: str, content: str | bytes, flag: str) -> None:
+    """Writes a small file that a user names with an option. Raises RldsBeamError if it cannot."""
+    try:
+        write_bytes(path, content.encode() if isinstance(content, str) else content)
+    except OSError as error:
+        raise RldsBeamError(f"{flag}={path} cannot be written to: {error}") from error
 
 
 def temporary_name(path: str) -> str:

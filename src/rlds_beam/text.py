@@ -135,8 +135,11 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def duration(seconds: float) -> str:
     """`0.5 s`, `12.3 s`, `2:05`, `1:02:03`."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
+    return f"{seconds:.1f} s" if seconds < 60 else clock(seconds)
+
+
+def clock(seconds: float) -> str:
+    """`0:05`, `2:05`, `1:02:03`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -114,11 +114,7 @@ def load(name: str) -> Configuration:
         if isinstance(resolved, Configuration):
             return resolved
         return Configuration(flat(_of_class(resolved, name) if isinstance(resolved, type) else resolved))
-    try:
-        text = storage.read_text(name)
-    except OSError as error:
-        raise UsageError(f"--connectors={name}: {error.strerror or error}") from error
-    return parse(_load(text, name), f"--connectors={name}")
+    return parse(_load(storage.read_given(name, f"--connectors={name}"), name), f"--connectors={name}")
 
 
 def _of_class(connector_class: type, name: str) -> Any:

@@ -48,10 +48,7 @@ def _read_names(text: str, where: str) -> Any:
         return parse_json(text, where)
     if not text.endswith(_FILES):
         return text.split(",")
-    try:
-        content = storage.read_text(text)
-    except OSError as error:
-        raise UsageError(f"{where}={text}: {error.strerror or error}") from error
+    content = storage.read_given(text, f"{where}={text}")
     if text.endswith(".txt"):
         return [line.strip() for line in content.splitlines() if line.strip()]
     return (parse_json if text.endswith(".json") else parse_yaml)(content, f"{where}={text}")

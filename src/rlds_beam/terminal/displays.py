@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TextIO
 
-from rlds_beam.text import escape_controls, raw_stream
+from rlds_beam.text import clock, escape_controls, raw_stream
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -195,7 +195,7 @@ def heartbeat(name: str, kind: Kind) -> Iterator[None]:
         while not ended.wait(min(1.0, MAX_SILENT_SECONDS)):
             if time.monotonic() - (_printed or began) >= MAX_SILENT_SECONDS:
                 seconds = round(time.monotonic() - began)
-                working = Fact(f"working, {seconds // 60}:{seconds % 60:02} so far")
+                working = Fact(f"working, {clock(seconds)} so far")
                 display.update(Status(name, (working,), None, {"phase": "working", "seconds": seconds}))
 
     if isinstance(display, PlainLines):

@@ -16,7 +16,7 @@ from rlds_beam.checking.findings import SITE, Check, Finding, Findings, Level, i
 from rlds_beam.checking.rules import DATASET_RULES
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.episodes.schema import Schema, describe_type
-from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.errors import UsageError
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.terminal.options import GateOptions
@@ -82,10 +82,7 @@ def parse_expect(texts: Iterable[str]) -> list[Expectation]:
 
 def _read_lines(path: str, flag: str) -> list[tuple[int, str]]:
     """The lines of a file with their numbers, without comments and empty lines."""
-    try:
-        text = storage.read_text(path)
-    except OSError as error:
-        raise UsageError(f"{flag}: {path} cannot be read: {error.strerror or error}") from error
+    text = storage.read_given(path, f"{flag}: {path} cannot be read")
     lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1)]
     return [(number, line) for number, line in lines if line and not line.startswith("#")]
 
@@ -343,7 +340,7 @@ def evaluate(
         known = read_baseline(options.baseline) if storage.exists(options.baseline) else {}
         if options.write_baseline:
             accepted = [f for f in findings.listed if f.level != "note" and not f.check.startswith("expectation/")]
-            _write(options.baseline, "--baseline", format_baseline(accepted, known))
+            storage.write_given(options.baseline, format_baseline(accepted, known), "--baseline")
         baseline = read_baseline(options.baseline)
     return Gate(
         command,
@@ -357,10 +354,3 @@ def evaluate(
         options.baseline or "",
         {(split.name, shard.index): shard.path for split in source.splits for shard in split.shards},
     )
-
-
-def _write(path: str, flag: str, text: str) -> None:
-    try:
-        storage.write_text(path, text)
-    except OSError as error:
-        raise RldsBeamError(f"{flag}={path} cannot be written to: {error}") from error

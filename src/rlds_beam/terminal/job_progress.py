@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from rlds_beam import worker_status
 from rlds_beam.terminal.displays import Fact, Kind, Nothing, Status, display_for
-from rlds_beam.text import count, format_size
+from rlds_beam.text import clock, count, format_size
 from rlds_beam.worker_status import Done
 
 LOOK_SECONDS = 1.0
@@ -108,9 +108,7 @@ class Progress:
         if done.rejected:
             facts.append(Fact(f"{done.rejected:,} rejected", 2, "warning"))
         left = self._seconds_left(done, now)
-        facts.append(
-            Fact(f"{_clock(now - self._began)} so far" if left is None else f"{_clock(left)} left", 1, "faint")
-        )
+        facts.append(Fact(f"{clock(now - self._began)} so far" if left is None else f"{clock(left)} left", 1, "faint"))
         return Status(total.name, tuple(facts), self._fraction(done), self._numbers(done, now, left))
 
     def _numbers(self, done: Done, now: float, left: float | None) -> dict[str, Any]:
@@ -200,10 +198,3 @@ def _at_the_start(done: Done) -> str:
     if done.scanned:
         return f"looking for duplicates ({done.scanned:,} file segments)"
     return f"planning, {format_size(done.framed)} scanned" if done.framed else "starting"
-
-
-def _clock(seconds: float) -> str:
-    """`0:05`, `1:02:03`."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rlds_beam import storage
 from rlds_beam.checking.rules import DATASET_RULES, POLICIES, REPAIRABLE
 from rlds_beam.connectors.cleaning.presets import with_preset
-from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.errors import UsageError
 from rlds_beam.options import flag_name
 from rlds_beam.processing.report import Report
 from rlds_beam.terminal.options import GateOptions, ReportOptions, print_json
@@ -217,12 +217,9 @@ def write_report(content: Mapping[str, Any] | str, path: str | None) -> None:
     Raises:
       RldsBeamError: the file cannot be written.
     """
-    if path is None:
-        return
-    try:
-        storage.write_text(path, content if isinstance(content, str) else json.dumps(content, indent=2) + "\n")
-    except OSError as error:
-        raise RldsBeamError(f"--report={path} cannot be written to: {error}") from error
+    if path is not None:
+        text = content if isinstance(content, str) else json.dumps(content, indent=2) + "\n"
+        storage.write_given(path, text, "--report")
 
 
 def timing_line(figures: Mapping[str, Any]) -> str:

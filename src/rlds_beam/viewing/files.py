@@ -15,7 +15,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.errors import RldsBeamError, UsageError, needs
+from rlds_beam.errors import UsageError, needs
 from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.thumbnails import find_image, join_pictures, small_pixels, stack_rows
@@ -76,11 +76,7 @@ def write_episode(episode: Episode, path: str, options: FileOptions) -> None:
       MissingExtraError: a package for this kind of file is missing.
       RldsBeamError: the file cannot be written.
     """
-    content = WRITERS[kind_of_file(path)](episode, options)
-    try:
-        storage.write_bytes(path, content)
-    except OSError as error:
-        raise RldsBeamError(f"--output={path} cannot be written to: {error}") from error
+    storage.write_given(path, WRITERS[kind_of_file(path)](episode, options), "--output")
 
 
 def _png(episode: Episode, options: FileOptions) -> bytes:

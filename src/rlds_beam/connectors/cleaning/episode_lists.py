@@ -158,10 +158,7 @@ def check_lists(connectors: Iterable[object], dataset: str) -> None:
 
 
 def _entries(file: str) -> Iterator[_Entry]:
-    try:
-        text = storage.read_text(file)
-    except OSError as error:
-        raise UsageError(f"the list of episodes {file} cannot be read: {error.strerror or error}") from error
+    text = storage.read_given(file, f"the list of episodes {file} cannot be read")
     for number, line in enumerate(text.split("\n"), 1):
         if key := _REMARK.split(line, maxsplit=1)[0].strip():
             yield _entry(key, f"{file}, line {number:,}")

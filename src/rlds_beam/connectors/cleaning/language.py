@@ -182,12 +182,8 @@ def _task_field(episode: Episode) -> str | None:
 def _read_table(path: str) -> dict[str, str]:
     """The instructions in a file, by key. Raises UsageError if it is no table of texts."""
     where = f"--task_file={path}"
-    try:
-        content = storage.read_text(path)
-    except OSError as error:
-        raise UsageError(f"{where}: {error.strerror or error}") from error
     texts: dict[str, str] = {}
-    for line, key, text in _entries(content, path, where):
+    for line, key, text in _entries(storage.read_given(path, where), path, where):
         if not isinstance(key, str) or not isinstance(text, str) or not text.strip():
             raise UsageError(f"{where}{line}: expected the key of an episode and its text")
         if key in texts:

@@ -112,11 +112,7 @@ class MergeMapping:
                 return cls(fields, where=where)
         if not given.endswith((".yaml", ".yml", ".json")):
             raise UsageError(f"{where}: expected {', '.join(FIELDS)}, or a YAML or JSON file")
-        try:
-            text = storage.read_text(given)
-        except OSError as error:
-            raise UsageError(f"{where}: {error.strerror or error}") from error
-        content = (parse_json if given.endswith(".json") else parse_yaml)(text, where)
+        content = (parse_json if given.endswith(".json") else parse_yaml)(storage.read_given(given, where), where)
         content, inputs = check_written(content, _FILE, where), []
         for i, given_entry in enumerate(content["inputs"]):
             entry = check_written(given_entry, _INPUT, f"{where}: inputs[{i}]")

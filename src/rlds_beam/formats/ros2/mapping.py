@@ -144,11 +144,8 @@ NO_MAPPING = TopicMapping(())
 
 def read_mapping(path: str) -> TopicMapping:
     """Reads the file. Raises UsageError if it cannot be read, or is wrong; names the place."""
-    try:
-        text = storage.read_text(path)
-    except OSError as error:
-        raise UsageError(f"--topics={path}: {error.strerror or error}") from error
-    return parse_mapping(parse_yaml(text, f"--topics={path}"), f"--topics={path}")
+    where = f"--topics={path}"
+    return parse_mapping(parse_yaml(storage.read_given(path, where), where), where)
 
 
 def parse_mapping(content: Any, where: str) -> TopicMapping:
