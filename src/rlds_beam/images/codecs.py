@@ -12,7 +12,7 @@ import importlib.util
 import os
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 import numpy as np
@@ -204,14 +204,12 @@ def encode_jpeg(images: Array, quality: int = 95) -> list[bytes]:
     ]
 
 
-def encode_png(images: Array) -> list[bytes]:
-    """Encodes uint8 or uint16 [T, H, W, C] (C is 1, 3, or 4) as T PNGs."""
+def encode_png(images: Iterable[Array], level: int | None = None) -> list[bytes]:
+    """Encodes uint8 or uint16 images [H, W, C] (C is 1, 3, or 4) as PNGs; a low level is fast rather than small."""
     import imagecodecs
 
-    return [
-        imagecodecs.png_encode(image[..., 0] if image.shape[-1] == 1 else image)
-        for image in np.ascontiguousarray(images)
-    ]
+    contiguous = (np.ascontiguousarray(image[..., 0] if image.shape[-1] == 1 else image) for image in images)
+    return [bytes(imagecodecs.png_encode(image, level=level)) for image in contiguous]
 
 
 @functools.lru_cache(maxsize=64)

@@ -8,7 +8,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from rlds_beam.errors import BadEpisode, Violation, needs
-from rlds_beam.images.codecs import Jpeg
+from rlds_beam.images.codecs import Jpeg, encode_png
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.videos import Video
 from rlds_beam.lazy import lockless_property
@@ -82,7 +82,7 @@ class VideoFrames(EncodedImages):
         """The frames as PNGs: object array [T] of `bytes`. Raises BadEpisode if one cannot be decoded."""
         images = np.empty(len(self), object)
         for step, image in self.pixels():
-            images[step] = _png(image)
+            (images[step],) = encode_png([image], _PNG_LEVEL)
         return images
 
     def pixels(self) -> Iterator[tuple[int, Array]]:
@@ -258,9 +258,3 @@ def color_pixels(frame: Any) -> Array:
     check_colors(frame.format)
     pixels: Array = frame.to_ndarray(format="rgb24")
     return pixels
-
-
-def _png(pixels: Array) -> bytes:
-    import imagecodecs
-
-    return cast(bytes, imagecodecs.png_encode(pixels[..., 0] if pixels.shape[-1] == 1 else pixels, level=_PNG_LEVEL))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_beam.connectors.learner.actions import as_numpy
 from rlds_beam.errors import UsageError
 from rlds_beam.recording.states import State, check_state, like, list_leaves
 from rlds_beam.typing import Array
@@ -56,7 +57,7 @@ class Function(BasePolicy):
         return self._name
 
     def _call(self, observations: Any) -> Array:
-        array = _as_numpy(self._function(observations))
+        array = as_numpy(self._function(observations))
         if array.ndim == 0 or array.ndim > 2 or array.dtype.kind not in "iuf":
             raise UsageError(
                 f"{self} returned {array.dtype} {array.shape}; expected values (N, number of actions), action numbers "
@@ -100,7 +101,7 @@ class StatefulFunction(BasePolicy):
         returned = self._model(observations, like(self._nested, state))
         if not isinstance(returned, tuple) or len(returned) != 2:
             raise UsageError(f"{self} has get_initial_state, so it must return a pair: an output and the next state")
-        output, after = _as_numpy(returned[0]), list_leaves(returned[1])
+        output, after = as_numpy(returned[0]), list_leaves(returned[1])
         check_state(self, state, after)
         return output, after
 
@@ -118,18 +119,11 @@ class Predictor(BasePolicy):
         return type(self._algorithm).__name__
 
     def greedy(self, observations: Any) -> Array:
-        return _as_numpy(self._algorithm.predict(observations))
+        return as_numpy(self._algorithm.predict(observations))
 
     def values(self, observations: Any, n_actions: int | None) -> Array:
         if n_actions is None or not hasattr(self._algorithm, "predict_value"):
             return super().values(observations, n_actions)
         repeated = np.repeat(observations, n_actions, axis=0)
         actions = np.tile(np.arange(n_actions), len(observations))
-        return _as_numpy(self._algorithm.predict_value(repeated, actions)).reshape(-1, n_actions)
-
-
-def _as_numpy(value: Any) -> Array:
-    """A tensor as an array."""
-    if hasattr(value, "detach"):  # torch's
-        value = value.detach().cpu()
-    return np.asarray(value)
+        return as_numpy(self._algorithm.predict_value(repeated, actions)).reshape(-1, n_actions)

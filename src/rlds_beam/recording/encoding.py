@@ -10,7 +10,8 @@ import numpy as np
 from rlds_beam.encoding.tfds.rlds_dataset import as_column, encode_feature, join_entries
 from rlds_beam.encoding.wire import encode_delimited, varint
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
-from rlds_beam.episodes.schema import FLAGS, Field, Schema
+from rlds_beam.episodes.schema import FLAGS, Field, Schema, text_field
+from rlds_beam.images.codecs import encode_png
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.recording.propensities import MIXTURE
 from rlds_beam.recording.settings import INFO, LOG_PROPENSITY, PROPENSITY, RolloutSettings
@@ -83,7 +84,8 @@ class EpisodeEncoder:
 def _column(values: Array, field: Field) -> Column:
     """A column as a decoder returns it: text as bytes, images encoded."""
     if field.encoding == "png":
-        return _as_png(values, field)
+        data = encode_png(values)
+        return EncodedImages(np.fromiter(data, object, len(data)), field.shape, field.dtype, "png")
     return as_column(values.tolist()) if field.dtype == "string" else values
 
 
@@ -105,19 +107,8 @@ def recorded_schema(
     fields += [number_field(path, "float64") for path in (names if propensity else ())]
     for name, (dtype, shape) in settings.info.items():
         path = f"{INFO}/{name}"
-        fields.append(
-            Field(path, "string", (), "text", "Text") if dtype == "string" else number_field(path, dtype, shape)
-        )
-    episode = [Field(path, "string", (), "text", "Text") for path in ("episode_id", "policy", "end")]
+        fields.append(text_field(path) if dtype == "string" else number_field(path, dtype, shape))
+    episode = [text_field(path) for path in ("episode_id", "policy", "end")]
     numbers = ("policy_id", "dataset_id", "trajectory_id", *(("part", "start_step") if settings.windows else ()))
     episode += [number_field(path, "int64") for path in numbers]
     return Schema({f.path: f for f in fields}, {f.path: f for f in episode})
-
-
-def _as_png(pixels: Array, field: Field) -> EncodedImages:
-    import imagecodecs
-
-    data = np.empty(len(pixels), object)
-    for i, image in enumerate(pixels):
-        data[i] = bytes(imagecodecs.png_encode(image if image.shape[-1] > 1 else image[..., 0]))
-    return EncodedImages(data, field.shape, field.dtype, "png")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.episodes.schema import Field
+from rlds_beam.episodes.schema import Field, text_field
 from rlds_beam.errors import UsageError
 
 
@@ -60,7 +60,7 @@ class SpaceLeaf:
         """
         path = f"{name}/{self.path}" if self.path else name
         if self.kind == "text":
-            return Field(path, "string", (), "text", "Text")
+            return text_field(path)
         if images and self.dtype == "uint8" and len(self.shape) == 3 and self.shape[-1] in (1, 3, 4):
             return Field(path, self.dtype, self.shape, "png", "Image")
         return number_field(path, self.dtype, self.shape).with_names(self.names)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
@@ -40,7 +39,7 @@ from rlds_beam.encoding.wire import (
 from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
-from rlds_beam.images.codecs import encode_jpeg
+from rlds_beam.images.codecs import encode_zeros
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 from rlds_beam.images.headers import read_image_header
 from rlds_beam.typing import Array
@@ -182,15 +181,10 @@ def encode_images(field: Field, column: Column) -> Iterator[list[bytes]]:
         ]
 
 
-@functools.cache
 def zero_image(encoding: str, height: int, width: int, channels: int | None, dtype: str) -> bytes:
     """Encodes an image of zeros as PNG or JPEG."""
-    zeros: Any = np.zeros((height, width, channels or 3), dtype)
-    if encoding == "jpeg" and zeros.shape[-1] in (1, 3):
-        return encode_jpeg(zeros[None])[0]
-    import imagecodecs
-
-    return bytes(imagecodecs.png_encode(zeros if zeros.shape[-1] > 1 else zeros[..., 0]))
+    is_jpeg = encoding == "jpeg" and channels in (None, 1, 3)
+    return encode_zeros((height, width, channels or 3), dtype, "jpeg" if is_jpeg else "png")
 
 
 class FeatureLayout(NamedTuple):

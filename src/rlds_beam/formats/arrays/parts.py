@@ -28,6 +28,7 @@ from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, NotVerifiedError, UsageError
+from rlds_beam.images.codecs import encode_png
 from rlds_beam.output.base import EarlierOutput, FileRangeWriter
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.completion import MergedFile, MergesRanges
@@ -271,16 +272,8 @@ def pngs(pieces: Iterable[Array]) -> Array:
     Returns:
       object [T], bytes.
     """
-    rows = [png(frame) for piece in pieces for frame in piece]
+    rows = [png for piece in pieces for png in encode_png(piece, level=1)]
     return np.fromiter(rows, object, len(rows))
-
-
-def png(frame: Array) -> bytes:
-    """A frame, uint8 or uint16 [H, W, C], as a PNG."""
-    import imagecodecs
-
-    pixels = np.ascontiguousarray(frame if frame.shape[-1] > 1 else frame[..., 0])
-    return bytes(imagecodecs.png_encode(pixels, level=1))
 
 
 PARTS = "parts"
@@ -307,11 +300,7 @@ class MergedOutput(MergesRanges):
 
     @abc.abstractmethod
     def encode(self, episode: Episode) -> Sequence[Array]:
-        """The rows of each column of a part.
-
-        Raises:
-          BadEpisode: the format cannot hold the episode.
-        """
+        """The rows of each column of a part. Raises BadEpisode if the format cannot hold the episode."""
 
     def note(self, about: dict[str, Any], values: Sequence[Array]) -> None:
         """Adds what merging will need to know about this part."""

@@ -28,7 +28,7 @@ from rlds_beam import naming, storage
 from rlds_beam.encoding.base import Damage, Record
 from rlds_beam.episodes.columns import exact_cast, zeros_like
 from rlds_beam.episodes.episode import Column
-from rlds_beam.episodes.schema import LAST, Field, Schema
+from rlds_beam.episodes.schema import LAST, Field, Schema, text_field
 from rlds_beam.errors import BadEpisode, UsageError, needs
 from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, ArrayDecoder, ArrayFormat, Arrays, number_field, unpack
 from rlds_beam.formats.arrays.array_files import SourceOfFiles, make_shard, no_features, select_splits
@@ -288,5 +288,5 @@ def _spec_names(spec: Any, path: str) -> Iterator[tuple[str, str]]:
 
 def _field(path: str, column: Any) -> Field:
     if column.dtype == object:
-        return Field(path, "string", (), "text", "Text")
+        return text_field(path)
     return number_field(path, column.dtype.name, column.shape[1:])

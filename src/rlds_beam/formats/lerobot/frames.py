@@ -26,6 +26,7 @@ from rlds_beam.formats.arrays.leaves import representable
 from rlds_beam.formats.lerobot import language
 from rlds_beam.formats.lerobot.features import FeatureMap, LerobotFeature
 from rlds_beam.formats.lerobot.videos import DepthEncoding, Encoding
+from rlds_beam.images.codecs import encode_png
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages, StoredImages
 from rlds_beam.typing import Array
 
@@ -174,11 +175,7 @@ def lists(flat: pa.Array, shape: tuple[int, ...]) -> pa.Array:
 
 
 def texts(column: Column, path: str) -> list[str]:
-    """The strings of a text field.
-
-    Raises:
-      BadEpisode: a string is not UTF-8.
-    """
+    """The strings of a text field. Raises BadEpisode if a string is not UTF-8."""
     try:
         return [text.decode() for row in decode_texts(cast(Array, column), path) for text in row]
     except UnicodeDecodeError as error:
@@ -197,19 +194,13 @@ def texts_array(feature: LerobotFeature, values: Sequence[str]) -> pa.Array:
 def read_images(feature: LerobotFeature, column: Column) -> list[bytes]:
     """The PNG or JPEG of each frame, unchanged, or a PNG of its pixel array."""
     if not isinstance(column, EncodedImages):
-        return [_png(image) for image in np.asarray(column)]
+        return encode_png(np.asarray(column), _PNG_LEVEL)
     images: list[bytes] = column.data.tolist()
     if ZERO_IMAGE in images:  # a step added by a repair or a connector
         dtype = np.uint16 if column.dtype == "uint16" else np.uint8
-        zeros = _png(np.zeros(feature.shape, dtype))
+        (zeros,) = encode_png([np.zeros(feature.shape, dtype)], _PNG_LEVEL)
         images = [image or zeros for image in images]
     return images
-
-
-def _png(pixels: Array) -> bytes:
-    import imagecodecs
-
-    return cast(bytes, imagecodecs.png_encode(pixels[..., 0] if pixels.shape[-1] == 1 else pixels, level=_PNG_LEVEL))
 
 
 def image_parts(feature: LerobotFeature, column: Column) -> Sequence[bytes | memoryview]:
