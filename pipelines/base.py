@@ -128,6 +128,37 @@ def shared_directory(options: RunOptions) -> Iterator[str | None]:
         yield directory
 
 
+def run_over(command: str, config: Any, opened: Sequence[OpenedInput], define: Callable[[Any, str | None], Any]) -> Any:
+    """Runs a job that reads datasets, and writes no items.
+
+    Args:
+      command: the command's name, shown in the progress line.
+      config: the job's config.
+      opened: the datasets.
+      define: builds the pipeline under a root, given a directory that workers share; returns a PCollection of one
+        result.
+
+    Returns:
+      The result as JSON.
+
+    Raises:
+      NotVerifiedError: an input file changed during the run.
+      RldsBeamError: a dataset cannot be read at all, or the pipeline failed.
+    """
+    from rlds_beam.jobs.estimates import stats_seconds
+    from rlds_beam.runners.results import run_for_result
+    from rlds_beam.terminal.job_progress import Progress, Total
+
+    sources, snapshots = [each.source for each in opened], [each.snapshot() for each in opened]
+    seconds = sum(stats_seconds(source, config) for source in sources)
+    total = Total(command, bytes=sum(source.size for source in sources))
+    with Progress(total, config.progress).show() as progress, shared_directory(config) as directory:
+        content, _ = run_for_result(lambda root: define(root, directory), config, seconds, progress)
+    for snapshot in snapshots:
+        snapshot.verify_all()
+    return content
+
+
 def run_checks(
     command: str, config: Any, opened: OpenedInput, seconds: float, define: Callable[[Any], Any], key: str | None = None
 ) -> tuple[Report, Any]:

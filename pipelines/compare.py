@@ -13,6 +13,7 @@ from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import SourceOptions
 from rlds_beam.options import option
+from rlds_beam.pipelines.base import run_over
 from rlds_beam.runners.base import RunOptions
 from rlds_beam.terminal.options import PrintOptions, print_json
 from rlds_beam.text import count, join_lines, list_few
@@ -211,24 +212,13 @@ def compare(config: CompareConfig) -> Comparison:
       NotVerifiedError: an input file changed during the run.
       RldsBeamError: a dataset cannot be read at all, or the pipeline failed.
     """
-    from rlds_beam.jobs.estimates import stats_seconds
-    from rlds_beam.pipelines.base import shared_directory
     from rlds_beam.runners import check
-    from rlds_beam.runners.results import run_for_result
-    from rlds_beam.terminal.job_progress import Progress, Total
 
     check(config)
     opened = prepare(config)
-    sources, snapshots = [each.source for each in opened[1]], [each.snapshot() for each in opened[1]]
-    seconds = sum(stats_seconds(source, config) for source in sources)
-    total = Total("compare", bytes=sum(source.size for source in sources))
-    with Progress(total, config.progress).show() as progress, shared_directory(config) as directory:
-        content, _ = run_for_result(
-            lambda root: define_pipeline(root, config, opened, directory), config, seconds, progress
-        )
-    for snapshot in snapshots:
-        snapshot.verify_all()
-    return Comparison(content)
+    return Comparison(
+        run_over("compare", config, opened[1], lambda root, shared: define_pipeline(root, config, opened, shared))
+    )
 
 
 def main(config: CompareConfig) -> int:

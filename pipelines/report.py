@@ -14,6 +14,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import SourceOptions
 from rlds_beam.formats.registry import RLDS, TRAJECTORIES
 from rlds_beam.options import option
+from rlds_beam.pipelines.base import run_over
 from rlds_beam.runners.base import RunOptions
 from rlds_beam.terminal.options import PrintOptions, print_json
 from rlds_beam.text import join_lines
@@ -138,26 +139,14 @@ def report(config: ReportConfig) -> ReportOutcome:
       NotVerifiedError: an input file changed during the run.
       RldsBeamError: a dataset cannot be read at all, the pipeline failed, or the report cannot be written.
     """
-    from rlds_beam.jobs.estimates import stats_seconds
-    from rlds_beam.pipelines.base import shared_directory
     from rlds_beam.processing.report import Report
     from rlds_beam.runners import check
-    from rlds_beam.runners.results import run_for_result
     from rlds_beam.terminal import outcome
-    from rlds_beam.terminal.job_progress import Progress, Total
 
     check(config)
     outcome.check_writable(config.output, "--output", config.input, rewritten=ENDINGS, endings=ENDINGS)
     writer, opened = prepare(config)
-    sources, snapshots = [each.source for each in opened], [each.snapshot() for each in opened]
-    seconds = sum(stats_seconds(source, config) for source in sources)
-    total = Total("report", bytes=sum(source.size for source in sources))
-    with Progress(total, config.progress).show() as progress, shared_directory(config) as directory:
-        content, _ = run_for_result(
-            lambda root: define_pipeline(root, config, writer, opened, directory), config, seconds, progress
-        )
-    for snapshot in snapshots:
-        snapshot.verify_all()
+    content = run_over("report", config, opened, lambda root, d: define_pipeline(root, config, writer, opened, d))
     reports = tuple(map(Report.from_json, content["reports"]))
     for input_report in reports:
         input_report.check()

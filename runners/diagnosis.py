@@ -185,30 +185,25 @@ def flink_jar() -> Diagnosis:
 
 def disk(path: str) -> Diagnosis:
     """Checks the free space of a directory, and that files can be created in it."""
-    name = f"disk {path}"
-    try:
-        with tempfile.TemporaryFile(dir=path):
-            free = shutil.disk_usage(path).free
-    except OSError as error:
-        return Diagnosis(name, "problem", f"cannot be written to: {error}", "use another directory, or set TMPDIR")
-    if free < _MIN_DISK:
-        remedy = "free some space: pairs take twice the bytes of the frames (`rlds-beam inspect` counts the items)"
-        return Diagnosis(name, "problem", f"{format_size(free)} free", remedy)
-    return Diagnosis(name, "ok", f"{format_size(free)} free")
+    space = "free some space: pairs take twice the bytes of the frames (`rlds-beam inspect` counts the items)"
+    return _free_space(f"disk {path}", path, _MIN_DISK, space, "use another directory, or set TMPDIR")
 
 
 def shared_memory(path: str) -> Diagnosis:
     """Checks the directory where Python's multiprocessing keeps its locks."""
-    name = "shared memory"
     remedy = f"mount a tmpfs at {path} (docker run --shm-size=256m)"
+    return _free_space(f"shared memory {path}", path, _MIN_SHARED_MEMORY, remedy, remedy)
+
+
+def _free_space(name: str, path: str, least: int, too_small: str, not_writable: str) -> Diagnosis:
+    """The free space of a directory, with what to do if there is too little, or no file can be created."""
     try:
         with tempfile.TemporaryFile(dir=path):
             free = shutil.disk_usage(path).free
     except OSError as error:
-        return Diagnosis(name, "problem", f"{path} cannot be used: {error}", remedy)
-    if free < _MIN_SHARED_MEMORY:
-        return Diagnosis(name, "problem", f"{format_size(free)} free in {path}", remedy)
-    return Diagnosis(name, "ok", f"{format_size(free)} free in {path}")
+        return Diagnosis(name, "problem", f"cannot be written to: {error}", not_writable)
+    detail = f"{format_size(free)} free"
+    return Diagnosis(name, "problem", detail, too_small) if free < least else Diagnosis(name, "ok", detail)
 
 
 def open_files() -> Diagnosis:

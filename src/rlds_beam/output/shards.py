@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from rlds_beam import storage
@@ -120,9 +119,7 @@ class ShardWriter:
     def __enter__(self) -> ShardWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.abort()
 
 
@@ -190,9 +187,7 @@ class RejectedWriter:
     def __enter__(self) -> RejectedWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.abort()
 
 
@@ -315,7 +310,5 @@ class LocalFile:
     def __enter__(self) -> LocalFile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.abort()

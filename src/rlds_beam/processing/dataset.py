@@ -88,7 +88,7 @@ def _expected(split: Split) -> Iterator[tuple[Shard, int, str]]:
 
 def _schema_mismatch(source: Source) -> Iterator[Violation]:
     """Yields a violation if all of the first records break the schema in the same way."""
-    samples = [{(v.rule, v.field): v for v in episode.faults} for episode in _first_episodes(source)]
+    samples = [{(v.rule, v.field): v for v in episode.faults} for episode in first_episodes(source, _SAMPLES)]
     if len(samples) < _ENOUGH:
         return
     for rule, field in set.intersection(*map(set, samples)):
@@ -98,13 +98,11 @@ def _schema_mismatch(source: Source) -> Iterator[Violation]:
             yield Violation("schema_mismatch", f"{detail} (the same in all of the first {len(samples)})")
 
 
-def _first_episodes(source: Source) -> list[Episode]:
-    """The first few episodes of the first shards."""
+def first_episodes(source: Source, most: int) -> Iterator[Episode]:
+    """The first episodes of the first shards. Raises UsageError if a shard cannot be read."""
     reader = EpisodeReader(source)
-    shards = [(split.name, shard) for split in source.splits for shard in split.shards if shard.size][:_SAMPLES]
-    each = -(-_SAMPLES // max(1, len(shards)))
-    episodes: list[Episode] = []
-    for name, shard in shards:
+    shards = [(split.name, shard) for split in source.splits for shard in split.shards if shard.size][:most]
+    each = -(-most // max(1, len(shards)))
+    for split, shard in shards:
         with reading_shard(shard):
-            episodes += itertools.islice(reader.read(name, Segment(shard)), each)
-    return episodes
+            yield from itertools.islice(reader.read(split, Segment(shard)), each)

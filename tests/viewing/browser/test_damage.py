@@ -106,7 +106,7 @@ def test_images_of_20_mb(tmp_path: Path, encoding: str) -> None:
         small = browser.get("/image", key=browser.list_keys()[0], camera=CAMERA, step=0, height=96).content
         assert len(small) < 50_000
         held = browser.server.datasets[0].cache._episodes
-        assert held._size < 1_000_000  # no image is held
+        assert held._values._bytes < 1_000_000  # no image is held
 
 
 def test_many_requests_at_once(tmp_path: Path) -> None:

@@ -112,6 +112,21 @@ class _Actions(EpisodeConnector):
         """The name of a value that is not absolute, after the connector."""
         raise NotImplementedError
 
+    def _combine(self, bases: Array, actions: Array, *, inverse: bool = False) -> Array:
+        """Adds relative actions to what they are relative to; or, the `inverse`, makes absolute ones relative."""
+        rotation, hand = self.rotation or "", self.frame == "hand"
+        made: Array = actions - bases if inverse else bases + actions
+        for i, start in enumerate(self._rotations):
+            where = slice(start, start + len(value_names(rotation)))
+            base, turn = read_rotations(bases[:, where], rotation), read_rotations(actions[:, where], rotation)
+            base = base.inv() if inverse else base
+            made[:, where] = write_rotations(base * turn if hand else turn * base, rotation)
+            if hand:
+                place = slice(self._positions[i], self._positions[i] + 3)
+                before, own = bases[:, place], actions[:, place]
+                made[:, place] = base.apply(own - before) if inverse else before + base.apply(own)
+        return made
+
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         path = self.action or fields.actions
         name = type(self).__name__
@@ -256,18 +271,7 @@ class RelativeActions(_Actions):
 
     def _convert(self, actions: Array, states: Array) -> Array:
         bases = states if self.to == "state" else np.concatenate([states[:1], actions[:-1]])
-        made: Array = actions - bases
-        size = len(value_names(self.rotation or ""))
-        for i, start in enumerate(self._rotations):
-            where = slice(start, start + size)
-            base = read_rotations(bases[:, where], self.rotation or "")
-            turned = read_rotations(actions[:, where], self.rotation or "")
-            hand = self.frame == "hand"
-            made[:, where] = write_rotations(base.inv() * turned if hand else turned * base.inv(), self.rotation or "")
-            if hand:
-                place = slice(self._positions[i], self._positions[i] + 3)
-                made[:, place] = base.inv().apply(actions[:, place] - bases[:, place])
-        return made
+        return self._combine(bases, actions, inverse=True)
 
 
 class AbsoluteActions(_Actions):
@@ -330,32 +334,18 @@ class AbsoluteActions(_Actions):
 
     def _convert(self, actions: Array, states: Array) -> Array:
         if self.to == "state":
-            return self._add(states, actions)
+            return self._combine(states, actions)
         if not self._rotations:
             made: Array = np.cumsum(np.concatenate([states[:1] + actions[:1], actions[1:]]), axis=0)
             return made
         absolute, rows = states[:1], []
         for t in range(len(actions)):
-            absolute = self._add(absolute, actions[t : t + 1])
+            absolute = self._combine(absolute, actions[t : t + 1])
             rows.append(absolute)
         made = np.concatenate(rows)
         for start in self._rotations:  # without jumps along the episode
             where = slice(start, start + len(value_names(self.rotation or "")))
             made[:, where] = write_rotations(read_rotations(made[:, where], self.rotation or ""), self.rotation or "")
-        return made
-
-    def _add(self, bases: Array, actions: Array) -> Array:
-        made: Array = bases + actions
-        size = len(value_names(self.rotation or ""))
-        for i, start in enumerate(self._rotations):
-            where = slice(start, start + size)
-            base = read_rotations(bases[:, where], self.rotation or "")
-            change = read_rotations(actions[:, where], self.rotation or "")
-            hand = self.frame == "hand"
-            made[:, where] = write_rotations(base * change if hand else change * base, self.rotation or "")
-            if hand:
-                place = slice(self._positions[i], self._positions[i] + 3)
-                made[:, place] = bases[:, place] + base.apply(actions[:, place])
         return made
 
 

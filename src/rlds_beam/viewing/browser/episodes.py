@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from typing import Generic, TypeVar
 
@@ -14,6 +13,7 @@ from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.validation import validate_episode
 from rlds_beam.checking.verdicts import IgnoredValues
+from rlds_beam.datasets.base import Cache
 from rlds_beam.episodes.columns import is_text
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.errors import Violation
@@ -41,8 +41,7 @@ class Held(Generic[Value]):
     """A cache of the most recently used values, by their size in bytes. Thread-safe; makes each value once."""
 
     def __init__(self, most: int, at_once: int = _AT_ONCE):
-        self._most, self._size = most, 0
-        self._values: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
+        self._values: Cache[tuple[Value]] = Cache(most)
         self._lock, self._making = threading.Lock(), threading.Semaphore(at_once)
         self._locks: dict[Hashable, threading.Lock] = {}
 
@@ -52,18 +51,11 @@ class Held(Generic[Value]):
             own = self._locks.setdefault(key, threading.Lock())
         try:
             with own:
-                with self._lock:
-                    if key in self._values:
-                        self._values.move_to_end(key)
-                        return self._values[key][0]
+                if (held := self._values.get(key)) is not None:
+                    return held[0]
                 with self._making:
                     value, size = make()
-                with self._lock:
-                    self._values[key] = value, size
-                    self._size += size
-                    while self._size > self._most and len(self._values) > 1:
-                        _, (_, freed) = self._values.popitem(last=False)
-                        self._size -= freed
+                self._values.put(key, (value,), size)
                 return value
         finally:
             with self._lock:
@@ -100,11 +92,7 @@ class EpisodeCache:
         self._frames: Held[Mapping[str, StoredFrames] | None] = Held(most // 8)
 
     def open(self, key: EpisodeKey) -> OpenedEpisode:
-        """The episode at a key.
-
-        Raises:
-          UsageError: there is none.
-        """
+        """The episode at a key. Raises UsageError if there is none."""
         return self._episodes.get((key, self._stamp(key)), lambda: self._open(key))
 
     def image(self, key: EpisodeKey, camera: str, step: int) -> bytes:

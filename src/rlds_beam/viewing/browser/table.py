@@ -180,7 +180,7 @@ class TableRows:
         elif query.rule:
             rows = rows[self._equal("rule", query.rule)[rows]]
         for word in query.text.split():
-            rows = rows[self._contain("instruction", word)[rows]]
+            rows = rows[self._equal("instruction", word, within=True)[rows]]
         return self._sort(rows, query) if query.sort else rows
 
     def _sort(self, rows: Numbers, query: Query) -> Numbers:
@@ -221,21 +221,14 @@ class TableRows:
         missing: Mask = self._text(condition.name)[1] < 0
         return equal if condition.operator == "==" else ~(equal | missing)
 
-    def _equal(self, name: str, text: str) -> Mask:
+    def _equal(self, name: str, text: str, *, within: bool = False) -> Mask:
+        """The rows whose text is this one, or has it `within`, in upper or lower case."""
         import pyarrow.compute as pc
 
         if not self.is_known(name):
             return np.zeros(self._table.num_rows, bool)
         texts, codes = self._text(name)
-        return _spread(pc.equal(texts, text), codes)
-
-    def _contain(self, name: str, word: str) -> Mask:
-        import pyarrow.compute as pc
-
-        if not self.is_known(name):
-            return np.zeros(self._table.num_rows, bool)
-        texts, codes = self._text(name)
-        return _spread(pc.match_substring(texts, word, ignore_case=True), codes)
+        return _spread(pc.match_substring(texts, text, ignore_case=True) if within else pc.equal(texts, text), codes)
 
     def show(self, rows: Sequence[int], dataset: str, signals: Iterable[str]) -> list[dict[str, Any]]:
         """Rows as JSON (`/api/episodes`), without their numbers."""

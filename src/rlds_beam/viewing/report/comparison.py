@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,8 +21,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.output.directory import read_fitted
 from rlds_beam.output.plans import read_plan
 from rlds_beam.processing.ranges import check_and_connect
-from rlds_beam.reading.base import Segment, Source
-from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.reading.base import Source
 from rlds_beam.text import printable
 from rlds_beam.typing import Array
 from rlds_beam.viewing.episode_view import Limits, make_view
@@ -195,15 +193,6 @@ def _read_connector(entry: Any) -> Any:
     if name not in CONNECTORS:
         raise UsageError(f"the connector {name} is not one of rlds-beam: give --connectors as for the conversion")
     return {name: entry.get("arguments") or {}}
-
-
-def first_episodes(source: Source, most: int) -> Iterator[Episode]:
-    """The first episodes of the first shards."""
-    reader = EpisodeReader(source)
-    shards = [(split.name, shard) for split in source.splits for shard in split.shards if shard.size][:most]
-    each = -(-most // max(1, len(shards)))
-    for split, shard in shards:
-        yield from itertools.islice(reader.read(split, Segment(shard)), each)
 
 
 def find_examples(

@@ -14,16 +14,15 @@ from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.table import EpisodeTable
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.connectors.statistics.dataset_statistics import Groups
-from rlds_beam.errors import DiskError, RldsBeamError
 from rlds_beam.formats.registry import RLDS
 from rlds_beam.output.directory import Holding
-from rlds_beam.processing.dataset import check_counts
+from rlds_beam.processing.dataset import check_counts, first_episodes
 from rlds_beam.processing.range_summary import RangeSummarizer, plan_summaries
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.viewing.report.comparison import compare, find_examples, first_episodes
+from rlds_beam.viewing.report.comparison import compare, find_examples
 from rlds_beam.viewing.report.conversion import describe_conversion, items_part, read_report, with_examples
 from rlds_beam.viewing.report.dataset import Gathered, Settings, make_section
 from rlds_beam.viewing.report.document import ComparisonSection, ConversionSection, DatasetPart, Made, ReportDocument
@@ -157,12 +156,7 @@ class ReportWriter:
         from rlds_beam.viewing.report.page import render
 
         page = render(self.document(gathered)).encode()
-        try:
-            storage.write_bytes(self.path, page)
-        except DiskError:
-            raise
-        except OSError as error:
-            raise RldsBeamError(f"--output={self.path} cannot be written to: {error}") from error
+        storage.write_given(self.path, page, "--output")
         return WrittenReport(tuple(summary.report for summary in gathered), self.path, len(page))
 
     def document(self, gathered: Sequence[Gathered]) -> ReportDocument:
