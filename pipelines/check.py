@@ -225,11 +225,7 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
 
 
 def _writer(config: CheckConfig) -> SignalsWriter:
-    """The last step: the writer of the result.
-
-    Raises:
-      UsageError: an option names no signal, or is of no use.
-    """
+    """The last step: the writer of the result. Raises UsageError if an option names no signal, or is of no use."""
     from rlds_beam.checking.signals.results import SignalsWriter, check_signal, parse_thresholds
 
     if config.signal is not None:

@@ -93,11 +93,7 @@ class Runner:
         return None
 
     def wait(self) -> None:
-        """Waits until the job has succeeded.
-
-        Raises:
-          Exception: the job failed; one of Beam's errors or ours.
-        """
+        """Waits until the job has succeeded. Raises one of Beam's errors, or of ours, if it failed."""
         self.result.wait_until_finish()
 
     def done(self) -> Done | None:

@@ -167,12 +167,7 @@ class DataflowRunner(Runner):
                 storage.rmtree(directory)
 
     def run_job(self, define: Define, seconds: float) -> dict[str, Any]:
-        """Runs the job.
-
-        Raises:
-          UsageError: the job cannot be submitted.
-          RldsBeamError: the job failed.
-        """
+        """Runs the job. Raises UsageError if the job cannot be submitted, and RldsBeamError if the job failed."""
         import apache_beam as beam
         from apache_beam.options.pipeline_options import PipelineOptions
         from apache_beam.runners.dataflow import dataflow_runner

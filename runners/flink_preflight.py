@@ -125,11 +125,7 @@ def check(options: RunOptions) -> Submission:
 
 
 def find_java(launcher: str) -> str:
-    """Finds the `java` for the job server.
-
-    Raises:
-      UsageError: no Java is on the PATH, or it is too old.
-    """
+    """Finds the `java` for the job server. Raises UsageError if no Java is on the PATH, or it is too old."""
     path = shutil.which(launcher)
     if path is None:
         raise UsageError(

@@ -37,11 +37,7 @@ def find_job(arguments: Sequence[str]) -> str | None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints a topic, or the list of topics and commands.
-
-    Raises:
-      UsageError: there is no such topic.
-    """
+    """Prints a topic, or the list of topics and commands. Raises UsageError if there is no such topic."""
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_overview())
         return 0

@@ -44,11 +44,7 @@ class ConnectorRunner:
 
     @classmethod
     def of(cls, configuration: Configuration, schema: Schema) -> ConnectorRunner:
-        """Returns the runner for a dataset.
-
-        Raises:
-          UsageError: the connectors cannot process its episodes.
-        """
+        """Returns the runner for a dataset. Raises UsageError if the connectors cannot process its episodes."""
         return cls(configuration, probe(configuration, schema))
 
     @classmethod

@@ -267,11 +267,7 @@ def _how_to_read(path: str, held: Holding) -> str:
 
 
 def _recognize_below(directory: str) -> Recognized:
-    """The only dataset below a directory.
-
-    Raises:
-      UsageError: there are several, or none.
-    """
+    """The only dataset below a directory. Raises UsageError if there are several, or none."""
     most = _MAX_LOOKS[storage.scheme(directory) is not None]
     found: list[Recognized] = []
     trouble: UsageError | None = None

@@ -256,11 +256,7 @@ def can_read(name: str) -> bool:
 
 
 def source_class(from_: str) -> type[Source]:
-    """The source that `--from` names.
-
-    Raises:
-      UsageError: there is none of that name.
-    """
+    """The source that `--from` names. Raises UsageError if there is none of that name."""
     from rlds_beam.reading.base import Source
 
     known = find_format(from_)
@@ -268,11 +264,7 @@ def source_class(from_: str) -> type[Source]:
 
 
 def output_class(to: str) -> type[Output]:
-    """The output that `--to` names.
-
-    Raises:
-      UsageError: there is none of that name.
-    """
+    """The output that `--to` names. Raises UsageError if there is none of that name."""
     from rlds_beam.output.base import Output
 
     known = find_format(to)

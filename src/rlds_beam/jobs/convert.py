@@ -117,11 +117,7 @@ class ConvertJob:
         check_room(self.directory, self.size * copies - status.bytes_written, freed)
 
     def make_ready(self, overwrite: bool = False) -> None:
-        """Prepares the output directory, after `status`.
-
-        Raises:
-          UsageError: the directory cannot be written to.
-        """
+        """Prepares the output directory, after `status`. Raises UsageError if the directory cannot be written to."""
         try:
             directory.make_ready(self.directory, self.plan, overwrite=overwrite)
         except OSError as error:

@@ -98,11 +98,7 @@ def number_ranges(earlier: EarlierOutput, ranges: Iterable[WorkRange]) -> tuple[
 
 
 def append_plan(earlier: EarlierOutput, content: Mapping[str, Any], files: Iterable[str], output: Output) -> OutputPlan:
-    """The plan of an append.
-
-    Raises:
-      UsageError: its options differ from those of the output.
-    """
+    """The plan of an append. Raises UsageError if its options differ from those of the output."""
     number = {"append": {"number": len(earlier.plan.appended) + 1, "after": earlier.plan.digests[-1]}}
     plan = OutputPlan.of({**content, **number}, files)
     old, new = (

@@ -316,11 +316,7 @@ def write_fitted(output: str, plan: OutputPlan, results: Sequence[Any]) -> None:
 
 
 def read_fitted(output: str, plan: OutputPlan) -> list[Any] | None:
-    """The results of an earlier run of the plan; None if there are none.
-
-    Raises:
-      UsageError: the file is malformed.
-    """
+    """The results of an earlier run of the plan; None if there are none. Raises UsageError if the file is malformed."""
     path = storage.join(output, FITTED)
     content = read_json(path) if storage.exists(path) else None
     if content is None:

@@ -42,11 +42,7 @@ class KnownCopies:
 
     @classmethod
     def of(cls, commits: Iterable[RangeCommit]) -> KnownCopies:
-        """The digests in commits.
-
-        Raises:
-          UsageError: a commit is damaged.
-        """
+        """The digests in commits. Raises UsageError if a commit is damaged."""
         commits = [*commits]
         having = [commit for commit in commits if commit.digests is not None]
         pairs = [_decode(commit.digests or "", commit.range) for commit in having]

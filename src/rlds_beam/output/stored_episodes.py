@@ -143,11 +143,7 @@ def _cut(episodes: Sequence[StoredEpisode], shards: int | None) -> list[tuple[St
 
 
 def read_stored(episodes: Iterable[StoredEpisode]) -> Iterator[Episode]:
-    """Reads stored episodes.
-
-    Raises:
-      NotVerifiedError: a part has changed since it was written.
-    """
+    """Reads stored episodes. Raises NotVerifiedError if a part has changed since it was written."""
     for part, own in itertools.groupby(episodes, key=lambda stored: stored.part):
         with storage.open_read(part) as file:
             for stored in own:

@@ -167,11 +167,7 @@ class EpisodeReader:
 
 
 def find_shard(source: Source, key: EpisodeKey) -> Shard:
-    """The shard that holds a key.
-
-    Raises:
-      UsageError: the dataset has no such split or shard.
-    """
+    """The shard that holds a key. Raises UsageError if the dataset has no such split or shard."""
     for split in source.splits:
         if split.name == key.split:
             for shard in split.shards:

@@ -26,11 +26,7 @@ _FILE = (".yaml", ".yml", ".json")
 
 
 def load_policies(names: Sequence[str]) -> tuple[BehaviorPolicy, ...]:
-    """Loads the policies of `--policy`.
-
-    Raises:
-      UsageError: a policy does not exist, or two have the same name.
-    """
+    """Loads the policies of `--policy`. Raises UsageError if a policy does not exist, or two have the same name."""
     policies = [policy for name in names for policy in _load(name)]
     if not policies:
         raise UsageError("--policy is missing: name a policy, for example --policy=random")

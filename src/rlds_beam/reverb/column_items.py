@@ -109,11 +109,7 @@ class ColumnItemConverter(Generic[T]):
         self.unused_steps = {}
 
     def encode_batch(self, batch: Batch) -> list[T]:
-        """Encodes the rows of a batch, all of them or none.
-
-        Raises:
-          BadEpisode: an image cannot be decoded.
-        """
+        """Encodes the rows of a batch, all of them or none. Raises BadEpisode if an image cannot be decoded."""
         count, _ = self._conversion.count(batch)
         if not count:
             return []

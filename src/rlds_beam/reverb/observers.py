@@ -173,11 +173,7 @@ class _Thread:
         threading.Thread(target=self._loop, name="reverb-observer", daemon=True).start()
 
     def run(self, call: Callable[[], Any]) -> Any:
-        """Runs a call and returns its result.
-
-        Raises:
-          NotVerifiedError: the call failed or timed out.
-        """
+        """Runs a call and returns its result. Raises NotVerifiedError if the call failed or timed out."""
         self._calls.put(call)
         try:
             result = self._results.get(timeout=self._timeout)

@@ -285,11 +285,7 @@ class _Call:
             return self._failure
 
     def take(self) -> Keys:
-        """The keys acknowledged since the last `take`.
-
-        Raises:
-          MalformedError: a key is not a number.
-        """
+        """The keys acknowledged since the last `take`. Raises MalformedError if a key is not a number."""
         with self._changed:
             packed, self._untaken, self._untaken_count = self._untaken, [], 0
         return decode_keys(packed)

@@ -57,11 +57,7 @@ class FileOptions(NamedTuple):
 
 
 def kind_of_file(path: str) -> str:
-    """The ending of a path in `WRITERS`.
-
-    Raises:
-      UsageError: there is no such kind of file.
-    """
+    """The ending of a path in `WRITERS`. Raises UsageError if there is no such kind of file."""
     ending = os.path.splitext(path)[1].lower()
     if ending not in WRITERS:
         raise UsageError(f"--output={path}: its name must end with {join_texts([*WRITERS]).replace(' and ', ' or ')}")

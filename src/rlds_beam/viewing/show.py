@@ -155,11 +155,7 @@ def shown_episode(source: Source, episode: int | str) -> ShownEpisode:
 
 
 def shown_row(dataset: Dataset, number: int) -> ShownEpisode:
-    """A row of a dataset with random access.
-
-    Raises:
-      UsageError: the dataset has no such row.
-    """
+    """A row of a dataset with random access. Raises UsageError if the dataset has no such row."""
     try:
         return of_row(dataset[number], f"{dataset._name}: row {number}")
     except IndexError as error:

@@ -242,11 +242,7 @@ class ArrayWriter:
         open_parts(settings.directory, self._plan)
 
     def add(self, content: Any, key: EpisodeKey) -> None:
-        """Checks and writes an episode.
-
-        Raises:
-          FailedRuleError: it breaks a rule, and the writer is strict.
-        """
+        """Checks and writes an episode. Raises FailedRuleError if it breaks a rule, and the writer is strict."""
         episode = self._digests.mark_duplicate(self._episodes.episode(content, key))
         part = self._part(key.split, len(episode.payload))
         record = check_and_connect(episode, self._settings.check, self._connecting, self._ignored, part.writer.write)

@@ -67,11 +67,7 @@ class LeafStatistics:
         return LeafStatistics(shape, Moments.of(columns, part), low, high, distribution)
 
     def merge(self, *others: LeafStatistics) -> LeafStatistics:
-        """Merges the statistics.
-
-        Raises:
-          ValueError: the shapes differ.
-        """
+        """Merges the statistics. Raises ValueError if the shapes differ."""
         every = (self, *others)
         if any(other.shape != self.shape for other in others):
             raise ValueError(f"the shapes differ: {sorted({summary.shape for summary in every})}")
@@ -227,11 +223,7 @@ class LeafBuilder:
         self._parts: list[LeafStatistics] = []
 
     def add(self, rows: Array) -> None:
-        """Adds copies of rows (n, ...), n > 0.
-
-        Raises:
-          ValueError: their shape differs from the rows before.
-        """
+        """Adds copies of rows (n, ...), n > 0. Raises ValueError if their shape differs from the rows before."""
         flat = rows.reshape(len(rows), -1)
         if flat.dtype.kind not in "fiu":  # bfloat16
             flat = flat.astype(np.float32)

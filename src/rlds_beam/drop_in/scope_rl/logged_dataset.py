@@ -264,11 +264,7 @@ class MultipleLoggedDataset:
         return dict.fromkeys(self.behavior_policy_names, self._datasets)
 
     def get(self, behavior_policy_name: str, dataset_id: int) -> LoggedDataset:
-        """Returns a logged dataset.
-
-        Raises:
-          UsageError: there is no such policy or dataset.
-        """
+        """Returns a logged dataset. Raises UsageError if there is no such policy or dataset."""
         names = self.behavior_policy_names
         if behavior_policy_name not in names or not 0 <= dataset_id < self._datasets:
             raise UsageError(

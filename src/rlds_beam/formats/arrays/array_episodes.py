@@ -231,11 +231,7 @@ def _view(array: Array) -> memoryview:
 
 
 def unpack(payload: bytes) -> dict[str, Array]:
-    """The packed arrays, as views of the payload.
-
-    Raises:
-      ValueError: the payload was not written by `pack`.
-    """
+    """The packed arrays, as views of the payload. Raises ValueError if the payload was not written by `pack`."""
     arrays: dict[str, Array] = {}
     at = 0
     try:

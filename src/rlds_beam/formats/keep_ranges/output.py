@@ -71,11 +71,7 @@ class KeepRangesOutput(Output):
         return EpisodeWriter(storage.below(self.directory, self.file(work)), self.line)
 
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
-        """Writes `keep_ranges.json`.
-
-        Raises:
-          UsageError: two episodes have the same name.
-        """
+        """Writes `keep_ranges.json`. Raises UsageError if two episodes have the same name."""
         kept: dict[str, Any] = {}
         for commit in commits:
             for line in storage.read_text(storage.below(self.directory, commit.files[0].file)).splitlines():

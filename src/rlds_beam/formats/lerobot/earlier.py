@@ -58,11 +58,7 @@ class EarlierDataset:
 
     @classmethod
     def of(cls, earlier: EarlierOutput, ranges: Sequence[WorkRange], features: FeatureMap) -> EarlierDataset:
-        """Reads the metadata.
-
-        Raises:
-          UsageError: the ranges cannot be added to it.
-        """
+        """Reads the metadata. Raises UsageError if the ranges cannot be added to it."""
         directory, entry = earlier.directory, earlier.manifest.get("lerobot", {})
         counts = Counter(commit.split for commit in earlier.commits)
         last = earlier.commits[-1].split

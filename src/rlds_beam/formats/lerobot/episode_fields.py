@@ -105,11 +105,7 @@ class EpisodeFields:
 
 
 def episode_fields(meta: Meta) -> EpisodeFields:
-    """Maps a dataset's features to the fields of its episodes.
-
-    Raises:
-      UsageError: a feature cannot be read.
-    """
+    """Maps a dataset's features to the fields of its episodes. Raises UsageError if a feature cannot be read."""
     known = meta.fields or {}
     where = meta.path(layout.FIELDS)
     if meta.fields is not None:

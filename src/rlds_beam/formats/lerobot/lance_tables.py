@@ -167,11 +167,7 @@ class LanceTable:
         return names
 
     def rows(self, columns: Sequence[str], first: int, length: int) -> pa.Table:
-        """Reads consecutive rows.
-
-        Raises:
-          ValueError: they are damaged, or much larger than the files.
-        """
+        """Reads consecutive rows. Raises ValueError if they are damaged, or much larger than the files."""
         import pyarrow as pa
 
         batches, total = [], 0

@@ -45,11 +45,7 @@ _KEYS = {
 
 
 def read_texts(name: str, column: pa.Array) -> list[bytes]:
-    """The JSON text of each frame of a language column.
-
-    Raises:
-      ValueError: the rows have other fields or types.
-    """
+    """The JSON text of each frame of a language column. Raises ValueError if the rows have other fields or types."""
     known: dict[str, bytes] = {}
     texts = []
     for rows in column.to_pylist():
@@ -103,11 +99,7 @@ def _tool_call(call: Any) -> Any:
 
 
 def checked_texts(name: str, texts: Sequence[str], path: str) -> Sequence[str]:
-    """The texts of a field, if each is a list of rows.
-
-    Raises:
-      BadEpisode: one is not.
-    """
+    """The texts of a field, if each is a list of rows. Raises BadEpisode if one is not."""
     for text in dict.fromkeys(texts):
         try:
             _rows(name, text)

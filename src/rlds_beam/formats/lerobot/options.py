@@ -66,11 +66,7 @@ class LerobotOptions(Options):
 
 
 def whole_fps(options: LerobotOptions, source: Source) -> int:
-    """The frames per second.
-
-    Raises:
-      UsageError: it is unknown, contradicts the data, or is not a whole number.
-    """
+    """The frames per second. Raises UsageError if it is unknown, contradicts the data, or is not a whole number."""
     rates = source.rates
     if len(rates) > 1:
         raise UsageError(

@@ -70,11 +70,7 @@ class MinariColumn:
         return is_space and not self.is_text and self._stored.kind in "iu" and not self.field.shape
 
     def rows(self, episode: Episode) -> Sequence[Array]:
-        """The rows of each of its part columns.
-
-        Raises:
-          BadEpisode: an image cannot be decoded.
-        """
+        """The rows of each of its part columns. Raises BadEpisode if an image cannot be decoded."""
         stop = len(episode) if self.of == "step" else len(episode) - 1
         if self.is_text:
             if self.of == "episode":

@@ -135,11 +135,7 @@ def _text(array: Array) -> Array:
 
 @contextlib.contextmanager
 def open_npz(path: str) -> Iterator[Mapping[str, Member]]:
-    """The arrays of a file by name.
-
-    Raises:
-      OSError: it is not an `.npz` file, is damaged, or holds Python objects.
-    """
+    """The arrays of a file by name. Raises OSError if it is not an `.npz` file, is damaged, or holds Python objects."""
     with contextlib.ExitStack() as closing:
         try:
             file: BinaryIO = closing.enter_context(storage.open_read(path))

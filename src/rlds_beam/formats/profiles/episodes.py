@@ -82,11 +82,7 @@ class Layout:
 
 
 def bind_layout(profile: Profile, first: Container, raw_images: str, masks: tuple[str, ...] = ()) -> Layout:
-    """Binds a profile to an episode.
-
-    Raises:
-      UsageError: the episode lacks what the profile needs.
-    """
+    """Binds a profile to an episode. Raises UsageError if the episode lacks what the profile needs."""
     leaves = first.leaves
     rules = (rule if is_named(rule, first) else dataclasses.replace(rule, names=()) for rule in profile.fields)
     named = dataclasses.replace(profile, fields=tuple(rules))

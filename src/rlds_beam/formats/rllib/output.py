@@ -97,11 +97,7 @@ class RllibOutput(Output):
         return size + _OVERHEAD
 
     def pack(self, episode: Episode) -> bytes:
-        """Packs the episode's state.
-
-        Raises:
-          BadEpisode: RLlib cannot read the episode.
-        """
+        """Packs the episode's state. Raises BadEpisode if RLlib cannot read the episode."""
         if len(episode) < 2:
             raise not_representable("an episode of one step has no transition, which RLlib needs")
         end, terminated = len(episode) - 1, bool(episode.steps["is_terminal"][-1])

@@ -65,11 +65,7 @@ class BundleWriter:
         self._open: dict[str, tuple[str, TrajectoryWriter]] = {}
 
     def add(self, items: Items) -> None:
-        """Writes the items of an episode.
-
-        Raises:
-          BadEpisode: they cannot be written; none of them were.
-        """
+        """Writes the items of an episode. Raises BadEpisode if they cannot be written; none of them were."""
         split = items.key.split
         if split not in self._open:
             path = _part_path(self._output.directory, split)
@@ -165,11 +161,7 @@ class RejectedList(NamedTuple):
 
 
 def read_rejected_list(output: str) -> RejectedList:
-    """Reads the `rejected.json` of an output.
-
-    Raises:
-      UsageError: it is not a list that rlds-beam writes.
-    """
+    """Reads the `rejected.json` of an output. Raises UsageError if it is not a list that rlds-beam writes."""
     path = storage.join(output, REJECTED, REJECTED_LIST)
     content = read_json(path) if storage.exists(path) else None
     if content is None:

@@ -192,11 +192,7 @@ def _fill(array: ZarrArray) -> Any:
 
 
 def attributes(store: ZarrStore) -> Mapping[str, Any]:
-    """The attributes of the store's root; empty if there are none.
-
-    Raises:
-      OSError: they are damaged.
-    """
+    """The attributes of the store's root; empty if there are none. Raises OSError if they are damaged."""
     try:
         if (content := store.read(".zattrs")) is not None:
             found = parse_json(content, f"{store.root}: .zattrs")

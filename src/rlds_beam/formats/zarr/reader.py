@@ -119,11 +119,7 @@ def read_array_metadata(store: ZarrStore, key: str) -> ZarrArray:
 
 
 def read_ends(store: ZarrStore) -> Array:
-    """The end of each episode, int64, ascending.
-
-    Raises:
-      OSError: they are not ascending numbers from 0.
-    """
+    """The end of each episode, int64, ascending. Raises OSError if they are not ascending numbers from 0."""
     array = read_array_metadata(store, ENDS)
     if array.dtype.kind not in "iu" or len(array.shape) != 1:
         raise OSError(f"{ENDS} holds {array.dtype}{list(array.shape)}, expected a whole number for each episode")

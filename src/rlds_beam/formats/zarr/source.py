@@ -233,11 +233,7 @@ def _shards(files: ZarrFormat, roots: Sequence[str]) -> tuple[Shard, ...]:
 
 
 def _fields(store: ZarrStore) -> Iterator[ZarrField]:
-    """The fields of a store.
-
-    Raises:
-      OSError, UsageError: it has none, or one that cannot be read.
-    """
+    """The fields of a store. Raises OSError or UsageError if it has none, or one that cannot be read."""
     if OWN in (found := attributes(store)):
         yield from _own_fields(found[OWN], f"{store.root}: {OWN}")
         return

@@ -172,11 +172,7 @@ def is_zip(path: str) -> bool:
 
 @contextlib.contextmanager
 def open_store(root: str) -> Iterator[ZarrStore]:
-    """Opens a store.
-
-    Raises:
-      OSError: it cannot be read.
-    """
+    """Opens a store. Raises OSError if it cannot be read."""
     if not is_zip(root):
         yield DirectoryStore(root)
         return

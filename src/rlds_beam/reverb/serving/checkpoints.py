@@ -68,11 +68,7 @@ def open_root(root: str) -> str:
 
 
 def read_tables(checkpoint: str) -> dict[str, TableInfo]:
-    """The tables of a finished checkpoint, by name.
-
-    Raises:
-      UsageError: the checkpoint cannot be read.
-    """
+    """The tables of a finished checkpoint, by name. Raises UsageError if the checkpoint cannot be read."""
     try:
         with open(os.path.join(checkpoint, TABLES), "rb") as file:
             return parse_tables(file.read())
@@ -96,11 +92,7 @@ def check_sizes(where: str, tables: Mapping[str, TableInfo], expected: Mapping[s
 
 
 def settle(checkpoint: str) -> None:
-    """Flushes a server's checkpoint to the disk.
-
-    Raises:
-      NotVerifiedError: the checkpoint is incomplete.
-    """
+    """Flushes a server's checkpoint to the disk. Raises NotVerifiedError if the checkpoint is incomplete."""
     names = set(os.listdir(checkpoint)) if os.path.isdir(checkpoint) else set()
     missing = sorted(FILES - names)
     if missing:

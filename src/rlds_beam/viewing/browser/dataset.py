@@ -126,11 +126,7 @@ class BrowsedDataset:
         }
 
     def rows(self, query: Query, offset: int, limit: int) -> Json:
-        """`/api/episodes`.
-
-        Raises:
-          UsageError: the query needs a column or a table that there is not.
-        """
+        """`/api/episodes`. Raises UsageError if the query needs a column or a table that there is not."""
         table, complete = self.table.rows, self.table.complete
         if (found_key := self._find_episode(query.text)) is not None:
             return {"total": 1, "offset": 0, "rows": [self._shown_key(*found_key)][offset:], "scanned": complete}
@@ -149,11 +145,7 @@ class BrowsedDataset:
         return {"total": stop - first, "offset": offset, "rows": rows, "scanned": complete}
 
     def histogram(self, query: Query, column: str) -> Json:
-        """`/api/histogram`.
-
-        Raises:
-          UsageError: the query needs a column or a table that there is not.
-        """
+        """`/api/histogram`. Raises UsageError if the query needs a column or a table that there is not."""
         if (table := self.table.rows) is None:
             raise UsageError("a histogram needs the signals of the episodes, which are not known yet")
         counts, edges = table.count_values(query, column)

@@ -198,11 +198,7 @@ def _listening(port: int) -> socket.socket:
 
 
 def open_datasets(config: Any) -> list[BrowsedDataset]:
-    """Opens the datasets of a `BrowseConfig`, and their tables.
-
-    Raises:
-      UsageError: one of them cannot be opened.
-    """
+    """Opens the datasets of a `BrowseConfig`, and their tables. Raises UsageError if one of them cannot be opened."""
     check = dataclasses.replace(CheckOptions.of(with_preset(config)), fail=())
     opened: list[BrowsedDataset] = []
     measured = None if config.signals is None else find_dataset(config.signals)
