@@ -177,13 +177,6 @@ def flags(ended: Array, terminated: Array) -> dict[str, Array]:
     }
 
 
-def flags_at_end(steps: int, *, ended: bool, terminated: bool) -> dict[str, Array]:
-    """is_first, is_last and is_terminal of an episode that can only end at its last step."""
-    step = np.arange(steps)
-    last = step == steps - 1
-    return {"is_first": step == 0, "is_last": last & ended, "is_terminal": last & terminated}
-
-
 def discounts(terminal: Array) -> Array:
     """float32: 1, but 0 at the step before a terminal one."""
     return np.where(np.append(terminal[1:], terminal[-1:]), 0, 1).astype(np.float32)

@@ -19,7 +19,7 @@ from rlds_beam.encoding.base import Damage
 from rlds_beam.encoding.checked_json import ANY, check_json, parse_json
 from rlds_beam.episodes.columns import exact_cast, exact_flags
 from rlds_beam.episodes.episode import Column
-from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.episodes.schema import Field, Schema, episode_flags
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.formats.arrays.array_episodes import (
     FLAG_FIELDS,
@@ -27,7 +27,6 @@ from rlds_beam.formats.arrays.array_episodes import (
     ArrayFormat,
     Arrays,
     discounts,
-    flags_at_end,
     number_field,
     with_last,
 )
@@ -123,7 +122,7 @@ class D3rlpyDecoder(ArrayDecoder):
         steps[self.reward] = self._cast(self.reward, arrays["rewards"].reshape(rows, *fields[self.reward].shape))
         if terminated:
             steps = {path: with_last(column) for path, column in steps.items()}
-        marks = flags_at_end(rows + terminated, ended=True, terminated=terminated)
+        marks = episode_flags(rows + terminated, last=True, terminal=terminated)
         return {**steps, **marks, "discount": discounts(marks["is_terminal"])}, {}
 
     def _cast(self, path: str, column: Array) -> Array:

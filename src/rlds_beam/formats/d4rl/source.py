@@ -25,7 +25,7 @@ from rlds_beam import storage
 from rlds_beam.encoding.base import Damage
 from rlds_beam.episodes.columns import find_changed, is_number
 from rlds_beam.episodes.episode import Column
-from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.episodes.schema import Field, Schema, episode_flags
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.formats.arrays.array_episodes import (
     FLAG_FIELDS,
@@ -33,7 +33,6 @@ from rlds_beam.formats.arrays.array_episodes import (
     ArrayFormat,
     Arrays,
     discounts,
-    flags_at_end,
     number_field,
     with_last,
 )
@@ -200,7 +199,7 @@ class D4rlDecoder(ArrayDecoder):
             last = {"observation": after} if after is not None else {}
             steps = {path: with_last(column, last.get(path)) for path, column in steps.items()}
             rows += 1
-        marks = flags_at_end(rows, ended=ended, terminated=terminal)
+        marks = episode_flags(rows, last=ended, terminal=terminal)
         return {**steps, **marks, "discount": discounts(marks["is_terminal"])}, {}
 
 

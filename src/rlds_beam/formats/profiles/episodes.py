@@ -12,7 +12,7 @@ import numpy as np
 
 from rlds_beam.episodes.columns import exact_cast, exact_flags
 from rlds_beam.episodes.episode import Column
-from rlds_beam.episodes.schema import Field, Schema, by_path, is_name, text_field
+from rlds_beam.episodes.schema import Field, Schema, by_path, episode_flags, is_name, text_field
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.formats.arrays.array_episodes import (
     FLAG_FIELDS,
@@ -20,7 +20,6 @@ from rlds_beam.formats.arrays.array_episodes import (
     ArrayDecoder,
     Arrays,
     discounts,
-    flags_at_end,
     number_field,
     with_last,
 )
@@ -252,7 +251,7 @@ class ProfileDecoder(ArrayDecoder):
         if self.layout.final or (terminal and profile.last_step == "added_if_terminal"):
             steps = {path: with_last(column, self._last(arrays, path, place)) for path, column in steps.items()}
         count = len(steps["reward"]) if rows else 0
-        marks = flags_at_end(count, ended=bool(arrays[_ENDED][0]), terminated=terminal)
+        marks = episode_flags(count, last=bool(arrays[_ENDED][0]), terminal=terminal)
         steps |= marks
         steps.setdefault("discount", discounts(marks["is_terminal"]))
         if TEXT in self.schema.steps:

@@ -18,7 +18,7 @@ import numpy as np
 
 from rlds_beam import naming, storage
 from rlds_beam.episodes.episode import Column
-from rlds_beam.episodes.schema import Field, Schema, by_path, text_field
+from rlds_beam.episodes.schema import Field, Schema, by_path, episode_flags, text_field
 from rlds_beam.errors import NeedsMappingError, UsageError
 from rlds_beam.formats.arrays.array_episodes import (
     FLAG_FIELDS,
@@ -26,7 +26,6 @@ from rlds_beam.formats.arrays.array_episodes import (
     ArrayDecoder,
     Arrays,
     discounts,
-    flags_at_end,
 )
 from rlds_beam.formats.arrays.array_files import SourceOfFiles, make_shard, no_features, select_splits
 from rlds_beam.formats.arrays.parts import as_images
@@ -64,7 +63,7 @@ class Ros2Decoder(ArrayDecoder):
 
     def convert_arrays(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
         steps = len(arrays[TIMES])
-        marks = flags_at_end(steps, ended=True, terminated=self.terminal)
+        marks = episode_flags(steps, last=True, terminal=self.terminal)
         columns: dict[str, Column] = {**marks, "discount": discounts(marks["is_terminal"])}
         for path, field in self.schema.steps.items():
             if path in self.constants:

@@ -21,7 +21,7 @@ from rlds_beam import naming, storage
 from rlds_beam.encoding.checked_json import TEXT, Kind, check_json, parsing
 from rlds_beam.episodes.columns import exact_cast, exact_flags
 from rlds_beam.episodes.episode import Column
-from rlds_beam.episodes.schema import FLAGS, Field, Schema, by_path, text_field
+from rlds_beam.episodes.schema import FLAGS, Field, Schema, by_path, episode_flags, text_field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import (
     FLAG_FIELDS,
@@ -110,9 +110,7 @@ class ZarrDecoder(ArrayDecoder):
                 steps[field.path] = exact_flags(values, field.path).reshape(rows)
             else:
                 steps[field.path] = _of_kind(values, field)
-        made = {path: np.zeros(rows, bool) for path in FLAGS}
-        made["is_first"][:1] = made["is_last"][-1:] = True
-        steps = {**made, **steps}
+        steps = {**episode_flags(rows, terminal=False), **steps}
         steps.setdefault("reward", np.zeros(rows, np.float32))
         steps.setdefault("discount", discounts(np.asarray(steps["is_terminal"])))
         return steps, metadata
