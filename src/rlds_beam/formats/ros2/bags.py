@@ -120,8 +120,8 @@ class Bag:
     def messages(self, topics: Collection[str], start: int = 0, stop: int = 1 << 63) -> Iterator[Message]:
         """The messages of these topics with a log time in [start, stop). Raises DamagedBag."""
         for file in self._files:
-            for message in file.messages(topics, start, stop):
-                yield self._plain(message)
+            found = file.messages(topics, start, stop)
+            yield from map(self._decompress, found) if self.layout.is_compressed else found
 
     def times(self, topic: str) -> Array:
         """The log times of a topic's messages, int64, ascending. Raises DamagedBag."""
@@ -137,9 +137,7 @@ class Bag:
         """The first message of a topic in the order of the files; None if there is none. Raises DamagedBag."""
         return next(self.messages((topic,)), None)
 
-    def _plain(self, message: Message) -> Message:
-        if not self.layout.is_compressed:
-            return message
+    def _decompress(self, message: Message) -> Message:
         where = f"{self.layout.path}: a message of {message.topic}"
         size = zstd_size(message.data, where)
         return message._replace(data=decompress(message.data, "zstd", size, where))
