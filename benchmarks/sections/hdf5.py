@@ -34,22 +34,23 @@ def hdf5(sizes: Sizes) -> list[Figure]:
         print(f"\nhdf5: LeRobot's scripts are skipped, {PEERS} needs lerobot, h5py, and opencv-python-headless")
     figures: list[Figure] = []
     if lerobot:
-        figures += _compared(sizes, "aloha", 200, "aloha", ALOHA_SCRIPT, 50, "--to=lerobot")
-        figures += _compared(sizes, "aloha_raw", 100, "aloha", ALOHA_SCRIPT, 1, "--to=lerobot")
+        figures += _compared(sizes, "aloha", 10, 200, "aloha", ALOHA_SCRIPT, 50, "--to=lerobot")
+        figures += _compared(sizes, "aloha_raw", 2, 50, "aloha", ALOHA_SCRIPT, 1, "--to=lerobot")
         flags = ("--to=lerobot", "--images=video", "--raw_images=raw")
-        figures += _compared(sizes, "libero", 100, "libero_lerobot", LIBERO_SCRIPT, 1, *flags)
+        figures += _compared(sizes, "libero", 10, 100, "libero_lerobot", LIBERO_SCRIPT, 1, *flags)
     if _has(Path(sys.executable), "tensorflow_datasets", "h5py"):
         upright = DATA / "upright.json"
         upright.write_text(json.dumps([{"RotateImages": {"degrees": 180}}]))
         flags = ("--to=rlds", f"--connectors={upright}")
-        figures += _compared(sizes, "libero", 100, "libero_rlds", "OpenVLA's LIBERO builder (TFDS)", 1, *flags)
+        figures += _compared(sizes, "libero", 10, 100, "libero_rlds", "OpenVLA's LIBERO builder (TFDS)", 1, *flags)
     return figures + _memory(sizes)
 
 
-def _compared(sizes: Sizes, kind: str, steps: int, peer: str, name: str, target: float, *flags: str) -> list[Figure]:
+def _compared(
+    sizes: Sizes, kind: str, episodes: int, steps: int, peer: str, name: str, target: float, *flags: str
+) -> list[Figure]:
     """Our rate on all episodes next to the peer's on the first of them."""
-    episodes, theirs = sizes.of(10, 2), 1 if "aloha" in kind else 2
-    steps = sizes.of(steps, 50)
+    episodes, steps, theirs = sizes.of(episodes, 2), sizes.of(steps, 50), 1 if "aloha" in kind else 2
     folder = _made(kind, episodes, steps)
     python = sys.executable if peer == "libero_rlds" else PEERS
     peers, ours = [], []
@@ -87,7 +88,7 @@ def _overall(run: Measurement) -> float:
 def _memory(sizes: Sizes) -> list[Figure]:
     """The peak memory of more episodes and of longer ones: of each, the encoded images are held, several times."""
     figures, rows = [], []
-    for kind, steps in (("aloha", sizes.of(200, 40)), ("aloha_raw", sizes.of(20, 5)), ("libero", sizes.of(100, 30))):
+    for kind, steps in (("aloha", sizes.of(200, 40)), ("aloha_raw", sizes.of(10, 5)), ("libero", sizes.of(100, 30))):
         few, many, long = (_peak_mb(kind, *size) for size in ((2, steps), (8, steps), (2, 4 * steps)))
         rows.append([kind, f"{steps:,}", *(f"{peak:,.0f}" for peak in (few, many, long))])
         name, what = f"hdf5, {kind}, memory", f"memory of {TITLES[kind]} to lerobot"
