@@ -10,6 +10,7 @@ import numpy as np
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, UsageError, Violation
+from rlds_beam.images.codecs import encode_zeros
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 from rlds_beam.text import count, printable
 from rlds_beam.typing import Array
@@ -204,6 +205,16 @@ def text_bytes(value: Any, path: str) -> bytes:
 def is_numeric(column: Column) -> bool:
     """Whether a column holds numbers, not images, text, or bools."""
     return not isinstance(column, EncodedImages) and (column.dtype.kind in "fiu" or column.dtype.name == "bfloat16")
+
+
+def zeros_of(field: Field, length: int) -> Column:
+    """The column of a field that data lacks: zeros, black images, or empty texts."""
+    if field.holds_image_files:
+        black = encode_zeros(tuple(size or 1 for size in field.shape), field.dtype, field.encoding)
+        return EncodedImages(np.full(length, black, object), field.shape, field.dtype, field.encoding)
+    if field.dtype == "string":
+        return np.full((length, *field.closed_shape), b"", object)
+    return np.zeros((length, *field.closed_shape), field.numpy_dtype)
 
 
 def zeros_like(column: Column, length: int) -> Column:

@@ -230,12 +230,9 @@ def is_dataset(node: Any) -> bool:
     return not isinstance(node, Hdf5Group)
 
 
-def list_datasets(group: Hdf5Group) -> Iterator[tuple[str, Any]]:
+def list_datasets(group: Hdf5Group, prefix: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
     """The datasets below a group by path, sorted by name. Raises OSError if a group is in it twice."""
-    yield from _datasets(group, "", set())
-
-
-def _datasets(group: Hdf5Group, prefix: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    seen = set() if seen is None else seen
     if is_dataset(group):
         raise OSError("expected a group, found a dataset")
     if group.address in seen or prefix.count("/") > _MAX_LINKS:
@@ -246,7 +243,7 @@ def _datasets(group: Hdf5Group, prefix: str, seen: set[int]) -> Iterator[tuple[s
         if is_dataset(node):
             yield f"{prefix}{name}", node
         else:
-            yield from _datasets(node, f"{prefix}{name}/", seen)
+            yield from list_datasets(node, f"{prefix}{name}/", seen)
 
 
 def is_text(dataset: Any) -> bool:

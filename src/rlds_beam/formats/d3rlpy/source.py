@@ -213,8 +213,7 @@ def _own_decoder(content: Any, path: str) -> D3rlpyDecoder:
         raise UsageError(f"{where} has no fields of {next(name for name in _OWN if not fields[name])}")
     paths = [field.path for field in fields["observations"]]
     names = ["observations"] if len(paths) == 1 else [f"observations/{i}" for i in range(len(paths))]
-    plain = (dataclasses.replace(_pixels(f)) for some in fields.values() for f in some)
-    steps = {field.path: field for field in plain}
+    steps = {field.path: _pixels(field) for some in fields.values() for field in some}
     steps |= {"discount": Field("discount", "float32"), **FLAG_FIELDS}
     action, reward = fields["actions"][0].path, fields["rewards"][0].path
     return D3rlpyDecoder(Schema(steps), dict(zip(names, paths, strict=True)), action, reward, True)

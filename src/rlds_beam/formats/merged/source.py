@@ -16,7 +16,7 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.base import MixedFormats, RecordFormat
-from rlds_beam.episodes.columns import exact_cast
+from rlds_beam.episodes.columns import exact_cast, zeros_of
 from rlds_beam.episodes.conformance import Conformance
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
@@ -32,7 +32,7 @@ from rlds_beam.formats.merged.schemas import (
     describe_by_value,
     merge_schemas,
 )
-from rlds_beam.images.codecs import encode_png, encode_zeros
+from rlds_beam.images.codecs import encode_png
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import LastAction, Shard, Source, Span, Split, VideoSpan
 from rlds_beam.reading.decoding import EpisodeDecoder
@@ -279,7 +279,7 @@ class MergedDecoder:
             if path in masks.values():
                 continue
             if column is None:
-                steps[path] = _zeros(field, len(episode))
+                steps[path] = zeros_of(field, len(episode))
             elif place is not None:
                 steps[path] = _arranged(exact_cast(np.asarray(column), field.numpy_dtype, path), place)
             else:
@@ -299,7 +299,7 @@ class MergedDecoder:
                 continue
             value = episode.metadata.get(path)
             if value is None:
-                metadata[path] = _zeros(field, 1)[0]
+                metadata[path] = zeros_of(field, 1)[0]
             elif field.dtype == "string" or field.holds_image_files:
                 metadata[path] = value
             else:
@@ -310,20 +310,6 @@ class MergedDecoder:
 def _conforms(source: Source) -> bool:
     """Whether what the decoder returns has the schema's fields, so that they need no check."""
     return isinstance(source.decoder, EpisodeDecoder) and source.schema.fast and source.schema == source.decoder.schema
-
-
-def _zeros(field: Field, length: int) -> Column:
-    """The column of a dataset that lacks the field."""
-    if field.holds_image_files:
-        shape = tuple(size or 1 for size in field.shape)
-        black = np.full(length, _black_image(shape, field.dtype, field.encoding), object)
-        return EncodedImages(black, field.shape, field.dtype, field.encoding)
-    if field.dtype == "string":
-        return np.full((length, *field.closed_shape), b"", object)
-    return np.zeros((length, *field.closed_shape), field.numpy_dtype)
-
-
-_black_image = functools.cache(encode_zeros)
 
 
 def _arranged(column: np.ndarray[Any, Any], place: Sequence[int]) -> np.ndarray[Any, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.episodes.columns import exact_cast, exact_flags
+from rlds_beam.episodes.columns import exact_cast, exact_flags, zeros_of
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, Schema, by_path, episode_flags, is_name, text_field
 from rlds_beam.errors import BadEpisode, UsageError, Violation
@@ -303,7 +303,7 @@ class ProfileDecoder(ArrayDecoder):
         for path, field in self.schema.metadata.items():
             value = arrays.get(_EPISODE + path)
             if value is None:
-                metadata[path] = _absent(field)
+                metadata[path] = zeros_of(field, 1)[0]
                 continue
             if field.dtype == "string" and not field.shape:
                 value = value[0] if value.shape == (1,) else value
@@ -314,13 +314,6 @@ class ProfileDecoder(ArrayDecoder):
             else:
                 metadata[path] = exact_cast(value[None], field.numpy_dtype, path)[0]
         return metadata
-
-
-def _absent(field: Field) -> Any:
-    """The value of metadata that an episode lacks: zeros, or empty text."""
-    if field.dtype == "string":
-        return b"" if not field.shape else np.full(field.closed_shape, b"", object)
-    return np.zeros(field.closed_shape, field.numpy_dtype)[()]
 
 
 def _of_action(path: str) -> bool:
