@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-_CLIENTS = ("azure", "boto3", "bson", "google.api_core", "google.auth", "google.cloud", "pymongo")
+_CLIENTS = ("azure", "boto3", "bson", "google.api_core", "google.auth", "google.cloud", "pymongo", "requests")
 _HIDDEN = "RLDS_BEAM_HIDDEN_CLIENTS"
 """The environment variable that tells worker processes to hide them."""
 

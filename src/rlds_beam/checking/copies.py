@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import xxhash
 
-from rlds_beam.episodes.columns import is_numeric
+from rlds_beam.episodes.columns import JoinedColumns, join_columns
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.reading.base import Source
 from rlds_beam.typing import Array
@@ -125,62 +125,67 @@ def digest_episodes(episodes: Sequence[Episode], fields: Iterable[str], texts: S
     """
     from rlds_beam.checking.signals.texts import instructions
 
-    columns = [[_comparable(episode.steps.get(path)) for episode in episodes] for path in fields]
+    lengths = [len(episode) for episode in episodes]
+    joined = [join_columns([episode.steps.get(path) for episode in episodes], lengths) for path in fields]
     said = [""] * len(episodes)
     for row, episode in enumerate(episodes) if texts else ():
         said[row] = next((text for match in instructions(episode, texts) for text in match if text.strip()), "")
-    return digest_columns(columns, [len(episode) for episode in episodes], said)
+    return digest_fields(joined, lengths, said)
 
 
-def _comparable(column: Any) -> Array | None:
-    return column if column is not None and is_numeric(column) else None
-
-
-def digest_columns(
-    columns: Sequence[Sequence[Array | None]], lengths: Sequence[int], said: Sequence[str] | None = None
-) -> Array:
+def digest_fields(fields: Sequence[JoinedColumns], lengths: Sequence[int], said: Sequence[str] | None = None) -> Array:
     """The digests of episodes (`Digests`), uint64 (E, 2).
 
     Args:
-      columns: the numbers of each field and episode; None if the episode lacks the field.
+      fields: the numbers of each field.
       lengths: the number of steps of each episode.
       said: the instruction of each episode; None if it does not matter.
     """
+    if all(isinstance(field, np.ndarray) for field in fields):
+        return _digest(fields, np.array(lengths), said)
+    ends = np.cumsum(lengths)[:-1]
+    columns: list[Any] = [np.split(field, ends) if isinstance(field, np.ndarray) else field for field in fields]
     alike: dict[tuple[Any, ...], list[int]] = {}
     for row, length in enumerate(lengths):
-        if length > _MIN_STEPS:
-            own = tuple(
-                (place, column.shape[1:], column.dtype.num)
-                for place, of_field in enumerate(columns)
-                if (column := of_field[row]) is not None and column.size and len(column) == length
-            )
-            alike.setdefault(own, []).append(row)
+        own = [field[row] for field in columns]
+        kinds = (None if one is None or len(one) != length else (one.shape[1:], one.dtype) for one in own)
+        alike.setdefault(tuple(kinds), []).append(row)
     found = np.zeros((len(lengths), 2), np.uint64)
-    for own, rows in alike.items():
-        if own:
-            values = [_flat([columns[place][row] for row in rows]) for place, *_ in own]
-            steps = np.array([lengths[row] for row in rows])
-            told = np.flatnonzero(_are_told_apart(values, steps)).tolist()
-            ends = np.cumsum(steps).tolist()
-            data = [(column.data.cast("B"), column.strides[0]) for column in values]
-            for row, end in ((rows[at], ends[at]) for at in told):
-                start, seed = end - lengths[row], b"" if said is None else said[row].encode()
-                found[row] = _hash(data, start, end, seed), _hash(data, start, end - 1, seed)
+    for alike_kinds, rows in alike.items():
+        known = [field for field, kind in zip(columns, alike_kinds, strict=True) if kind]
+        joined = [np.concatenate([field[row] for row in rows]) for field in known]
+        found[rows] = _digest(joined, np.array(lengths)[rows], None if said is None else [said[row] for row in rows])
     return found
 
 
-def _flat(columns: Sequence[Any]) -> Array:
-    """Columns of one shape and dtype, end to end, float32 (N, D)."""
-    values: Array = np.empty((sum(map(len, columns)), *columns[0].shape[1:]), np.float32)
+def _digest(fields: Sequence[Any], steps: Array, said: Sequence[str] | None) -> Array:
+    """The digests of episodes that have all of these fields, laid end to end (N, ...)."""
+    found = np.zeros((len(steps), 2), np.uint64)
+    values = [_flat(field) for field in fields if field.size]
+    ends, told = np.cumsum(steps), np.flatnonzero(steps > _MIN_STEPS)
+    if not values or not len(told):
+        return found
+    told = told[_are_told_apart(values, ends[told] - steps[told], steps[told])]
+    data = [(column.data.cast("B"), column.strides[0]) for column in values]
+    bounds, digests = np.stack([ends - steps, ends], axis=1)[told].tolist(), []
+    for row, (start, end) in zip(told.tolist(), bounds, strict=True):
+        seed = b"" if said is None else said[row].encode()
+        digests.append((_hash(data, start, end, seed), _hash(data, start, end - 1, seed)))
+    found[told] = np.array(digests, np.uint64).reshape(-1, 2)
+    return found
+
+
+def _flat(field: Array) -> Array:
+    """A field as float32 (N, D)."""
     with np.errstate(over="ignore", invalid="ignore"):
-        np.concatenate(columns, out=values, casting="unsafe")
+        values: Array = field.astype(np.float32, order="C")
     values += np.float32(0)  # -0 is 0
     return values.reshape(len(values), -1)
 
 
-def _are_told_apart(columns: list[Array], steps: Array) -> Array:
+def _are_told_apart(columns: list[Array], starts: Array, steps: Array) -> Array:
     """Whether what changes in the sampled steps of each episode has at least `_MIN_VALUES` different values (E,)."""
-    places = np.cumsum(steps) - steps + np.linspace(0, steps - 2, _SAMPLED).astype(np.int64)
+    places = starts + np.arange(_SAMPLED)[:, None] * (steps - 2) // (_SAMPLED - 1)
     few = columns[0][:, :_SAMPLED]
     enough = _count_values([few[places]]) >= _MIN_VALUES
     rest = np.flatnonzero(~enough)

@@ -278,7 +278,7 @@ def find_duplicates(source: Source, framing: Framing, segments: Sequence[tuple[s
 
 def mark_duplicate(episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> Episode:
     """Adds the fault `duplicate_episode` to the episode if it is a duplicate."""
-    original = duplicates.get(episode.key)
+    original = duplicates.get(episode.key) if duplicates else None
     if original is None:
         return episode
     said = duplicates.describe(episode.key) if isinstance(duplicates, Duplicates) else f"byte-identical to {original}"

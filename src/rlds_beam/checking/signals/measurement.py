@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlds_beam.checking.copies import digest_columns
+from rlds_beam.checking.copies import digest_fields
 from rlds_beam.checking.idle import IDLE, MIN_IDLE_STEPS, runs
 from rlds_beam.checking.signals import images, texts
 from rlds_beam.checking.signals.context import Context, find_gripper
@@ -16,7 +16,7 @@ from rlds_beam.checking.signals.lag import measure_lag
 from rlds_beam.checking.signals.motion import Laid, Motion, lay, longest_runs
 from rlds_beam.checking.signals.repeats import sketch
 from rlds_beam.checking.signals.rows import RowPart, clock_signals
-from rlds_beam.episodes.columns import is_numeric
+from rlds_beam.episodes.columns import JoinedColumns, join_columns
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.typing import Array
@@ -49,13 +49,13 @@ class MeasuredSteps:
         cls,
         context: Context,
         laid: Laid,
-        columns: Mapping[str, Sequence[Array | None]],
+        columns: Mapping[str, JoinedColumns],
         repeats: Mapping[str, Sequence[list[int]]],
     ) -> MeasuredSteps:
         """Measures episodes.
 
         Args:
-          columns: field -> the column of each episode; None if it has none.
+          columns: field -> the numbers of all episodes.
           repeats: camera -> the steps of each episode whose image is the one before.
         """
         numbers: dict[str, Array] = {}
@@ -73,9 +73,9 @@ class MeasuredSteps:
                     vectors |= {(path, name): found for name, found in motion.vectors().items()}
                     vectors[path, "sketch"] = sketch(values, laid)
         for path in context.clocks:
-            known = [column for column in columns[path] if column is not None and column.size == len(column)]
-            if len(known) == len(laid.lengths):
-                numbers |= {_column(name, path): found for name, found in clock_signals(known, laid).items()}
+            times = columns[path]
+            if isinstance(times, np.ndarray) and times.size == len(times):
+                numbers |= {_column(name, path): found for name, found in clock_signals(times.ravel(), laid).items()}
         for camera, steps in repeats.items():
             numbers |= _repeat(camera, steps, context, motions, laid)
         for signal, measure in _OF_MOTION.items():
@@ -177,7 +177,7 @@ _OF_MOTION = {"idle_share": idle_share, "lag": measure_lag, "gripper_chatter": g
 """The signals of motion that need steps, not only statistics of them."""
 
 
-_MAX_STEPS, _MAX_EPISODES, _MAX_BYTES = 1 << 13, 512, 8 << 20
+_MAX_STEPS, _MAX_EPISODES, _MAX_BYTES = 1 << 13, 2048, 8 << 20
 
 
 class Block:
@@ -190,12 +190,12 @@ class Block:
     def __init__(self, context: Context):
         self.context = context
         self._keys: list[EpisodeKey] = []
-        self._values: dict[str, list[Any]] = {}
-        self._lists: dict[str, list[float]] = {}
+        self._values: dict[str, dict[int, Any]] = {}
+        self._numbers: dict[str, dict[int, float]] = {}
         self._lengths: list[int] = []
         self._void: list[bool] = []
         self._measured: list[int] = []
-        self._columns: dict[str, list[Array | None]] = {p: [] for p in (*context.motion, *context.clocks, "reward")}
+        self._columns: dict[str, list[Any]] = {path: [] for path in (*context.motion, *context.clocks, "reward")}
         self._repeats: dict[str, list[list[int]]] = {path: [] for path in context.cameras}
         self._paths: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
         self._hashes: list[int] = []
@@ -212,12 +212,14 @@ class Block:
 
     def add(self, episode: Episode, verdict: Verdict | None = None) -> None:
         """Adds an episode as read; with its verdict, if it was checked."""
-        key, steps, row, length = episode.key, episode.steps, len(self), len(episode)
-        values = self._add_texts(episode, length, row)
-        if verdict is not None and verdict.rejected is not None:
-            values["rule"], values["detail"] = verdict.rejected.rule, texts.decode_text(verdict.rejected.detail)
-        self._add_row(key, values)
+        steps, row, length = episode.steps, len(self._keys), len(episode)
+        self._keys.append(episode.key)
         self._bytes += len(episode.payload)
+        if episode.metadata or self.context.instructions:
+            self._add_texts(episode, length, row)
+        if verdict is not None and verdict.rejected is not None:
+            self._put_value("rule", row, verdict.rejected.rule)
+            self._put_value("detail", row, texts.decode_text(verdict.rejected.detail))
         if not length:
             return
         self._steps += length
@@ -227,41 +229,33 @@ class Block:
         void = last is not None and bool(last[-1])
         self._void.append(void)
         for path, columns in self._columns.items():
-            column: Any = steps.get(path)
-            columns.append(column if column is not None and _is_plain(column) else None)
+            columns.append(steps.get(path))
         if self.context.only is None:
             self._hashes.append(self._hash(episode, length - void))
         for path in self.context.cameras:
             self._add_camera(path, steps.get(path), row)
 
-    def _add_row(self, key: EpisodeKey, values: Mapping[str, Any]) -> None:
-        if values.keys() - self._values.keys():
-            for name in values:
-                self._values.setdefault(name, [None] * len(self))
-        for name, known in self._values.items():
-            known.append(values.get(name))
-        self._keys.append(key)
-
     def _put(self, name: str, row: int, value: float) -> None:
-        column = self._lists.setdefault(name, [])
-        if len(column) < row:
-            column += [np.nan] * (row - len(column))
-        column.append(value)
+        self._numbers.setdefault(name, {})[row] = value
 
-    def _add_texts(self, episode: Episode, length: int, row: int) -> dict[str, Any]:
-        """Adds the signals of texts and metadata; returns the values of the row."""
-        values: dict[str, Any] = texts.scalars(episode.metadata) if episode.metadata else {}
+    def _put_value(self, name: str, row: int, value: Any) -> None:
+        self._values.setdefault(name, {})[row] = value
+
+    def _add_texts(self, episode: Episode, length: int, row: int) -> None:
+        """Adds the texts and metadata, and their signals."""
+        values = texts.scalars(episode.metadata)
+        for name, value in values.items():
+            self._put_value(name, row, value)
         if length:
-            self._put("wrong_metadata", row, texts.wrong_numbers(values, length) if values else 0.0)
+            self._put("wrong_metadata", row, texts.wrong_numbers(values, length))
         if length and self.context.instructions:
             found = texts.instructions(episode, self.context.instructions)
             first = next((text for match in found for text in match if text.strip()), None)
             if first is not None:
-                values["instruction"] = first
+                self._put_value("instruction", row, first)
             self._put("missing_instruction", row, float(first is None))
             self._put("generic_instruction", row, float(texts.is_generic(first or "")))
             self._put("instruction_changes", row, max(len(match) for match in found) - 1 if first is not None else 0)
-        return values
 
     def _hash(self, episode: Episode, steps: int) -> int:
         """A hash of all actions; 0 if they are constant, so that two idle episodes are no duplicates."""
@@ -302,39 +296,38 @@ class Block:
     def finish(self) -> RowPart:
         """Measures the episodes; the block is empty afterward."""
         size = len(self)
-        numbers = {name: np.array(column + [np.nan] * (size - len(column))) for name, column in self._lists.items()}
-        numbers["steps"] = np.zeros(size)
+        numbers = {"steps": np.zeros(size)}
         vectors: dict[tuple[str, str], Array] = {}
         if self._lengths:
             laid = Laid.of(self._lengths, self._void)
             at = np.array(self._measured, np.int64)
             numbers["steps"][at] = laid.lengths
-            for name, values in self._identities().items():
+            columns = {path: join_columns(columns, self._lengths) for path, columns in self._columns.items()}
+            for name, values in self._identities(columns).items():
                 numbers[name] = np.zeros(size, np.uint64)
                 numbers[name][at] = values
-            found = MeasuredSteps.of(self.context, laid, self._columns, self._repeats)
-            for name, values in found.numbers.items():
+            found = MeasuredSteps.of(self.context, laid, columns, self._repeats)
+            for name, values in {"wrong_metadata": np.zeros(len(at)), **found.numbers}.items():
                 numbers[name] = np.full(size, np.nan)
                 numbers[name][at] = values
             vectors |= found.vectors
             for key, rows in found.vectors.items() if len(at) < size else ():
                 vectors[key] = np.full((len(rows), size), np.nan, np.float32)
                 vectors[key][:, at] = rows
+        for name, known in self._numbers.items():
+            numbers.setdefault(name, np.full(size, np.nan))[[*known]] = [*known.values()]
+        texts_of = {name: [known.get(row) for row in range(size)] for name, known in self._values.items()}
         groups = {(key.dataset, key.split): (key.dataset, key.split) for key in self._keys}  # one object for each
-        self._values["#group"] = [groups[key.dataset, key.split] for key in self._keys]
+        texts_of["#group"] = [groups[key.dataset, key.split] for key in self._keys]
         for name in ("shard", "position", "part"):
             numbers[f"#key/{name}"] = np.array([getattr(key, name) for key in self._keys], np.int64)
-        made = RowPart(size, numbers, vectors, self._values)
+        made = RowPart(size, numbers, vectors, texts_of)
         self.__init__(self.context)  # type: ignore[misc]
         return made
 
-    def _identities(self) -> dict[str, Array]:
+    def _identities(self, columns: Mapping[str, JoinedColumns]) -> dict[str, Array]:
         """What tells equal episodes, uint64 (E,); nothing if only some signals are measured."""
         if self.context.only is not None:
             return {}
-        whole, shorter = digest_columns([self._columns[path] for path in self._compared], self._lengths).T
+        whole, shorter = digest_fields([columns[path] for path in self._compared], self._lengths).T
         return {"#actions": np.array(self._hashes, np.uint64), "#whole": whole, "#shorter": shorter}
-
-
-def _is_plain(column: Column) -> bool:
-    return isinstance(column, np.ndarray) and (column.dtype.kind in "fiu" or is_numeric(column))

@@ -17,9 +17,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlds_beam.checking.idle import runs
+from rlds_beam.episodes.columns import JoinedColumns
 from rlds_beam.typing import Array
 
-_AT_ONCE = 256 << 10
+_AT_ONCE = 1 << 20
 """Bytes of a field to work on at once: with larger arrays, most of the time goes into fresh memory pages."""
 
 _SAMPLED = 50
@@ -86,19 +87,19 @@ class Laid:
         return np.searchsorted(self.starts, steps, side="right") - 1
 
 
-def lay(columns: Sequence[Array | None], laid: Laid, *, is_action: bool) -> Array | None:
+def lay(field: JoinedColumns, laid: Laid, *, is_action: bool) -> Array | None:
     """A field of all episodes as (D, N), float32 or float64, without NaN and infinity.
 
     A value that is not finite becomes the one before. So does the void action of the last step. None if no episode has
     the field.
     """
-    known = [column for column in columns if column is not None]
-    if not known:
+    if isinstance(field, np.ndarray):
+        flat = _flat(field)
+    elif any(column is not None for column in field):
+        flat = _fill(field, laid)
+    else:
         return None
-    flat = [_flat(column) for column in known]
-    if len(known) < len(columns) or len({column.shape[1] for column in flat}) > 1:
-        flat = _fill(columns, laid)
-    values = np.ascontiguousarray(np.concatenate(flat).T)
+    values = np.ascontiguousarray(flat.T)
     if is_action and len(laid.void):
         values[:, laid.void] = values[:, laid.void - 1]
     if not np.isfinite(values).all():
@@ -111,16 +112,15 @@ def _flat(column: Array) -> Array:
     return wide.reshape(len(wide), -1)
 
 
-def _fill(columns: Sequence[Array | None], laid: Laid) -> list[Array]:
-    size = max(_flat(column).shape[1] for column in columns if column is not None)
-    filled = []
-    for column, length in zip(columns, laid.lengths, strict=True):
-        rows = np.full((length, size), np.nan, np.float32)
+def _fill(columns: Sequence[Array | None], laid: Laid) -> Array:
+    """Columns end to end (N, D); NaN where an episode has none, fewer dimensions, or another number of steps."""
+    flat = [None if column is None else _flat(column) for column in columns]
+    width = max(column.shape[1] for column in flat if column is not None)
+    rows = np.full((laid.lengths.sum(), width), np.nan, np.float32)
+    for column, start, length in zip(flat, laid.starts, laid.lengths, strict=True):
         if column is not None and len(column) == length:
-            flat = _flat(column)
-            rows[:, : flat.shape[1]] = flat
-        filled.append(rows)
-    return filled
+            rows[start : start + length, : column.shape[1]] = column
+    return rows
 
 
 def _replace_unknown(values: Array, laid: Laid) -> None:

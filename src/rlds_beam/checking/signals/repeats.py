@@ -58,14 +58,17 @@ def sketch(values: Array, laid: Laid) -> Array:
     ends = counts[:, None] * np.arange(PARTS + 1) / PARTS
     steps = ends.astype(np.int64)
     shares = ends - steps
-    places = laid.starts[:, None] + steps
+    places = (laid.starts[:, None] + steps).ravel()
     padded = np.concatenate([values, values[:, -1:]], axis=1)
     with np.errstate(over="ignore", invalid="ignore"):
-        sums = np.add.reduceat(padded, places.ravel(), axis=1).reshape(len(values), *places.shape)[..., :-1]
-        sums *= steps[:, 1:] > steps[:, :-1]
-        cut = padded[:, places] * shares
-        means = (sums - cut[..., :-1] + cut[..., 1:]) * (PARTS / counts)[:, None]
-        return np.ascontiguousarray(means.astype(np.float32).transpose(0, 2, 1)).reshape(-1, len(counts))
+        sums = np.add.reduceat(padded, places, axis=1)  # (D, E * (PARTS + 1)); the last of each episode is not used
+        sums *= np.diff(steps, append=0).ravel() > 0
+        cut = padded.take(places, axis=1) * shares.ravel()
+        means = sums - cut
+        means[:, :-1] += cut[:, 1:]
+        means *= np.repeat(PARTS / counts, PARTS + 1)
+        parts = means.astype(np.float32).reshape(len(values), len(counts), PARTS + 1)[..., :-1]
+        return np.ascontiguousarray(parts.transpose(0, 2, 1)).reshape(-1, len(counts))
 
 
 class Repeats(NamedTuple):
@@ -254,7 +257,7 @@ def _find_neighbors(places: Array, k: int) -> tuple[Array, Array]:
     neighbors = np.full((len(places), k), -1, np.int32)
     distances = np.full((len(places), k), np.inf, np.float32)
     for leaf in _leaves(places):
-        nearest, near = _find_in_leaf(places[leaf], k)
+        nearest, near = _find_in_leaf(places.take(leaf, axis=0), k)
         found = np.concatenate([neighbors[leaf], leaf[nearest]], axis=1, dtype=np.int32)
         distance = np.concatenate([distances[leaf], near], axis=1)
         order = np.argsort(found, axis=1)
@@ -277,7 +280,7 @@ def _find_in_leaf(own: Array, k: int) -> tuple[Array, Array]:
     for column in range(k):  # several times as fast as argpartition
         nearest[:, column] = smallest = distances.argmin(axis=1)
         distances[row, smallest] = np.inf
-        difference = own - own[smallest]
+        difference = own - own.take(smallest, axis=0)
         near[:, column] = np.einsum("ij,ij->i", difference, difference)
     return nearest, np.sqrt(near)
 
@@ -291,7 +294,7 @@ def _leaves(places: Array) -> Iterator[Array]:
         if len(rows) <= _LEAF:
             yield rows
             continue
-        own = places[rows]
+        own = places.take(rows, axis=0)
         sample = own[:: max(1, len(own) // 500)]
         sample = sample - sample.mean(axis=0)
         direction = random.standard_normal(places.shape[1]).astype(np.float32)
@@ -299,6 +302,14 @@ def _leaves(places: Array) -> Iterator[Array]:
             further = np.einsum("ij,i->j", sample, np.einsum("ij,j->i", sample, direction))
             norm = float(np.linalg.norm(further))
             direction = further / norm if norm > 0 else direction
-        order = np.argsort(np.einsum("ij,j->i", own, direction), kind="stable")
         half, overlap = len(rows) // 2, int(_OVERLAP * len(rows))
-        stack += [np.sort(rows[order[: half + overlap]]), np.sort(rows[order[half - overlap :]])]
+        along = np.einsum("ij,j->i", own, direction)
+        stack += [rows[_are_smallest(along, half + overlap)], rows[~_are_smallest(along, half - overlap)]]
+
+
+def _are_smallest(values: Array, number: int) -> Array:
+    """Which are the smallest `number` of values, bool (N,); the first of equal ones."""
+    limit = np.partition(values, number - 1)[number - 1]
+    smallest: Array = values < limit
+    smallest[np.flatnonzero(values == limit)[: number - np.count_nonzero(smallest)]] = True
+    return smallest

@@ -143,7 +143,9 @@ def _summary(table: pa.Table, name: str, threshold: float, most: int) -> dict[st
     order = known[np.argsort(measured if signal.below else -measured, kind="stable")[:most]]
     columns = ["key", "steps", "instruction", name, *(f"{name}@{place}" for place in ("field", "step", "stop"))]
     names = ("key", "steps", "instruction", "value", "field", "step", "stop")
-    worst = table.select(columns).take(order).rename_columns(names).to_pylist() if len(order) else []
+    worst = [
+        {key: table[column][row].as_py() for key, column in zip(names, columns, strict=True)} for row in order.tolist()
+    ]
     for episode in worst:  # the summary is small, and JSON has no infinity
         episode["value"] = float(np.nan_to_num(episode["value"]))
         episode["instruction"] = (
@@ -207,7 +209,7 @@ class SignalsWriter:
           UsageError: the dataset has no such field or metadata as `reject` names.
           RldsBeamError: a file cannot be written.
         """
-        stored = measured.store()
+        stored = measured.store(whole=self.output is not None or self.reject is not None)
         table = stored.table
         chosen = [] if self.reject is None else list(_choose(stored, self.reject))
         if self.output is not None:

@@ -209,6 +209,8 @@ class SignalRows:
 
     def codes(self, name: str, key: Callable[[Any], Any] = lambda value: value) -> tuple[list[Any], Array]:
         """The different values of a column, in order of appearance, and the place of each row's value (E,)."""
+        if name not in self.values:
+            return [key(None)], np.zeros(len(self), np.int32)
         places: dict[Any, int] = {}
         codes = [[places.setdefault(key(value), len(places)) for value in values] for values in self.each(name)]
         return list(places), np.concatenate([np.array(part, np.int32) for part in codes])
@@ -286,15 +288,14 @@ _GAP, _GAP_DEVIATIONS = 1.5, 5.0
 is also this many standard deviations longer: jitter makes long intervals and loses nothing."""
 
 
-def clock_signals(columns: Sequence[Array], laid: Laid) -> dict[str, Array]:
-    """The signals of one field of timestamps for E episodes: signal -> (E,), and the `interval` between steps.
+def clock_signals(times: Array, laid: Laid) -> dict[str, Array]:
+    """The signals of one field of timestamps (N,) of E episodes: signal -> (E,), and the `interval` between steps.
 
     The usual interval is the median of the episode's own, so the unit does not matter. Its standard deviation is 1.4826
     times the median absolute deviation.
 
         timestamps    0    10    20    50    60        usual interval 10, 2 frames missing before step 3
     """
-    times = np.concatenate([np.asarray(column).reshape(-1) for column in columns])
     gaps = np.zeros(len(times))
     gaps[1:] = np.diff(times.astype(np.int64) if times.dtype.kind in "iu" else times.astype(np.float64))
     inner = np.ones(len(times), bool)

@@ -36,6 +36,8 @@ PLACES = ("@step", "@stop")
 _MAX_PARTS = 32
 _MAX_ROWS, _MAX_BYTES = 4096, 16 << 20
 """Rows and their bytes that are kept in memory if there is a directory for files."""
+_MAX_TABLE = 1 << 15
+"""Rows of a table that is kept in memory even if there is a directory for files."""
 _CHUNK = 1 << 16
 """Rows of a chunk of a column: as many as of a row group of the file of `check`."""
 
@@ -64,6 +66,7 @@ class EpisodeTable:
         self._block = Block(context)
         self._parts: list[RowPart] = []
         self._files: list[str] = []
+        self._joined: SignalRows | None = None
         self._repeats: Repeats | None = None
 
     def add(self, episode: Episode, verdict: Verdict | None = None) -> EpisodeTable:
@@ -90,6 +93,7 @@ class EpisodeTable:
     def _flush(self) -> None:
         if len(self._block):
             self._parts.append(self._block.finish())
+            self._joined = None
             self._compact()
 
     def _compact(self) -> None:
@@ -110,22 +114,25 @@ class EpisodeTable:
     def __getstate__(self) -> dict[str, Any]:
         self._flush()
         self._spill()
-        return self.__dict__
+        return {**self.__dict__, "_joined": None}
 
     def finish(self) -> pa.Table:
         """The table, sorted by key, with the signals that compare episodes."""
         return self.store().table
 
-    def store(self, *, repeats: bool = True) -> StoredTable:
+    def store(self, *, repeats: bool = True, whole: bool = True) -> StoredTable:
         """The table of `finish`; if there is a directory for files, mapped from one without a name.
 
         Args:
           repeats: whether to compare the motion of all episodes, which needs about 1 KB each; otherwise
             `near_duplicate` and `split_leakage` are not measured, and `contradictory_instruction` compares actions.
+          whole: whether to make all columns, instead of those that `summarize` and `list_beyond` need.
         """
-        rows, columns = self._rows(), ColumnWriter(self.directory)
+        rows = self._rows()
+        columns = ColumnWriter(self.directory if len(rows) > _MAX_TABLE else None)
         for name, column in _columns(rows, self.context, self._find_repeats(rows) if repeats else None):
-            columns.add(texts.decode_text(name), column)  # names may be no valid UTF-8
+            if whole or name in ("key", "steps", "instruction") or name.partition("@")[0] in SIGNALS:
+                columns.add(texts.decode_text(name), column)  # names may be no valid UTF-8
         return columns.finish()
 
     def dataset_findings(self) -> list[DatasetFinding]:
@@ -140,7 +147,9 @@ class EpisodeTable:
 
     def _rows(self) -> SignalRows:
         self._flush()
-        return SignalRows([*self._parts, *map(RowPart.read, self._files)] or [Block(self.context).finish()])
+        if self._joined is None:
+            self._joined = SignalRows([*self._parts, *map(RowPart.read, self._files)] or [Block(self.context).finish()])
+        return self._joined
 
 
 class StoredTable(NamedTuple):
@@ -230,11 +239,20 @@ def _columns(rows: SignalRows, context: Context, repeats: Repeats | None) -> Ite
     def chunks(make: Callable[[Array], Any]) -> Iterator[Any]:
         return (make(order[start : start + _CHUNK]) for start in range(0, max(size, 1), _CHUNK))
 
-    def take(column: Any) -> Iterator[Any]:
-        return chunks(lambda place: column.take(pa.array(place)))
+    in_order = bool((order[1:] > order[:-1]).all())
+
+    def values(name: str, text: bool = False) -> Iterator[Any]:
+        column = _make_values(rows, name, text) if name in rows.values else pa.nulls(size, pa.string())
+        if in_order:  # without `pyarrow.compute`, whose import takes as long as a small dataset
+            yield from chunks(lambda place: column.slice(place[0], len(place)) if size else column)
+        else:
+            yield from chunks(lambda place: column.take(pa.array(place)))
 
     def numbers(values: Array, name: str = "") -> Iterator[Any]:
         return chunks(lambda place: _numbers(values[place], name))
+
+    def integers(values: Array) -> Iterator[Any]:
+        return chunks(lambda place: pa.array(values[place]))
 
     def keys(others: Array) -> Iterator[Any]:
         """The keys of these rows; null for NaN."""
@@ -246,23 +264,24 @@ def _columns(rows: SignalRows, context: Context, repeats: Repeats | None) -> Ite
 
     missing = np.full(size, np.nan)
     yield "key", keys(np.arange(size))
-    yield "split", take(pa.array([split for _, split in groups], pa.string()).take(pa.array(group)))
+    splits = np.array([split for _, split in groups], object)
+    yield "split", chunks(lambda place: pa.array(splits[group[place]], pa.string()))
     for name in ("shard", "position", "part"):
-        yield name, take(pa.array(rows.numbers[f"#key/{name}"]))
-    yield "steps", take(pa.array(rows.numbers["steps"].astype(np.int64)))
+        yield name, integers(rows.numbers[f"#key/{name}"])
+    yield "steps", integers(rows.numbers["steps"].astype(np.int64))
     yield "return", numbers(rows.numbers.get("return", missing))
     for name in ("instruction", "rule", "detail"):
-        yield name, take(_make_values(rows, name, text=True) if name in rows.values else pa.nulls(size, pa.string()))
+        yield name, values(name, text=True)
     for name in rows.values:
         if name.startswith("metadata/"):
-            yield name, take(_make_values(rows, name))
+            yield name, values(name)
     compared = EpisodeScores(rows, context, repeats)
     for signal in SIGNALS:
         measured = {name: rows.numbers[name] for name in rows.numbers if name.startswith(signal)}
         measured |= compared.score(signal)
         others = measured.pop(f"{signal}@other", None)
-        for name, values in signal_columns(signal, measured, size):
-            yield name, numbers(values, name) if others is None or name != f"{signal}@field" else keys(others)
+        for name, column in signal_columns(signal, measured, size):
+            yield name, numbers(column, name) if others is None or name != f"{signal}@field" else keys(others)
 
 
 def signal_columns(signal: str, columns: dict[str, Array], size: int) -> Iterator[tuple[str, Array]]:
