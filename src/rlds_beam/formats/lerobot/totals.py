@@ -12,7 +12,7 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.connectors.statistics.episode_statistics import LeafBuilder, LeafStatistics
 from rlds_beam.encoding import arrow_columns
-from rlds_beam.encoding.parquet_files import naming_damage, verified_parquet
+from rlds_beam.encoding.parquet_files import SpanReader, naming_damage, request_chunks, verified_parquet
 from rlds_beam.formats.lerobot import lance_tables, statistics
 from rlds_beam.formats.lerobot.camera_frames import EncodedAgain
 from rlds_beam.formats.lerobot.features import INDEX_FEATURES, FeatureMap
@@ -90,9 +90,12 @@ def row_groups(files: Sequence[str], columns: list[str]) -> Iterator[pa.Table]:
         if path.endswith(".lance"):
             yield lance_tables.read_data_file(path, columns)
             return
-        with storage.open_read(path) as file, naming_damage(path):
+        spans = SpanReader()
+        with spans.open(path) as file, naming_damage(path):
             opened = verified_parquet(file)
             for group in range(opened.num_row_groups):
+                spans.forget()
+                request_chunks(file, opened.metadata, [group], columns)
                 yield opened.read_row_group(group, columns=columns, use_threads=False)
 
     if len(files) == 1:
