@@ -28,7 +28,8 @@ from rlds_beam.naming import is_file_path
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from rlds_beam.buckets.ranges import RangeReader
+    from rlds_beam.buckets.ranges import Content as Content
+    from rlds_beam.buckets.ranges import RangeReader as RangeReader
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 _PART = re.compile(r"(.+)#bytes=(\d{1,18})-(\d{1,18})", re.DOTALL)

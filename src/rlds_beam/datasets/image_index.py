@@ -23,7 +23,6 @@ import google_crc32c
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.buckets.ranges import Content, RangeReader
 from rlds_beam.datasets.base import PerThread
 from rlds_beam.datasets.byte_cache import ByteCache
 from rlds_beam.datasets.step_index import (
@@ -206,7 +205,7 @@ class _Piece:
       offset: where they begin in the file.
     """
 
-    def __init__(self, content: Content, offset: int):
+    def __init__(self, content: storage.Content, offset: int):
         self.content, self.offset = content, offset
 
     def read(self, offset: int, size: int) -> bytes:
@@ -220,7 +219,7 @@ class RemoteFiles:
 
     def __init__(self) -> None:
         self._process, self._lock = os.getpid(), threading.Lock()
-        self._readers: dict[str, RangeReader] = {}
+        self._readers: dict[str, storage.RangeReader] = {}
         self._kept: OrderedDict[tuple[int, int, int], tuple[_Piece | bytes | None, int]] = OrderedDict()
         self._bytes = 0
 
@@ -241,7 +240,7 @@ class RemoteFiles:
             except OSError as error:
                 raise RldsBeamError(f"cannot read {path}: {error.strerror or error}") from error
 
-    def request(self, path: str, start: int, stop: int) -> Content:
+    def request(self, path: str, start: int, stop: int) -> storage.Content:
         """Starts to read a range."""
         if path not in self._readers:
             self.open({path})

@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, cast
 
 from rlds_beam import storage
-from rlds_beam.buckets.ranges import Content, RangeReader
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.text import shorten
 
@@ -139,7 +138,7 @@ class SpanReader:
 
     def __init__(self, most: int = _KEPT_BYTES):
         self._most, self._lock = most, threading.Lock()
-        self._readers: dict[str, RangeReader] = {}
+        self._readers: dict[str, storage.RangeReader] = {}
         self._kept: OrderedDict[tuple[str, int, int], _Span] = OrderedDict()
 
     def open(self, path: str) -> BinaryIO:
@@ -202,7 +201,7 @@ class SpanReader:
 class _Span:
     """Bytes of an object from `start` to `stop`, which were requested in blocks."""
 
-    def __init__(self, start: int, stop: int, blocks: Sequence[Content]):
+    def __init__(self, start: int, stop: int, blocks: Sequence[storage.Content]):
         self.start, self.stop, self._blocks = start, stop, blocks
         self._data: bytes | None = None
 
