@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import pairs
 from checkout import ROOT
 from exchanging import export
 
@@ -63,7 +62,8 @@ def first(request: pytest.FixtureRequest, named: str, tmp_path_factory: pytest.T
     return convert(named, tmp_path_factory.mktemp("first") / request.param, request.param), request.param
 
 
-@pytest.mark.parametrize(("first", "second"), pairs(FORMATS, FORMATS), indirect=["first"])
+@pytest.mark.parametrize("second", FORMATS)
+@pytest.mark.parametrize("first", FORMATS, indirect=True)
 def test_what_two_formats_hold_is_equal_after_the_trip(first: tuple[str, str], tmp_path: Path, second: str) -> None:
     """With each pair in both orders, a trip there and back is two of these."""
     if second in ("minari", "d3rlpy"):
