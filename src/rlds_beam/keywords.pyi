@@ -10,7 +10,7 @@ Names: TypeAlias = Text | Sequence[Text]
 class FromFormats(TypedDict, total=False):
     merge_fields: Text
     profile: Text | None
-    raw_images: Literal['png', 'raw']
+    raw_images: Literal['png', 'jpeg', 'raw']
     topics: Text | None
     ros_distro: Text | None
 

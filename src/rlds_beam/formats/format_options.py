@@ -8,13 +8,13 @@ from typing import Any, Literal, get_args
 from rlds_beam.options import Options, option
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 
-RawImages = Literal["png", "raw"]
+RawImages = Literal["png", "jpeg", "raw"]
 LastStep = Literal["drop", "keep"]
 
 
 def raw_images_option() -> Any:
     """The field `raw_images` of a source's options."""
-    return option("png", "how to keep frames that are stored as pixels")
+    return option("png", "how to keep frames that are stored as pixels; jpeg changes them a little")
 
 
 def last_step_option() -> Any:

@@ -20,6 +20,8 @@ from rlds_beam.formats.format_options import Hdf5Options
 from rlds_beam.formats.hdf5.source import Hdf5Source
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.profiles import episodes
+from rlds_beam.images.codecs import encode_jpeg
+from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import make_episode, write_dataset
@@ -198,7 +200,7 @@ def test_pieces(
         np.testing.assert_array_equal(found, pixels[start:stop])
 
 
-@pytest.mark.parametrize("raw_images", ["png", "raw"])
+@pytest.mark.parametrize("raw_images", ["png", "jpeg", "raw"])
 def test_rows_of_bytes_without_an_encoding(tmp_path: Path, raw_images: str) -> None:
     """Black pixels at the end of a frame are no padding."""
     h5py = pytest.importorskip("h5py")
@@ -210,7 +212,31 @@ def test_rows_of_bytes_without_an_encoding(tmp_path: Path, raw_images: str) -> N
         for t, frame in enumerate(pixels):
             camera[t] = frame.reshape(-1)
     found = read(tmp_path, "{from: camera, images: true, raw_shapes: [[20, 24, 3]]}", raw_images)
-    np.testing.assert_array_equal(found, pixels)
+    np.testing.assert_array_equal(found, as_jpegs(pixels) if raw_images == "jpeg" else pixels)
+
+
+def as_jpegs(pixels: Any) -> Any:
+    data = np.empty(len(pixels), object)
+    data[:] = encode_jpeg(pixels)
+    return EncodedImages(data, pixels.shape[1:], encoding="jpeg").decode()
+
+
+def test_pixels_as_jpegs(tmp_path: Path) -> None:
+    """Depth stays exact; images that are stored as JPEGs are kept."""
+    h5py = pytest.importorskip("h5py")
+    pixels = np.random.default_rng(0).integers(0, 255, (5, 20, 24, 3)).astype(np.uint8)
+    depth = pixels[..., :1].astype(np.uint16) * 99
+    with h5py.File(tmp_path / "a.hdf5", "w") as root:
+        root["a"], root["camera"], root["depth"] = np.ones((5, 2)), pixels, depth
+    np.testing.assert_array_equal(read(tmp_path, "{from: camera, images: true}", "jpeg"), as_jpegs(pixels))
+    np.testing.assert_array_equal(read(tmp_path, "{from: depth, images: true}", "jpeg"), depth)
+    stored = encode_jpeg(pixels, 50)
+    with h5py.File(tmp_path / "a.hdf5", "a") as root:
+        camera = root.create_dataset("stored", (5,), h5py.vlen_dtype(np.uint8))
+        for t, image in enumerate(stored):
+            camera[t] = np.frombuffer(image, np.uint8)
+    wanted = EncodedImages(np.array([*stored, None], object)[:-1], (20, 24, 3), encoding="jpeg").decode()
+    np.testing.assert_array_equal(read(tmp_path, "{from: stored, images: true}", "jpeg"), wanted)
 
 
 @pytest.fixture

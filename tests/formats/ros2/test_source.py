@@ -168,6 +168,10 @@ def test_images(tmp_path: Path, encoding: str, stored: Any, expected: Any, big: 
     assert isinstance(column, EncodedImages) == (encoding != "32FC1")
     shown = column.decode()[0] if isinstance(column, EncodedImages) else column[0]
     assert shown.dtype == expected.dtype and np.array_equal(shown, expected)
+    (episode,) = read(bag, mapped("{topic: /image}", "reference: /image"), raw_images="jpeg")
+    column = episode.steps["observation/x"]
+    is_color = expected.dtype == np.uint8 and expected.shape[-1] in (1, 3)
+    assert is_color == (isinstance(column, EncodedImages) and column.image(0).startswith(b"\xff\xd8"))
 
 
 def png16() -> bytes:

@@ -137,6 +137,10 @@ def test_roles_and_kinds_of_arrays(tmp_path):
     (work,) = plan_ranges(raw)
     gray = next(EpisodeReader(raw).read(work.split, work.segments[0])).steps["observation/gray"]
     assert isinstance(gray, np.ndarray) and gray.dtype == np.uint8 and (gray == 7).all()
+    jpegs = ZarrSource.open(str(path), options=ZarrSourceOptions(raw_images="jpeg"))
+    assert jpegs.schema.steps["observation/gray"].encoding == "jpeg"
+    gray = next(EpisodeReader(jpegs).read(work.split, work.segments[0])).steps["observation/gray"]
+    assert isinstance(gray, EncodedImages) and gray.image(0).startswith(b"\xff\xd8") and (gray.decode() == 7).all()
 
 
 def test_text_of_varying_length(tmp_path):

@@ -28,7 +28,7 @@ from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, NotVerifiedError, UsageError
-from rlds_beam.images.codecs import encode_png
+from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.output.base import EarlierOutput, FileRangeWriter
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.completion import MergedFile, MergesRanges
@@ -258,21 +258,29 @@ def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 
 def as_images(field: Field, raw_images: str) -> Field:
-    """The field of frames of pixels (uint8 or uint16 [H, W, C], stored as bytes) as PNGs, if `raw_images` is `png`."""
+    """The field of frames of pixels (uint8 or uint16 [H, W, C], stored as bytes) as images, unless they stay `raw`.
+
+    What a JPEG cannot hold, for example depth, becomes PNGs.
+    """
     is_raw = field.dtype in ("uint8", "uint16") and field.encoding == "bytes" and len(field.shape) == 3
-    return dataclasses.replace(field, encoding="png", feature="Image") if is_raw and raw_images == "png" else field
+    if not is_raw or raw_images == "raw":
+        return field
+    is_color = field.dtype == "uint8" and field.shape[-1] in (1, 3)
+    return dataclasses.replace(field, encoding="jpeg" if raw_images == "jpeg" and is_color else "png", feature="Image")
 
 
-def pngs(pieces: Iterable[Array]) -> Array:
-    """Frames as PNGs, fast rather than small. Holds the pixels of one piece at a time.
+def encode_frames(pieces: Iterable[Array], encoding: str) -> Array:
+    """Frames as PNGs, fast rather than small, or JPEGs. Holds the pixels of one piece at a time.
 
     Args:
       pieces: uint8 or uint16 [any, H, W, C], one after the other.
+      encoding: `png` or `jpeg`.
 
     Returns:
       object [T], bytes.
     """
-    rows = [png for piece in pieces for png in encode_png(piece, level=1)]
+    encoded = (encode_jpeg(piece) if encoding == "jpeg" else encode_png(piece, level=1) for piece in pieces)
+    rows = [image for images in encoded for image in images]
     return np.fromiter(rows, object, len(rows))
 
 

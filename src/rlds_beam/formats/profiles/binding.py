@@ -45,12 +45,14 @@ class Bound(NamedTuple):
       name: the array's name.
       rule: the rule of the profile.
       final: the array whose last row is the value of the last step; None if there is none.
+      frames: how frames of pixels are encoded.
     """
 
     field: Field
     name: str
     rule: FieldRule
     final: str | None = None
+    frames: str = "png"
 
     @property
     def encoded(self) -> bool:
@@ -58,9 +60,9 @@ class Bound(NamedTuple):
         return self.field.holds_image_files
 
     def has_pixels(self, leaf: Leaf) -> bool:
-        """Whether an episode's array holds frames of pixels that become PNGs."""
+        """Whether an episode's array holds frames of pixels that become images."""
         field = self.field
-        return field.encoding == "png" and leaf.dtype == field.dtype and leaf.shape[1:] == field.shape
+        return field.encoding == self.frames and leaf.dtype == field.dtype and leaf.shape[1:] == field.shape
 
 
 def matches(pattern: str, names: Collection[str]) -> list[tuple[str, tuple[str, ...]]]:

@@ -23,7 +23,7 @@ from rlds_beam.formats.arrays.array_episodes import (
     number_field,
     with_last,
 )
-from rlds_beam.formats.arrays.parts import as_images, pngs
+from rlds_beam.formats.arrays.parts import as_images, encode_frames
 from rlds_beam.formats.profiles.binding import (
     Bound,
     Container,
@@ -86,7 +86,7 @@ def bind_layout(profile: Profile, first: Container, raw_images: str, masks: tupl
     rules = (rule if is_named(rule, first) else dataclasses.replace(rule, names=()) for rule in profile.fields)
     named = dataclasses.replace(profile, fields=tuple(rules))
     bound, skipped = bind(named, leaves, lambda name: first.read(name, slice(0, 1))[0], where(first))
-    bound = tuple(binding._replace(field=as_images(binding.field, raw_images)) for binding in bound)
+    bound = tuple(_as_images(binding, raw_images) for binding in bound)
     notes = [*skipped]
     if profile.reward not in leaves:
         notes.append(NO_REWARD)
@@ -184,12 +184,17 @@ def read_episode(layout: Layout, container: Container, name: str, masks: Mapping
     return arrays
 
 
+def _as_images(binding: Bound, raw_images: str) -> Bound:
+    field = as_images(binding.field, raw_images)
+    return binding if field == binding.field else binding._replace(field=field, frames=field.encoding)
+
+
 def _text(value: bytes) -> Array:
     return np.array([value, None], object)[:1]
 
 
 def _rows(binding: Bound, container: Container, name: str, rows: slice) -> Array:
-    """The values of a field. Frames of pixels become PNGs piece by piece, so a long episode is never held as pixels."""
+    """The values of a field. Frames of pixels become images by pieces, so a long episode is never held as pixels."""
     leaf = container.leaves[name]
     count = (*leaf.shape, 0)[0]
     start, stop, _ = rows.indices(count)
@@ -198,7 +203,8 @@ def _rows(binding: Bound, container: Container, name: str, rows: slice) -> Array
     chunk = max(leaf.chunk, 1)
     step = chunk * max(_PIECE // (chunk * math.prod(leaf.shape[1:]) * leaf.dtype.itemsize), 1)
     places = [start, *range(start - start % chunk + step, stop, step), max(start, stop)]
-    return pngs(container.read(name, slice(a, b)) for a, b in itertools.pairwise(places))
+    pieces = (container.read(name, slice(a, b)) for a, b in itertools.pairwise(places))
+    return encode_frames(pieces, binding.frames)
 
 
 def _values(binding: Bound, array: Array) -> Array:
@@ -207,7 +213,9 @@ def _values(binding: Bound, array: Array) -> Array:
     shape = next((shape for shape in binding.rule.raw_shapes if shape == binding.field.shape), None)
     if is_rows and shape and all(len(row) == math.prod(shape) for row in array):
         frames = (np.frombuffer(row, np.uint8).reshape(1, *shape) for row in array)
-        return pngs(frames) if binding.encoded else np.concatenate([np.zeros((0, *shape), np.uint8), *frames])
+        if binding.encoded:
+            return encode_frames(frames, binding.frames)
+        return np.concatenate([np.zeros((0, *shape), np.uint8), *frames])
     if binding.encoded and (is_rows or (array.dtype == np.uint8 and array.ndim == 2)):
         return np.fromiter(map(row_bytes, array), object, len(array))
     return array

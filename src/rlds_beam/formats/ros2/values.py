@@ -11,7 +11,7 @@ import numpy as np
 from rlds_beam.episodes.schema import Field, text_field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import number_field
-from rlds_beam.formats.arrays.parts import pngs
+from rlds_beam.formats.arrays.parts import encode_frames
 from rlds_beam.formats.ros2.cdr import BadMessage, Reader, ValuePath, concatenate
 from rlds_beam.formats.ros2.images import IMAGES, ImageReader, image_reader
 from rlds_beam.formats.ros2.mapping import TopicField
@@ -94,10 +94,10 @@ class BoundReader:
         return column[inverse]
 
     def _frame(self, image: ImageReader, message: memoryview) -> Any:
-        """An image as it was encoded, or pixels; pixels as a PNG if the schema says so."""
+        """An image as it was encoded, or pixels; pixels as a PNG or JPEG if the schema says so."""
         frame = image.read(message)
-        if isinstance(frame, np.ndarray) and self.schema.encoding == "png":
-            return pngs([frame[None]])[0]
+        if isinstance(frame, np.ndarray) and self.schema.holds_image_files:
+            return encode_frames([frame[None]], self.schema.encoding)[0]
         return frame
 
     def value(self, data: memoryview) -> Any:

@@ -14,7 +14,7 @@ from rlds_beam.encoding.base import Damage
 from rlds_beam.errors import BucketError
 from rlds_beam.formats.arrays.array_episodes import ArrayFormat, Arrays
 from rlds_beam.formats.arrays.hdf5_reader import UNREADABLE
-from rlds_beam.formats.arrays.parts import pngs
+from rlds_beam.formats.arrays.parts import encode_frames
 from rlds_beam.formats.zarr.arrays import CodecError, ZarrArray, decode_chunk, most_encoded, read_array
 from rlds_beam.formats.zarr.stores import ENDS, ZarrStore, is_zip, open_store, read_version, store_root
 from rlds_beam.text import shorten
@@ -144,12 +144,13 @@ class ZarrFormat(ArrayFormat):
     Attributes:
       steps: the keys of the arrays with a row for each step.
       of_episode: the keys of the arrays with a row for each episode.
-      images: those of `steps` that hold an image in each row, which are read as PNGs.
+      images: those of `steps` that hold an image in each row, which are read as PNGs, or JPEGs if they are in `jpegs`.
     """
 
     steps: tuple[str, ...]
     of_episode: tuple[str, ...] = ()
     images: frozenset[str] = frozenset()
+    jpegs: frozenset[str] = frozenset()
     name = "zarr"
 
     def count(self, path: str) -> int:
@@ -183,7 +184,10 @@ class ZarrFormat(ArrayFormat):
                     raise OSError(
                         f"its {rows[1] - rows[0]:,} rows of {key} are larger than {_MAX_EPISODE_BYTES >> 30} GB"
                     )
-                arrays[key] = pngs(reader.pieces(*rows)) if key in self.images else reader.read(*rows)
+                if key in self.images:
+                    arrays[key] = encode_frames(reader.pieces(*rows), "jpeg" if key in self.jpegs else "png")
+                else:
+                    arrays[key] = reader.read(*rows)
         except UNREADABLE as error:
             return Damage(i, i + 1, f"rows {first:,} to {end:,} cannot be read: {shorten(error)}", b"")
         return arrays

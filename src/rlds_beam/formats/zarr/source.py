@@ -35,6 +35,7 @@ from rlds_beam.formats.arrays.array_episodes import (
 from rlds_beam.formats.arrays.array_files import SourceOfFiles, find_files, make_shard, no_features, select_splits
 from rlds_beam.formats.arrays.hdf5_reader import UNREADABLE
 from rlds_beam.formats.arrays.leaves import field_from_json
+from rlds_beam.formats.arrays.parts import as_images
 from rlds_beam.formats.format_options import ZarrSourceOptions
 from rlds_beam.formats.zarr.arrays import ZarrArray, attributes, read_array
 from rlds_beam.formats.zarr.reader import ZarrFormat, read_array_metadata
@@ -151,8 +152,8 @@ class ZarrSource(SourceOfFiles):
         try:
             with open_store(first) as store:
                 fields = tuple(_fields(store))
-                if options is not None and options.raw_images == "raw":
-                    fields = tuple(_as_pixels(field) for field in fields)
+                if options is not None:
+                    fields = tuple(_as_images(field, options.raw_images) for field in fields)
                 notes = tuple(_notes(store, fields))
                 meaning = _meaning(store)
         except UNREADABLE as error:
@@ -161,6 +162,7 @@ class ZarrSource(SourceOfFiles):
             tuple(field.key for field in fields if not field.of_episode),
             tuple(field.key for field in fields if field.of_episode),
             frozenset(field.key for field in fields if field.field.holds_image_files),
+            frozenset(field.key for field in fields if field.field.encoding == "jpeg"),
         )
         steps = by_path((field.field for field in fields if not field.of_episode), first)
         steps = {"reward": Field("reward", "float32"), "discount": Field("discount", "float32"), **FLAG_FIELDS, **steps}
@@ -267,10 +269,11 @@ def _field(array: ZarrArray, of_episode: bool) -> ZarrField:
     return ZarrField(number_field(path, array.dtype.newbyteorder("=").name, shape), array.key, of_episode)
 
 
-def _as_pixels(field: ZarrField) -> ZarrField:
-    if field.of_episode or field.field.encoding != "png":
+def _as_images(field: ZarrField, raw_images: str) -> ZarrField:
+    if field.of_episode or field.field.encoding != "png" or raw_images == "png":
         return field
-    return dataclasses.replace(field, field=dataclasses.replace(field.field, encoding="bytes", feature="Tensor"))
+    pixels = dataclasses.replace(field.field, encoding="bytes", feature="Tensor")
+    return dataclasses.replace(field, field=as_images(pixels, raw_images))
 
 
 def _has_image_shape(array: ZarrArray) -> bool:
