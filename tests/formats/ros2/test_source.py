@@ -29,6 +29,7 @@ from ros2_bags import (
 )
 
 from rlds_beam.errors import NeedsMappingError, UsageError
+from rlds_beam.formats.ros2.mapping import parse_mapping
 from rlds_beam.formats.ros2.source import Ros2Source
 from rlds_beam.images.encoded_images import EncodedImages
 
@@ -300,3 +301,31 @@ def test_a_mapping_with_a_value_of_another_kind(tmp_path: Path, wrong: str) -> N
         read(bag, mapped("{" + entry + "}"))
     said = str(error.value)
     assert "Error" not in said and "\n" not in said and len(said) < 500
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"rate": 10}, "give either reference"),
+        ({"fields": {}}, "fields is empty"),
+        (
+            {"fields": {"observation/x": {"topic": "/a", "dtype": "string"}}},
+            "dtype is .string., not one of",
+        ),
+        ({"fields": {"observation/x": {"topic": "/a/"}}}, "topic is ./a/., not the name of a topic"),
+        ({"fields": {"observation/x": {"topik": "/a"}}}, "no entry topik; did you mean topic"),
+        ({"fields": {"obs/x": {"topic": "/a"}}}, "obs/x: not a step field"),
+        ({"fields": {"is_first": {"topic": "/a"}}}, "is made by rlds-beam"),
+        ({"fields": {"observation/x": {"topic": "/a", "names": ["b"]}}}, "names selects from one field"),
+        ({"episodes": {"topic": "/m"}}, "start is missing"),
+        ({"episodes": {"topic": "/m", "service": "/s", "start": [1]}}, "name a topic or a service"),
+        ({"episodes": {"topic": "/m", "start": [True], "stop": ["true"]}}, "has two meanings"),
+        ({"episodes": {"gap_s": 0}}, "gap_s is 0, not a number above 0"),
+        ({"fps": 10, "reference": None, "rate": 5}, "fps is 10, but rate is 5"),
+    ],
+)
+def test_wrong_mappings(changed: dict[str, Any], said: str) -> None:
+    content = {"reference": "/a", "fields": {"observation/x": {"topic": "/a"}}}
+    assert parse_mapping(content, "topics.yaml").fields[0].topic == "/a"
+    with pytest.raises(UsageError, match=f"topics.yaml: .*{said}"):
+        parse_mapping({**content, **changed}, "topics.yaml")

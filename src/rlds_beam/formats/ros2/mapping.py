@@ -15,6 +15,7 @@ NS = 1_000_000_000
 _ROOTS = ("observation", "action", "reward", "language_instruction", "info")
 _MADE = ("is_first", "is_last", "is_terminal", "discount", "timestamp_ns")
 
+_DTYPES = sorted(DTYPES - {"string"})
 _SCALARS = {bool, int, str}
 _MAX_NAME = 255
 """Maximum characters of a name; of a topic's in ROS 2."""
@@ -42,7 +43,7 @@ _FIELD = {
     "field?": _TEXTS,
     "names?": _TEXTS,
     "names_field?": _NAME,
-    "dtype?": Kind(f"one of {', '.join(sorted(DTYPES))}", lambda value: isinstance(value, str) and value in DTYPES),
+    "dtype?": Kind(f"one of {', '.join(_DTYPES)}", lambda value: value in _DTYPES),
     "max_age_s?": _AGE,
     "value?": TEXT,
 }
