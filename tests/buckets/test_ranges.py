@@ -209,6 +209,18 @@ class KeepingHandler(RangeHandler):
     most = -1
 
 
+class WaitingHandler(KeepingHandler):
+    """Answers once there are 300 connections."""
+
+    barrier, is_open = threading.Barrier(300), False
+
+    def do_GET(self) -> None:
+        if not self.is_open:
+            self.barrier.wait(DEADLINE)
+            WaitingHandler.is_open = True
+        super().do_GET()
+
+
 class ClosingHandler(RangeHandler):
     """Closes each connection after an answer."""
 
@@ -243,6 +255,30 @@ def test_servers_with_few_connections(name: str, monkeypatch: pytest.MonkeyPatch
         contents = [(i, reader.request(i, i + 15_000)) for i in range(0, 60_000, 400)]
         for i, content in contents:
             assert content.result(DEADLINE) == CONTENT[i : i + 15_000]
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_many_stale_connections(failing: bool) -> None:
+    """Also if the thread that sends has an error that nobody expected."""
+    WaitingHandler.is_open = False
+    with serving_ranges(WaitingHandler) as server:
+        url = f"http://127.0.0.1:{server.server_port}/a"
+        reader = ranges.RangeReader(lambda: ranges.Address(url, {}), lambda start, stop: CONTENT[start:stop])
+        for content in [reader.request(i, i + 10) for i in range(300)]:
+            content.result(DEADLINE)
+        target = reader.find_target()
+        assert target is not None
+
+        def end_connections() -> None:
+            assert target is not None and len(target.server.idle) == 300
+            for idle in target.server.idle:
+                idle.sock.shutdown(socket.SHUT_WR)
+            if failing:
+                raise RuntimeError
+
+        target.server.loop.call(end_connections)
+        assert reader.read(5, 1000) == CONTENT[5:1000]
+        assert (reader.find_target() is None) == failing
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")

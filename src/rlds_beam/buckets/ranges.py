@@ -245,7 +245,7 @@ class _Server:
             self.idle.remove(connection)
         self.loop.remove(connection)
         if request is not None and connection.was_closed(error) and (connection.answers or self._accepts_fewer()):
-            self.send(request)  # it was closed while it was idle, or is one too many
+            self.loop.call(functools.partial(self.send, request))  # closed while it was idle, or one too many
         elif request is not None:
             if isinstance(error, _UnexpectedError):
                 request.reader.pause()
@@ -258,6 +258,12 @@ class _Server:
         """Fails what takes too long; tries more connections again."""
         now, self._most = time.monotonic(), min(MAX_CONNECTIONS, 2 * self._most)
         for connection in [one for one in self.busy if one.deadline < now]:
+            self.fail(connection, TimeoutError())
+
+    def abandon(self) -> None:
+        """Leaves everything to the vendor's client, after an error that nobody expected."""
+        self._pause()
+        for connection in list(self.busy):
             self.fail(connection, TimeoutError())
 
     def _start(self, connection: _Connection, request: _Request) -> None:
@@ -406,7 +412,7 @@ class _Loop:
     def __init__(self) -> None:
         self._calls: collections.deque[Callable[[], object]] = collections.deque()
         self._servers: dict[tuple[str, str, int | None], _Server] = {}
-        self._lock, self._asleep = threading.Lock(), False
+        self._lock, self._asleep, self._checked = threading.Lock(), False, 0.0
         self._thread: threading.Thread | None = None
 
     def find_server(self, scheme: str, host: str, port: int | None) -> _Server:
@@ -441,23 +447,30 @@ class _Loop:
                 self._thread.start()
 
     def _run(self) -> None:
-        checked = time.monotonic()
         while True:
-            self._asleep = True
-            busy = any(server.busy for server in self._servers.values())
-            events = self._selector.select(0 if self._calls else _CHECK_SECONDS if busy else None)
-            self._asleep = False
-            for key, _ in events:
-                if key.data is None:
-                    self._woken.recv(4096)
-                else:
-                    key.data.receive()
-            while self._calls:
-                self._calls.popleft()()
-            if time.monotonic() >= checked + _CHECK_SECONDS:
-                checked = time.monotonic()
+            try:
+                self._turn()
+            except Exception:  # requests must not wait forever
                 for server in self._servers.values():
-                    server.check_times()
+                    server.abandon()
+
+    def _turn(self) -> None:
+        """Waits for answers and calls, and handles them."""
+        self._asleep = True
+        busy = any(server.busy for server in self._servers.values())
+        events = self._selector.select(0 if self._calls else _CHECK_SECONDS if busy else None)
+        self._asleep = False
+        for key, _ in events:
+            if key.data is None:
+                self._woken.recv(4096)
+            else:
+                key.data.receive()
+        while self._calls:
+            self._calls.popleft()()
+        if time.monotonic() >= self._checked + _CHECK_SECONDS:
+            self._checked = time.monotonic()
+            for server in self._servers.values():
+                server.check_times()
 
 
 _loops: dict[int, _Loop] = {}
