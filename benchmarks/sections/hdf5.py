@@ -41,7 +41,7 @@ def hdf5(sizes: Sizes) -> list[Figure]:
     if _has(Path(sys.executable), "tensorflow_datasets", "h5py"):
         upright = DATA / "upright.json"
         upright.write_text(json.dumps([{"RotateImages": {"degrees": 180}}]))
-        flags = ("--to=rlds", f"--connectors={upright}")
+        flags = ("--to=rlds", "--raw_images=jpeg", f"--connectors={upright}")  # as the builder, which stores JPEGs
         figures += _compared(sizes, "libero", 10, 100, "libero_rlds", "OpenVLA's LIBERO builder (TFDS)", 1, *flags)
     return figures + _memory(sizes)
 
