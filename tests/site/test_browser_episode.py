@@ -147,6 +147,7 @@ def test_images_of_20_mb(browser: Any, tmp_path: Path) -> None:
         tab.page.keyboard.press("End")
         tab.at(5)
         tab.screenshot("large")
+        requested = [url for url in requested if "&height=96&" not in url]  # the strip of small ones may come late
         assert len(requested) <= 4, "at most the image that is shown and those next to it"
         tab.check()
 
