@@ -93,7 +93,7 @@ class Runner:
         return None
 
     def wait(self) -> None:
-        """Waits until the job has succeeded. Raises one of Beam's errors, or of ours, if it failed."""
+        """Waits until the job has succeeded. Raises an error of Beam or rlds-beam if it failed."""
         self.result.wait_until_finish()
 
     def done(self) -> Done | None:

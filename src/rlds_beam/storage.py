@@ -131,7 +131,7 @@ def open_ranges(path: str) -> RangeReader:
 
 
 def submit(function: Callable[[], Result]) -> Future[Result]:
-    """Calls a function that waits for a store in one of many threads."""
+    """Calls a function that waits for a store, in a pool of threads."""
     from rlds_beam.buckets import ranges
 
     return ranges.submit(function)

@@ -70,7 +70,7 @@ class Address(NamedTuple):
 
 
 class Content:
-    """Bytes that were asked for. A lighter `Future`: one of those takes as long as half of a request."""
+    """The bytes of a request: a lighter `Future`, which would take half as long as the request itself."""
 
     def __init__(self) -> None:
         self._done = threading.Lock()
@@ -144,11 +144,12 @@ class RangeReader:
 
     def _sign_and_send(self, request: _Request) -> None:
         if not self._is_signed():
-            address = None
+            target = None
             with contextlib.suppress(Exception):  # the vendor's client says what is wrong
                 address = self._sign()
+                target = None if address is None else _Target.of(address)
             self._process = os.getpid()
-            self._target = (time.monotonic() + _USED_SECONDS, None if address is None else _Target.of(address))
+            self._target = time.monotonic() + _USED_SECONDS, target
         request.send()
 
 
@@ -192,7 +193,10 @@ class _Request:
             self.fetch()
         else:
             self.text = target.text + b"%d-%d\r\n\r\n" % (self.start, self.stop - 1)
-            target.server.loop.call(functools.partial(target.server.send, self))
+            try:
+                target.server.loop.call(functools.partial(target.server.send, self))
+            except RuntimeError:  # its thread cannot start
+                self.fetch()
 
     def fetch(self) -> None:
         """Leaves it to the vendor's client."""
@@ -257,7 +261,7 @@ class _Server:
     def check_times(self) -> None:
         """Fails what takes too long; tries more connections again."""
         now, self._most = time.monotonic(), min(MAX_CONNECTIONS, 2 * self._most)
-        for connection in [one for one in self.busy if one.deadline < now]:
+        for connection in [connection for connection in self.busy if connection.deadline < now]:
             self.fail(connection, TimeoutError())
 
     def abandon(self) -> None:
@@ -279,7 +283,7 @@ class _Server:
     def _connect(self) -> None:
         """Opens a connection; called by another thread."""
         sock = None
-        with contextlib.suppress(OSError, http.client.HTTPException):
+        with contextlib.suppress(Exception):  # the vendor's client says what is wrong
             made = http.client.HTTPConnection(self._host, self._port, timeout=_CONNECT_SECONDS)
             if self._scheme == "https":
                 made = http.client.HTTPSConnection(self._host, self._port, timeout=_CONNECT_SECONDS, context=_tls())
@@ -421,9 +425,9 @@ class _Loop:
 
     def call(self, function: Callable[[], object]) -> None:
         """Calls a function in the thread."""
-        self._calls.append(function)
         if self._thread is None:
             self._start()
+        self._calls.append(function)
         if self._asleep:
             self._asleep = False
             with contextlib.suppress(BlockingIOError):
@@ -443,8 +447,9 @@ class _Loop:
                 self._waker, self._woken = socket.socketpair()
                 self._waker.setblocking(False)
                 self._selector.register(self._woken, selectors.EVENT_READ)
-                self._thread = threading.Thread(target=self._run, name="ranges", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="ranges", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def _run(self) -> None:
         while True:
@@ -489,7 +494,7 @@ def _tls() -> ssl.SSLContext:
 
 
 class _Pool:
-    """Threads that call what waits; daemons, so that the process can end without waiting for the store."""
+    """Threads for calls that wait; daemons, so that the process can end without waiting for the store."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
@@ -524,7 +529,7 @@ _pool = _Pool()
 
 
 def submit(function: Callable[[], Result]) -> Future[Result]:
-    """Calls a function that waits for a store in one of some threads."""
+    """Calls a function that waits for a store, in a pool of threads."""
     global _pool
     if _pool.process != os.getpid():  # threads do not survive a fork
         _pool = _Pool()

@@ -147,8 +147,8 @@ def digest_fields(fields: Sequence[JoinedColumns], lengths: Sequence[int], said:
     columns: list[Any] = [np.split(field, ends) if isinstance(field, np.ndarray) else field for field in fields]
     alike: dict[tuple[Any, ...], list[int]] = {}
     for row, length in enumerate(lengths):
-        own = [field[row] for field in columns]
-        kinds = (None if one is None or len(one) != length else (one.shape[1:], one.dtype) for one in own)
+        own = (field[row] for field in columns)
+        kinds = (None if c is None or len(c) != length else (c.shape[1:], c.dtype) for c in own)
         alike.setdefault(tuple(kinds), []).append(row)
     found = np.zeros((len(lengths), 2), np.uint64)
     for alike_kinds, rows in alike.items():

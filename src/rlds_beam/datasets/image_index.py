@@ -232,7 +232,7 @@ class RemoteFiles:
 
     def open(self, paths: Set[str]) -> None:
         """Opens those that are not open, at the same time. Raises RldsBeamError or BucketError."""
-        missing = paths - self._readers.keys()
+        missing = [path for path in paths if path not in self._readers]
         opening = {path: storage.submit(functools.partial(storage.open_ranges, path)) for path in missing}
         for path, future in opening.items():
             try:
