@@ -257,6 +257,13 @@ def test_servers_with_few_connections(name: str, monkeypatch: pytest.MonkeyPatch
             assert content.result(DEADLINE) == CONTENT[i : i + 15_000]
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1:99999", "127.0.0.1:1", "a..b", f"{'a' * 70}.b"])
+def test_addresses_that_cannot_be_asked(host: str) -> None:
+    address = ranges.Address(f"http://{host}/a", {})
+    reader = ranges.RangeReader(lambda: address, lambda start, stop: CONTENT[start:stop])
+    assert [reader.request(i, 9).result(DEADLINE) for i in range(3)] == [CONTENT[i:9] for i in range(3)]
+
+
 @pytest.mark.parametrize("failing", [False, True])
 def test_many_stale_connections(failing: bool) -> None:
     """Also if the thread that sends has an error that nobody expected."""
