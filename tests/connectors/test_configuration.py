@@ -74,7 +74,7 @@ def test_a_mapping_sets_the_fields(tmp_path):
         ("- DropNoOpSteps: {threshold: 1e-4}", "expected a number, got '1e-4' (YAML reads 1e-4 as text; write 1.0e-4)"),
         ("- DropFields: {fields: 3}", "DropFields: fields: expected a list, got 3"),
         ("- ShiftAlignment: {recorded: x}", "learner.yaml: ShiftAlignment: recorded=x, expected sar, ars or rsa"),
-        ("- SelectEpisodes: {where: null}", "SelectEpisodes: where: expected text, got None"),
+        ("- KeepSuccessful: {field: null}", "KeepSuccessful: field: expected text, got None"),
     ],
 )
 def test_error_messages(tmp_path, text, message):
@@ -186,6 +186,7 @@ NAMED_IN_A_FILE = [
     "- {name}: {{path: x}}",
     "- RelabelLanguage: {{function: '{name}'}}",
     "- AddModelOutputs: {{model: '{name}'}}",
+    "- SelectEpisodes: {{function: '{name}'}}",
     "- TransformTrajectory: {{function: '{name}'}}",
     "- FromRllib: {{connector: '{name}'}}",
     "- FromRllib: {{connector: '{name}', rl_module: '{name}'}}",
@@ -295,6 +296,7 @@ def toto_dataset_transform(trajectory): return trajectory
         "pipeline",
         "RelabelLanguage: {function: NAME:function}",
         "AddModelOutputs: {model: NAME:function}",
+        "SelectEpisodes: {function: NAME:function}",
         "TransformTrajectory: {function: NAME:toto_dataset_transform}",
     ],
 )

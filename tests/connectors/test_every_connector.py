@@ -85,7 +85,7 @@ PIECES = {
     "Resample": ({"fps": 20, "recorded_fps": 15, "relative": [0], "interpolate": [1]}, []),
     "ResizeImages": ({"height": 6, "width": 5, "fields": ["pixels", "depth"], "minimum": 1}, []),
     "RotateImages": ({"degrees": 90, "fields": ["pixels", "depth"]}, []),
-    "SelectEpisodes": ({"where": "steps > 5 and episode_metadata.task == 'push'"}, []),
+    "SelectEpisodes": ({"function": "every_model:is_long"}, []),
     "SelfNormalizeImportanceWeights": ({}, [connectors.AddImportanceWeights("propensity")]),
     "ShiftAlignment": ({"recorded": "ars"}, []),
     "SplitAgents": ({"agents": AGENTS}, []),
@@ -133,6 +133,7 @@ def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     (folder / "every_model.py").write_text(
         "def values(columns):\n    return {'vf_preds': columns['obs/state'][:, 0]}\n\n"
+        "def is_long(episode):\n    return len(episode) > 5 and bool(episode.metadata)\n\n"
         "def without_first(trajectory):\n    del trajectory['traj_metadata']\n"
         "    return {k: v if isinstance(v, dict) else v[:] for k, v in trajectory.items()}\n"
     )

@@ -60,7 +60,7 @@ WHOLE = {
     "Resample(down)": c.Resample(fps=7, recorded_fps=10, relative=["action"]),
     "ResizeImages": c.ResizeImages(4, 4, fields=[]),
     "RotateImages": c.RotateImages(90, fields=[]),
-    "SelectEpisodes": c.SelectEpisodes("steps > 3"),
+    "SelectEpisodes": c.SelectEpisodes(lambda episode: len(episode) > 3),
     "SplitField": c.SplitField("vector", {"first": 1, "others": 2}),
 }
 """Connectors that preserve an episode's return and the product of its discounts."""

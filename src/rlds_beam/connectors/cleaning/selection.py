@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
 from rlds_beam.connectors.base import EpisodeConnector
-from rlds_beam.connectors.cleaning.expressions import EpisodeCondition
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.encoding.tfds.features import DTYPES
 from rlds_beam.episodes.columns import all_below, below, find_changed, is_number, is_numeric
@@ -21,6 +19,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.text import did_you_mean
 from rlds_beam.typing import Array
+from rlds_beam.user_functions import nothing_else, resolve
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,35 +274,28 @@ def decode_text(value: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class SelectEpisodes(EpisodeConnector):
-    """Keeps the episodes for which a condition is true.
+    """Keeps the episodes for which a function returns true.
 
-        where="episode_metadata.success and steps >= 30 and matches(last.language_instruction, '.*cup.*')"
+        function=my_project.selection:is_long       is_long(episode) -> bool
 
         success       steps       language_instruction
         True          42          pick up the cup             kept
         True          12          pick up the cup             dropped
 
-    A name is an episode field, with dots for slashes; use `field("a-b/c")` for names with other characters. `first.X`
-    and `last.X` are a step field's values at the first and the last step; `steps` is the number of steps; `split`,
-    `shard`, and `position` are where the episode was read. Operators: and, or, not, comparisons, in, + - * / %.
-    Functions: matches(text, pattern), lower, len, abs.
-
     Attributes:
-      where: the condition.
+      function: a function of the episode, or its `module:function`. A file can only name functions that are marked with
+        `configurable`.
     """
 
-    where: str
+    function: str | Callable[[Episode], Any]
+    functions: ClassVar = {"function": nothing_else}
 
     def __post_init__(self) -> None:
-        _condition(self.where)
+        if isinstance(self.function, str):
+            object.__setattr__(self, "function", resolve(self.function, "SelectEpisodes: function"))
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
-        return episode if _condition(self.where).holds(episode) else []
-
-
-@functools.lru_cache(maxsize=16)
-def _condition(text: str) -> EpisodeCondition:
-    return EpisodeCondition(text, "SelectEpisodes: where")
+        return episode if self.function(episode) else []  # type: ignore[operator]
 
 
 _DISCOUNT = "discount"
