@@ -17,7 +17,7 @@ from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.processing.report import Report
 from rlds_beam.transforms.duplicates import as_side_input
-from rlds_beam.transforms.elements import check_element, in_global_window
+from rlds_beam.transforms.elements import in_global_window
 from rlds_beam.transforms.jobs.fitted_connectors import Results, as_results
 
 
@@ -35,6 +35,7 @@ class CheckResult(NamedTuple):
     report: beam.PCollection[Report]
 
 
+@beam.typehints.with_input_types(Episode)
 class ValidateEpisodes(beam.PTransform[Episode, Any]):
     """Checks every episode against the rules, in one pass. Without Beam: `validate_episode`.
 
@@ -60,12 +61,15 @@ class ValidateEpisodes(beam.PTransform[Episode, Any]):
         self._duplicates, self._fitted = duplicates, fitted
 
     def expand(self, episodes: beam.PCollection[Episode]) -> CheckResult:
-        checked = episodes | "Check" >> beam.ParDo(
-            _CheckFn(self._options, self._connecting),
-            as_side_input(self._duplicates),
-            as_results(self._fitted),
-        ).with_outputs("rejected", "report", main="accepted")
-        report = checked.report | "MergeReports" >> beam.CombineGlobally(_merge)
+        check = beam.ParDo(
+            _CheckFn(self._options, self._connecting), as_side_input(self._duplicates), as_results(self._fitted)
+        )
+        checked = episodes | "Check" >> (
+            check.with_output_types(Episode, rejected=Rejection, report=Report).with_outputs(
+                "rejected", "report", main="accepted"
+            )
+        )
+        report = checked.report | "MergeReports" >> beam.CombineGlobally(_merge).with_output_types(Report)
         return CheckResult(checked.accepted, checked.rejected, report)
 
 
@@ -84,7 +88,6 @@ class _CheckFn(beam.DoFn):
     def process(
         self, episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey], results: Sequence[Any]
     ) -> Iterator[Any]:
-        check_element("ValidateEpisodes", episode, Episode)
         if self._fitted is None:
             self._fitted = self._connecting.fit(results)
         batches: list[Batch] = []

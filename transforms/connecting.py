@@ -17,7 +17,6 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.reading.base import Source
-from rlds_beam.transforms.elements import check_element
 from rlds_beam.worker_status import METRICS_NAMESPACE
 
 
@@ -33,6 +32,7 @@ class ConnectEpisodesResult(NamedTuple):
     rejected: beam.PCollection[Rejection]
 
 
+@beam.typehints.with_input_types(Episode)
 class ConnectEpisodes(beam.PTransform[Episode, Episode]):
     """Edits, splits, or drops episodes. Without Beam: `connect`.
 
@@ -72,8 +72,10 @@ class ConnectEpisodes(beam.PTransform[Episode, Episode]):
         return self._runner.source_after(self._source)
 
     def expand(self, episodes: beam.PCollection[Episode]) -> ConnectEpisodesResult:
-        connected = episodes | "Connect" >> beam.ParDo(_ConnectFn(self._runner)).with_outputs(
-            "rejected", main="episodes"
+        connected = episodes | "Connect" >> (
+            beam.ParDo(_ConnectFn(self._runner))
+            .with_output_types(Episode, rejected=Rejection)
+            .with_outputs("rejected", main="episodes")
         )
         return ConnectEpisodesResult(connected.episodes, connected.rejected)
 
@@ -83,7 +85,6 @@ class _ConnectFn(beam.DoFn):
         self._runner = runner
 
     def process(self, episode: Episode) -> Iterator[Episode | TaggedOutput]:
-        check_element("ConnectEpisodes", episode, Episode)
         try:
             batch = self._runner.connect([episode], episode)
         except BadEpisode as bad:

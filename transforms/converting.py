@@ -17,7 +17,6 @@ from rlds_beam.trajectories.frames import to_frames
 from rlds_beam.trajectories.items import ItemMaker, Items
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec, trajectory_spec
-from rlds_beam.transforms.elements import check_element
 
 
 class ConvertToTrajectoriesResult(NamedTuple):
@@ -33,6 +32,7 @@ class ConvertToTrajectoriesResult(NamedTuple):
     rejected: beam.PCollection[Rejection]
 
 
+@beam.typehints.with_input_types(Episode)
 class ConvertToTrajectories(beam.PTransform[Episode, Items]):
     """Converts checked episodes to step pairs, sequences, whole episodes, or single frames.
 
@@ -71,8 +71,10 @@ class ConvertToTrajectories(beam.PTransform[Episode, Items]):
         self.spec = trajectory_spec(schema, frames or FrameOptions(), items, keep)
 
     def expand(self, episodes: beam.PCollection[Episode]) -> ConvertToTrajectoriesResult:
-        converted = episodes | "Convert" >> beam.ParDo(_ConvertFn(self._schema, self.spec)).with_outputs(
-            "rejected", main="items"
+        converted = episodes | "Convert" >> (
+            beam.ParDo(_ConvertFn(self._schema, self.spec))
+            .with_output_types(Items, rejected=Rejection)
+            .with_outputs("rejected", main="items")
         )
         return ConvertToTrajectoriesResult(converted.items, converted.rejected)
 
@@ -83,7 +85,6 @@ class _ConvertFn(beam.DoFn):
         self._schema, self._frames, self._keep, self._maker = schema, spec.frames, spec.keep, ItemMaker(spec.items)
 
     def process(self, episode: Episode) -> Iterator[Items | TaggedOutput]:
-        check_element("ConvertToTrajectories", episode, Episode)
         self._schema.check(episode)
         try:
             items = self._maker.push(to_frames(episode, self._frames, self._keep))
@@ -113,14 +114,8 @@ def choose_input(
     return spec, None
 
 
-def check_items(transform: str, element: object, spec: TrajectorySpec) -> Items:
-    """Returns an element that is `Items` of this spec; raises UsageError for any other."""
-    if isinstance(element, Episode):
-        raise UsageError(
-            f"{transform}: an element is an Episode, but a spec was given: pass the items of ConvertToTrajectories, or "
-            "the schema of the episodes"
-        )
-    items = check_element(transform, element, Items)
+def check_items(items: Items, spec: TrajectorySpec) -> None:
+    """Raises UsageError for items that are not of this spec."""
     if more := sorted(path for path in items.frames.columns if path not in spec):
         raise UsageError(
             f"{items.key}: {', '.join(more)} is not in the spec, so it would not be written: pass "
@@ -129,7 +124,6 @@ def check_items(transform: str, element: object, spec: TrajectorySpec) -> Items:
     if less := [kept.field.path for kept in spec.keep if kept.field.path not in items.frames.kept]:
         raise UsageError(f"{items.key}: the spec keeps {', '.join(less)}, but the items do not carry it")
     spec.check(items.frames)
-    return items
 
 
 def refuse_across_episodes(items: ItemOptions) -> None:

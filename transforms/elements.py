@@ -1,11 +1,11 @@
-"""Elements: their types, their coders, those of `finish_bundle`, and their counts as metrics."""
+"""Elements: their coders, those of `finish_bundle`, and their counts as metrics."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import time
-from typing import Any, TypeVar
+from typing import Any
 
 from apache_beam.coders import Coder, registry
 from apache_beam.metrics import Metrics
@@ -15,20 +15,10 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from rlds_beam import platforms, worker_status
 from rlds_beam.episodes.episode import EpisodeKey
-from rlds_beam.errors import UsageError
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Segment, Shard
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.worker_status import METRICS_NAMESPACE
-
-Element = TypeVar("Element")
-
-
-def check_element(transform: str, element: object, kind: type[Element]) -> Element:
-    """Returns an element; raises UsageError if it has another type."""
-    if not isinstance(element, kind):
-        raise UsageError(f"{transform}: an element is a {type(element).__name__}: expected {kind.__name__}")
-    return element
 
 
 def in_global_window(value: Any) -> WindowedValue:

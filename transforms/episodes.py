@@ -26,6 +26,7 @@ from rlds_beam.formats.outputs import configuration_for, create_output, list_fil
 from rlds_beam.formats.rlds.output import RldsOutput
 from rlds_beam.formats.trajectories.bundles import open_parts, read_rejected_list, remove_parts
 from rlds_beam.output.base import Output
+from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.completion import GlobalIndices, RangeFinisher, with_ranges
 from rlds_beam.output.directory import check_output
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, add_files
@@ -34,7 +35,7 @@ from rlds_beam.output.stored_episodes import EpisodePart, StoredEpisode, StoredR
 from rlds_beam.processing.dataset import check_source
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
-from rlds_beam.transforms.elements import check_element, in_global_window
+from rlds_beam.transforms.elements import in_global_window
 from rlds_beam.transforms.jobs.ranges import CommitDataset
 from rlds_beam.worker_status import working_on
 
@@ -91,6 +92,7 @@ class WriteEpisodesResult(NamedTuple):
     rejected: beam.PCollection[Rejection]
 
 
+@beam.typehints.with_input_types(Episode)
 class WriteEpisodes(beam.PTransform[Episode, Any]):
     """Checks episodes and writes them in any format of `convert`.
 
@@ -175,16 +177,16 @@ class WriteEpisodes(beam.PTransform[Episode, Any]):
             | "Plan" >> beam.FlatMap(self._planner.plan_ranges).with_outputs("committer", main="ranges")
         )
         committer = AsSingleton(planned.committer)
+        write = beam.ParDo(_WriteRangeFn(self._writer), committer).with_output_types(RangeCommit, rejected=Rejection)
         written = (
-            planned.ranges
-            | "Spread" >> beam.Reshuffle()
-            | "Write" >> beam.ParDo(_WriteRangeFn(self._writer), committer).with_outputs("rejected", main="commits")
+            planned.ranges | "Spread" >> beam.Reshuffle() | "Write" >> write.with_outputs("rejected", main="commits")
         )
         finisher = None
         if isinstance(self._output, GlobalIndices):
             finisher = AsSingleton(planned.committer | "Finisher" >> beam.Map(_find_finisher))
         report = written.commits | "Commit" >> CommitDataset(committer, finisher)
-        return WriteEpisodesResult(report | "RemoveParts" >> beam.Map(_end, directory), written.rejected)
+        end = beam.Map(_end, directory).with_output_types(Report)
+        return WriteEpisodesResult(report | "RemoveParts" >> end, written.rejected)
 
 
 def _plan(to: str, source: Source, check: CheckOptions, configuration: Configuration, output: Output) -> OutputPlan:
@@ -215,7 +217,6 @@ class _StoreFn(beam.DoFn):
 
     def process(self, episode: Episode, opened: object) -> None:
         del opened  # only a signal that the directory is ready
-        check_element("WriteEpisodes", episode, Episode)
         if self._part is None:
             self._part = EpisodePart(self._directory)
         self._part.add(episode)

@@ -8,9 +8,9 @@ import apache_beam as beam
 
 from rlds_beam import storage
 from rlds_beam.processing.report import Report
-from rlds_beam.transforms.elements import check_element
 
 
+@beam.typehints.with_input_types(Report)
 class WriteReport(beam.PTransform[Report, Report]):
     """Writes a PCollection of one `Report` to a file as JSON, and returns the PCollection."""
 
@@ -19,10 +19,9 @@ class WriteReport(beam.PTransform[Report, Report]):
         self._path = path
 
     def expand(self, report: beam.PCollection[Report]) -> beam.PCollection[Report]:
-        return report | "Write" >> beam.Map(_write, self._path)
+        return report | "Write" >> beam.Map(_write, self._path).with_output_types(Report)
 
 
 def _write(report: Report, path: str) -> Report:
-    check_element("WriteReport", report, Report)
     storage.write_text(path, json.dumps(report.to_json(), indent=2) + "\n")
     return report

@@ -10,7 +10,7 @@ from apache_beam.pvalue import TaggedOutput
 from apache_beam.utils.windowed_value import WindowedValue
 
 from rlds_beam.checking.verdicts import Rejection
-from rlds_beam.episodes.episode import EpisodeKey
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode
 from rlds_beam.formats.trajectories.written_items import ConvertedRange
@@ -83,6 +83,7 @@ class WriteToReverb(beam.PTransform[Items, Any]):
     ):
         super().__init__()
         spec, self._convert = choose_input(spec, frames, items)
+        self.with_input_types(Items if self._convert is None else Episode)
         reverb = ReverbOptions(reverb=_several(servers), table=_several(tables), **options)
         self._conversion = WindowItemConversion.of(spec)
         self._target, self._baseline = open_target(reverb, spec, self._conversion.items, make_salt(self._conversion))
@@ -92,8 +93,11 @@ class WriteToReverb(beam.PTransform[Items, Any]):
         if self._convert is not None:
             converted = items | self._convert
             items, rejected = converted.items, (converted.rejected,)
-        write = _WriteItemsFn(self._conversion, self._target)
-        written = items | "Write" >> beam.ParDo(write).with_outputs("rejected", main="pushed")
+        written = items | "Write" >> (
+            beam.ParDo(_WriteItemsFn(self._conversion, self._target))
+            .with_output_types(Pushed, rejected=Rejection)
+            .with_outputs("rejected", main="pushed")
+        )
         verified = written.pushed | "Verify" >> VerifyTables(self._target, self._baseline)
         return WriteToReverbResult(verified, (*rejected, written.rejected) | "Rejected" >> beam.Flatten())
 
@@ -220,7 +224,7 @@ class _WriteItemsFn(_WriterFn):
         self._acknowledged = dict(self._writer.acknowledged)
 
     def process(self, items: Items) -> Iterator[TaggedOutput]:
-        check_items("WriteToReverb", items, self._conversion.spec)
+        check_items(items, self._conversion.spec)
         try:
             self._range.write_items(items)
         except BadEpisode as bad:

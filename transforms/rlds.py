@@ -107,7 +107,7 @@ class WriteToRlds(beam.PTransform):
             | "Spread" >> beam.Reshuffle()
             | "WriteShards" >> beam.Map(_write_shard, writer)
             | "AllShards" >> beam.CombineGlobally(beam.combiners.ToListCombineFn())
-            | "Commit" >> beam.Map(_commit, writer)
+            | "Commit" >> beam.Map(_commit, writer).with_output_types(Report)
         )
 
 

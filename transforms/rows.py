@@ -17,12 +17,12 @@ from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Source
 from rlds_beam.text import did_you_mean
-from rlds_beam.transforms.elements import check_element
 
 _KINDS = {"b": bool, "i": int, "u": int, "f": float, "V": float, "O": str}
 """The kind of a numpy dtype (V: bfloat16) -> the type of a value in a row."""
 
 
+@beam.typehints.with_input_types(Episode)
 class EpisodesToRows(beam.PTransform[Episode, beam.Row]):
     """Makes a `beam.Row` of each step, with a schema: for Beam SQL, Beam YAML, and Beam's DataFrames.
 
@@ -59,7 +59,6 @@ class _ToRowsFn(beam.DoFn):
         self._schema, self._fields = schema, fields
 
     def process(self, episode: Episode) -> Iterator[beam.Row]:
-        check_element("EpisodesToRows", episode, Episode)
         self._schema.check(episode)
         key, columns = str(episode.key), [_values(episode.steps[field.path]) for field in self._fields.values()]
         for step, values in enumerate(zip(*columns, strict=True) if columns else [()] * len(episode)):

@@ -10,10 +10,11 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics, Groups
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.transforms.elements import check_element, in_global_window
+from rlds_beam.transforms.elements import in_global_window
 from rlds_beam.transforms.jobs.shared_values import Shared
 
 
+@beam.typehints.with_input_types(Episode)
 class ComputeStatistics(beam.PTransform[Episode, DatasetStatistics]):
     """Computes one `DatasetStatistics` from a PCollection of `Episode`. Without Beam: `DatasetStatistics.of`.
 
@@ -35,7 +36,7 @@ class ComputeStatistics(beam.PTransform[Episode, DatasetStatistics]):
     def expand(self, episodes: beam.PCollection[Episode]) -> beam.PCollection[DatasetStatistics]:
         parts = episodes | "Count" >> beam.ParDo(_CountFn(self._groups, self._directory))
         merged = parts | "Merge" >> beam.CombineGlobally(_merge, self._directory)
-        return merged | "Load" >> beam.Map(_value)
+        return merged | "Load" >> beam.Map(_value).with_output_types(DatasetStatistics)
 
 
 def _merge(parts: Iterable[Shared[DatasetStatistics]], directory: str | None) -> Shared[DatasetStatistics]:
@@ -54,7 +55,7 @@ class _CountFn(beam.DoFn):
         self._groups = self._new_groups()
 
     def process(self, episode: Episode) -> None:
-        self._groups.add(check_element("ComputeStatistics", episode, Episode))
+        self._groups.add(episode)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         yield in_global_window(Shared(self._groups.finish(), self._directory))

@@ -13,6 +13,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from rlds_beam import naming
 from rlds_beam.checking.verdicts import Rejection
+from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.formats.trajectories.bundles import (
@@ -32,7 +33,7 @@ from rlds_beam.trajectories.items import Items
 from rlds_beam.trajectories.options import FrameOptions, Images, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec
 from rlds_beam.transforms.converting import check_items, choose_input
-from rlds_beam.transforms.elements import check_element, in_global_window
+from rlds_beam.transforms.elements import in_global_window
 
 
 class WriteToTrajectoryRecordsResult(NamedTuple):
@@ -97,6 +98,7 @@ class WriteToTrajectoryRecords(beam.PTransform[Items, Any]):
         if not naming.is_file_name(name):
             raise UsageError(f"name={name!r}: expected a name without path separators; it becomes part of file names")
         self._spec, self._convert = choose_input(spec, frames, items, keep)
+        self.with_input_types(Items if self._convert is None else Episode)
         self._output = TrajectoryOutput.of(output, name, self._spec, images, source)
         # The pipeline may change its episodes in unknown ways, so every run is a new plan.
         self._plan = OutputPlan.of({"to": "trajectories", "pipeline": uuid.uuid4().hex}, self._output.metadata, name)
@@ -112,17 +114,21 @@ class WriteToTrajectoryRecords(beam.PTransform[Items, Any]):
             items, rejected = converted.items, (converted.rejected,)
         # Building the graph, which may never run, removes nothing.
         opened = items.pipeline | "Start" >> beam.Create([None]) | "Open" >> beam.Map(_open, self._open)
-        parts = items | "Write" >> beam.ParDo(_WritePartsFn(self._output, self._spec), AsList(opened)).with_outputs(
-            "rejected", main="parts"
+        parts = items | "Write" >> (
+            beam.ParDo(_WritePartsFn(self._output, self._spec), AsList(opened))
+            .with_output_types(BundleFile, rejected=Rejection)
+            .with_outputs("rejected", main="parts")
         )
+        commit = beam.Map(_commit_parts, self._output, self._plan.digest, AsList(opened))
         written = (
             parts.parts
             | "All" >> beam.CombineGlobally(beam.combiners.ToListCombineFn())
-            | "Commit" >> beam.Map(_commit_parts, self._output, self._plan.digest, AsList(opened))
+            | "Commit" >> commit.with_output_types(dict[str, Any])
         )
         return WriteToTrajectoryRecordsResult(written, (*rejected, parts.rejected) | "Rejected" >> beam.Flatten())
 
 
+@beam.typehints.with_input_types(Rejection)
 class WriteRejected(beam.PTransform[Rejection, dict[str, Any]]):
     """Writes rejected records to `output/rejected/`: their original bytes, and a JSON line for each.
 
@@ -138,7 +144,7 @@ class WriteRejected(beam.PTransform[Rejection, dict[str, Any]]):
             rejected
             | "Write" >> beam.ParDo(_WriteRejectedFn(self._output))
             | "All" >> beam.CombineGlobally(beam.combiners.ToListCombineFn())
-            | "Commit" >> beam.Map(_commit_rejections, self._output)
+            | "Commit" >> beam.Map(_commit_rejections, self._output).with_output_types(dict[str, Any])
         )
 
 
@@ -154,7 +160,7 @@ class _WritePartsFn(beam.DoFn):
     def process(self, items: Items, opened: object) -> Iterator[TaggedOutput]:
         del opened  # only a signal that the directory is ready
         assert self._writer is not None
-        check_items("WriteToTrajectoryRecords", items, self._spec)
+        check_items(items, self._spec)
         try:
             self._writer.add(items)
         except BadEpisode as bad:
@@ -177,7 +183,6 @@ class _WriteRejectedFn(beam.DoFn):
         self._rejections: list[Rejection] = []
 
     def process(self, rejection: Rejection) -> None:
-        check_element("WriteRejected", rejection, Rejection)
         self._rejections.append(rejection)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:

@@ -70,11 +70,10 @@ def test_empty_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("element", "message"),
     [
-        ({"reward": 1}, "an element is a dict: expected Episode"),
         (EPISODES[0].with_columns({"heading": np.zeros(4)}), "heading is not in the schema"),
     ],
 )
-def test_an_element_of_another_type_or_schema_is_an_error(element: Any, message: str) -> None:
+def test_an_element_of_another_schema_is_an_error(element: Any, message: str) -> None:
     with pytest.raises(Exception, match=message), new_pipeline() as root:
         root | beam.Create([element]) | ConvertToTrajectories(SCHEMA)
 
@@ -100,8 +99,6 @@ def test_a_step_between_converting_and_writing(tmp_path: Path, shuffle: bool) ->
         (with_speed, r"policy_info/speed is not in the spec.*spec.with_columns\(Field\('policy_info/speed'"),
         (lambda items: items.with_columns({"reward": np.zeros(len(items.frames))}), "reward is float64"),
         (lambda items: items.with_columns({"reward": np.zeros(1, np.float32)}), "reward has 1 values"),
-        (lambda items: EPISODES[0], "an element is an Episode, but a spec was given"),
-        (lambda items: items.frames, "an element is a Frames: expected Items"),
     ],
 )
 def test_items_that_differ_from_the_spec_are_an_error(tmp_path: Path, edit: Any, message: str) -> None:

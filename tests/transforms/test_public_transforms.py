@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -145,23 +144,6 @@ def test_write_report(tmp_path: Path, runner: str) -> None:
         report = (root | beam.Create([*GOOD, BAD]) | ValidateEpisodes()).report | WriteReport(str(tmp_path / "r.json"))
         assert_that(report | beam.Map(lambda report: report.records), equal_to([4]))
     assert Report.from_json(json.loads((tmp_path / "r.json").read_text())).rejected == 1
-
-
-@pytest.mark.parametrize(
-    ("new", "kind"),
-    [
-        (ValidateEpisodes, "Episode"),
-        (lambda: ConnectEpisodes([], SCHEMA), "Episode"),
-        (ComputeStatistics, "Episode"),
-        (lambda: WriteRejected("unused"), "Rejection"),
-        (lambda: WriteReport("unused"), "Report"),
-    ],
-)
-def test_an_element_of_another_type_is_an_error(new: Callable[[], Any], kind: str) -> None:
-    transform, root = new(), new_pipeline()
-    root | beam.Create([{"reward": 1}]) | transform
-    with pytest.raises(Exception, match=f"{type(transform).__name__}: an element is a dict: expected {kind}"):
-        root.run()
 
 
 def test_work_ranges_have_the_same_bytes_in_every_process() -> None:

@@ -225,7 +225,6 @@ def same_key(episode: Episode) -> Episode:
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (len, "an element is a int: expected Episode"),
         (same_key, r"two episodes have the key testing/1.0.0:train:00000@0: keys must be unique"),
         (other_split, "an episode is in the split other, but the source has train"),
     ],

@@ -1,0 +1,111 @@
+"""Beam checks the element types of the public transforms when a pipeline is built."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.pvalue import PCollection
+from apache_beam.typehints import typehints
+from apache_beam.typehints.decorators import TypeCheckError
+from beam_runners import new_pipeline
+
+import rlds_beam
+from rlds_beam import transforms as rb
+from rlds_beam.checking.verdicts import Rejection
+from rlds_beam.encoding.tfds.rlds_dataset import default_schema
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.errors import Violation
+from rlds_beam.pipelines.example import ExampleConfig, example
+from rlds_beam.processing.report import Report
+from rlds_beam.testing import make_episode
+
+EPISODE = make_episode(4)
+SCHEMA = default_schema(EPISODE)
+REJECTION = Rejection(EPISODE.key, "non_finite", (Violation("non_finite", "nan"),), b"")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    example(ExampleConfig(str(folder), episodes=2))
+    return folder / "point_mass" / "1.0.0"
+
+
+New = Callable[[Path, Path], "beam.PTransform[Any, Any]"]
+"""A transform of a dataset and an output directory."""
+
+OVER_EPISODES: dict[str, New] = {
+    "ValidateEpisodes": lambda data, out: rb.ValidateEpisodes(),
+    "ConnectEpisodes": lambda data, out: rb.ConnectEpisodes([], SCHEMA),
+    "ConvertToTrajectories": lambda data, out: rb.ConvertToTrajectories(SCHEMA),
+    "ComputeStatistics": lambda data, out: rb.ComputeStatistics(),
+    "EpisodesToRows": lambda data, out: rb.EpisodesToRows(SCHEMA),
+    "WriteToTrajectoryRecords": lambda data, out: rb.WriteToTrajectoryRecords(str(out), SCHEMA),
+    "WriteEpisodes": lambda data, out: rb.WriteEpisodes(str(out), rlds_beam.open_source(str(data)), to="columns"),
+}
+OVER_OTHERS: dict[str, tuple[New, Any]] = {
+    "WriteRejected": (lambda data, out: rb.WriteRejected(str(out)), REJECTION),
+    "WriteReport": (lambda data, out: rb.WriteReport(str(out / "report.json")), Report()),
+}
+FROM_NOTHING: dict[str, New] = {
+    "ReadFromRlds": lambda data, out: rb.ReadFromRlds(str(data)),
+    "FindDuplicateEpisodes": lambda data, out: rb.FindDuplicateEpisodes(rlds_beam.open_source(str(data))),
+}
+OTHERS = {
+    "WriteToReverb",  # needs a server: tests/reverb
+    "WriteToRlds",  # takes (key, dict of arrays)
+}
+
+
+def find_collections(result: Any) -> Iterator[PCollection[Any]]:
+    yield from [result] if isinstance(result, PCollection) else result
+
+
+def test_the_tables_have_every_transform() -> None:
+    public = {
+        name for name in rb.__all__ if inspect.isclass(kind := getattr(rb, name)) and issubclass(kind, beam.PTransform)
+    }
+    assert public == {*OVER_EPISODES, *OVER_OTHERS, *FROM_NOTHING, *OTHERS}
+
+
+@pytest.mark.parametrize("name", [*OVER_EPISODES, *OVER_OTHERS])
+def test_elements_of_another_type_are_refused_when_the_pipeline_is_built(name: str, data: Path, tmp_path: Path) -> None:
+    new = OVER_EPISODES.get(name) or OVER_OTHERS[name][0]
+    with pytest.raises(TypeCheckError, match=rf"{name}.*requires PCollections of type"):
+        new_pipeline() | beam.Create([1, 2]) | new(data, tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", [*OVER_EPISODES, *OVER_OTHERS, *FROM_NOTHING])
+def test_outputs_have_types(name: str, data: Path, tmp_path: Path) -> None:
+    root: Any = new_pipeline()
+    if name in OVER_EPISODES:
+        result = root | beam.Create([EPISODE]) | OVER_EPISODES[name](data, tmp_path / "out")
+    elif name in OVER_OTHERS:
+        result = root | beam.Create([OVER_OTHERS[name][1]]) | OVER_OTHERS[name][0](data, tmp_path / "out")
+    else:
+        result = root | FROM_NOTHING[name](data, tmp_path / "out")
+    types = [collection.element_type for collection in find_collections(result)]
+    assert types and typehints.Any not in types
+
+
+def test_episodes_are_refused_by_a_writer_of_items_and_items_by_one_of_episodes(tmp_path: Path) -> None:
+    convert = rb.ConvertToTrajectories(SCHEMA)
+    episodes: Any = new_pipeline() | beam.Create([EPISODE])
+    with pytest.raises(TypeCheckError, match="Items"):
+        episodes | rb.WriteToTrajectoryRecords(str(tmp_path / "a"), convert.spec)
+    with pytest.raises(TypeCheckError, match="Episode"):
+        (episodes | convert).items | rb.WriteToTrajectoryRecords(str(tmp_path / "b"), SCHEMA)
+
+
+def test_a_typed_step_of_the_users_is_checked_against_the_transforms_beside_it() -> None:
+    def count(episode: Episode) -> int:
+        return len(episode)
+
+    counted: Any = new_pipeline() | beam.Create([EPISODE]) | beam.Map(count).with_output_types(int)
+    with pytest.raises(TypeCheckError, match="ConnectEpisodes"):
+        counted | rb.ConnectEpisodes([], SCHEMA)
