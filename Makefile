@@ -197,7 +197,7 @@ lock: full  ## resolve the dependencies and write the lock files (newer versions
 	@$(COMPILE_BASE) --python-version 3.11 --resolution lowest-direct --output-file requirements/base-py311.lock
 	@$(COMPILE_BASE) --python-version 3.12 --extra arrayrecord requirements/notebook.in \
 		--output-file requirements/base-py312.lock
-	@$(COMPILE_BASE) --python-version 3.13 --extra arrayrecord --extra hdf5 --extra hub --extra lance --extra lerobot --extra ros \
+	@$(COMPILE_BASE) --python-version 3.13 --extra arrayrecord --extra hdf5 --extra hub --extra lerobot --extra ros \
 		requirements/notebook.in requirements/pandas.in --output-file requirements/base-py313.lock
 	@$(COMPILE_BASE) --python-version 3.14 --extra arrayrecord requirements/notebook.in requirements/pandas.in \
 		--output-file requirements/base-py314.lock
@@ -206,9 +206,9 @@ lock: full  ## resolve the dependencies and write the lock files (newer versions
 		requirements/loaders.in --output-file requirements/peers-rllib.lock
 	@sed -i '1i # Python 3.11, Linux x86-64: rlds-beam[arrayrecord,rllib,test], what reads our columns, Stable-Baselines3, and all they need, but triton (for GPUs). Written by `make lock`.' \
 		requirements/peers-rllib.lock
-	@$(COMPILE_BASE) --python-version 3.12 --extra arrayrecord --extra lance --extra lerobot --no-emit-package triton \
+	@$(COMPILE_BASE) --python-version 3.12 --extra arrayrecord --extra lerobot --no-emit-package triton \
 		--no-emit-package torchcodec requirements/lerobot.in --output-file requirements/peers-lerobot.lock
-	@sed -i '1i # Python 3.12, Linux x86-64: rlds-beam[arrayrecord,lance,lerobot,test] and LeRobot, but triton (for GPUs) and torchcodec (needs FFmpeg). Written by `make lock`.' \
+	@sed -i '1i # Python 3.12, Linux x86-64: rlds-beam[arrayrecord,lerobot,test] and LeRobot, but triton (for GPUs) and torchcodec (needs FFmpeg). Written by `make lock`.' \
 		requirements/peers-lerobot.lock
 	@$(COMPILE_BASE) --python-version 3.12 --extra arrayrecord --extra lerobot --extra loading --no-emit-package triton \
 		requirements/loading.in --output-file requirements/peers-loading.lock

@@ -96,7 +96,6 @@ class ToFormats(TypedDict, total=False):
     cast: Names
     keep: Names
     lerobot_version: Literal['3.0', '2.1']
-    storage: Literal['parquet', 'lance']
     fps: float | None
     round_fps: bool
     map: Names

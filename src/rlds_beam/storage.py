@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import glob as _glob
-import io
 import itertools
 import os
 import re
@@ -18,7 +17,7 @@ import shutil
 import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast, overload
+from typing import TYPE_CHECKING, BinaryIO, TypeVar, overload
 
 from rlds_beam.buckets import base
 from rlds_beam.buckets.opening import open_store
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from rlds_beam.buckets.ranges import RangeReader as RangeReader
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
-_PART = re.compile(r"(.+)#bytes=(\d{1,18})-(\d{1,18})", re.DOTALL)
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
 _POINTER, _MAX_POINTER = b"version https://git-lfs.github.com/spec/", 1024
 """How a pointer of Git LFS begins, and its largest size in bytes; the file itself is elsewhere."""
@@ -74,52 +72,12 @@ def refuse_read_only(path: str, flag: str) -> None:
         )
 
 
-def part(path: str, start: int, stop: int) -> str:
-    """The path of a part of a file, from one byte to before another, for functions that read."""
-    return f"{path}#bytes={start}-{stop}"
-
-
-class _Part(io.RawIOBase):
-    """A part of an open file, which is closed with it."""
-
-    def __init__(self, file: BinaryIO, start: int, stop: int):
-        super().__init__()
-        self._file, self._start, self._size, self._at = file, start, max(0, stop - start), 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        if at < 0:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        self._at = at
-        return at
-
-    def readinto(self, buffer: Any) -> int:
-        wanted = max(0, min(len(buffer), self._size - self._at))
-        self._file.seek(self._start + self._at)
-        data = self._file.read(wanted)
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-
 def open_read(path: str) -> BinaryIO:
     """Opens a file for reading its raw bytes (never decompressed); the result is seekable.
 
     A local path must lead to a regular file; links are followed. A FIFO, a device, or a pointer of Git LFS raises
     OSError at once.
     """
-    if match := _PART.fullmatch(path):
-        return cast(BinaryIO, io.BufferedReader(_Part(open_read(match[1]), int(match[2]), int(match[3]))))
     if scheme(path) is None:
         return open(path, "rb", opener=_open_regular)
     return open_store(path).open_read(path)
@@ -180,8 +138,6 @@ def _no_links(path: str, flags: int) -> int:
 
 def exists(path: str) -> bool:
     """Whether a file or a (local) directory of this name exists."""
-    if match := _PART.fullmatch(path):
-        return exists(match[1])
     if scheme(path) is None:
         return os.path.exists(path)
     return open_store(path).find(path) is not None
@@ -189,8 +145,6 @@ def exists(path: str) -> bool:
 
 def size(path: str) -> int:
     """The size of a file in bytes."""
-    if match := _PART.fullmatch(path):
-        return max(0, min(int(match[3]), size(match[1])) - int(match[2]))
     if scheme(path) is None:
         return os.path.getsize(path)
     return _remote_file(path).size or 0
@@ -198,8 +152,6 @@ def size(path: str) -> int:
 
 def stamp(path: str) -> Stamp | None:
     """The stamp of a local file, which changes with its content; None for a missing file or an object."""
-    if match := _PART.fullmatch(path):
-        return stamp(match[1])
     if scheme(path) is not None:
         return None
     try:
@@ -216,8 +168,6 @@ def make_stamp(status: os.stat_result) -> Stamp:
 
 def checksum(path: str) -> str:
     """The store's checksum of an object: its CRC32C (`gs://`) or entity tag (`s3://`, `az://`). Reads no content."""
-    if match := _PART.fullmatch(path):
-        return checksum(match[1])
     return _remote_file(path).checksum
 
 

@@ -54,20 +54,6 @@ def check_tables(file: BinaryIO, size: int) -> None:
     tables.check()
 
 
-def find_box(file: BinaryIO, size: int, name: bytes) -> tuple[int, int]:
-    """The start and the size of a box at the top of a file of `size` bytes. Raises ValueError if it has none."""
-    start = 0
-    while start + 8 <= size:
-        file.seek(start)
-        head = file.read(16)
-        length = int.from_bytes(head[:4], "big")
-        length = int.from_bytes(head[8:], "big") if length == 1 else length or size - start
-        if head[4:8] == name:
-            return start, length
-        start += max(8, length)
-    raise ValueError(f"it has no box {name.decode()}")
-
-
 def _boxes(file: BinaryIO, start: int, stop: int, depth: int = 0) -> Iterator[tuple[bytes, int, int]]:
     """The boxes from `start` to `stop` and those in them: name, start and end of the contents."""
     while start + 8 <= stop:

@@ -21,7 +21,7 @@ _TASKS = 5
 """Tasks that are listed."""
 _MAX_VALUES = 64
 """Values of a vector with a range each; a longer one is an embedding."""
-_FILES = {"hdf5": "HDF5", "tfrecord": "TFRecord", "array_record": "ArrayRecord", "parquet": "Parquet", "lance": "Lance"}
+_FILES = {"hdf5": "HDF5", "tfrecord": "TFRecord", "array_record": "ArrayRecord", "parquet": "Parquet"}
 
 
 def card_lines(

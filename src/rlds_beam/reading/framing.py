@@ -23,7 +23,7 @@ from rlds_beam.worker_status import count, working_on
 RecordStarts = Callable[[Shard, Sequence[int]], Sequence[int]]
 """Maps each of these positions in a shard to the first record that begins at or after it."""
 
-_VIDEO = (".mp4", ".blob")
+_VIDEO = ".mp4"
 _VIDEO_SAMPLE, _VIDEO_SAMPLES = 1 << 20, 16
 """The block size in bytes and the number of blocks hashed of a long video. They include its beginning and end, which
 hold the sizes of all frames of an MP4 file."""

@@ -12,7 +12,7 @@ from lerobot_peer import FORMAT_VERSION, OPTIONS
 
 import rlds_beam
 
-collect_ignore = ["test_v30.py", "test_tools.py", "test_lance.py"] if FORMAT_VERSION == "2.1" else ["test_v21.py"]
+collect_ignore = ["test_v30.py", "test_tools.py"] if FORMAT_VERSION == "2.1" else ["test_v21.py"]
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,6 @@ An episode that does not start with a key frame can only be copied after the pac
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -27,9 +26,6 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.video_frames import VideoFrames, unreadable
 from rlds_beam.images.videos import Video
 from rlds_beam.typing import Array
-
-_MP4 = re.compile(r"\.mp4$|\.blob$|\.(blob|lance)#bytes=")
-"""A file of MP4: those of a LeRobot dataset, also if they are stored as Lance."""
 
 _MAX_HELD_BYTES = 256 << 20
 """Maximum bytes of pixels held for an episode and camera."""
@@ -102,7 +98,7 @@ def copied_frames(column: Column, feature: LerobotFeature) -> CopiedFrames | Non
     video = column.videos[which.pop()]
     packets = video.shown[numbers]
     first, stop = int(packets[0]), int(packets[-1]) + 1
-    if (np.diff(packets) != 1).any() or video.size != feature.shape[:2] or not _MP4.search(video.path):
+    if (np.diff(packets) != 1).any() or video.size != feature.shape[:2] or not video.path.endswith(".mp4"):
         return None
     with needs("lerobot", "reading videos needs PyAV"):
         import av

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import json
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,15 +69,11 @@ class LerobotFiles:
 
     @property
     def name(self) -> str:
-        return "parquet" if self._meta.lance is None else "lance"
+        return "parquet"
 
     @property
     def unit(self) -> str:
         return "episodes"
-
-    @property
-    def _meta(self) -> Meta:
-        return read_meta(self.root, self.digest)
 
     def rows(self, path: str) -> list[EpisodeRow]:
         """The episodes in a file, according to meta/."""
@@ -101,8 +97,6 @@ class LerobotFiles:
 
     def image_chunks(self, path: str, position: int) -> dict[str, list[tuple[int, int]]]:
         """The bytes of an episode's images, (start, stop) of each row group by feature."""
-        if self._meta.lance is not None:
-            return {}
         groups, chunks = _locate_chunks(path, storage.stamp(path) or self.digest)
         own = groups.get(self.rows(path)[position].index, range(0))
         found = {path: [span for group in own if (span := spans[group])] for path, spans in chunks.items()}
@@ -123,12 +117,6 @@ class LerobotFiles:
         wanted = range(start, len(rows) if stop is None else min(stop, len(rows)))
         if not wanted:
             return
-        meta, lance = self._meta, self._meta.lance
-        if lance is not None:
-            yield from self._each(
-                wanted, rows, lambda row: lance.episode(row.index, meta.first_rows[row.index], row.length)
-            )
-            return
         try:
             file = open_shared(path)
         except OSError as error:
@@ -142,24 +130,20 @@ class LerobotFiles:
             except UNREADABLE as error:
                 yield from ((position, f"the file is damaged: {shorten(error)}") for position in wanted)
                 return
-            yield from self._each(wanted, rows, lambda row: frames.of(row.index))
+            for position in wanted:
+                try:
+                    table = self._table(frames, rows[position])
+                except UNREADABLE as error:
+                    table = f"the file is damaged: {shorten(error)}"
+                yield position, table
 
-    def _each(
-        self, wanted: range, rows: Sequence[EpisodeRow], read: Callable[[EpisodeRow], pa.Table]
-    ) -> Iterator[tuple[int, pa.Table | str]]:
-        for position in wanted:
-            try:
-                table = self._table(read(rows[position]), rows[position])
-            except UNREADABLE as error:
-                table = f"the file is damaged: {shorten(error)}"
-            yield position, table
-
-    def _table(self, table: pa.Table, row: EpisodeRow) -> pa.Table | str:
+    def _table(self, frames: _Frames, row: EpisodeRow) -> pa.Table | str:
         import pyarrow as pa
 
+        table = frames.of(row.index)
         if table.num_rows != row.length:
             return f"{table.num_rows} frames, but meta/ says {row.length} for episode {row.index}"
-        tasks = self._meta.tasks
+        tasks = read_meta(self.root, self.digest).tasks
         numbers = table["task_index"].to_pylist()
         if not all(number in tasks for number in numbers):
             return f"episode {row.index} has a task that is not in meta/"

@@ -107,11 +107,7 @@ class LerobotDatasetOutput(GlobalIndices, RowsOutput):
                 )
         rule = RowRule.of(source, schema, options.last_step)
         output = cls(directory, source.name, frames, source.robot, rule=rule, origin=_origin(source))
-        output.check()
         return output.with_modality(options.modality)
-
-    def check(self) -> None:
-        """Raises UsageError if the features cannot be stored."""
 
     def with_modality(self, modality: str | None) -> LerobotDatasetOutput:
         """The output with `--modality` applied. Raises UsageError if it cannot be used."""
@@ -282,7 +278,7 @@ class LerobotDatasetOutput(GlobalIndices, RowsOutput):
         """
         totals, episodes = Totals(), self.episodes_class(self.directory, self.frames, self.earlier)
         previews: list[bytes] = []
-        shown, every = False, commits
+        shown = False
         if self.earlier is not None:
             old = [commit for commit in commits if self.earlier.holds(commit.split, commit.index)]
             files = [file.file for commit in old for file in commit.kept if file.role == "items" and file.shard.records]
@@ -313,18 +309,13 @@ class LerobotDatasetOutput(GlobalIndices, RowsOutput):
         if picture:
             storage.write_bytes(storage.below(self.directory, PREVIEW), picture)
         self._write(layout.CARD, card(self.name, info, self.origin, preview=shown or bool(picture)))
-        text = json.dumps(info, indent=4, ensure_ascii=False) + "\n"
-        self.finish_storage(every, text)
-        self._write(layout.INFO, text)
+        self._write(layout.INFO, json.dumps(info, indent=4, ensure_ascii=False) + "\n")
         encoded = {"encoded": {name: found._asdict() for name, found in totals.encoded.items()}}
         return {
             "lerobot": {"version": self.version, "episodes": totals.episodes, "tasks": len(totals.tasks)}
             | (encoded if totals.encoded else {})
             | ({"pixels": pixels_json(totals)} if totals.histograms else {})
         }
-
-    def finish_storage(self, commits: Sequence[RangeCommit], info: str) -> None:
-        """Writes what lists the files of the ranges, before info.json with this text."""
 
     def notes(self, manifest: Mapping[str, Any]) -> list[str]:
         entry = manifest.get("lerobot", {})

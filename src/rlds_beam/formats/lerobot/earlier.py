@@ -43,7 +43,6 @@ class EarlierDataset:
       ranges: the number of ranges of each split.
       files: the number of its files of meta/episodes (v3.0).
       entry: its entry in the manifest.
-      appends: the number of earlier appends.
     """
 
     directory: str
@@ -54,7 +53,6 @@ class EarlierDataset:
     ranges: Mapping[str, int]
     files: int
     entry: Mapping[str, Any]
-    appends: int
 
     @classmethod
     def of(cls, earlier: EarlierOutput, ranges: Sequence[WorkRange], features: FeatureMap) -> EarlierDataset:
@@ -79,8 +77,7 @@ class EarlierDataset:
         files = sum(layout.episodes_files(len(content["ranges"])) for content in plans)
         tasks = Meta.open(directory).tasks
         texts = tuple(tasks[i] for i in range(len(tasks)))
-        frames, episodes, appends = info["total_frames"], info["total_episodes"], len(earlier.plan.appended)
-        return cls(directory, frames, episodes, texts, splits, dict(counts), files, entry, appends)
+        return cls(directory, info["total_frames"], info["total_episodes"], texts, splits, dict(counts), files, entry)
 
     def holds(self, split: str, index: int) -> bool:
         """Whether a range is one of the dataset's, not of the append."""

@@ -26,7 +26,6 @@ DATA_MB, VIDEO_MB = 100, 200
 
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
-LANCE_FILE = "chunk-{chunk_index:03d}-file-{file_index:03d}.lance"
 EPISODES_PATH = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 TASKS = "meta/tasks.parquet"
 

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import hashlib
 import io
-import itertools
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +18,6 @@ from rlds_beam.encoding.parquet_files import UNREADABLE, open_parquet, read_all
 from rlds_beam.episodes.episode import EPISODE_KEY
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.lerobot import layout
-from rlds_beam.formats.lerobot.lance_tables import LANCE, LanceTables
 from rlds_beam.formats.lerobot.layout import V3, V21, PathTemplate
 from rlds_beam.output.append import names_of_append
 from rlds_beam.text import shorten
@@ -32,15 +30,13 @@ _INFO = {
     "fps": _FPS,
     "robot_type?": Maybe(TEXT),
     "total_episodes": COUNT,
-    "data_path?": Maybe(TEXT),
+    "data_path": TEXT,
     "video_path?": Maybe(TEXT),
     "chunks_size?": _SIZE,
     "splits?": Maybe({"*": TEXT}),
     "features": {"*": {"dtype": TEXT, "shape": [COUNT], "*": ANY}},
     "*": ANY,
 }
-_STORED = (None, "parquet", "lerobot", LANCE)
-"""Values of `storage_format`; the first three are Parquet."""
 _EPISODE = {"episode_index": COUNT, "length": COUNT, "*": ANY}
 
 
@@ -95,14 +91,12 @@ class Meta:
             raise UsageError(f"{root} has no {layout.INFO}, so it is not a LeRobot dataset")
         content = parse_json(storage.read_small(path), path)
         stored = content.get("storage_format") if isinstance(content, dict) else None
-        if stored not in _STORED:
+        if stored not in (None, "parquet", "lerobot"):
             raise UsageError(
                 f"{path}: storage_format is {shorten(repr(stored), 80)}, which rlds-beam does not read: use the "
                 "dataset with Parquet files (folders data and meta), from which it was made"
             )
         info = check_json(content, _INFO, path)
-        if stored == LANCE and info["codebase_version"] != V3:
-            raise UsageError(f"{path}: the dataset has version {info['codebase_version']}; as Lance, only {V3} is read")
         if info["codebase_version"] not in (V3, V21):
             raise UsageError(
                 f"{path}: the dataset has version {info['codebase_version']}; {V21} and {V3} are supported "
@@ -119,18 +113,12 @@ class Meta:
     def video_keys(self) -> list[str]:
         return [name for name, feature in self.info["features"].items() if feature["dtype"] == "video"]
 
-    @functools.cached_property
-    def lance(self) -> LanceTables | None:
-        """The tables of a dataset stored as Lance; None for Parquet files. Raises UsageError if they are damaged."""
-        stored = self.info.get("storage_format") == LANCE
-        return LanceTables(self.root, self.info["features"]) if stored else None
-
     def path(self, name: str) -> str:
         return storage.join(self.root, *name.split("/"))
 
     @functools.cached_property
     def _data_path(self) -> PathTemplate:
-        return PathTemplate.of(self.info.get("data_path"), self._numbers, f"{self.path(layout.INFO)}: data_path")
+        return PathTemplate.of(self.info["data_path"], self._numbers, f"{self.path(layout.INFO)}: data_path")
 
     @functools.cached_property
     def _video_path(self) -> PathTemplate:
@@ -178,16 +166,7 @@ class Meta:
                 f"{self.root}: meta/ describes {len(rows)} episodes, but info.json says "
                 f"{self.info['total_episodes']}: some of its files are missing"
             )
-        if self.lance is not None:
-            files = self.lance.files([row.length for row in rows])
-            rows = [dataclasses.replace(row, file=file) for row, file in zip(rows, files, strict=True)]
         return rows
-
-    @functools.cached_property
-    def first_rows(self) -> Mapping[int, int]:
-        """The number of each episode's first frame in the dataset, by its index."""
-        stops = itertools.accumulate(row.length for row in self.episodes)
-        return {row.index: stop - row.length for row, stop in zip(self.episodes, stops, strict=True)}
 
     def _episodes_v3(self) -> list[EpisodeRow]:
         rows: list[EpisodeRow] = []
@@ -198,7 +177,7 @@ class Meta:
                 place = {name: row[f"data/{name}"] for name in ("chunk_index", "file_index")}
                 videos = {key: self._video(key, row) for key in self.video_keys}
                 columns = {name: row[name] for name in more}
-                file = self._data_path.fill(place) if self.lance is None else ""
+                file = self._data_path.fill(place)
                 key = row.get(EPISODE_KEY)
                 rows.append(EpisodeRow(row["episode_index"], row["length"], file, videos, columns, key))
         return rows
@@ -212,7 +191,7 @@ class Meta:
     def _video(self, key: str, row: Mapping[str, Any]) -> EpisodeVideo:
         place = {name: row[f"videos/{key}/{name}"] for name in ("chunk_index", "file_index")}
         stop = row.get(f"videos/{key}/to_timestamp")
-        path = self._video_path.fill(place, key) if self.lance is None else self.lance.video(key, place)
+        path = self._video_path.fill(place, key)
         return EpisodeVideo(path, row[f"videos/{key}/from_timestamp"], stop if isinstance(stop, float) else None)
 
     def _episodes_v21(self) -> list[EpisodeRow]:
@@ -249,7 +228,6 @@ class Meta:
         dense = numbers == [*range(len(numbers))]
         tasks = [self.tasks[i] if dense else [i, self.tasks[i]] for i in numbers]
         content: list[Any] = [self.info, self.fields, tasks, [dataclasses.asdict(row) for row in self.episodes]]
-        content += [] if self.lance is None else self.lance.versions
         files = sorted({video.file for row in self.episodes for video in row.videos.values()})
         sizes = storage.at_once(_size, [self.path(file) for file in files], self.root)
         return hashlib.sha256(json.dumps([*content, files, sizes], default=str).encode()).hexdigest()

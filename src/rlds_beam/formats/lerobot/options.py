@@ -25,9 +25,6 @@ class LerobotOptions(Options):
     """LeRobot output."""
 
     lerobot_version: Version = option("3.0", "3.0, or 2.1 (one file per episode; read by GR00T and openpi)")
-    storage: Literal["parquet", "lance"] = option(
-        "parquet", "Parquet files and MP4 videos, or Lance tables (v3.0; without images)"
-    )
     fps: float | None = option(None, "recorded frames per second, if the data does not say it")
     round_fps: bool = option(False, "round a fractional rate instead of refusing it")
     map: tuple[str, ...] = option(

@@ -24,8 +24,6 @@ from rlds_beam.formats.lerobot import layout
 from rlds_beam.formats.lerobot.dataset_output import LerobotDatasetOutput
 from rlds_beam.formats.lerobot.episodes import EpisodesLines
 from rlds_beam.formats.lerobot.features import INDEX_FEATURES, FeatureMap, LerobotFeature
-from rlds_beam.formats.lerobot.lance_output import LerobotLanceOutput
-from rlds_beam.formats.lerobot.lance_tables import LANCE
 from rlds_beam.formats.lerobot.options import LerobotOptions
 from rlds_beam.formats.lerobot.range_facts import DIRECTORY, RangeNumbers, facts_file
 from rlds_beam.formats.lerobot.range_files import EpisodeFiles, file_names, unpack
@@ -101,16 +99,12 @@ class LerobotV21Output(LerobotDatasetOutput):
 
 @dataclasses.dataclass(frozen=True)
 class LerobotOutput(LerobotDatasetOutput):
-    """A LeRobot v3.0 dataset; a `LerobotV21Output` or a `LerobotLanceOutput` if the options say so."""
+    """A LeRobot v3.0 dataset, or with `--lerobot_version=2.1` a `LerobotV21Output`."""
 
     @classmethod
     def create(
         cls, source: Source, connectors: ConnectorRunner, directory: str, options: LerobotOptions
     ) -> LerobotDatasetOutput:
-        if options.storage == LANCE:
-            if options.lerobot_version == "2.1":
-                raise UsageError("--storage=lance: LeRobot 2.1 has only Parquet files: leave out one of the two")
-            return LerobotLanceOutput.create(source, connectors, directory, options)
         if options.lerobot_version == "2.1":
             return LerobotV21Output.create(source, connectors, directory, options)
         return super().create(source, connectors, directory, options)

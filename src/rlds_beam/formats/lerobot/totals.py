@@ -13,7 +13,7 @@ from rlds_beam import storage
 from rlds_beam.connectors.statistics.episode_statistics import LeafBuilder, LeafStatistics
 from rlds_beam.encoding import arrow_columns
 from rlds_beam.encoding.parquet_files import SpanReader, naming_damage, request_chunks, verified_parquet
-from rlds_beam.formats.lerobot import lance_tables, statistics
+from rlds_beam.formats.lerobot import statistics
 from rlds_beam.formats.lerobot.camera_frames import EncodedAgain
 from rlds_beam.formats.lerobot.features import INDEX_FEATURES, FeatureMap
 from rlds_beam.formats.lerobot.frames import FrameFormat
@@ -81,15 +81,9 @@ class Totals:
 
 
 def row_groups(files: Sequence[str], columns: list[str]) -> Iterator[pa.Table]:
-    """The row groups of Parquet files in order: single row groups of a large file, or several small files at once.
-
-    Those of Lance's data files have the columns of the same features.
-    """
+    """The row groups of Parquet files in order: single row groups of a large file, or several small files at once."""
 
     def read(path: str) -> Iterator[pa.Table]:
-        if path.endswith(".lance"):
-            yield lance_tables.read_data_file(path, columns)
-            return
         spans = SpanReader()
         with spans.open(path) as file, naming_damage(path):
             opened = verified_parquet(file)
