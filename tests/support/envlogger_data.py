@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,17 @@ import pytest
 STEPS_OF_EPISODE = 6
 
 
-def write_log(directory: Path, episodes: int, action: str | None = None) -> None:
-    """Writes episodes of 6 steps in small chunks; the last one is unfinished. `action` is the name of its spec."""
+def write_log(
+    directory: Path, episodes: int, action: str | None = None, flush: Callable[[object], bool] | None = None
+) -> None:
+    """Writes episodes of 6 steps in small chunks; the last one is unfinished.
+
+    Args:
+      directory: where the log goes.
+      episodes: the number of episodes.
+      action: the name of the action's spec.
+      flush: whether to write the index after a step.
+    """
     pytest.importorskip("envlogger.backends.python")
     import dm_env
     import envlogger
@@ -47,6 +57,7 @@ def write_log(directory: Path, episodes: int, action: str | None = None) -> None
     backend = riegeli_backend_writer.RiegeliBackendWriter(
         str(directory),
         metadata={"environment_specs": spec_codec.encode_environment_specs(Env())},
+        flush_scheduler=flush,
         writer_options="transpose,brotli:1,chunk_size:95k",
     )
     env = envlogger.EnvLogger(Env(), step_fn=lambda timestep, action, env: {"propensity": 0.25}, backend=backend)

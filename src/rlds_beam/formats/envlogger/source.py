@@ -8,17 +8,19 @@ stores those that lead out of it, with zeros at the last step:
 
     logged   o0 --   o1 a0 r0 d0   o2 a1 r1 d1        RLDS   o0 a0 r0 d0   o1 a1 r1 d1   o2 (void)
 
-A log that is damaged, or whose writer was killed, is read if possible: an episode with unreadable steps is
-`corrupt_record`. If index files are missing or damaged, the episodes are found by scanning the steps
-(`envlogger.shard`), and one extra `corrupt_record` reports the damage. An episode without a last step is
-`missing_is_last`.
+EnvLogger's own reader finds the steps through the index files of a shard. A shard that it cannot open, because its
+writer was killed or a file is damaged, is one `corrupt_record`; so are steps that its index does not list. An episode
+with an unreadable step is `corrupt_record`, an episode without a last step `missing_is_last`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import itertools
 import os
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,23 +30,20 @@ from rlds_beam import naming, storage
 from rlds_beam.encoding.base import Damage, Record
 from rlds_beam.episodes.columns import exact_cast, zeros_like
 from rlds_beam.episodes.episode import Column
-from rlds_beam.episodes.schema import LAST, Field, Schema, text_field
+from rlds_beam.episodes.schema import FIRST, LAST, Field, Schema, text_field
 from rlds_beam.errors import BadEpisode, UsageError, needs
 from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, ArrayDecoder, ArrayFormat, Arrays, number_field, unpack
 from rlds_beam.formats.arrays.array_files import SourceOfFiles, make_shard, no_features, select_splits
-from rlds_beam.formats.envlogger.shard import (
-    FILES,
-    LOG_METADATA,
-    STEPS,
-    UNREADABLE,
-    log_metadata,
-    open_shard,
-    read_index,
-)
+from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.reading.base import Shard
 from rlds_beam.reading.changes import files_in
 from rlds_beam.reading.directory_listing import names_below, names_in
 from rlds_beam.typing import Array
+
+LOG_METADATA = "metadata.riegeli"
+STEPS, OFFSETS = "steps.riegeli", "step_offsets.riegeli"
+EPISODES, METADATA = "episode_index.riegeli", "episode_metadata.riegeli"
+FILES = (STEPS, OFFSETS, EPISODES, METADATA)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,23 +53,91 @@ class EnvLoggerFormat(ArrayFormat):
     name = "envlogger"
 
     def count(self, path: str) -> int:
-        index = read_index(os.path.dirname(path))
-        return index.episodes + bool(index.damage)
+        episodes, unlisted = _contents(path, _stamps(path))
+        return episodes + bool(unlisted)
 
     def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
-        shard = os.path.dirname(path)
-        index = read_index(shard)
-        position, last = start, min(stop, index.episodes)
+        listed, unlisted = _contents(path, _stamps(path))
+        position, last = start, min(stop, listed)
         while position < last:  # after an error, a reader reads nothing more: continue with another one
-            with open_shard(shard, index.rebuilt, index.bridged) as reader:
+            with _open_shard(path) as reader:
                 while position < last:
                     episode = _read(reader, position)
                     yield episode
                     position += 1
                     if isinstance(episode, Damage):
                         break
-        if stop > index.episodes:
-            yield Damage(index.episodes, index.episodes + 1, index.damage, b"")
+        if stop > listed:
+            yield Damage(listed, listed + 1, unlisted, b"")
+
+
+def _stamps(path: str) -> tuple[storage.Stamp | None, ...]:
+    return tuple(storage.stamp(storage.join(os.path.dirname(path), name)) for name in FILES)
+
+
+@functools.lru_cache(maxsize=64)
+def _contents(path: str, stamps: tuple[storage.Stamp | None, ...]) -> tuple[int, str]:
+    """The number of episodes of a shard, and what its index lacks; "" if nothing. Raises OSError if it is damaged."""
+    del stamps
+    with _open_shard(path) as reader:
+        episodes, listed = int(reader.num_episodes), int(reader.num_steps)
+        if not episodes or reader.episode(0).start:
+            raise OSError(f"{os.path.dirname(path)} is damaged: {EPISODES} does not list its first episode")
+    steps = _count_records(path)
+    if steps < listed:
+        raise OSError(f"{path} is damaged: it has {steps:,} of the {listed:,} steps that {OFFSETS} lists")
+    return episodes, f"{path}: {OFFSETS} lists {listed:,} of its {steps:,} steps" if steps > listed else ""
+
+
+_BLOCK, _USABLE, _HEADER = 1 << 16, (1 << 16) - 24, struct.Struct("<QQQB7sQ")
+
+
+def _count_records(path: str) -> int:
+    """The number of records in a Riegeli file, by the headers of its chunks up to a damaged one.
+
+    A header is a hash, the size of the chunk's data, their hash, a type, the number of records, and their size. A block
+    header of 24 bytes lies at each multiple of 64 KiB, within a chunk.
+    """
+    place = records = 0
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        while place < size:
+            file.seek(place)
+            content, block = file.read(_HEADER.size + 24), -place % _BLOCK
+            header = (content[:block] + content[block + 24 :])[: _HEADER.size]
+            if len(header) < _HEADER.size:
+                break
+            _, length, _, _, number, _ = _HEADER.unpack(header)
+            length, found = _HEADER.size + length, int.from_bytes(number, "little")
+            blocks = (length + (place + _USABLE - 1) % _BLOCK) // _USABLE
+            within = -(place + found) % _BLOCK  # each record has a position of its own
+            place = max(place + length + 24 * blocks, place + found + max(0, within - (_USABLE - 1)))
+            if place <= size:
+                records += found
+    return records
+
+
+@contextlib.contextmanager
+def _open_shard(path: str) -> Iterator[Any]:
+    """EnvLogger's reader of one shard, whose path is that of its steps. Raises OSError if it cannot be opened."""
+    with needs("envlogger", f"reading {path} needs the package envlogger"):
+        from envlogger.backends.python import riegeli_dataset_reader
+    shard = os.path.dirname(os.path.abspath(path))
+    for name in FILES:
+        storage.check_regular(storage.join(shard, name))  # the reader would wait for a FIFO
+    with ScratchDirectory() as alone:  # a damaged shard makes the whole log unreadable
+        os.symlink(shard, os.path.join(alone, "shard"))
+        os.symlink(os.path.join(os.path.dirname(shard), LOG_METADATA), os.path.join(alone, LOG_METADATA))
+        reader = riegeli_dataset_reader.RiegeliDatasetReader()
+        try:
+            reader.init(alone)
+        except RuntimeError as error:
+            where = str(error).replace(os.path.join(alone, "shard"), shard).replace(alone, os.path.dirname(shard))
+            raise OSError(f"EnvLogger cannot open {shard}: {where}") from error
+        try:
+            yield reader
+        finally:
+            reader.close()
 
 
 def _read(reader: Any, position: int) -> Arrays | Damage:
@@ -83,7 +150,7 @@ def _read(reader: Any, position: int) -> Arrays | Damage:
             raise ValueError("a step cannot be read")
         steps = [_with_sorted_names(step) for step in steps]
         about = b"" if info.metadata is None else info.metadata.SerializeToString(deterministic=True)
-    except (*UNREADABLE, AttributeError) as error:
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
         reason = f"episode {position}: steps from {first} on cannot be read"
         return Damage(position, position + 1, f"{reason} ({type(error).__name__})", b"")
     return {"steps": _objects(steps), "metadata": _objects([about])}
@@ -116,7 +183,7 @@ def _columns(arrays: Arrays) -> tuple[dict[str, Column], dict[str, Any]]:
             columns[path] = np.concatenate([column, zeros_like(column, 1)])
     for path, column in _stack([_custom_values(custom) for _, _, custom in logged], "").items():
         columns.setdefault(path, column)
-    first, last = np.arange(len(logged)) == 0, types == LAST
+    first, last = types == FIRST, types == LAST
     ended = np.array([False, *(timestep[2] == 0 for timestep, _, _ in logged[1:])])
     columns |= {"is_first": first, "is_last": last, "is_terminal": last & ended}
     about = _decode(arrays["metadata"][0]) if arrays["metadata"][0] else {}
@@ -225,7 +292,7 @@ class EnvLoggerSource(SourceOfFiles):
         files = EnvLoggerFormat()
         sizes = [storage.size(path) if storage.exists(path) else 0 for path in paths]
         shards = tuple(make_shard(files, i, path, sizes[i]) for i, path in enumerate(paths))
-        schema = _with_names(_schema(files, paths), logs[0])
+        schema = _schema(files, paths)
         splits = select_splits({"train": shards}, split, name)
         return cls(f"{name}/1.0.0", schema, EnvLoggerDecoder(schema), splits, files)
 
@@ -257,20 +324,19 @@ def _schema(files: EnvLoggerFormat, paths: Sequence[str]) -> Schema:
                 except (ValueError, BadEpisode):
                     continue
                 fields = {name: _field(name, column) for name, column in steps.items()}
-                return Schema(
-                    fields | FLAG_FIELDS,
-                    {name: _field(name, _column([value], name)) for name, value in metadata.items()},
-                )
+                about = {name: _field(name, _column([value], name)) for name, value in metadata.items()}
+                return _with_names(Schema(fields | FLAG_FIELDS, about), path)
     raise UsageError(f"{paths[0]} has no readable episode: was its environment closed?")
 
 
-def _with_names(schema: Schema, log: str) -> Schema:
+def _with_names(schema: Schema, path: str) -> Schema:
     """The schema with the names of values in the environment's specs, which dm_control's composer joins by tabs."""
-    data = log_metadata(log)
+    with _open_shard(path) as reader:
+        metadata = reader.metadata()
     try:
-        specs = {} if data is None else _decode(data)["environment_specs"]
+        specs = _decode(metadata.SerializeToString())["environment_specs"]
         named = {role: specs.get(f"{role}_spec") for role in ("observation", "action")}
-        names = {path: name.split("\t") for path, name in _spec_names(named, "") if "\t" in name}
+        names = {path: name.split("	") for path, name in _spec_names(named, "") if "	" in name}
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         return schema
     steps = {path: field.with_names(names.get(path, ())) for path, field in schema.steps.items()}
