@@ -315,7 +315,7 @@ def find_numbers(table: pa.Table, index: EpisodeIndex, complete: bool = True) ->
     """
     splits = _encode(table["split"])
     names, shards = splits.dictionary.to_pylist(), table["shard"].to_numpy()
-    codes = splits.indices.to_numpy() * _SHARDS + shards
+    codes = splits.indices.to_numpy().astype(np.int64) * _SHARDS + shards
     begins = np.flatnonzero(np.diff(codes, prepend=-1))  # of runs of rows of the same shard
     pairs, of_run = np.unique(codes[begins], return_inverse=True)
     of_row = np.repeat(of_run.astype(np.int32), np.diff(begins, append=len(codes)))
