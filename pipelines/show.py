@@ -39,17 +39,17 @@ class ShowConfig(SourceOptions):
     episode: str = option("0", "its number, from 0 (-1 is the last one), or its key", metavar="EPISODE")
     output: str | None = option(
         None,
-        "file to write it to: .png or .jpg (pictures of all cameras), .gif (at most 200 frames), "
+        "file to write it to: .png or .jpg (pictures of all cameras), "
         ".mp4 (needs the extra lerobot), or .rrd (needs the extra rerun)",
         metavar="FILE",
         short=("-o",),
     )
-    curves: bool = option(False, "draw curves beneath the images of a .png, .jpg, .gif, or .mp4 file")
+    curves: bool = option(False, "draw curves beneath the images of a .png, .jpg, or .mp4 file")
     both_orders: bool = option(False, "show each camera of a .png or .jpg file also with red and blue swapped")
     images: Literal["auto", "always", "never"] = option(
         "auto", "pictures in the terminal: if it can show them (kitty, iTerm2, or 24-bit colors)"
     )
-    frames: int = option(8, "pictures of each camera, evenly spaced; not for animations and videos", least=1)
+    frames: int = option(8, "pictures of each camera, evenly spaced; not for videos", least=1)
     height: int | None = option(None, "height of a picture in pixels", metavar="N", least=8)
     fps: float | None = option(None, "frames per second, if not in the data", metavar="N")
 
@@ -109,7 +109,7 @@ def main(config: ShowConfig) -> int:
     shown = show(config)
     if config.output is not None:
         print(f"wrote     {config.output}: {shown.title}")
-        if config.output.lower().endswith((".gif", ".mp4", ".rrd")):
+        if config.output.lower().endswith((".mp4", ".rrd")):
             rate = f"{shown.fps:g} Hz" if shown.fps else f"{DEFAULT_FPS:g} Hz: the data does not say it; give --fps"
             print(f"rate      {rate}")
         if config.both_orders:

@@ -17,7 +17,7 @@ from rlds_beam.errors import MissingExtraError, RldsBeamError, UsageError
 from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.testing import make_episode
-from rlds_beam.viewing.files import MAX_GIF_FRAMES, FileOptions, write_episode
+from rlds_beam.viewing.files import FileOptions, write_episode
 
 STEPS = 12
 
@@ -76,36 +76,6 @@ def test_a_video(tmp_path: Path, curves: bool) -> None:
     assert (tmp_path / "again.mp4").read_bytes() == (tmp_path / "twice.mp4").read_bytes()
 
 
-def delays(gif: bytes) -> list[int]:
-    """How long each frame of an animation is shown, in hundredths of a second."""
-    return [int.from_bytes(part[1:3], "little") for part in gif.split(b"\x21\xf9\x04")[1:]]
-
-
-@pytest.mark.parametrize(("fps", "delay", "frames"), [(None, 10, 12), (20, 5, 12), (100, 2, 6)])
-def test_an_animation(tmp_path: Path, fps: float | None, delay: int, frames: int) -> None:
-    path = tmp_path / "clip.gif"
-    write_episode(with_cameras((32, 48), (32, 32)), str(path), FileOptions(height=16, fps=fps))
-    content = path.read_bytes()
-    assert content.startswith(b"GIF89a") and b"NETSCAPE2.0" in content
-    assert delays(content) == [delay] * frames
-    decoded = imagecodecs.gif_decode(content)
-    assert len(decoded) == frames and decoded.shape[1] == 16
-    black = [image[:, :16].max() < 60 for image in decoded]
-    assert black == [step % 2 == 1 for step in range(0, 12, 12 // frames)]
-
-
-def test_a_long_animation_is_bounded_and_has_true_colors(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    pixels = np.repeat(rng.integers(0, 255, (500, 1, 1, 3), np.uint8), 32, axis=1).repeat(32, axis=2)
-    episode = make_episode(500, observation={"state": 3}, columns={"observation/camera": pixels})
-    path = tmp_path / "clip.gif"
-    write_episode(episode, str(path), FileOptions(height=32, fps=10))
-    decoded = imagecodecs.gif_decode(path.read_bytes())
-    assert len(decoded) == 167 <= MAX_GIF_FRAMES and set(delays(path.read_bytes())) == {30}
-    means = decoded[:, 4:28, 4:28].mean(axis=(1, 2))
-    np.testing.assert_allclose(means, pixels[::3, 0, 0], atol=6)
-
-
 def test_a_video_needs_images_or_curves(tmp_path: Path) -> None:
     pytest.importorskip("av")
     with pytest.raises(UsageError, match="--curves draws its numbers"):
@@ -140,7 +110,7 @@ def test_a_rerun_recording(tmp_path: Path) -> None:
 
 def test_paths_that_cannot_be_written(tmp_path: Path) -> None:
     episode = with_cameras((32, 32))
-    with pytest.raises(UsageError, match=r"must end with \.png, \.jpg, \.jpeg, \.gif, \.mp4 or \.rrd"):
+    with pytest.raises(UsageError, match=r"must end with \.png, \.jpg, \.jpeg, \.mp4 or \.rrd"):
         write_episode(episode, str(tmp_path / "a.bmp"), FileOptions())
     with pytest.raises(RldsBeamError, match="cannot be written to"):
         write_episode(episode, str(tmp_path / "missing" / "a.png"), FileOptions())

@@ -1,11 +1,8 @@
-"""Files that show one episode: a strip of pictures, an animation, a video, or a Rerun recording."""
+"""Files that show one episode: a strip of pictures, a video, or a Rerun recording."""
 
 from __future__ import annotations
 
-import itertools
-import math
 import os
-import struct
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
@@ -29,8 +26,6 @@ DEFAULT_FPS = 10.0
 """The rate of a video if the dataset says none."""
 
 _STRIP_HEIGHT, _VIDEO_HEIGHT, _PLOT_HEIGHT = 128, 256, 64
-_GIF_HEIGHT, MAX_GIF_FRAMES, _MAX_GIF_FPS = 192, 200, 50
-"""A GIF of two cameras has a few MB. Viewers slow down frames that are shown for less than 0.02 s."""
 _MAX_PLOTS = 8
 _MIN_WIDTH_PIXELS = 480
 """Pixels of a plot without pictures."""
@@ -43,7 +38,7 @@ class FileOptions(NamedTuple):
       frames: the number of pictures of each camera in a strip.
       height: rows of a picture; None for the default of the kind of file.
       curves: whether curves are drawn beneath the pictures.
-      fps: frames per second of a video or an animation; None for 10.
+      fps: frames per second of a video; None for 10.
       both_orders: whether each camera of a strip is shown twice: as stored, and with red and blue swapped.
       names: the names of the values of fields, by path.
     """
@@ -123,41 +118,6 @@ def _video(episode: Episode, options: FileOptions) -> bytes:
     with ScratchDirectory() as directory:
         path, height, width = os.path.join(directory, "clip.mp4"), first.shape[0], first.shape[1]
         return encoded_video(path, encoding, rate, height, width, every())
-
-
-def _gif(episode: Episode, options: FileOptions) -> bytes:
-    """An endless animation of all cameras side by side: at most `MAX_GIF_FRAMES`, in 252 colors."""
-    import imagecodecs
-
-    rate = options.fps or DEFAULT_FPS
-    every = max(math.ceil(len(episode) / MAX_GIF_FRAMES), math.ceil(rate / _MAX_GIF_FPS), 1)
-    frames = _frames(episode, options._replace(height=options.height or _GIF_HEIGHT))
-    parts: list[bytes] = []
-    for frame in itertools.islice(frames, 0, None, every):
-        image = bytes(imagecodecs.gif_encode(_dither(frame), colormap=_PALETTE, out=2 * frame.size + 4096))
-        if not parts:
-            screen = image[6:_GIF_HEADER]  # the size, and the colors of all frames
-            parts.append(b"GIF89a" + screen + b"\x21\xff\x0bNETSCAPE2.0\x03\x01\x00\x00\x00")
-        parts.append(b"\x21\xf9\x04\x04" + struct.pack("<H", min(round(100 * every / rate), 0xFFFF)) + b"\x00\x00")
-        parts.append(image[_GIF_HEADER:-1])
-    return b"".join([*parts, b";"])
-
-
-def _dither(pixels: Array) -> Array:
-    """The color in `_PALETTE` of each pixel, dithered: banding is less visible."""
-    height, width, _ = pixels.shape
-    shift = np.tile(_BAYER, (height // 4 + 1, width // 4 + 1))[:height, :width, None]
-    levels = (pixels / 255 * (_LEVELS - 1) + shift).astype(np.uint8)
-    return np.asarray((levels[..., 0] * _LEVELS[1] + levels[..., 1]) * _LEVELS[2] + levels[..., 2], np.uint8)
-
-
-_LEVELS = np.array([6, 7, 6], np.uint8)
-"""Shades of red, green, and blue."""
-_PALETTE = np.zeros((256, 3), np.uint8)
-_PALETTE[:252] = np.indices((6, 7, 6)).reshape(3, -1).T * 255 // (_LEVELS - 1)
-_BAYER = (np.array([[0, 8, 2, 10], [12, 4, 14, 6], [3, 11, 1, 9], [15, 7, 13, 5]]) + 0.5) / 16
-_GIF_HEADER = 13 + _PALETTE.size
-"""Bytes before the first image of a GIF file: the signature, the size, and the palette."""
 
 
 def _frames(episode: Episode, options: FileOptions) -> Iterator[Array]:
@@ -262,7 +222,6 @@ WRITERS: dict[str, Callable[[Episode, FileOptions], bytes]] = {
     ".png": _png,
     ".jpg": _jpeg,
     ".jpeg": _jpeg,
-    ".gif": _gif,
     ".mp4": _video,
     ".rrd": _rerun,
 }
