@@ -110,7 +110,6 @@ def section(group: str) -> Iterator[str]:
 
 def entry(signal: Signal) -> str:
     """One signal."""
-    side = "<" if signal.below else ">"
     kinds = [kind for kind, holds in (("compared", signal.relative), ("decoded", signal.decodes)) if holds]
     remedy = signal.remedy.partition("leave them out: ")[0].removesuffix("; or ")
     kind = f" ({', '.join(kinds)})" if kinds else ""
@@ -118,7 +117,7 @@ def entry(signal: Signal) -> str:
         [
             f"### `{signal.name}`\n",
             f"{capital(marked(signal.summary))}{kind}.\n",
-            f"- Unit: {signal.unit}. Threshold: {side} {signal.threshold:g}.",
+            f"- Unit: {signal.unit}. Threshold: {signal.threshold:g}.",
             *([f"- It cannot find: {marked(signal.misses)}."] if signal.misses else []),
             *([f"- {capital(marked(remedy))}."] if remedy else []),
             "",

@@ -229,7 +229,7 @@ def finding_lines(findings: Sequence[DatasetFinding]) -> list[str]:
 
 def format_threshold(name: str, summary: Summary) -> str:
     """`> 0.2`: which values are beyond the threshold."""
-    return f"{'<' if SIGNALS[name].below else '>'} {_number(summary['threshold'])}"
+    return f"> {_number(summary['threshold'])}"
 
 
 def _number(value: float) -> str:

@@ -164,8 +164,8 @@ def finding_text(finding: Finding) -> str:
     if finding.step is not None and finding.stop is not None and finding.stop > finding.step + 1:
         where = f" at steps {finding.step} to {finding.stop - 1}"
     field = "" if finding.field is None else f" {printable(finding.field)}"
-    limit = f"{'below' if signal.below else 'above'} {signal.threshold:g}"
-    return f"signal {finding.signal}{field}: {finding.value:.3g} ({signal.unit}; {limit}){where}; {signal.summary}"
+    value = f"{finding.value:.3g} ({signal.unit}; above {signal.threshold:g})"
+    return f"signal {finding.signal}{field}: {value}{where}; {signal.summary}"
 
 
 def _detail(violation: Violation) -> str:

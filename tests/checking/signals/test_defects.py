@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from rlds_beam.checking.signals import SIGNALS, Context, EpisodeTable, findings
 from rlds_beam.checking.signals.motion import Laid
 from rlds_beam.checking.signals.rows import clock_signals
-from rlds_beam.checking.signals.texts import is_generic
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.testing import make_episode
 
@@ -36,32 +35,20 @@ def results() -> Mapping[tuple[str, str], Result]:
 EXPECTED: dict[tuple[str, str], list[int]] = {
     ("camera hangs", "grid"): [0, 4, 5],
     ("camera is slow", "grid"): [4, 5, 5],
-    ("BGR for RGB", "grid"): [0],
     ("jump of the state", "robot"): [2, 4, 5],
     ("jump of the action", "robot"): [2, 4, 5],
     ("jump of the state", "walker"): [4, 5, 5],
     ("jump of the action", "walker"): [0, 4, 5],
     ("stuck sensor", "grid"): [0, 0, 0],
-    ("action at a limit", "robot"): [0, 5, 5],
-    ("action at a limit", "walker"): [0, 5, 5],
     ("robot rests", "robot"): [0, 5, 5],
     ("robot rests", "grid"): [0, 5, 5],
     ("robot rests", "walker"): [0, 5, 5],
     ("gripper chatters", "robot"): [0, 5, 5],
-    ("gripper hardly moves", "robot"): [0, 5, 5],
     ("state is late", "robot"): [0, 5, 5],
     ("state is late", "walker"): [0, 5, 5],
-    ("offset", "robot"): [0, 5, 5],
     ("episode is cut", "grid"): [0, 0, 0],
     ("episode is cut", "walker"): [0, 1, 5],
-    ("to and fro", "robot"): [0, 5, 5],
-    ("to and fro", "grid"): [0, 0, 0],
-    ("to and fro", "walker"): [0, 0, 5],
-    ("noise", "grid"): [0, 0, 0],
     ("reward in another unit", "walker"): [0, 5, 5],
-    ("state drifts", "robot"): [0, 1, 5],
-    ("state drifts", "grid"): [0, 0, 5],
-    ("state drifts", "walker"): [0, 1, 5],
     ("recorded again", "robot"): [0, 5, 5],
     ("in several splits", "robot"): [0, 5, 5],
     ("other units", "robot"): [0, 5, 5],
@@ -98,10 +85,10 @@ def _found(defect: str, kind: str) -> bool:
 
 @functools.cache
 def damaged() -> list[Episode]:
-    """Walkers in float64, with two jumps, two late states, and two actions at a limit."""
+    """Walkers in float64, with two jumps and two late states."""
     walker = next(kind for kind in KINDS if kind.name == "walker")
     episodes = [edit_type(episode) for episode in make_walker(24, 7)]
-    for number, name in enumerate(("jump of the state", "state is late", "action at a limit")):
+    for number, name in enumerate(("jump of the state", "state is late")):
         defect = next(defect for defect in DEFECTS if defect.name == name)
         for place in (2 * number, 2 * number + 1):
             strong = defect.strengths[-1]
@@ -117,7 +104,7 @@ def verdicts(episodes: list[Episode]) -> list[set[str]]:
     table = EpisodeTable(Context.of_episode(episodes[0], fps=20))
     for episode in episodes:
         table.add(episode)
-    known = {"jump", "lag", "saturation"}
+    known = {"jump", "lag"}
     return [{found.signal for found in findings(row)} & known for row in table.finish().to_pylist()]
 
 
@@ -125,8 +112,8 @@ def verdicts(episodes: list[Episode]) -> list[set[str]]:
 @given(st.sampled_from(["observation", "action"]), st.floats(-3, 3), st.floats(-3, 3))
 def test_the_scale_and_the_zero_of_a_field_change_no_verdict(path: str, power: float, shift: float) -> None:
     changed = [edit(episode, path, lambda values: 10**power * (values + shift)) for episode in damaged()]
-    expected = [{"jump"}] * 2 + [{"lag"}] * 2 + [{"saturation"}] * 2
-    assert verdicts(damaged())[:6] == expected
+    expected = [{"jump"}] * 2 + [{"lag"}] * 2
+    assert verdicts(damaged())[:4] == expected
     assert verdicts(changed) == verdicts(damaged())
 
 
@@ -167,19 +154,3 @@ def test_a_camera_that_hangs_counts_from_its_first_to_its_last_repeat_also_if_th
 def test_images_of_a_robot_at_rest_may_repeat() -> None:
     row = _camera(slice(8, 28), lambda way: np.where(way < 0.75, 0, way))
     assert row["frozen_camera"] == row["repeated_images"] == 0
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["pick", "robot demo", "Pick it up.", "do something", "N/A", "task_12", "<task>", "move the arm", "?", "123", "-"],
-)
-def test_texts_that_say_nothing(text: str) -> None:
-    assert is_generic(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["pick cup", "close gripper", "go to the red goal", "turn left", "move up", "push-v2", "拿起杯子", "walk", "", " "],
-)
-def test_texts_that_say_something_or_are_missing(text: str) -> None:
-    assert not is_generic(text)

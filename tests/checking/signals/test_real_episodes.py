@@ -74,14 +74,11 @@ DEFECTS: dict[str, tuple[str, Callable[[Episode], Episode]]] = {
     "jump of the state": ("jump", lambda episode: changed(episode, STATE, spike)),
     "jump of the action": ("jump", lambda episode: changed(episode, "action", spike)),
     "stuck dimension": ("stuck", lambda e: changed(e, STATE, lambda v: v.__setitem__((slice(1, None), 2), v[1, 2]))),
-    "other end pose": ("outlier_end_pose", lambda e: changed(e, STATE, lambda v: v + np.linspace(0, 5, 10)[:, None])),
     "idle robot": (
         "idle_share",
         lambda e: changed(changed(e, STATE, lambda v: v[[0] * 10]), "action", lambda v: v[[0] * 10]),
     ),
     "missing instruction": ("missing_instruction", text(b"  ")),
-    "generic instruction": ("generic_instruction", text(b"N/A")),
-    "wrong metadata": ("wrong_metadata", lambda e: e.replace(metadata={**e.metadata, "num_steps": np.int64(99)})),
 }
 
 

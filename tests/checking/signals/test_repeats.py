@@ -101,11 +101,9 @@ def test_leaks_between_splits_and_contradictions_are_found() -> None:
     rows = table.finish().to_pylist()
     val = {row["key"] for row in rows if row["split_leakage"] and row["split"] == "val"}
     assert len(val) >= len(leaks) - 3 and val <= {str(leak.key) for leak in leaks}
-    assert sum(bool(row["contradictory_instruction"]) for row in rows) == 8
     findings = {finding.check: finding for finding in table.dataset_findings()}
     assert findings["split_leakage"].field == "val"
     assert findings["split_leakage"].detail.startswith(f"{len(val)} of {40 + len(leaks)} episodes: val:00000@")
-    assert "'throw it'" in findings["contradictory_instruction"].detail
     assert " repeats " in findings["near_duplicate"].detail
 
 

@@ -138,7 +138,7 @@ def test_a_query_shows_what_a_loop_would_show(rows: TableRows, table: pa.Table) 
         assert [row["key"] for row in shown] == expected(table, query), query
 
 
-NUMBERS = ("steps", "return", "metadata/episode_metadata/trial", "outlier_length", "outlier_path", "position")
+NUMBERS = ("steps", "return", "metadata/episode_metadata/trial", "outlier_length", "outlier_return", "position")
 TEXTS = ("instruction", "metadata/episode_metadata/place", "rule", "split", "key")
 
 conditions = st.one_of(

@@ -107,11 +107,9 @@ def test_the_sample_does_not_depend_on_the_order() -> None:
     assert sample_keys(keys, 5) == sample_keys(keys, 9)[:5]
 
 
-@pytest.mark.parametrize("below", [False, True])
-def test_the_worst_rows_come_first_and_equal_ones_by_key(below: bool) -> None:
+def test_the_worst_rows_come_first_and_equal_ones_by_key() -> None:
     keys = [f"a/1.0.0:train:00000@{i}" for i in range(6)]
     values = np.array([1.0, 5.0, np.nan, 5.0, 0.0, 5.0])
-    expected = [4, 0, 1] if below else [1, 3, 5]
-    assert worst_rows(values, keys, 3, below=below) == expected
-    assert worst_rows(values, keys, 99, below=below) == ([4, 0, 1, 3, 5] if below else [1, 3, 5, 0, 4])
-    assert worst_rows(values, keys, 0, below=below) == []
+    assert worst_rows(values, keys, 3) == [1, 3, 5]
+    assert worst_rows(values, keys, 99) == [1, 3, 5, 0, 4]
+    assert worst_rows(values, keys, 0) == []

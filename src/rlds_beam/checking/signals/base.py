@@ -9,9 +9,6 @@ the papers named at the code of each signal.
 from __future__ import annotations
 
 import dataclasses
-import math
-
-from rlds_beam.typing import Array
 
 GROUPS = ("Cameras", "Time", "Motion", "Episodes", "Text and metadata", "Dataset")
 """The groups of signals, in the order of reports."""
@@ -30,7 +27,6 @@ class Signal:
       remedy: what to do about such episodes.
       misses: the defects of its kind that it cannot find; empty if there are none.
       relative: whether it compares the episode with the rest of the dataset; then it is known only at the end.
-      below: whether values below the threshold are worth a look, instead of those above.
       decodes: whether it needs decoded images (`decoded`).
     """
 
@@ -42,18 +38,11 @@ class Signal:
     remedy: str
     misses: str = ""
     relative: bool = False
-    below: bool = False
     decodes: bool = False
 
     def breaks(self, value: float, threshold: float | None = None) -> bool:
         """Whether a value is beyond the threshold; a NaN (not measurable) never is."""
-        limit = self.threshold if threshold is None else threshold
-        return (value < limit if self.below else value > limit) and not math.isnan(value)
-
-    def beyond(self, values: Array, threshold: float) -> Array:
-        """Which of these values are beyond a threshold, bool; NaN never is."""
-        mask: Array = values < threshold if self.below else values > threshold
-        return mask
+        return value > (self.threshold if threshold is None else threshold)
 
 
 def _signal(
@@ -66,15 +55,14 @@ def _signal(
     *,
     misses: str = "",
     relative: bool = False,
-    below: bool = False,
     decodes: bool = False,
 ) -> tuple[str, Signal]:
-    condition = f"--reject='{name} {'<' if below else '>'} {threshold:g}'"
+    condition = f"--reject='{name} > {threshold:g}'"
     leave_out = f"leave them out: `convert {condition}`"
     if relative:
         leave_out = f"leave them out: `check {condition} --write_exclude=FILE`, then `convert --exclude=FILE`"
     remedy = f"{remedy}; or {leave_out}" if remedy else leave_out
-    return name, Signal(name, group, summary, unit, threshold, remedy, misses, relative, below, decodes)
+    return name, Signal(name, group, summary, unit, threshold, remedy, misses, relative, decodes)
 
 
 SIGNALS: dict[str, Signal] = dict(
@@ -124,17 +112,6 @@ SIGNALS: dict[str, Signal] = dict(
             relative=True,
             decodes=True,
             misses="a camera that is always blurred, and blur by fast motion in a few images",
-        ),
-        _signal(
-            "swapped_channels",
-            "Cameras",
-            "colors fit this camera better with red and blue exchanged (BGR for RGB)",
-            "-1 to 1",
-            0.5,
-            "exchange the channels with your own connector",
-            relative=True,
-            decodes=True,
-            misses="gray scenes, episodes swapped in part, datasets in which most episodes are swapped",
         ),
         _signal(
             "dropped_frames",
@@ -199,22 +176,13 @@ SIGNALS: dict[str, Signal] = dict(
             misses="sensors with noise, dimensions with few values (grippers, cells of a grid)",
         ),
         _signal(
-            "saturation",
-            "Motion",
-            "steps at a limit that several episodes share, beyond the usual share",
-            "share of steps",
-            0.45,
-            relative=True,
-            misses="limits of one episode alone, dimensions with few values, datasets that saturate everywhere",
-        ),
-        _signal(
             "idle_share",
             "Motion",
             "steps in which the robot rests, by openpi's rule for DROID",
             "share of steps",
             0.5,
             "the connectors DropIdleSteps and DropNoOpSteps remove idle steps",
-            misses="rest of a robot whose sensor noise is 0.001 or more: see `outlier_path`",
+            misses="rest of a robot whose sensor noise is 0.001 or more",
         ),
         _signal(
             "gripper_chatter",
@@ -226,16 +194,6 @@ SIGNALS: dict[str, Signal] = dict(
             misses="fewer than four turns, and grippers without a name that are not the last of four or more values",
         ),
         _signal(
-            "gripper_range",
-            "Motion",
-            "range of the gripper, over its usual range",
-            "ratio",
-            0.2,
-            relative=True,
-            below=True,
-            misses="datasets in which less than four fifths of the episodes use the gripper",
-        ),
-        _signal(
             "lag",
             "Motion",
             "steps from an action to the motion that it correlates with, besides the next step",
@@ -243,16 +201,6 @@ SIGNALS: dict[str, Signal] = dict(
             3,
             "shift the action with your own connector",
             misses="delays of up to three steps, which fast control loops have; episodes shorter than 15 steps",
-        ),
-        _signal(
-            "offset",
-            "Motion",
-            "constant difference between commanded and measured position, over the usual range",
-            "ratio",
-            0.2,
-            "calibrate again, or train on measured positions",
-            relative=True,
-            misses="actions that are velocities or torques, and fields of different sizes",
         ),
         _signal(
             "outlier_length",
@@ -264,24 +212,6 @@ SIGNALS: dict[str, Signal] = dict(
             misses="short episodes in datasets whose lengths vary by several times",
         ),
         _signal(
-            "outlier_path",
-            "Episodes",
-            "the state's path in a step, as a robust z-score",
-            "|z|",
-            5,
-            relative=True,
-            misses="slow drifts; cells of a grid, where all steps are alike",
-        ),
-        _signal(
-            "outlier_jerk",
-            "Episodes",
-            "jerk of the state, as a robust z-score",
-            "|z|",
-            5,
-            relative=True,
-            misses="dimensions with few values, and noise below a fiftieth of the range",
-        ),
-        _signal(
             "outlier_return",
             "Episodes",
             "return, as a robust z-score",
@@ -289,15 +219,6 @@ SIGNALS: dict[str, Signal] = dict(
             5,
             relative=True,
             misses="returns of 0 and 1, which nearly all episodes have",
-        ),
-        _signal(
-            "outlier_end_pose",
-            "Episodes",
-            "distance of the last state from where episodes usually are, over that range",
-            "ranges",
-            0.5,
-            relative=True,
-            misses="another end within the usual range",
         ),
         _signal(
             "duplicate_actions",
@@ -334,42 +255,6 @@ SIGNALS: dict[str, Signal] = dict(
             "0 or 1",
             0.5,
             "the connector RelabelLanguage writes an instruction, DropUnlabeled drops the episode",
-        ),
-        _signal(
-            "generic_instruction",
-            "Text and metadata",
-            "an instruction that says nothing (`do something`, `n/a`)",
-            "0 or 1",
-            0.5,
-            "the connector RelabelLanguage replaces the instruction",
-            misses="texts in other languages than English, and tasks that are wrong but specific",
-        ),
-        _signal(
-            "instruction_changes",
-            "Text and metadata",
-            "different instructions in one episode, besides the first",
-            "texts",
-            0,
-            "nothing, if subtasks are intended",
-        ),
-        _signal(
-            "contradictory_instruction",
-            "Text and metadata",
-            "episodes with the same actions or motion, and another instruction",
-            "episodes",
-            0,
-            "the connector RelabelLanguage corrects the instruction",
-            relative=True,
-            misses="episodes of the same task with other actions",
-        ),
-        _signal(
-            "wrong_metadata",
-            "Text and metadata",
-            "numbers in the metadata that are impossible, or not the length",
-            "values",
-            0,
-            "the connector DropFields removes such a field",
-            misses="wrong numbers of other meanings than the length",
         ),
         _signal(
             "scale_mismatch",

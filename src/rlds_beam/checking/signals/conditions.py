@@ -134,8 +134,7 @@ def _condition(name: str, op: str | None, text: str | None) -> Condition:
     if text is None or op is None:
         if head not in SIGNALS:
             raise UsageError(f"{shorten(name, 60)} needs a comparison, for example {name[:60]} > 10")
-        signal = SIGNALS[head]
-        return Condition(name, "<" if signal.below else ">", float(signal.threshold))
+        return Condition(name, ">", float(SIGNALS[head].threshold))
     value = _value(text)
     op = "==" if op == "=" else op
     if isinstance(value, str) and (head in SIGNALS or name in _NUMBERS):

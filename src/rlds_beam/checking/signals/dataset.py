@@ -18,7 +18,6 @@ from rlds_beam.typing import Array
 
 DATASET_CHECKS: dict[str, str] = {
     "split_leakage": "episodes of one split repeat those of another, or have the same rare start and instruction",
-    "contradictory_instruction": "episodes with the same motion have different instructions",
     "near_duplicate": "episodes repeat the motion of others, up to noise and small changes of the length",
     "scale_mismatch": "datasets that were merged, or splits, use different scales or units",
     "normalized": "values look normalized already, to [-1, 1] or to mean 0 and standard deviation 1",
@@ -31,7 +30,6 @@ DATASET_CHECKS: dict[str, str] = {
 
 REMEDIES = {
     "split_leakage": "leave them out of one split: check --reject=split_leakage --write_exclude=FILE",
-    "contradictory_instruction": "the connector RelabelLanguage corrects the instruction",
     "near_duplicate": "keep one of them: check --signal=near_duplicate lists them",
     "constant_metadata": "check where the value comes from; the connector DropFields removes the field",
     "repeated_id": "check for episodes that were recorded or copied twice",
@@ -82,8 +80,8 @@ def _finding(check: str, field: str, detail: str) -> DatasetFinding:
 
 def _of_repeats(rows: SignalRows, repeats: Repeats) -> Iterator[DatasetFinding]:
     """Names the first pair; `check --signal=NAME` lists more."""
-    (splits, split_of), (texts, text_of) = rows.splits, rows.codes("instruction")
-    split_of, text_of = split_of[rows.order], text_of[rows.order]
+    splits, split_of = rows.splits
+    split_of = split_of[rows.order]
     sizes = np.bincount(split_of, minlength=len(splits)).tolist()
     for split in sorted(range(len(splits)), key=lambda number: (-sizes[number], splits[number]))[1:]:
         others = np.fmin.reduce([count_others(group, split_of)[1] for group in repeats])
@@ -92,13 +90,6 @@ def _of_repeats(rows: SignalRows, repeats: Repeats) -> Iterator[DatasetFinding]:
             yield _finding(
                 "split_leakage", splits[split], f"{len(found):,} of {count(sizes[split], 'episode')}: {pair}"
             )
-    _, others = count_others(repeats.motion, text_of)
-    if len(found := np.flatnonzero(others < np.arange(len(rows)))):
-        one, other = int(found[0]), int(others[found[0]])
-        said = " and ".join(shorten(repr(texts[text_of[row]]), 40) for row in (one, other))
-        yield _finding(
-            "contradictory_instruction", "", f"{count(len(found), 'episode')}: {_pair(rows, one, other)}: {said}"
-        )
     _, others = count_others(repeats.motion, np.arange(len(rows)))
     if len(found := np.flatnonzero(others < np.arange(len(rows)))):
         pair = _pair(rows, int(found[0]), int(others[found[0]]))

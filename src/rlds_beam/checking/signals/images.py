@@ -63,15 +63,11 @@ class Pixels(NamedTuple):
       black, overexposed: whether it is.
       sharpness: the variance of its Laplacian (Pech-Pacheco et al., 2000: Diatom autofocusing in brightfield
         microscopy).
-      red, green, blue: the mean of each channel; NaN for a gray image.
     """
 
     black: bool
     overexposed: bool
     sharpness: float
-    red: float
-    green: float
-    blue: float
 
 
 def sample_images(column: Column, count: int) -> list[Pixels]:
@@ -143,14 +139,11 @@ def measure_image(image: Array) -> Pixels:
     """Measures a uint8 image [H, W, C]."""
     stride = max(1, min(image.shape[:2]) // _SIDE)
     small = image[::stride, ::stride].astype(np.float32)
-    color = small.shape[2] >= 3
-    gray = small[..., :3] @ _LUMA if color else small[..., 0]
-    means = small[..., :3].mean(axis=(0, 1)).tolist() if color else [np.nan] * 3
+    gray = small[..., :3] @ _LUMA if small.shape[2] >= 3 else small[..., 0]
     middle = gray[1:-1, 1:-1]
     laplacian = gray[:-2, 1:-1] + gray[2:, 1:-1] + gray[1:-1, :-2] + gray[1:-1, 2:] - 4 * middle
     return Pixels(
         bool(gray.mean() < _DARK),
         bool((gray >= _CLIPPED).mean() > _CLIPPED_SHARE),
         float(laplacian.var()) if laplacian.size else 0.0,
-        *means,
     )

@@ -26,7 +26,7 @@ _BY_CHANCE = 15.0
 one of 80 episodes (22 * exp(-15 / 2))."""
 
 
-def pair_fields(context: Context, sizes: Mapping[str, int]) -> list[tuple[str, str]]:
+def _pair_fields(context: Context, sizes: Mapping[str, int]) -> list[tuple[str, str]]:
     """The actions and states of the same thing: those with equally many dimensions, at least 2, at most `_MAX_PAIRS`.
 
     Fields with the same last name come first (`action/joint_position`, `observation/joint_position`).
@@ -44,7 +44,7 @@ def pair_fields(context: Context, sizes: Mapping[str, int]) -> list[tuple[str, s
 
 
 def measure_lag(context: Context, motions: Mapping[str, Motion], laid: Laid) -> dict[str, Array]:
-    """The lag of each episode (E,), and `#position`: whether the actions of the first pair are positions.
+    """The lag of each episode (E,).
 
     Changes of an action are correlated with changes of a state (positions), and with changes of these changes
     (velocities, torques), for each lag. Changes differ from step to step even if the motion is smooth or periodic;
@@ -55,13 +55,13 @@ def measure_lag(context: Context, motions: Mapping[str, Motion], laid: Laid) -> 
     and the lag with the largest mean square count.
     """
     sizes = {path: len(motion.values) for path, motion in motions.items()}
-    alike = pair_fields(context, sizes)
+    alike = _pair_fields(context, sizes)
     others = [
         (action, state) for action in context.actions for state in context.states if {action, state} <= sizes.keys()
     ]
     size = len(laid.starts)
-    best, lag, first_is_position = np.zeros(size), np.full(size, np.nan), np.zeros(size)
-    for number, (action, state) in enumerate(alike or others[:1]):
+    best, lag = np.zeros(size), np.full(size, np.nan)
+    for action, state in alike or others[:1]:
         if alike:
             fields = [motions[path].changes.sum(axis=0, dtype=np.float64)[None] for path in (action, state)]
         else:
@@ -79,9 +79,7 @@ def measure_lag(context: Context, motions: Mapping[str, Motion], laid: Laid) -> 
             better = (peak > best[episodes]) & (peak >= certain)
             at = episodes[better]
             best[at], lag[at] = peak[better], found[better]
-            if number == 0 and alike:
-                first_is_position[at] = kind[better] == 0
-    return {"lag": lag, "#position": first_is_position} if alike or others else {}
+    return {"lag": lag} if alike or others else {}
 
 
 def _cut(laid: Laid, commands: Array, moves: Array) -> Iterator[tuple[Array, Array, Array]]:

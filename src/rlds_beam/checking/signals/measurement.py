@@ -68,7 +68,7 @@ class MeasuredSteps:
         for path in context.motion if any(map(any, repeats.values())) or context.wants(*_OF_MOTION) else ():
             values = lay(columns[path], laid, is_action=path in context.actions)
             if values is not None:
-                motions[path] = motion = Motion.of(values, laid, with_jerk=path in context.states)
+                motions[path] = motion = Motion.of(values, laid)
                 if context.only is None:
                     vectors |= {(path, name): found for name, found in motion.vectors().items()}
                     vectors[path, "sketch"] = sketch(values, laid)
@@ -242,20 +242,15 @@ class Block:
         self._values.setdefault(name, {})[row] = value
 
     def _add_texts(self, episode: Episode, length: int, row: int) -> None:
-        """Adds the texts and metadata, and their signals."""
-        values = texts.scalars(episode.metadata)
-        for name, value in values.items():
+        """Adds the texts and metadata, and whether an instruction is missing."""
+        for name, value in texts.scalars(episode.metadata).items():
             self._put_value(name, row, value)
-        if length:
-            self._put("wrong_metadata", row, texts.wrong_numbers(values, length))
         if length and self.context.instructions:
             found = texts.instructions(episode, self.context.instructions)
             first = next((text for match in found for text in match if text.strip()), None)
             if first is not None:
                 self._put_value("instruction", row, first)
             self._put("missing_instruction", row, float(first is None))
-            self._put("generic_instruction", row, float(texts.is_generic(first or "")))
-            self._put("instruction_changes", row, max(len(match) for match in found) - 1 if first is not None else 0)
 
     def _hash(self, episode: Episode, steps: int) -> int:
         """A hash of all actions; 0 if they are constant, so that two idle episodes are no duplicates."""
@@ -286,12 +281,10 @@ class Block:
         )
         if pixels:
             table = np.array(pixels, np.float64)
-            black, overexposed, _, *color = table.mean(axis=0).tolist()
+            black, overexposed, _ = table.mean(axis=0).tolist()
             self._put(f"black_images/{path}", row, black)
             self._put(f"overexposed_images/{path}", row, overexposed)
             self._put(f"#sharpness/{path}", row, float(np.median(table[:, 2])))
-            for name, value in zip(("red", "green", "blue"), color, strict=True):
-                self._put(f"#{name}/{path}", row, value)
 
     def finish(self) -> RowPart:
         """Measures the episodes; the block is empty afterward."""
@@ -307,7 +300,7 @@ class Block:
                 numbers[name] = np.zeros(size, np.uint64)
                 numbers[name][at] = values
             found = MeasuredSteps.of(self.context, laid, columns, self._repeats)
-            for name, values in {"wrong_metadata": np.zeros(len(at)), **found.numbers}.items():
+            for name, values in found.numbers.items():
                 numbers[name] = np.full(size, np.nan)
                 numbers[name][at] = values
             vectors |= found.vectors

@@ -24,13 +24,10 @@ _AT_ONCE = 1 << 20
 """Bytes of a field to work on at once: with larger arrays, most of the time goes into fresh memory pages."""
 
 _SAMPLED = 50
-"""The steps of a longer episode from which the mean, and the share of values at a limit, are estimated."""
+"""The steps of a longer episode from which the mean is estimated."""
 
 _COMPARED = 8
 """The steps of an episode whose values are compared."""
-
-_MIDDLE = 200
-"""The steps in the middle of a longer episode from which the jerk is estimated."""
 
 _LONG = 400
 """Steps from which on a search in each episode is faster than one in all."""
@@ -69,11 +66,6 @@ class Laid:
         number = np.arange(counts.sum()) - np.repeat(starts, counts)
         places = np.repeat(self.starts, counts) + number * np.repeat(self.lengths, counts) // np.repeat(counts, counts)
         return places, counts, starts
-
-    @functools.cached_property
-    def middle(self) -> tuple[Array, Array, Array]:
-        """The middle `_MIDDLE` steps of each episode, or all: their places, how many there are, and their starts."""
-        return self.find_middle(_MIDDLE)
 
     def find_middle(self, most: int) -> tuple[Array, Array, Array]:
         """The middle `most` steps of each episode, or all: their places, how many there are, and their starts."""
@@ -140,22 +132,20 @@ class Motion:
       values: the values (D, N).
       changes: the change at each step from the one before (D, N), 0 at the first step of an episode.
       sizes: their absolute values.
-      with_jerk: whether `vectors` has the jerk.
     """
 
     laid: Laid
     values: Array
     changes: Array
     sizes: Array
-    with_jerk: bool
 
     @classmethod
-    def of(cls, values: Array, laid: Laid, *, with_jerk: bool = False) -> Motion:
+    def of(cls, values: Array, laid: Laid) -> Motion:
         changes = np.empty_like(values)
         with np.errstate(over="ignore", invalid="ignore"):
             np.subtract(values[:, 1:], values[:, :-1], out=changes[:, 1:])
         changes[:, laid.starts] = 0
-        return cls(laid, values, changes, np.abs(changes), with_jerk)
+        return cls(laid, values, changes, np.abs(changes))
 
     @functools.cached_property
     def low(self) -> Array:
@@ -177,12 +167,12 @@ class Motion:
     def _vectors(self, of: slice, moving: Array) -> dict[str, Array]:
         """The statistics of some dimensions (D, E)."""
         laid, starts = self.laid, self.laid.starts
-        values, changes, sizes = self.values[of], self.changes[of], self.sizes[of]
+        values, sizes = self.values[of], self.sizes[of]
         with np.errstate(over="ignore", invalid="ignore"):
             moved = sizes > 0
             largest = np.maximum.reduceat(sizes, starts, axis=1)
             times = np.add.reduceat(moved.view(np.int8), starts, axis=1, dtype=np.int32)
-            found = {
+            return {
                 "largest": largest,
                 "largest_at": _largest_at(sizes, largest, laid),
                 "travel": np.add.reduceat(sizes, starts, axis=1),
@@ -192,39 +182,17 @@ class Motion:
                 "low": self.low[of],
                 "high": self.high[of],
                 "first": values[:, laid.starts],
-                "end": values[:, laid.ends],
-                **_sample(values, self.low[of], self.high[of], laid),
+                **_sample(values, laid),
             }
-            return {**found, "jerk": _jerk(changes, laid)} if self.with_jerk else found
 
 
-def _jerk(changes: Array, laid: Laid) -> Array:
-    """The mean squared jerk of each dimension (D, E), with a time step of 1, in the middle of the episode."""
-    places, counts, starts = laid.middle
-    few = changes if len(places) == changes.shape[1] else changes[:, places]
-    jerks = np.empty_like(few)
-    np.subtract(few[:, 1:], few[:, :-1], out=jerks[:, 1:])
-    jerks[:, 2:] -= jerks[:, 1:-1].copy()
-    for more in range(3):  # the first steps, which have no jerk
-        jerks[:, starts + np.minimum(more, counts - 1)] = 0
-    jerks *= jerks
-    return np.asarray(np.add.reduceat(jerks, starts, axis=1) / counts)
-
-
-def _sample(values: Array, low: Array, high: Array, laid: Laid) -> dict[str, Array]:
-    """The means of the values and of their squares, and the share of values at the episode's own extremes, (D, E)."""
+def _sample(values: Array, laid: Laid) -> dict[str, Array]:
+    """The means of the values and of their squares, and the share of different values (D, E)."""
     places, counts, starts = laid.sample
     few = values if len(places) == values.shape[1] else values[:, places]
-
-    def mean(numbers: Array) -> Array:
-        kind = np.int32 if numbers.dtype == np.int8 else None
-        return np.asarray(np.add.reduceat(numbers, starts, axis=1, dtype=kind) / counts)
-
     return {
-        "mean": mean(few),
-        "square": mean(np.square(few)),
-        "at_low": mean((few == np.repeat(low, counts, axis=1)).view(np.int8)),
-        "at_high": mean((few == np.repeat(high, counts, axis=1)).view(np.int8)),
+        "mean": np.asarray(np.add.reduceat(few, starts, axis=1) / counts),
+        "square": np.asarray(np.add.reduceat(np.square(few), starts, axis=1) / counts),
         "distinct": _distinct(values, laid),
     }
 

@@ -62,18 +62,15 @@ _MOTION = "actions or observations in floats"
 _NEEDS = {
     **dict.fromkeys(("frozen_camera", "repeated_images", "black_images", "overexposed_images"), (_CAMERAS, "")),
     "blurred_images": (_CAMERAS, "images with details"),
-    "swapped_channels": (_CAMERAS, "images in color"),
     "video_length": (_CAMERAS, "videos and a declared rate"),
     **dict.fromkeys(("dropped_frames", "jitter", "time_reversals", "rate_mismatch"), (_CLOCKS, "")),
-    **dict.fromkeys(("jump", "stuck", "saturation", "idle_share", "outlier_path", "outlier_end_pose"), (_MOTION, "")),
-    **dict.fromkeys(("gripper_chatter", "gripper_range"), (_MOTION, "a moving gripper")),
-    **dict.fromkeys(("lag", "offset"), (_MOTION, "an observation of the action")),
-    "outlier_jerk": (_MOTION, "observations that move"),
+    **dict.fromkeys(("jump", "stuck", "idle_share"), (_MOTION, "")),
+    "gripper_chatter": (_MOTION, "a moving gripper"),
+    "lag": (_MOTION, "an observation of the action"),
     "outlier_return": ("rewards", "rewards"),
     "scale_mismatch": (_MOTION, "splits"),
     "split_leakage": ("", "splits"),
-    **dict.fromkeys(("missing_instruction", "generic_instruction", "instruction_changes"), (_TEXTS, "")),
-    "contradictory_instruction": (_TEXTS, "instructions"),
+    "missing_instruction": (_TEXTS, ""),
 }
 """Signal -> the fields that it needs, and what else must be true of them."""
 
@@ -135,12 +132,11 @@ def summarize(table: pa.Table, thresholds: Mapping[str, float], context: Context
 
 
 def _summary(table: pa.Table, name: str, threshold: float, most: int) -> dict[str, Any]:
-    signal = SIGNALS[name]
     values = table[name].to_numpy().astype(np.float64) if name in table.column_names else np.empty(0)
     known = np.flatnonzero(~np.isnan(values))
     measured = values[known]
-    beyond = signal.beyond(measured, threshold)
-    order = known[np.argsort(measured if signal.below else -measured, kind="stable")[:most]]
+    beyond = measured > threshold
+    order = known[np.argsort(-measured, kind="stable")[:most]]
     columns = ["key", "steps", "instruction", name, *(f"{name}@{place}" for place in ("field", "step", "stop"))]
     names = ("key", "steps", "instruction", "value", "field", "step", "stop")
     worst = [
@@ -172,11 +168,11 @@ def list_beyond(stored: StoredTable, thresholds: Mapping[str, float]) -> Iterato
         if name not in table.column_names:
             continue
         limit = thresholds.get(name, signal.threshold)
-        rows = np.flatnonzero(signal.beyond(table[name].to_numpy().astype(np.float64), limit))[: listed.MAX_LISTED]
+        rows = np.flatnonzero(table[name].to_numpy().astype(np.float64) > limit)[: listed.MAX_LISTED]
         columns = table.select(["key", name, f"{name}@field", f"{name}@step"]).take(rows)
         stored.forget()
         for key, value, field, step in zip(*(column.to_pylist() for column in columns.columns), strict=True):
-            detail = f"{value:.4g} is {'below' if signal.below else 'above'} {limit:g} ({signal.unit})"
+            detail = f"{value:.4g} is above {limit:g} ({signal.unit})"
             yield listed.Finding(f"signal/{name}", "warning", key, detail, field, step)
 
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from rlds_beam.checking.rates import estimate_rate
 from rlds_beam.checking.signals.context import Context, find_gripper, is_gripper
-from rlds_beam.checking.signals.lag import pair_fields
 from rlds_beam.checking.signals.repeats import Repeats, count_others
 from rlds_beam.checking.signals.rows import SignalRows
 from rlds_beam.typing import Array
@@ -122,53 +121,6 @@ def _score_jump(compared: EpisodeScores) -> dict[str, Array]:
     return found
 
 
-def _score_saturation(compared: EpisodeScores) -> dict[str, Array]:
-    """The share of steps at a limit, beyond the usual share: a smallest or largest value that several episodes share.
-
-    forge and lerobot-doctor take each episode's own extremes. A dimension with few values (a gripper, a grid) has no
-    limits, and 0 is none: a velocity rests there.
-    """
-
-    def share(ends: tuple[Array, ...], bottom: Array, top: Array) -> Array:
-        low, high, at_low, at_high = ends
-        moves = low != high
-        share = np.where((low == bottom) & moves, at_low, 0)
-        share += np.where((high == top) & moves, at_high, 0)
-        return share
-
-    def usual(*ends: Array) -> Array:
-        bottom, top = limits = [_find_limits(end, ends[0] != ends[1]) for end in ends[:2]]
-        return np.stack([*limits, _median(share(ends, bottom, top))], axis=1)
-
-    rows = compared.rows
-    found: dict[str, Array] = {}
-    for path in rows.fields:
-        names = [(path, name) for name in ("low", "high", "at_low", "at_high")]
-        limits = rows.reduce(usual, *names)
-        limits[compared.stepped[path]] = np.nan, np.nan, 0
-        bottom, top, most = limits.T
-
-        def score(place: slice, *ends: Array, bottom: Array = bottom, top: Array = top, most: Array = most) -> Array:
-            beyond = np.maximum(share(ends, bottom, top) - most, 0)
-            return _largest(np.where(np.isnan(ends[0]), np.nan, beyond))[0]
-
-        found[f"saturation/{path}"] = rows.map(score, *names)
-    return found
-
-
-def _find_limits(ends: Array, moves: Array) -> Array:
-    """The limit of each dimension (D,): the end of the range that most episodes share; NaN if there is none."""
-    return np.array([_find_limit(ends[:, d][moves[:, d]]) for d in range(ends.shape[1])], np.float64)
-
-
-def _find_limit(ends: Array) -> float:
-    values, counts = np.unique(ends[~np.isnan(ends)], return_counts=True)
-    counts[values == 0] = 0
-    if not len(values) or counts.max() < max(2, 0.02 * len(ends)):
-        return np.nan
-    return float(values[counts.argmax()])
-
-
 def _score_stuck(compared: EpisodeScores) -> dict[str, Array]:
     """The share of moving steps in which a dimension does not change, beyond its usual share.
 
@@ -210,7 +162,7 @@ def _count_moves(place: slice, times: Array, still: Array) -> Array:
 
 
 def _score_grippers(compared: EpisodeScores) -> dict[str, Array]:
-    """Chatter and range of grippers: fields of that name, or an action's last dimension if mostly at its ends.
+    """Chatter of grippers: fields of that name, or an action's last dimension if mostly at its ends.
 
     forge counts crossings of the middle per second (`gripper_chatter`). Here the gripper must cross the outer thirds of
     at least half its usual range, at least 4 times, so noise of a resting gripper does not count.
@@ -233,44 +185,7 @@ def _score_grippers(compared: EpisodeScores) -> dict[str, Array]:
         real = (width >= usual / 2) & (crossings >= 4)
         rate = np.where(real, 100 * crossings / np.maximum(rows.numbers["steps"], 1), 0.0)
         found[f"gripper_chatter/{path}"] = np.where(np.isnan(width), np.nan, rate)
-        if np.mean(width[~np.isnan(width)] >= usual / 2) >= 0.8:  # most episodes use it
-            found[f"gripper_range/{path}"] = width / usual
     return found
-
-
-def _score_offset(compared: EpisodeScores) -> dict[str, Array]:
-    """The mean of commanded minus measured position, over the usual range (lerobot PR #3762: 17 degrees unnoticed).
-
-    What it differs from the usual difference counts as well, for example below a gripper that always closes further.
-    """
-    rows = compared.rows
-    position = rows.numbers.get("#position")
-    sizes = {path: rows.width((path, "mean")) for path in rows.fields}
-    alike = pair_fields(compared.context, sizes)
-    if position is None or not alike:
-        return {}
-    action, state = alike[0]
-    highs, lows = ((action, "high"), (state, "high")), ((action, "low"), (state, "low"))
-    means = (action, "mean"), (state, "mean")
-
-    def width(high: Array, low: Array) -> Array:
-        return _median(np.where(high > low, high - low, np.nan))
-
-    def gains(high: Array, state_high: Array, low: Array, state_low: Array) -> Array:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return _median((high - low) / (state_high - state_low))
-
-    usual, gain = rows.reduce(width, highs[1], lows[1]), _median(rows.reduce(gains, *highs, *lows))
-    shift = rows.reduce(lambda commanded, measured: _median(commanded - measured), *means)
-
-    def score(place: slice, commanded: Array, measured: Array) -> Array:
-        difference = commanded - measured
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return _largest(np.maximum(np.abs(difference), np.abs(difference - shift)) / usual)[0]
-
-    told = position[~np.isnan(rows.numbers["lag"])]
-    known = len(told) and np.mean(told) > 0.5 and 0.5 < gain < 2  # otherwise the units differ
-    return {"offset": np.where(known & ~np.isnan(position), rows.map(score, *means), np.nan)}
 
 
 def _score_length(compared: EpisodeScores) -> dict[str, Array]:
@@ -282,32 +197,6 @@ def _score_length(compared: EpisodeScores) -> dict[str, Array]:
 def _score_return(compared: EpisodeScores) -> dict[str, Array]:
     returns = compared.rows.numbers.get("return")
     return {} if returns is None else {"outlier_return": _score_returns(returns)}
-
-
-def _list_paths(compared: EpisodeScores) -> list[str]:
-    """The fields whose paths are compared: states, or actions if there are none."""
-    fields = compared.rows.fields
-    return [path for path in compared.context.states if path in fields] or fields
-
-
-def _score_path(compared: EpisodeScores) -> dict[str, Array]:
-    rows, fields = compared.rows, _list_paths(compared)
-    if not fields:
-        return {}
-
-    def spread(low: Array, high: Array) -> Array:
-        return _spread(np.concatenate([low, high]))
-
-    width = np.concatenate([rows.reduce(spread, (path, "low"), (path, "high")) for path in fields])
-
-    def lengths(place: slice, *travel: Array) -> Array:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            share = np.concatenate(travel, axis=1) / np.where(width > 0, width, np.nan)
-        return np.where(np.isnan(share).all(axis=1), np.nan, np.nansum(share, axis=1))
-
-    path = rows.map(lengths, *((path, "travel") for path in fields))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return {"outlier_path": robust_z(np.log(path / rows.numbers["steps"] + 1e-3), 0.1)}
 
 
 def _score_returns(returns: Array) -> Array:
@@ -323,62 +212,6 @@ def _score_returns(returns: Array) -> Array:
     low, high = values[order].min(), values[order].max()
     with np.errstate(invalid="ignore"):
         return np.where((returns >= low) & (returns <= high), 0.0, score)
-
-
-def _score_end_pose(compared: EpisodeScores) -> dict[str, Array]:
-    """The distance of the last state from where episodes usually are, over the width of that range.
-
-    It is what the 10th to the 90th percentile of the episodes' bounds enclose, so several goals are no outliers.
-    """
-    rows, fields = compared.rows, _list_paths(compared)
-    if not fields:
-        return {}
-
-    def usual(low: Array, high: Array) -> Array:
-        return np.stack([_quantile(low, 0.1), _quantile(high, 0.9)], axis=1)
-
-    low, high = np.concatenate([rows.reduce(usual, (path, "low"), (path, "high")) for path in fields]).T
-
-    def score(place: slice, *ends: Array) -> Array:
-        end = np.concatenate(ends, axis=1)
-        beyond = np.maximum(np.maximum(low - end, end - high), 0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return _largest(np.where(high > low, beyond / (high - low), np.nan))[0]
-
-    return {"outlier_end_pose": rows.map(score, *((path, "end") for path in fields))}
-
-
-def _score_jerk(compared: EpisodeScores) -> dict[str, Array]:
-    rows = compared.rows
-    fields = [path for path in compared.context.states if path in rows.fields]
-    if not fields:
-        return {}
-    steps, stepped = rows.numbers["steps"], np.concatenate([compared.stepped[path] for path in fields])
-
-    def score(place: slice, *found: Array) -> Array:
-        jerk, largest = (np.concatenate(found[first::2], axis=1) for first in (0, 1))
-        return _mean(measure_jerk(jerk, largest, steps[place], stepped))
-
-    return {"outlier_jerk": robust_z(rows.map(score, *((p, n) for p in fields for n in ("jerk", "largest"))), 0.2)}
-
-
-def measure_jerk(jerk: Array, largest: Array, steps: Array, stepped: Array) -> Array:
-    """The logarithm of mean squared jerk over squared peak speed of each dimension (E, D), with a time step of 1.
-
-    It is the dimensionless jerk of Hogan and Sternad (2009: Sensitivity of Smoothness Measures to Movement Duration,
-    Amplitude, and Arrests), as in forge, without the factor of the duration, which would hide noise behind the length.
-    NaN for a dimension at rest, or with few values.
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = jerk / np.square(largest)
-        known = (ratio > 0) & np.isfinite(ratio) & (steps[:, None] > 4) & ~stepped
-        return np.where(known, np.log(ratio), np.nan)
-
-
-def _mean(values: Array) -> Array:
-    known = np.isfinite(values)
-    count = known.sum(axis=1)
-    return np.where(count > 0, np.where(known, values, 0).sum(axis=1) / np.maximum(count, 1), np.nan)
 
 
 def _spread(values: Array) -> Array:
@@ -402,24 +235,7 @@ def _score_cameras(compared: EpisodeScores) -> dict[str, Array]:
         usual = _median(sharpness)
         with np.errstate(divide="ignore", invalid="ignore"):
             found[f"blurred_images/{path}"] = np.minimum(usual / sharpness, 1e6) if usual > 0 else sharpness * np.nan
-        color = np.stack([rows.numbers[f"#{name}/{path}"] for name in ("red", "green", "blue")], axis=1)
-        found[f"swapped_channels/{path}"] = _find_swap(color)
     return found
-
-
-def _find_swap(color: Array) -> Array:
-    """How much better the mean color (E, 3) fits the camera's usual one with red and blue exchanged.
-
-    1 if it is the usual color, exchanged; -1 if it is the usual color. NaN if the usual color is gray: then nobody can
-    tell.
-    """
-    usual = _median(color)
-    if not abs(usual[0] - usual[2]) >= 4:  # also for gray images
-        return np.full(len(color), np.nan)
-    straight = np.abs(color - usual).sum(axis=1)
-    exchanged = np.abs(color[:, ::-1] - usual).sum(axis=1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(straight + exchanged > 0, (straight - exchanged) / (straight + exchanged), 0.0)
 
 
 def _score_rates(compared: EpisodeScores) -> dict[str, Array]:
@@ -455,14 +271,6 @@ def _score_split_leakage(compared: EpisodeScores) -> dict[str, Array]:
     if compared.repeats is None or len(names) < 2 or "#actions" not in compared.rows.numbers:
         return {}
     return _count("split_leakage", compared, splits[compared.rows.order], *compared.repeats)
-
-
-def _score_contradictory_instruction(compared: EpisodeScores) -> dict[str, Array]:
-    actions, (texts, codes) = _group_actions(compared), compared.rows.codes("instruction")
-    if actions is None or all(text is None for text in texts):
-        return {}
-    motion = () if compared.repeats is None else (compared.repeats.motion,)
-    return _count("contradictory_instruction", compared, codes[compared.rows.order], actions, *motion)
 
 
 def _group_actions(compared: EpisodeScores) -> Array | None:
@@ -530,21 +338,15 @@ def _score_scales(compared: EpisodeScores) -> dict[str, Array]:
 
 _SCORES: dict[str, Callable[[EpisodeScores], dict[str, Array]]] = {
     "jump": _score_jump,
-    "saturation": _score_saturation,
     "stuck": _score_stuck,
-    **dict.fromkeys(("gripper_chatter", "gripper_range"), _score_grippers),
-    "offset": _score_offset,
+    "gripper_chatter": _score_grippers,
     "outlier_length": _score_length,
     "outlier_return": _score_return,
-    "outlier_path": _score_path,
-    "outlier_end_pose": _score_end_pose,
-    "outlier_jerk": _score_jerk,
-    **dict.fromkeys(("blurred_images", "swapped_channels"), _score_cameras),
+    "blurred_images": _score_cameras,
     "rate_mismatch": _score_rates,
     "duplicate_actions": _score_duplicate_actions,
     "near_duplicate": _score_near_duplicate,
     "split_leakage": _score_split_leakage,
-    "contradictory_instruction": _score_contradictory_instruction,
     "scale_mismatch": _score_scales,
 }
-"""Signal that compares episodes -> what measures it, perhaps together with another one."""
+"""Signal that compares episodes -> what measures it."""

@@ -125,7 +125,7 @@ class EpisodeTable:
 
         Args:
           repeats: whether to compare the motion of all episodes, which needs about 1 KB each; otherwise
-            `near_duplicate` and `split_leakage` are not measured, and `contradictory_instruction` compares actions.
+            `near_duplicate` and `split_leakage` are not measured.
           whole: whether to make all columns, instead of those that `summarize` and `list_beyond` need.
         """
         rows = self._rows()
@@ -296,7 +296,7 @@ def signal_columns(signal: str, columns: dict[str, Array], size: int) -> Iterato
     value = np.full(size, np.nan) if value is None else value
     for number, name in enumerate(fields[1:], 1):
         better = np.isnan(value) & ~np.isnan(columns[name])
-        better |= columns[name] < value if SIGNALS[signal].below else columns[name] > value
+        better |= columns[name] > value
         worst[better], value[better] = number, columns[name][better]
     yield signal, value
     names = np.array([name.partition("/")[2] for name in fields] + [None], object)

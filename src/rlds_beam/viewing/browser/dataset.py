@@ -298,7 +298,6 @@ def list_columns(rows: TableRows) -> list[Json]:
                 "unit": signal.unit if signal else None,
                 "summary": signal.summary if signal else None,
                 "threshold": signal.threshold if signal else None,
-                "above": not signal.below if signal else None,
             }
         )
     return columns

@@ -56,7 +56,7 @@ export function valueOf(row, column) {
 /** Whether a signal is beyond its threshold. */
 export function beyond(value, column) {
   if (typeof value !== "number" || typeof column.threshold !== "number") return false;
-  return column.above === false ? value < column.threshold : value > column.threshold;
+  return value > column.threshold;
 }
 
 export function Cell({ row, column, dataset }) {

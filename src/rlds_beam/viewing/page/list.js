@@ -112,7 +112,7 @@ function Toolbar({ state, dataset, rows, grid, narrow, choose }) {
     <${Box} id="search" label="Search instructions" name="text" state=${state} wait=${250} />
     <${Box} id="filter" label="Filter: steps < 20 and return >= 0" name="filter" state=${state} wait=${600} list="names" class="mono" />
     <datalist id="names">${columnsOf(dataset).filter((one) => one.sortable && one.kind === "number").slice(0, 300).map((one) =>
-      html`<option value=${`${one.name} ${one.above === false ? "<" : ">"} ${one.threshold ?? ""}`}>${line(one.summary ?? "", 100)}</option>`)}</datalist>
+      html`<option value=${`${one.name} > ${one.threshold ?? ""}`}>${line(one.summary ?? "", 100)}</option>`)}</datalist>
     ${dataset.splits.length > 1 && html`<select aria-label="Split" value=${state.split} onChange=${pick("split")}>
       <option value="">All splits</option>${dataset.splits.map((one) => html`<option value=${one.name}>${line(one.name, 60)}</option>`)}</select>`}
     <select aria-label="Rules" value=${state.rule} onChange=${pick("rule")}>

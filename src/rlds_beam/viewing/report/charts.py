@@ -107,8 +107,6 @@ def beyond(signal: SignalSection) -> Callable[[float, float], bool] | None:
     limit = signal.threshold
     if limit is None:
         return None
-    if signal.side == "below":
-        return lambda low, high: (low + high) / 2 < limit
     return lambda low, high: (low + high) / 2 > limit
 
 

@@ -117,11 +117,10 @@ def accepted_keys(table: pa.Table) -> list[str]:
     return keys
 
 
-def worst_rows(values: np.ndarray[Any, Any], keys: Sequence[str], count: int, *, below: bool) -> list[int]:
-    """The rows with the largest (or smallest) values, worst first; equal ones by key. NaN is no value."""
+def worst_rows(values: np.ndarray[Any, Any], keys: Sequence[str], count: int) -> list[int]:
+    """The rows with the largest values, worst first; equal ones by key. NaN is no value."""
     known = np.flatnonzero(~np.isnan(values))
-    sign = 1.0 if below else -1.0
     if len(known) > count:  # keep all rows that are as bad as the last one
-        limit = np.partition(sign * values[known], count - 1)[count - 1]
-        known = known[sign * values[known] <= limit]
-    return sorted(known.tolist(), key=lambda row: (sign * values[row], EpisodeKey.parse(keys[row])))[:count]
+        limit = np.partition(-values[known], count - 1)[count - 1]
+        known = known[-values[known] <= limit]
+    return sorted(known.tolist(), key=lambda row: (-values[row], EpisodeKey.parse(keys[row])))[:count]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
 
 from rlds_beam.viewing.episode_view import EpisodeView, Mark, Picture
 
@@ -122,7 +121,6 @@ class SignalSection:
     Attributes:
       name, group, summary, unit: the signal, its group (Cameras, Time, Motion, ...), its meaning, its unit.
       threshold: a value beyond it counts; None if the signal has none.
-      side: whether values `above` or `below` the threshold count.
       relative: whether an episode is compared with all others.
       measured, beyond: the episodes that have a value, and those beyond the threshold.
       histogram: the episodes' values.
@@ -136,7 +134,6 @@ class SignalSection:
     summary: str
     unit: str
     threshold: float | None
-    side: Literal["above", "below"]
     relative: bool
     measured: int
     beyond: int

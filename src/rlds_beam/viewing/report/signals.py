@@ -38,7 +38,7 @@ def collect_signals(
             continue
         values = to_numbers(table[signal.name])
         if not np.isnan(values).all():
-            rows = worst_rows(values, keys, worst, below=signal.below)
+            rows = worst_rows(values, keys, worst)
             threshold = thresholds.get(signal.name, signal.threshold)
             sections.append(_section(signal, threshold, values, [_worst(table, row, signal) for row in rows], check))
     return tuple(sections)
@@ -48,16 +48,15 @@ def _section(
     signal: Signal, threshold: float, values: Any, worst: Sequence[WorstEpisode], check: Sequence[str]
 ) -> SignalSection:
     known = values[~np.isnan(values)]
-    beyond = int(np.count_nonzero(known < threshold if signal.below else known > threshold))
+    beyond = int(np.count_nonzero(known > threshold))
     numbers, counts = np.unique(known[np.isfinite(known)], return_counts=True)
-    condition = f"{signal.name} {'<' if signal.below else '>'} {threshold:g}"
+    condition = f"{signal.name} > {threshold:g}"
     return SignalSection(
         signal.name,
         signal.group,
         signal.summary,
         signal.unit,
         threshold,
-        "below" if signal.below else "above",
         signal.relative,
         len(known),
         beyond,
@@ -72,7 +71,7 @@ def _worst(table: pa.Table, row: int, signal: Signal) -> WorstEpisode:
     """The place of a signal in an episode, whatever its threshold."""
     names = ["key", *(name for name in table.column_names if name.partition("@")[0] == signal.name)]
     values = table.select(names).slice(row, 1).to_pylist()[0]
-    found = findings(values, {signal.name: math.inf if signal.below else -math.inf})
+    found = findings(values, {signal.name: -math.inf})
     finding = found[0] if found else None
     if finding is None:  # infinite
         return WorstEpisode(values["key"], float(values[signal.name]))
