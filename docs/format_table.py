@@ -29,7 +29,6 @@ PAGES = {
     "ros2": "../how_to/ros2.md",
     "scope_rl": "scope_rl.md",
     "rllib": "../how_to/rllib.md",
-    "keep_ranges": "../how_to/idle_steps.md",
 }
 """The page that says more of a format."""
 

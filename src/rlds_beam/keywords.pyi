@@ -114,8 +114,6 @@ class ToFormats(TypedDict, total=False):
     ragged: Literal['pad', 'reject']
     behavior_policy: Text | None
     n_actions: int | None
-    velocity: Text
-    episode_name: Text
 
 class ConvertOptions(TypedDict, total=False):
     shards: int | None

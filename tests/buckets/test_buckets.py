@@ -82,7 +82,6 @@ OUTPUTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "rllib": ("rllib", "plain", {}),
     "scope_rl": ("scope_rl", "plain", {}),
     "zarr": ("zarr", "rich", {}),
-    "keep_ranges": ("keep_ranges", "plain", {"velocity": "velocity", "episode_name": "{episode_metadata/path}"}),
 }
 """Name -> output, dataset, options."""
 

@@ -21,7 +21,7 @@ from rlds_beam.reading.reader import EpisodeReader
 
 NAMES = ["d4rl", "hdf5_aloha", "lerobot_foreign", "minari_parquet", "npz", "ros2", "zarr"]
 OUTPUTS = [name for name, known in FORMATS.items() if known.output]
-REFUSED = {"keep_ranges": "--velocity", "scope_rl": "states must be vectors|image"}
+REFUSED = {"scope_rl": "states must be vectors|image"}
 """Outputs that need more than some of these datasets have, and what."""
 ONCE = "--accept=duplicate_episode"
 """Skips the search for duplicates, half of a tiny job; `test_every_job_reads_it` has it."""

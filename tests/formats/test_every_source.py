@@ -58,14 +58,13 @@ class TestEverySource(SourceTests):
 
 OPTIONS: dict[str, dict[str, Any]] = {
     **{to: {} for to in OUTPUTS},
-    "keep_ranges": {"velocity": "action", "episode_name": "{key}"},
     "lerobot": {"fps": 10},
     "lerobot 2.1": {"fps": 10, "lerobot_version": "2.1"},
     "trajectories of episodes": {"items": "episodes"},
     "minari with JPEGs": {"images": "jpeg"},
 }
 """Output, and what is special about it -> its options."""
-PLAIN = ("keep_ranges", "scope_rl", "trajectories")
+PLAIN = ("scope_rl", "trajectories")
 """Outputs that get episodes without images and texts."""
 MERGED = (".npy", ".h5", ".hdf5", ".zip")
 """Files whose bytes do not depend on the ranges."""

@@ -28,8 +28,7 @@ from rlds_beam.testing import make_episode, write_dataset
 
 EVIL = ["a/../../victim/testing-train", "/{victim}/testing-train", "..", "a\n", "a\\b", ".a", "", "x" * 300, "\ud800"]
 OPTIONS: dict[str, dict[str, Any]] = {
-    **{to: {} for to in OUTPUTS if to != "keep_ranges"},
-    "keep_ranges": {"velocity": "action", "episode_name": "{key}"},
+    **{to: {} for to in OUTPUTS},
     "lerobot": {"fps": 10},
     "lerobot 2.1": {"fps": 10, "lerobot_version": "2.1"},
     "array_record beside": {"array_record_beside": True},
@@ -192,7 +191,7 @@ def test_nothing_is_written_outside_even_with_unchecked_names(dataset, tmp_path,
     assert {path.name for path in tmp_path.iterdir()} <= {"victim", "out"}
 
 
-@pytest.mark.parametrize("to", [name for name in OPTIONS if name not in ("trajectories", "keep_ranges")])
+@pytest.mark.parametrize("to", [name for name in OPTIONS if name != "trajectories"])
 def test_nothing_is_written_through_a_directory_that_became_a_link(dataset, tmp_path, monkeypatch, to):
     monkeypatch.setattr(plans, "refuse_links", lambda output, names: None)
     elsewhere = tmp_path / "elsewhere"
@@ -326,7 +325,7 @@ def test_a_name_that_cannot_be_stored_is_refused_before_any_work(tmp_path, to, n
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("to", [to for to in OUTPUTS if to != "keep_ranges"])
+@pytest.mark.parametrize("to", OUTPUTS)
 def test_all_other_names_are_stored(tmp_path, to):
     names = [NAMES[name] for name in sorted({*NAMES} - REFUSED.get(to, set()))]
     data = named(tmp_path, *names)

@@ -499,12 +499,6 @@ def test_every_flag_of_meaning_has_an_effect_or_is_refused(reacher: Path, tmp_pa
     if to in ("minari", "d3rlpy"):
         pytest.importorskip("h5py")
     flags: dict[str, Any] = {"names": NAMED, "robot_type": "testbot", "task": "fold"}
-    if to == "keep_ranges":
-        for flag, given in flags.items():
-            options = {"velocity": "action", "episode_name": "{key}", flag: given}
-            with pytest.raises(UsageError, match=f"--{flag}: --to=keep_ranges has no place for it"):
-                rlds_beam.convert(reacher, tmp_path / "out", to=to, **options)
-        return
     done = rlds_beam.convert(reacher, tmp_path / "out", to=to, **flags)
     files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
     written = b"".join(path.read_bytes() for path in files if path.name not in ("plan.json", "report.json"))

@@ -76,7 +76,7 @@ representations = st.builds(
 )
 
 
-@pytest.mark.parametrize("to", [name for name in OUTPUTS if name != "keep_ranges"])
+@pytest.mark.parametrize("to", OUTPUTS)
 @settings(max_examples=4, deadline=None)
 @given(action=representations, state=representations)
 def test_every_output_that_stores_names_keeps_it(to: str, action: Representation, state: Representation) -> None:

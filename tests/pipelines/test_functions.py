@@ -112,10 +112,10 @@ def test_the_help_lists_the_options_in_groups_and_all_formats() -> None:
         text.splitlines()[2] == "convert(input: 'Path | Sequence[Path]', output: 'Path', **options) -> 'ConvertOutcome'"
     )
     places = [
-        text.index(f"\n      {name}: ") for name in ("from_", "repair", "to", "workers", "topics", "episode_name")
+        text.index(f"\n      {name}: ") for name in ("from_", "repair", "to", "workers", "topics", "behavior_policy")
     ]
     assert places == sorted(places)
-    assert 'With to="keep_ranges":' in text and not re.search(r"--[a-z]", text.partition("Options:")[2])
+    assert 'With to="scope_rl":' in text and not re.search(r"--[a-z]", text.partition("Options:")[2])
     for name, known in FORMATS.items():
         assert " ".join(f"{name}: {known.about}".split()) in " ".join(text.split())
     assert "Formats of the output" not in pydoc.render_doc(rlds_beam.validate)

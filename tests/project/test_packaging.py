@@ -244,7 +244,6 @@ FORMATS = (
     "d4rl",
     "envlogger",
     "hdf5",
-    "keep_ranges",
     "lerobot",
     "minari",
     "npz",

@@ -176,8 +176,10 @@ def test_an_empty_input_ends_with_exit_code_3(nothing, tmp_path, capsys, name):
 def test_every_output_accepts_an_empty_input(nothing, tmp_path, capsys, to):
     if to in ("d3rlpy", "minari"):
         pytest.importorskip("h5py")
-    options = {"keep_ranges": ["--velocity=action", "--episode_name={key}"], "lerobot": ["--fps=10"]}
-    flags = [*options.get(to.split()[0], []), *(["--lerobot_version=2.1"] if to.endswith("2.1") else [])]
+    flags = [
+        *(["--fps=10"] if to.startswith("lerobot") else []),
+        *(["--lerobot_version=2.1"] if to.endswith("2.1") else []),
+    ]
     path, source, split = nothing["lerobot 500:900"]
     command = ["convert", str(path), str(tmp_path / "out"), f"--from={source}", f"--to={to.split()[0]}", "--workers=1"]
     assert main([*command, *split, *flags]) == 3

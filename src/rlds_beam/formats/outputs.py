@@ -21,7 +21,6 @@ from rlds_beam.reading.plan import WorkRange
 from rlds_beam.text import shorten
 from rlds_beam.user_functions import user_code
 
-_MEANING = ("names", "robot_type", "task", "task_file")
 _MAX_BYTES = 230
 """Maximum bytes of a name: file systems allow 255, and a file's name gets an ending, and more while it is written."""
 
@@ -35,9 +34,6 @@ def create_output(source: Source, connecting: ConnectorRunner, directory: str, o
     kind = output_class(options.to)
     if connecting.splits and not kind.writes_splits:
         raise UsageError(f"--connectors: SplitEpisodes needs --to=rlds, not --to={options.to}: convert to RLDS first")
-    given = [name for name in _MEANING if getattr(options, name, None)]
-    if given and not kind.writes_meaning:
-        raise UsageError(f"--{given[0]}: --to={options.to} has no place for it, so it has no effect: leave it out")
     if not kind.writes_columns:
         connecting.refuse_columns("--to=columns")
     arguments = connecting.source_after(source), connecting, directory, options.to_options

@@ -201,12 +201,6 @@ _KNOWN = {
         output_options="rlds_beam.formats.format_options:ScopeRlOptions",
         opens='`MultipleLoggedDataset("discrete", "out").get(name, 0)`',
     ),
-    "keep_ranges": Format(
-        "openpi's keep_ranges.json: the steps in which a robot moves",
-        output="rlds_beam.formats.keep_ranges.output:KeepRangesOutput",
-        output_options="rlds_beam.formats.format_options:KeepRangesOptions",
-        opens="openpi's DROID data loader",
-    ),
 }
 """All formats, also those whose folder this installation lacks."""
 

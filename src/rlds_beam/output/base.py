@@ -98,8 +98,6 @@ class Output(abc.ABC):
       writes_columns: whether it writes the rows of columns that connectors add. Other outputs reject such connectors.
       default_connectors: the connectors to run if `--connectors` names none.
       writes_splits: whether it writes episodes to the splits that SplitEpisodes names.
-      writes_meaning: whether it has a place for names of dimensions, the robot, or tasks. If not, flags that give them
-        are refused.
       input_facts: the entries of `plan` that only describe the input (`rlds.info`): an append may change them.
     """
 
@@ -109,7 +107,6 @@ class Output(abc.ABC):
     writes_columns: ClassVar[bool] = False
     default_connectors: ClassVar[tuple[Connector, ...]] = ()
     writes_splits: ClassVar[bool] = False
-    writes_meaning: ClassVar[bool] = True
     input_facts: ClassVar[tuple[str, ...]] = ()
 
     @classmethod

@@ -11,13 +11,12 @@ from edits import FEW, edited, images, with_actions
 from hypothesis import given
 from hypothesis import strategies as st
 
-import rlds_beam
 from rlds_beam import connectors as c
 from rlds_beam.connectors import connect
 from rlds_beam.connectors.cleaning.idle import IdleRule
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import BadEpisode, UsageError
-from rlds_beam.testing import make_episode, write_dataset
+from rlds_beam.testing import make_episode
 
 # No-ops, as dropped by OpenVLA-OFT's regenerate_libero_dataset.py
 
@@ -196,29 +195,6 @@ def test_ranges_of_a_file_are_kept_as_in_openpi(tmp_path):
     (tmp_path / "bad.json").write_text("[]")
     with pytest.raises(UsageError, match="expected openpi's JSON format"):
         c.KeepRanges(str(tmp_path / "bad.json"))
-
-
-def test_ranges_are_written_as_openpi_writes_them(tmp_path):
-    moving = np.r_[np.arange(20), np.full(9, 19), np.arange(20)][:, None] * np.ones(2)
-    records = [
-        make_episode(49, seed=i, columns={"velocity": moving.astype(np.float32)}, metadata={"path": f"{i}.h5"})
-        for i in range(3)
-    ]
-    path = write_dataset(tmp_path, records, shards=2)
-    options = {"to": "keep_ranges", "velocity": "velocity", "shards": 2}
-    done = rlds_beam.convert(path, tmp_path / "out", episode_name="{episode_metadata/path}", **options)
-    assert done.report.items_written == 3
-    content = json.loads((tmp_path / "out/keep_ranges.json").read_text())
-    expected = openpi(moving.tolist(), 7, 16)
-    assert expected == [(0, 20), (29, 49)]
-    assert content["metadata"] == {"filter_last_n_in_ranges": 10}
-    assert content["keep_ranges"] == {f"{i}.h5": [[0, 20], [29, 49]] for i in range(3)}
-    piece = c.KeepRanges(str(tmp_path / "out/keep_ranges.json"), "{episode_metadata/path}")
-    assert [len(e) for e in edited(piece, records[0].replace(metadata={"episode_metadata/path": b"0.h5"}))] == [10, 10]
-    with pytest.raises(UsageError, match=r"--velocity=speed: there is no such step field"):
-        rlds_beam.convert(path, tmp_path / "no", to="keep_ranges", velocity="speed")
-    with pytest.raises(UsageError, match=r"two episodes are named ''"):
-        rlds_beam.convert(path, tmp_path / "same", episode_name="", **options)
 
 
 def binarized(actions: Any) -> list[float]:

@@ -66,8 +66,7 @@ class DropIdleSteps(IdleRule, EpisodeConnector):
         kept            ├──── 7 steps ┤                 ├──────────────── 27 steps ────────────────────────┤
         min_moving=16   too short                       kept, except the last 10 steps
 
-    A part that ends before the recorded episode does is truncated. `convert --to=keep_ranges` writes the ranges in
-    openpi's format, and KeepRanges applies such a file.
+    A part that ends before the recorded episode does is truncated. KeepRanges applies ranges from a file.
 
     Attributes:
       field: the commanded joint velocities.
