@@ -15,9 +15,9 @@ from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.processing.ranges import check_and_connect
-from rlds_beam.processing.report import Report
+from rlds_beam.processing.report import Processed, Report
 from rlds_beam.transforms.duplicates import as_side_input
-from rlds_beam.transforms.elements import in_global_window
+from rlds_beam.transforms.elements import combine_windows
 from rlds_beam.transforms.jobs.fitted_connectors import Results, as_results
 
 
@@ -27,7 +27,7 @@ class CheckResult(NamedTuple):
     Attributes:
       accepted: a PCollection of `Episode`, repaired if requested.
       rejected: a PCollection of `Rejection`: the key, the violations, and the original bytes.
-      report: a PCollection of one `Report` on all records read.
+      report: a PCollection of one `Report` on all records read; of windowed episodes, one for each window.
     """
 
     accepted: beam.PCollection[Episode]
@@ -65,16 +65,28 @@ class ValidateEpisodes(beam.PTransform[Episode, Any]):
             _CheckFn(self._options, self._connecting), as_side_input(self._duplicates), as_results(self._fitted)
         )
         checked = episodes | "Check" >> (
-            check.with_output_types(Episode, rejected=Rejection, report=Report).with_outputs(
-                "rejected", "report", main="accepted"
+            check.with_output_types(Episode, rejected=Rejection, checked=Processed).with_outputs(
+                "rejected", "checked", main="accepted"
             )
         )
-        report = checked.report | "MergeReports" >> beam.CombineGlobally(_merge).with_output_types(Report)
+        report = checked.checked | "Report" >> combine_windows(_ReportCombineFn(), episodes).with_output_types(Report)
         return CheckResult(checked.accepted, checked.rejected, report)
 
 
-def _merge(reports: Iterable[Report]) -> Report:
-    return Report().merge(*reports)
+class _ReportCombineFn(beam.CombineFn):
+    """Counts records into one report per window; workers count their own first, so few values are merged."""
+
+    def create_accumulator(self) -> Report:
+        return Report()
+
+    def add_input(self, report: Report, record: Processed) -> Report:
+        return report.add(record)
+
+    def merge_accumulators(self, reports: Iterable[Report]) -> Report:
+        return Report().merge(*reports)
+
+    def extract_output(self, report: Report) -> Report:
+        return report
 
 
 class _CheckFn(beam.DoFn):
@@ -82,7 +94,6 @@ class _CheckFn(beam.DoFn):
         self._options, self._connecting = options, connecting
 
     def start_bundle(self) -> None:
-        self._report = Report()
         self._fitted: ConnectorRunner | None = None
 
     def process(
@@ -100,14 +111,9 @@ class _CheckFn(beam.DoFn):
             batches.append,
             sound=episode.sound,
         )
-        verdict = record.verdict
-        self._report.add(record)
-        count_verdict(verdict)
+        count_verdict(record.verdict)
         for batch in batches:
             yield from batch.episodes
-        if verdict.rejected is not None:
-            yield TaggedOutput("rejected", verdict.rejected)
-
-    def finish_bundle(self) -> Iterator[Any]:
-        # One report per bundle, not per episode, keeps the merge small.
-        yield TaggedOutput("report", in_global_window(self._report))
+        if record.verdict.rejected is not None:
+            yield TaggedOutput("rejected", record.verdict.rejected)
+        yield TaggedOutput("checked", record)

@@ -7,6 +7,7 @@ import json
 import time
 from typing import Any
 
+import apache_beam as beam
 from apache_beam.coders import Coder, registry
 from apache_beam.metrics import Metrics
 from apache_beam.transforms.window import GlobalWindow
@@ -15,6 +16,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from rlds_beam import platforms, worker_status
 from rlds_beam.episodes.episode import EpisodeKey
+from rlds_beam.errors import UsageError
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Segment, Shard
 from rlds_beam.reading.plan import WorkRange
@@ -24,6 +26,21 @@ from rlds_beam.worker_status import METRICS_NAMESPACE
 def in_global_window(value: Any) -> WindowedValue:
     """A value that `finish_bundle` yields."""
     return WindowedValue(value, MIN_TIMESTAMP, [GlobalWindow()])
+
+
+def combine_windows(combine: beam.CombineFn, elements: beam.PCollection[Any]) -> Any:
+    """`CombineGlobally`; of windowed elements only for windows that have any, since Beam cannot list empty ones."""
+    combined = beam.CombineGlobally(combine)
+    return combined if elements.windowing.is_default() else combined.without_defaults()
+
+
+def refuse_windows(transform: beam.PTransform[Any, Any], elements: beam.PCollection[Any]) -> None:
+    """Raises UsageError for windowed elements: what writes one dataset cannot finish it window by window."""
+    if not elements.windowing.is_default():
+        raise UsageError(
+            f"{type(transform).__name__} writes one dataset, so it needs the global window: put "
+            "beam.WindowInto(beam.window.GlobalWindows()) before it"
+        )
 
 
 class EpisodeKeyCoder(Coder):

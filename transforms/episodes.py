@@ -35,7 +35,7 @@ from rlds_beam.output.stored_episodes import EpisodePart, StoredEpisode, StoredR
 from rlds_beam.processing.dataset import check_source
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
-from rlds_beam.transforms.elements import in_global_window
+from rlds_beam.transforms.elements import in_global_window, refuse_windows
 from rlds_beam.transforms.jobs.ranges import CommitDataset
 from rlds_beam.worker_status import working_on
 
@@ -167,6 +167,7 @@ class WriteEpisodes(beam.PTransform[Episode, Any]):
         )
 
     def expand(self, episodes: beam.PCollection[Episode]) -> WriteEpisodesResult:
+        refuse_windows(self, episodes)
         directory = self._output.directory
         # Building the graph, which may never run, writes nothing.
         opened = episodes.pipeline | "Start" >> beam.Create([None]) | "Open" >> beam.Map(_open, self._open)

@@ -8,6 +8,7 @@ import apache_beam as beam
 
 from rlds_beam import storage
 from rlds_beam.processing.report import Report
+from rlds_beam.transforms.elements import refuse_windows
 
 
 @beam.typehints.with_input_types(Report)
@@ -19,6 +20,7 @@ class WriteReport(beam.PTransform[Report, Report]):
         self._path = path
 
     def expand(self, report: beam.PCollection[Report]) -> beam.PCollection[Report]:
+        refuse_windows(self, report)
         return report | "Write" >> beam.Map(_write, self._path).with_output_types(Report)
 
 

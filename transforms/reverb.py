@@ -26,7 +26,7 @@ from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec
 from rlds_beam.transforms.converting import check_items, choose_input
 from rlds_beam.transforms.duplicates import as_side_input
-from rlds_beam.transforms.elements import RangeMetrics, in_global_window
+from rlds_beam.transforms.elements import RangeMetrics, in_global_window, refuse_windows
 from rlds_beam.transforms.jobs.fitted_connectors import as_results
 from rlds_beam.worker_status import working_on
 
@@ -89,6 +89,7 @@ class WriteToReverb(beam.PTransform[Items, Any]):
         self._target, self._baseline = open_target(reverb, spec, self._conversion.items, make_salt(self._conversion))
 
     def expand(self, items: beam.PCollection[Any]) -> WriteToReverbResult:
+        refuse_windows(self, items)
         rejected: tuple[beam.PCollection[Rejection], ...] = ()
         if self._convert is not None:
             converted = items | self._convert

@@ -17,7 +17,7 @@ from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.formats.format_options import RldsOptions
 from rlds_beam.formats.rlds.parts import check_directory
 from rlds_beam.processing.report import Report
-from rlds_beam.transforms.elements import in_global_window
+from rlds_beam.transforms.elements import in_global_window, refuse_windows
 from rlds_beam.writing.episodes import ArrayEpisodes
 from rlds_beam.writing.keyed_parts import KeyedBundle, KeyedWriter, ShardPlan, Written
 from rlds_beam.writing.source import SHARD_BYTES, WriteSettings
@@ -91,6 +91,8 @@ class WriteToRlds(beam.PTransform):
         )
         if not by_split:
             raise UsageError("WriteToRlds needs a PCollection of episodes for at least one split")
+        for own in by_split.values():
+            refuse_windows(self, own)
         writer = KeyedWriter(self._settings, self._episodes, tuple(by_split), self._strict)
         root = next(iter(by_split.values())).pipeline
         # Building the graph, which may never run, writes nothing.

@@ -33,7 +33,7 @@ from rlds_beam.trajectories.items import Items
 from rlds_beam.trajectories.options import FrameOptions, Images, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec
 from rlds_beam.transforms.converting import check_items, choose_input
-from rlds_beam.transforms.elements import in_global_window
+from rlds_beam.transforms.elements import in_global_window, refuse_windows
 
 
 class WriteToTrajectoryRecordsResult(NamedTuple):
@@ -108,6 +108,7 @@ class WriteToTrajectoryRecords(beam.PTransform[Items, Any]):
         )
 
     def expand(self, items: beam.PCollection[Any]) -> WriteToTrajectoryRecordsResult:
+        refuse_windows(self, items)
         rejected: tuple[beam.PCollection[Rejection], ...] = ()
         if self._convert is not None:
             converted = items | self._convert
@@ -140,6 +141,7 @@ class WriteRejected(beam.PTransform[Rejection, dict[str, Any]]):
         self._output = output
 
     def expand(self, rejected: beam.PCollection[Rejection]) -> beam.PCollection[dict[str, Any]]:
+        refuse_windows(self, rejected)
         return (
             rejected
             | "Write" >> beam.ParDo(_WriteRejectedFn(self._output))
