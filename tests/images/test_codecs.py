@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkout import REAL_DATA
+from checkout import REAL_DATA, ROOT
 from picture_files import (
     RNG,
     column,
@@ -26,14 +27,17 @@ from picture_files import (
 )
 
 from rlds_beam.checking.rules import CheckOptions
+from rlds_beam.checking.signals.images import sample_images
 from rlds_beam.checking.validation import validate_episode
-from rlds_beam.datasets.pixels import decode_resized
+from rlds_beam.datasets.pixels import decode_into, decode_resized
 from rlds_beam.errors import BadEpisode
+from rlds_beam.formats.lerobot.statistics import count_levels
+from rlds_beam.images import headers
 from rlds_beam.images.checks import check_images
-from rlds_beam.images.codecs import _fast_png, decode_image, encode_jpeg
+from rlds_beam.images.codecs import _fast_png, decode_image, decode_reduced, encode_jpeg, encode_png
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.headers import UndecodableImageError, read_image_header
-from rlds_beam.images.thumbnails import small_pixels
+from rlds_beam.images.thumbnails import small_pixels, thumbnail
 from rlds_beam.testing import make_episode
 
 
@@ -193,7 +197,7 @@ def test_odd_pngs_equal_tensorflow(channels: int | None) -> None:
     taken = 0
     for name, image in odd_pngs().items():
         if not tensorflow_accepts(image, channels):
-            with pytest.raises(BadEpisode, match="undecodable_image"):
+            with pytest.raises(BadEpisode, match=r"undecodable_image|image_too_large"):
                 raise AssertionError(f"{name}: {column(image, shape=(None, None, channels)).decode().shape}")
             continue
         pixels = column(image, shape=(None, None, channels)).decode()
@@ -264,6 +268,8 @@ def two_headed_jpeg(filler: bytes) -> bytes:
 _DECODE = """
 import resource, sys
 import numpy, simplejpeg
+from rlds_beam.formats.lerobot.statistics import count_levels
+from rlds_beam.images import headers
 from rlds_beam.images.checks import check_images
 from rlds_beam.images.encoded_images import EncodedImages
 with open("/proc/self/statm") as file:
@@ -387,6 +393,54 @@ def test_an_image_of_many_pixels_is_not_decoded(monkeypatch):
     episode = make_episode(2, columns={"observation/x": images})
     verdict = validate_episode(episode, CheckOptions(decode_images=True))
     assert [v.rule for v in verdict.violations] == ["image_too_large"]
+
+
+def many_pixels(kind: str) -> bytes:
+    """A small file of slightly more pixels than are allowed: 4104 x 4096 zeros."""
+    zeros = np.zeros((4104, 4096, 1), np.uint8)
+    if kind == "bmp":
+        return struct.pack("<2sIIIIiiHHIIIIII", b"BM", 0, 0, 54, 40, 4096, 4104, 1, 24, 0, 0, 0, 0, 0, 0)
+    return encode_jpeg(zeros[None])[0] if kind == "jpeg" else encode_png(zeros[None])[0]
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg", "bmp"])
+def test_nothing_decodes_an_image_of_too_many_pixels(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signals, thumbnails, statistics, outputs, and batches also get images that the check rejects."""
+    monkeypatch.setattr(headers, "_allowed", headers.MAX_PIXELS)  # as in a new process
+    data = many_pixels(kind)
+    images = column(data, shape=(None, None, 1))
+    uses = [
+        lambda: decode_image(data, 1, "uint8"),
+        lambda: decode_resized(np.zeros((8, 8, 1), np.uint8), data, "uint8"),
+        lambda: decode_into(np.zeros((8, 8, 1), np.uint8), data, "uint8"),
+        lambda: images.decode(),
+        lambda: count_levels(images, 1, "x"),
+        *([lambda: decode_reduced(data, 8)] if kind == "jpeg" else []),
+    ]
+    for use in uses:
+        with pytest.raises((BadEpisode, UndecodableImageError), match="4104x4096 pixels, but at most 16777216"):
+            use()
+    assert "at most 16777216" in (thumbnail(data, 8).fault or "")
+    assert sample_images(images, 1) == []
+    with pytest.raises(BadEpisode, match="image_too_large"):
+        images.decode()
+
+
+def test_the_user_can_allow_more_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(headers, "_allowed", headers.MAX_PIXELS)
+    data = many_pixels("png")
+    assert column(data, shape=(4104, 4096, 1)).decode().shape == (1, 4104, 4096, 1)  # the schema says so
+    episode = make_episode(1, columns={"observation/x": column(data, shape=(None, None, 1))})
+    assert validate_episode(episode, CheckOptions(max_image_pixels=1 << 25)).violations == ()
+    assert decode_image(data, 1, "uint8").shape == (4104, 4096, 1)
+
+
+def test_images_are_decoded_in_one_place() -> None:
+    """Whatever decodes images elsewhere would need a limit of its own."""
+    decoders = re.compile(r"simplejpeg\.decode_jpeg\(|imagecodecs\.\w*(png|jpeg)_decode|decode_png|cv2\.im|PIL")
+    files = (ROOT / folder for folder in ("src", "transforms", "pipelines", "runners"))
+    found = {path.name for folder in files for path in folder.rglob("*.py") if decoders.search(path.read_text())}
+    assert found == {"codecs.py"}
 
 
 def many_scans(progressive: bool) -> bytes:

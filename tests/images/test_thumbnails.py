@@ -120,7 +120,7 @@ def test_a_png_that_claims_too_many_pixels_is_not_decoded() -> None:
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
     )
     fault = thumbnail(bomb, 48).fault
-    assert fault is not None and "too many" in fault
+    assert fault is not None and "100000x100000 pixels, but at most" in fault
 
 
 def test_fuzzed_images_never_raise() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from rlds_beam.errors import needs
-from rlds_beam.images.codecs import Jpeg, decode_image
+from rlds_beam.images.codecs import Jpeg, decode_image, decode_reduced
 from rlds_beam.images.encoded_images import ZERO_IMAGE
-from rlds_beam.images.headers import UndecodableImageError, check_scans
+from rlds_beam.images.headers import UndecodableImageError
 from rlds_beam.typing import Array
 
 
@@ -18,7 +18,7 @@ def decode_into(place: Array, data: bytes, dtype: str, jpeg: Jpeg = "fast") -> N
     if data == ZERO_IMAGE:
         place[:] = 0
         return
-    image = decode_image(data, place.shape[-1], dtype, place, jpeg)
+    image = decode_image(data, place.shape[-1], dtype, place, jpeg, place.shape[0] * place.shape[1])
     if image is not place:
         copy_into(place, image)
 
@@ -71,20 +71,10 @@ def _reduced_jpeg(data: bytes, height: int, width: int, channels: int, jpeg: Jpe
         return None
     import simplejpeg
 
-    check_scans(data)
     try:
         rows, columns, stored, _ = simplejpeg.decode_jpeg_header(data)
-        if stored in ("CMYK", "YCCK") or rows < 2 * height or columns < 2 * width:
-            return None
-        image: Array = simplejpeg.decode_jpeg(
-            data,
-            colorspace="RGB",
-            fastdct=jpeg == "fast",
-            fastupsample=False,
-            min_height=height,
-            min_width=width,
-            min_factor=2,
-        )
     except (ValueError, KeyError) as error:
         raise UndecodableImageError(f"the JPEG is damaged ({error})") from None
-    return image
+    if stored in ("CMYK", "YCCK") or rows < 2 * height or columns < 2 * width:
+        return None
+    return decode_reduced(data, height, width, jpeg=jpeg, min_factor=2)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from rlds_beam.errors import Violation
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.headers import JPEG_END, UndecodableImageError, alike, read_image_header
+from rlds_beam.images.headers import JPEG_END, UndecodableImageError, alike, allow_pixels, read_image_header
 from rlds_beam.images.video_frames import VideoFrames
 
 _MAX_KNOWN = 256
@@ -28,6 +28,7 @@ def check_images(images: EncodedImages, max_pixels: int, field: str | None = Non
       that differs from the schema). Only `EncodedImages.decode` finds damage inside a JPEG's body, or in a video, of
       which only the size is checked here (`video_frames` checks the number of its frames).
     """
+    allow_pixels(max_pixels)
     if isinstance(images, VideoFrames):
         detail = "" if images.size is None else _size_detail(images.size, 0, images.shape[:2], max_pixels)
         return [Violation("image_too_large", detail, field, 0)] if detail else []

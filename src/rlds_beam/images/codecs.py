@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 
 from rlds_beam.errors import needs
-from rlds_beam.images.headers import UndecodableImageError, check_scans, png_chunks, read_image_header
+from rlds_beam.images.headers import UndecodableImageError, check_decodable, png_chunks, read_image_header
 from rlds_beam.typing import Array
 
 Jpeg = Literal["fast", "accurate"]
@@ -34,17 +34,25 @@ _silencing = threading.Lock()
 
 
 def decode_image(
-    data: bytes, channels: int | None, dtype: str, place: Array | None = None, jpeg: Jpeg = "fast"
+    data: bytes,
+    channels: int | None,
+    dtype: str,
+    place: Array | None = None,
+    jpeg: Jpeg = "fast",
+    declared: int = 0,
 ) -> Array:
     """Decodes to [H, W, C], like `tf.image.decode_image(data, channels, dtype)`.
 
     Args:
       place: an array to decode into; used and returned if its shape fits.
       jpeg: the DCT of JPEGs; not of those in CMYK, which only TensorFlow decodes.
+      declared: the number of pixels that the schema declares; always allowed.
+
+    Raises:
+      UndecodableImageError: the image is damaged, or too large (ImageTooLargeError).
     """
     image, silent = None, False
-    if data.startswith(b"\xff\xd8\xff"):
-        check_scans(data)
+    check_decodable(data, declared)
     try:
         if dtype == "uint8" and data.startswith(b"\xff\xd8\xff"):
             image = _libjpeg(data, channels, place, jpeg)
@@ -81,6 +89,63 @@ def _libjpeg(data: bytes, channels: int | None, place: Array | None, jpeg: Jpeg)
     except (ValueError, KeyError) as error:  # KeyError: chroma subsampling without a name
         raise UndecodableImageError(f"the JPEG is damaged ({error})") from None
     return place if fits and place is not None else image
+
+
+def decode_reduced(
+    data: bytes,
+    height: int,
+    width: int = 0,
+    *,
+    channels: int = 3,
+    jpeg: Jpeg = "fast",
+    min_factor: int = 1,
+    partly: bool = False,
+) -> Array:
+    """Decodes a JPEG at 1/1, 1/2, 1/4, or 1/8 of its size, which libjpeg does as it decodes: [h, w, channels].
+
+    Args:
+      data: the JPEG.
+      height, width: the smallest size; an image that is smaller keeps its own.
+      channels: 3, or 1 for gray.
+      min_factor: 2 to decode at the full size rather than at a size in between.
+      partly: whether to decode what is readable of a damaged one.
+
+    Raises:
+      UndecodableImageError: the image is damaged, or too large.
+    """
+    import simplejpeg
+
+    check_decodable(data)
+    try:
+        image: Array = simplejpeg.decode_jpeg(
+            data,
+            colorspace="RGB" if channels == 3 else "GRAY",
+            fastdct=jpeg == "fast",
+            fastupsample=False,
+            min_height=height,
+            min_width=width,
+            min_factor=min_factor,
+            strict=not partly,
+        )
+    except (ValueError, KeyError) as error:  # KeyError: chroma subsampling without a name
+        raise UndecodableImageError(f"the JPEG is damaged ({error})") from None
+    return image
+
+
+def decode_any_png(data: bytes) -> Array:
+    """Decodes a PNG of any kind, also with a palette, to [H, W] or [H, W, C] of its own dtype, unlike TFDS.
+
+    Raises:
+      UndecodableImageError: the image is damaged, or too large.
+    """
+    import imagecodecs
+
+    check_decodable(data)
+    try:
+        image: Array = imagecodecs.png_decode(data)
+    except (RuntimeError, ValueError) as error:
+        raise UndecodableImageError(f"the PNG is damaged ({error})") from None
+    return image
 
 
 def _fast_png(data: bytes, channels: int | None, dtype: str) -> Array | None:

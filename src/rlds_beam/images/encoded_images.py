@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from rlds_beam.errors import BadEpisode, Violation
 from rlds_beam.images.codecs import Jpeg, decode_image
-from rlds_beam.images.headers import UndecodableImageError
+from rlds_beam.images.headers import ImageTooLargeError, UndecodableImageError
 from rlds_beam.lazy import lockless_property
 from rlds_beam.typing import Array
 
@@ -83,18 +84,20 @@ class EncodedImages:
           jpeg: the DCT of JPEGs.
 
         Raises:
-          BadEpisode: undecodable_image; or image_too_large if an image's size differs from the schema or, if the schema
-            leaves it open, from the first image.
+          BadEpisode: undecodable_image; or image_too_large if an image has more pixels than allowed, or its size
+            differs from the schema or, if the schema leaves it open, from the first image.
         """
         if not len(self.data):
             return np.empty((0, *(d or 0 for d in self.shape)), self.dtype)
         pixels: Array | None = None
+        declared = math.prod(size or 0 for size in self.shape[:2])
         for step, data in enumerate(self.data):
             try:
                 place = None if pixels is None else pixels[step]
-                image = decode_image(data, self.shape[-1], self.dtype, place, jpeg)
+                image = decode_image(data, self.shape[-1], self.dtype, place, jpeg, declared)
             except UndecodableImageError as error:
-                raise BadEpisode(Violation("undecodable_image", f"{error} at step {step}", field, step)) from None
+                rule = "image_too_large" if isinstance(error, ImageTooLargeError) else "undecodable_image"
+                raise BadEpisode(Violation(rule, f"{error} at step {step}", field, step)) from None
             if pixels is None:
                 shape = tuple(s or d for s, d in zip(self.shape, image.shape, strict=True))
                 pixels = np.empty((len(self.data), *shape), self.dtype)

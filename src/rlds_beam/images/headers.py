@@ -14,6 +14,8 @@ MAX_PIXELS = 1 << 24
 """Default maximum pixels of an image to decode (4096x4096, 50 MB of RGB); `--max_image_pixels` changes it. A few kB of
 PNG, JPEG, or video can decode to any number of pixels."""
 
+_allowed = MAX_PIXELS  # the maximum of this process, see allow_pixels
+
 _MAX_SCANS = 100
 """Maximum scans of a JPEG; encoders write up to about 20. Each takes a pass over all pixels, and 30 bytes of file."""
 
@@ -26,6 +28,10 @@ _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # the SOF mark
 
 class UndecodableImageError(ValueError):
     """The bytes are not an image that TFDS would decode."""
+
+
+class ImageTooLargeError(UndecodableImageError):
+    """The image has more pixels than may be decoded."""
 
 
 class ImageHeader(NamedTuple):
@@ -68,6 +74,39 @@ def check_scans(data: bytes) -> None:
         _single_scan = start
     elif (count := data.count(b"\xff\xda")) > _MAX_SCANS:
         raise UndecodableImageError(f"the JPEG has {count:,} scans; at most {_MAX_SCANS} are supported")
+
+
+def allow_pixels(count: int) -> None:
+    """Lets this process decode images of up to `count` pixels, because its user said so (`--max_image_pixels`)."""
+    global _allowed
+    _allowed = max(_allowed, count)
+
+
+def check_decodable(data: bytes, declared: int = 0) -> None:
+    """Checks that decoding an image takes neither too much memory nor minutes, from its header. Everything that decodes
+    an image calls it first, also for images that break a rule.
+
+    Args:
+      data: the image.
+      declared: the number of pixels that the schema declares, or that memory was allocated for; always allowed.
+
+    Raises:
+      ImageTooLargeError: it has more pixels than allowed.
+      UndecodableImageError: it is a JPEG with too many scans, or has no header.
+    """
+    if data.startswith(_known.start):
+        height, width = _known.header
+    elif data.startswith(b"\xff\xd8\xff"):
+        check_scans(data)
+        height, width = _jpeg_size(data)
+    elif data.startswith(b"\x89PNG\r\n\x1a\n"):
+        if len(data) < 33:
+            raise UndecodableImageError("the PNG is cut short")
+        width, height = struct.unpack_from(">II", data, 16)
+    else:
+        height, width = read_image_header(data)
+    if height * width > max(_allowed, declared):
+        raise ImageTooLargeError(f"{height}x{width} pixels, but at most {max(_allowed, declared)} are allowed")
 
 
 def _has_scans(start: bytes) -> bool:
@@ -156,6 +195,13 @@ def png_chunks(data: bytes) -> list[tuple[bytes, int, int]]:
 
 
 def _jpeg_header(data: bytes) -> ImageHeader:
+    header = _jpeg_size(data)
+    if not data.endswith(JPEG_END) and data.rfind(JPEG_END, _jpeg_frame(data)) < 0:
+        raise UndecodableImageError("the JPEG is cut short")
+    return header
+
+
+def _jpeg_size(data: bytes) -> ImageHeader:
     """Reads the size as the decoder does, which can differ for a malformed JPEG."""
     import simplejpeg
 
@@ -163,8 +209,6 @@ def _jpeg_header(data: bytes) -> ImageHeader:
         height, width, *_ = simplejpeg.decode_jpeg_header(data, strict=False)
     except (ValueError, KeyError):  # also for chroma subsampling without a name
         height, width = struct.unpack_from(">HH", data, _jpeg_frame(data, strictly=True) + 5)
-    if not data.endswith(JPEG_END) and data.rfind(JPEG_END, _jpeg_frame(data)) < 0:
-        raise UndecodableImageError("the JPEG is cut short")
     return ImageHeader(int(height), int(width))
 
 

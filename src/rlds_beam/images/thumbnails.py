@@ -7,14 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlds_beam.errors import RldsBeamError
-from rlds_beam.images.codecs import decode_image, encode_jpeg
+from rlds_beam.images.codecs import decode_any_png, decode_image, decode_reduced, encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.headers import UndecodableImageError, check_scans, read_image_header
+from rlds_beam.images.headers import ImageTooLargeError, UndecodableImageError
 from rlds_beam.images.resizing import resize_colors
 from rlds_beam.typing import Array
-
-MAX_PIXELS = 1 << 26
-"""Maximum pixels to decode; a larger image is shown as a placeholder. (A JPEG is decoded at 1/8 of its size.)"""
 
 QUALITY = 80
 _WIDEST = 4
@@ -106,38 +103,15 @@ def _decode(data: bytes, height: int) -> tuple[Array, str | None]:
     if not data:
         raise UndecodableImageError("the image is empty")
     if data.startswith(b"\xff\xd8\xff"):
-        return _decoded_jpeg(data, height)
-    header = read_image_header(data)
-    if header.height * header.width > MAX_PIXELS:
-        raise UndecodableImageError(f"{header.width}x{header.height} pixels are too many to show")
-    if data.startswith(b"\x89PNG"):
-        import imagecodecs
-
-        try:  # unlike `decode_image`, also for palettes and without TensorFlow: the pixels need not be TFDS's
-            return _as_colors(imagecodecs.png_decode(data)), None
-        except (RuntimeError, ValueError) as error:
-            raise UndecodableImageError(f"the PNG is damaged ({error})") from None
-    return _as_colors(decode_image(data, 3, "uint8")), None
-
-
-def _decoded_jpeg(data: bytes, height: int) -> tuple[Array, str | None]:
-    """Decodes at 1/8, 1/4, 1/2, or all of the size, whatever is just at least `height`."""
-    import simplejpeg
-
-    check_scans(data)
-    try:
-        rows, columns, *_ = simplejpeg.decode_jpeg_header(data, min_height=height, min_factor=1, strict=False)
-        if rows * columns > MAX_PIXELS:
-            raise UndecodableImageError(f"{columns}x{rows} pixels are too many to show")
         try:
-            return simplejpeg.decode_jpeg(data, min_height=height, fastdct=True), None
-        except ValueError as error:  # the readable part
-            fault = f"the JPEG is damaged ({error})"
-            return simplejpeg.decode_jpeg(data, min_height=height, fastdct=True, strict=False), fault
-    except (ValueError, KeyError) as error:
-        if isinstance(error, UndecodableImageError):
+            return decode_reduced(data, height), None
+        except ImageTooLargeError:
             raise
-        raise UndecodableImageError(f"the JPEG is damaged ({error})") from None
+        except UndecodableImageError as error:
+            return decode_reduced(data, height, partly=True), str(error)
+    if data.startswith(b"\x89PNG"):
+        return _as_colors(decode_any_png(data)), None
+    return _as_colors(decode_image(data, 3, "uint8")), None
 
 
 def _as_colors(pixels: Array) -> Array:

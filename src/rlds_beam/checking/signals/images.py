@@ -10,9 +10,9 @@ import numpy as np
 
 from rlds_beam.episodes.episode import Column
 from rlds_beam.errors import BadEpisode, RldsBeamError
-from rlds_beam.images.codecs import decode_image
+from rlds_beam.images.codecs import decode_image, decode_reduced
 from rlds_beam.images.encoded_images import EncodedImages, StoredImages
-from rlds_beam.images.headers import UndecodableImageError
+from rlds_beam.images.headers import UndecodableImageError, read_image_header, read_pixel_format
 from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.typing import Array
 
@@ -111,28 +111,13 @@ def _image(column: Column, step: int) -> Array | None:
 
 def _decode(data: bytes, channels: int | None) -> Array | None:
     try:
-        if data.startswith(b"\xff\xd8\xff"):
-            return _scaled_jpeg(data)
-        return decode_image(data, channels, "uint8")
-    except (UndecodableImageError, RldsBeamError, ValueError, KeyError):
+        if not data.startswith(b"\xff\xd8\xff"):
+            return decode_image(data, channels, "uint8")
+        height, width = read_image_header(data)
+        side = min(height, width, _SIDE)
+        return decode_reduced(data, side, side, channels=read_pixel_format(data).channels)
+    except (UndecodableImageError, RldsBeamError):
         return None
-
-
-def _scaled_jpeg(data: bytes) -> Array:
-    """A JPEG at about `_SIDE` pixels: libjpeg scales while it decodes, which costs a fraction."""
-    import simplejpeg
-
-    height, width, color, _ = simplejpeg.decode_jpeg_header(data)
-    side = min(height, width, _SIDE)
-    image: Array = simplejpeg.decode_jpeg(
-        data,
-        colorspace="GRAY" if color == "Gray" else "RGB",
-        fastdct=True,
-        min_height=side,
-        min_width=side,
-        min_factor=1,
-    )
-    return image
 
 
 def measure_image(image: Array) -> Pixels:

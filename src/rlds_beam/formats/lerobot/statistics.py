@@ -18,7 +18,9 @@ import numpy as np
 from rlds_beam.connectors.statistics.episode_statistics import QUANTILES, LeafStatistics
 from rlds_beam.episodes.episode import Column
 from rlds_beam.errors import BadEpisode, Violation
+from rlds_beam.images.codecs import decode_reduced
 from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.headers import UndecodableImageError
 from rlds_beam.typing import Array
 
 STATISTICS = ("min", "max", "mean", "std", *QUANTILES)
@@ -175,20 +177,16 @@ def _pixels(images: Column, channels: int, path: str) -> Iterable[Array]:
     if not isinstance(images, EncodedImages):
         return np.asarray(images)
     if channels in (1, 3) and all(image.startswith(_JPEG) for image in images):
-        return _small_jpegs(images, "RGB" if channels == 3 else "GRAY", path)
+        return _small_jpegs(images, channels, path)
     return images.decode(path)
 
 
-def _small_jpegs(images: EncodedImages, colours: str, path: str) -> Iterator[Array]:
-    import simplejpeg
-
+def _small_jpegs(images: EncodedImages, channels: int, path: str) -> Iterator[Array]:
     for image in images:
         try:
-            yield simplejpeg.decode_jpeg(
-                image, colours, fastdct=True, fastupsample=False, min_height=_SIDE, min_width=_SIDE, min_factor=2
-            )
-        except (ValueError, KeyError) as error:
-            raise BadEpisode(Violation("undecodable_image", f"the JPEG is damaged ({error})", path)) from None
+            yield decode_reduced(image, _SIDE, _SIDE, channels=channels, min_factor=2)
+        except UndecodableImageError as error:
+            raise BadEpisode(Violation("undecodable_image", str(error), path)) from None
 
 
 _MAX_EPISODES = 64

@@ -14,6 +14,7 @@ from rlds_beam import storage
 from rlds_beam.checking.signals.conditions import parse_conditions
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.images.headers import ImageTooLargeError, UndecodableImageError, check_decodable
 from rlds_beam.images.thumbnails import thumbnail
 from rlds_beam.viewing.browser.dataset import BrowsedDataset, MissingError
 from rlds_beam.viewing.browser.frames import media_type
@@ -199,6 +200,12 @@ def _image(request: Request, query: Parameters) -> Response:
     if request.headers.get("if-none-match") == headers["etag"]:
         return Response(status_code=304, headers=headers)
     image = dataset.image(key, query.text("camera"), step)
+    try:
+        check_decodable(image)
+    except ImageTooLargeError:  # a picture that says so: the page must not decode it either
+        height = height or _MAX_HEIGHT
+    except UndecodableImageError:
+        pass
     if height:
         image = thumbnail(image, max(height, _MIN_HEIGHT))
     kind = media_type(image)
