@@ -10,18 +10,15 @@ from apache_beam.pvalue import PBegin
 
 from rlds_beam import worker_status
 from rlds_beam.checking.duplicates import (
-    Digested,
     Duplicates,
     Fingerprints,
     Hashed,
     Suspects,
     confirm,
-    digest,
     duplicates_among,
     known_fingerprints,
     scan,
     suspects_by_segment,
-    without_images,
 )
 from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.reading.base import Segment, Source
@@ -36,8 +33,7 @@ class FindDuplicateEpisodes(beam.PTransform[PBegin, Duplicates]):
 
     Reads the framing of all records, and the payload of records with equal fingerprints. The framing of local files is
     read on construction, in this process; workers read other files. Pass the result to
-    `ValidateEpisodes(duplicates=...)`. Of merged datasets, workers also read all episodes, if possible without images,
-    to find copies of an episode that differ in their bytes.
+    `ValidateEpisodes(duplicates=...)`.
 
     Args:
       source: the dataset, whose (selected) records are compared with each other.
@@ -52,18 +48,6 @@ class FindDuplicateEpisodes(beam.PTransform[PBegin, Duplicates]):
         self._known = known_fingerprints(framing, [segment for _, segment in self._segments])
 
     def expand(self, root: beam.Pipeline | PBegin) -> beam.PCollection[Duplicates]:
-        found = self._find_equal_bytes(root)
-        if not self._source.merges:
-            return found
-        return (
-            root
-            | "Episodes" >> beam.Create(self._segments, reshuffle=True)
-            | "Digest" >> beam.Map(_digest, without_images(self._source))
-            | "All" >> beam.CombineGlobally(_collect_all)
-            | "Copies" >> beam.Map(_add, beam.pvalue.AsSingleton(found), self._source).with_output_types(Duplicates)
-        )
-
-    def _find_equal_bytes(self, root: beam.Pipeline | PBegin) -> beam.PCollection[Duplicates]:
         source = self._source
         suspects = [] if self._known is None else list(suspects_by_segment(self._known, self._segments))
         if self._known is not None and not suspects:
@@ -105,16 +89,6 @@ def _confirm(suspect: Suspects, files: RecordFormat) -> list[Hashed]:
 
 def _among(hashed: list[Hashed], dataset: str) -> Duplicates:
     return duplicates_among(dataset, hashed)
-
-
-def _digest(element: tuple[str, Segment], source: Source) -> list[Digested]:
-    found = [digest(source, *element)]
-    worker_status.count(scanned=1)
-    return found
-
-
-def _add(digested: list[Digested], found: Duplicates, source: Source) -> Duplicates:
-    return found.with_copies(source, digested)
 
 
 def _collect_all(parts: Iterable[list[Any]]) -> list[Any]:

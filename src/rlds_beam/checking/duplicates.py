@@ -1,8 +1,7 @@
-"""Finds duplicate episodes without reading most of the bytes; in merged datasets, also copies in other formats.
+"""Finds duplicate episodes without reading most of the bytes.
 
 A TFRecord's framing holds the length and the CRC32C of its payload: a fingerprint of each record. Only records with
-equal fingerprints are read and compared by SHA-256. Episodes of different datasets are copies if their actions and
-observations are the same (`copies.py`), which takes a pass over all but the images.
+equal fingerprints are read and compared by SHA-256.
 """
 
 from __future__ import annotations
@@ -15,13 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlds_beam.checking.copies import ComparedFields, DigestGatherer, group_copies
 from rlds_beam.encoding.base import Headers, RecordFormat
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import Violation
 from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.framing import Framing, reading_shard
-from rlds_beam.reading.reader import EpisodeReader, read_segment, stretch
+from rlds_beam.reading.reader import read_segment, stretch
 from rlds_beam.typing import Array
 from rlds_beam.worker_status import working_on
 
@@ -124,21 +122,10 @@ class Duplicates(Mapping[EpisodeKey, EpisodeKey]):
       splits: the names of the splits.
       copies: the duplicates in ascending order, int64 [N, 3]: index of the split, index of the shard, position.
       firsts: the episode that each of them repeats, int64 [N, 3].
-      by_value: which of them have other bytes, bool [N]; None if none has.
-      names: split and shard -> the dataset's name and the shard there, for originals in merged datasets.
     """
 
-    def __init__(
-        self,
-        dataset: str,
-        splits: Sequence[str],
-        copies: Array,
-        firsts: Array,
-        by_value: Array | None = None,
-        names: Mapping[tuple[str, int], tuple[str, int]] = {},
-    ):
+    def __init__(self, dataset: str, splits: Sequence[str], copies: Array, firsts: Array):
         self._dataset, self._splits, self._copies, self._firsts = dataset, tuple(splits), copies, firsts
-        self._by_value, self._names = np.zeros(len(copies), bool) if by_value is None else by_value, names
         begins = np.flatnonzero((copies[1:, :2] != copies[:-1, :2]).any(axis=1)) + 1
         starts = [0, *begins.tolist()] if len(copies) else []
         self._rows = {
@@ -149,55 +136,16 @@ class Duplicates(Mapping[EpisodeKey, EpisodeKey]):
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._dataset, self._splits, self._copies, self._firsts, self._by_value, self._names)
+        return type(self), (self._dataset, self._splits, self._copies, self._firsts)
 
     def __getitem__(self, key: EpisodeKey) -> EpisodeKey:
-        return self._key(self._firsts[self._row(key)])
-
-    def describe(self, key: EpisodeKey) -> str:
-        """Says what the episode repeats, and how."""
-        row = self._row(key)
-        copy, original = self._own_key(key), self._own_key(self._key(self._firsts[row]))
-        if not self._by_value[row]:
-            return f"byte-identical to {original}"
-        return f"{copy} has the same actions and observations as {original}"
-
-    def _own_key(self, key: EpisodeKey) -> EpisodeKey:
-        dataset, shard = self._names.get((key.split, key.shard), (key.dataset, key.shard))
-        return dataclasses.replace(key, dataset=dataset, shard=shard)
-
-    def _row(self, key: EpisodeKey) -> int:
         rows = self._rows.get((key.split, key.shard))
         if rows is None or key.part or key.dataset != self._dataset:
             raise KeyError(key)
         row: int = rows[0] + int(np.searchsorted(self._copies[slice(*rows), 2], key.position))
         if row == rows[1] or self._copies[row, 2] != key.position:
             raise KeyError(key)
-        return row
-
-    def with_copies(self, source: Source, digested: Iterable[Digested]) -> Duplicates:
-        """Adds the episodes whose actions and observations are those of one in another of the merged datasets."""
-        digested = list(digested)
-        splits = sorted({*self._splits, *(part.split for part in digested)})
-        places = [np.stack(np.broadcast_arrays(splits.index(p.split), p.shard, p.positions), axis=1) for p in digested]
-        own = [source.own_key(EpisodeKey(self._dataset, part.split, part.shard, 0)) for part in digested]
-        sizes = [len(part.positions) for part in digested]
-        datasets = np.repeat(np.unique([key.dataset for key in own], return_inverse=True)[1], sizes)
-        place = np.concatenate([np.zeros((0, 3), np.int64), *places])
-        order = np.lexsort(place.T[::-1])
-        whole, shorter = np.concatenate([np.zeros((0, 2), np.uint64), *(part.digests for part in digested)])[order].T
-        place, datasets = place[order], datasets[order]
-        first = group_copies(whole, shorter)
-        is_copy = datasets[first] != datasets
-        numbers = np.array([splits.index(split) for split in self._splits], np.int64)
-        known, originals = (
-            np.concatenate([numbers[rows[:, :1]], rows[:, 1:]], axis=1) for rows in (self._copies, self._firsts)
-        )
-        copies = np.concatenate([known, place[is_copy]])
-        firsts = np.concatenate([originals, place[first[is_copy]]])
-        copies, rows = np.unique(copies, axis=0, return_index=True)  # the first of equal rows: those of equal bytes
-        names = {(part.split, part.shard): (key.dataset, key.shard) for part, key in zip(digested, own, strict=True)}
-        return Duplicates(self._dataset, splits, copies, firsts[rows], rows >= len(known), names)
+        return self._key(self._firsts[row])
 
     def __iter__(self) -> Iterator[EpisodeKey]:
         return map(self._key, self._copies)
@@ -232,48 +180,13 @@ def duplicates_among(dataset: str, hashed: Iterable[Hashed]) -> Duplicates:
     return Duplicates(dataset, splits, copies[order], firsts[order])
 
 
-class Digested(NamedTuple):
-    """The digests of episodes of one shard (24 bytes per episode).
-
-    Attributes:
-      split: the split's name.
-      shard: the shard's index.
-      positions: the positions of the episodes, int64 [N].
-      digests: the digests of all steps, and of all but the last, uint64 [N, 2].
-    """
-
-    split: str
-    shard: int
-    positions: Array
-    digests: Array
-
-
-def digest(source: Source, split: str, segment: Segment) -> Digested:
-    """The digests of a segment's episodes, for a source without images (`without_images`)."""
-    positions, gatherer = [], DigestGatherer(ComparedFields.of(source))
-    for episode in EpisodeReader(source).read(split, segment):
-        positions.append(episode.key.position)
-        gatherer.add(episode)
-    return Digested(split, segment.shard.index, np.array(positions, np.int64), gatherer.finish())
-
-
-def without_images(source: Source) -> Source:
-    """The dataset without the images of its steps, as far as all of its parts have them."""
-    paths = [path for path, field in source.schema.steps.items() if field.holds_images or field.holds_image_files]
-    return source.without([path for path in paths if path not in source.partial], "not compared")
-
-
 def find_duplicates(source: Source, framing: Framing, segments: Sequence[tuple[str, Segment]]) -> Duplicates:
     """Finds the duplicates among all records of these segments, each given with its split, in this process."""
     marks = known_fingerprints(framing, [segment for _, segment in segments])
     if marks is None:
         marks = Fingerprints.concatenate(scan(source.files, i, segment) for i, (_, segment) in enumerate(segments))
     suspects = suspects_by_segment(marks, segments)
-    found = duplicates_among(source.dataset, (confirm(source.files, *suspect) for suspect in suspects))
-    if not source.merges:
-        return found
-    plain = without_images(source)
-    return found.with_copies(source, (digest(plain, split, segment) for split, segment in segments))
+    return duplicates_among(source.dataset, (confirm(source.files, *suspect) for suspect in suspects))
 
 
 def mark_duplicate(episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> Episode:
@@ -281,6 +194,5 @@ def mark_duplicate(episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey]
     original = duplicates.get(episode.key) if duplicates else None
     if original is None:
         return episode
-    said = duplicates.describe(episode.key) if isinstance(duplicates, Duplicates) else f"byte-identical to {original}"
-    violation = Violation("duplicate_episode", said)
+    violation = Violation("duplicate_episode", f"byte-identical to {original}")
     return episode.replace(faults=(*episode.faults, violation))

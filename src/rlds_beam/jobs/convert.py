@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence, Sized
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlds_beam import storage
-from rlds_beam.checking.copies import ComparedFields
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.checked_json import read_json
@@ -43,8 +42,6 @@ from rlds_beam.user_functions import find_version
 from rlds_beam.worker_status import Done
 
 if TYPE_CHECKING:
-    from rlds_beam.output.known_copies import KnownCopies
-
     # an installation may lack it
     from rlds_beam.recording.record_options import RecordOptions
 
@@ -222,8 +219,7 @@ class ConvertJob:
 
     @property
     def converter(self) -> RangeConverter:
-        compared = ComparedFields.of(self.source)
-        return RangeConverter(self._reader, self.check, self.connecting, self.output, self.plan.digest, compared)
+        return RangeConverter(self._reader, self.check, self.connecting, self.output, self.plan.digest)
 
     @property
     def fitter(self) -> RangeFitter:
@@ -333,22 +329,7 @@ class AppendJob(ConvertJob):
             said = f"nothing: {self.target} has the episodes of all {known} already"
         elif self.known:
             said += f"; {known} were there already"
-        from rlds_beam.output.known_copies import describe_unknown
-
-        compared = [] if self._known is None or self.adds_nothing else describe_unknown(self._known)
-        return [f"appended  {said}", *compared, *super().notes()]
-
-    @property
-    def converter(self) -> RangeConverter:
-        return dataclasses.replace(super().converter, known=self._known)
-
-    @functools.cached_property
-    def _known(self) -> KnownCopies | None:
-        """The episodes that the output has; None if copies of them are accepted."""
-        from rlds_beam.output.known_copies import KnownCopies
-
-        assert self.earlier is not None
-        return None if "duplicate_episode" in self.check.accept else KnownCopies.of(self.earlier.commits)
+        return [f"appended  {said}", *super().notes()]
 
     def read_report(self) -> Report:
         """The report of what this append added."""

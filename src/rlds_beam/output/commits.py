@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rlds_beam import naming, storage
-from rlds_beam.encoding.checked_json import FILE, MAY_LACK, Kind, from_json, read_json
+from rlds_beam.encoding.checked_json import FILE, Kind, from_json, read_json
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output.files import COMMITS, PLAN, REJECTED, listdir, to_json
 from rlds_beam.output.plans import OutputPlan, read_plan
@@ -30,7 +30,6 @@ class RangeCommit:
       report: the range's `Report.to_json()`.
       plan: the job's `OutputPlan.digest`. A worker of a killed job may write a commit after the next job began,
         perhaps with another plan; such a commit does not count.
-      digests: the digests of the written episodes (`known_copies`); None if they were not computed.
       numbers: the range's global indices, once `GlobalIndices.finish_range` has written them.
     """
 
@@ -42,7 +41,6 @@ class RangeCommit:
     report: Mapping[str, Any]
     plan: str
     numbers: Any = None
-    digests: str | None = dataclasses.field(default=None, metadata=MAY_LACK)
 
     @property
     def range(self) -> str:
@@ -93,7 +91,6 @@ def commit_range(
     rejected: ShardInfo | None,
     report: Report,
     plan: str,
-    digests: str | None = None,
 ) -> RangeCommit:
     """Marks a range as finished; its files and rejected records already have their final names.
 
@@ -102,7 +99,6 @@ def commit_range(
       rejected: the range's rejected records, if any.
       report: the report on the range.
       plan: the job's `OutputPlan.digest`.
-      digests: the digests of the written episodes.
 
     Raises:
       NotVerifiedError: the number of written items differs from the prediction.
@@ -115,7 +111,6 @@ def commit_range(
         rejected=rejected,
         report=report.to_json(),
         plan=plan,
-        digests=digests,
     )
     for file in commit.files:
         for problem in _wrong_count(file):

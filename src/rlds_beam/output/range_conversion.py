@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlds_beam import storage
-from rlds_beam.checking.copies import ComparedFields
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.checked_json import read_json
@@ -26,9 +25,6 @@ from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reading.reader import EpisodeReader
 
-if TYPE_CHECKING:
-    from rlds_beam.output.known_copies import KnownCopies
-
 
 @dataclasses.dataclass(frozen=True)
 class RangeConverter:
@@ -40,8 +36,6 @@ class RangeConverter:
       connecting: runs the connectors on accepted episodes.
       output: the output, in a directory prepared by `directory.open_output`.
       plan: the job's `OutputPlan.digest`.
-      compared: the fields that tell copies of an episode; None to compute no digests.
-      known: the episodes of the output that is appended to, whose copies are marked as duplicates; None to mark none.
     """
 
     reader: EpisodeReader
@@ -49,8 +43,6 @@ class RangeConverter:
     connecting: ConnectorRunner
     output: Output
     plan: str = ""
-    compared: ComparedFields | None = None
-    known: KnownCopies | None = None
 
     def convert_range(self, work: WorkRange, duplicates: Duplicates, results: Sequence[Any] = ()) -> RangeCommit:
         """Reads, checks, converts, and writes one range, then commits it.
@@ -65,8 +57,6 @@ class RangeConverter:
           FailedRuleError: a rule whose policy is `fail` is broken.
           NotVerifiedError: the number of written items differs from the prediction.
         """
-        from rlds_beam.output.known_copies import RangeCopies
-
         output, directory = self.output, self.output.directory
         done = commits.read_commit(directory, work, output.files(work), self.plan)
         if done is not None:
@@ -74,16 +64,14 @@ class RangeConverter:
         for file in output.files(work):
             storage.below(directory, file)  # also for a user's output
         writer = output.open_range(work)
-        copies = None if self.compared is None else RangeCopies(self.compared, self.known)
         try:
             with RejectedWriter(rejected_path(directory, work)) as rejected:
                 connecting = self.connecting.fit(results)
                 ignored = connecting.ignored_values(output.ignored_values)
                 report = write_range(
-                    self.reader, work, self.check, connecting, ignored, duplicates, writer, rejected.add, copies
+                    self.reader, work, self.check, connecting, ignored, duplicates, writer, rejected.add
                 )
-                digests = None if copies is None else copies.encode()
-                return finish_range(output, work, writer, report, rejected.commit(), self.plan, digests)
+                return finish_range(output, work, writer, report, rejected.commit(), self.plan)
         finally:
             writer.abort()
 
@@ -95,14 +83,12 @@ def finish_range(
     report: Report,
     rejected: ShardInfo | None,
     plan: str,
-    digests: str | None = None,
 ) -> RangeCommit:
     """Completes the files of a range, adds their counts to its report, and commits it.
 
     Args:
       rejected: the file of its rejected records, if any.
       plan: the job's `OutputPlan.digest`.
-      digests: the digests of the written episodes; None if they are not known.
 
     Raises:
       NotVerifiedError: the number of written items differs from the prediction.
@@ -115,9 +101,7 @@ def finish_range(
     report.items_written = sum(file.shard.records for file in written if file.role == "items")
     report.bytes_written = sum(file.shard.bytes for file in written if file.role != "temporary")
     report.unused = getattr(writer, "unused_steps", {})
-    return commits.commit_range(
-        output.directory, work, written, rejected=rejected, report=report, plan=plan, digests=digests
-    )
+    return commits.commit_range(output.directory, work, written, rejected=rejected, report=report, plan=plan)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -49,16 +49,6 @@ class RangeWriter(Protocol):
         """Removes the unfinished files; does nothing after `finish`."""
 
 
-class CopyFinder(Protocol):
-    """Finds copies of episodes that an output has already."""
-
-    def mark(self, episode: Episode) -> Episode:
-        """Adds the fault `duplicate_episode` to a copy."""
-
-    def add(self, record: Processed) -> None:
-        """Is called with the outcome of the episode that was marked last."""
-
-
 def check_and_connect(
     episode: Episode,
     check: CheckOptions,
@@ -107,12 +97,8 @@ def write_range(
     duplicates: Duplicates,
     writer: RangeWriter,
     reject: Callable[[Rejection], object] | None,
-    copies: CopyFinder | None = None,
 ) -> Report:
     """Reads, checks, connects, and writes the episodes of a range; the caller finishes the writer.
-
-    Args:
-      copies: finds copies of episodes that the output has already.
 
     Raises:
       FailedRuleError: a rule whose policy is `fail` is broken.
@@ -121,11 +107,8 @@ def write_range(
     for segment in work.segments:
         for episode, sound in screen_batches(reader.batches(work.split, segment)):
             episode = mark_duplicate(episode, duplicates)
-            episode = episode if copies is None else copies.mark(episode)
             record = check_and_connect(episode, check, connecting, ignored, writer.write, sound=sound)
             report.add(record)
-            if copies is not None:
-                copies.add(record)
             count_verdict(record.verdict)
             if record.verdict.rejected is not None and reject is not None:
                 reject(record.verdict.rejected)

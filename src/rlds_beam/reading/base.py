@@ -168,13 +168,11 @@ class Source(Viewable, abc.ABC):
         looks at some.
       void_datasets: the datasets (`SOURCE_DATASET`) with void last actions, if these are only some of merged ones, and
         `last_action` is void; None otherwise.
-      partial: the fields that only some of merged datasets have.
       left_out: the parts of the dataset that are not read, with the reasons.
       notes: what a user should know about how the data are read.
       has_files: whether the shards are files. Those of a recording are not: there is nothing to fingerprint, sample, or
         compare before they are read, and each is its own range.
       random_access: whether each record is an episode, in files whose records `open_dataset` finds without an index.
-      merges: whether it is several datasets, so that copies of an episode may differ in their bytes.
       reads_several: whether `open` takes several directories as one dataset.
       told_by_files: whether some files of a directory tell the format, so that other datasets may be below it.
       options_class: the class of the source's options. If it has any, `open` takes an instance as `options`.
@@ -184,12 +182,10 @@ class Source(Viewable, abc.ABC):
     robot: str | None = None
     last_action: LastAction = "unknown"
     void_datasets: tuple[str, ...] | None = None
-    partial: Collection[str] = ()
     left_out: Mapping[str, str] = {}
     notes: tuple[str, ...] = ()
     has_files: ClassVar[bool] = True
     random_access: ClassVar[bool] = False
-    merges: ClassVar[bool] = False
     reads_several: ClassVar[bool] = False
     told_by_files: ClassVar[bool] = False
     options_class: ClassVar[type[Options]] = Options
@@ -293,10 +289,6 @@ class Source(Viewable, abc.ABC):
     def origins(self) -> Sequence[str]:
         """The key of each episode in the dataset from which it was converted; empty if it is not known."""
         return ()
-
-    def own_key(self, key: EpisodeKey) -> EpisodeKey:
-        """The key of an episode in its dataset, if several are merged."""
-        return key
 
     def decode_seconds(self) -> float:
         """Estimated seconds of one core for decoding that the shards' sizes do not reflect: videos."""

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
@@ -93,7 +94,7 @@ def test_groups_of_copies_count_each_other() -> None:
     assert found == {first: (3, str(copies[0].key)), **{str(copy.key): (3, first) for copy in copies}}
 
 
-def test_leaks_between_splits_and_contradictions_are_found() -> None:
+def test_leaks_between_splits_and_other_instructions_are_found() -> None:
     episodes = [in_split(e, "val" if i < 40 else "train") for i, e in enumerate(clean("arm"))]
     leaks = [in_split(copy, "val") for at, copy in near(clean("arm"), 30, 0.005) if at >= 40]
     say = [copy.with_columns({"language_instruction": np.full(len(copy), b"throw it", object)}) for copy in leaks[:4]]
@@ -104,7 +105,7 @@ def test_leaks_between_splits_and_contradictions_are_found() -> None:
     findings = {finding.check: finding for finding in table.dataset_findings()}
     assert findings["split_leakage"].field == "val"
     assert findings["split_leakage"].detail.startswith(f"{len(val)} of {40 + len(leaks)} episodes: val:00000@")
-    assert " repeats " in findings["near_duplicate"].detail
+    assert re.search(r" repeats train:\S+, but says 'throw it', not 'put it on the ", findings["near_duplicate"].detail)
 
 
 def test_equal_starts_in_two_splits_are_a_leak_only_if_starts_are_rare() -> None:
@@ -142,10 +143,11 @@ def test_any_order_and_any_parts_give_the_same_table(order: list[int], cuts: lis
 def test_a_sketch_has_the_means_of_equal_parts(shapes: list[tuple[int, bool]]) -> None:
     rng = np.random.default_rng(0)
     columns = [rng.normal(0, 1, (length, 2)) for length, _ in shapes]
-    laid = Laid.of([length for length, _ in shapes], [void for _, void in shapes])
-    sketches = sketch(np.concatenate(columns).T, laid).T.reshape(len(shapes), 2, PARTS)
-    for column, (length, void), found in zip(columns, shapes, sketches, strict=True):
-        used = column[: length - (void and length > 1)]
+    laid = Laid.of([length for length, _ in shapes], [False] * len(shapes))
+    counts = np.array([length - (void and length > 1) for length, void in shapes])
+    sketches = sketch(np.concatenate(columns).T, laid, counts).T.reshape(len(shapes), 2, PARTS)
+    for column, count, found in zip(columns, counts.tolist(), sketches, strict=True):
+        used = column[:count]
         expected = np.repeat(used, PARTS, axis=0).reshape(PARTS, len(used), 2).mean(axis=1)
         np.testing.assert_allclose(found.T, expected, rtol=1e-4, atol=1e-5)
 

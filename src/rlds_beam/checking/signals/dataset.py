@@ -83,22 +83,28 @@ def _of_repeats(rows: SignalRows, repeats: Repeats) -> Iterator[DatasetFinding]:
     splits, split_of = rows.splits
     split_of = split_of[rows.order]
     sizes = np.bincount(split_of, minlength=len(splits)).tolist()
+    others = np.fmin.reduce([count_others(group, split_of)[1] for group in repeats])
     for split in sorted(range(len(splits)), key=lambda number: (-sizes[number], splits[number]))[1:]:
-        others = np.fmin.reduce([count_others(group, split_of)[1] for group in repeats])
         if len(found := np.flatnonzero((split_of == split) & ~np.isnan(others))):
             pair = _pair(rows, int(found[0]), int(others[found[0]]))
-            yield _finding(
-                "split_leakage", splits[split], f"{len(found):,} of {count(sizes[split], 'episode')}: {pair}"
-            )
-    _, others = count_others(repeats.motion, np.arange(len(rows)))
-    if len(found := np.flatnonzero(others < np.arange(len(rows)))):
-        pair = _pair(rows, int(found[0]), int(others[found[0]]))
+            of = count(sizes[split], "episode")
+            yield _finding("split_leakage", splits[split], f"{len(found):,} of {of}: {pair}")
+    if len(found := np.flatnonzero(repeats.motion < np.arange(len(rows)))):
+        pair = _pair(rows, int(found[0]), int(repeats.motion[found[0]]))
         yield _finding("near_duplicate", "", f"{count(len(found), 'episode')}: {pair}")
 
 
 def _pair(rows: SignalRows, one: int, other: int) -> str:
-    """`val:00000@3 repeats train:00001@7`."""
-    return " repeats ".join(str(key).partition(":")[2] for key in rows.keys(rows.order[[one, other]]))
+    """`val:00000@3 repeats train:00001@7`, and both instructions if they differ."""
+    places = rows.order[[one, other]]
+    pair = " repeats ".join(str(key).partition(":")[2] for key in rows.keys(places))
+    texts, codes = rows.codes("instruction")
+    said = [texts[code] for code in codes[places]]
+    return (
+        pair
+        if said[0] == said[1]
+        else f"{pair}, but says {shorten(repr(said[0]), 40)}, not {shorten(repr(said[1]), 40)}"
+    )
 
 
 def _of_metadata(rows: SignalRows) -> Iterator[DatasetFinding]:

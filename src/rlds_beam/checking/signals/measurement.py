@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlds_beam.checking.copies import digest_fields
 from rlds_beam.checking.idle import IDLE, MIN_IDLE_STEPS, runs
 from rlds_beam.checking.signals import images, texts
 from rlds_beam.checking.signals.context import Context, find_gripper
@@ -51,12 +50,14 @@ class MeasuredSteps:
         laid: Laid,
         columns: Mapping[str, JoinedColumns],
         repeats: Mapping[str, Sequence[list[int]]],
+        moving: Array,
     ) -> MeasuredSteps:
         """Measures episodes.
 
         Args:
           columns: field -> the numbers of all episodes.
           repeats: camera -> the steps of each episode whose image is the one before.
+          moving: the number of steps of each episode without a last one that has no action (E,).
         """
         numbers: dict[str, Array] = {}
         vectors: dict[tuple[str, str], Array] = {}
@@ -71,7 +72,7 @@ class MeasuredSteps:
                 motions[path] = motion = Motion.of(values, laid)
                 if context.only is None:
                     vectors |= {(path, name): found for name, found in motion.vectors().items()}
-                    vectors[path, "sketch"] = sketch(values, laid)
+                    vectors[path, "sketch"] = sketch(values, laid, moving)
         for path in context.clocks:
             times = columns[path]
             if isinstance(times, np.ndarray) and times.size == len(times):
@@ -194,12 +195,12 @@ class Block:
         self._numbers: dict[str, dict[int, float]] = {}
         self._lengths: list[int] = []
         self._void: list[bool] = []
+        self._moving: list[int] = []
         self._measured: list[int] = []
         self._columns: dict[str, list[Any]] = {path: [] for path in (*context.motion, *context.clocks, "reward")}
         self._repeats: dict[str, list[list[int]]] = {path: [] for path in context.cameras}
         self._paths: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
         self._hashes: list[int] = []
-        self._compared = tuple(sorted(context.motion))
         self._steps = self._bytes = 0
 
     def __len__(self) -> int:
@@ -228,12 +229,18 @@ class Block:
         last: Any = steps.get("is_last")
         void = last is not None and bool(last[-1])
         self._void.append(void)
+        self._moving.append(length - (void and length > 1 and not self._acts(episode)))
         for path, columns in self._columns.items():
             columns.append(steps.get(path))
         if self.context.only is None:
             self._hashes.append(self._hash(episode, length - void))
         for path in self.context.cameras:
             self._add_camera(path, steps.get(path), row)
+
+    def _acts(self, episode: Episode) -> bool:
+        """Whether the last step has an action: neither zeros nor the action before, as void ones are filled."""
+        actions = [episode.steps[path][-2:] for path in self.context.actions if path in episode.steps]
+        return any(np.any(action[1]) and not np.array_equal(*action) for action in actions)
 
     def _put(self, name: str, row: int, value: float) -> None:
         self._numbers.setdefault(name, {})[row] = value
@@ -296,10 +303,10 @@ class Block:
             at = np.array(self._measured, np.int64)
             numbers["steps"][at] = laid.lengths
             columns = {path: join_columns(columns, self._lengths) for path, columns in self._columns.items()}
-            for name, values in self._identities(columns).items():
-                numbers[name] = np.zeros(size, np.uint64)
-                numbers[name][at] = values
-            found = MeasuredSteps.of(self.context, laid, columns, self._repeats)
+            if self.context.only is None:
+                numbers["#actions"] = np.zeros(size, np.uint64)
+                numbers["#actions"][at] = self._hashes
+            found = MeasuredSteps.of(self.context, laid, columns, self._repeats, np.array(self._moving))
             for name, values in found.numbers.items():
                 numbers[name] = np.full(size, np.nan)
                 numbers[name][at] = values
@@ -317,10 +324,3 @@ class Block:
         made = RowPart(size, numbers, vectors, texts_of)
         self.__init__(self.context)  # type: ignore[misc]
         return made
-
-    def _identities(self, columns: Mapping[str, JoinedColumns]) -> dict[str, Array]:
-        """What tells equal episodes, uint64 (E,); nothing if only some signals are measured."""
-        if self.context.only is not None:
-            return {}
-        whole, shorter = digest_fields([columns[path] for path in self._compared], self._lengths).T
-        return {"#actions": np.array(self._hashes, np.uint64), "#whole": whole, "#shorter": shorter}

@@ -7,6 +7,7 @@ import functools
 import io
 import itertools
 import pickle
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -281,6 +282,21 @@ def _fill(vector: Array, part: RowPart, name: VectorName, start: int = 0) -> Non
 
 def _names(parts: Iterable[Any]) -> list[Any]:
     return sorted({name for part in parts for name in part})
+
+
+def find_stepped(rows: SignalRows, path: str) -> Array:
+    """Which dimensions of a field have few values at any scale, for example cells of a grid, bool (D,).
+
+    In the median episode, all changes have the same size, or a value recurs in most of the steps.
+    """
+
+    def find(largest: Array, times: Array, travel: Array, distinct: Array) -> Array:
+        with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of dimensions without a number
+            same = np.nanmedian(np.where(times > 0, largest * times / travel, np.nan), axis=0)
+            return np.asarray((same < 1.05) | (np.nanmedian(distinct, axis=0) < 0.7))
+
+    return rows.reduce(find, *((path, name) for name in ("largest", "times", "travel", "distinct")))
 
 
 _GAP, _GAP_DEVIATIONS = 1.5, 5.0

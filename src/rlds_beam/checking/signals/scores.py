@@ -11,7 +11,7 @@ import numpy as np
 from rlds_beam.checking.rates import estimate_rate
 from rlds_beam.checking.signals.context import Context, find_gripper, is_gripper
 from rlds_beam.checking.signals.repeats import Repeats, count_others
-from rlds_beam.checking.signals.rows import SignalRows
+from rlds_beam.checking.signals.rows import SignalRows, find_stepped
 from rlds_beam.typing import Array
 
 MIN_EPISODES = 10
@@ -62,7 +62,7 @@ class EpisodeScores:
 
     def __init__(self, rows: SignalRows, context: Context, repeats: Repeats | None):
         self.rows, self.context, self.repeats = rows, context, repeats
-        self.stepped = {path: _find_stepped(rows, path) for path in rows.fields} if len(rows) >= MIN_EPISODES else {}
+        self.stepped = {path: find_stepped(rows, path) for path in rows.fields} if len(rows) >= MIN_EPISODES else {}
 
     def score(self, signal: str) -> dict[str, Array]:
         """The columns of a signal that compares episodes: name -> (E,); none for other signals.
@@ -71,17 +71,6 @@ class EpisodeScores:
         """
         score = _SCORES.get(signal)
         return {} if score is None or len(self.rows) < MIN_EPISODES else score(self)
-
-
-def _find_stepped(rows: SignalRows, path: str) -> Array:
-    """In the median episode, all changes have the same size, or a value recurs in most of the steps."""
-
-    def find(largest: Array, times: Array, travel: Array, distinct: Array) -> Array:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            same = _median(np.where(times > 0, largest * times / travel, np.nan))
-            return np.asarray((same < 1.05) | (_median(distinct) < 0.7))
-
-    return rows.reduce(find, *((path, name) for name in ("largest", "times", "travel", "distinct")))
 
 
 def _score_jump(compared: EpisodeScores) -> dict[str, Array]:

@@ -7,7 +7,6 @@ import copy
 import dataclasses
 import functools
 import itertools
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -65,7 +64,6 @@ class MergedSource(Source):
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     options_class: ClassVar[type[MergeOptions]] = MergeOptions
-    merges: ClassVar[bool] = True
 
     @classmethod
     def open(
@@ -123,16 +121,6 @@ class MergedSource(Source):
         return dataclasses.replace(
             self, schema=merge.schema, decoder=decoder, inputs=inputs, merge=merge, left_out=left_out
         )
-
-    @functools.cached_property
-    def partial(self) -> Collection[str]:  # type: ignore[override]
-        paths = Counter(path for member in self.inputs for path in {*member.schema.steps, *member.schema.metadata})
-        return frozenset(path for path, number in paths.items() if number < len(self.inputs))
-
-    def own_key(self, key: EpisodeKey) -> EpisodeKey:
-        starts = self.decoder.starts[key.split]
-        which = bisect.bisect_right(starts, key.shard) - 1
-        return dataclasses.replace(key, dataset=self.inputs[which].name, shard=key.shard - starts[which])
 
     @functools.cached_property
     def fps(self) -> float | None:  # type: ignore[override]
