@@ -399,10 +399,13 @@ def test_names_that_cannot_be_shown_are_said(arm: Path, tmp_path: Path) -> None:
     assert names(tmp_path / "out", STATE) == JOINTS and read_info(tmp_path / "out")["robot_type"] is None
 
 
+POSE = ("x", "y", "z", "axis_angle1", "axis_angle2", "axis_angle3")
+
+
 def test_hdf5_says_the_rate_and_the_names_that_its_simulation_defines(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py")
     for layout, rate, robot, named in (
-        ("robomimic", 20, "Panda", {"action": ("x", "y", "z", "axis_angle1", "axis_angle2", "axis_angle3", "gripper")}),
+        ("robomimic", 20, "Panda", {"action": (*(f"delta_{name}" for name in POSE), "gripper")}),
         ("isaaclab", 20, None, {}),
         (
             "robotwin",

@@ -108,8 +108,37 @@ def test_open_x_datasets_have_their_known_rate_and_robot(tmp_path: Path) -> None
     )
     source = rlds_beam.open_source(path)
     assert (source.fps, source.robot) == (5, "WidowX")
-    assert source.schema.steps["action"].names == ("x", "y", "z", "roll", "pitch", "yaw", "gripper")
+    names = ("x", "y", "z", "roll", "pitch", "yaw", "gripper")
+    assert source.schema.steps["observation/state"].names == names
+    assert source.schema.steps["action"].names == (*(f"delta_{name}" for name in names[:6]), "gripper")
     assert "those known for bridge_dataset" in str(rlds_beam.inspect(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "differences"),
+    [
+        ("bridge_orig", 6),
+        ("libero_10_no_noops", 6),
+        ("austin_sailor_dataset_converted_externally_to_rlds", 6),
+        ("nyu_rot_dataset_converted_externally_to_rlds", 3),
+        ("toto", 0),
+    ],
+)
+def test_open_x_datasets_say_which_actions_are_differences(name: str, differences: int) -> None:
+    meaning = known_meaning(name, Schema({"action": Field("action", "float32", (7,))}))
+    assert meaning is not None
+    names = meaning.names.get("action", ())
+    assert sum(name.startswith("delta_") for name in names) == differences
+
+
+def test_the_parts_of_an_rt_1_action_are_differences() -> None:
+    parts = ("action/world_vector", "action/rotation_delta", "action/gripper_closedness_action")
+    meaning = known_meaning("fractal20220817_data", Schema({path: Field(path, "float32", (3,)) for path in parts}))
+    assert meaning is not None
+    assert meaning.names == {
+        "action/world_vector": ("delta_x", "delta_y", "delta_z"),
+        "action/rotation_delta": ("delta_roll", "delta_pitch", "delta_yaw"),
+    }
 
 
 def test_a_layout_that_does_not_fit_gives_no_names() -> None:

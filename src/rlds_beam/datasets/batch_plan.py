@@ -187,15 +187,15 @@ def _check_same_meaning(path: str, datasets: Sequence[Loadable]) -> None:
     for one, other in itertools.combinations(datasets, 2):
         known, field = one.fields[path], other.fields[path]
         said = f"the values of {path} mean something else in {one.name} than in {other.name}"
-        if known.names and field.names and known.names != field.names:
-            names = (f"{a} and {b}" for a, b in zip(known.names, field.names, strict=True) if a != b)
-            raise UsageError(f"{said} ({next(names)}): use the connector ArrangeDimensions, or RenameDimensions")
         try:
             merge_representations([known, field], [None, None])
         except RepresentationsDifferError:
             entries = propose_conversions(path, field.representation, known.representation)
             hint = ", ".join(entries) or "RelativeActions, AbsoluteActions, or ConvertRotation"
             raise UsageError(f"{said}: give {other.name} the connectors {hint}") from None
+        if known.names and field.names and known.names != field.names:
+            names = (f"{a} and {b}" for a, b in zip(known.names, field.names, strict=True) if a != b)
+            raise UsageError(f"{said} ({next(names)}): use the connector ArrangeDimensions, or RenameDimensions")
 
 
 def _describe(field: Field) -> str:

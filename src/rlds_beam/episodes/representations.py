@@ -24,8 +24,19 @@ ROTATIONS = {
 
 EULER = re.compile(r"euler_([xyz]{3}|[XYZ]{3})(_degrees)?")
 
-Reference = Literal["state", "previous"]
+Reference = Literal["state", "previous", "unknown"]
 Frame = Literal["base", "hand"]
+
+
+DELTA = "delta_"
+"""Begins the name of a difference: `delta_x`; or that of one of several robots, `robot0_delta_x`."""
+
+_DIFFERENCE = re.compile(rf"(.*_)?{DELTA}.*")
+
+
+def is_difference(name: str) -> bool:
+    """Whether a value of this name is a difference."""
+    return _DIFFERENCE.fullmatch(name) is not None
 
 
 def value_names(representation: str) -> tuple[str, ...]:
@@ -44,7 +55,7 @@ class Dimension(NamedTuple):
       rotation: the representation of the rotation that it is a part of; None if it is unknown or no rotation.
       place: its index in that rotation.
       which: tells rotations apart: the field and the index where the rotation begins.
-      relative_to, frame: as in `Representation`; None if it is absolute, or unknown.
+      relative_to, frame: as in `Representation`; None if it is absolute, or nothing is known.
     """
 
     rotation: str | None = None
@@ -72,7 +83,8 @@ class Representation:
 
     Attributes:
       rotations: the index of the first value of each rotation, in ascending order, and its representation.
-      relative_to: `state`, or `previous` (the action before); None if the values are absolute, or it is unknown.
+      relative_to: `state`, `previous` (the action before), or `unknown`: differences, but it is not known to what, or a
+        controller scales them; None if the values are absolute, or nothing is known.
       frame: the axes of the differences: `base` or `hand`; None if unknown.
       absolute: the indices of the values that are not relative, in ascending order; empty if `relative_to` is None.
     """

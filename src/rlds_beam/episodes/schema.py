@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlds_beam.episodes.representations import Dimension, Representation
+from rlds_beam.episodes.representations import Dimension, Representation, is_difference
 from rlds_beam.errors import UsageError
 from rlds_beam.images.headers import IMAGE_FILES
 from rlds_beam.lazy import Viewable
@@ -137,8 +137,12 @@ class Field:
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
-        """How each value of a step is represented."""
-        return (self.representation or Representation()).split(self.known_size, self.path)
+        """How each value of a step is represented. A name such as `delta_x` also says that a value is a difference."""
+        values = (self.representation or Representation()).split(self.known_size, self.path)
+        if len(self.names) != len(values) or any(value.relative_to for value in values):
+            return values
+        named = zip(values, self.names, strict=True)
+        return tuple(v._replace(relative_to="unknown") if is_difference(name) else v for v, name in named)
 
     def __str__(self) -> str:
         dims = ", ".join("?" if d is None else str(d) for d in self.shape)

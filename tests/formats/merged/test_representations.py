@@ -76,10 +76,14 @@ def fields(*known: Representation | None) -> list[Field]:
 def test_what_all_say_is_kept() -> None:
     assert merge_representations(fields(BASE, BASE), [None, None]) == BASE
     assert merge_representations(fields(None, None), [None, None]) is None
-    assert merge_representations(fields(BASE, None), [None, None]) is None
     six = Representation(((3, "6d"),))
-    assert merge_representations(fields(BASE, six), [None, None]) == six
-    assert merge_representations(fields(six, BASE), [None, None]) == six
+    assert merge_representations(fields(six, None), [None, None]) is None
+    unknown = Representation((), "unknown", None, (9,))
+    assert merge_representations(fields(BASE, unknown), [None, None]) == unknown
+    for absolute in (None, six):
+        for pair in (fields(BASE, absolute), fields(absolute, BASE), fields(unknown, absolute)):
+            with pytest.raises(RepresentationsDifferError):
+                merge_representations(pair, [None, None])
     moved, order = Representation(((0, "6d"),)), (9, 8, 7, 0, 1, 2, 3, 4, 5, 6)
     assert merge_representations(fields(six, moved), [None, order]) == six
     padded = (*range(10), -1)
@@ -127,10 +131,26 @@ def test_what_one_does_not_say_is_noted(tmp_path: Path) -> None:
     one, other = arm(tmp_path / "one", AXIS), arm(tmp_path / "other", None, seed=9)
     merged = open_merged(one, other)
     assert not merged.schema.representations
-    assert any("the representation is left out, because it is unknown in some: action" in note for note in merged.notes)
+    assert any("rotations are left out, because they are unknown in some: action" in note for note in merged.notes)
     same = open_merged(one, arm(tmp_path / "same", AXIS, seed=9))
     assert dict(same.schema.representations) == {"action": AXIS}
-    assert not any("representation" in note for note in same.notes)
+    assert not any("rotations" in note for note in same.notes)
+
+
+@pytest.mark.parametrize("mode", ["same", "common", "all"])
+@pytest.mark.parametrize("absolute", [(), ("x", "y", "z", "roll", "pitch", "yaw", "gripper")])
+def test_differences_do_not_merge_with_other_actions(absolute: tuple[str, ...], mode: str, tmp_path: Path) -> None:
+    one, other = arm(tmp_path / "one", None), arm(tmp_path / "other", None, seed=9)
+    deltas = (*(f"delta_{name}" for name in ("x", "y", "z", "roll", "pitch", "yaw")), "gripper")
+    for path, names in ((one, deltas), (other, absolute)):
+        Path(path, "meaning.json").write_text(json.dumps({"fps": 10, "names": {"action": names} if names else {}}))
+    with pytest.raises(UsageError, match=r"action: differences in only some .*in one/1.0.0, unknown in"):
+        open_merged(one, other, fields=mode)
+    if not absolute:
+        named = {"ArrangeDimensions": {"field": "action", "order": [*range(7)], "names": [*deltas]}}
+        mapping = {"inputs": [{}, {"connectors": [named]}]}
+        (tmp_path / "fields.json").write_text(json.dumps(mapping))
+        assert open_merged(one, other, fields=str(tmp_path / "fields.json")).schema.names["action"] == deltas
 
 
 def test_rotations_at_other_places_are_refused(tmp_path: Path) -> None:

@@ -21,13 +21,10 @@ from rlds_beam.connectors.cleaning.rotations import (
 from rlds_beam.connectors.cleaning.selection import vectors
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.representations import Dimension, Dimensions, value_names
+from rlds_beam.episodes.representations import DELTA, Dimension, Dimensions, value_names
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.reading.base import LastAction, Source
 from rlds_beam.typing import Array
-
-DELTA = "delta_"
-"""The prefix of the names of differences."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -311,7 +308,7 @@ class AbsoluteActions(_Actions):
                 continue
             if value.relative_to is None:
                 raise UsageError(f"AbsoluteActions: value {i} of {path} is absolute already: add {i} to absolute")
-            if value.relative_to != self.to or value.frame not in (None, self.frame):
+            if value.relative_to not in (self.to, "unknown") or value.frame not in (None, self.frame):
                 raise UsageError(
                     f"AbsoluteActions: to={self.to}, frame={self.frame}, but value {i} of {path} is "
                     f"{_reference(value)}: give that"
@@ -351,6 +348,8 @@ class AbsoluteActions(_Actions):
 
 def _reference(value: Dimension) -> str:
     """`relative (to=state, frame=hand)`."""
+    if value.relative_to == "unknown":
+        return "a difference"
     return f"relative (to={value.relative_to}{f', frame={value.frame}' if value.frame else ''})"
 
 

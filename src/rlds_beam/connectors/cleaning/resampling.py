@@ -11,7 +11,6 @@ import numpy as np
 
 from rlds_beam.checking.rates import is_clock
 from rlds_beam.connectors.base import EpisodeConnector
-from rlds_beam.connectors.cleaning.relative_actions import DELTA
 from rlds_beam.connectors.cleaning.rotations import read_rotations, sound_rotations, write_rotations
 from rlds_beam.connectors.cleaning.selection import merge_steps, vectors, with_value
 from rlds_beam.connectors.fields import StepFields
@@ -76,8 +75,9 @@ class Resample(EpisodeConnector):
         relative      changes of the pose: added up, or split in proportion to the time, so that integrating them gives
                       the same pose. With `rotation` and `at`, rotations are composed, and split about their axis
 
-    A value named `delta_x`, as by `RelativeActions`, must be listed in `relative`. Differences to the state
-    (`RelativeActions(to="state")`) add up only if the robot reaches its targets: resample before making them.
+    A value that is a difference, by its name (`delta_x`) or by what the data says of it, must be listed in `relative`.
+    Differences to the state (`RelativeActions(to="state")`) add up only if the robot reaches its targets: resample
+    before making them.
 
     Timestamps must increase; an episode whose do not is rejected (`not_representable`). They become the new times. They
     are compared within their resolution, and rates within a millionth of a step. The same rate changes nothing.
@@ -165,31 +165,22 @@ class Resample(EpisodeConnector):
         self, names: Mapping[str, tuple[str, ...]], fields: StepFields
     ) -> Mapping[str, tuple[str, ...]]:
         """The names of the values of step fields after the connector: those before it."""
-        action = self.action or fields.actions
-        for path in all_below(names, action):
-            for i, name in enumerate(names[path]):
-                if name.startswith(DELTA) and not self._is_relative(path, i, action):
-                    raise UsageError(
-                        f"Resample: {name}, value {i} of {path}, is a difference, which must not be held: add {i} to "
-                        "relative, or resample before RelativeActions"
-                    )
         return names
 
     def represent(self, values: Dimensions, fields: StepFields) -> Dimensions:
         """How the values of vectors are represented after the connector: as before it."""
         action = self.action or fields.actions
-        for path in all_below(values, action):
-            for i, value in enumerate(values[path]):
-                if value.relative_to is not None and not self._is_relative(path, i, action):
-                    raise UsageError(
-                        f"Resample: value {i} of {path} is relative, so it must not be held: add {i} to relative, or "
-                        "resample before RelativeActions"
-                    )
-        return values
-
-    def _is_relative(self, path: str, i: int, action: str) -> bool:
         listed = _entries(self.relative)
-        return path in listed or (path == action and i in listed)
+        for path in all_below(values, action):
+            differences = [i for i, value in enumerate(values[path]) if value.relative_to is not None]
+            if path in listed or not differences or (path == action and {*differences} <= {*listed}):
+                continue
+            every = path != action or len(differences) == len(values[path])
+            raise UsageError(
+                f"Resample: {path} has differences, which must not be held or interpolated: give relative: "
+                f"{[path] if every else differences}, or resample before RelativeActions"
+            )
+        return values
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         action = self.action or fields.actions

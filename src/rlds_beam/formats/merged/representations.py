@@ -20,7 +20,8 @@ def propose_conversions(path: str, own: Representation | None, wanted: Represent
         return []
     entries = []
     frames = {own.frame, wanted.frame} - {None}
-    if own.relative_to and wanted.relative_to and (own.relative_to != wanted.relative_to or len(frames) > 1):
+    references = {own.relative_to, wanted.relative_to}
+    if not references & {None, "unknown"} and (len(references) > 1 or len(frames) > 1):
         for name, known in (("AbsoluteActions", own), ("RelativeActions", wanted)):
             entries.append(f"{name}: {{{_arguments(path, own, known)}}}")
     pairs = zip(own.rotations, wanted.rotations, strict=False)
@@ -60,29 +61,34 @@ def merge_representations(fields: Sequence[Field], places: Sequence[tuple[int, .
     Raises:
       RepresentationsDifferError: two of them contradict each other.
     """
-    if not any(field.representation for field in fields):
-        return None
     rows: list[list[Dimension | None]] = []
     for field, place in zip(fields, places, strict=True):
         values = field.dimensions
         rows.append([*values] if place is None else [None if i < 0 else values[i] for i in place])
+    if not any(value and value != Dimension() for row in rows for value in row):
+        return None
     arranged = [Representation.join([value or Dimension() for value in row]) for row in rows]
     turned = [known.rotations for known in arranged if known is not None and known.rotations]
     if any(len(one) == len(other) and one != other for one, other in itertools.combinations(turned, 2)):
         raise RepresentationsDifferError
-    relative = [field.representation is not None and field.representation.relative_to is not None for field in fields]
-    return Representation.join([_merge(values, relative) for values in zip(*rows, strict=True)])
+    return Representation.join([_merge([value for value in values if value]) for values in zip(*rows, strict=True)])
 
 
-def _merge(values: Sequence[Dimension | None], relative: Sequence[bool]) -> Dimension:
-    there = [(value, known) for value, known in zip(values, relative, strict=True) if value is not None]
-    for (one, first), (other, second) in itertools.combinations(there, 2):
+def _merge(values: Sequence[Dimension]) -> Dimension:
+    for one, other in itertools.combinations(values, 2):
         turned = one.rotation is not None and other.rotation is not None
-        if (turned and one[:2] != other[:2]) or (first and second and one.relative_to != other.relative_to):
+        if (turned and one[:2] != other[:2]) or not _same_reference(one, other):
             raise RepresentationsDifferError
-    first_value = there[0][0]
-    if len({value[:2] for value, _ in there}) > 1:
-        first_value = first_value.straighten()
-    if len({value.relative_to for value, _ in there}) > 1:
-        first_value = first_value._replace(relative_to=None)
-    return first_value if len({v.frame for v, _ in there}) == 1 else first_value._replace(frame=None)
+    merged = values[0]
+    if len({value[:2] for value in values}) > 1:
+        merged = merged.straighten()
+    if len({value.relative_to for value in values}) > 1:
+        merged = merged._replace(relative_to="unknown")
+    return merged if len({value.frame for value in values}) == 1 else merged._replace(frame=None)
+
+
+def _same_reference(one: Dimension, other: Dimension) -> bool:
+    """Whether two values may both be differences, or both none: what is not said to be a difference is absolute."""
+    if one.relative_to is None or other.relative_to is None:
+        return one.relative_to == other.relative_to
+    return one.relative_to == other.relative_to or "unknown" in (one.relative_to, other.relative_to)

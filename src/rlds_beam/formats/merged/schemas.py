@@ -17,6 +17,7 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from rlds_beam.episodes.episode import SOURCE_DATASET
+from rlds_beam.episodes.representations import Representation
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.merged.inputs import Fields, MergedInput
@@ -126,18 +127,13 @@ def merge_schemas(inputs: Sequence[MergedInput], mode: Fields) -> Merge:
         notes.append(f"the names of values are left out, because they are unknown in some: {some(unnamed)}")
     said = {path: {_says(member.schema.steps.get(path)) for member in inputs} - {None} for path in kept}
     if unsaid := [path for path, known in said.items() if len(known) > 1]:
-        notes.append(
-            f"the representation is left out, because it is unknown in some: {some(unsaid)}: check that it is the same"
-        )
+        notes.append(f"rotations are left out, because they are unknown in some: {some(unsaid)}: check that they agree")
     return Merge(Schema(merged["steps"], {**merged["metadata"], FROM.path: FROM}), tuple(places), masks, tuple(notes))
 
 
-def _says(field: Field | None) -> tuple[bool, bool] | None:
-    """Whether a dataset says which values of a field are rotations, and what they are relative to."""
-    if field is None:
-        return None
-    known = field.representation
-    return known is not None and bool(known.rotations), known is not None and known.relative_to is not None
+def _says(field: Field | None) -> bool | None:
+    """Whether a dataset says which values of a field are rotations."""
+    return None if field is None else bool(field.representation and field.representation.rotations)
 
 
 def _contradictions(inputs: Sequence[MergedInput]) -> list[str]:
@@ -187,7 +183,13 @@ def _merge_field(fields: Sequence[Field], inputs: Sequence[MergedInput], mode: F
     dtype = first.dtype if len(set(dtypes)) == 1 else np.result_type(*dtypes).name
     plain = "bytes" if dtype in ("bfloat16", "float64") else "none"
     encoding = first.encoding if len({field.encoding for field in fields}) == 1 else plain
-    known = [str(field.representation or "unknown") for field in fields]
+    known = [str(Representation.join(field.dimensions) or "unknown") for field in fields]
+    if len({any(value.relative_to for value in field.dimensions) for field in fields}) > 1:
+        raise _DifferError(
+            f"differences in only some of the datasets ({describe_by_value(known, inputs)}): RelativeActions and "
+            "AbsoluteActions convert them; if a dataset only does not say that its values are differences, "
+            "ArrangeDimensions names them, for example delta_x"
+        )
     for field, member in zip(fields, inputs, strict=True):
         wanted = next((other.representation for other in fields if other.representation), None)
         if entries := propose_conversions(first.path, field.representation, wanted):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -11,6 +12,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.encoding.checked_json import parse_json
+from rlds_beam.episodes.representations import DELTA
 from rlds_beam.episodes.schema import Field, by_path, text_field
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.arrays.array_episodes import number_field
@@ -106,7 +108,8 @@ def bind(
             elif why:
                 raise UsageError(f"{where}: {name} {why}")
             else:
-                field = _field(path, leaves[name], rule, first, name).with_names(rule.names)
+                field = _field(path, leaves[name], rule, first, name)
+                field = field.with_names(_repeat(rule.names, field) if rule.per_robot else rule.names)
                 if rule.names and not field.names:
                     notes.append(f"{name} does not have the {len(rule.names)} values that the profile names: not named")
                 bound.append(Bound(field, name, rule))
@@ -117,6 +120,14 @@ def bind(
         if not any(binding.field.path.split("/")[0] == top for binding in bound):
             raise UsageError(f"{where}: no array becomes {top} in profile {profile.name}")
     return _with_final(profile, bound, leaves), notes
+
+
+def _repeat(names: tuple[str, ...], field: Field) -> tuple[str, ...]:
+    """The names for a vector of several robots, `robot0_x`; for one robot, as they are."""
+    robots, rest = divmod(field.known_size, len(names) or 1)
+    if rest or robots < 2:
+        return names
+    return tuple(f"robot{i}_{name}" for i in range(robots) for name in names)
 
 
 def _of_equal_rows(bound: list[Bound], leaves: Mapping[str, Leaf]) -> tuple[list[Bound], list[str]]:
@@ -258,12 +269,20 @@ def find_text(profile: Profile, container: Container) -> bytes | None:
     return None
 
 
-def is_named(rule: FieldRule, container: Container) -> bool:
-    """Whether the names of a field hold for the data."""
-    if rule.names_if is None:
-        return True
-    place, part = rule.names_if
-    return part.encode() in (_text(TextRule("attribute", place), container) or b"")
+def with_true_names(rule: FieldRule, container: Container) -> FieldRule:
+    """The rule with the names that hold for the data: none, or those of values that are not differences."""
+    named, absolute = (_holds(condition, container) for condition in (rule.names_if, rule.absolute_if))
+    if named is False:
+        return dataclasses.replace(rule, names=())
+    return dataclasses.replace(rule, names=tuple(n.removeprefix(DELTA) for n in rule.names)) if absolute else rule
+
+
+def _holds(condition: tuple[str, str] | None, container: Container) -> bool | None:
+    """Whether an attribute contains a pattern; None if there is no condition."""
+    if condition is None:
+        return None
+    place, pattern = condition
+    return re.search(pattern.encode(), _text(TextRule("attribute", place), container) or b"") is not None
 
 
 def find_fact(profile: Profile, container: Container, name: str) -> Any:

@@ -31,9 +31,9 @@ from rlds_beam.formats.profiles.binding import (
     bind,
     find_fact,
     find_text,
-    is_named,
     row_bytes,
     where,
+    with_true_names,
 )
 from rlds_beam.formats.profiles.model import TO_OBSERVATION, Profile
 from rlds_beam.images.encoded_images import EncodedImages
@@ -83,8 +83,7 @@ class Layout:
 def bind_layout(profile: Profile, first: Container, raw_images: str, masks: tuple[str, ...] = ()) -> Layout:
     """Binds a profile to an episode. Raises UsageError if the episode lacks what the profile needs."""
     leaves = first.leaves
-    rules = (rule if is_named(rule, first) else dataclasses.replace(rule, names=()) for rule in profile.fields)
-    named = dataclasses.replace(profile, fields=tuple(rules))
+    named = dataclasses.replace(profile, fields=tuple(with_true_names(rule, first) for rule in profile.fields))
     bound, skipped = bind(named, leaves, lambda name: first.read(name, slice(0, 1))[0], where(first))
     bound = tuple(_as_images(binding, raw_images) for binding in bound)
     notes = [*skipped]

@@ -23,13 +23,17 @@ _SIZE = Kind("a size from 1 to 65536", lambda v: type(v) is int and 1 <= v <= 65
 _TERMINAL = Kind("true, false, a dataset, or an @attribute", lambda v: isinstance(v, (bool, str)))
 _ORDER = Kind("rgb or bgr", lambda v: v in ("rgb", "bgr"))
 _FIELD = Kind("a dataset, or a mapping with the key from", lambda v: isinstance(v, (str, dict)))
+_PATTERN = Kind("a regular expression", lambda v: isinstance(v, str) and _compiles(v))
+_CONDITION = {"attribute": TEXT, "contains": _PATTERN}
 _RULE = {
     "from": TEXT,
     "optional?": _BOOL,
     "images?": _BOOL,
     "raw_shapes?": [[_SIZE]],
     "names?": [TEXT],
-    "names_if?": {"attribute": TEXT, "contains": TEXT},
+    "per_robot?": _BOOL,
+    "names_if?": _CONDITION,
+    "absolute_if?": _CONDITION,
 }
 _TEXT_FROM = {"attribute?": TEXT, "dataset?": TEXT, "file?": TEXT, "file_name?": TEXT, "json?": TEXT}
 _SCHEMA: Mapping[str, Any] = {
@@ -69,8 +73,11 @@ class FieldRule:
       optional: whether an episode, and a dataset, may lack it.
       images: False to keep bytes and pixels as they are; images are otherwise found by their dtype, shape, and bytes.
       raw_shapes: the possible shapes of a frame if rows are bytes without an encoding.
-      names: the names of the values of a row.
-      names_if: an attribute and a text that it must contain for the names to hold; None if they always do.
+      names: the names of the values of a row; differences are named `delta_x`.
+      per_robot: whether a row of several robots has these values for each: `robot0_delta_x`, ..., `robot1_delta_x`.
+      names_if: an attribute, and a regular expression that must be in it for the names to hold; None if they always do.
+      absolute_if: the same for values that are not differences, so that their names lose `delta_`; None if they never
+        are.
     """
 
     path: str
@@ -81,7 +88,9 @@ class FieldRule:
     images: bool = True
     raw_shapes: tuple[tuple[int, ...], ...] = ()
     names: tuple[str, ...] = ()
+    per_robot: bool = False
     names_if: tuple[str, str] | None = None
+    absolute_if: tuple[str, str] | None = None
 
     @property
     def wild(self) -> bool:
@@ -219,6 +228,13 @@ def _check_values(content: Mapping[str, Any], where: str) -> None:
         raise UsageError(f"{where}: {later[0]} does not fit actions: {TO_OBSERVATION}, which has the last observation")
 
 
+def _compiles(pattern: str) -> bool:
+    try:
+        return bool(re.compile(pattern))
+    except re.error:
+        return False
+
+
 def _rule(path: str, rule: Any, where: str) -> FieldRule:
     given = {"from": rule} if isinstance(rule, str) else rule
     where = f"{where}: fields.{shorten(path, 80)}"
@@ -232,7 +248,8 @@ def _rule(path: str, rule: Any, where: str) -> FieldRule:
         raise UsageError(f"{where} and {shorten(repr(match['name']), 80)} have different numbers of *")
     start, stop = (None if match[key] is None else int(match[key]) for key in ("start", "stop"))
     shapes = tuple(tuple(shape) for shape in given.get("raw_shapes", ()))
-    wild, condition = "*" in match["name"], given.get("names_if")
+    wild = "*" in match["name"]
+    conditions = [given.get(key) for key in ("names_if", "absolute_if")]
     return FieldRule(
         path,
         match["name"].strip("/"),
@@ -242,7 +259,8 @@ def _rule(path: str, rule: Any, where: str) -> FieldRule:
         given.get("images", True),
         shapes,
         tuple(given.get("names", ())),
-        (condition["attribute"], condition["contains"]) if condition else None,
+        given.get("per_robot", False),
+        *((condition["attribute"], condition["contains"]) if condition else None for condition in conditions),
     )
 
 

@@ -21,6 +21,7 @@ from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES, DatasetInfo, SplitInfo, read_dataset_info
 from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
+from rlds_beam.episodes.representations import DELTA
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError, Violation
 from rlds_beam.output.append import names_of_append
@@ -275,10 +276,24 @@ libero_object_no_noops 20 Franka; libero_goal_no_noops 20 Franka; libero_10_no_n
 """
 _EULER = ("x", "y", "z", "roll", "pitch", "yaw", "gripper")
 _AXIS_ANGLE = ("x", "y", "z", "axis_angle1", "axis_angle2", "axis_angle3", "gripper")
+
+
+def _deltas(names: Sequence[str]) -> tuple[str, ...]:
+    """The names of differences of these values; a gripper's action is absolute."""
+    return tuple(name if name == "gripper" else f"{DELTA}{name}" for name in names)
+
+
+_OSC = {"action": _deltas(_AXIS_ANGLE)}  # robosuite's, Deoxys's, and ManiSkill's controllers
+_RT_1 = {"action/world_vector": _deltas(_EULER[:3]), "action/rotation_delta": _deltas(_EULER[3:6])}
 _NAMES: dict[str, dict[str, tuple[str, ...]]] = {
-    "bridge": {"action": _EULER, "observation/state": _EULER},
-    "libero": {"action": _AXIS_ANGLE, "observation/state": (*_AXIS_ANGLE, "gripper")},
+    "bridge": {"action": _deltas(_EULER), "observation/state": _EULER},
+    "libero": {**_OSC, "observation/state": (*_AXIS_ANGLE, "gripper")},
+    "stanford_hydra": {"action": _deltas(_EULER)},
+    "nyu_rot": {"action": (*_deltas(_EULER[:3]), *_EULER[3:]), "observation/state": _EULER},
+    "taco_play": {"action/rel_actions_world": _deltas(_EULER)},
+    **dict.fromkeys(("austin", "utaustin", "maniskill"), _OSC),
 }
+"""The names of the values of step fields, for datasets whose names begin so: catalogs and papers say them."""
 
 
 def known_meaning(name: str, schema: Schema) -> Meaning | None:
@@ -287,7 +302,7 @@ def known_meaning(name: str, schema: Schema) -> Meaning | None:
     known = next((row.split(" ", 2) for row in _ROWS if row.split(" ", 1)[0] == name), None)
     if known is None:
         return None
-    names = _NAMES.get(name.partition("_")[0], {})
+    names = _RT_1 | next((own for start, own in _NAMES.items() if name.startswith(start)), {})
     fitting = {path: given for path, given in names.items() if _fits(schema.steps.get(path), given)}
     return Meaning(float(known[1]), known[2], fitting)
 
