@@ -13,7 +13,7 @@ from rlds_beam.formats.registry import FORMATS, Format
 
 PAGE = Path(__file__).parent / "reference" / "formats.md"
 PAGES = {
-    "rlds": "../how_to/clean_rlds.md",
+    "rlds": "../how_to/clean.md",
     "merged": "../how_to/merge.md",
     "trajectories": "output_files.md",
     "columns": "columns.md",

@@ -1,4 +1,4 @@
-"""The blocks of docs/how_to/columns.md and random_access.md that import other packages, for tests that have them."""
+"""The blocks of docs/how_to/columns.md and load.md that import other packages, for tests that have them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from checkout import ROOT
 import rlds_beam
 from rlds_beam.pipelines.example import ExampleConfig, example
 
-PAGES = [ROOT / "docs" / "how_to" / name for name in ("columns.md", "random_access.md")]
+PAGES = [ROOT / "docs" / "how_to" / name for name in ("columns.md", "load.md")]
 
 
 def blocks(module: str) -> list[str]:
