@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from typing import Any
 
@@ -105,6 +106,7 @@ class Depth:
     def histogram(self, images: Array | EncodedImages, path: str) -> Array:
         """The number of pixels with each 12-bit number, int64 (1, LEVELS)."""
         counts = np.zeros((1, LEVELS), np.int64)
-        for image in images.decode(path) if isinstance(images, EncodedImages) else np.asarray(images):
+        parts = (some for _, some in images.parts(1, path)) if isinstance(images, EncodedImages) else [images]
+        for image in itertools.chain.from_iterable(parts):
             counts[0] += np.bincount(self.quantize(image).reshape(-1), minlength=LEVELS)
         return counts

@@ -101,6 +101,15 @@ def test_the_number_of_decoded_frames():
     assert [statistics.sample_count(length, 0, 8) for length in (3, 100)] == [3, 8]
 
 
+def test_a_small_dataset_has_all_frames_decoded():
+    assert [statistics.samples_of_few(episodes) for episodes in ([4], [1, 1], [700], [1001], [], [3, None])] == [
+        *(250, 500, 1, 0, 1000, 0)
+    ]
+    assert [statistics.sample_count(length, 0, least=250) for length in (1, 36, 250, 251)] == [1, 36, 250, 250]
+    assert [statistics.sample_count(length, 0, least=1) for length in (1, 49, 200)] == [1, 1, 4]
+    assert statistics.sample_count(36, 0, 8, least=250) == 8
+
+
 def test_an_episode_without_decoded_frames_has_the_image_statistics_before_it(monkeypatch):
     rng = np.random.default_rng(0)
     numbers = columns_of(3, rng)

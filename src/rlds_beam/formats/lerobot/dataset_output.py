@@ -23,7 +23,7 @@ from rlds_beam.formats.lerobot.parquet_file import check_renumbering, renumber_f
 from rlds_beam.formats.lerobot.range_facts import RangeFacts, RangeNumbers, facts_file
 from rlds_beam.formats.lerobot.range_files import EpisodeFiles, RangeFiles
 from rlds_beam.formats.lerobot.range_writer import LerobotWriter
-from rlds_beam.formats.lerobot.statistics import FRAMES_OF_A_SAMPLE, MAX_SAMPLES
+from rlds_beam.formats.lerobot.statistics import FRAMES_OF_A_SAMPLE, MAX_SAMPLES, MIN_FRAMES, samples_of_few
 from rlds_beam.formats.lerobot.totals import Totals, card, dataset_statistics, features_info
 from rlds_beam.formats.lerobot.videos import PIXELS, Encoding
 from rlds_beam.images.depth import Depth
@@ -98,7 +98,8 @@ class LerobotDatasetOutput(GlobalIndices, RowsOutput):
             raise UsageError(f"--{name} needs --images=video")
         copied = _copied_videos(features, source, options)
         encoding = Encoding.of(options) if as_video or copied else None
-        frames = FrameFormat(features, fps, options.image_samples, encoding, copied, only_copied=not as_video)
+        least = samples_of_few(split.episodes for split in source.splits)
+        frames = FrameFormat(features, fps, options.image_samples, least, encoding, copied, only_copied=not as_video)
         for feature in frames.videos:
             if feature.depth is None and (feature.shape[0] % 2 or feature.shape[1] % 2):
                 raise UsageError(
@@ -170,7 +171,8 @@ class LerobotDatasetOutput(GlobalIndices, RowsOutput):
                 **self.rule.to_json(),
                 "version": self.version,
                 "fps": frames.fps,
-                "image_samples": frames.image_samples or f"1 in {FRAMES_OF_A_SAMPLE}, at most {MAX_SAMPLES}",
+                "image_samples": frames.image_samples
+                or f"1 in {FRAMES_OF_A_SAMPLE}, at most {MAX_SAMPLES}; all of up to {MIN_FRAMES}",
                 "robot_type": self.robot_type,
                 **frames.features.to_json(),
                 "video": None if frames.encoding is None else dataclasses.asdict(frames.encoding),

@@ -52,7 +52,8 @@ class FrameFormat:
       features: the features, with their fields.
       fps: frames per second.
       image_samples: the number of frames of each camera and episode decoded for the statistics
-        (`statistics.sample_places`).
+        (`statistics.sample_places`); None for the default.
+      least_samples: the minimum by default (`statistics.samples_of_few`).
       encoding: the encoding of videos; None if there are none.
       copied: what is said of the videos whose packets are copied if no frame changes, by path.
       only_copied: whether other images stay images.
@@ -61,6 +62,7 @@ class FrameFormat:
     features: FeatureMap
     fps: int
     image_samples: int | None = None
+    least_samples: int = 0
     encoding: Encoding | None = None
     copied: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     only_copied: bool = False

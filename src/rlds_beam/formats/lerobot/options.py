@@ -35,7 +35,8 @@ class LerobotOptions(Options):
     )
     image_samples: int | None = option(
         None,
-        "images to decode per camera and episode for statistics (default: 1 in 50 frames, at most 4)",
+        "images to decode per camera and episode for statistics (default: all of up to 1,000 "
+        "frames; of more, 1 in 50, at most 4)",
         least=1,
     )
     images: Literal["copy", "video"] | None = option(

@@ -199,7 +199,9 @@ class LerobotWriter:
         prepared, not_decoded = [], self._not_decoded
         episodes = [episode for episode in batch.episodes if len(episode)]
         for episode in episodes:
-            decoded = statistics.sample_count(len(episode), not_decoded, self._format.image_samples)
+            decoded = statistics.sample_count(
+                len(episode), not_decoded, self._format.image_samples, self._format.least_samples
+            )
             prepared.append(PreparedEpisode(self._format, episode, decoded))
             not_decoded = 0 if decoded else not_decoded + len(episode)
         self._not_decoded = not_decoded

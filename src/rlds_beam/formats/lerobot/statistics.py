@@ -33,7 +33,10 @@ _PIXELS = 4096
 """Minimum number of pixels to count: in larger images, only every second (third, ...) row and column counts."""
 
 FRAMES_OF_A_SAMPLE, MAX_SAMPLES = 50, 4
-"""Frames for each decoded one, and the maximum number of decoded frames per episode."""
+"""Frames for each decoded one, and the maximum number of decoded frames per episode, in a dataset of many frames."""
+
+MIN_FRAMES = 1000
+"""A dataset of fewer frames has all of them decoded; one of more has at least about as many."""
 
 
 def episodes_statistics(episodes: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
@@ -131,7 +134,13 @@ def to_json(statistics: Array, count: int, shape: Sequence[int]) -> dict[str, An
     return {**values, "count": [count]}
 
 
-def sample_count(length: int, before: int, samples: int | None = None) -> int:
+def samples_of_few(episodes: Iterable[int | None]) -> int:
+    """The minimum of decoded frames per episode that adds up to `MIN_FRAMES`, from the episodes of each split."""
+    counts = list(episodes)
+    return 0 if None in counts else MIN_FRAMES // max(1, sum(count or 0 for count in counts))
+
+
+def sample_count(length: int, before: int, samples: int | None = None, least: int = 0) -> int:
     """The number of frames of an episode to decode for image statistics.
 
     Args:
@@ -140,12 +149,15 @@ def sample_count(length: int, before: int, samples: int | None = None) -> int:
         `FRAMES_OF_A_SAMPLE` at the start of the range, so that its first episode has one.
       samples: the number that the user asks for. By default, one frame in `FRAMES_OF_A_SAMPLE` is decoded, at most
         `MAX_SAMPLES` of an episode.
+      least: the minimum by default, see `samples_of_few`.
     """
     if samples is not None:
         return min(length, samples)
     if length >= FRAMES_OF_A_SAMPLE:
-        return min(MAX_SAMPLES, length // FRAMES_OF_A_SAMPLE)
-    return int(before + length >= FRAMES_OF_A_SAMPLE)
+        usual = min(MAX_SAMPLES, length // FRAMES_OF_A_SAMPLE)
+    else:
+        usual = int(before + length >= FRAMES_OF_A_SAMPLE)
+    return max(usual, min(length, least))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -178,7 +190,7 @@ def _pixels(images: Column, channels: int, path: str) -> Iterable[Array]:
         return np.asarray(images)
     if channels in (1, 3) and all(image.startswith(_JPEG) for image in images):
         return _small_jpegs(images, channels, path)
-    return images.decode(path)
+    return (image for _, some in images.parts(1, path) for image in some)
 
 
 def _small_jpegs(images: EncodedImages, channels: int, path: str) -> Iterator[Array]:
