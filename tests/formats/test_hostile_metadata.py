@@ -13,7 +13,7 @@ import pytest
 from exchanging import export
 
 from rlds_beam.connectors.configuration import load
-from rlds_beam.encoding.checked_json import parse_json, parse_yaml, read_json
+from rlds_beam.encoding.checked_json import parse_given, parse_json, parse_yaml, read_json
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.testing import make_episode, write_dataset
@@ -162,6 +162,11 @@ def test_yaml(tmp_path: Path, kind: str) -> None:
 def test_valid_json_and_yaml() -> None:
     assert parse_json(b'{"a": [1, "\\ud83d\\ude00", NaN]}', "x")["a"][:2] == [1, "\U0001f600"]
     assert parse_yaml("a: [1, {b: c}]", "x") == {"a": [1, {"b": "c"}]}
+    assert parse_yaml("a: &a {x: 1, y: 2}\nb: {<<: *a, x: 3}", "x")["b"] == {"x": 3, "y": 2}  # not a key twice
+    for name in ("table.json", "table.yaml"):
+        assert parse_given('{"a": [{"b": 1}, {"b": 2}]}', name, "x") == {"a": [{"b": 1}, {"b": 2}]}
+        with pytest.raises(UsageError, match="b is given twice in the same place"):
+            parse_given('{"a": [{"b": 1,\n"c": 3, "b": 2}]}', name, "x")
     with pytest.raises(UsageError, match="surrogates not allowed"):
         parse_json('"\\ud800"', "x")
 

@@ -18,7 +18,7 @@ from rlds_beam.connectors.catalog import accepts, connector_class, describe_type
 from rlds_beam.connectors.cleaning.presets import find_preset
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.given_meaning import Names, check_names, parse_names, with_attributes
-from rlds_beam.encoding.checked_json import parse_json, parse_yaml
+from rlds_beam.encoding.checked_json import parse_given
 from rlds_beam.errors import MissingExtraError, UsageError
 from rlds_beam.reading.base import Source
 from rlds_beam.text import count, did_you_mean, shorten
@@ -114,7 +114,8 @@ def load(name: str) -> Configuration:
         if isinstance(resolved, Configuration):
             return resolved
         return Configuration(flat(_of_class(resolved, name) if isinstance(resolved, type) else resolved))
-    return parse(_load(storage.read_given(name, f"--connectors={name}"), name), f"--connectors={name}")
+    where = f"--connectors={name}"
+    return parse(parse_given(storage.read_given(name, where), name, where), where)
 
 
 def _of_class(connector_class: type, name: str) -> Any:
@@ -182,11 +183,6 @@ def _plain(value: Any) -> Any:
         name = qualified_name(value)
         return [str(name), find_version(name, "--connectors")]
     return f"sha256:{hashlib.sha256(pickle.dumps(value, protocol=4)).hexdigest()}"
-
-
-def _load(text: str, name: str) -> Any:
-    where = f"--connectors={name}"
-    return parse_json(text, where) if name.endswith(".json") else parse_yaml(text, where)
 
 
 def _connector(entry: Any, where: str) -> Connector:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.encoding.checked_json import parse_json, parse_yaml
+from rlds_beam.encoding.checked_json import parse_given, parse_json
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.representations import Dimension, Representation
@@ -51,7 +51,7 @@ def _read_names(text: str, where: str) -> Any:
     content = storage.read_given(text, f"{where}={text}")
     if text.endswith(".txt"):
         return [line.strip() for line in content.splitlines() if line.strip()]
-    return (parse_json if text.endswith(".json") else parse_yaml)(content, f"{where}={text}")
+    return parse_given(content, text, f"{where}={text}")
 
 
 def check_names(names: Any, where: str) -> tuple[str, ...]:

@@ -268,16 +268,54 @@ _MAX_NODES = 1_000_000
 """Maximum lists, mappings, and values; nested aliases can expand a few lines to billions."""
 
 
+def parse_given(text: str, name: str, where: str) -> Any:
+    """Parses a file that a person wrote: JSON if its name ends in `.json`, otherwise YAML; `where` names it in errors.
+
+    Raises:
+      UsageError: as `parse_json` and `parse_yaml`; or an object has a key twice, of which JSON would keep the last.
+    """
+    if not name.endswith(".json"):
+        return parse_yaml(text, where)
+    content = parse_json(text, where)
+    json.loads(text, object_pairs_hook=functools.partial(_check_unique, where))
+    return content
+
+
+def _check_unique(where: str, pairs: list[tuple[str, Any]]) -> None:
+    for key, number in Counter(key for key, _ in pairs).items():
+        if number > 1:
+            raise UsageError(f"{where}: {shorten(key, 80)} is given twice in the same place: remove one of them")
+
+
+@functools.cache
+def _yaml_loader() -> Any:
+    """PyYAML's safe loader, but a key that is given twice is an error. Cached, because yaml is imported on demand."""
+    import yaml
+
+    class UniqueKeysLoader(yaml.SafeLoader):
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            node, seen = super().compose_mapping_node(anchor), set()
+            for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+                if (key.tag, key.value) in seen:
+                    problem = f"{shorten(key.value, 80)} is given twice in the same place: remove one of them"
+                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+                seen.add((key.tag, key.value))
+            return node
+
+    return UniqueKeysLoader
+
+
 def parse_yaml(text: str, where: str) -> Any:
     """Parses YAML; `where` names it in errors.
 
     Raises:
-      UsageError: the text is not valid YAML, is nested too deeply (or in itself), or has too many values.
+      UsageError: the text is not valid YAML, has a key twice, is nested too deeply (or in itself), or has too many
+        values.
     """
     import yaml
 
     try:
-        content = yaml.safe_load(text)
+        content = yaml.load(text, _yaml_loader())
         check_depth(content, _MAX_NODES)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark

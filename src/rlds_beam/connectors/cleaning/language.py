@@ -18,7 +18,7 @@ from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.episode_lists import EXPECTED_KEY, EpisodeList
 from rlds_beam.connectors.cleaning.selection import decode_text, read_values
 from rlds_beam.connectors.fields import StepFields
-from rlds_beam.encoding.checked_json import load_json, parse_json, parse_yaml
+from rlds_beam.encoding.checked_json import load_json, parse_given, parse_json
 from rlds_beam.episodes.columns import is_text
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import UsageError
@@ -201,7 +201,7 @@ def _entries(content: str, path: str, where: str) -> Iterator[tuple[str, Any, An
                 known = entry if isinstance(entry, dict) else {}
                 yield f", line {number:,}", known.get("key"), known.get("task")
     elif path.endswith((".json", ".yaml", ".yml")):
-        entries = (parse_json if path.endswith(".json") else parse_yaml)(content, where)
+        entries = parse_given(content, path, where)
         if not isinstance(entries, dict):
             raise UsageError(f"{where}: expected a mapping of the keys of episodes to texts")
         yield from (("", key, text) for key, text in entries.items())

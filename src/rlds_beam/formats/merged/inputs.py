@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from rlds_beam import storage
 from rlds_beam.connectors.configuration import Configuration, parse
 from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.encoding.checked_json import ANY, TEXT, Kind, check_written, parse_json, parse_yaml
+from rlds_beam.encoding.checked_json import ANY, TEXT, Kind, check_written, parse_given
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import Source
@@ -112,7 +112,7 @@ class MergeMapping:
                 return cls(fields, where=where)
         if not given.endswith((".yaml", ".yml", ".json")):
             raise UsageError(f"{where}: expected {', '.join(FIELDS)}, or a YAML or JSON file")
-        content = (parse_json if given.endswith(".json") else parse_yaml)(storage.read_given(given, where), where)
+        content = parse_given(storage.read_given(given, where), given, where)
         content, inputs = check_written(content, _FILE, where), []
         for i, given_entry in enumerate(content["inputs"]):
             entry = check_written(given_entry, _INPUT, f"{where}: inputs[{i}]")
