@@ -230,7 +230,8 @@ class EditedImages(EncodedImages):
     def _edit(self) -> Iterator[tuple[Array, Array]]:
         """Batches of steps and their edited pixels; images of zeros are skipped."""
         size = int(np.prod([d or 512 for d in self.source.shape]))
-        for some, pixels in self.source.parts(max(1, _AT_ONCE // max(1, size)), self.path):
+        count = 1 if None in self.source.shape else max(1, _AT_ONCE // max(1, size))  # each may have its own size
+        for some, pixels in self.source.parts(count, self.path):
             for edit in self.edits:
                 pixels = edit(pixels)
             yield some, pixels

@@ -75,6 +75,43 @@ def test_images_are_cropped_before_they_are_resized():
         c.ResizeImages(crop=[1, 2])
 
 
+@pytest.mark.parametrize(("size", "wanted"), [((96, 128), (128, 128)), ((128, 128), (96, 128)), ((47, 80), (30, 33))])
+def test_padding_equals_tensorflow_and_keeps_proportions(size: tuple[int, int], wanted: tuple[int, int]) -> None:
+    tf = pytest.importorskip("tensorflow")
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(1, 256, (2, *size, 3), np.uint8)
+    (made,) = edited(c.ResizeImages(*wanted, minimum=1, fit="pad"), pictures(pixels))
+    padded = tf.image.resize_with_pad(pixels, *wanted, method="lanczos3", antialias=True)
+    expected = tf.cast(tf.clip_by_value(tf.round(padded), 0, 255), tf.uint8).numpy()
+    found = made.steps["observation/image"]
+    assert np.abs(found.astype(int) - expected).max() <= 1
+    np.testing.assert_array_equal((found == 0).all(axis=-1), (expected == 0).all(axis=-1))  # the same borders
+
+
+def test_cropping_keeps_the_middle_and_proportions() -> None:
+    pixels = np.zeros((2, 96, 128, 3), np.uint8)
+    pixels[:, :, 16:112] = 200  # the square in the middle
+    (made,) = edited(c.ResizeImages(48, 48, minimum=1, fit="crop"), pictures(pixels))
+    assert (made.steps["observation/image"] == 200).all()
+    for fit in ("stretch", "pad"):
+        (other,) = edited(c.ResizeImages(48, 48, minimum=1, fit=fit), pictures(pixels))
+        assert not (other.steps["observation/image"] == 200).all()
+    with pytest.raises(UsageError, match="fit=squeeze, expected stretch, pad, crop"):
+        c.ResizeImages(fit="squeeze")  # type: ignore[arg-type]
+
+
+def test_images_of_several_sizes_in_an_episode_get_one() -> None:
+    rng = np.random.default_rng(0)
+    data = [encode_png(rng.integers(1, 256, (1, *size, 3), np.uint8))[0] for size in ((96, 128), (128, 128), (96, 96))]
+    column = EncodedImages(np.array(data, object), (None, None, 3), encoding="png")
+    (made,) = edited(c.ResizeImages(64, 64, minimum=1, fit="pad"), pictures(column))
+    assert made.steps["observation/image"].decode().shape == (3, 64, 64, 3)
+
+
+def pictures(column: Any) -> Episode:
+    return make_episode(len(column), observation={"s": 2}).with_columns({"observation/image": column})
+
+
 def test_several_edits_decode_and_encode_once(monkeypatch):
     png, pixels = images("png")
     episode = make_episode(3, observation={"image": 1}).with_columns({"observation/image": png})

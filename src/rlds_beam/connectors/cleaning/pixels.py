@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.resizing import edit_images, resize_colors, resize_depth
 from rlds_beam.text import did_you_mean
 from rlds_beam.typing import Array
+
+Fit = Literal["stretch", "pad", "crop"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +41,9 @@ class ResizeImages(EpisodeConnector):
       enlarge: also enlarge images; otherwise no side grows.
       quality: the JPEG quality, 1 to 100.
       crop: the part of each image to keep before it is resized: (top, left, height, width), in pixels.
+      fit: what happens to images of other proportions: `stretch` changes them, as rlds_dataset_mod does; `pad` keeps
+        the whole image and adds black borders, as `tf.image.resize_with_pad`; `crop` fills the size and cuts off both
+        ends of the longer side.
     """
 
     height: int = 256
@@ -47,12 +53,15 @@ class ResizeImages(EpisodeConnector):
     enlarge: bool = True
     quality: int = 95
     crop: Sequence[int] | None = None
+    fit: Fit = "stretch"
 
     def __post_init__(self) -> None:
         if min(self.height, self.width) < 1:
             raise UsageError("ResizeImages: height and width must be at least 1")
         if self.crop is not None and (len(self.crop) != 4 or min(self.crop[:2]) < 0 or min(self.crop[2:]) < 1):
             raise UsageError(f"ResizeImages: crop={self.crop}, expected (top, left, height, width)")
+        if self.fit not in get_args(Fit):
+            raise UsageError(f"ResizeImages: fit={self.fit}, expected {', '.join(get_args(Fit))}")
         check_quality("ResizeImages", self.quality)
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
@@ -79,13 +88,13 @@ class ResizeImages(EpisodeConnector):
             encoding = "png" if depth or column.dtype != "uint8" or column.shape[-1] not in (1, 3, None) else "jpeg"
             if crop is None and (height, width) == whole and column.encoding == encoding:
                 return column
-            edit = functools.partial(_resize, height=height, width=width, depth=depth, crop=crop)
+            edit = functools.partial(_resize, height=height, width=width, fit=self.fit, depth=depth, crop=crop)
             size = (height, width, column.shape[2])
             return edit_images(column, edit, path, shape=size, encoding=encoding, quality=self.quality)
         if not is_numeric(column):
             return column
         images = column[..., None] if len(shape) == 2 else column
-        resized = _resize(images, height=height, width=width, depth=depth, crop=crop)
+        resized = _resize(images, height=height, width=width, fit=self.fit, depth=depth, crop=crop)
         return resized[..., 0] if len(shape) == 2 else resized
 
 
@@ -229,12 +238,28 @@ def _describe(column: Column) -> str:
     return f"{column.dtype} ({', '.join('?' if side is None else str(side) for side in shape)})"
 
 
-def _resize(images: Array, *, height: int, width: int, depth: bool, crop: tuple[slice, slice] | None) -> Array:
+def _resize(
+    images: Array, *, height: int, width: int, fit: Fit, depth: bool, crop: tuple[slice, slice] | None
+) -> Array:
     if crop is not None:
         images = images[:, crop[0], crop[1]]
-    if images.shape[1:3] == (height, width):
+    rows, columns = images.shape[1:3]
+    if (rows, columns) == (height, width):
         return images
-    return (resize_depth if depth else resize_colors)(images, height, width)
+    resize = resize_depth if depth else resize_colors
+    if fit == "stretch":
+        return resize(images, height, width)
+    if fit == "crop":
+        scale = min(rows / height, columns / width)
+        tall, wide = max(1, round(height * scale)), max(1, round(width * scale))
+        top, left = (rows - tall) // 2, (columns - wide) // 2
+        return resize(images[:, top : top + tall, left : left + wide], height, width)
+    scale = max(rows / height, columns / width)
+    tall, wide = max(1, int(rows / scale)), max(1, int(columns / scale))
+    top, left = (height - tall) // 2, (width - wide) // 2
+    padded = np.zeros((len(images), height, width, images.shape[-1]), images.dtype)
+    padded[:, top : top + tall, left : left + wide] = resize(images, tall, wide)
+    return padded
 
 
 def _rotate(images: Array, *, turns: int) -> Array:
