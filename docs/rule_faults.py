@@ -254,11 +254,19 @@ FAULTS = {
         "Fetch the dataset again, or leave the episode out. `--decode_images` checks all pixels, not only headers.",
     ),
     "image_too_large": Fault(
-        "A few bytes can decode to gigabytes of pixels, and a batch needs images of one size.",
+        "A few bytes can decode to gigabytes of pixels.",
+        "an image of the first episode has 4097 x 4096 pixels",
+        lambda: camera(encode_png(np.zeros((1, 4097, 4096, 3), np.uint8))[0]),
+        (VALIDATE,),
+        "Resize it, or set another limit with `--max_image_pixels`.",
+    ),
+    "image_size_mismatch": Fault(
+        "A batch, and LeRobot's formats, need images of one size.",
         "an image of the first episode is 9 pixels high; `features.json` says 8",
         lambda: camera(encode_png(np.zeros((1, 9, 8, 3), np.uint8))[0]),
         (VALIDATE,),
-        "Correct `features.json` if the size may vary. `--max_image_pixels` sets the limit of pixels.",
+        "If the size may vary, declare it open in `features.json` (null), and give all images one size: "
+        "`--connectors='ResizeImages(96, 128, fit=\"pad\")'`.",
     ),
     "duplicate_episode": Fault(
         "A copy counts twice in every mean and every gradient, and can be in the training and the test split at once.",

@@ -94,7 +94,7 @@ BAD_IMAGES = {
     "text": (b"not an image", "undecodable_image"),
     "cut": (GOOD[: len(GOOD) // 2], "undecodable_image"),
     "body": (damaged_body(GOOD), "undecodable_image"),
-    "size": (png_of(9, 8), "image_too_large"),
+    "size": (png_of(9, 8), "image_size_mismatch"),
     "bomb": (png_of(8_000, 8_000), "image_too_large"),
     "hidden_bomb": (png_of(8_000, 8_000, claimed=(8, 8)), None),
 }

@@ -30,7 +30,8 @@ RULES: dict[str, str] = {
     "propensity_mismatch": "a propensity differs from log_propensity, or from the result of --propensity_fn",
     "rate_mismatch": "the timestamps have another rate than the dataset declares",
     "undecodable_image": "an image cannot be decoded",
-    "image_too_large": "an image has more pixels than allowed, or its size differs from the schema",
+    "image_too_large": "an image has more pixels than allowed",
+    "image_size_mismatch": "an image has another size than the schema, or than the output's other images",
     "signal_limit": "a signal is beyond the limit that --reject sets",
     "too_long": "the episode has more frames than --max_sequence_length",
     "not_representable": "the output format cannot hold the episode",
@@ -62,6 +63,7 @@ RULE_GROUPS = {
         "rate_mismatch",
         "undecodable_image",
         "image_too_large",
+        "image_size_mismatch",
         "duplicate_episode",
         "signal_limit",
     ),
@@ -124,7 +126,9 @@ ADVICE: dict[str, str] = {
     "propensity_mismatch": "weights from wrong propensities are biased; --accept=propensity_mismatch accepts them",
     "rate_mismatch": "correct the rate, or resample; --fail=rate_mismatch ends the job",
     "undecodable_image": "download the dataset again, or leave these episodes out",
-    "image_too_large": "--max_image_pixels allows larger images, if features.json does",
+    "image_too_large": "--max_image_pixels allows larger images",
+    "image_size_mismatch": "if the dataset leaves the size open, --connectors='ResizeImages(HEIGHT, WIDTH, "
+    'fit="pad")\' gives all images one; if it declares a wrong size, correct that (RLDS: features.json)',
     "signal_limit": "look at the episode (rlds-beam browse), then change --reject or leave the episode out",
     "too_long": "--bypass_partial_episodes skips them; a larger --max_sequence_length includes them",
     "not_representable": "another --to may be able to hold these episodes",
@@ -139,7 +143,7 @@ ADVICE: dict[str, str] = {
 """Rule -> advice for users."""
 
 
-_IMAGE_RULES = frozenset(("undecodable_image", "image_too_large"))
+_IMAGE_RULES = frozenset(("undecodable_image", "image_too_large", "image_size_mismatch"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

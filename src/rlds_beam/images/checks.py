@@ -24,14 +24,15 @@ def check_images(images: EncodedImages, max_pixels: int, field: str | None = Non
 
     Returns:
       At most one violation of each rule, at the first step that breaks it: `undecodable_image` (unknown format,
-      incomplete header, missing end, wrong PNG checksum) and `image_too_large` (more pixels than allowed, or a size
-      that differs from the schema). Only `EncodedImages.decode` finds damage inside a JPEG's body, or in a video, of
-      which only the size is checked here (`video_frames` checks the number of its frames).
+      incomplete header, missing end, wrong PNG checksum), `image_too_large` (more pixels than allowed), and
+      `image_size_mismatch` (a size that differs from the declared one). Only `EncodedImages.decode` finds damage inside
+      a JPEG's body, or in a video, of which only the size is checked here (`video_frames` checks the number of its
+      frames).
     """
     allow_pixels(max_pixels)
     if isinstance(images, VideoFrames):
-        detail = "" if images.size is None else _size_detail(images.size, 0, images.shape[:2], max_pixels)
-        return [Violation("image_too_large", detail, field, 0)] if detail else []
+        found = None if images.size is None else _check_size(images.size, 0, images.shape[:2], max_pixels, field)
+        return [] if found is None else [found]
     asked = *images.shape[:2], max_pixels
     known = _good.get(asked)
     if known is not None and not images.unlike(known, JPEG_END):
@@ -69,21 +70,25 @@ def _check_image(
             "undecodable_image", Violation("undecodable_image", f"{error} at step {step}", field, step)
         )
         return b""
-    detail = _size_detail((header.height, header.width), step, declared, max_pixels)
-    if detail:
-        violations.setdefault("image_too_large", Violation("image_too_large", detail, field, step))
+    found = _check_size((header.height, header.width), step, declared, max_pixels, field)
+    if found is not None:
+        violations.setdefault(found.rule, found)
         return b""
     return alike(header)
 
 
-def _size_detail(size: tuple[int, int], step: int, declared: tuple[int | None, ...], max_pixels: int) -> str:
-    """The fault in the (height, width) of an image; empty if there is none."""
+def _check_size(
+    size: tuple[int, int], step: int, declared: tuple[int | None, ...], max_pixels: int, field: str | None
+) -> Violation | None:
+    """The fault in the (height, width) of an image, if there is one."""
     height, width = size
     if height * width > max_pixels:
-        return f"{height}x{width} pixels at step {step}, but at most {max_pixels} are allowed"
+        detail = f"{height}x{width} pixels at step {step}, but at most {max_pixels} are allowed"
+        return Violation("image_too_large", detail, field, step)
     if any(want is not None and want != got for want, got in zip(declared, size, strict=True)):
-        return f"{height}x{width} at step {step}, but the schema says {_size(declared)}"
-    return ""
+        detail = f"{height}x{width} at step {step}, but expected {_size(declared)}"
+        return Violation("image_size_mismatch", detail, field, step)
+    return None
 
 
 def _size(declared: tuple[int | None, ...]) -> str:

@@ -84,8 +84,8 @@ class EncodedImages:
           jpeg: the DCT of JPEGs.
 
         Raises:
-          BadEpisode: undecodable_image; or image_too_large if an image has more pixels than allowed, or its size
-            differs from the schema or, if the schema leaves it open, from the first image.
+          BadEpisode: undecodable_image; image_too_large if an image has more pixels than allowed; or
+            image_size_mismatch if its size differs from the schema or, if the schema leaves it open, from the first.
         """
         if not len(self.data):
             return np.empty((0, *(d or 0 for d in self.shape)), self.dtype)
@@ -103,7 +103,7 @@ class EncodedImages:
                 pixels = np.empty((len(self.data), *shape), self.dtype)
             if image.shape != pixels.shape[1:]:
                 detail = f"shape {image.shape} at step {step}, but expected {pixels.shape[1:]}"
-                raise BadEpisode(Violation("image_too_large", detail, field, step))
+                raise BadEpisode(Violation("image_size_mismatch", detail, field, step))
             if image.base is not pixels:  # otherwise it was decoded in place
                 pixels[step] = image
         assert pixels is not None

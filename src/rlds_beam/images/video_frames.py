@@ -89,7 +89,7 @@ class VideoFrames(EncodedImages):
         """Decodes each frame once: (step, pixels [H, W, C]), in the order of the videos.
 
         Raises:
-          BadEpisode: undecodable_image; or image_too_large if a frame has another size than its video.
+          BadEpisode: undecodable_image; or image_size_mismatch if a frame has another size than its video.
         """
         for which in np.unique(self.which).tolist():
             yield from self._decode_pixels(self.videos[which], np.flatnonzero(self.which == which))
@@ -106,7 +106,7 @@ class VideoFrames(EncodedImages):
                 image = color_pixels(frame) if self.scale is None else self.scale.of_frame(frame)
                 if image.shape[:2] != video.size:
                     detail = f"frame {number} of {video.path} has the shape {image.shape}, not {video.size}"
-                    raise BadEpisode(Violation("image_too_large", detail, self.path, int(steps_of[number][0])))
+                    raise BadEpisode(Violation("image_size_mismatch", detail, self.path, int(steps_of[number][0])))
                 for step in steps_of[number].tolist():
                     yield step, image
         except (OSError, ValueError, av.FFmpegError) as error:
