@@ -231,9 +231,6 @@ lock: full  ## resolve the dependencies and write the lock files (newer versions
 		--output-file requirements/peers-exchange.lock
 	@sed -i '1i # Python 3.11, Linux x86-64: rlds-beam[test], d3rlpy, Minari and all they need, but triton. Written by `make lock`.' \
 		requirements/peers-exchange.lock
-	@$(COMPILE_BASE) --python-version 3.11 requirements/beam_yaml.in --output-file requirements/peers-beam_yaml.lock
-	@sed -i '1i # Python 3.11, Linux x86-64: rlds-beam[test], Beam YAML and all they need. Written by `make lock`.' \
-		requirements/peers-beam_yaml.lock
 
 clean:  ## remove build results (.venv stays)
 	rm -rf build dist demo_data bench_data .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info *.egg-info

@@ -19,12 +19,11 @@ PEERS = {
     "exchange": "d3rlpy",
     "loading": "lerobot",
     "mosaic": "streaming",
-    "beam_yaml": "jsonschema",
 }
 """Peer -> the module whose version is printed."""
 
-FOLDERS = {"lerobot21": ["lerobot"], "rllib": ["rllib", "loaders"], "beam_yaml": []}
-"""Peer -> its folders of tests, if not just the one of its name. That of Beam YAML runs pages only."""
+FOLDERS = {"lerobot21": ["lerobot"], "rllib": ["rllib", "loaders"]}
+"""Peer -> its folders of tests, if not just the one of its name."""
 
 PYTHONS = {"lerobot": "3.12", "loading": "3.12", "mosaic": "3.12"}
 """Peer -> its Python, if not 3.11."""

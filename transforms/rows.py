@@ -1,4 +1,4 @@
-"""Makes rows of steps, for Beam SQL and Beam YAML."""
+"""Makes rows of steps, for Beam SQL and DataFrames."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KINDS = {"b": bool, "i": int, "u": int, "f": float, "V": float, "O": str}
 
 @beam.typehints.with_input_types(Episode)
 class EpisodesToRows(beam.PTransform[Episode, beam.Row]):
-    """Makes a `beam.Row` of each step, with a schema: for Beam SQL, Beam YAML, and Beam's DataFrames.
+    """Makes a `beam.Row` of each step, with a schema: for Beam SQL and Beam's DataFrames.
 
         rows = checked.accepted | EpisodesToRows(read.source, fields=["reward"])
         rows | beam.GroupBy("episode").aggregate_field("reward", sum, "total_reward")

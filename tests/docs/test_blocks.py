@@ -17,7 +17,7 @@ from rlds_beam.pipelines.example import ExampleConfig, example
 TUTORIALS = [page for page in PAGES if page.parent.name == "tutorials" and readme.blocks(page)]
 ENVIRONMENT = re.compile(r"<!-- environment: (\w+) -->")
 """The first line of a page that `make test-peers` runs, in this environment of a peer."""
-PEERS = {"rllib": "ray", "lerobot": "lerobot", "exchange": "d3rlpy", "beam_yaml": "jsonschema"}
+PEERS = {"rllib": "ray", "lerobot": "lerobot", "exchange": "d3rlpy"}
 """Environment -> the module that shows that this is it."""
 
 

@@ -57,7 +57,6 @@ MODULES = (
     "rlds_beam.options",
     "rlds_beam.scope_rl",
     "rlds_beam.testing",
-    "rlds_beam.transforms.beam_yaml",
 )
 IN_PLACE_OF_AGENTS = ("rlds_beam.reverb_observers", "rlds_beam.rlds_to_reverb")
 """Public modules that import TensorFlow, or whose users have it installed."""
