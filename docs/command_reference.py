@@ -1,5 +1,5 @@
-"""Writes the pages of all commands, `reference/commands.md`, `reference/commands/`, and `reference/agents.md`; and the
-parameters of the Flex Template, `examples/dataflow/metadata.json`.
+"""Writes the pages of all commands, `reference/commands.md` and `reference/commands/`; and the parameters of the Flex
+Template, `examples/dataflow/metadata.json`.
 
     python docs/command_reference.py
 
@@ -114,7 +114,7 @@ Each takes effect with its runner only. In the terminal, `rlds-beam help flink` 
 
 def pages() -> dict[Path, str]:
     """Every page by its path."""
-    found = {REFERENCE / "commands.md": index(), REFERENCE / "agents.md": agent_pages.agents_page()}
+    found = {REFERENCE / "commands.md": index()}
     found[TEMPLATE.with_name("metadata.json")] = runpy.run_path(str(TEMPLATE))["metadata"]()
     for name in JOBS:
         found[REFERENCE / "commands" / f"{name}.md"] = command(name)
@@ -233,8 +233,6 @@ def marked(text: str) -> str:
     code = [f"`{part}`" for part in parts[1::2]]
     return "".join(a + b for a, b in zip(plain, [*code, ""], strict=True))
 
-
-import agent_pages  # noqa: E402  (it imports this module)
 
 if __name__ == "__main__":
     for path, text in pages().items():

@@ -18,7 +18,6 @@ project = "rlds-beam"
 version = release = rlds_beam.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "sphinx_design"]
 sys.path.append(str(Path(__file__).parent))
-from agent_pages import list_pages  # noqa: E402
 
 extensions += ["notebooks"]  # of the tutorials
 html_theme = "furo"
@@ -127,13 +126,7 @@ def find_in_core(app, env, node, content):
     return env.domains["py"].resolve_xref(env, node["refdoc"], app.builder, "obj", target, node, content)
 
 
-def write_llms_txt(app, error):
-    if error is None and app.builder.format == "html":
-        (Path(app.outdir) / "llms.txt").write_text(list_pages())
-
-
 def setup(app):
-    app.connect("build-finished", write_llms_txt)
     app.connect("missing-reference", find_in_core)
     app.connect("source-read", link_as_files)
     app.connect("doctree-read", add_dark_pictures, priority=100)  # before Sphinx collects the pictures

@@ -175,7 +175,7 @@ def _workers(options: RunOptions, master: Master) -> list[str]:
     if kind != "EXTERNAL" and config is None:
         raise UsageError(
             f"--environment_type={kind} needs --environment_config: "
-            + {"DOCKER": "an image that contains rlds-beam (examples/flink)"}.get(kind, "see Beam's manual")
+            + {"DOCKER": "an image that contains rlds-beam (examples/dataflow)"}.get(kind, "see Beam's manual")
         )
     config = config or POOL
     host, _, port = config.rpartition(":")

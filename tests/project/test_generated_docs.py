@@ -19,7 +19,6 @@ from doc_scripts import script
 from processes import DEADLINE
 
 from rlds_beam.checking.rules import POLICIES, RULES
-from rlds_beam.cli.main import JOBS
 
 REFERENCE = ROOT / "docs" / "reference"
 
@@ -47,19 +46,6 @@ def test_each_file_is_what_its_script_writes(name: str) -> None:
     assert written
     stale = [path.name for path, text in written.items() if not path.exists() or path.read_text() != text]
     assert stale == [], f"run `make docs`, or python docs/{name}.py"
-
-
-def test_agents_find_every_command_and_every_page() -> None:
-    page = (REFERENCE / "agents.md").read_text()
-    for name in JOBS:
-        assert f"\n### rlds-beam {name}\n" in page
-        flags = re.findall(r"^- `(--\w+)", (REFERENCE / "commands" / f"{name}.md").read_text(), re.MULTILINE)
-        assert {*flags} - {"--help"} <= {*re.findall(r"^- `(--\w+)", page, re.MULTILINE)}
-    text = script("agent_pages").list_pages()
-    listed = re.findall(r"^- \[.+\]\(https://\S+/(\w+/\w+)\.html\): \w", text, re.MULTILINE)
-    folders = ("how_to", "reference", "tutorials")
-    files = {f"{name}/{path.stem}" for name in folders for path in (ROOT / "docs" / name).glob("*.md")}
-    assert {*listed} == files - {f"{name}/index" for name in folders} - {"reference/changelog"}
 
 
 @pytest.mark.parametrize("rule", RULES)

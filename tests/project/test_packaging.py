@@ -50,6 +50,13 @@ VULNERABLE = {
 """Versions with known vulnerabilities."""
 
 
+def test_the_image_of_workers_has_the_beam_version_of_the_locks() -> None:
+    dockerfile = (ROOT / "examples" / "dataflow" / "Dockerfile").read_text()
+    (image,) = re.findall(r"^ARG BEAM=(\S+)$", dockerfile, re.MULTILINE)
+    for lock in ("requirements.lock", "examples/dataflow/requirements.lock"):
+        assert re.search(rf"^apache-beam(\[\w+\])?=={re.escape(image)} ", (ROOT / lock).read_text(), re.MULTILINE)
+
+
 def our_modules() -> set[str]:
     """Every module of the checkout, as a path inside the installed package."""
     return {

@@ -152,8 +152,8 @@ def is_public(name: str, public: set[str]) -> bool:
     return name in public or owner not in (*MODULES, *IN_PLACE_OF_AGENTS, *FOR_RLLIB, "")
 
 
-DEPLOYED = {ROOT / "examples/dataflow/flex_template.py", ROOT / "examples/space/app.py"}
-"""Programs that are deployed with this version of rlds-beam, and no examples of its use."""
+DEPLOYED = {ROOT / "examples/dataflow/flex_template.py"}
+"""A program that is deployed with this version of rlds-beam, and no example of its use."""
 
 PAGES = [
     ROOT / "README.md",
