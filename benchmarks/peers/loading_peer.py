@@ -66,7 +66,6 @@ LOADERS = {
     "tf.data": Loader(loading_tensorflow.tf_data, TFDS),
     "remote rlds": Loader(loading_remote.batches("rlds"), (*OURS, "boto3")),
     "remote lerobot_images": Loader(loading_remote.batches("lerobot_images"), (*OURS, "boto3")),
-    "remote cached": Loader(loading_remote.batches("lerobot_images", 1 << 40), (*OURS, "boto3")),
     "remote lance images": Loader(loading_remote.lance_images, LANCE),
     "remote mosaic": Loader(loading_remote.mosaic, (*TORCH, "streaming", "simplejpeg")),
     "remote webdataset": Loader(loading_remote.webdataset, (*TORCH, "webdataset", "simplejpeg")),

@@ -37,16 +37,13 @@ def counts() -> dict[str, int]:
         return found
 
 
-def batches(name: str, cache_bytes: int = 0) -> Any:
-    """`Dataset.batches`; with a cache, after an epoch that fills it."""
+def batches(name: str) -> Any:
+    """`Dataset.batches`."""
 
     def read(folder: Path, frames: Frames, sample: Sample, workers: int) -> Iterator[Batch]:
         from rlds_beam import open_dataset
 
-        dataset = open_dataset(f"{BUCKET}/{name}", unit="steps", cache_bytes=cache_bytes)
-        if cache_bytes:
-            for _ in dataset.batches(BATCH, threads=workers):
-                pass
+        dataset = open_dataset(f"{BUCKET}/{name}", unit="steps")
         for batch in dataset.batches(BATCH, shuffle=True, threads=workers, epochs=None, drop_last=True):
             yield {"image": batch[CAMERA], "state": batch[STATE], "action": batch["action"]}
 

@@ -42,7 +42,6 @@ LOADERS = {
     "bare": Loader("bare loop on local files"),
     "remote rlds": Loader("batches, RLDS"),
     "remote lerobot_images": Loader("batches, LeRobot with JPEGs"),
-    "remote cached": Loader("batches, second epoch from the cache"),
     "remote lance images": Loader("lerobot-lancedb, JPEGs"),
     "remote mosaic": Loader("Mosaic Streaming", MOSAIC),
     "remote webdataset": Loader("WebDataset"),
@@ -115,7 +114,6 @@ def serving(delay: int) -> Iterator[str]:
 def measure(folder: Path, name: str, url: str) -> Measurement:
     """A run of one loader, with its own empty caches, but for the index of ours."""
     caches = CACHES / name.replace(" ", "_")
-    shutil.rmtree(caches / "bytes", ignore_errors=True)
     places = [
         f"HF_HOME={caches}",
         f"RLDS_BEAM_CACHE={caches}",
@@ -162,7 +160,6 @@ def report(runs: Runs) -> list[Figure]:
 
 RATIOS: tuple[tuple[str, str, float | None, str], ...] = (
     ("remote lerobot_images", "bare", 0.8, ""),
-    ("remote cached", "bare", 0.8, ""),
     ("remote lerobot_images", "remote lance images", 2.0, "lerobot-lancedb"),
     ("remote rlds", "remote mosaic", 1.0, "Mosaic Streaming"),
     ("remote rlds", "remote webdataset", 1.0, "WebDataset"),

@@ -35,7 +35,7 @@ from rlds_beam.buckets import ranges
 from rlds_beam.buckets.base import split_path
 from rlds_beam.buckets.opening import open_store
 from rlds_beam.encoding.parquet_files import open_shared, share_spans
-from rlds_beam.errors import BucketError, RldsBeamError, UsageError
+from rlds_beam.errors import BucketError, RldsBeamError
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -368,7 +368,7 @@ def test_a_forked_process_reads(moving: dict[str, Path], s3_bucket: str, monkeyp
     """PyTorch's data loaders fork before Python 3.14; the process id distinguishes a fork from its parent."""
     where, path = upload(moving["rlds"], f"{s3_bucket}/rlds"), write(s3_bucket)
     name, reader = camera(moving["rlds"]), storage.open_ranges(path)
-    dataset = rlds_beam.open_dataset(where, unit="steps", cache_bytes=10_000_000)
+    dataset = rlds_beam.open_dataset(where, unit="steps")
     futures = [reader.request(0, 1000) for _ in range(20)]
     wanted = next(dataset.batches(4, columns=[name]))[name]
     target = reader.find_target()
@@ -411,51 +411,9 @@ def test_closed_batches_keep_no_bytes(moving: dict[str, Path], s3_bucket: str) -
     assert len(list(batches)) == len(dataset.batches(2)) - 1
 
 
-class Counting:
-    """Counts the requests for bytes of images; answers with 503 while `away`."""
-
-    def __init__(self) -> None:
-        self.count, self.away = 0, False
-
-    def __call__(self, request: Request) -> Answer | None:
-        self.count += "X-Amz-Signature" in request.path
-        return Answer(503, b"<Error><Code>SlowDown</Code></Error>") if self.away else None
-
-
-def images_of(where: str, name: str, **options: Any) -> Any:
-    dataset = rlds_beam.open_dataset(where, unit="steps", **options)
-    found = [batch[name] for batch in dataset.batches(4, columns=[name])]
-    cache: Any = dataset.rows._reader._cache  # type: ignore[attr-defined]
-    if cache is not None:
-        cache.flush()
-    return np.concatenate(found)
-
-
-def test_a_cache_is_shared_and_never_wrong(
-    moving: dict[str, Path], s3: Server, s3_bucket: str, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name, there = camera(moving["rlds"]), upload(moving["rlds"], f"{s3_bucket}/rlds")
-    wanted = images_of(str(moving["rlds"]), name)
-    counting = Counting()
-    with faulty(s3.url, counting) as url:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        for expected in (True, False):  # the second time, there are no requests
-            counting.count = 0
-            np.testing.assert_array_equal(images_of(there, name, cache_bytes=50_000_000), wanted)
-            assert bool(counting.count) == expected
-        counting.count = 0
-        np.testing.assert_array_equal(images_of(there, name), wanted)
-        assert counting.count  # without the argument, the cache is not used
-        database = cache / "bytes" / "bytes.sqlite"
-        content = bytearray(database.read_bytes())
-        for at in range(20_000, len(content), 3000):
-            content[at] ^= 0xFF
-        for damaged in (bytes(content), b"no database", b""):
-            for file in cache.glob("bytes/*"):
-                file.unlink()
-            database.write_bytes(damaged)
-            with pytest.warns() if damaged == b"no database" else contextlib.nullcontext():
-                np.testing.assert_array_equal(images_of(there, name, cache_bytes=50_000_000), wanted)
+def images_of(where: str, name: str) -> Any:
+    dataset = rlds_beam.open_dataset(where, unit="steps")
+    return np.concatenate([batch[name] for batch in dataset.batches(4, columns=[name])])
 
 
 def test_a_store_that_is_away_for_seconds(
@@ -463,12 +421,14 @@ def test_a_store_that_is_away_for_seconds(
 ) -> None:
     name, there = camera(moving["rlds"]), upload(moving["rlds"], f"{s3_bucket}/rlds")
     wanted = images_of(str(moving["rlds"]), name)
-    counting = Counting()
-    with faulty(s3.url, counting) as url:
+    away = threading.Event()
+    with faulty(
+        s3.url, lambda _: Answer(503, b"<Error><Code>SlowDown</Code></Error>") if away.is_set() else None
+    ) as url:
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
         dataset = rlds_beam.open_dataset(there, unit="steps")
-        counting.away = True
-        timer = threading.Timer(1.0, lambda: setattr(counting, "away", False))
+        away.set()
+        timer = threading.Timer(1.0, away.clear)
         timer.start()
         found = [batch[name] for batch in dataset.batches(4, columns=[name])]
         timer.join()
@@ -486,9 +446,3 @@ def test_a_replaced_dataset_is_an_error(moving: dict[str, Path], s3_bucket: str)
         storage.write_bytes(path, content[::-1])
     with pytest.raises(RldsBeamError, match=r"do not match their checksum|was replaced"):
         next(dataset.batches(4, columns=[name]))
-
-
-def test_wrong_sizes_of_a_cache(moving: dict[str, Path]) -> None:
-    for size in (-1, 1.5, "1 GB", True):
-        with pytest.raises(UsageError, match=r"cache_bytes=.*: expected a number of bytes"):
-            rlds_beam.open_dataset(moving["rlds"], unit="steps", cache_bytes=size)  # type: ignore[arg-type]

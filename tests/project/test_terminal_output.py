@@ -23,7 +23,7 @@ PRINTING = {
 }
 """Modules outside of `pipelines` and `cli` that print, and why it is safe."""
 
-WARNING = {f"src/rlds_beam/datasets/{name}.py" for name in ("byte_cache", "index_builder", "mixtures", "opening")}
+WARNING = {f"src/rlds_beam/datasets/{name}.py" for name in ("index_builder", "mixtures", "opening")}
 UNESCAPED = {
     "src/rlds_beam/text.py": "defines it",
     "src/rlds_beam/terminal/tables.py": "our own colors and pictures",

@@ -24,7 +24,6 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.datasets.base import PerThread
-from rlds_beam.datasets.byte_cache import ByteCache
 from rlds_beam.datasets.step_index import (
     BLOB,
     BLOB_FILE,
@@ -67,17 +66,16 @@ class PlaceReader:
     Args:
       files: the files.
       index: the index whose blob.bin holds the rest.
-      cache: keeps bytes of remote files on this machine.
     """
 
-    def __init__(self, files: Sequence[str], index: StepIndex | None = None, cache: ByteCache | None = None):
-        self._files, self._index, self._cache = files, index, cache
+    def __init__(self, files: Sequence[str], index: StepIndex | None = None):
+        self._files, self._index = files, index
         self.is_remote = any(storage.scheme(path) is not None for path in files)
         self._open: PerThread[Any] = PerThread(storage.open_read, _OPEN, _close)
         self._remote = RemoteFiles()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PlaceReader, (self._files, self._index, self._cache)
+        return PlaceReader, (self._files, self._index)
 
     def prefetch(self, places: Array) -> None:
         """Starts to read the bytes of remote files, if any, at these places, `PLACE` [k]; `read` then finds them."""
@@ -124,28 +122,20 @@ class PlaceReader:
         pieces += self._request(state, [row for row in rows if row[0] not in there])
         for row, piece in pieces:
             j, number, low, length, crc = row
-            path, is_cached = self._files[number], isinstance(piece, bytes)
+            path = self._files[number]
             try:
-                data = piece.read(low, length) if isinstance(piece, _Piece) else piece
+                data = piece.read(low, length)
             except OSError as error:
                 raise RldsBeamError(f"cannot read {path}: {error.strerror or error}") from error
-            if not is_cached:
-                if google_crc32c.value(data) != crc:
-                    raise _damage_error(path, low, length)
-                if self._cache is not None:
-                    self._cache.put(path, low, crc, data)
+            if google_crc32c.value(data) != crc:
+                raise _damage_error(path, low, length)
             found[j] = data
 
-    def _request(self, state: RemoteFiles, rows: Sequence[_Row]) -> list[tuple[_Row, _Piece | bytes]]:
-        """The bytes of rows that the cache has, and requests for the others."""
-        cached = dict[int, bytes]()
-        if self._cache is not None:
-            wanted = {row[0]: (self._files[row[1]], row[2], row[3], row[4]) for row in rows}
-            cached = self._cache.get_many(wanted)
-        pieces: list[tuple[_Row, _Piece | bytes]] = [(row, cached[row[0]]) for row in rows if row[0] in cached]
-        missing = [row for row in rows if row[0] not in cached]
-        state.open({self._files[row[1]] for row in missing})
-        for number, offset, stop, group in _group(missing, _TOGETHER):
+    def _request(self, state: RemoteFiles, rows: Sequence[_Row]) -> list[tuple[_Row, _Piece]]:
+        """Requests for the bytes of rows."""
+        state.open({self._files[row[1]] for row in rows})
+        pieces: list[tuple[_Row, _Piece]] = []
+        for number, offset, stop, group in _group(rows, _TOGETHER):
             piece = _Piece(state.request(self._files[number], offset, stop), offset)
             pieces += [(row, piece) for row in group]
         return pieces
@@ -220,7 +210,7 @@ class RemoteFiles:
     def __init__(self) -> None:
         self._process, self._lock = os.getpid(), threading.Lock()
         self._readers: dict[str, storage.RangeReader] = {}
-        self._kept: OrderedDict[tuple[int, int, int], tuple[_Piece | bytes | None, int]] = OrderedDict()
+        self._kept: OrderedDict[tuple[int, int, int], tuple[_Piece | None, int]] = OrderedDict()
         self._bytes = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -246,7 +236,7 @@ class RemoteFiles:
             self.open({path})
         return self._readers[path].request(start, stop)
 
-    def keep(self, key: tuple[int, int, int], piece: _Piece | bytes | None = None) -> bool:
+    def keep(self, key: tuple[int, int, int], piece: _Piece | None = None) -> bool:
         """Keeps the bytes of a file, an offset, and a size for one more `take`; the oldest go if it is too much.
 
         Returns:
@@ -269,7 +259,7 @@ class RemoteFiles:
             self._kept.clear()
             self._bytes = 0
 
-    def take(self, key: tuple[int, int, int]) -> _Piece | bytes | None:
+    def take(self, key: tuple[int, int, int]) -> _Piece | None:
         """What is kept; None if it is not."""
         with self._lock:
             piece, takes = self._kept.pop(key, (None, 0))

@@ -13,9 +13,8 @@ from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.datasets.base import Rows
 from rlds_beam.datasets.batch_plan import EpisodeRows, ExampleRows, find_stacks
-from rlds_beam.datasets.byte_cache import ByteCache
 from rlds_beam.datasets.dataset import Dataset, Images
-from rlds_beam.datasets.index_builder import Recipe, cache_directory, open_index
+from rlds_beam.datasets.index_builder import Recipe, open_index
 from rlds_beam.datasets.record_files import IndexedRecordFile, ParquetRowReader, RecordFiles
 from rlds_beam.datasets.steps import IndexedEpisodes, IndexedSteps, edited_images
 from rlds_beam.encoding.arrayrecord import ArrayRecordFormat
@@ -62,7 +61,6 @@ def open_dataset(
     unit: Unit | None = None,
     images: Images = "pixels",
     jpeg: Jpeg = "fast",
-    cache_bytes: int = 0,
     **options: Unpack[keywords.Load],
 ) -> Dataset:
     """Opens a dataset for random access; needs neither TensorFlow nor torch.
@@ -87,7 +85,6 @@ def open_dataset(
       images: `pixels`, or `encoded` for the stored JPEG or PNG `bytes`.
       jpeg: the pixels of JPEGs: `fast` gives those of TensorFlow and TFDS, `accurate` those of Pillow, OpenCV, and
         LeRobotDataset. They differ by up to 12 of 255.
-      cache_bytes: bytes of images of a bucket to keep on this machine, next to the index; processes share them.
       options: the options of `convert` for the input, the rules, and the connectors: `connectors=[Normalize()]`,
         `from_="hdf5"`, `accept="duplicate_episode"`, `preset="bridge"`, `exclude="flagged.json"`.
 
@@ -97,9 +94,6 @@ def open_dataset(
       MissingExtraError: ArrayRecord files need the extra `arrayrecord`.
     """
     where = as_input(path)
-    if type(cache_bytes) is not int or not 0 <= cache_bytes < 1 << 60:
-        raise UsageError(f"cache_bytes={cache_bytes}: expected a number of bytes, for example 100_000_000_000")
-    cache = ByteCache(os.path.join(cache_directory(), "bytes"), cache_bytes) if cache_bytes else None
     for name, value, known in (
         ("unit", unit, (None, "episodes", "steps")),
         ("images", images, ("pixels", "encoded")),
@@ -114,7 +108,7 @@ def open_dataset(
     if held is not None and held.to in (TRAJECTORIES, COLUMNS):
         for name in [*(["unit"] if unit else []), *options]:
             raise UsageError(f"{name} is for datasets of episodes; the rows of {where}, which is converted, are items")
-        rows, named, fps = _open_converted(where, split, module, cache)
+        rows, named, fps = _open_converted(where, split, module)
         return Dataset(rows, named, images, jpeg, fps)
     if module is not None:
         raise UsageError(f"module={module} is for the output of `rlds-beam convert --to=columns`, not for {where}")
@@ -122,7 +116,7 @@ def open_dataset(
     source = open_input(given)
     if unit != "steps" and source.random_access and not options.keys() - _OF_INPUT:
         return Dataset(_episode_rows(source), where, images, jpeg, source.fps)
-    rows, fps = _index(source, given, unit, cache)
+    rows, fps = _index(source, given, unit)
     return Dataset(rows, where, images, jpeg, fps)
 
 
@@ -136,9 +130,7 @@ def _is_module(path: str) -> bool:
     return manifest is not None and name in manifest.get("modules", ())
 
 
-def _open_converted(
-    path: str, split: str | None, module: str | None, cache: ByteCache | None
-) -> tuple[Rows, str, float | None]:
+def _open_converted(path: str, split: str | None, module: str | None) -> tuple[Rows, str, float | None]:
     """The rows of an output of items, its name, and its steps per second."""
     manifest = read_manifest(path)
     meaning = Meaning.from_json(manifest.get(KEY, {}), storage.join(path, MANIFEST))
@@ -155,7 +147,7 @@ def _open_converted(
     files = _files(path, own, split)
     name = storage.join(path, chosen)
     if columns.format == "parquet":
-        return ParquetRowReader(files, fields, cache), name, meaning.fps
+        return ParquetRowReader(files, fields), name, meaning.fps
     kinds: dict[str, RecordFormat] = {"tfrecord": TFRecordFormat(), "array_record": ArrayRecordFormat()}
     return ExampleRows(RecordFiles(files, kinds[columns.format]), tuple(map(row_field, fields))), name, meaning.fps
 
@@ -215,9 +207,7 @@ def make_recipe(source: Source, options: Any) -> Recipe:
     return recipe
 
 
-def _index(
-    source: Source, options: LoadOptions, unit: Unit | None, cache: ByteCache | None
-) -> tuple[Rows, float | None]:
+def _index(source: Source, options: LoadOptions, unit: Unit | None) -> tuple[Rows, float | None]:
     """The steps or episodes of an indexed dataset, and its steps per second."""
     recipe = make_recipe(source, options)
     index = open_index(recipe)
@@ -230,7 +220,7 @@ def _index(
         )
     for note in index.content["notes"]:
         warnings.warn(escape_controls(f"{source.dataset}: {note}"), stacklevel=3)
-    steps = IndexedSteps(index, edited_images(recipe, index), cache)
+    steps = IndexedSteps(index, edited_images(recipe, index))
     fps = recipe.connecting.source_after(source).fps
     if unit == "steps":
         return steps, fps

@@ -14,7 +14,6 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.datasets.base import Cache, Indices, PerThread, by_file
-from rlds_beam.datasets.byte_cache import ByteCache
 from rlds_beam.datasets.image_index import PlaceReader, RemoteFiles, find_images
 from rlds_beam.datasets.step_index import PLACE
 from rlds_beam.encoding.arrayrecord import num_records, open_reader
@@ -198,12 +197,10 @@ class ParquetRowReader:
     Attributes:
       files: the files, in order.
       stored: the columns.
-      cache: keeps bytes of remote files on this machine.
     """
 
     files: tuple[IndexedRecordFile, ...]
     stored: tuple[Field, ...]
-    cache: ByteCache | None = None
 
     @functools.cached_property
     def fields(self) -> Mapping[str, Field]:
@@ -230,10 +227,10 @@ class ParquetRowReader:
 
     @functools.cached_property
     def _images(self) -> PlaceReader:
-        return PlaceReader([file.path for file in self.files], cache=self.cache)
+        return PlaceReader([file.path for file in self.files])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"files": self.files, "stored": self.stored, "cache": self.cache}
+        return {"files": self.files, "stored": self.stored}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

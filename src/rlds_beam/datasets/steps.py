@@ -11,7 +11,6 @@ import numpy as np
 
 from rlds_beam.checking.validation import validate_episode
 from rlds_beam.datasets.base import STEPS, Indices
-from rlds_beam.datasets.byte_cache import ByteCache
 from rlds_beam.datasets.image_index import IndexedVideos, PlaceReader
 from rlds_beam.datasets.index_builder import Recipe
 from rlds_beam.datasets.step_index import BLOB, FIRST_VIDEO, CheckedArray, StepIndex
@@ -38,12 +37,11 @@ class IndexedSteps:
     Attributes:
       index: the index.
       edited: see `edited_images`.
-      cache: keeps bytes of remote files on this machine.
     """
 
-    def __init__(self, index: StepIndex, edited: Edited, cache: ByteCache | None = None):
+    def __init__(self, index: StepIndex, edited: Edited):
         self.index, self.edited = index, edited
-        self._reader = PlaceReader(index.files, index, cache)
+        self._reader = PlaceReader(index.files, index)
         self._videos = IndexedVideos(index, self._reader)
 
     def __len__(self) -> int:
