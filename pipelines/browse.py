@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
-from rlds_beam import watchdog
+from rlds_beam import interrupts
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.errors import UsageError
@@ -92,7 +92,7 @@ def main(config: BrowseConfig) -> int:
     return 0
 
 
-def _open_page(server: BrowserServer, ended: watchdog.SignalEvent) -> None:
+def _open_page(server: BrowserServer, ended: interrupts.SignalEvent) -> None:
     """Opens the page in the user's web browser, and waits for the end.
 
     Every user of a machine can read the arguments of a process, so the web browser is given a file that only this user
@@ -124,11 +124,11 @@ def _has_display() -> bool:
 
 
 @contextmanager
-def _until_interrupted() -> Iterator[watchdog.SignalEvent]:
+def _until_interrupted() -> Iterator[interrupts.SignalEvent]:
     """An event set by SIGINT, SIGTERM, or the end of the terminal."""
-    ended = watchdog.SignalEvent()
+    ended = interrupts.SignalEvent()
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = watchdog.on_interrupt(lambda *_: ended.set(), numbers)
+    before = interrupts.on_interrupt(lambda *_: ended.set(), numbers)
     try:
         yield ended
     finally:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rlds_beam import watchdog
+from rlds_beam import interrupts
 from rlds_beam.errors import UsageError
 from rlds_beam.options import option
 from rlds_beam.text import join_lines
@@ -129,16 +129,16 @@ def main(config: ServeConfig) -> int:
     return 0
 
 
-def _ends_with_signal() -> watchdog.SignalEvent:
+def _ends_with_signal() -> interrupts.SignalEvent:
     """An event set by the first SIGINT or SIGTERM; a second one raises KeyboardInterrupt."""
-    ended = watchdog.SignalEvent()
+    ended = interrupts.SignalEvent()
 
     def end(*_: Any) -> None:
         if ended.is_set():
             raise KeyboardInterrupt
         ended.set()
 
-    watchdog.on_interrupt(end)
+    interrupts.on_interrupt(end)
     return ended
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, Protocol
 
-from rlds_beam import watchdog
+from rlds_beam import interrupts
 from rlds_beam.errors import UsageError
 from rlds_beam.options import Options, option
 from rlds_beam.worker_status import METRICS_NAMESPACE, Done
@@ -60,14 +60,14 @@ class Runner:
 
     def run(self, define: Define, seconds: float) -> dict[str, Any]:
         """Runs a job and reports its progress to the watcher; see `runners.run_pipeline`."""
-        ended, before = threading.Event(), watchdog.interrupts()
+        ended, before = threading.Event(), interrupts.count()
         if self.watcher is not None:
             threading.Thread(target=self._tick, args=(self.watcher, ended), name="progress", daemon=True).start()
         try:
             metrics = self.run_job(define, seconds)
         finally:
             ended.set()
-        if watchdog.interrupts() > before:
+        if interrupts.count() > before:
             raise KeyboardInterrupt
         return metrics
 

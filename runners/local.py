@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import rlds_beam.errors
-from rlds_beam import watchdog, worker_status
+from rlds_beam import interrupts, worker_status
 from rlds_beam.errors import NO_MORE_THREADS, DiskError, OutOfMemoryError, RldsBeamError, UsageError, no_more_threads
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.platforms import count_cores
@@ -232,9 +232,9 @@ def run_watched(job: Callable[[], dict[str, Any]], error: Callable[[], RldsBeamE
 
 
 def _next(ended: queue.SimpleQueue[Outcome], error: Callable[[], RldsBeamError | None]) -> Outcome:
-    before = watchdog.interrupts()
+    before = interrupts.count()
     while True:
-        if watchdog.interrupts() > before:
+        if interrupts.count() > before:
             raise KeyboardInterrupt
         with contextlib.suppress(queue.Empty):
             return ended.get(timeout=_LOOK_SECONDS)

@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 
-from rlds_beam import watchdog
 from rlds_beam.lazy import hide_clients_as_the_parent
 from rlds_beam.runners.process_setup import choose_kernels, keep_freed_memory
 from rlds_beam.user_functions import search_as_the_parent
@@ -33,8 +32,6 @@ def main() -> None:
             _be_quiet(os.path.join(home, f"{os.getpid()}.log"))
         threading.Thread(target=_end_with, args=(alive, os.getppid()), daemon=True).start()
         keep_note(home)
-        with contextlib.suppress(OSError):  # a full disk is no reason to fail
-            watchdog.keep_marks(os.open(watchdog.marks_path(home, os.getpid()), os.O_RDWR | os.O_CREAT))
     except FileNotFoundError:  # The runner has already ended.
         sys.exit(1)
     search_as_the_parent()

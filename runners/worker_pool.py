@@ -25,7 +25,7 @@ from apache_beam.portability.api import (
 )
 from google.protobuf import json_format, text_format
 
-from rlds_beam import watchdog
+from rlds_beam import interrupts
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.worker_status import command
 
@@ -123,8 +123,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     # Any client that reaches the port can start workers and run code in them.
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     flags = parser.parse_args(argv)
-    ended = watchdog.SignalEvent()
-    watchdog.on_interrupt(lambda *_: ended.set())
+    ended = interrupts.SignalEvent()
+    interrupts.on_interrupt(lambda *_: ended.set())
     with serving(flags.host, flags.port) as port:
         print(f"workers for Flink at {flags.host}:{port}", flush=True)
         ended.wait()

@@ -11,11 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from rlds_beam import watchdog
 from rlds_beam.errors import NO_MORE_THREADS, RldsBeamError, no_more_threads
 from rlds_beam.output.scratch import PREFIX, ScratchDirectory
 from rlds_beam.platforms import SOCKET_PATH_BYTES
-from rlds_beam.watchdog.watcher import Watch
 from rlds_beam.worker_status import Done, Note, command, read_notes
 
 GRACE_SECONDS = 30.0
@@ -46,7 +44,6 @@ class WorkerProcesses:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._end: list[Callable[[], object]] = []
         self._gone_since: float | None = None
-        self._watches: dict[int, Watch] = {}
 
     def start(self, name: str, services: str) -> None:
         """Starts the worker `name`, which connects to Beam's services at the address `services`.
@@ -89,29 +86,18 @@ class WorkerProcesses:
             _wait(process, max(0.0, deadline - time.monotonic()))
 
     def error(self) -> RldsBeamError | None:
-        """The error if a worker has died, or a file keeps it forever, and the job cannot continue; else None."""
+        """The error if a worker has died and the job cannot continue; else None."""
         ended = [process for process in list(self._processes.values()) if process.poll() is not None]
         failed = [process for process in ended if process.returncode]
         if failed:
             return self._last_words(failed, _cause(failed[0].returncode))
         if self._lacks_threads():
             return no_more_threads()
-        for process in list(self._processes.values()):
-            if process.poll() is None and (why := self._stuck(process.pid)) is not None:
-                process.kill()
-                return RldsBeamError(f"{why}; finished work is kept, run the same command to resume")
         if ended:
             self._gone_since = self._gone_since or time.monotonic()
             if time.monotonic() - self._gone_since > GRACE_SECONDS:
                 return self._last_words(ended, "it ended without an error")
         return None
-
-    def _stuck(self, process: int) -> str | None:
-        """Why a worker does not continue; None if it does."""
-        if process not in self._watches:
-            with contextlib.suppress(OSError, ValueError), open(watchdog.marks_path(self.home, process), "rb") as marks:
-                self._watches[process] = Watch(marks.fileno(), process)  # ValueError: it has just started
-        return self._watches[process].stuck() if process in self._watches else None
 
     def _lacks_threads(self) -> bool:
         """Whether a library in a worker failed to start threads, which may leave it waiting forever."""

@@ -79,9 +79,9 @@ def run_python(*arguments: object, **environment: str) -> tuple[int, str]:
 # pytest's own code is an internal error of pytest.
 STUCK = """
 import ctypes, threading
-import pytest, watchdog
+import pytest, hard_deadline
 
-watchdog.GRACE = 5.0
+hard_deadline.GRACE = 5.0
 stuck = pytest.mark.timeout(5)
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_sound(): pass
 def test_a_stuck_test_fails_and_shows_where(tmp_path) -> None:
     (tmp_path / "test_stuck.py").write_text(STUCK)
     (tmp_path / "pytest.ini").write_text("[pytest]\ntimeout_method = signal\n")
-    options = ["-m", "pytest", "-n", "3", "--dist=worksteal", "-p", "watchdog", "-p", "no:hypothesispytest"]
+    options = ["-m", "pytest", "-n", "3", "--dist=worksteal", "-p", "hard_deadline", "-p", "no:hypothesispytest"]
     code, said = run_python(*options, tmp_path / "test_stuck.py", PYTHONPATH=str(ROOT / "tests" / "support"))
     assert code == 1, said
     assert "4 failed, 1 passed" in said, said

@@ -17,6 +17,7 @@ FOLDERS = {"rlds_beam": CORE, **{f"rlds_beam.{top}": ROOT / top for top in ("tra
 FLOOR = {
     "_version",
     "errors",
+    "interrupts",
     "lazy",
     "naming",
     "options",
@@ -34,9 +35,8 @@ TESTING = "testing"
 """The package for tests, which no other package imports."""
 
 BELOW = {
-    "watchdog": "",
-    "buckets": "watchdog",
-    "images": "watchdog",
+    "buckets": "",
+    "images": "",
     "episodes": "images",
     "encoding": "episodes",
     "reading": "encoding",

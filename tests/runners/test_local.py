@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from processes import DEADLINE
 
-from rlds_beam import watchdog
+from rlds_beam import interrupts
 from rlds_beam.runners.local import run_watched
 from rlds_beam.testing import make_episode, write_dataset
 
@@ -136,7 +136,7 @@ def test_an_interrupt_that_a_library_drops_ends_the_wait(number: signal.Signals)
             os.kill(os.getpid(), number)
             finish.wait(DEADLINE)
 
-    before = watchdog.on_interrupt(signal.default_int_handler)
+    before = interrupts.on_interrupt(signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
             run_watched(job, library)

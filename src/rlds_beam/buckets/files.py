@@ -11,8 +11,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import IO, Any, BinaryIO, cast
 
-from rlds_beam import watchdog
-
 FIRST_WINDOW = 128 << 10
 """Size in bytes of the first request for an object, and of the first after a jump."""
 
@@ -73,8 +71,7 @@ class _Windows(io.RawIOBase):
         if self._position >= self._size:
             return 0
         if not self._start <= self._position < self._start + len(self._window):
-            with watchdog.waiting():
-                self._move(len(buffer))
+            self._move(len(buffer))
         at = self._position - self._start
         part = self._window[at : at + len(buffer)]
         buffer[: len(part)] = part

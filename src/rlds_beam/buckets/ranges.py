@@ -25,7 +25,6 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
-from rlds_beam import watchdog
 from rlds_beam.text import printable
 
 MAX_CONNECTIONS = 384
@@ -107,8 +106,7 @@ class RangeReader:
 
     def read(self, start: int, stop: int) -> bytes:
         """The bytes from `start` to `stop`."""
-        with watchdog.waiting():
-            return self.request(start, stop).result()
+        return self.request(start, stop).result()
 
     def request(self, start: int, stop: int) -> Content:
         """Starts to read the bytes from `start` to `stop`."""
@@ -133,8 +131,7 @@ class RangeReader:
     def fetch(self, request: _Request) -> None:
         """Reads with the vendor's client."""
         try:
-            with watchdog.waiting():
-                data: bytes | BaseException = self._fetch(request.start, request.stop)
+            data: bytes | BaseException = self._fetch(request.start, request.stop)
         except BaseException as error:
             data = error
         request.content.put(data)

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-from rlds_beam import lazy, watchdog, worker_status
+from rlds_beam import interrupts, lazy, worker_status
 from rlds_beam.cli import flags
 from rlds_beam.cli.parsers import JOBS, MISSING, command_parser, job_parser
 from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError, naming_limits, pip_install
@@ -171,15 +171,13 @@ def _job(name: str, arguments: list[str], of_this_process: bool) -> int:
     verbose = _is_verbose(ours)
     if of_this_process and not (verbose or beam_options) and getattr(config, "runner", None) == "local":
         lazy.hide_clients()
-    if of_this_process:
-        watchdog.start_watchdog(_after_interruption([name, *arguments]))
     lasting = not hasattr(config, "json")  # browse and serve run until they are interrupted
     kind: Kind = "none" if silent or lasting else getattr(config, "progress", "auto")
     discarded = silent and not (getattr(config, "json", False) or getattr(config, "format", None))
-    before = watchdog.interrupts()
+    before = interrupts.count()
     with naming_limits(), _logging(verbose), _sigterm_as_ctrl_c(), _stdout(discarded), heartbeat(name, kind):
         code = job.main(config)
-    if _LEFT.get(name) == _RESUMES and watchdog.interrupts() > before:
+    if _LEFT.get(name) == _RESUMES and interrupts.count() > before:
         raise KeyboardInterrupt  # a library or finalizer dropped it
     return code
 
@@ -208,7 +206,7 @@ def _sigterm_as_ctrl_c() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = watchdog.on_interrupt(signal.default_int_handler)
+    before = interrupts.on_interrupt(signal.default_int_handler)
     try:
         yield
     finally:

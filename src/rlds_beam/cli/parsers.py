@@ -216,9 +216,7 @@ EXIT_CODES = {
 
 SIGNALS = {
     130: "interrupted by Ctrl-C or SIGTERM",
-    137: "killed 10 s after Ctrl-C or SIGTERM, because a library did not return",
     141: "the program that reads the output closed it, for example head",
-    142: "a library read one file for 60 s; RLDS_BEAM_READ_SECONDS changes that",
 }
 """Exit codes of a command that was stopped. `serve` and `browse` end with 0 when they are interrupted."""
 

@@ -21,7 +21,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from rlds_beam import storage, watchdog
+from rlds_beam import storage
 from rlds_beam.errors import needs
 from rlds_beam.images.headers import MAX_PIXELS
 from rlds_beam.images.mp4_boxes import check_tables
@@ -42,7 +42,6 @@ PACKET = np.dtype(
 _OWN_FILE = {"format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm", "protocol_whitelist": "none"}
 """FFmpeg options: only formats that contain their frames. Playlists read other files, or the network."""
 
-_LIBRARY = "FFmpeg"
 _NO_TIME = -(1 << 63)
 _CHANGED = "it has changed since it was opened"
 _BLOCK = 4 << 20
@@ -140,12 +139,10 @@ class Video:
                 for time, data in zip(times[start:stop].tolist(), self.read(start, stop), strict=True):
                     packet = av.Packet(data)
                     packet.pts = None if time == _NO_TIME else time
-                    with watchdog.reading(self.path, _LIBRARY):
-                        frames = decoder.decode(packet)
+                    frames = decoder.decode(packet)
                     yield from _take(frames, wanted, times[start])
                 if wanted:  # frames that the decoder holds back to put them in order
-                    with watchdog.reading(self.path, _LIBRARY):
-                        frames = decoder.decode(None)
+                    frames = decoder.decode(None)
                     yield from _take(frames, wanted, times[start])
             if wanted:
                 raise ValueError(f"frame {min(wanted.values())} cannot be decoded")
@@ -211,8 +208,7 @@ def _open(path: str) -> Iterator[tuple[Any, Any]]:
     with storage.open_read(path) as file, contextlib.ExitStack() as stack:
         check_tables(file, storage.size(path))
         file.seek(0)
-        with watchdog.reading(path, _LIBRARY):
-            container = stack.enter_context(av.open(file, options=_OWN_FILE))
+        container = stack.enter_context(av.open(file, options=_OWN_FILE))
         if not container.streams.video:
             raise ValueError("it has no video stream")
         stream = container.streams.video[0]
@@ -249,7 +245,7 @@ def _scan(path: str, stamp: object) -> Video:
     most, entries = storage.size(path), list[tuple[Any, ...]]()
     with _open(path) as (container, stream):
         verbatim = "mp4" in container.format.name
-        for packet in _packets(path, container, stream):
+        for packet in _packets(container, stream):
             if hasattr(packet, "has_sidedata") and packet.has_sidedata("new_extradata"):  # newer PyAV
                 raise ValueError("its codec's parameters change, which is not supported")
             entries.append(_entry(packet, verbatim))
@@ -260,15 +256,8 @@ def _scan(path: str, stamp: object) -> Video:
         return Video(path, _codec_name(stream), codec.format.name, size, base, np.array(entries, PACKET))
 
 
-def _packets(path: str, container: Any, stream: Any) -> Iterator[Any]:
-    packets = container.demux(stream)
-    while True:
-        with watchdog.reading(path, _LIBRARY):
-            packet = next(packets, None)
-        if packet is None:
-            return
-        if packet.size:
-            yield packet
+def _packets(container: Any, stream: Any) -> Iterator[Any]:
+    return (packet for packet in container.demux(stream) if packet.size)
 
 
 def _entry(packet: Any, verbatim: bool) -> tuple[Any, ...]:
@@ -304,7 +293,7 @@ def _packets_of_file(path: str, packets: Array, start: int, stop: int) -> Iterat
 
 def _demux(path: str, checksums: list[int], start: int) -> Iterator[bytes]:
     with _open(path) as (container, stream):
-        for number, data in enumerate(map(bytes, _packets(path, container, stream))):
+        for number, data in enumerate(map(bytes, _packets(container, stream))):
             if start <= number < start + len(checksums):
                 if google_crc32c.value(data) != checksums[number - start]:
                     break

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam import storage, watchdog
+from rlds_beam import storage
 from rlds_beam.errors import needs
 from rlds_beam.reading.directory_listing import names_in
 from rlds_beam.typing import Array
@@ -32,9 +32,7 @@ _UNSTORED = 16 << 20
 """Bytes that may be missing in the file: a dataset that was never written reads as its fill value."""
 
 _MAX_PIECE_BYTES = 64 << 20
-"""Bytes to read at once: h5py holds the interpreter's lock meanwhile, and no signal can end it."""
-
-_LIBRARY = "HDF5"
+"""Bytes to read at once: h5py holds the interpreter's lock meanwhile, and Ctrl-C waits for it."""
 
 _MIN_TEXT_BYTES = 64
 """Memory of a value of text or bytes, however short."""
@@ -68,8 +66,7 @@ def open_hdf5(path: str) -> Iterator[Hdf5Group]:
                 file: Any = path
             else:
                 file = stack.enter_context(storage.open_read(path))
-            with watchdog.reading(path, _LIBRARY):
-                file = stack.enter_context(h5py.File(file, "r"))
+            file = stack.enter_context(h5py.File(file, "r"))
         except OSError as error:
             raise error if path in str(error) else OSError(f"{path}: {error}") from error
         try:
@@ -121,15 +118,13 @@ class Hdf5Group:
             twice.append(name)
             return "stop"
 
-        with watchdog.reading(self._path, _LIBRARY):
-            self._group.id.links.iterate(add)
+        self._group.id.links.iterate(add)
         if twice:
             raise OSError(f"the group {self._group.name} lists an object twice")
         return iter([name.decode("utf-8", "surrogateescape") for name in names])
 
     def __len__(self) -> int:
-        with watchdog.reading(self._path, _LIBRARY):
-            return len(self._group)
+        return len(self._group)
 
     def __contains__(self, path: str) -> bool:
         try:
@@ -155,10 +150,6 @@ class Hdf5Group:
           TypeError: it is something else.
           ValueError: it is larger than `_MAX_ATTRIBUTE_BYTES`.
         """
-        with watchdog.reading(self._path, _LIBRARY):
-            return self._attribute(name)
-
-    def _attribute(self, name: str) -> Any:
         attributes = self._group.attrs
         if name not in attributes:
             raise KeyError(f"there is no attribute {name}")
@@ -182,8 +173,7 @@ class Hdf5Group:
         """The group's address in the file."""
         import h5py
 
-        with watchdog.reading(self._path, _LIBRARY):
-            return int(h5py.h5o.get_info(self._group.id).addr)
+        return int(h5py.h5o.get_info(self._group.id).addr)
 
     def _find(self, path: str, links: int = _MAX_LINKS) -> Any:
         node: Any = Hdf5Group(self._group.file, self._path) if path.startswith("/") else self
@@ -192,8 +182,7 @@ class Hdf5Group:
                 continue
             if not isinstance(node, Hdf5Group):
                 raise KeyError(f"there is no {path}")
-            with watchdog.reading(self._path, _LIBRARY):
-                node = node._child(name, links)
+            node = node._child(name, links)
         return node
 
     def _child(self, name: str, links: int) -> Any:
@@ -284,8 +273,7 @@ def check_stored(dataset: Any) -> Any:
         raise TypeError("expected a dataset, found a group")
     if dataset.shape is None:
         raise ValueError(f"{dataset.name} is empty")
-    with watchdog.reading(_path(dataset), _LIBRARY):
-        stored, size = dataset.id.get_storage_size(), dataset.nbytes
+    stored, size = dataset.id.get_storage_size(), dataset.nbytes
     chunk = dataset.dtype.itemsize * math.prod(dataset.chunks or (0,))
     written = dataset.id.get_type().get_size() * math.prod(dataset.shape)
     is_cut = not dataset.chunks and 0 < stored < written  # rows of it would be read as zeros
@@ -316,17 +304,14 @@ def read_array(dataset: Any, rows: slice | None = None) -> Array:
         raise ValueError(f"{dataset.name} has {size:,} bytes; an episode may have at most {MAX_BYTES:,}")
     if is_text(dataset):
         return _read_text(dataset, start, shape)
-    path = _path(dataset)
     if size <= _MAX_PIECE_BYTES or not shape:
-        with watchdog.reading(path, _LIBRARY):
-            return np.asarray(dataset[start : start + shape[0]] if shape else dataset[()])
+        return np.asarray(dataset[start : start + shape[0]] if shape else dataset[()])
     values = np.empty(shape, dataset.dtype)
     chunk = (dataset.chunks or (1,))[0]
     step = chunk * max(_MAX_PIECE_BYTES // (chunk * size // shape[0]), 1)
     for low in range(start - start % chunk, start + shape[0], step):
         piece = slice(max(low, start), min(low + step, start + shape[0]))
-        with watchdog.reading(path, _LIBRARY):
-            dataset.read_direct(values, piece, slice(piece.start - start, piece.stop - start))
+        dataset.read_direct(values, piece, slice(piece.start - start, piece.stop - start))
     return values
 
 
@@ -338,7 +323,7 @@ def _read_text(dataset: Any, start: int, shape: tuple[int, ...]) -> Array:
     never compresses them.
     """
     limit, total = _file_size(dataset) if dataset.dtype.kind == "O" else MAX_BYTES, 0
-    values, count, path = np.empty(shape, object), (1, *shape)[-1], _path(dataset)
+    values, count = np.empty(shape, object), (1, *shape)[-1]
     if dataset.dtype.kind == "O":
         _check_lengths(dataset, start, math.prod(shape), limit)
     step = max(1, _MAX_PIECE_BYTES // (max(limit, 1) if dataset.dtype.kind == "O" else dataset.dtype.itemsize))
@@ -347,8 +332,7 @@ def _read_text(dataset: Any, start: int, shape: tuple[int, ...]) -> Array:
         first = start if len(shape) == 1 else 0
         for low in range(0, count, step):
             high = min(low + step, count)
-            with watchdog.reading(path, _LIBRARY):
-                read = dataset[(*place, slice(first + low, first + high))] if shape else [dataset[()]]
+            read = dataset[(*place, slice(first + low, first + high))] if shape else [dataset[()]]
             piece = [_bytes(value) for value in read]
             total += sum(map(len, piece))
             if total > limit:
@@ -365,21 +349,16 @@ def _check_lengths(dataset: Any, row: int, count: int, limit: int) -> None:
 
     Only for values that are in no chunks: there, each has a length of 4 bytes, and a place in the file.
     """
-    place, path, stored = dataset.id.get_offset(), _path(dataset), dataset.id.get_storage_size()
+    place, stored = dataset.id.get_offset(), dataset.id.get_storage_size()
     if place is None or not count or dataset.file.driver == "fileobj":  # of a store
         return
     size = stored // dataset.size
-    with storage.open_read(path) as file:
+    with storage.open_read(str(dataset.file.filename)) as file:
         file.seek(place + row * math.prod(dataset.shape[1:]) * size)
         content = file.read(count * size)
     longest = max((int.from_bytes(content[at : at + 4], "little") for at in range(0, len(content), size)), default=0)
     if longest > limit:
         raise ValueError(f"{dataset.name} has a value of {longest:,} bytes, but its file has {limit:,}")
-
-
-def _path(dataset: Any) -> str:
-    """The path of a dataset's file."""
-    return str(dataset.file.filename)
 
 
 def _file_size(dataset: Any) -> int:
