@@ -100,6 +100,7 @@ def _open_page(server: BrowserServer, ended: interrupts.SignalEvent) -> None:
     """
     import pathlib
     import tempfile
+    import threading
     import webbrowser
 
     home = os.path.expanduser("~")
@@ -109,7 +110,8 @@ def _open_page(server: BrowserServer, ended: interrupts.SignalEvent) -> None:
     try:
         with open(number, "w") as page:
             page.write(REDIRECT.format(url=server.url))
-        webbrowser.open(file.as_uri())
+        # Some web browsers return only when they are closed; a signal must end us before.
+        threading.Thread(target=webbrowser.open, args=(file.as_uri(),), daemon=True).start()
         while not (server.opened.is_set() or ended.is_set()):
             ended.wait(0.5)
     finally:

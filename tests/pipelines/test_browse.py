@@ -76,14 +76,20 @@ def test_the_token_is_not_in_the_arguments_of_the_web_browser(dataset: Path, tmp
     os.close(terminal)
 
 
-def test_the_page_is_removed_if_nobody_opens_it(dataset: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+@pytest.mark.parametrize("browser", ["true", "cat {fifo} # %s"])
+def test_the_page_is_removed_if_nobody_opens_it(dataset: Path, tmp_path: Path, browser: str, number: int) -> None:
+    """Also if the web browser, which waits for the FIFO here, returns only when it is closed."""
     reading, terminal = os.openpty()
-    environment = {**os.environ, "BROWSER": "true", "DISPLAY": ":0", "HOME": str(tmp_path)}
+    fifo, home = tmp_path / "fifo", tmp_path / "home"
+    os.mkfifo(fifo)
+    home.mkdir()
+    environment = {**os.environ, "BROWSER": browser.format(fifo=fifo), "DISPLAY": ":0", "HOME": str(home)}
     with running(["browse", dataset], stdout=terminal, env=environment) as process:
-        wait_until(lambda: list(tmp_path.glob("*.html")), process)
-        process.send_signal(signal.SIGHUP)
+        wait_until(lambda: list(home.glob("*.html")), process)
+        process.send_signal(number)
         assert process.wait(DEADLINE) == 0
-    assert not list(tmp_path.iterdir())
+    assert not list(home.iterdir())
     os.close(reading)
     os.close(terminal)
 
