@@ -218,6 +218,12 @@ def _index(source: Source, options: LoadOptions, unit: Unit | None) -> tuple[Row
             "`rlds-beam validate` lists them, and `rlds-beam help rules` says which can be accepted or repaired",
             stacklevel=3,
         )
+    if (owner := index.other_owner) is not None:
+        warnings.warn(
+            f"{source.dataset}: {escape_controls(owner)} built its index, {index.directory}, and can change what is "
+            "read. To build your own, set RLDS_BEAM_CACHE to a directory of yours",
+            stacklevel=3,
+        )
     for note in index.content["notes"]:
         warnings.warn(escape_controls(f"{source.dataset}: {note}"), stacklevel=3)
     steps = IndexedSteps(index, edited_images(recipe, index))

@@ -31,6 +31,7 @@ import math
 import mmap
 import os
 import pickle
+import pwd
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Literal, NamedTuple
@@ -488,6 +489,17 @@ class StepIndex:
 
     def __len__(self) -> int:
         return int(self.content["steps"])
+
+    @property
+    def other_owner(self) -> str | None:
+        """The user who built the index and owns the cache, if it is neither root nor the user of this process."""
+        owner = os.stat(storage.join(self.directory, INDEX)).st_uid
+        if owner in (0, os.geteuid()):
+            return None
+        try:
+            return pwd.getpwuid(owner).pw_name
+        except KeyError:
+            return f"user {owner}"
 
     @property
     def episodes(self) -> int:
