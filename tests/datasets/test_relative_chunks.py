@@ -26,8 +26,9 @@ def dataset(directory: Path, representation: str = "axis_angle") -> Any:
     episodes = []
     for seed, length in enumerate((9, 2, 6)):
         random = np.random.default_rng(seed)
-        values = np.cumsum(random.normal(0, 0.3, (2, length, 7)), axis=1).astype(np.float32)
-        made = make_episode(length, seed=seed, columns={"action": values[0], STATE: values[1]})
+        states = np.cumsum(random.normal(0, 0.3, (length, 7)), axis=0)
+        targets = (states + random.normal(0, 0.1, (length, 7))).astype(np.float32)
+        made = make_episode(length, seed=seed, columns={"action": targets, STATE: states.astype(np.float32)})
         made = made.replace(steps={path: column for path, column in made.steps.items() if path != "observation"})
         convert = [ConvertRotation(field, "axis_angle", representation, 3) for field in ("action", STATE)]
         (made,) = connect(convert, [made]).episodes

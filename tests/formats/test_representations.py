@@ -33,8 +33,9 @@ STATE = Representation(((3, "euler_xyz"),))
 
 
 def write_arm(path: Path, *, size: int = 7, meaning: Any = None) -> Path:
-    """A dataset of an arm: x, y, z, roll, pitch, yaw, gripper."""
-    episodes = [make_episode(6, seed=i, observation={"state": size}, action=size) for i in range(2)]
+    """A dataset of an arm: x, y, z, roll, pitch, yaw, gripper; actions are near the states."""
+    made = [make_episode(6, seed=i, observation={"state": size}, action=size) for i in range(2)]
+    episodes = [e.with_columns({"action": e.steps["action"] / 100 + e.steps["observation/state"]}) for e in made]
     data = write_dataset(path, episodes, name=path.name)
     (data / "meaning.json").write_text(json.dumps({"fps": 10, **(meaning or {})}))
     return data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Hashable, Mapping, Sequence
@@ -21,6 +22,7 @@ from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import LastAction, Source
+from rlds_beam.reading.meaning import sample_episodes
 from rlds_beam.text import shorten, some
 from rlds_beam.user_functions import describe_error
 
@@ -52,7 +54,9 @@ class ConnectorRunner:
         """Returns the runner for a source; raises UsageError as `of`, or if a list names another dataset."""
         configuration = configuration.for_source(source)
         check_lists(configuration.connectors, source.dataset)
-        return cls(configuration, probe(configuration, source.schema), source.fps, source.last_action)
+        probed = probe(configuration, source.schema)
+        _check_samples(configuration, source)
+        return cls(configuration, probed, source.fps, source.last_action)
 
     @classmethod
     def for_options(cls, options: Any, source: Source) -> ConnectorRunner:
@@ -233,6 +237,24 @@ class ConnectorRunner:
 
     def _unfitted(self) -> list[tuple[int, FittedConnector]]:
         return [(i, c) for i, c in enumerate(self.connectors) if isinstance(c, FittedConnector) and not c.fitted]
+
+
+def _check_samples(configuration: Configuration, source: Source) -> None:
+    """Shows the first episodes of a dataset to the connectors that compare them; raises UsageError if one refuses."""
+    for i, connector in enumerate(configuration.connectors):
+        if not getattr(connector, "needs_sample", False):
+            continue
+        before = configuration.connectors[:i]
+        if any(isinstance(c, FittedConnector) and not c.fitted for c in before):
+            return
+        needed = any(vars(type(c)).get("reads_images", True) for c in before)
+        images = [] if needed else [path for path, field in source.schema.steps.items() if field.holds_images]
+        episodes: list[Episode] = []
+        for episode in sample_episodes(source, images):
+            with contextlib.suppress(Exception):  # the job says what is wrong with it
+                episodes += run(before, Batch((episode,), fields=configuration.fields)).episodes
+        if episodes := [episode for episode in episodes if len(episode)]:
+            cast(Any, connector).check_sample(episodes, configuration.fields)
 
 
 def difference(columns: Mapping[str, Column], fields: Mapping[str, Field], where: str) -> str | None:

@@ -115,6 +115,9 @@ def plan_batches(
     return Batches(parts, content, plan, threads)
 
 
+_COMPARED_EPISODES, _COMPARED_STEPS = 32, 4096
+
+
 def _check_relative(relative: RelativeActions, dataset: Loadable, windows: Mapping[str, Indices]) -> None:
     """Raises UsageError if chunks of a dataset cannot be made relative."""
     path, state = action_field(relative), relative.state
@@ -128,6 +131,15 @@ def _check_relative(relative: RelativeActions, dataset: Loadable, windows: Mappi
     action, other = (np.zeros((1, field.known_size), field.numpy_dtype) for field in known)
     relative.check(path, action, other)
     relative.check_known(path, known[0].dimensions)
+    starts = find_starts(dataset.rows)
+    if relative.compare_ranges and starts is not None and len(starts) > 1:
+        last = starts[min(len(starts) - 1, _COMPARED_EPISODES)]
+        rows = np.setdiff1d(np.arange(min(last, _COMPARED_STEPS)), starts - 1)
+        read = dataset.rows.read(rows, [path, state])
+        actions, states = (np.asarray(read[name], np.float64).reshape(len(rows), -1) for name in (path, state))
+        finite = np.isfinite(actions).all(axis=1) & np.isfinite(states).all(axis=1)
+        if finite.any():
+            relative.compare(path, actions[finite], states[finite])
 
 
 def _next_observations(fields: Mapping[str, Field]) -> dict[str, str]:

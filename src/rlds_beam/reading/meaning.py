@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -68,7 +68,8 @@ def find_last_steps(source: Source) -> LastSteps:
     """
     if source.last_action != "unknown":
         return LastSteps(source.last_action)
-    kinds = Counter(kind for episode in _sample(source) if (kind := _kind(episode)) is not None)
+    rest = [path for path in source.schema.steps if not is_action(path)]
+    kinds = Counter(kind for episode in sample_episodes(source, rest) if (kind := _kind(episode)) is not None)
     if not kinds:
         return LastSteps("void", "RLDS defines it so, and there was no episode to look at")
     seen = ", ".join(f"{what} in {number}" for what, number in kinds.most_common())
@@ -101,14 +102,13 @@ def _repeats(actions: Any) -> Any:
     return np.append(False, (actions[1:] == actions[:-1]).all(axis=1))
 
 
-def _sample(source: Source) -> Iterator[Episode]:
-    """The first readable episodes of shards across the dataset, if possible with only their actions."""
+def sample_episodes(source: Source, left_out: Collection[str]) -> Iterator[Episode]:
+    """The first readable episodes of shards across the dataset, if it has actions; if possible without some fields."""
     shards = [(split.name, shard) for split in source.splits for shard in split.shards if shard.size]
     if not source.has_files or not any(is_action(path) for path in source.schema.steps):
         return
     chosen = shards[:: -(-len(shards) // _SHARDS) or 1]
-    rest = [path for path in source.schema.steps if not is_action(path)]
-    reader, size = EpisodeReader(source.without(rest, "not looked at")), 0
+    reader, size = EpisodeReader(source.without(left_out, "not looked at")), 0
     for split, shard in chosen:
         for episode in itertools.islice(reader.read(split, Segment(shard)), -(-_EPISODES // len(chosen))):
             size += len(episode.payload)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ import pytest
 from checkout import REAL_DATA
 
 import rlds_beam
-from rlds_beam.connectors import AbsoluteActions, RelativeActions, Resample
+from rlds_beam.connectors import AbsoluteActions, RelativeActions, Resample, ScaleDimensions
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.format_options import Hdf5Options
+from rlds_beam.testing import make_episode, write_dataset
 
 REAL = REAL_DATA / "bridge_dataset/1.0.0"
 ARM = ("x", "y", "z", "axis_angle1", "axis_angle2", "axis_angle3")
+STATE = "observation/state"
 DELTAS = (*(f"delta_{name}" for name in ARM), "gripper")
 
 
@@ -96,6 +99,71 @@ def test_the_connectors_refuse_them(keep_names: bool, tmp_path: Path) -> None:
         rlds_beam.open_dataset(data, connectors=[AbsoluteActions()])
 
 
+def arm(directory: Path, kind: str, centre: float = 0.3) -> Path:
+    """Episodes of an arm whose data do not say whether actions are targets or changes; void last actions."""
+    episodes = []
+    for seed in range(4):
+        random = np.random.default_rng(seed)
+        changes = random.uniform(-0.05, 0.05, (30, 3))
+        places = centre + np.cumsum(np.concatenate([random.uniform(-0.2, 0.2, (1, 3)), changes]), axis=0)
+        actions = {"targets": places[1:], "changes": changes, "scaled": changes * 20, "degrees": np.degrees(places[1:])}
+        columns = {"action": np.concatenate([actions[kind], np.zeros((1, 3))]), STATE: places}
+        episode = make_episode(31, columns=columns)
+        episodes.append(episode.replace(steps={p: c for p, c in episode.steps.items() if p != "observation"}))
+    data = write_dataset(directory / kind, episodes)
+    (data / "meaning.json").write_text(json.dumps({"fps": 10, "last_action": "void"}))
+    return data
+
+
+@pytest.mark.parametrize("centre", [0.3, 0.0])
+@pytest.mark.parametrize(
+    ("kind", "accepted"),
+    [
+        ("targets", {"Resample", "RelativeActions"}),
+        ("changes", {"AbsoluteActions"}),
+        ("scaled", set()),
+        ("degrees", set()),
+    ],
+)
+def test_ranges_tell_if_nothing_else_does(kind: str, accepted: set[str], centre: float, tmp_path: Path) -> None:
+    data = arm(tmp_path, kind, centre)
+    steps = rlds_beam.open_dataset(data, unit="steps")
+    for connector in (Resample(fps=5), RelativeActions(), AbsoluteActions()):
+        name = type(connector).__name__
+        if name in accepted:
+            rlds_beam.open_dataset(data, connectors=[connector])
+        else:
+            said = r"lies? where .*value \d is \S+ to \S+, and \S+ to \S+ in observation/state\).*compare_ranges: false"
+            with pytest.raises(UsageError, match=f"{name}: .*{said}") as error:
+                rlds_beam.convert(data, tmp_path / "out", to="rlds", connectors=[connector])
+            assert "\n" not in str(error.value)
+            rlds_beam.open_dataset(data, connectors=[dataclasses.replace(connector, compare_ranges=False)])
+    if kind == "targets":
+        next(steps.batches(4, chunk=3, relative_actions=RelativeActions()))
+    else:
+        with pytest.raises(UsageError, match="RelativeActions: action does not lie where observation/state does"):
+            steps.batches(4, chunk=3, relative_actions=RelativeActions())
+        next(steps.batches(4, chunk=3, relative_actions=RelativeActions(compare_ranges=False)))
+
+
+def test_ranges_are_compared_after_the_connectors_before(tmp_path: Path) -> None:
+    data = arm(tmp_path, "scaled")
+    scale = ScaleDimensions("action", 1 / 20)
+    rlds_beam.open_dataset(data, connectors=[scale, AbsoluteActions()])
+    rlds_beam.open_dataset(data, connectors=[scale, AbsoluteActions(), Resample(fps=5)])
+    with pytest.raises(UsageError, match="Resample: action does not lie where observation/state does"):
+        rlds_beam.open_dataset(data, connectors=[scale, Resample(fps=5)])
+    rlds_beam.open_dataset(data, connectors=[Resample(fps=5, relative=["action"])])
+
+
+def test_relative_actions_come_back_by_what_the_data_says(tmp_path: Path) -> None:
+    data = arm(tmp_path, "targets")
+    rlds_beam.convert(data, tmp_path / "relative/1.0.0", to="rlds", connectors=[RelativeActions()])
+    (before,) = list(rlds_beam.open_dataset(data))[:1]
+    (after,) = list(rlds_beam.open_dataset(tmp_path / "relative/1.0.0", connectors=[AbsoluteActions()]))[:1]
+    np.testing.assert_allclose(after["steps/action"][:-1], before["steps/action"][:-1], atol=1e-12)
+
+
 def slope(moves: Any, changes: Any) -> float:
     """The slope of the summed actions on the change of the state, by episode (E, 3)."""
     return float((moves * changes).sum() / (changes**2).sum())
@@ -116,3 +184,13 @@ def test_bridge_moves_as_far_at_half_the_rate() -> None:
         made = episodes(connectors=connectors)
         slopes.append(slope(np.array([one["steps/action"][:-1, :3].sum(0) for one in made]), changes))
     np.testing.assert_allclose(slopes, 0.936, atol=5e-4)
+
+
+def test_made_data_moves_as_far_at_half_the_rate(tmp_path: Path) -> None:
+    data = arm(tmp_path, "changes")
+    slopes = []
+    for connectors in ([], [Resample(fps=5, relative=["action"])]):
+        made = list(rlds_beam.open_dataset(data, connectors=connectors))
+        moves = np.array([one["steps/action"][:-1].sum(0) for one in made])
+        slopes.append(slope(moves, np.array([one[f"steps/{STATE}"][-1] - one[f"steps/{STATE}"][0] for one in made])))
+    np.testing.assert_allclose(slopes, 1, atol=1e-6)

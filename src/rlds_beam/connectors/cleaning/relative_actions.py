@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from rlds_beam.connectors.base import EpisodeConnector
+from rlds_beam.connectors.cleaning.action_ranges import OVERRIDE, describe_ranges, lie_together, stack_vectors
 from rlds_beam.connectors.cleaning.rotations import (
     are_rotations,
     check_rotations,
@@ -42,6 +43,7 @@ class _Actions(EpisodeConnector):
     frame: Literal["base", "hand"] = "base"
     action: str | None = None
     last_action: LastAction | None = None
+    compare_ranges: bool = True
 
     def __post_init__(self) -> None:
         name = type(self).__name__
@@ -100,6 +102,32 @@ class _Actions(EpisodeConnector):
     def check_known(self, path: str, values: Sequence[Dimension]) -> None:
         """Raises UsageError if the data says of the action's values that they cannot be converted."""
         raise NotImplementedError
+
+    @property
+    def needs_sample(self) -> bool:
+        """Whether to call `check_sample`."""
+        return self.compare_ranges
+
+    def check_sample(self, episodes: Sequence[Episode], fields: StepFields) -> None:
+        """Raises UsageError if the first episodes of a dataset do not have the actions that are to be converted."""
+        path = self.action or fields.actions
+        actions, states = stack_vectors(episodes, path, self.state)
+        self.check(path, actions, states)
+        self.compare(path, actions, states)
+
+    def compare(self, path: str, actions: Array, states: Array) -> None:
+        """Raises UsageError if actions and states, float64 (T, D), lie where they should not."""
+        raise NotImplementedError
+
+    @property
+    def _turned(self) -> set[int]:
+        """The indices of the values of rotations."""
+        size = len(value_names(self.rotation or ""))
+        return {i for start in self._rotations for i in range(start, start + size)}
+
+    def _compared(self, actions: Array) -> list[int]:
+        """The values to compare: not those of rotations, which may jump by a turn."""
+        return [i for i in range(actions.shape[1]) if i not in self.absolute and i not in self._turned]
 
     def _represent(self, value: Dimension) -> Dimension:
         """How a value that is not absolute is represented after the connector."""
@@ -243,6 +271,7 @@ class RelativeActions(_Actions):
       action: the action field, a single array; by default `fields.actions`.
       last_action: whether the action of the last step is `real` or `void`; by default what the dataset says. A void one
         of zeros is no motion.
+      compare_ranges: whether to refuse data whose first episodes show that the actions are relative already.
     """
 
     reads_images = False
@@ -259,6 +288,15 @@ class RelativeActions(_Actions):
                     f"RelativeActions: value {i} of {path} is already {_reference(value)}: leave the connector out, or "
                     "convert back with AbsoluteActions before it"
                 )
+
+    def compare(self, path: str, actions: Array, states: Array) -> None:
+        values = self._compared(actions)
+        if lie_together(actions, states, values) is False:
+            raise UsageError(
+                f"RelativeActions: {path} does not lie where {self.state} does "
+                f"({describe_ranges(actions, states, values, self.state)}), so its values seem to be differences "
+                f"already. {OVERRIDE} says that they are the same quantities"
+            )
 
     def _represent(self, value: Dimension) -> Dimension:
         return value._replace(relative_to=self.to, frame=self.frame if self.rotation else None)
@@ -291,6 +329,7 @@ class AbsoluteActions(_Actions):
       action: the action field, a single array; by default `fields.actions`.
       last_action: whether the action of the last step is `real` or `void`; by default what the dataset says. A void one
         of zeros is no motion.
+      compare_ranges: whether to refuse data whose first episodes show that the actions are absolute already, or scaled.
     """
 
     reads_images = False
@@ -302,7 +341,6 @@ class AbsoluteActions(_Actions):
 
     def check_known(self, path: str, values: Sequence[Dimension]) -> None:
         known = any(value.relative_to is not None for value in values)
-        turned = {i for start in self._rotations for i in range(start, start + len(value_names(self.rotation or "")))}
         for i, value in enumerate(values):
             if not known or i in self.absolute:
                 continue
@@ -313,11 +351,26 @@ class AbsoluteActions(_Actions):
                     f"AbsoluteActions: to={self.to}, frame={self.frame}, but value {i} of {path} is "
                     f"{_reference(value)}: give that"
                 )
-            if value.rotation is not None and i not in turned:
+            if value.rotation is not None and i not in self._turned:
                 raise UsageError(
                     f"AbsoluteActions: {path} has a rotation as {value.rotation} at {i - value.place}: give rotation "
                     "and at"
                 )
+
+    def compare(self, path: str, actions: Array, states: Array) -> None:
+        values = self._compared(actions)
+        if lie_together(actions, states, values):
+            raise UsageError(
+                f"AbsoluteActions: {path} lies where {self.state} does "
+                f"({describe_ranges(actions, states, values, self.state)}), so its values seem to be absolute already. "
+                f"{OVERRIDE} says that they are differences"
+            )
+        if self.frame == "base" and self.to == "state" and lie_together(states + actions, states, values) is False:
+            raise UsageError(
+                f"AbsoluteActions: {path} added to {self.state} does not lie where that does "
+                f"({describe_ranges(states + actions, states, values, self.state)}): ScaleDimensions converts the "
+                f"units, for example of a controller. {OVERRIDE} says that they are the same"
+            )
 
     def _represent(self, value: Dimension) -> Dimension:
         return value._replace(relative_to=None, frame=None)

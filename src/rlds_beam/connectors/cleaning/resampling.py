@@ -11,6 +11,13 @@ import numpy as np
 
 from rlds_beam.checking.rates import is_clock
 from rlds_beam.connectors.base import EpisodeConnector
+from rlds_beam.connectors.cleaning.action_ranges import (
+    OVERRIDE,
+    describe_ranges,
+    find_state,
+    lie_together,
+    stack_vectors,
+)
 from rlds_beam.connectors.cleaning.rotations import read_rotations, sound_rotations, write_rotations
 from rlds_beam.connectors.cleaning.selection import merge_steps, vectors, with_value
 from rlds_beam.connectors.fields import StepFields
@@ -97,6 +104,8 @@ class Resample(EpisodeConnector):
       action: the action field; by default `fields.actions`. Fields below it are held unless they are named.
       recorded_fps: the rate of the steps in Hz, if the dataset does not say it.
       last_action: whether the action of the last step is `real` or `void`; by default what the dataset says, else void.
+      compare_ranges: if `relative` lists none, whether to refuse data in whose first episodes the action does not lie
+        where the state does, a field with as many values: then it seems to hold changes.
     """
 
     reads_images = False
@@ -115,6 +124,7 @@ class Resample(EpisodeConnector):
     action: str | None = None
     recorded_fps: float | None = None
     last_action: Literal["void", "real"] | None = None
+    compare_ranges: bool = True
 
     def __post_init__(self) -> None:
         given = [name for name in ("fps", "period", "onto") if getattr(self, name) is not None]
@@ -181,6 +191,28 @@ class Resample(EpisodeConnector):
                 f"{[path] if every else differences}, or resample before RelativeActions"
             )
         return values
+
+    @property
+    def needs_sample(self) -> bool:
+        """Whether to call `check_sample`."""
+        return self.compare_ranges and not _entries(self.relative)
+
+    def check_sample(self, episodes: Sequence[Episode], fields: StepFields) -> None:
+        """Raises UsageError if the actions of a dataset's first episodes seem to be changes."""
+        action = self.action or fields.actions
+        if action not in episodes[0].steps:  # a group of fields, which say what they are
+            return
+        width = vectors(episodes[0], action, "Resample: action").shape[1]
+        state = find_state(episodes[0], width)
+        if state is None:
+            return
+        actions, states = stack_vectors(episodes, action, state)
+        if lie_together(actions, states, range(width)) is False:
+            raise UsageError(
+                f"Resample: {action} does not lie where {state} does "
+                f"({describe_ranges(actions, states, range(width), state)}), so its values seem to be changes, which "
+                f"must not be held: list them in relative. {OVERRIDE} says that they are none"
+            )
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         action = self.action or fields.actions
