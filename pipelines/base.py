@@ -150,7 +150,7 @@ def run_over(command: str, config: Any, opened: Sequence[OpenedInput], define: C
     from rlds_beam.terminal.job_progress import Progress, Total
 
     sources, snapshots = [each.source for each in opened], [each.snapshot() for each in opened]
-    seconds = sum(stats_seconds(source, config) for source in sources)
+    seconds = sum(stats_seconds(each.source, each.check) for each in opened)
     total = Total(command, bytes=sum(source.size for source in sources))
     with Progress(total, config.progress).show() as progress, shared_directory(config) as directory:
         content, _ = run_for_result(lambda root: define(root, directory), config, seconds, progress)

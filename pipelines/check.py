@@ -216,7 +216,7 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
             for name, signal in content["signals"].items()
             if signal["unmeasured"] is not None
         }
-        gate = gates.evaluate("check", config, config.input, opened.source, report, listed, kinds, unmeasured)
+        gate = gates.evaluate(config, config.input, opened.source, report, listed, kinds, unmeasured)
     done = CheckOutcome(
         report, content["signals"], findings, content["rows"], content["chosen"], writer.output, temporary, gate
     )

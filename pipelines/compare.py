@@ -1,29 +1,23 @@
-"""`rlds-beam compare`: what changed between two versions of a dataset, with an exit code for scripts."""
+"""`rlds-beam compare`: the fields and episodes that differ between two versions of a dataset."""
 
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections import Counter
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rlds_beam.checking.rules import CheckOptions
-from rlds_beam.connectors.options import ConnectorOptions
-from rlds_beam.errors import UsageError
+from rlds_beam import storage
 from rlds_beam.formats.options import SourceOptions
 from rlds_beam.options import option
-from rlds_beam.pipelines.base import run_over
 from rlds_beam.runners.base import RunOptions
 from rlds_beam.terminal.options import PrintOptions, print_json
-from rlds_beam.text import count, join_lines, list_few
+from rlds_beam.text import join_lines, list_few
 
 if TYPE_CHECKING:
-    from rlds_beam.checking.findings import Findings
-    from rlds_beam.formats.inputs import OpenedInput
-    from rlds_beam.processing.report import Report
-    from rlds_beam.transforms.jobs.reports import Found
-    from rlds_beam.viewing.report.report_file import Input
+    from rlds_beam.checking.content_changes import Digest
+    from rlds_beam.reading.base import Source
+    from rlds_beam.reading.plan import WorkRange
 
 __all__ = ["CompareConfig", "Comparison", "compare", "define_pipeline"]
 
@@ -37,15 +31,13 @@ _SHOWN, _LISTED = 5, 1000
 
 
 @dataclasses.dataclass(frozen=True)
-class CompareConfig(RunOptions, PrintOptions, ConnectorOptions, CheckOptions, SourceOptions):
-    """Show what changed between two versions of a dataset: episodes, fields, statistics, and findings."""
+class CompareConfig(RunOptions, PrintOptions, SourceOptions):
+    """Show which fields and episodes differ between two versions of a dataset."""
 
     reads: ClassVar[str] = "input"
 
     input: str = option(dataclasses.MISSING, "dataset directory", positional=True)
     second: str = option(dataclasses.MISSING, "directory of the version to compare with it", positional=True)
-    _: dataclasses.KW_ONLY
-    decode: int = option(3, "images to decode of each camera and episode, for signals; 0 for none", least=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,156 +45,88 @@ class Comparison:
     """The differences between two versions of a dataset.
 
     Attributes:
-      content: the differences as JSON: `equal` (whether there are none), `first` and `second` (their counts),
-        `episodes` (by content), `fields`, `drift` (the numbers of both versions, the largest drift first), `texts`, and
-        `findings` (those of only one version, by fingerprint, among the first 10,000 of each check). Lists have up to
-        1,000 entries; the other counts are whole.
+      equal: the number of episodes in both versions.
+      added, removed, changed: how many episodes are, and the keys of the first 1,000; those of `changed` are pairs.
+      fields: the path of each field that differs, and its type in both versions; empty if it is not there.
     """
 
-    content: dict[str, Any]
+    equal: int
+    added: tuple[int, list[str]]
+    removed: tuple[int, list[str]]
+    changed: tuple[int, list[list[str]]]
+    fields: list[list[str]]
 
     @property
-    def equal(self) -> bool:
-        """Whether there is no difference."""
-        return bool(self.content["equal"])
+    def differs(self) -> bool:
+        """Whether there is a difference."""
+        return bool(self.added[0] or self.removed[0] or self.changed[0] or self.fields)
 
     def to_json(self) -> dict[str, Any]:
         """The differences as JSON."""
-        return self.content
+        return dataclasses.asdict(self)
 
     def __str__(self) -> str:
         """The text that the command prints."""
-        content = self.content
-        lines = []
-        for side in ("first", "second"):
-            part = content[side]
-            numbers = f"{count(part['episodes'], 'episode')}, {count(part['steps'], 'step')}"
-            lines.append(f"{side:10}{part['dataset']}: {numbers}, {count(part['findings'], 'finding')}")
-        episodes = content["episodes"]
-        kinds = [kind for kind in ("added", "removed", "changed", "moved") if episodes[kind]]
-        lines.append(f"episodes  {episodes['equal']:,} equal" + "".join(f", {episodes[k]:,} {k}" for k in kinds))
-        for kind in kinds:
-            keys = [" -> ".join([key] if isinstance(key, str) else key) for key in episodes["keys"][kind]]
-            lines += list_few(kind, keys, _SHOWN, episodes[kind])
-        fields = [f"{f['path']}: {f['first'] or 'none'} -> {f['second'] or 'none'}" for f in content["fields"]]
+        lines = [f"episodes  {self.equal:,} equal"]
+        changed = self.changed[0], [" -> ".join(pair) for pair in self.changed[1]]
+        for kind, (number, keys) in (("added", self.added), ("removed", self.removed), ("changed", changed)):
+            lines[0] += f", {number:,} {kind}" if number else ""
+            lines += list_few(kind, keys, _SHOWN, number)
+        fields = [f"{path}: {one or 'none'} -> {other or 'none'}" for path, one, other in self.fields]
         lines += list_few("field", fields, _SHOWN)
-        if not self.equal:
-            drift = [
-                f"{d['field']} {d['label']}".rstrip() + f": KS {d['ks']:g}, PSI {d['psi']:g}"
-                for d in content["drift"]
-                if d["ks"] > 0
-            ]
-            lines += list_few("drift", drift, _SHOWN)
-            lines += list_few("texts", [f"{t[0]}: {t[1]:g} ({t[2]})" for t in content["texts"] if t[1]], _SHOWN)
-        for kind in ("new", "gone"):
-            found = [f"{f['check']} {f['key']} ({f['detail']})" for f in content["findings"][kind]["listed"]]
-            lines += list_few(kind, found, _SHOWN, content["findings"][kind]["count"])
-        lines.append("equal" if self.equal else f"different (exit code {DIFFERS})")
-        return join_lines(lines)
+        return join_lines([*lines, f"different (exit code {DIFFERS})" if self.differs else "equal"])
 
 
-def define_pipeline(
-    root: Any,
-    config: CompareConfig,
-    opened: tuple[tuple[Input, ...], tuple[OpenedInput, ...]] | None = None,
-    directory: str | None = None,
-) -> Any:
-    """Reads and checks both datasets under `root`, and compares them.
-
-    Args:
-      root: a Beam pipeline.
-      config: the job's config.
-      opened: the result of `prepare`, if already known.
-      directory: a directory that all workers share, for temporary files; None if there is none.
-
-    Returns:
-      PCollection of one `Comparison`.
-    """
+def define_pipeline(root: Any, config: CompareConfig, sources: Sequence[Source] = ()) -> Any:
+    """Reads both datasets (`sources`, if already open) under `root`: a PCollection of one `Comparison`."""
     import apache_beam as beam
 
-    from rlds_beam.transforms.jobs.checks import log_findings
-    from rlds_beam.transforms.jobs.reports import summaries
+    from rlds_beam.processing.range_summary import plan_summaries
+    from rlds_beam.reading.framing import Framing
 
-    inputs, prepared = opened or prepare(config)
-    checked = [
-        (each.source, dataclasses.replace(each.summarizer(own.connecting, directory), log=log_findings(each.source)))
-        for each, own in zip(inputs, prepared, strict=True)
-    ]
-    start = root | "Start" >> beam.Create([None])
-    return start | "Compare" >> beam.Map(_compare, inputs, summaries(root, checked, directory))
-
-
-def prepare(config: CompareConfig) -> tuple[tuple[Input, ...], tuple[OpenedInput, ...]]:
-    """Opens the datasets. Reads only metadata.
-
-    Raises:
-      UsageError: a dataset cannot be opened or read as episodes, or an option cannot be used.
-    """
-    from rlds_beam.pipelines import report
-
-    names = {field.name for field in dataclasses.fields(report.ReportConfig) if field.name != "_"}
-    shared = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name in names}
-    writer, opened = report.prepare(report.ReportConfig(**shared))
-    if len(opened) != 2:
-        raise UsageError(f"{config.input} does not hold episodes that can be compared")
-    return writer.inputs, opened
+    sources, digests = sources or open_sources(config), []
+    for name, source in zip(("First", "Second"), sources, strict=True):
+        ranges = root | f"{name}Ranges" >> beam.Create(plan_summaries(source, Framing(source)), reshuffle=True)
+        found = ranges | f"{name}Digests" >> beam.Map(_digest, source)
+        digests.append(beam.pvalue.AsIter(found))
+    return root | beam.Create([None]) | "Compare" >> beam.Map(_compare, tuple(sources), *digests)
 
 
-def _compare(start: None, inputs: Sequence[Input], found: Sequence[Found]) -> Comparison:
-    """Compares what a pass over each dataset found."""
+def open_sources(config: CompareConfig) -> tuple[Source, ...]:
+    """Opens both datasets. Raises UsageError if one cannot be opened."""
+    from rlds_beam.formats.inputs import open_input
+
+    return tuple(open_input(config.for_input(storage.pin(path))) for path in (config.input, config.second))
+
+
+def _digest(work: WorkRange, source: Source) -> list[Digest]:
+    """The digests of a range's records; one without bytes is identified by its key."""
+    import xxhash
+
+    from rlds_beam import worker_status
+    from rlds_beam.reading.reader import EpisodeReader
+
+    found = []
+    with worker_status.working_on(work):
+        for episode in itertools.chain(*(EpisodeReader(source).read(work.split, part) for part in work.segments)):
+            content = episode.payload or str(episode.key).encode(errors="surrogatepass")
+            found.append((episode.key, xxhash.xxh3_64_intdigest(content)))
+            worker_status.count(records=1, bytes=len(episode.payload), steps=len(episode))
+    return found
+
+
+def _compare(start: None, sources: Sequence[Source], *digests: Any) -> Comparison:
     del start
     from rlds_beam.checking.content_changes import compare_contents
-    from rlds_beam.transforms.jobs.checks import find_all
-    from rlds_beam.viewing.report.comparison import compare as compare_statistics
+    from rlds_beam.episodes.schema import find_differences
 
-    summaries = [each.summary.value for each in sorted(found, key=lambda each: each.place)]
-    logs = [summary.log for summary in summaries if summary.log is not None]
-    changes = compare_contents(*([*log.contents()] for log in logs))
-    tables = [summary.signals.store() for summary in summaries if summary.signals is not None]
-    first, second = inputs
-    section = compare_statistics(
-        (first.source.dataset, second.source.dataset),
-        (first.source.schema, second.source.schema),
-        (summaries[0].statistics.whole, summaries[1].statistics.whole),
-        (tables[0].table, tables[1].table),
-    )
-    findings = [find_all(summary, table) for summary, table in zip(summaries, tables, strict=True)]
-    new, gone = _difference(findings[1], findings[0]), _difference(*findings)
-    kinds = {kind: getattr(changes, kind) for kind in ("added", "removed", "changed", "moved")}
-    fields = [dataclasses.asdict(difference) for difference in section.schema]
-    rates = ["" if each.source.fps is None else f"{each.source.fps:g}" for each in inputs]
-    if rates[0] != rates[1]:
-        fields.append({"path": "fps", "level": "dataset", "first": rates[0], "second": rates[1]})
-    drift = [{name: getattr(each, name) for name in ("field", "label", "ks", "psi")} for each in section.drifts]
-    return Comparison(
-        {
-            "equal": not (changes.number or fields or new["count"] or gone["count"]),
-            "first": _counts(first, summaries[0].report, findings[0]),
-            "second": _counts(second, summaries[1].report, findings[1]),
-            "episodes": {
-                "equal": changes.equal,
-                **{kind: len(keys) for kind, keys in kinds.items()},
-                "keys": {kind: keys[:_LISTED] for kind, keys in kinds.items()},
-            },
-            "fields": fields,
-            "drift": drift,
-            "texts": [list(text) for text in section.texts],
-            "findings": {"new": new, "gone": gone},
-        }
-    )
-
-
-def _counts(dataset: Input, report: Report, findings: Findings) -> dict[str, Any]:
-    number = sum(sum(levels.values()) for levels in findings.counts.values())
-    counts = {"records": report.records, "episodes": report.episodes, "steps": report.steps, "findings": number}
-    return {"dataset": dataset.source.dataset, **counts}
-
-
-def _difference(first: Findings, second: Findings) -> dict[str, Any]:
-    """The findings of the first version that the second lacks, by fingerprint."""
-    known = Counter((finding.check, finding.fingerprint) for finding in second.listed)
-    lost = [finding for finding in first.listed if not known[finding.check, finding.fingerprint]]
-    return {"count": len(lost), "listed": [finding._asdict() for finding in lost[:_LISTED]]}
+    changes = compare_contents(*(sorted(itertools.chain(*parts)) for parts in digests))
+    fields = [list(field) for field in find_differences(*(source.schema for source in sources))]
+    rates = ["" if source.fps is None else f"{source.fps:g}" for source in sources]
+    fields += [["fps", *rates]] if rates[0] != rates[1] else []
+    added, removed = ((len(keys), [*keys[:_LISTED]]) for keys in (changes.added, changes.removed))
+    changed = len(changes.changed), [list(pair) for pair in changes.changed[:_LISTED]]
+    return Comparison(changes.equal, added, removed, changed, fields)
 
 
 def compare(config: CompareConfig) -> Comparison:
@@ -212,22 +136,23 @@ def compare(config: CompareConfig) -> Comparison:
       NotVerifiedError: an input file changed during the run.
       RldsBeamError: a dataset cannot be read at all, or the pipeline failed.
     """
+    from rlds_beam.checking.rules import CheckOptions
+    from rlds_beam.connectors.runner import ConnectorRunner
+    from rlds_beam.formats.inputs import OpenedInput
+    from rlds_beam.pipelines.base import run_over
     from rlds_beam.runners import check
 
     check(config)
-    opened = prepare(config)
-    return Comparison(
-        run_over("compare", config, opened[1], lambda root, shared: define_pipeline(root, config, opened, shared))
-    )
+    sources = open_sources(config)
+    opened = [OpenedInput(source, CheckOptions(), ConnectorRunner.none()) for source in sources]
+    return Comparison(**run_over("compare", config, opened, lambda root, _: define_pipeline(root, config, sources)))
 
 
 def main(config: CompareConfig) -> int:
     """Runs the command: prints the differences; returns 0 if there are none, otherwise 3."""
-    began = time.monotonic()
     done = compare(config)
-    seconds = time.monotonic() - began
     if config.json:
-        print_json({**done.to_json(), "seconds": round(seconds, 3)})
+        print_json({"differs": done.differs, **done.to_json()})
     else:
         print(done)
-    return 0 if done.equal else DIFFERS
+    return DIFFERS if done.differs else 0

@@ -44,13 +44,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Config = TypeVar("Config", bound=Options)
 
 _OF_THE_COMMAND = {
-    "baseline": "it sets the command's exit code",
     "dry_run": "use rlds_beam.inspect to see what a job would do",
     "expect": "it sets the command's exit code; compare the numbers of the report",
     "json": "the function's result has the same numbers (`to_json`)",
     "keep_serving": "use rlds_beam.reverb.serving.EmbeddedServer, which runs until you stop it",
     "max_rejected": "it sets the command's exit code; check `rejected` in the report",
-    "write_baseline": "use the command",
 }
 """Options of the command that have no effect here, and what to use instead."""
 
@@ -284,7 +282,7 @@ def compare(input: Path, second: Path, **options: Unpack[keywords.Compare]) -> C
     """Shows what changed between two versions of a dataset, as `rlds-beam compare` does.
 
         comparison = rlds_beam.compare("data/point_mass/1.0.0", "data/point_mass/2.0.0")
-        print(comparison.equal, comparison.content["episodes"])
+        print(comparison.equal, comparison.added)
 
     Args:
       input: a dataset directory.

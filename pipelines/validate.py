@@ -97,7 +97,7 @@ def _run(config: ValidateConfig) -> tuple[Report, Gate | None]:
     gate = None
     if config.lists_findings:
         listed = Findings.from_json(content["listed"])
-        gate = gates.evaluate("validate", config, config.input, opened.source, report, listed, ["rule"])
+        gate = gates.evaluate(config, config.input, opened.source, report, listed, ["rule"])
     outcome.write_gate(gate, report, config)
     return report, gate
 

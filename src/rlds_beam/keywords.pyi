@@ -42,7 +42,7 @@ class DataflowOptions(TypedDict, total=False):
 
 class GateOptions(TypedDict, total=False):
     report: Text | None
-    format: Literal['text', 'json', 'junit', 'sarif', 'github'] | None
+    format: Literal['json', 'junit'] | None
 
 class PrintOptions(TypedDict, total=False):
     progress: Literal['auto', 'plain', 'json', 'none']
@@ -72,9 +72,6 @@ class SourceOptions(TypedDict, total=False):
     from_: str | Callable[..., Any] | None
     split: Text | None
     features: Text | None
-
-class CompareConfig(TypedDict, total=False):
-    decode: int
 
 class ToFormats(TypedDict, total=False):
     format: Literal['tfrecord', 'array_record', 'parquet'] | Literal['tfrecord', 'array_record']
@@ -228,7 +225,7 @@ class UploadConfig(TypedDict, total=False):
 class Check(SourceOptions, CheckOptions, MeaningOptions, ConnectorOptions, PrintOptions, GateOptions, DataflowOptions, FlinkOptions, RunOptions, CheckConfig, FromFormats, total=False):
     pass
 
-class Compare(SourceOptions, CheckOptions, MeaningOptions, ConnectorOptions, PrintOptions, DataflowOptions, FlinkOptions, RunOptions, CompareConfig, FromFormats, total=False):
+class Compare(SourceOptions, PrintOptions, DataflowOptions, FlinkOptions, RunOptions, FromFormats, total=False):
     pass
 
 class Convert(SourceOptions, CheckOptions, MeaningOptions, ConnectorOptions, OutputOptions, ConvertOptions, PrintOptions, DataflowOptions, FlinkOptions, RunOptions, FromFormats, ToFormats, total=False):

@@ -12,8 +12,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 from rlds_beam.checking.findings import Finding, FindingLog, Findings
 from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.dataset import DatasetFinding
-from rlds_beam.checking.signals.results import SignalsWriter, list_beyond
-from rlds_beam.checking.signals.table import StoredTable
+from rlds_beam.checking.signals.results import SignalsWriter
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.processing.range_summary import RangeSummarizer, RangeSummary, plan_summaries
 from rlds_beam.processing.ranges import RangeFitter
@@ -148,13 +147,6 @@ def _write(summary: RangeSummary, writer: SignalsWriter) -> CheckedSignals:
     counts = {f"signal/{name}": signal["beyond"] for name, signal in signals["signals"].items()}
     listed = summary.log.finish([*signals.pop("beyond"), *map(_of_dataset, of_dataset)], counts)
     return CheckedSignals(signals, summary.report, listed)
-
-
-def find_all(summary: RangeSummary, table: StoredTable) -> Findings:
-    """All findings in a dataset, whose signals have this table."""
-    assert summary.log is not None and summary.signals is not None
-    of_dataset = map(_of_dataset, summary.signals.dataset_findings())
-    return summary.log.finish([*list_beyond(table, {}), *of_dataset])
 
 
 def _of_dataset(finding: DatasetFinding) -> Finding:

@@ -1,12 +1,11 @@
-"""Findings of rules, signals, and checks of the dataset: the episodes, and fingerprints of their content."""
+"""Findings of rules, signals, and checks of the dataset: the episodes."""
 
 from __future__ import annotations
 
 import dataclasses
 import heapq
-from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import xxhash
@@ -19,8 +18,6 @@ from rlds_beam.episodes.episode import Episode, EpisodeKey
 MAX_LISTED = 10_000
 """Findings of one check that are listed, those with the smallest keys; all are counted."""
 
-SITE = "https://rlds-beam.github.io/rlds-beam/"
-
 Level = Literal["error", "warning", "note"]
 """`error`: the episode is rejected. `warning`: it is only counted. `note`: an option repaired or accepted it."""
 
@@ -32,13 +29,11 @@ class Check(NamedTuple):
       id: its kind and name, because a rule and a signal may have one name: `signal/jump`.
       summary: its meaning, in one line.
       remedy: what to do about a finding.
-      help: the address of its help.
     """
 
     id: str
     summary: str
     remedy: str
-    help: str
 
 
 def list_checks() -> dict[str, Check]:
@@ -46,13 +41,9 @@ def list_checks() -> dict[str, Check]:
     from rlds_beam.checking.signals.base import SIGNALS
     from rlds_beam.checking.signals.dataset import DATASET_CHECKS, REMEDIES
 
-    def page(name: str, anchor: str) -> str:
-        return f"{SITE}reference/{name}.html#{anchor.replace('_', '-')}"
-
-    checks = [Check(f"rule/{rule}", text, ADVICE[rule], page("rules", rule)) for rule, text in RULES.items()]
-    checks += [Check(f"signal/{s.name}", s.summary, s.remedy, page("signals", s.name)) for s in SIGNALS.values()]
-    of_dataset = page("signals", "the-dataset-as-a-whole")
-    checks += [Check(f"dataset/{name}", text, REMEDIES[name], of_dataset) for name, text in DATASET_CHECKS.items()]
+    checks = [Check(f"rule/{rule}", text, ADVICE[rule]) for rule, text in RULES.items()]
+    checks += [Check(f"signal/{s.name}", s.summary, s.remedy) for s in SIGNALS.values()]
+    checks += [Check(f"dataset/{name}", text, REMEDIES[name]) for name, text in DATASET_CHECKS.items()]
     return {check.id: check for check in checks}
 
 
@@ -66,8 +57,6 @@ class Finding(NamedTuple):
       detail: what was found.
       field: the field, if it is about one.
       step: the index of the step, if known.
-      fingerprint: 16 hexadecimal digits of the check and the bytes of the episode's record: the same in other shards,
-        and for other values. A record without bytes is identified by its key, the dataset by the field.
     """
 
     check: str
@@ -76,18 +65,6 @@ class Finding(NamedTuple):
     detail: str
     field: str | None = None
     step: int | None = None
-    fingerprint: str = ""
-
-
-def fingerprint(check: str, content: str, copy: int = 0) -> str:
-    """The fingerprint of a finding.
-
-    Args:
-      check: the id of its check.
-      content: what identifies the episode.
-      copy: the number of findings of the check before it with the same content.
-    """
-    return xxhash.xxh3_64_hexdigest(f"{check}\0{content}\0{copy}".encode(errors="surrogatepass"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,8 +100,7 @@ class Findings:
 
 
 class FindingLog:
-    """Lists the violations of records and the digest of each record, an accumulator: `add` records and `merge` logs in
-    any order, with the same result. Picklable; 16 bytes for each record.
+    """Lists the violations of records, an accumulator: `add` records and `merge` logs in any order. Picklable.
 
     Args:
       instructions: the fields with the task, whose different texts are counted.
@@ -132,7 +108,6 @@ class FindingLog:
 
     def __init__(self, instructions: tuple[str, ...] = ()):
         self.instructions = instructions
-        self._digests: dict[tuple[str, str, int], tuple[array[int], array[int]]] = {}
         self._found: dict[str, list[tuple[EpisodeKey, Finding]]] = {}
         self._counts: Counter[tuple[str, str]] = Counter()
         self._tasks: set[int] = set()
@@ -140,9 +115,6 @@ class FindingLog:
     def add(self, episode: Episode, verdict: Verdict) -> None:
         """Adds one record as read, and the result of its check."""
         key = episode.key
-        shard = self._digests.setdefault((key.dataset, key.split, key.shard), (array("q"), array("Q")))
-        shard[0].append(key.position)
-        shard[1].append(xxhash.xxh3_64_intdigest(episode.payload or str(key).encode(errors="surrogatepass")))
         for found in texts.instructions(episode, self.instructions) if self.instructions else ():
             self._tasks.update(xxhash.xxh3_64_intdigest(text.encode()) for text in found if text.strip())
         for rule, outcome in verdict.outcomes().items() if verdict.violations or verdict.rejected else ():
@@ -158,10 +130,6 @@ class FindingLog:
         """The records of all logs, as a new one."""
         merged = FindingLog(self.instructions)
         for log in (self, *others):
-            for place, columns in log._digests.items():
-                known = merged._digests.setdefault(place, (array("q"), array("Q")))
-                for column, more in zip(known, columns, strict=True):
-                    column.extend(more)
             for check, found in log._found.items():
                 merged._found.setdefault(check, []).extend(found)
             merged._counts.update(log._counts)
@@ -172,14 +140,8 @@ class FindingLog:
     def _cut(self) -> None:
         self._found = {check: heapq.nsmallest(MAX_LISTED, found) for check, found in self._found.items()}
 
-    def contents(self) -> Iterator[tuple[str, str]]:
-        """Yields the key of each record, in order, and the digest of its bytes."""
-        for (dataset, split, shard), (positions, digests) in sorted(self._digests.items()):
-            for position, digest in sorted(zip(positions, digests, strict=True)):
-                yield str(EpisodeKey(dataset, split, shard, position)), f"{digest:016x}"
-
     def finish(self, others: Sequence[Finding] = (), counts: Mapping[str, int] = {}) -> Findings:
-        """All findings, with fingerprints.
+        """All findings.
 
         Args:
           others: findings of signals and of the dataset, by check and key.
@@ -189,27 +151,10 @@ class FindingLog:
         order = {check: place for place, check in enumerate(list_checks())}
         listed = [finding for found in self._found.values() for _, finding in found] + list(others)
         listed.sort(key=lambda finding: order[finding.check])
-        needed, contents = {finding.key for finding in listed}, {}
-        if needed:
-            contents = {key: digest for key, digest in self.contents() if key in needed}
         totals: dict[str, dict[str, int]] = {}
         for (check, level), number in self._counts.items():
             totals.setdefault(check, {})[level] = number
         of_others = Counter(finding.check for finding in others)
         totals |= {check: {"warning": number} for check, number in {**of_others, **counts}.items() if number}
         totals = {check: totals[check] for check in order if check in totals}
-        return Findings(tuple(identify(listed, contents)), totals, len(self._tasks))
-
-
-def identify(findings: Iterable[Finding], contents: Mapping[str, str] = {}) -> Iterator[Finding]:
-    """Yields the findings with fingerprints.
-
-    Args:
-      contents: key -> the digest of the episode; a key without one identifies the episode itself.
-    """
-    copies: Counter[tuple[str, str]] = Counter()
-    for finding in findings:
-        content = contents.get(finding.key) or finding.key.partition(":")[2] or f"field {finding.field}"
-        copy = copies[finding.check, content]
-        copies[finding.check, content] += 1
-        yield finding._replace(fingerprint=fingerprint(finding.check, content, copy))
+        return Findings(tuple(listed), totals, len(self._tasks))

@@ -225,7 +225,7 @@ _CHECKS = {
     3: "finished, but too much was rejected (--max_rejected)",
     4: "the input changed meanwhile, or the counts do not add up",
 }
-_GATES = {**_CHECKS, 3: "too much was rejected, not in --baseline, or not as in --expect"}
+_GATES = {**_CHECKS, 3: "too much was rejected, or is not as in --expect"}
 _RESUMES = {1: "the job failed; the same command resumes it"}
 
 _OWN: dict[str, dict[int, str]] = {

@@ -36,7 +36,7 @@ class RangeSummary:
       statistics: the statistics of the accepted episodes, after any connectors; empty if not computed.
       signals: the signals of every record, as read, except those of which connectors kept nothing. None if they are not
         measured.
-      log: the violations and digests of these records; None if they are not listed.
+      log: the violations of these records; None if they are not listed.
     """
 
     report: Report
@@ -79,7 +79,7 @@ class RangeSummarizer:
       connecting: the connectors that run over accepted episodes.
       measured: an empty table for the signals; None to measure nothing.
       groups: makes the `Groups` of a part of the data, by its name; None to compute no statistics.
-      log: an empty log for the violations and digests of the records; None to list nothing.
+      log: an empty log for the violations of the records; None to list nothing.
     """
 
     reader: EpisodeReader

@@ -73,18 +73,12 @@ class GateOptions(ReportOptions):
     report: str | None = option(
         None, "file to write the report to, as JSON or in --format", metavar="FILE", short=("-o",)
     )
-    format: Literal["text", "json", "junit", "sarif", "github"] | None = option(
-        None, "format of the report, printed if -o names no file"
-    )
+    format: Literal["json", "junit"] | None = option(None, "format of the report, printed if -o names no file")
     expect: tuple[str, ...] = option(
         (),
         "what the dataset must have: episodes=50,steps>=10000,tasks=3,fps=30,fields=FILE (a path and a type a line)",
         metavar="CONDITIONS",
     )
-    baseline: str | None = option(
-        None, "file of accepted findings; all others fail, also those of signals", metavar="FILE"
-    )
-    write_baseline: bool = option(False, "accept all findings: write them to the file of --baseline")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,4 +88,4 @@ class GateOptions(ReportOptions):
     @property
     def lists_findings(self) -> bool:
         """Whether every finding is needed, not only counts and samples."""
-        return bool(self.format in ("junit", "sarif", "github") or self.expect or self.baseline or self.write_baseline)
+        return self.format == "junit" or bool(self.expect)

@@ -40,15 +40,14 @@ def failure(report: Report, options: ReportOptions, place: str = "", gate: Gate 
       report: the report of the job.
       options: its options.
       place: where the accepted episodes were written; empty if they were only read.
-      gate: what else may fail. With a baseline, it decides about rejected episodes and broken shards.
+      gate: what else may fail.
     """
     broken = {
         rule: report.rules[rule] for rule in DATASET_RULES if rule in report.rules and report.rules[rule].rejected
     }
     reasons = [] if gate is None else gate.reasons()
-    if gate is None or gate.baseline is None:
-        reasons += [f"{counts.samples[0][1]} (--accept={rule} accepts that)" for rule, counts in broken.items()]
-        reasons += [_too_many(report, options, place)] if report.exceeds(options.max_rejected) else []
+    reasons += [f"{counts.samples[0][1]} (--accept={rule} accepts that)" for rule, counts in broken.items()]
+    reasons += [_too_many(report, options, place)] if report.exceeds(options.max_rejected) else []
     if (why := empty_reason(report, options)) is not None:
         reasons.append(why)
     if not reasons:
@@ -172,43 +171,29 @@ def check_gate(options: GateOptions, input: str) -> None:
     """Checks before a job that its gate can be evaluated and its files written.
 
     Raises:
-      UsageError: an expectation is malformed, a file cannot be read or written, or options exclude each other.
+      UsageError: an expectation is malformed, or a file cannot be read or written.
     """
-    from rlds_beam.terminal.gate import parse_expect, read_baseline
+    from rlds_beam.terminal.gate import parse_expect
 
     check_writable(options.report, "--report", input)
     parse_expect(options.expect)
-    if options.write_baseline and options.baseline is None:
-        raise UsageError("--write_baseline writes the file of --baseline: add --baseline=FILE")
-    if options.baseline is not None and options.max_rejected:
-        raise UsageError("--baseline accepts single findings, --max_rejected a number of them: use one of the two")
-    if options.baseline is not None and options.write_baseline:
-        check_writable(options.baseline, "--baseline", input)
-    if options.baseline is not None and (not options.write_baseline or storage.exists(options.baseline)):
-        read_baseline(options.baseline)
 
 
 def write_gate(gate: Gate | None, report: Report, options: GateOptions, extra: Mapping[str, Any] = {}) -> None:
-    """Writes the report of a job to the path of `--report`, in `--format`: as JSON (with `extra`) by default.
+    """Writes the report of a job to the path of `--report`: as JSON (with `extra`), or as JUnit XML.
 
     Raises:
       RldsBeamError: the file cannot be written.
     """
     content: Any = {**report.to_json(), **extra, **(gate.to_json() if gate is not None else {})}
-    if options.format == "text":
-        lines = [] if gate is None else gate.lines()
-        content = "".join(f"{text}\n" for text in [report.summary(), join_lines(lines)] if text)
-    elif gate is not None and options.format is not None:
-        text = _format(gate, options.format)
-        content = content if text is None else text
-    write_report(content, options.report)
+    write_report(_junit(gate, options) or content, options.report)
 
 
-def _format(gate: Gate, format_: str | None) -> str | None:
-    """The findings in a format of other programs; None for text and JSON."""
-    from rlds_beam.terminal.finding_formats import FORMATS
+def _junit(gate: Gate | None, options: Any) -> str | None:
+    """The findings as JUnit XML if that is the format."""
+    from rlds_beam.terminal.junit import format_junit
 
-    return FORMATS[format_](gate) if format_ in FORMATS else None
+    return format_junit(gate) if gate is not None and options.format == "junit" else None
 
 
 def write_report(content: Mapping[str, Any] | str, path: str | None) -> None:
@@ -236,13 +221,12 @@ def print_report(
     place: str = "",
     gate: Gate | None = None,
 ) -> None:
-    """Prints the report as JSON (with `extra`), in the format of a gate, or as a summary followed by `lines`, and why
+    """Prints the report as JSON (with `extra`), as JUnit XML, or as a summary followed by `lines`, and why
     the exit code is 3.
     """
-    format_ = getattr(options, "format", None) if getattr(options, "report", None) is None else None
     text = None
     if gate is not None:
-        text = _format(gate, format_)
+        text = _junit(gate, options) if getattr(options, "report", None) is None else None
         lines, extra = [*lines, *gate.lines()], {**extra, **gate.to_json()}
     if (why := failure(report, options, place, gate)) is not None:
         lines = [*lines, why]

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from rlds_beam.connectors.statistics.episode_statistics import LeafStatistics
 from rlds_beam.connectors.statistics.quantiles import ValueDistribution
 from rlds_beam.typing import Array
-from rlds_beam.viewing.report.comparison import ks_distance, stability_index
 from rlds_beam.viewing.report.distributions import BINS, choose_edges, count_bins, make_distribution
 from rlds_beam.viewing.report.episodes import sample_keys, worst_rows
 from rlds_beam.viewing.report.sections import NumberDistribution
@@ -76,28 +75,6 @@ def test_buckets_give_nearly_the_histogram_of_all_values(size: int) -> None:
     edges = choose_edges(weighted(values))
     exact, about = (count_bins(one, size, edges).counts for one in (weighted(values), counted))
     assert np.abs(np.subtract(exact, about)).sum() < 0.01 * size
-
-
-@given(NUMBERS, NUMBERS)
-def test_ks_is_the_largest_difference_of_the_cumulative_distributions(one: list[float], other: list[float]) -> None:
-    first, second = (np.array(values)[np.isfinite(values)] for values in (one, other))
-    found = ks_distance(weighted(one), weighted(other))
-    if not len(first) or not len(second):
-        assert np.isnan(found)
-        return
-    places = [*first, *second]
-    assert found == pytest.approx(max(abs((first <= x).mean() - (second <= x).mean()) for x in places))
-    assert found == ks_distance(weighted(other), weighted(one))
-
-
-def test_psi_is_zero_for_equal_samples_and_large_for_others() -> None:
-    rng = np.random.default_rng(2)
-    values = rng.normal(size=2000)
-    assert stability_index(weighted(values), weighted(values)) == 0
-    assert stability_index(weighted(values), weighted(rng.normal(size=2000))) < 0.1
-    assert stability_index(weighted(values), weighted(values + 1)) > 0.25
-    assert stability_index(weighted(np.zeros(50)), weighted(values - 9)) > 0.25  # below a constant
-    assert stability_index(weighted(np.zeros(50)), weighted(np.zeros(9))) == 0
 
 
 def test_the_sample_does_not_depend_on_the_order() -> None:

@@ -239,7 +239,7 @@ class Block:
 
     def _acts(self, episode: Episode) -> bool:
         """Whether the last step has an action: neither zeros nor the action before, as void ones are filled."""
-        actions = [episode.steps[path][-2:] for path in self.context.actions if path in episode.steps]
+        actions: list[Any] = [episode.steps[path][-2:] for path in self.context.actions if path in episode.steps]
         return any(np.any(action[1]) and not np.array_equal(*action) for action in actions)
 
     def _put(self, name: str, row: int, value: float) -> None:

@@ -1,10 +1,10 @@
-"""Compares two datasets by schemas, distributions, and texts; and episodes before and after connectors."""
+"""Compares two datasets by schemas and distributions; and episodes before and after connectors."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,152 +13,44 @@ from rlds_beam.connectors import CONNECTORS
 from rlds_beam.connectors.base import Batch, rate_after
 from rlds_beam.connectors.configuration import parse
 from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.connectors.statistics.episode_statistics import EpisodeStatistics, LeafStatistics
+from rlds_beam.connectors.statistics.episode_statistics import EpisodeStatistics
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.schema import Field, Schema, describe_type, dimension_labels, shown_dimensions
+from rlds_beam.episodes.schema import Schema, dimension_labels, find_differences, shown_dimensions
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.output.directory import read_fitted
 from rlds_beam.output.plans import read_plan
 from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.reading.base import Source
-from rlds_beam.text import printable
-from rlds_beam.typing import Array
 from rlds_beam.viewing.episode_view import Limits, make_view
 from rlds_beam.viewing.pictures import find_cameras
-from rlds_beam.viewing.report.distributions import (
-    MAX_DISTRIBUTIONS,
-    Weighted,
-    choose_edges,
-    make_distribution,
-    round_number,
-)
-from rlds_beam.viewing.report.document import ComparisonSection, Drift, Measure, SchemaDifference
+from rlds_beam.viewing.report.distributions import MAX_DISTRIBUTIONS, choose_edges, make_distribution
+from rlds_beam.viewing.report.document import ComparisonSection, Pair
 from rlds_beam.viewing.report.sections import Change
-from rlds_beam.viewing.report.signals import count_values, text_columns
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-
-MEASURES = (
-    Measure(
-        "KS",
-        "the largest difference between the two cumulative distributions, over all values",
-        "the two-sample Kolmogorov-Smirnov statistic (Smirnov, 1948)",
-        "0: equal; 1: no overlap. It does not depend on the scale of the values.",
-    ),
-    Measure(
-        "PSI",
-        "the sum over bins of (p - q) ln(p / q), with p and q the shares of the two datasets; the bins are tenths of "
-        "the first dataset, and an empty bin counts as 0.0001",
-        "the population stability index (Siddiqi, Credit Risk Scorecards, 2006)",
-        "below 0.1: about equal; 0.1 to 0.25: some drift; above 0.25: much drift.",
-    ),
-    Measure(
-        "L-infinity",
-        "the largest difference between the shares of one text in the two datasets",
-        "TensorFlow Data Validation, for categorical features",
-        "0: equal; 1: no text in common.",
-    ),
-)
-"""The measures of drift."""
-
-_TENTHS = 10
-_EMPTY = 1e-4
 
 
 def compare(
     names: tuple[str, str],
     schemas: tuple[Schema, Schema],
     statistics: tuple[EpisodeStatistics, EpisodeStatistics],
-    tables: tuple[pa.Table, pa.Table],
 ) -> ComparisonSection:
-    """The differences between two datasets."""
-    of_values = {**schemas[1].names, **schemas[0].names}
-    drifts = sorted(_drifts(*statistics, of_values), key=lambda drift: (-drift.ks, drift.field, drift.label))
-    texts = sorted(_texts(*tables), key=lambda text: (-text[1], text[0]))
-    shown = tuple(drifts[:MAX_DISTRIBUTIONS])
-    return ComparisonSection(
-        *names, tuple(_differences(*schemas)), shown, len(drifts) - len(shown), tuple(texts), MEASURES
-    )
+    """The fields that differ between two datasets, and the distributions of numbers that both have."""
+    pairs = [*_pairs(*statistics, {**schemas[1].names, **schemas[0].names})]
+    shown = tuple(pairs[:MAX_DISTRIBUTIONS])
+    return ComparisonSection(*names, tuple(find_differences(*schemas)), shown, len(pairs) - len(shown))
 
 
-def ks_distance(first: Weighted, second: Weighted) -> float:
-    """The largest difference between the cumulative distributions of two samples; NaN if one is empty."""
-    if not len(first[0]) or not len(second[0]):
-        return math.nan
-    places = np.unique(np.concatenate([first[0], second[0]]))
-    shares = [_cumulate(sample, places) for sample in (first, second)]
-    return float(np.abs(shares[0] - shares[1]).max())
-
-
-def stability_index(first: Weighted, second: Weighted) -> float:
-    """The population stability index over the tenths of the first sample; NaN if one is empty."""
-    if not len(first[0]) or not len(second[0]):
-        return math.nan
-    ends = np.cumsum(first[1])
-    tenths = np.searchsorted(ends, ends[-1] * np.arange(1, _TENTHS) / _TENTHS)
-    edges = np.unique(first[0][tenths])
-    if edges[0] == first[0][0]:  # a tenth or more are the smallest value: values below it need their own bin
-        edges = np.insert(edges, 0, np.nextafter(edges[0], -np.inf))
-    p, q = (np.diff([0.0, *_cumulate(sample, edges), 1.0]) for sample in (first, second))
-    p, q = np.maximum(p, _EMPTY), np.maximum(q, _EMPTY)
-    return float(((p - q) * np.log(p / q)).sum())
-
-
-def _cumulate(sample: Weighted, places: Array) -> Array:
-    """The share of a sample at or below each place."""
-    values, counts = sample
-    sums = np.concatenate([[0], np.cumsum(counts)])
-    return np.asarray(sums[np.searchsorted(values, places, side="right")] / sums[-1])
-
-
-def _drifts(first: EpisodeStatistics, second: EpisodeStatistics, names: Mapping[str, Sequence[str]]) -> Iterator[Drift]:
-    """The drift of each number that both datasets have."""
+def _pairs(first: EpisodeStatistics, second: EpisodeStatistics, names: Mapping[str, Sequence[str]]) -> Iterator[Pair]:
+    """The distributions of each number that both datasets have."""
     of_episodes = (("length", first.lengths, second.lengths), ("return", first.returns, second.returns))
     both = ((path, leaf, second.leaves.get(path)) for path, leaf in first.leaves.items())
     for path, one, other in (*of_episodes, *both):
-        if one is not None and other is not None and one.shape == other.shape:
-            shown = shown_dimensions(math.prod(one.shape))
-            for dimension, label in enumerate(dimension_labels(one.shape, shown, names.get(path, ()))):
-                yield _drift(path, label, one, other, dimension)
-
-
-def _drift(path: str, label: str, one: LeafStatistics, other: LeafStatistics, dimension: int) -> Drift:
-    values = [leaf.distribution.weighted(dimension) for leaf in (one, other)]
-    edges = choose_edges(*values)
-    first, second = (make_distribution(leaf, dimension, label, edges) for leaf in (one, other))
-    return Drift(path, label, _known(ks_distance(*values)), _known(stability_index(*values)), first, second)
-
-
-def _known(value: float) -> float:
-    return 0.0 if math.isnan(value) else round_number(value)
-
-
-def _differences(first: Schema, second: Schema) -> Iterator[SchemaDifference]:
-    levels: tuple[tuple[Any, Mapping[str, Field], Mapping[str, Field]], ...] = (
-        ("step", first.steps, second.steps),
-        ("episode", first.metadata, second.metadata),
-    )
-    for level, one, other in levels:
-        for path in sorted({*one, *other}):
-            kinds = [describe_type(fields[path]) if path in fields else "" for fields in (one, other)]
-            if kinds[0] != kinds[1]:
-                yield SchemaDifference(path, level, *kinds)
-
-
-def _texts(first: pa.Table, second: pa.Table) -> Iterator[tuple[str, float, str]]:
-    """The L-infinity distance of each text field of both datasets, and the text that differs most."""
-    columns, others = text_columns(first), text_columns(second)
-    for field in sorted(columns.keys() & others.keys()):
-        counts, other = count_values(columns[field]), count_values(others[field])
-        if not counts or not other:
+        if one is None or other is None or one.shape != other.shape:
             continue
-        total, of_other = sum(counts.values()), sum(other.values())
-        far = {text: abs(counts.get(text, 0) / total - other.get(text, 0) / of_other) for text in {*counts, *other}}
-        text = min(far, key=lambda name: (-far[name], name))
-        yield field, round_number(far[text]), printable(text, 300)
+        shown = shown_dimensions(math.prod(one.shape))
+        for dimension, label in enumerate(dimension_labels(one.shape, shown, names.get(path, ()))):
+            edges = choose_edges(*(leaf.distribution.weighted(dimension) for leaf in (one, other)))
+            yield Pair(path, label, *(make_distribution(leaf, dimension, label, edges) for leaf in (one, other)))
 
 
 _LIMITS = Limits(cameras=2, curves=8, points=160)

@@ -224,42 +224,18 @@ class ConversionSection:
 
 
 @dataclasses.dataclass(frozen=True)
-class SchemaDifference:
-    """A field that differs: `first` and `second` are its types; empty if a dataset lacks it."""
-
-    path: str
-    level: Literal["step", "episode"]
-    first: str
-    second: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Drift:
-    """The difference of one number between the two datasets. Both histograms have the same edges.
+class Pair:
+    """One number in both datasets. Both histograms have the same edges.
 
     Attributes:
       field, label: the field and its dimension; `field` is `length` or `return` for an episode's.
-      ks: the largest difference of the two cumulative distributions (Kolmogorov-Smirnov), from 0 to 1.
-      psi: the population stability index.
       first, second: the two distributions.
     """
 
     field: str
     label: str
-    ks: float
-    psi: float
     first: NumberDistribution
     second: NumberDistribution
-
-
-@dataclasses.dataclass(frozen=True)
-class Measure:
-    """A measure of drift: its name, its formula, where that comes from, and how to read it."""
-
-    name: str
-    formula: str
-    source: str
-    reading: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -268,21 +244,16 @@ class ComparisonSection:
 
     Attributes:
       first, second: the names of the datasets.
-      schema: the fields that differ.
-      drifts: the numbers in both datasets, the largest drift first.
+      schema: the path of each field that differs, and its type in both datasets; empty if it is not there.
+      pairs: the numbers in both datasets.
       left_out: the numbers that are not shown.
-      texts: for each text field of both datasets, the L-infinity distance of the shares of its values, and the value
-        with the largest difference: (field, distance, value).
-      measures: the measures of drift.
     """
 
     first: str
     second: str
-    schema: tuple[SchemaDifference, ...]
-    drifts: tuple[Drift, ...]
+    schema: tuple[tuple[str, str, str], ...]
+    pairs: tuple[Pair, ...]
     left_out: int
-    texts: tuple[tuple[str, float, str], ...]
-    measures: tuple[Measure, ...]
 
 
 @dataclasses.dataclass(frozen=True)

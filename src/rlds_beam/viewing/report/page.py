@@ -166,7 +166,7 @@ def _sections(document: ReportDocument, parts: list[PagePart]) -> Iterator[PageS
     if document.conversion is not None:
         yield PageSection("conversion", "Conversion", "conversion.html")
     if document.comparison is not None:
-        yield PageSection("comparison", "Comparison", "comparison.html", f"{len(document.comparison.drifts):,}")
+        yield PageSection("comparison", "Comparison", "comparison.html", f"{len(document.comparison.pairs):,}")
     for part in parts:
         yield from _dataset_sections(part)
 

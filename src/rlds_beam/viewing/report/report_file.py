@@ -179,5 +179,4 @@ class ReportWriter:
             (first.source.dataset, second.source.dataset),
             (first.source.schema, second.source.schema),
             (one.statistics.whole, other.statistics.whole),
-            (one.table, other.table),
         )
