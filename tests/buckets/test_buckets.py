@@ -206,19 +206,6 @@ def test_batches_of_steps_are_read_from_buckets(data: Data, bucket: str) -> None
             np.testing.assert_array_equal(far[name], near[name], name)
 
 
-def test_an_index_whose_parts_are_in_a_bucket(data: Data, tmp_path: Path, bucket: str, monkeypatch) -> None:
-    there = upload(data.exported("rlds"), f"{bucket}/data")
-    made = []
-    for where, flags in (("one", []), ("many", ["--workers=2", f"--parts={bucket}/parts"])):
-        monkeypatch.setenv("RLDS_BEAM_CACHE", str(tmp_path / where))
-        if flags:
-            assert main(["index", there, *flags, "--progress=none"]) == 0
-        rlds_beam.open_dataset(there, unit="steps")
-        made.append(bytes_of(tmp_path / where / "steps"))
-    assert made[0] == made[1]
-    assert content(f"{bucket}/parts") == {}
-
-
 def test_a_recording(tmp_path: Path, bucket: str) -> None:
     recorded(tmp_path / "out", "random", env=WALK, episodes=5)
     recorded(f"{bucket}/out", "random", env=WALK, episodes=5)

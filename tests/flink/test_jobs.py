@@ -84,27 +84,6 @@ def test_record(cluster, tmp_path, capsys) -> None:
     assert job["state"] == "FINISHED"
 
 
-def test_index(cluster, source, tmp_path, monkeypatch) -> None:
-    made = []
-    for where, flags in (("here", []), ("there", [f"--parts={tmp_path / 'parts'}", *cluster.flags()])):
-        monkeypatch.setenv("RLDS_BEAM_CACHE", str(tmp_path / where))
-        assert (
-            main(
-                [
-                    "index",
-                    str(source),
-                    "--repair=missing_is_last",
-                    "--max_rejected=1",
-                    '--connectors=Normalize("action")',
-                    *flags,
-                ]
-            )
-            == 0
-        )
-        made.append(bytes_of(tmp_path / where / "steps"))
-    assert made[0] == made[1] and len(made[0]) > 10
-
-
 def test_validate(cluster, source, tmp_path, capsys) -> None:
     reports = []
     for where, flags in (("here", []), ("there", cluster.flags())):

@@ -1,8 +1,12 @@
-"""`index`: the parts of all ranges make the index that one process builds, byte for byte."""
+"""`index`: any number of processes build the same index, byte for byte."""
 
 from __future__ import annotations
 
+import functools
+import multiprocessing
 import os
+import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +21,10 @@ from rlds_beam.connectors import FlipChannels, MinimumLength, Normalize, ResizeI
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.datasets import index_builder
 from rlds_beam.datasets.index_builder import open_index
-from rlds_beam.datasets.index_parts import IndexParts
 from rlds_beam.datasets.opening import LoadOptions, make_recipe
 from rlds_beam.datasets.step_index import StepIndex
+from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import open_input
-from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.testing import make_episode, write_dataset
 
@@ -42,8 +45,13 @@ class FlipEverySecond(EpisodeConnector):
         return edits[len(episode) % 2].edit(episode, fields)
 
 
-def files(directory: str | Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(Path(directory).iterdir())}
+class Dies(EpisodeConnector):
+    """Kills the process that reads an episode, but not the one that tries the connector on zeros."""
+
+    def edit(self, episode: rlds_beam.Episode, fields: Any) -> rlds_beam.Episode:
+        if multiprocessing.parent_process() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return episode
 
 
 CONNECTORS: dict[str, list[Any]] = {
@@ -53,47 +61,56 @@ CONNECTORS: dict[str, list[Any]] = {
 }
 
 
+def build(path: Path, cache: Path, processes: int, connectors: Any = ()) -> tuple[dict[str, bytes], StepIndex]:
+    """Builds an index, and removes it from the cache: its files, and the index."""
+    options = LoadOptions.create(str(path), connectors=connectors)
+    index = open_index(make_recipe(open_input(options), options), processes)
+    found = {path.name: path.read_bytes() for path in sorted(Path(index.directory).iterdir())}
+    shutil.rmtree(cache / "steps")
+    return found, index
+
+
+@pytest.fixture
+def many_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_builder, "plan_ranges", functools.partial(plan_ranges, shards=7))
+
+
+@pytest.mark.usefixtures("many_ranges")
 @pytest.mark.parametrize("case", CONNECTORS)
-def test_the_parts_of_ranges_make_the_same_index(data: Path, tmp_path: Path, case: str) -> None:
-    options = LoadOptions.create(str(data), connectors=CONNECTORS[case])
-    recipe = make_recipe(open_input(options), options)
-    alone = open_index(recipe)
-    ranges = plan_ranges(recipe.source, 7, starts=Framing(recipe.source).record_starts)
-    parts = IndexParts(recipe, recipe.digest(), str(tmp_path / "parts"), ranges)
-    assert len(ranges) == 7
-    for work in reversed(ranges):
-        for _ in range(2):  # a runner may repeat a range
-            parts.build(work, {}, alone.content["fitted"])
-    joined = tmp_path / "joined" / recipe.digest()
-    joined.mkdir(parents=True)
-    parts.join(str(joined))
-    assert files(joined) == files(alone.directory)
-    assert not (tmp_path / "parts").exists()
-    assert len(StepIndex(str(joined))) == len(alone)
+def test_processes_build_the_same_index(data: Path, cache: Path, case: str) -> None:
+    alone, index = build(data, cache, 1, CONNECTORS[case])
+    together, same = build(data, cache, 2, CONNECTORS[case])
+    assert together == alone and len(same) == len(index) > 0
 
 
+@pytest.mark.usefixtures("many_ranges")
 @pytest.mark.parametrize("images", ["copy", "video"])
-def test_images_and_videos_of_lerobot(tmp_path: Path, images: str) -> None:
+def test_images_and_videos_of_lerobot(tmp_path: Path, cache: Path, images: str) -> None:
     pytest.importorskip("av")
     source, _ = lerobot_data.write_moving_data(tmp_path / "data")
     lerobot_data.convert_here(source, tmp_path / "out", shards=2, images=images)
-    options = LoadOptions.create(str(tmp_path / "out"))
-    recipe = make_recipe(open_input(options), options)
-    alone = open_index(recipe)
-    ranges = plan_ranges(recipe.source, 3, starts=Framing(recipe.source).record_starts)
-    parts = IndexParts(recipe, recipe.digest(), str(tmp_path / "parts"), ranges)
-    for work in ranges:
-        parts.build(work, {}, [])
-    joined = tmp_path / "joined" / recipe.digest()
-    joined.mkdir(parents=True)
-    parts.join(str(joined))
-    assert len(ranges) > 1 and files(joined) == files(alone.directory)
+    alone, _ = build(tmp_path / "out", cache, 1)
+    together, _ = build(tmp_path / "out", cache, 2)
+    assert together == alone
 
 
-def test_the_command_fills_the_cache_of_open_dataset(
-    data: Path, tmp_path: Path, cache: Path, capsys, monkeypatch
-) -> None:
-    flags = ["--workers=2", f"--parts={tmp_path / 'parts'}", "--connectors=MinimumLength(4)", "--progress=none"]
+def test_a_process_that_dies_is_an_error(data: Path, cache: Path) -> None:
+    with pytest.raises(rlds_beam.RldsBeamError, match="a worker process died"):
+        build(data, cache, 2, [Dies()])
+    assert not [*(cache / "steps").glob("*.new")]
+
+
+def test_a_connector_that_cannot_be_pickled(data: Path, cache: Path) -> None:
+    class Local(MinimumLength):
+        pass
+
+    with pytest.raises(UsageError, match=r"workers=2: .*Local.*: move it to a module, or use one worker"):
+        build(data, cache, 2, [Local(3)])
+    build(data, cache, 1, [Local(3)])
+
+
+def test_the_command_fills_the_cache_of_open_dataset(data: Path, cache: Path, capsys, monkeypatch) -> None:
+    flags = ["--workers=2", "--connectors=MinimumLength(4)", "--progress=none"]
     assert main(["index", str(data), *flags]) == 0
     said = capsys.readouterr().out
     assert f"index     {cache / 'steps'}" in said and "episodes" in said
@@ -102,7 +119,6 @@ def test_the_command_fills_the_cache_of_open_dataset(
     assert f"{len(steps)} steps of" in said
     assert main(["index", str(data), *flags, "--json"]) == 0
     assert f'"steps": {len(steps)}' in capsys.readouterr().out
-    assert os.listdir(tmp_path / "parts") == []
 
 
 def test_an_index_without_steps_is_no_success(data, capsys) -> None:
@@ -118,8 +134,3 @@ def test_episodes_that_are_left_out(tmp_path, capsys, flags: list[str], code: in
     printed = capsys.readouterr()
     assert "left out  1 non_finite" in printed.out
     assert ("Accept: --max_rejected=1" in printed.err) == (code == 3)
-
-
-def test_workers_elsewhere_need_a_shared_directory(data: Path, capsys) -> None:
-    assert main(["index", str(data), "--runner=flink", "--flink_master=localhost:1"]) == 2
-    assert "--parts=DIR" in capsys.readouterr().err

@@ -33,7 +33,7 @@ _JOBS = {
     "compare": ("CompareConfig", "show what changed between two versions of a dataset"),
     "browse": ("BrowseConfig", "look at episodes in a web browser on this machine"),
     "convert": ("ConvertConfig", "check a dataset and write it in another format"),
-    "index": ("IndexConfig", "build the index of steps that open_dataset reads, with many workers"),
+    "index": ("IndexConfig", "build the index of steps that open_dataset reads, with many processes"),
     "upload": ("UploadConfig", "publish what convert or record wrote on the Hugging Face Hub"),
     "push": ("PushConfig", "check a dataset and write it to Reverb tables"),
     "serve": ("ServeConfig", "run a Reverb server with tables that fit a dataset"),
@@ -245,7 +245,6 @@ _OWN: dict[str, dict[int, str]] = {
     },
     "push": {1: "the job failed; with --writer=stream, the same command resumes it"},
     "index": {
-        1: "the job failed; with --parts, the same command resumes it",
         3: "finished, but too much was rejected (--max_rejected), or there are no steps",
     },
     "serve": {

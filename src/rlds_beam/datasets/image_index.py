@@ -16,7 +16,7 @@ import mmap
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, overload
 
 import google_crc32c
@@ -32,6 +32,7 @@ from rlds_beam.datasets.step_index import (
     PLACE,
     DamagedIndexError,
     IndexWriter,
+    Located,
     StepIndex,
 )
 from rlds_beam.encoding.parquet_files import SpanReader
@@ -353,6 +354,17 @@ _AT_ONCE = 64
 """Packets to read at a time."""
 
 
+def frame_places(frames: VideoFrames) -> Array:
+    """The places of a column's frames, `PLACE` [T], with the position of the video as `file`. Reads their packets."""
+    places = np.zeros(len(frames), PLACE)
+    places["file"] = frames.which
+    places["offset"] = frames.numbers
+    for which in np.unique(frames.which).tolist():
+        steps, video = np.flatnonzero(frames.which == which), frames.videos[which]
+        places["size"][steps] = video.packets["size"][video.shown[frames.numbers[steps]]]
+    return places
+
+
 class VideoWriter:
     """Collects the videos of an index that is being built."""
 
@@ -363,27 +375,20 @@ class VideoWriter:
         self.videos: list[dict[str, Any]] = []
         self.scales: dict[str, Any] = {}
 
-    def places(self, frames: VideoFrames) -> Array:
-        """The places of a column's frames, `PLACE` [T], but for the numbers of the videos. Reads their packets."""
-        places = np.zeros(len(frames), PLACE)
-        places["offset"] = frames.numbers
-        for which in np.unique(frames.which).tolist():
-            steps, video = np.flatnonzero(frames.which == which), frames.videos[which]
-            places["size"][steps] = video.packets["size"][video.shown[frames.numbers[steps]]]
-        return places
+    def number(self, located: Located, path: str, known: Mapping[str, tuple[Any, ...]]) -> None:
+        """Fills in the numbers of a column's videos.
 
-    def number(self, places: Array, frames: VideoFrames, path: str) -> None:
-        """Fills in the numbers of the videos."""
-        numbers = np.array([self._number(video) for video in frames.videos], np.int64)
-        places["file"] = FIRST_VIDEO - numbers[frames.which]
-        if frames.scale is not None:
-            self.scales[path] = dataclasses.asdict(frames.scale)  # type: ignore[call-overload]
-
-    def _number(self, video: Video) -> int:
-        if video.path not in self._numbers:
-            self._numbers[video.path] = len(self._numbers)
-            self._waiting.append(video)
-        return self._numbers[video.path]
+        Args:
+          known: the arguments of each `Video` by its path.
+        """
+        for name in located.videos:
+            if name not in self._numbers:
+                self._numbers[name] = len(self._numbers)
+                self._waiting.append(Video(*known[name]))
+        numbers = np.array([self._numbers[name] for name in located.videos], np.int64)
+        located.places["file"] = FIRST_VIDEO - numbers[located.places["file"]]
+        if located.scale is not None:
+            self.scales[path] = dataclasses.asdict(located.scale)  # type: ignore[call-overload]
 
     def write(self, writer: IndexWriter) -> None:
         """Writes the packets of the videos since the last call."""
@@ -412,30 +417,6 @@ class VideoWriter:
                     "packets": len(packets),
                 }
             )
-
-    def join(self, part: StepIndex, writer: IndexWriter) -> Array:
-        """Adds the videos of the index of a range, before its other bytes; the number here of each of them, int64 [V].
-
-        Args:
-          part: the index; its files are those of the dataset, then its videos.
-        """
-        numbers, start = [], 0
-        for video in part.content["videos"]:
-            stop, path = start + video["packets"], video["path"]
-            if path not in self._numbers:
-                self._numbers[path] = len(self._numbers)
-                packets = part.packets[start:stop].copy()
-                places = packets["place"]
-                in_blob = places["file"] == BLOB
-                places["offset"][in_blob] += writer.blob_size
-                places["file"][~in_blob] = len(self._files)
-                self._files.append(path)
-                writer.add_packets(packets)
-                self.videos.append(video)
-            numbers.append(self._numbers[path])
-            start = stop
-        self.scales |= part.content["scales"]
-        return np.array(numbers, np.int64)
 
 
 class IndexedVideos(Sequence[Video]):

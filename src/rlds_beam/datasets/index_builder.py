@@ -6,20 +6,26 @@ The index is kept in the user's cache directory. Its name is a digest of everyth
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import glob
 import hashlib
 import json
+import multiprocessing
 import os
 import pickle
 import shutil
+import signal
 import sys
 import tempfile
+import threading
+import time
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import google_crc32c
@@ -33,15 +39,15 @@ from rlds_beam.checking.screen import screen_batches
 from rlds_beam.checking.verdicts import count_verdict
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.datasets.image_index import Place, VideoWriter, stored_images
-from rlds_beam.datasets.step_index import BLOB, FIRST_VIDEO, PLACE, VERSION, IndexWriter, Located, StepIndex
+from rlds_beam.datasets.image_index import Place, VideoWriter, frame_places, stored_images
+from rlds_beam.datasets.step_index import BLOB, PLACE, VERSION, IndexedColumn, IndexWriter, Located, StepIndex
 from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.encoding.parquet_files import SpanReader, share_spans
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.encoding.tfrecord.framing import HEADER
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field, Schema
-from rlds_beam.errors import DiskError, UsageError
+from rlds_beam.errors import DiskError, RldsBeamError, UsageError
 from rlds_beam.images.encoded_images import EncodedImages, StoredImages
 from rlds_beam.images.resizing import EditedImages
 from rlds_beam.images.video_frames import VideoFrames
@@ -56,12 +62,15 @@ from rlds_beam.terminal.displays import Kind, display_for
 from rlds_beam.terminal.job_progress import Total, in_this_process
 from rlds_beam.text import escape_controls, format_size
 from rlds_beam.typing import Array
+from rlds_beam.user_functions import search_as_the_parent
 
 CACHE = "RLDS_BEAM_CACHE"
 """The environment variable with the directory of the cache; by default `~/.cache/rlds-beam`."""
 
 _AHEAD = 4
-"""Ranges of the input that are read at the same time."""
+"""Ranges of the input that the threads of a process read at the same time."""
+
+_LOOK_SECONDS = 1.0
 
 _LARGE = 1 << 30
 """Input bytes from which the user is told that an index is being built."""
@@ -126,26 +135,22 @@ def cache_directory() -> str:
     return os.environ.get(CACHE) or os.path.join(home, "rlds-beam")
 
 
-Build = Callable[[Recipe, str, str], None]
-"""Builds the index of a recipe into an empty directory, with the digest of the recipe."""
-
-
-def open_index(recipe: Recipe, build: Build | None = None) -> StepIndex:
+def open_index(recipe: Recipe, processes: int = 1) -> StepIndex:
     """The index of a dataset, which is built if there is none. Processes that need the same index wait for one of them.
 
     Args:
       recipe: what to index.
-      build: builds it; by default in this process.
+      processes: how many processes read the dataset; one reads it in threads.
 
     Raises:
       UsageError: an episode breaks a rule whose policy is `fail`, the connectors left nothing, or the cache cannot be
         written.
     """
     directory = os.path.join(cache_directory(), "steps", recipe.digest())
-    return StepIndex(directory, functools.partial(_replace, recipe, directory, build))
+    return StepIndex(directory, functools.partial(_replace, recipe, directory, processes))
 
 
-def _replace(recipe: Recipe, directory: str, build: Build | None, name: str, stamp: storage.Stamp | None) -> None:
+def _replace(recipe: Recipe, directory: str, processes: int, name: str, stamp: storage.Stamp | None) -> None:
     """See `step_index.Rebuild`."""
     cache = os.path.dirname(directory)
     try:
@@ -161,7 +166,7 @@ def _replace(recipe: Recipe, directory: str, build: Build | None, name: str, sta
                 if os.path.lexists(directory):
                     what = f"the index of {recipe.source.dataset} is damaged ({os.path.join(directory, name)})"
                     warnings.warn(escape_controls(f"{what}: it is built again"), stacklevel=2)
-                _build(recipe, directory, build or _build_here)
+                _build(recipe, directory, processes)
         finally:
             release(lock, descriptor)
     except OSError as error:
@@ -170,11 +175,11 @@ def _replace(recipe: Recipe, directory: str, build: Build | None, name: str, sta
         raise UsageError(f"{detail}. Set {CACHE} to a directory for the index of {recipe.source.dataset}") from error
 
 
-def _build(recipe: Recipe, directory: str, build: Build) -> None:
+def _build(recipe: Recipe, directory: str, processes: int) -> None:
     cache, name = os.path.split(directory)
     unfinished, damaged = (tempfile.mkdtemp(".new", f"{name}.", cache) for _ in range(2))
     try:
-        build(recipe, unfinished, name)
+        _Builder(recipe, unfinished, processes).build(name)
         _check_unchanged(recipe, name)
         if os.path.lexists(directory):
             os.rename(directory, os.path.join(damaged, name))
@@ -190,59 +195,29 @@ def _check_unchanged(recipe: Recipe, digest: str) -> None:
         raise UsageError(f"{recipe.source.dataset} changed while it was open: open it again")
 
 
-def _build_here(recipe: Recipe, directory: str, digest: str) -> None:
-    """Builds an index in this process (`Build`)."""
-    _Builder(recipe, directory).build(digest)
-
-
-def build_part(
-    recipe: Recipe, directory: str, digest: str, work: WorkRange, duplicates: Duplicates, fitted: Sequence[Any]
-) -> None:
-    """Builds the index of one range into an empty directory, in any worker; see `join_parts`.
-
-    Args:
-      recipe, directory, digest: as in `Build`.
-      work: the range.
-      duplicates: the duplicates in the dataset.
-      fitted: the results of the connectors that are fitted.
-    """
-    builder = _Builder(recipe, directory)
-    with share_spans() as builder.spans:
-        builder.add([builder.read(work, duplicates, fitted)])
-    builder.finish(digest, fitted)
-
-
-def join_parts(recipe: Recipe, directory: str, digest: str, parts: Iterable[StepIndex]) -> None:
-    """Joins the indexes of all ranges, in order, to that of the dataset: the same bytes as if one process built it."""
-    builder, fitted = _Builder(recipe, directory), []
-    for part in parts:
-        builder.join(part)
-        fitted = part.content["fitted"]
-    builder.finish(digest, fitted)
-
-
 class _Part:
     """The episodes of a range: their lengths, and the values of their columns; and the episodes that were left out."""
 
     def __init__(self) -> None:
         self.episodes: list[tuple[int, list[Any]]] = []
         self.rejected: Counter[str] = Counter()
+        self.videos: dict[str, tuple[Any, ...]] = {}
+        """The arguments of each `Video` by its path: a pickled `Video` would read its file again."""
 
 
 class _Builder:
-    def __init__(self, recipe: Recipe, directory: str):
-        self._recipe = recipe
+    def __init__(self, recipe: Recipe, directory: str, processes: int):
+        self._recipe, self._processes = recipe, processes
         self._source, self._check, self._connecting = recipe.source, recipe.check, recipe.connecting
-        self._directory = directory
         self.notes: list[str] = []
         self.rejected: Counter[str] = Counter()
         steps, metadata = (self._select_fields(fields) for fields in (recipe.schema.steps, recipe.schema.metadata))
         metadata = [field for field in metadata if field.path not in recipe.schema.steps]
-        self._fields = (*steps, *metadata)
         self._writer = IndexWriter(directory, steps, metadata)
         shards = [shard for split in self._source.splits for shard in split.shards]
         self._files = list(dict.fromkeys(shard.path for shard in shards))
-        self._numbers = {path: i for i, path in enumerate(self._files)}
+        numbers = {path: i for i, path in enumerate(self._files)}
+        self._reader = _RangeReader(self._source, self._check, self._connecting, self._writer.columns, numbers)
         self._edits, self._videos = _Edits(), VideoWriter(self._files)
 
     def _select_fields(self, fields: Mapping[str, Field]) -> list[Field]:
@@ -256,48 +231,54 @@ class _Builder:
 
     def build(self, digest: str) -> None:
         source, framing = self._source, Framing(self._source)
+        if self._processes > 1:
+            try:
+                pickle.dumps(self._reader)
+            except Exception as error:  # what objects of users raise
+                raise UsageError(
+                    f"workers={self._processes}: {error}: move it to a module, or use one worker"
+                ) from error
         large = source.size > _LARGE
         if large:
             text = f"indexing the steps of {source.dataset} ({format_size(source.size)}), once"
             display_for("auto").say(text)
         kind: Kind = "auto" if large else "none"
-        with share_spans() as self.spans:
+        with share_spans():
             with in_this_process(Total("index"), kind):
                 ranges = plan_ranges(source, starts=framing.record_starts)
                 segments = [(work.split, segment) for work in ranges for segment in work.segments]
                 duplicates = duplicates_among(source.dataset, [])
                 if self._check.policy("duplicate_episode") != "accept":
                     duplicates = find_duplicates(source, framing, segments)
-            with in_this_process(Total("index", len(ranges) * (1 + self._connecting.unfitted)), kind):
-                fitted = self._fit(ranges, duplicates)
-                self.add(_in_order(lambda work: self.read(work, duplicates, fitted), ranges))
-        self.finish(digest, fitted)
+            total = Total("index", len(ranges) * (1 + self._connecting.unfitted))
+            with in_this_process(total, kind), _pool(self._processes) as pool:
+                fitted = self._fit(ranges, duplicates, pool)
+                read = functools.partial(self._reader.read, duplicates=duplicates, fitted=fitted)
+                self._add(_in_order(read, ranges, pool))
+        self._finish(digest, fitted)
 
-    def add(self, parts: Iterable[_Part]) -> None:
+    def _add(self, parts: Iterable[_Part]) -> None:
         """Writes the episodes of parts."""
         try:
             for part in parts:
                 for length, values in part.episodes:
+                    for column, value in zip(self._writer.columns, values, strict=True):
+                        if isinstance(value, Located):
+                            self._number(value, column.field.path, part.videos)
                     self._writer.add(length, values)
                 self.rejected += part.rejected
                 self._videos.write(self._writer)
         finally:
             self._writer.close()
 
-    def join(self, part: StepIndex) -> None:
-        """Adds the index of a range, which was built with the same recipe."""
-        numbers, edits = self._videos.join(part, self._writer), self._edits.join(part.edits)
+    def _number(self, located: Located, path: str, videos: Mapping[str, tuple[Any, ...]]) -> None:
+        """Fills in the numbers of videos and edits, in the order in which episodes are written."""
+        if located.videos:
+            self._videos.number(located, path, videos)
+        if located.edits is not None:
+            located.places["edit"] = self._edits.number(path, located.edits)
 
-        def number(places: Array, path: str) -> None:
-            framed = places["file"] <= FIRST_VIDEO
-            places["file"][framed] = FIRST_VIDEO - numbers[FIRST_VIDEO - places["file"][framed].astype(np.int64)]
-            if path in edits:
-                places["edit"] = edits[path][places["edit"]]
-
-        self._writer.join(part, number)
-        self.rejected += Counter(part.rejected)
-
-    def finish(self, digest: str, fitted: Sequence[Any]) -> None:
+    def _finish(self, digest: str, fitted: Sequence[Any]) -> None:
         """Completes the index."""
         source = self._source
         self._writer.finish(
@@ -314,25 +295,45 @@ class _Builder:
             scales=self._videos.scales,
         )
 
-    def _fit(self, ranges: Sequence[WorkRange], duplicates: Duplicates) -> list[Any]:
+    def _fit(self, ranges: Sequence[WorkRange], duplicates: Duplicates, pool: Executor) -> list[Any]:
         """The results of the connectors that must be fitted, in order."""
         fitter = RangeFitter(
             EpisodeReader(self._source), self._check, self._connecting, self._connecting.ignored_values()
         )
         results: list[Any] = []
         for _ in range(self._connecting.unfitted):
-            gathered = list(_in_order(lambda work: fitter.gather(work, duplicates, results), ranges))
+            gather = functools.partial(fitter.gather, duplicates=duplicates, results=results)
+            gathered = list(_in_order(gather, ranges, pool))
             first = gathered[0] if gathered else self._connecting.fit(results).accumulator()
             results.append(first.merge(*gathered[1:]).finish())
         return results
 
+
+@dataclasses.dataclass(frozen=True)
+class _RangeReader:
+    """Reads, checks, and connects the episodes of a range. Picklable.
+
+    Attributes:
+      source, check, connecting: those of the recipe.
+      columns: the columns of the index.
+      numbers: the number of each file.
+    """
+
+    source: Source
+    check: CheckOptions
+    connecting: ConnectorRunner
+    columns: Sequence[IndexedColumn]
+    numbers: Mapping[str, int]
+
     def read(self, work: WorkRange, duplicates: Duplicates, fitted: Sequence[Any]) -> _Part:
-        """Reads, checks, and connects the episodes of a range."""
-        part, reader, connecting = _Part(), EpisodeReader(self._source), self._connecting.fit(fitted)
-        ignored = connecting.ignored_values()
+        with share_spans() as spans:
+            return self._read(work, duplicates, self.connecting.fit(fitted), spans)
+
+    def _read(self, work: WorkRange, duplicates: Duplicates, connecting: ConnectorRunner, spans: SpanReader) -> _Part:
+        part, reader, ignored = _Part(), EpisodeReader(self.source), connecting.ignored_values()
         for segment in work.segments:
             path = segment.shard.path
-            file = self._numbers[path] if _is_addressable(self._source, path) else None
+            file = self.numbers[path] if _is_addressable(self.source, path) else None
             for episode, sound in screen_batches(reader.batches(work.split, segment)):
                 episode = mark_duplicate(episode, duplicates)
                 made: list[tuple[int, list[Any]]] = []
@@ -340,10 +341,10 @@ class _Builder:
                 def write(batch: Batch, made: Any = made, segment: Any = segment, file: int | None = file) -> None:
                     assert batch.read is not None
                     for i, episode in enumerate(batch.episodes):
-                        origin = _Origin(batch.read, i, self._source, segment.shard, file, self.spans)
+                        origin = _Origin(batch.read, i, self.source, segment.shard, file, spans, part.videos)
                         made.append((len(episode), self._values(episode, origin)))
 
-                verdict = check_and_connect(episode, self._check, connecting, ignored, write, sound=sound).verdict
+                verdict = check_and_connect(episode, self.check, connecting, ignored, write, sound=sound).verdict
                 count_verdict(verdict)
                 if verdict.rejected is not None:
                     part.rejected[verdict.rejected.rule] += 1
@@ -353,7 +354,7 @@ class _Builder:
     def _values(self, episode: Episode, origin: _Origin) -> list[Any]:
         """The values of the columns, as `IndexWriter.add` takes them."""
         values: list[Any] = []
-        for column in self._writer.columns:
+        for column in self.columns:
             path, field = column.field.path, column.field
             found: Any = [episode.metadata[path]] if column.per_episode else episode.steps[path]
             if column.kind == "values":
@@ -362,38 +363,35 @@ class _Builder:
                 values.append([bytes(text) for text in np.ravel(found)])
             elif column.kind == "images":
                 images = EncodedImages(objects(found), field.shape) if column.per_episode else found
-                values.append(self._locate(images, path, origin))
+                values.append(self._locate(images, origin))
             else:
                 values.append(_arrays(found, field))
         return values
 
-    def _locate(self, images: EncodedImages, path: str, origin: _Origin) -> Located:
-        edits, blobs, frames = None, dict[int, bytes](), None
+    def _locate(self, images: EncodedImages, origin: _Origin) -> Located:
+        edits, blobs, videos, scale = None, dict[int, bytes](), list[str](), None
         if isinstance(images, EditedImages):
-            edits, images = images.edits, images.source
+            edits, images = _edit_record(images.edits, origin), images.source
         if isinstance(images, StoredImages) and images.record is origin.read.payload and origin.file is not None:
             places = np.zeros(len(images), PLACE)
             places["offset"] = images.starts + (origin.read.key.position + HEADER.size)
             places["size"], places["file"] = images.stops - images.starts, origin.file
             places["crc"] = [google_crc32c.value(image) for image in images.data]
         elif isinstance(images, VideoFrames):
-            frames, places = images, self._videos.places(images)
+            places, scale, videos = frame_places(images), images.scale, [video.path for video in images.videos]
+            for video in images.videos:
+                facts = video.path, video.codec, video.format, video.size, video.base, video.packets
+                origin.videos.setdefault(video.path, facts)
         else:
             places = _places(dict(enumerate(images)), len(images))
             for row, image in enumerate(images):
                 if image in origin.stored:
                     file, places["offset"][row] = origin.stored[image]
-                    places["file"][row] = self._numbers[file]
+                    places["file"][row] = self.numbers[file]
                 else:
                     blobs[row] = image
 
-        def number(places: Array) -> None:
-            if frames is not None:
-                self._videos.number(places, frames, path)
-            if edits is not None:
-                places["edit"] = self._edits.number(path, edits, origin)
-
-        return Located(places, blobs, number=number)
+        return Located(places, blobs, videos=videos, scale=scale, edits=edits)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -406,6 +404,7 @@ class _Origin:
       source, shard: where the record is.
       file: the number of the shard's file, if the record's position is its offset there.
       spans: reads parts of files in a bucket.
+      videos: see `_Part`.
     """
 
     read: Episode
@@ -414,6 +413,7 @@ class _Origin:
     shard: Shard
     file: int | None
     spans: SpanReader
+    videos: dict[str, tuple[Any, ...]]
 
     @functools.cached_property
     def stored(self) -> Mapping[bytes, Place]:
@@ -421,32 +421,26 @@ class _Origin:
         return stored_images(self.source, self.shard, self.read, self.spans)
 
 
+def _edit_record(edits: Any, origin: _Origin) -> dict[str, Any]:
+    """A record from which the pending edits of an episode's images can be made again."""
+    digest, key = hashlib.sha256(pickle.dumps(edits)).hexdigest()[:32], origin.read.key
+    return {"split": key.split, "shard": key.shard, "position": key.position, "part": origin.part, "edits": digest}
+
+
 class _Edits:
-    """The different pending edits of images, and a record for each, from which they can be made again."""
+    """The different pending edits of images: the first record of each."""
 
     def __init__(self) -> None:
         self.records: dict[str, list[dict[str, Any]]] = {}
         self._known: dict[tuple[str, str], int] = {}
 
-    def number(self, path: str, edits: Any, origin: _Origin) -> int:
+    def number(self, path: str, record: dict[str, Any]) -> int:
         """The number of these edits of a column, from 1 on."""
-        digest, key = hashlib.sha256(pickle.dumps(edits)).hexdigest()[:32], origin.read.key
-        record = {"split": key.split, "shard": key.shard, "position": key.position, "part": origin.part}
-        return self._add(path, {**record, "edits": digest})
-
-    def _add(self, path: str, record: Mapping[str, Any]) -> int:
         records, key = self.records.setdefault(path, []), (path, record["edits"])
         if key not in self._known:
-            records.append({**record})
+            records.append(record)
             self._known[key] = len(records)
         return self._known[key]
-
-    def join(self, edits: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Array]:
-        """Adds the edits of an index; for each column, the numbers here of those there, from 0 on."""
-        return {
-            path: np.array([0, *(self._add(path, record) for record in records)], np.uint16)
-            for path, records in edits.items()
-        }
 
 
 def _is_addressable(source: Source, path: str) -> bool:
@@ -469,23 +463,61 @@ def _places(blobs: Mapping[int, bytes], count: int) -> Array:
     return places
 
 
-def _in_order(function: Any, ranges: Sequence[WorkRange]) -> Iterator[Any]:
-    """Maps a function over ranges in threads, and counts them; yields the results in order, at most `_AHEAD` ahead."""
+@contextlib.contextmanager
+def _pool(processes: int) -> Iterator[Executor]:
+    """Threads of this process, or processes."""
+    if processes == 1:
+        with ThreadPoolExecutor(min(_AHEAD, os.cpu_count() or 1)) as threads:
+            yield threads
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context, _start_worker, (os.getpid(),)) as pool:
+        try:
+            yield pool
+        except BrokenProcessPool as error:
+            raise RldsBeamError(
+                "a worker process died, probably because the system ran out of memory: use fewer --workers"
+            ) from error
+
+
+def _start_worker(parent: int) -> None:
+    """Prepares a process that reads ranges: it ends with its parent, which alone handles Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    search_as_the_parent()
+
+    def end_with_the_parent() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=end_with_the_parent, daemon=True).start()
+
+
+def _in_order(function: Any, ranges: Sequence[WorkRange], pool: Executor) -> Iterator[Any]:
+    """Maps a function over ranges, and counts them; yields the results in order, some of them ahead."""
+    is_elsewhere = isinstance(pool, ProcessPoolExecutor)
+    ahead = 2 * (pool._max_workers if isinstance(pool, ProcessPoolExecutor) else 0) or _AHEAD
     pending: deque[Future[Any]] = deque()
 
-    def mapped(work: WorkRange) -> Any:
-        result = function(work)
+    def finished() -> Any:
+        result, done = pending.popleft().result()
+        worker_status.count(**(done._asdict() if is_elsewhere else {}))
         worker_status.count(ranges=1)
         return result
 
-    with ThreadPoolExecutor(min(_AHEAD, os.cpu_count() or 1)) as pool:
-        try:
-            for work in ranges:
-                pending.append(pool.submit(mapped, work))
-                if len(pending) >= _AHEAD:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
-        finally:
-            for future in pending:
-                future.cancel()
+    try:
+        for work in ranges:
+            pending.append(pool.submit(_call, function, work))
+            if len(pending) >= ahead:
+                yield finished()
+        while pending:
+            yield finished()
+    finally:
+        for future in pending:
+            future.cancel()
+
+
+def _call(function: Any, work: WorkRange) -> tuple[Any, worker_status.Done]:
+    """A result, and what this process has counted meanwhile."""
+    before = worker_status.done()
+    return function(work), worker_status.done() - before

@@ -24,8 +24,6 @@ Images stay in the files of the dataset. An episode-level field has one value fo
 from __future__ import annotations
 
 import dataclasses
-import functools
-import itertools
 import json
 import math
 import mmap
@@ -43,6 +41,7 @@ from rlds_beam import storage
 from rlds_beam.encoding.checked_json import ANY, COUNT, TEXT, Maybe, check_json, parse_json
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.images.video_frames import Scale
 from rlds_beam.reading.meaning import LastSteps
 from rlds_beam.typing import Array
 
@@ -60,9 +59,6 @@ zeros. `edit` is the number of the image's pending edits (`StepIndex.edits`), 0 
 
 _LARGE = 64 << 20
 """Bytes from which a file of the index is read row by row."""
-
-_ROWS = 1 << 16
-"""Rows that are copied at once."""
 
 _BLOCK = 4096
 """Bytes with one checksum: a page of memory, so that verifying reads no more than the rows need."""
@@ -204,41 +200,8 @@ class IndexWriter:
             codes.append(code)
         return np.array(codes, np.int32)
 
-    def join(self, part: StepIndex, number: Callable[[Array, str], None]) -> None:
-        """Adds the episodes of another index with the same columns.
-
-        Args:
-          number: changes the numbers of videos and edits in the places of a column in place, to those here.
-        """
-        for column in self.columns:
-            first, *others = part.maps(column.field.path)
-            if column.kind == "text":
-                ends, text = others[0][:].tolist(), others[1][:].tobytes()
-                values = [text[start:stop] for start, stop in itertools.pairwise([0, *ends])]
-                codes = self._codes(column, values)
-            for start in range(0, len(first), _ROWS):
-                rows = first[start : start + _ROWS]
-                if column.kind == "values":
-                    self._write(column.file("values"), rows)
-                elif column.kind == "text":
-                    self._write(column.file("codes"), codes[rows])
-                else:
-                    places = rows.copy()
-                    places["offset"][places["file"] == BLOB] += self.blob_size
-                    number(places, column.field.path)
-                    self._write(column.file("places"), places)
-                    if column.kind == "arrays":
-                        self._write(column.file("shapes"), others[0][start : start + _ROWS])
-        self._write(_STARTS, part.starts[1:] + self.steps)
-        self.episodes += part.episodes
-        self.steps += len(part)
-        with storage.open_read(part.blob) as blob:
-            for data in iter(functools.partial(blob.read, _LARGE), b""):
-                self.add_blob(data)
-
     def _place(self, located: Located) -> Array:
         places = located.places
-        located.number(places)
         for row, data in located.blobs.items():
             places["offset"][row], places["file"][row] = self.add_blob(data), BLOB
         return places
@@ -297,10 +260,6 @@ def _crc(data: bytes) -> bytes:
     return int(google_crc32c.value(data)).to_bytes(4, "little")
 
 
-def _no_number(_: Array) -> None:
-    pass
-
-
 @dataclasses.dataclass
 class Located:
     """The images or arrays of an episode, and where their bytes are.
@@ -309,13 +268,17 @@ class Located:
       places: `PLACE` [T].
       blobs: the bytes that are in no file of the dataset, by row.
       shapes: the shapes of arrays, int64 [T, dims].
-      number: fills in the numbers of videos and edits, which are given in the order in which episodes are written.
+      videos: the files of the videos, if the images are their frames; `places` has the positions in this list as yet.
+      scale: how the frames are converted, if they are no colors.
+      edits: the record of the images' pending edits, whose number is not in `places` yet.
     """
 
     places: Array
     blobs: Mapping[int, bytes] = dataclasses.field(default_factory=dict)
     shapes: Array | None = None
-    number: Callable[[Array], None] = _no_number
+    videos: Sequence[str] = ()
+    scale: Scale | None = None
+    edits: dict[str, Any] | None = None
 
 
 class _Mapped(NamedTuple):
