@@ -101,6 +101,38 @@ def test_names_that_do_not_fit_are_refused(arm: Path, tmp_path: Path, names: Any
     assert "\n" not in str(error.value)
 
 
+def test_what_contradicts_the_data_is_refused(arm: Path, tmp_path: Path) -> None:
+    said = {"names": {"action": JOINTS}, "robot_type": "so101"}
+    export(arm, tmp_path / "named", "rlds", **said)
+    rlds_beam.convert(tmp_path / "named", tmp_path / "same", to="rlds", **said)  # the same is no contradiction
+    with pytest.raises(UsageError, match=r"--robot_type=aloha: .* says so101: leave it out") as error:
+        rlds_beam.convert(tmp_path / "named", tmp_path / "out", to="rlds", robot_type="aloha")
+    assert "\n" not in str(error.value)
+    (tmp_path / "names.json").write_text(json.dumps({"names": {"action": [*"xyz"]}, "connectors": []}))
+    (tmp_path / "edited.json").write_text(
+        json.dumps({"names": {"action": [*"xyz"]}, "connectors": [{"DropFields": {"fields": ["reward"]}}]})
+    )
+    for given in (
+        {"names": {"action": [*"xyz"]}},
+        {"connectors": str(tmp_path / "names.json")},
+        {"connectors": str(tmp_path / "edited.json")},
+    ):
+        with pytest.raises(UsageError, match=r"action: value 0 is shoulder.pos in the data, not x: .*RenameDimensions"):
+            rlds_beam.convert(tmp_path / "named", tmp_path / "out", to="rlds", **given)
+
+
+def test_a_robot_that_a_name_or_a_layout_suggests_can_be_corrected(tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    hdf5_robots.aloha(tmp_path / "aloha", [4])
+    bridge = write_dataset(tmp_path / "bridge", [make_episode(4)], name="bridge_dataset")
+    for data in (tmp_path / "aloha", bridge):
+        rlds_beam.convert(data, tmp_path / "out" / data.name, to="rlds", robot_type="mine")
+        assert rlds_beam.open_source(str(tmp_path / "out" / data.name)).robot == "mine"
+    hdf5_robots.robomimic(tmp_path / "robomimic", [4])
+    with pytest.raises(UsageError, match=r"--robot_type=mine: \S+ says Panda"):
+        rlds_beam.convert(tmp_path / "robomimic", tmp_path / "no", to="rlds", robot_type="mine")
+
+
 def test_tasks_by_episode(arm: Path, tmp_path: Path) -> None:
     keys = keys_of(arm)
     texts = [f"task {i}" for i in range(4)]

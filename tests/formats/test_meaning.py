@@ -101,15 +101,16 @@ def test_the_rate_of_fewer_steps_is_lower(arm: Path, tmp_path: Path, kind: str, 
     }
     rate = 15 if kind == "lerobot" else 25
     connector = Resample(fps=rate, compare_ranges=False) if resample else SubsampleSteps(every=2)
-    options: Any = {"from_": kind, "connectors": [connector], "robot_type": "corrected"}
+    robot = {"lerobot": "so101_follower", "hdf5": "mobile_aloha", "merged": "arm"}[kind]
+    options: Any = {"from_": kind, "connectors": [connector], "robot_type": robot}
     with pytest.raises(UsageError, match=r"the data is (15|25) Hz"):
         rlds_beam.convert(data[kind], tmp_path / "refused", to="lerobot", fps=30, **options)
     export(data[kind], tmp_path / "lerobot", "lerobot", **options)
     export(data[kind], tmp_path / "rlds", "rlds", **options)
     info = read_info(tmp_path / "lerobot")
-    assert (info["fps"], info["robot_type"]) == (rate, "corrected")
+    assert (info["fps"], info["robot_type"]) == (rate, robot)
     meaning = json.loads((tmp_path / "rlds" / "meaning.json").read_text())
-    assert (meaning["fps"], meaning["robot"]) == (rate, "corrected")
+    assert (meaning["fps"], meaning["robot"]) == (rate, robot)
 
 
 class Swap:

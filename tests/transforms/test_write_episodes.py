@@ -171,9 +171,9 @@ def test_connectors_and_their_rate(tmp_path: Path, data: Path) -> None:
         connected = (root | read | ValidateEpisodes()).accepted | connect
         connected.episodes | WriteEpisodes(str(tmp_path / "a"), connect.source, connect.schema, to="rlds")
     with new_pipeline() as root:
-        write(root, data, tmp_path / "b", "rlds", connectors=[SubsampleSteps(2)], robot_type="other")
+        write(root, data, tmp_path / "b", "rlds", connectors=[SubsampleSteps(2)], robot_type="arm")
     sources = [rlds_beam.open_source(str(tmp_path / name)) for name in "ab"]
-    assert [(source.fps, source.robot) for source in sources] == [(15, "arm"), (15, "other")]
+    assert [(source.fps, source.robot) for source in sources] == [(15, "arm"), (15, "arm")]
     assert lengths(tmp_path / "a") == lengths(tmp_path / "b")
 
 

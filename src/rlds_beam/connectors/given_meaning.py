@@ -17,7 +17,7 @@ from rlds_beam.episodes.representations import Dimension, Representation
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.reading.base import Source
-from rlds_beam.text import did_you_mean, shorten
+from rlds_beam.text import did_you_mean, printable, shorten
 
 Names = Mapping[str, tuple[str, ...]]
 
@@ -70,13 +70,19 @@ def name_fields(schema: Schema, names: Names) -> Schema:
     """The schema with these names, by path, for the dimensions of its fields.
 
     Raises:
-      UsageError: there is no such field, or it has another number of values.
+      UsageError: there is no such field, it has another number of values, or its values have other names.
     """
     steps = dict(schema.steps)
     for path, given in names.items():
         field = schema.steps.get(path)
         if field is None or not fits(field, given):
             raise UsageError(_misfit(path, given, schema))
+        if field.names and field.names != given:
+            i = next(i for i, (old, new) in enumerate(zip(field.names, given, strict=True)) if old != new)
+            raise UsageError(
+                f"--names={path}: value {i} is {printable(field.names[i], 40)} in the data, not {given[i]}: leave the "
+                "names out, or rename values with RenameDimensions"
+            )
         steps[path] = field.with_names(given)
     return dataclasses.replace(schema, steps=steps)
 
@@ -96,9 +102,14 @@ def with_given_meaning(source: Source, options: Any) -> Source:
     """The source with the names and the robot that a job's options give.
 
     Raises:
-      UsageError: names of a field that neither the source has, nor connectors may add.
+      UsageError: names of a field that neither the source has, nor connectors may add; or the data has other ones.
     """
     names, robot = parse_names(getattr(options, "names", ())), getattr(options, "robot_type", None)
+    if None not in (robot, source.robot) and robot != source.robot and not source.assumes_robot:
+        raise UsageError(
+            f"--robot_type={robot}: {source.dataset} says {printable(source.robot, 40)}: leave it out, or correct what "
+            "the data says"
+        )
     if getattr(options, "connectors", None) is not None:  # the dry run checks the others
         names = {path: given for path, given in names.items() if fits(source.schema.steps.get(path), given)}
     changes = {"schema": name_fields(source.schema, names)} if names else {}

@@ -142,7 +142,7 @@ class OutputOptions(Options):
     """What to write."""
 
     to: str = to_option(TRAJECTORIES)
-    robot_type: str | None = option(None, "robot name, if the data does not say it, or says a wrong one")
+    robot_type: str | None = option(None, "robot name, if the data does not say it")
     to_options: Any = option(None, "the options of the output's format", hidden=True)
 
     @classmethod

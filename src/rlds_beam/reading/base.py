@@ -164,6 +164,7 @@ class Source(Viewable, abc.ABC):
       violations: the faults of the dataset as a whole (missing and extra shards).
       fps: frames per second, if the dataset says so.
       robot: the name of the robot, if the dataset says so.
+      assumes_robot: whether its layout or its name suggests the robot, and the data does not say it.
       last_action: whether the actions of last steps are `real` or `void`; if `unknown`, `last_steps.find_last_steps`
         looks at some.
       void_datasets: the datasets (`SOURCE_DATASET`) with void last actions, if these are only some of merged ones, and
@@ -180,6 +181,7 @@ class Source(Viewable, abc.ABC):
 
     fps: float | None = None
     robot: str | None = None
+    assumes_robot: bool = False
     last_action: LastAction = "unknown"
     void_datasets: tuple[str, ...] | None = None
     left_out: Mapping[str, str] = {}

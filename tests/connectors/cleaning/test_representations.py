@@ -142,3 +142,25 @@ def test_twice_relative_is_refused_unless_it_is_another_part():
         represented(relative(), relative())
     first, second = relative(None, absolute=[3, 4, 5, 6]), relative(None, absolute=[0, 1, 2, 6])
     assert represented(first, second)["action"] == Representation((), "state", None, (6,))
+
+
+JOINTS = ("shoulder_pan.pos", "shoulder_lift.pos", "elbow_flex.pos", "wrist_flex.pos", "wrist_roll.pos", "gripper.pos")
+
+
+@pytest.mark.parametrize(
+    "names", [("waist", *JOINTS), tuple(f"joint_{i}" for i in range(7)), (*NAMES[:5], "gripper", "")]
+)
+@pytest.mark.parametrize(
+    "connector", [convert(), relative(), relative(name="AbsoluteActions"), {"Resample": {"fps": 5, "recorded_fps": 10}}]
+)
+def test_joints_and_grippers_are_no_rotations(connector, names):
+    if "Resample" in connector:
+        connector = {"Resample": {**connector["Resample"], "interpolate": [3, 4, 5], "rotation": "euler_xyz", "at": 3}}
+    ((name, _),) = connector.items()
+    with pytest.raises(UsageError, match=rf"{name}: at=3: value \d of action is \S+, which is no part of a rotation"):
+        represented(connector, names=names)
+
+
+def test_the_rotations_of_poses_are_rotations():
+    for turned in (NAMES[3:6], ("wrist_roll", "wrist_pitch", "wrist_yaw"), ("delta_rx", "delta_ry", "gripper_rz")):
+        assert represented(convert(), names=(*NAMES[:3], *turned, "gripper"))["action"] == SIX

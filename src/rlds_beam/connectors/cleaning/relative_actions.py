@@ -12,6 +12,7 @@ from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.action_ranges import OVERRIDE, describe_ranges, lie_together, stack_vectors
 from rlds_beam.connectors.cleaning.rotations import (
     are_rotations,
+    check_rotation_names,
     check_rotations,
     read_rotations,
     sound_rotations,
@@ -75,6 +76,9 @@ class _Actions(EpisodeConnector):
         must not take it for the value itself.
         """
         path = self.action or fields.actions
+        for field in (self.state, path):
+            where = f"{type(self).__name__}: at={self.at}"
+            check_rotation_names(names.get(field, ()), self._rotations, self.rotation or "", where, field)
         kept = {*self.absolute}
         named = (name if i in kept else self._rename(name) for i, name in enumerate(names.get(path, ())))
         return {**names, path: tuple(named)}

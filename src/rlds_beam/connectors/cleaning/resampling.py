@@ -18,7 +18,12 @@ from rlds_beam.connectors.cleaning.action_ranges import (
     lie_together,
     stack_vectors,
 )
-from rlds_beam.connectors.cleaning.rotations import read_rotations, sound_rotations, write_rotations
+from rlds_beam.connectors.cleaning.rotations import (
+    check_rotation_names,
+    read_rotations,
+    sound_rotations,
+    write_rotations,
+)
 from rlds_beam.connectors.cleaning.selection import merge_steps, vectors, with_value
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.columns import all_below
@@ -175,6 +180,9 @@ class Resample(EpisodeConnector):
         self, names: Mapping[str, tuple[str, ...]], fields: StepFields
     ) -> Mapping[str, tuple[str, ...]]:
         """The names of the values of step fields after the connector: those before it."""
+        for entry in _entries(self.at):
+            path, start = (entry, 0) if isinstance(entry, str) else (self.action or fields.actions, entry)
+            check_rotation_names(names.get(path, ()), [start], self.rotation or "", f"Resample: at={entry}", path)
         return names
 
     def represent(self, values: Dimensions, fields: StepFields) -> Dimensions:

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 _TOLERANCE = 1e-2
 """How far the norm of a quaternion may be from 1, and R R^T from the identity; float16 keeps 3 digits."""
 
+_JOINT = re.compile(
+    r"joint|motor|shoulder|elbow|forearm|waist|wrist_(angle|flex|rotate)|gripper$|\.pos$", re.IGNORECASE
+)
+"""In the name of a joint or a gripper."""
+
 _FLAT = 1e-6
 """Below this length of a vector, its direction is unknown."""
 
@@ -119,6 +124,7 @@ class ConvertRotation(EpisodeConnector):
         """The names of the values of step fields after the connector, given those before it."""
         if self.field not in names:
             return names
+        check_rotation_names(names[self.field], self._starts, self.from_, f"ConvertRotation: at={self.at}", self.field)
         parts: list[str] = []
         for rotation, part in self._cut(np.array([names[self.field]], object)):
             own = [str(name) for name in part[0]]
@@ -201,6 +207,16 @@ def check_rotations(
                     f"{argument}={representation}, at={start}, but {field} has a rotation as {value.rotation} at "
                     f"{start + place - value.place}: give that"
                 )
+
+
+def check_rotation_names(
+    names: Sequence[str], starts: Sequence[int], representation: str, argument: str, field: str
+) -> None:
+    """Raises UsageError, beginning with `argument`, if values of a rotation have the names of joints."""
+    for start in starts:
+        for i, name in enumerate(names[start : start + len(value_names(representation))], start):
+            if _JOINT.search(name):
+                raise UsageError(f"{argument}: value {i} of {field} is {name}, which is no part of a rotation")
 
 
 def void_actions(episode: Episode, values: Array, last_action: LastAction | None) -> Array:

@@ -157,6 +157,10 @@ class ProfileSource(SourceOfFiles):
         return cls(f"{name}/1.0.0", layout.schema, decoder, splits, files, (), layout.fps, layout.robot)
 
     @property
+    def assumes_robot(self) -> bool:  # type: ignore[override]
+        return self.layout.robot == self.layout.profile.robot
+
+    @property
     def layout(self) -> Layout:
         """The profile and the fields."""
         return self.files.layout

@@ -68,6 +68,7 @@ class RldsSource(Source):
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
     fps: float | None = None
     robot: str | None = None
+    assumes_robot: bool = False
     notes: tuple[str, ...] = ()
     last_action: LastAction = "unknown"
     random_access = True
@@ -169,6 +170,7 @@ def _open_directory(directory: str, split: str | None, features: str | None) -> 
         tuple(name for name in copied if storage.is_outside(directory, name)),
         fps=meaning.fps,
         robot=meaning.robot,
+        assumes_robot=bool(notes),
         last_action=meaning.last_action,
         notes=notes,
     )
