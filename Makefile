@@ -42,7 +42,7 @@ export CUDA_VISIBLE_DEVICES ?=
 # Real datasets for tests and benchmarks, which are skipped without them.
 export RLDS_BEAM_REAL_DATA ?= $(wildcard $(abspath ../shared/data))
 
-.PHONY: help setup full left-out demo test test-quick test-all test-macos print-macos test-faults test-buckets test-pythons test-peers test-flink test-cluster test-dataflow test-wheel test-readme test-docs environments docs site docs-serve lint format bench wheel lock clean
+.PHONY: help setup full left-out demo test test-quick test-all test-macos print-macos test-faults test-buckets test-pythons test-peers test-flink test-cluster test-dataflow test-wheel test-readme test-newest test-docs environments docs site docs-serve lint format bench wheel lock clean
 
 PYTEST = timeout --foreground --signal=INT --kill-after=60 $(TEST_SECONDS) $(PY) -m pytest -q
 SAY_TIMEOUT = { code=$$?; case $$code in \
@@ -85,7 +85,7 @@ test-quick: left-out  ## run a minute's worth of tests
 	@$(PYTEST) $(PYTEST_FLAGS) $(QUICK) || $(SAY_TIMEOUT)
 
 test-all: export RLDS_BEAM_ALL_CASES := 1
-test-all: test test-macos test-faults test-buckets test-docs test-pythons test-peers test-dataflow test-flink test-cluster test-wheel test-readme  ## run all tests, with all random cases
+test-all: test test-macos test-faults test-buckets test-docs test-pythons test-peers test-dataflow test-flink test-cluster test-wheel test-readme test-newest  ## run all tests, with all random cases
 
 test-macos: left-out  ## run tests without what macOS lacks: /proc, CPU affinity, fork, TensorFlow (2 minutes; all: MACOS=tests)
 	@tools/like_macos $(PYTEST) $(PYTEST_FLAGS) $(MACOS) || $(SAY_TIMEOUT)
@@ -129,6 +129,9 @@ test-wheel: wheel  ## run a job with the wheel in a fresh environment, next to m
 
 test-readme: full  ## run the README and the ten-minute tutorial as printed, in a fresh environment (3 minutes)
 	@tools/check_readme
+
+test-newest: full wheel  ## run the README with the newest Python and packages, and open the pages in Chromium (2 minutes)
+	@tools/check_readme newest
 
 # mypy gets the package through links (also for editors, see tools/link_checkout.py), and names the files of the checkout.
 lint: full  ## run ruff, and mypy in strict mode, for Linux and macOS
@@ -197,8 +200,8 @@ lock: full  ## resolve the dependencies and write the lock files (newer versions
 	@$(COMPILE_BASE) --python-version 3.11 --resolution lowest-direct --output-file requirements/base-py311.lock
 	@$(COMPILE_BASE) --python-version 3.12 --extra arrayrecord requirements/notebook.in \
 		--output-file requirements/base-py312.lock
-	@$(COMPILE_BASE) --python-version 3.13 --extra arrayrecord --extra hdf5 --extra hub --extra lerobot --extra ros \
-		requirements/notebook.in requirements/pandas.in --output-file requirements/base-py313.lock
+	@$(COMPILE_BASE) --python-version 3.13 --extra arrayrecord --extra browse --extra hdf5 --extra hub --extra lerobot --extra ros \
+		requirements/browse.in requirements/notebook.in requirements/pandas.in --output-file requirements/base-py313.lock
 	@$(COMPILE_BASE) --python-version 3.14 --extra arrayrecord requirements/notebook.in requirements/pandas.in \
 		--output-file requirements/base-py314.lock
 	@sed -i '1i # Linux x86-64: rlds-beam[test] and all it needs. Written by `make lock`.' requirements/base-*.lock

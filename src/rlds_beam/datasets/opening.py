@@ -68,7 +68,7 @@ def open_dataset(
         dataset = open_dataset("columns")
         dataset[7]["obs"]
 
-        steps = open_dataset("data/toy/1.0.0", unit="steps", connectors=[Normalize()])
+        steps = open_dataset("data/toy/1.0.0", unit="steps", connectors=[Normalize(["action"])])
         for batch in steps.batches(32, shuffle=True, history=2, chunk=16):
             ...
 
@@ -85,7 +85,7 @@ def open_dataset(
       images: `pixels`, or `encoded` for the stored JPEG or PNG `bytes`.
       jpeg: the pixels of JPEGs: `fast` gives those of TensorFlow and TFDS, `accurate` those of Pillow, OpenCV, and
         LeRobotDataset. They differ by up to 12 of 255.
-      options: the options of `convert` for the input, the rules, and the connectors: `connectors=[Normalize()]`,
+      options: the options of `convert` for the input, the rules, and the connectors: `connectors=[Normalize(["action"])]`,
         `from_="hdf5"`, `accept="duplicate_episode"`, `preset="bridge"`, `exclude="flagged.json"`.
 
     Raises:
