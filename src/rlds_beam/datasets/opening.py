@@ -85,8 +85,8 @@ def open_dataset(
       images: `pixels`, or `encoded` for the stored JPEG or PNG `bytes`.
       jpeg: the pixels of JPEGs: `fast` gives those of TensorFlow and TFDS, `accurate` those of Pillow, OpenCV, and
         LeRobotDataset. They differ by up to 12 of 255.
-      options: the options of `convert` for the input, the rules, and the connectors: `connectors=[Normalize(["action"])]`,
-        `from_="hdf5"`, `accept="duplicate_episode"`, `preset="bridge"`, `exclude="flagged.json"`.
+      options: the options of `convert` for the input, the rules, and the connectors: `from_="hdf5"`,
+        `connectors=[Normalize(["action"])]`, `accept="duplicate_episode"`, `preset="bridge"`, `exclude="flagged.json"`.
 
     Raises:
       UsageError: the dataset, split, module, or option does not exist; the dataset is not finished; or a file has
