@@ -1,5 +1,5 @@
-"""Writes the pages of all commands, `reference/commands.md` and `reference/commands/`; and the parameters of the Flex
-Template, `examples/dataflow/metadata.json`.
+"""Writes the page of all commands, `reference/commands.md`, and the parameters of the Flex Template,
+`examples/dataflow/metadata.json`.
 
     python docs/command_reference.py
 
@@ -14,9 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rlds_beam.cli import flags
-from rlds_beam.cli.completion import INSTALL
 from rlds_beam.cli.parsers import EXIT_CODES, HELPERS, JOBS, SIGNALS, exit_codes, job_parser
-from rlds_beam.cli.topics import TOPICS
 from rlds_beam.formats.registry import FORMATS, OUTPUTS, SOURCES, output_group, source_group
 from rlds_beam.options import Options
 from rlds_beam.runners.base import DataflowOptions, FlinkOptions
@@ -25,15 +23,15 @@ REFERENCE = Path(__file__).parent / "reference"
 TEMPLATE = Path(__file__).parents[1] / "examples" / "dataflow" / "flex_template.py"
 
 GUIDES = {
-    "record": "[Record episodes](../../how_to/record.md)",
-    "stats": "[Statistics](../../how_to/statistics.md)",
-    "validate": "[Rules](../rules.md) and [Gate a dataset](../../how_to/gate.md)",
-    "check": "[Find bad episodes](../../how_to/quality.md), [Gate a dataset](../../how_to/gate.md), and "
-    "[Signals](../signals.md)",
-    "convert": "[The files of a converted dataset](../output_files.md)",
-    "index": "[The index](../loading.md#the-index)",
-    "push": "[Reverb](../../how_to/reverb.md)",
-    "serve": "[Serve](../../how_to/serve.md)",
+    "record": "[Record episodes](../how_to/record.md)",
+    "stats": "[Statistics](../how_to/statistics.md)",
+    "validate": "[Rules](rules.md) and [Gate a dataset](../how_to/gate.md)",
+    "check": "[Find bad episodes](../how_to/quality.md), [Gate a dataset](../how_to/gate.md), and "
+    "[Signals](signals.md)",
+    "convert": "[The files of a converted dataset](output_files.md)",
+    "index": "[The index](loading.md#the-index)",
+    "push": "[Reverb](../how_to/reverb.md)",
+    "serve": "[Serve](../how_to/serve.md)",
 }
 """The page that says more about a command."""
 
@@ -44,129 +42,79 @@ HEAD = f"""\
 
 {{commands}}
 
-`rlds-beam COMMAND --help` shows the options of a command, and `rlds-beam help TOPIC` explains a topic:
-{{topics}}.
+`rlds-beam COMMAND --help` shows the options of a command; `rlds-beam help rules`, `signals`, `formats`, and
+`connectors` list those.
 {WRITTEN}
-## The input
+The input is the directory of a dataset (for TFDS, the one with `features.json`), several files of one, a directory in a
+[bucket](../how_to/buckets.md), or a dataset of the [Hub](../how_to/hub.md). `convert` writes to its last argument, as
+`cp` does. A value follows its flag: `--shards=8`. Most options are also keyword arguments in [Python](python.md).
+Beam's own flags follow `--`: `rlds-beam convert data out --runner=flink -- --job_name=mine`.
 
-The input is one of these:
-
-- the directory of a dataset: for TFDS, the one with `features.json`, for example `data/point_mass/1.0.0`
-- several files of a dataset, also from a pattern that the shell expands: `validate data/*.tfrecord*`
-- a directory in a bucket: `gs://...`, `s3://...`, or `az://...` ([Buckets](../how_to/buckets.md))
-- a dataset of the Hugging Face Hub: `hf://datasets/USER/NAME` ([The Hub](../how_to/hub.md))
-
-`convert` writes to its last argument, as `cp` does. `--from=FORMAT` reads a format other than RLDS
-([Formats](formats.md)). `--split` reads a part, in the notation of TFDS:
-
-```sh
-rlds-beam inspect data/point_mass/1.0.0 --items=sequences --sequence_length=8
-rlds-beam convert data/point_mass/1.0.0 tenth --split='train[:10%]' --items=episodes
-```
-
-## Options
-
-A value follows its flag: `--shards=8`. Most options are also keyword arguments in [Python](python.md).
-
-- [Options of the formats](commands/format_options.md), for `--from` and `--to`
-- [Options of Flink and Dataflow](commands/runner_options.md), for `--runner`
-- Options of Beam itself follow `--`: `rlds-beam convert data out --runner=flink -- --job_name=mine`
+For completion in a shell, put `eval "$(register-python-argcomplete rlds-beam)"` into its start-up file.
 
 ## Exit codes
 
 {{codes}}
 
-The page of each command lists the codes that it can end with. A command that ends with 3 says why in its last line, and
-which option accepts that: `--max_rejected`, `--repair`, `--accept` or `--allow_empty`. With `--json` or `-q`, that line
-is on standard error. `-v` shows the traceback of an error.
-
-## Completion
-
-`rlds-beam completion SHELL` prints a script for bash, zsh or fish. It completes commands, flags, and the values of
-flags: formats, rules and choices.
-
-```text
-{{install}}
-```
-
-```{{{{toctree}}}}
-:hidden:
-
-{{toctree}}
-commands/format_options
-commands/runner_options
-```
+A command that ends with 3 says why in its last line, and which option accepts that: `--max_rejected`, `--repair`,
+`--accept` or `--allow_empty`. With `--json` or `-q`, that line is on standard error. `-v` shows the traceback of an
+error.
 """
 
-FORMAT_HEAD = f"""\
-# Options of the formats
+SHARED = """\
+## Shared options
 
-These options exist only with their format: `rlds-beam convert INPUT OUTPUT --to=lerobot --fps=10`. In the terminal,
-`rlds-beam convert --to=lerobot --help` shows them. [Formats](../formats.md) says what each format is.
-{WRITTEN}"""
+Every command also has `-h`, and `-v` to show what Beam, TensorFlow, and workers log; those that print progress have
+`-q` to print errors only.
+"""
 
-RUNNER_HEAD = f"""\
-# Options of Flink and Dataflow
-
-Each takes effect with its runner only. In the terminal, `rlds-beam help flink` and `rlds-beam help dataflow` show them.
-{WRITTEN}"""
+_EVERYWHERE = ("help", "verbose", "quiet")
 
 
 def pages() -> dict[Path, str]:
     """Every page by its path."""
-    found = {REFERENCE / "commands.md": index()}
-    found[TEMPLATE.with_name("metadata.json")] = runpy.run_path(str(TEMPLATE))["metadata"]()
-    for name in JOBS:
-        found[REFERENCE / "commands" / f"{name}.md"] = command(name)
-    found[REFERENCE / "commands" / "format_options.md"] = "\n".join([FORMAT_HEAD, *format_options()])
-    found[REFERENCE / "commands" / "runner_options.md"] = "\n".join([RUNNER_HEAD, *runner_options()])
-    return found
+    return {
+        REFERENCE / "commands.md": page(),
+        TEMPLATE.with_name("metadata.json"): runpy.run_path(str(TEMPLATE))["metadata"](),
+    }
 
 
-def index() -> str:
-    """The page with the list of commands."""
-    lines = [f"- [`rlds-beam {name}`](commands/{name}.md): {line}" for name, (_, line) in JOBS.items()]
+def page() -> str:
+    """The page of all commands: each with its own options, then those that several share, once."""
+    groups = {name: dict(sections(job_parser(name, {}).parser)) for name in JOBS}
+    users: dict[str, list[str]] = {}
+    for name, own in groups.items():
+        for title in own:
+            users.setdefault(title, []).append(name)
+    shared = {
+        title: names for title, names in users.items() if len(names) > 1 and title not in ("Arguments", "Options")
+    }
+    lines = [f"- [`rlds-beam {name}`](#rlds-beam-{name}): {line}" for name, (_, line) in JOBS.items()]
     lines += [f"- `rlds-beam {name}`: {line}" for name, line in HELPERS.items()]
-    return HEAD.format(
-        commands="\n".join(lines),
-        topics=", ".join(f"`{topic}`" for topic in TOPICS),
-        codes="\n".join(code_lines(EXIT_CODES | SIGNALS)),
-        install=textwrap.dedent(flags.commands(INSTALL)),
-        toctree="\n".join(f"commands/{name}" for name in JOBS),
-    )
+    parts = [HEAD.format(commands="\n".join(lines), codes="\n".join(code_lines(EXIT_CODES | SIGNALS)))]
+    for name, own in groups.items():
+        parts += command(name, {title: options for title, options in own.items() if title not in shared})
+        parts += [f"- shared: {'; '.join(title for title in own if title in shared)}", ""]
+    parts.append(SHARED)
+    for title, names in shared.items():
+        options = list(dict.fromkeys(option for name in names for option in groups[name][title]))
+        parts += [f"### {title}\n", *options, ""]
+    parts += ["## Options of the formats\n", *format_options(), "## Options of Flink and Dataflow\n", *runner_options()]
+    return "\n".join(parts)
 
 
-def command(name: str) -> str:
-    """The page of a command."""
+def command(name: str, own: Mapping[str, list[str]]) -> list[str]:
+    """The section of a command, with the options that only it has."""
     job = job_parser(name, {})
-    about = " ".join((job.config_class.__doc__ or "").split())
-    also = [f"See also {GUIDES[name]}.\n"] if name in GUIDES else []
-    return "\n".join(
-        [
-            f"# rlds-beam {name}\n",
-            f"{marked(about)}\n",
-            f"```text\n{textwrap.fill(str(job.parser.usage), 84, subsequent_indent='    ')}\n```\n",
-            f"For example:\n\n```text\n{textwrap.dedent(flags.commands(job.module.EXAMPLES))}\n```\n",
-            *also,
-            *sections(job.parser),
-            *elsewhere(job.config_class),
-            "## Exit codes\n",
-            *code_lines(exit_codes(name)),
-            "",
-        ]
-    )
-
-
-def elsewhere(config_class: type[Options]) -> Iterator[str]:
-    """Links to the options that are not on the page of a command."""
-    names = config_class.__dataclass_fields__
-    links = []
-    if "from_" in names or "to" in names:
-        links.append("- [Options of the formats](format_options.md), for `--from` and `--to`")
-    if "runner" in names:
-        links.append("- [Options of Flink and Dataflow](runner_options.md), for `--runner`")
-    if links:
-        yield from ["## More options\n", *links, ""]
+    also = [f" See {GUIDES[name]}." if name in GUIDES else ""]
+    different = [f"exit {line[2:]}" for line in code_lines(exit_codes(name)) if line not in code_lines(EXIT_CODES)]
+    return [
+        f"## rlds-beam {name}\n",
+        f"{marked(' '.join((job.config_class.__doc__ or '').split()))}{also[0]}\n",
+        f"```text\n{textwrap.dedent(flags.commands(job.module.EXAMPLES))}\n```\n",
+        *(option for options in own.values() for option in options),
+        *(f"- {line}" for line in different),
+    ]
 
 
 def code_lines(codes: Mapping[int, str]) -> list[str]:
@@ -174,47 +122,43 @@ def code_lines(codes: Mapping[int, str]) -> list[str]:
 
 
 def format_options() -> Iterator[str]:
-    """A section for each format that has options."""
+    """The options of each format that has some."""
     for name in FORMATS:
         groups = [source_group(name)] if name in SOURCES else []
         groups += [output_group(name)] if name in OUTPUTS else []
         for group in groups:
             if group.options_class is not Options:
-                yield f"## `{group.choice}`\n"
-                yield from of_class(group.options_class)
+                yield from [f"### `{group.choice}`\n", *of_class(group.options_class), ""]
 
 
 def runner_options() -> Iterator[str]:
     for name, options_class in (("flink", FlinkOptions), ("dataflow", DataflowOptions)):
-        yield f"## `--runner={name}`\n"
-        yield from of_class(options_class)
+        yield from [f"### `--runner={name}`\n", *of_class(options_class), ""]
 
 
 def of_class(options_class: type[Options]) -> Iterator[str]:
-    """The options of a group, in the sections of its classes."""
+    """The options of a group."""
     parser = flags.new_parser("", "", add_help=False)
-    flags.add_config(
-        parser, options_class, {"runner": "flink"} | dict([vars(options_class).get("shown_with", ("", ""))])
-    )
-    yield from sections(parser, "###", (options_class.__doc__ or "").split("\n")[0].rstrip("."))
+    shown = {"runner": "flink"} | dict([vars(options_class).get("shown_with", ("", ""))])
+    flags.add_config(parser, options_class, shown)
+    for _, options in sections(parser):
+        yield from options
 
 
-def sections(parser: argparse.ArgumentParser, level: str = "##", own: str = "Options") -> Iterator[str]:
-    """The visible options of a parser under the titles of its groups."""
+def sections(parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[str]]]:
+    """The titles of a parser's groups, each with its visible options; those of formats have a section of their own."""
     for group in parser._action_groups:
-        actions = [action for action in group._group_actions if action.help != argparse.SUPPRESS]
-        if actions:
-            title = str(group.title).removesuffix(" (rlds-beam help rules)")
-            title = {"positional arguments": "Arguments", "options": own}.get(title, title)
-            yield f"{level} {marked(title)}\n"
-            yield from map(option, actions)
-            yield ""
+        title = str(group.title).removesuffix(" (rlds-beam help rules)")
+        visible = [a for a in group._group_actions if a.help != argparse.SUPPRESS and a.dest not in _EVERYWHERE]
+        if visible and "(--from=" not in title and "(--to=" not in title:
+            title = {"positional arguments": "Arguments", "options": "Options"}.get(title, title)
+            yield marked(title), list(map(option, visible))
 
 
 def option(action: argparse.Action) -> str:
     """An option as an item of a list."""
     name = action.option_strings[-1] if action.option_strings else str(action.metavar)
-    text = marked((action.help or "").replace("%%", "%")).replace("listed below", "[list](../formats.md)")
+    text = marked((action.help or "").replace("%%", "%")).replace("listed below", "[list](formats.md)")
     metavar = str(action.metavar or "")
     if action.option_strings and action.nargs != 0:
         name += "=..." if metavar.startswith("{") else f"={metavar}"

@@ -40,8 +40,8 @@ JOINTS = [
 HEAD = """# What survives a conversion
 
 Whether a policy drives the robot right depends on what the numbers mean. This table shows what is known of nine
-datasets: what their formats say, what [`inspect`](commands/inspect.md) shows, and what is left after `--to=lerobot`,
-`--to=rlds`, and `--to=rlds` and back to LeRobot. `docs/meaning_table.py` writes this page.
+datasets: what their formats say, what [`inspect`](commands.md#rlds-beam-inspect) shows, and what is left after
+`--to=lerobot`, `--to=rlds`, and `--to=rlds` and back to LeRobot. `docs/meaning_table.py` writes this page.
 
 A cell has the robot, the rate, the number of named vectors among those of the observation and the action, the tasks,
 and whether the action of a last step is real. What is unknown is left out: give it with `--robot_type`, `--fps`,

@@ -18,7 +18,6 @@ __all__ = [
     "check",
     "compare",
     "convert",
-    "doctor",
     "example",
     "index",
     "inspect",

@@ -28,7 +28,6 @@ LEFT_OUT = (
     "faults",
     "flink",
     "peers",
-    "pipelines/test_doctor.py",
     "project/test_cannot_hang.py",
     "project/test_memory.py",
     "project/test_packaging.py",

@@ -68,7 +68,7 @@ def find_connector(name: str) -> Any:
 
 
 def load_all(kind: Kind) -> dict[str, Any]:
-    """All objects that installed packages declare, by name, without those that `find` refuses (see `doctor`)."""
+    """All objects that installed packages declare, by name, without those that `find` refuses."""
     found = {}
     for name in names(kind):
         try:

@@ -14,7 +14,6 @@ from checkout import ROOT
 
 import rlds_beam
 from rlds_beam import connectors, pipelines, plugins
-from rlds_beam.cli.completion import complete
 from rlds_beam.cli.main import main
 from rlds_beam.testing import make_episode
 
@@ -155,17 +154,12 @@ def test_it_is_recognized_and_read(logs: Path, capsys: pytest.CaptureFixture[str
     assert len(rlds_beam.open_dataset("robot")) == 2
 
 
-def test_help_completion_and_errors_name_it(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_and_errors_name_it(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "Replay episodes on a robot." in said(capsys, "--help") and "replay" in said(capsys, "help")
-    text = said(capsys, "help", "robot_log")
-    assert "logs of our robots" in text and "recognized by *.jsonl files" in text and "--log_files" in text
     assert all("robot_log" in said(capsys, *words) for words in (["help", "formats"], ["convert", "--help"]))
     assert "HalveReward" in said(capsys, "help", "connectors")
-    assert "Halves rewards." in said(capsys, "help", "HalveReward")
+    assert "Halves rewards." in said(capsys, "help", "connectors", "HalveReward")
     assert "--speed N" in said(capsys, "replay", "--help") == said(capsys, "help", "replay")
-    assert ("--from=robot_log", "") in complete(["validate", "--from=r"])
-    assert ("replay", "Replay episodes on a robot.") in complete(["rep"])
-    assert any(word.startswith("--speed") for word, _ in complete(["replay", "--sp"]))
     assert "did you mean robot_log" in said(capsys, "validate", "robot", "--from=robot_lag", code=2)
     assert "did you mean replay" in said(capsys, "replya", code=2)
     assert "did you mean HalveReward" in said(capsys, "validate", "robot", "--connectors=HalvReward", code=2)
@@ -202,7 +196,6 @@ def test_ours_are_never_replaced(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_cannot_be_used_is_refused_in_a_line(
     logs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlds_beam.runners.diagnosis._import_failure", lambda module: None)  # `test_doctor` imports
     for words, named in {
         ("validate", "robot", "--from=gone"): "GONE (entry point rlds_beam.formats of rlds-beam-logs 2.5)",
         ("validate", "robot", "--from=odd"): "not a rlds_beam.formats.Format",
@@ -211,9 +204,6 @@ def test_what_cannot_be_used_is_refused_in_a_line(
     }.items():
         text = said(capsys, *words, code=2)
         assert named in text and len(text.splitlines()) == 1
-    found = said(capsys, "doctor", code=1)
-    assert "problem  format gone" in " ".join(found.split("  ")) or "format gone" in found
-    assert "connector HalveReward" in found and "rlds-beam-logs 2.5" in found
     logs.rename("fails")
     text = said(capsys, "validate", "fails", code=2)
     assert "--from=robot_log: its recognize raised RuntimeError: no idea" in text

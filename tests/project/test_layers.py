@@ -212,11 +212,11 @@ def test_nothing_imports_through_an_alias() -> None:
 
 
 def test_no_import_is_computed() -> None:
-    """A computed name could be any module. Exceptions: lazy exports, user functions, imports that doctor tries."""
+    """A computed name could be any module. Exceptions: lazy exports, user functions."""
     calls = [
         f"{name}, line {node.lineno}"
         for name, tree in modules().items()
-        if name not in ("rlds_beam.lazy", "rlds_beam.runners.diagnosis", "rlds_beam.user_functions")
+        if name not in ("rlds_beam.lazy", "rlds_beam.user_functions")
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
         and getattr(node.func, "attr", getattr(node.func, "id", "")).endswith(("import_module", "__import__"))

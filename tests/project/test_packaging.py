@@ -209,9 +209,6 @@ COMMANDS = (
     *(f"{job} --help" for job in JOBS),
     "help rules",
     "help formats",
-    "help flink",
-    "completion zsh",
-    "__complete zsh convert --to=lerobot --",
 )
 
 HELP = """

@@ -38,7 +38,6 @@ MODULES = (
             "check",
             "compare",
             "convert",
-            "doctor",
             "example",
             "index",
             "inspect",

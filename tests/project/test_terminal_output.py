@@ -31,7 +31,7 @@ UNESCAPED = {
 }
 RICH = {"src/rlds_beam/terminal/displays.py"}
 CALLED = ("print", "write", "warn", "raw_stream", "apply_style", "print_styled")
-STYLED = {"src/rlds_beam/terminal/tables.py", "pipelines/doctor.py", "pipelines/show.py"}
+STYLED = {"src/rlds_beam/terminal/tables.py", "pipelines/show.py"}
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:

@@ -262,12 +262,12 @@ def _printed(*commands: list[str]) -> Iterator[tuple[int, str]]:
 def test_an_internal_error_prints_no_control_characters() -> None:
     code = f"""
 import sys
-from rlds_beam.pipelines import doctor
+from rlds_beam.pipelines import inspect
 from rlds_beam.cli import main as cli
 def fail(config):
     raise ValueError({COMMANDS!r})
-doctor.main = fail
-sys.argv = ["rlds-beam", "doctor"]
+inspect.main = fail
+sys.argv = ["rlds-beam", "inspect", "data"]
 sys.exit(cli.main())
 """
     with start([sys.executable, "-c", code]) as process:

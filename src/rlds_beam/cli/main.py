@@ -15,9 +15,9 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-from rlds_beam import interrupts, lazy, worker_status
+from rlds_beam import interrupts, lazy, plugins, worker_status
 from rlds_beam.cli import flags
-from rlds_beam.cli.parsers import JOBS, MISSING, command_parser, job_parser
+from rlds_beam.cli.parsers import JOBS, MISSING, command_parser, complete_arguments, job_parser
 from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError, naming_limits, pip_install
 from rlds_beam.runners import process_setup
 from rlds_beam.runners.process_setup import choose_kernels, keep_freed_memory
@@ -32,7 +32,6 @@ _LEFT = {
     "record": _RESUMES,
     "push": "the tables keep the items that they received, unless their server ended with this command",
     "serve": "the server has ended",
-    "doctor": "nothing was changed",
 }
 """What an interrupted command leaves behind."""
 
@@ -48,6 +47,8 @@ _INTERRUPTED = 128 + signal.SIGINT
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
+    if argv is None and "_ARGCOMPLETE" in os.environ:
+        complete_arguments(os.environ["COMP_LINE"].split()[1:])
     if argv is None and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal may lack the characters of a dataset's texts
     with contextlib.redirect_stdout(escaping(sys.stdout)), contextlib.redirect_stderr(escaping(sys.stderr)):
@@ -134,16 +135,13 @@ def _run(arguments: list[str], of_this_process: bool) -> int:
     command = arguments[0] if arguments else "--help"
     if command in JOBS:
         return _job(command, arguments[1:], of_this_process)
-    from rlds_beam.cli import completion, topics
-
-    if command == "help" and (job := topics.find_job(arguments[1:])) is not None:
-        return _job(job, [*arguments[2:], "--help"], of_this_process)
-    if command == "help" and arguments[1:2] == ["completion"]:
-        return completion.main("completion", ["--help"])
     if command == "help":
-        return topics.main(arguments[1:])
-    if command in ("completion", completion.COMPLETE):
-        return completion.main(command, arguments[1:])
+        from rlds_beam.cli import help_tables
+
+        named = arguments[1] if len(arguments) > 1 else ""
+        if named in JOBS or (named not in help_tables.TABLES and named in plugins.names("commands")):
+            return _job(named, [*arguments[2:], "--help"], of_this_process)
+        return help_tables.main(arguments[1:])
     if command in MISSING:
         raise UsageError(f"{command} needs rlds_beam.{MISSING[command]}, which is not installed: {pip_install()}")
     if not command.startswith("-"):  # of another package, or unknown

@@ -1,4 +1,4 @@
-"""The jobs, the parser of each, and their exit codes: for `--help`, completion, and the reference pages."""
+"""The jobs, the parser of each, and their exit codes: for `--help`, argcomplete, and the reference pages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ _JOBS = {
     "upload": ("UploadConfig", "publish what convert or record wrote on the Hugging Face Hub"),
     "push": ("PushConfig", "check a dataset and write it to Reverb tables"),
     "serve": ("ServeConfig", "run a Reverb server with tables that fit a dataset"),
-    "doctor": ("DoctorConfig", "find problems of this machine, and say how to fix them"),
 }
 """Each job's module under `rlds_beam.pipelines`: its config class, and its line in the help."""
 
@@ -55,8 +54,7 @@ JOBS = {name: job for name, job in _JOBS.items() if name not in MISSING}
 """The jobs of this installation."""
 
 HELPERS = {
-    "help": "explain a command or a topic: rules, formats, connectors, ...",
-    "completion": "print a script that completes commands in bash, zsh or fish",
+    "help": "list the rules, signals, formats, or connectors",
 }
 """The commands that are not jobs, with their lines in the help."""
 
@@ -132,6 +130,18 @@ def command_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"rlds-beam {__version__}", help="show the version")
     return parser
+
+
+def complete_arguments(words: Sequence[str]) -> None:
+    """Answers argcomplete, which runs the command in a shell to ask what may follow `words`; ends the process."""
+    import argcomplete
+
+    parser = argparse.ArgumentParser("rlds-beam")
+    children = parser.add_subparsers()
+    for name, line in commands().items():
+        own = [job_parser(name, {}).parser] if name in words[:1] and name not in HELPERS else []
+        children.add_parser(name, help=line, parents=own, add_help=not own)
+    argcomplete.autocomplete(parser)
 
 
 def job_parser(name: str, chosen: Sequence[str] | Mapping[str, str]) -> JobParser:
@@ -258,7 +268,6 @@ _OWN: dict[str, dict[int, str]] = {
         1: "the server failed",
         2: "wrong usage, or a dataset cannot be opened",
     },
-    "doctor": {0: "no problems found", 1: "at least one problem found", 2: "wrong usage"},
 }
 """Command -> what its exit codes mean, if it is not what they mean for the others."""
 
@@ -270,7 +279,6 @@ _CODES = {
     "serve": (0, 1, 2, 4),
     "upload": (0, 1, 2, 4),
     "browse": (0, 1, 2),
-    "doctor": (0, 1, 2),
 }
 """Command -> the codes that it can end with, if not all."""
 
