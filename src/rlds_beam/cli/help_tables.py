@@ -53,7 +53,9 @@ def _list_connectors() -> str:
     from rlds_beam.connectors.catalog import SECTIONS, names, summary
 
     groups = {title: [(name, summary(name)) for name in names(modules)] for title, modules in SECTIONS.items()}
-    groups["Of other packages"] = [(name, "") for name in plugins.names("connectors")]
+    groups["Of other packages"] = [
+        (n, ", ".join(plugins.packages("connectors", n))) for n in plugins.names("connectors")
+    ]
     tables = [f"{title}:\n{flags.table(rows)}" for title, rows in groups.items() if rows]
     return "\n\n".join(["rlds-beam help connectors NAME shows the arguments of one.", *tables])
 
