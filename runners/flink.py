@@ -3,23 +3,137 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import http.client
+import json
+import os
 import re
+import shutil
+import urllib.request
 import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
 import grpc
-from apache_beam.options.pipeline_options import JobServerOptions, PipelineOptions
+from apache_beam.options.pipeline_options import FlinkRunnerOptions, JobServerOptions, PipelineOptions
 from apache_beam.runners.portability import flink_runner
+from apache_beam.utils.subprocess_server import JavaJarServer
 
-from rlds_beam.errors import RldsBeamError
-from rlds_beam.runners import flink_preflight, local
+from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.runners import local
 from rlds_beam.runners.base import Define, Runner, RunOptions
-from rlds_beam.runners.flink_preflight import POOL, Master
 
-_STARTS = 3
-"""Attempts to start the job server before the job fails."""
+POOL = "localhost:50000"
+"""Where a TaskManager looks for its worker pool by default."""
+
+_SECONDS = 15.0
+"""Seconds that the JobManager may take to answer."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Master:
+    """The REST interface of a JobManager.
+
+    Attributes:
+      url: the URL, for example `http://flink:8081`.
+    """
+
+    url: str
+
+    def get(self, path: str) -> Any:
+        """The parsed JSON of an answer; raises OSError if there is no valid answer."""
+        return self._ask(urllib.request.Request(self.url + path))
+
+    def cancel(self, job: str) -> None:
+        """Cancels a job by Flink's ID."""
+        self._ask(urllib.request.Request(f"{self.url}/jobs/{job}?mode=cancel", method="PATCH"))
+
+    def _ask(self, request: urllib.request.Request) -> Any:
+        try:
+            with urllib.request.urlopen(request, timeout=_SECONDS) as answer:
+                return json.load(answer)
+        except (ValueError, http.client.HTTPException) as error:
+            raise OSError(f"the server there is not Flink's REST interface ({type(error).__name__})") from error
+
+
+def check(options: RunOptions) -> tuple[Master, str, list[str]]:
+    """Checks Java, the job server's jar, and the cluster; returns its master, its version, and Beam's flags for it.
+
+    Raises:
+      UsageError: one of them cannot be used.
+    """
+    if options.workers is not None:
+        raise UsageError(
+            "--workers needs --runner=local; use --parallelism on Flink, which counts slots of all TaskManagers"
+        )
+    launcher = PipelineOptions(list(options.beam_options)).view_as(JobServerOptions).job_server_java_launcher
+    if shutil.which(launcher) is None:
+        raise UsageError(
+            f"no {launcher} on the PATH, which Beam's job server for Flink needs: install Java 11 or later (Debian: "
+            "apt install openjdk-17-jre-headless), or name one with -- --job_server_java_launcher=PATH"
+        )
+    jar = options.flink_job_server_jar
+    if jar and "://" not in jar and not os.path.exists(jar):
+        raise UsageError(f"--flink_job_server_jar={jar}: there is no such file")
+    master, version, slots = _master(options.flink_master)
+    kind, config = options.environment_type or "EXTERNAL", options.environment_config
+    if kind != "EXTERNAL" and config is None:
+        raise UsageError(f"--environment_type={kind} needs --environment_config (docs/how_to/flink.md)")
+    return (
+        master,
+        version,
+        [
+            f"--flink_master={master.url}",
+            f"--flink_version={version}",
+            f"--parallelism={options.parallelism or slots}",
+            f"--environment_type={kind}",
+            f"--environment_config={config or POOL}",
+        ],
+    )
+
+
+def _master(address: str | None) -> tuple[Master, str, int]:
+    """The cluster, its version (`1.19`) as Beam names it, and its task slots."""
+    if not address:
+        raise UsageError(
+            "--runner=flink needs --flink_master=HOST:PORT, the JobManager's REST address (rest.port, 8081 by default)"
+        )
+    url = address if re.match("https?://", address) else f"http://{address}"
+    master = Master(url.rstrip("/"))
+    try:
+        overview = master.get("/overview")
+        version, slots = str(overview["flink-version"]), int(overview["slots-total"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = getattr(error, "reason", error)
+        raise UsageError(
+            f"--flink_master={address}: no Flink JobManager answers at {master.url}/overview ({reason}); check that "
+            "the cluster is up and that this is its REST port (8081 by default)"
+        ) from error
+    known = FlinkRunnerOptions.PUBLISHED_FLINK_VERSIONS
+    minor = ".".join(version.split(".")[:2])
+    if minor not in known:
+        raise UsageError(f"{master.url} is Flink {version}; Beam {beam.__version__} runs on Flink {', '.join(known)}")
+    if slots < 1:
+        raise UsageError(f"{master.url} has no task slots: no TaskManager has registered; start one, or wait for it")
+    return master, minor, slots
+
+
+def _job_server_jar(version: str, options: RunOptions) -> str:
+    """The jar of Beam's job server: the user's, or that of this Beam, which Beam downloads once."""
+    if options.flink_job_server_jar:
+        return options.flink_job_server_jar
+    name = f"beam-runners-flink-{version}-job-server"
+    repository = JavaJarServer.MAVEN_CENTRAL_REPOSITORY
+    url = JavaJarServer.path_to_maven_jar(name, "org.apache.beam", beam.__version__, repository)
+    try:
+        given = PipelineOptions(list(options.beam_options)).view_as(JobServerOptions)
+        return str(JavaJarServer.local_jar(url, given.jar_cache_dir or JavaJarServer.JAR_CACHE))
+    except (RuntimeError, OSError) as error:
+        raise UsageError(
+            f"Beam's job server cannot be downloaded ({' '.join(str(error).split())}): download {url} elsewhere, and "
+            "name the file with --flink_job_server_jar=PATH"
+        ) from error
 
 
 class FlinkRunner(Runner):
@@ -32,11 +146,11 @@ class FlinkRunner(Runner):
     _job: str | None = None
 
     def check(self) -> None:
-        flink_preflight.check(self.options)
+        check(self.options)
 
     def place(self) -> str | None:
         job = self._find()
-        return None if job is None else f"Flink job {job}, {self._submission.master.url}/#/job/{job}/overview"
+        return None if job is None else f"Flink job {job}, {self._master.url}/#/job/{job}/overview"
 
     def run_job(self, define: Define, seconds: float) -> dict[str, Any]:
         """Runs the job.
@@ -46,15 +160,16 @@ class FlinkRunner(Runner):
           RldsBeamError: the job failed after all restarts that the cluster allows; the message is the cause.
         """
         self._name = f"rlds-beam-{uuid.uuid4().hex[:12]}"
-        self._submission = flink_preflight.preflight(self.options)
-        flags = [f"--job_name={self._name}", *self._submission.flags, *self.options.beam_options]
+        self._master, version, flags = check(self.options)
+        flags += [f"--flink_job_server_jar={_job_server_jar(version, self.options)}", f"--job_name={self._name}"]
+        flags += self.options.beam_options
         runner = _Runner()
         try:
             return self.complete(beam.Pipeline(runner=runner, options=PipelineOptions(flags)), define)
         except RldsBeamError:
             raise
         except Exception as error:
-            raise plain(error, self.options, self._submission.master) from error
+            raise plain(error, self.options, self._master) from error
         finally:
             self._cancel()
             runner.stop()
@@ -62,16 +177,16 @@ class FlinkRunner(Runner):
     def _find(self) -> str | None:
         """Flink's ID of the job, once the cluster has it."""
         if self._job is None and self.result is not None:
-            jobs = self._submission.master.get("/jobs/overview")["jobs"]
+            jobs = self._master.get("/jobs/overview")["jobs"]
             self._job = next((job["jid"] for job in jobs if job["name"] == self._name), None)
         return self._job
 
     def _cancel(self) -> None:
         """Cancels a running job at the cluster itself, because Ctrl-C in a terminal also ends the job server."""
         with contextlib.suppress(OSError):
-            for job in self._submission.master.get("/jobs/overview")["jobs"]:
+            for job in self._master.get("/jobs/overview")["jobs"]:
                 if job["name"] == self._name and job["state"] not in ("FINISHED", "FAILED", "CANCELED"):
-                    self._submission.master.cancel(job["jid"])
+                    self._master.cancel(job["jid"])
 
 
 class _Runner(flink_runner.FlinkRunner):  # type: ignore[misc, unused-ignore]
@@ -82,7 +197,7 @@ class _Runner(flink_runner.FlinkRunner):  # type: ignore[misc, unused-ignore]
     def default_job_server(self, options: Any) -> Any:
         # Not needed, and any client that reaches its port could load any Java class.
         options.view_as(JobServerOptions).expansion_port = -1
-        self._job_server = _JobServer(options)
+        self._job_server = flink_runner.FlinkJarJobServer(options)
         return self._job_server
 
     def run_portable_pipeline(self, pipeline: Any, options: Any) -> Any:
@@ -91,33 +206,8 @@ class _Runner(flink_runner.FlinkRunner):  # type: ignore[misc, unused-ignore]
         return result
 
     def stop(self) -> None:
-        if self._job_server is not None:
+        if self._job_server is not None and self._job_server._server is not None:  # it was started
             self._job_server.stop()
-
-
-class _JobServer:
-    """Beam's job server. Its port was free a moment ago; if it fails to start, another port is tried."""
-
-    def __init__(self, options: Any):
-        self._options = options
-        self._server: Any = None
-
-    def start(self) -> Any:
-        attempt = 1
-        while True:
-            self._server = flink_runner.FlinkJarJobServer(self._options)
-            try:
-                return self._server.start()
-            except RuntimeError as error:  # its process has ended
-                self.stop()
-                if attempt == _STARTS:
-                    raise RldsBeamError(f"Beam's job server does not start ({error}); -v shows its output") from error
-                attempt += 1
-
-    def stop(self) -> None:
-        if self._server is not None:
-            self._server.stop()
-            self._server = None
 
 
 def _until_lost(messages: Any) -> Iterator[Any]:
@@ -153,6 +243,8 @@ def plain(error: Exception, options: RunOptions, master: Master) -> RldsBeamErro
             f"the JobManager at {options.flink_master} was restarted and lost the job (Flink's high availability would "
             "keep it); finished work is kept: run the same command to resume"
         )
+    if "Service failed to start up" in text:
+        return RldsBeamError(f"Beam's job server does not start ({text}); -v shows its output")
     if "Traceback" in text:  # a worker's traceback, which ends with the cause
         return local.plain(RuntimeError(_STATE.sub("", text)))
     if "StatusRuntimeException: UNAVAILABLE" in text:

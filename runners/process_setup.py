@@ -1,18 +1,13 @@
-"""Sets up a process: glibc's memory and OpenBLAS's kernels, before numpy is loaded; and hides Beam's logs.
+"""Sets up glibc's memory in a process, and hides Beam's logs.
 
 A record of a camera episode takes megabytes. By default, glibc gets memory of that size from the system each time and
-gives it back, and the system clears every page: up to half of the time of a job that only checks records.
-
-The OpenBLAS in numpy 1.26, which TensorFlow 2.15 needs, does not know Intel's latest processors. It uses kernels from
-2004 for them, which are five to ten times slower (https://github.com/OpenMathLib/OpenBLAS/issues/4267). Numpy 2 has a
-newer one.
+gives it back, and the system clears every page: half of the processor time of a job that only checks records.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.metadata
 import logging
 import os
 import re
@@ -21,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
-from rlds_beam.platforms import describe_processor, set_malloc_thresholds
+from rlds_beam.platforms import set_malloc_thresholds
 
 _KEPT = 128 << 20
 _MAX = 32 << 20  # glibc accepts no more
@@ -35,30 +30,6 @@ def keep_freed_memory(kept: int = _KEPT, largest: int = _MAX) -> None:
     if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
         return
     set_malloc_thresholds(trim=kept, mmap=largest)
-
-
-_VARIABLE = "OPENBLAS_CORETYPE"
-_KERNELS = {
-    "SkylakeX": {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"},
-    "Haswell": {"avx2", "fma"},
-}
-"""Kernels, the fastest first, and the processor features that they need."""
-
-
-def choose_kernels() -> None:
-    """Sets OpenBLAS's environment variable if this numpy would choose slow kernels; keeps a value set by the user.
-
-    Affects this process, if numpy is not imported yet, and its child processes.
-    """
-    if _VARIABLE in os.environ or not importlib.metadata.version("numpy").startswith("1."):
-        return
-    processor = describe_processor()
-    if processor.get("vendor_id") != {"GenuineIntel"}:
-        return
-    for kernels, needed in _KERNELS.items():
-        if needed <= processor.get("flags", set()):
-            os.environ[_VARIABLE] = kernels
-            return
 
 
 Arguments = ParamSpec("Arguments")

@@ -13,7 +13,7 @@ import threading
 import time
 
 from rlds_beam.lazy import hide_clients_as_the_parent
-from rlds_beam.runners.process_setup import choose_kernels, keep_freed_memory
+from rlds_beam.runners.process_setup import keep_freed_memory
 from rlds_beam.user_functions import search_as_the_parent
 from rlds_beam.worker_status import is_verbose, keep_note
 
@@ -37,7 +37,6 @@ def main() -> None:
     search_as_the_parent()
     _end_without_threads()
     hide_clients_as_the_parent()
-    choose_kernels()
     keep_freed_memory()
     from apache_beam.runners.worker import sdk_worker_main
 

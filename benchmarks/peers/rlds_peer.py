@@ -57,9 +57,6 @@ def copy(directory: Path, room: Path, steps: int) -> dict[str, float]:
 
 
 def ours(directory: Path, room: Path, options: dict[str, Any]) -> dict[str, float]:
-    from rlds_beam.runners.process_setup import choose_kernels
-
-    choose_kernels()  # as the command does, before numpy is imported
     from rlds_beam.jobs.convert import prepare
     from rlds_beam.jobs.options import ConvertOptions
     from rlds_beam.output.commits import read_reports

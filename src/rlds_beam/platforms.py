@@ -21,7 +21,6 @@ SOCKET_PATH_BYTES = 107 if sys.platform == "linux" else 103
 SHARED_MEMORY = "/dev/shm" if sys.platform == "linux" else None
 """The directory where Python's multiprocessing keeps its locks; None if they are not files."""
 
-_CPU_INFO = Path("/proc/cpuinfo")
 _DESCRIPTORS = "/proc/self/fd"
 _THREADS = "/proc/self/task"
 _CONNECTIONS = ("/proc/net/tcp", "/proc/net/tcp6")
@@ -36,16 +35,6 @@ def count_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def describe_processor() -> dict[str, set[str]]:
-    """The properties of the first processor, for example `flags`, as words; empty if the system does not say."""
-    try:
-        text = _CPU_INFO.read_text()
-    except OSError:
-        return {}
-    first = dict(line.split(":", 1) for line in text.partition("\n\n")[0].splitlines() if ":" in line)
-    return {name.strip(): set(words.split()) for name, words in first.items()}
 
 
 def set_malloc_thresholds(trim: int, mmap: int) -> None:

@@ -40,9 +40,8 @@ def test_loopback_is_refused_by_a_system_without_the_option(monkeypatch: pytest.
 
 
 def test_a_system_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_CPU_INFO", "_MAX_PROCESSES"):
-        monkeypatch.setattr(platforms, name, ROOT / "no-such-file")
+    monkeypatch.setattr(platforms, "_MAX_PROCESSES", ROOT / "no-such-file")
     monkeypatch.setattr(platforms, "_THREADS", "/no/such/directory")
-    assert platforms.describe_processor() == {} and platforms.count_cores() >= 1
+    assert platforms.count_cores() >= 1
     with platforms.same_priority():
         pass

@@ -1,19 +1,26 @@
-"""The message of a job that failed on a Flink cluster."""
+"""The checks before a job is submitted to a Flink cluster, and the message of one that failed. No cluster is needed."""
 
 from __future__ import annotations
 
+import http.server
+import json
 import threading
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any
 
+import apache_beam
 import grpc
 import pytest
+from apache_beam.utils.subprocess_server import JavaJarServer
+from jobs import dataset
+from servers import free_port
 
-from rlds_beam.errors import FailedRuleError, RldsBeamError, UsageError
+from rlds_beam.cli.main import main
+from rlds_beam.errors import FailedRuleError, UsageError
 from rlds_beam.runners import flink
 from rlds_beam.runners.base import RunOptions
-from rlds_beam.runners.flink import plain
-from rlds_beam.runners.flink_preflight import Master, Submission
+from rlds_beam.runners.flink import Master, check, plain
 
 OPTIONS = RunOptions(runner="flink", flink_master="flink:8081")
 FAILED = "Pipeline rlds-beam-1_2 failed in state FAILED: "
@@ -89,7 +96,8 @@ def test_a_job_leaves_the_process_as_it_was(monkeypatch: pytest.MonkeyPatch) -> 
         raise UsageError("this far and no further")
 
     before = threading.excepthook
-    monkeypatch.setattr(flink.flink_preflight, "preflight", lambda options: Submission(_Empty(""), "1.19", ()))
+    monkeypatch.setattr(flink, "check", lambda options: (_Empty(""), "1.19", []))
+    monkeypatch.setattr(flink, "_job_server_jar", lambda *_: "job-server.jar")
     with pytest.raises(UsageError, match="no further"):
         flink.FlinkRunner(OPTIONS).run(define, 0.0)
     assert threading.excepthook is before
@@ -103,40 +111,131 @@ def test_the_end_of_a_job_server_is_the_end_of_its_messages() -> None:
     assert list(flink._until_lost(messages())) == ["running"]
 
 
-class JobServer:
-    """A job server that fails to get its port this many times."""
+class Rest(http.server.BaseHTTPRequestHandler):
+    """A server that answers `/overview` like a JobManager's REST interface, or with other content."""
 
-    refusals = 0
-    running: ClassVar[list[JobServer]] = []
+    answer = b""
 
-    def __init__(self, options: Any):
-        self.running.append(self)
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/overview" else 404)
+        self.end_headers()
+        self.wfile.write(type(self).answer)
 
-    def start(self) -> str:
-        if type(self).refusals:
-            type(self).refusals -= 1
-            raise RuntimeError("Service failed to start up with error 0")
-        return "stub"
-
-    def stop(self) -> None:
-        self.running.remove(self)
+    def log_message(self, *_: object) -> None: ...
 
 
-@pytest.mark.parametrize("refusals", [0, 2])
-def test_a_job_server_whose_port_was_taken_is_started_at_another(monkeypatch, refusals) -> None:
-    monkeypatch.setattr(flink.flink_runner, "FlinkJarJobServer", JobServer)
-    monkeypatch.setattr(JobServer, "refusals", refusals)
-    server = flink._JobServer(None)
-    assert server.start() == "stub"
-    assert len(JobServer.running) == 1
-    server.stop()
-    server.stop()
-    assert not JobServer.running
+@pytest.fixture
+def master() -> Iterator[str]:
+    overview("2.2.0", 4)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Rest) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
-def test_a_job_server_that_never_starts_is_reported(monkeypatch) -> None:
-    monkeypatch.setattr(flink.flink_runner, "FlinkJarJobServer", JobServer)
-    monkeypatch.setattr(JobServer, "refusals", 100)
-    with pytest.raises(RldsBeamError, match=r"job server does not start \(Service failed to start up with error 0"):
-        flink._JobServer(None).start()
-    assert not JobServer.running
+def overview(version: str, slots: int) -> None:
+    Rest.answer = json.dumps({"flink-version": version, "slots-total": slots, "taskmanagers": 1}).encode()
+
+
+@pytest.fixture
+def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A PATH with only a Java on it."""
+    path = tmp_path / "bin" / "java"
+    path.parent.mkdir()
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(path.parent))
+    return path
+
+
+def options(master: str | None, **others: Any) -> RunOptions:
+    return RunOptions(runner="flink", flink_master=master, **others)
+
+
+def refusal(given: RunOptions) -> str:
+    with pytest.raises(UsageError) as raised:
+        check(given)
+    return str(raised.value)
+
+
+def test_all_is_well(master: str, java: Path) -> None:
+    assert check(options(master))[1:] == (
+        "2.2",
+        [
+            f"--flink_master=http://{master}",
+            "--flink_version=2.2",
+            "--parallelism=4",
+            "--environment_type=EXTERNAL",
+            "--environment_config=localhost:50000",
+        ],
+    )
+    overview("1.19.3", 2)
+    given = options(f"http://{master}/", parallelism=1, environment_type="DOCKER", environment_config="me/image:1")
+    flags = check(given)[2]
+    assert {"--flink_version=1.19", "--parallelism=1", "--environment_type=DOCKER"} <= set(flags)
+
+
+def test_java(master: str, java: Path) -> None:
+    java.unlink()
+    said = refusal(options(master))
+    assert "no java on the PATH" in said and "apt install" in said
+
+
+def test_the_cluster(master: str, java: Path) -> None:
+    assert "--flink_master=HOST:PORT" in refusal(options(None))
+    closed = f"127.0.0.1:{free_port()}"
+    said = refusal(options(closed))
+    assert f"no Flink JobManager answers at http://{closed}" in said and "refused" in said and "8081" in said
+    Rest.answer = b"<html>"
+    assert "is not Flink's REST interface" in refusal(options(master))
+    overview("1.17.2", 1)
+    assert f"is Flink 1.17.2; Beam {apache_beam.__version__} runs on Flink 1.19" in refusal(options(master))
+    overview("2.2.0", 0)
+    assert "no TaskManager has registered" in refusal(options(master))
+
+
+def test_the_options(master: str, java: Path) -> None:
+    docker = options(master, environment_type="DOCKER")
+    assert "--environment_type=DOCKER needs --environment_config" in refusal(docker)
+    assert "use --parallelism" in refusal(options(master, workers=2))
+
+
+def test_the_jar(master: str, java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = options(master, flink_job_server_jar=str(tmp_path / "none.jar"))
+    assert "none.jar: there is no such file" in refusal(given)
+    (tmp_path / "none.jar").touch()
+    check(given)
+    for repository in ("MAVEN_CENTRAL_REPOSITORY", "GOOGLE_MAVEN_MIRROR"):
+        monkeypatch.setattr(JavaJarServer, repository, f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setattr(JavaJarServer, "JAR_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(UsageError, match=r"beam-runners-flink-2\.2-job-server-.* --flink_job_server_jar=PATH"):
+        flink.FlinkRunner(options(master)).run(lambda root: None, 0.0)
+
+
+def test_a_job_server_that_does_not_start() -> None:
+    assert "Beam's job server does not start" in message("Service failed to start up with error 1")
+
+
+def test_flags_of_another_runner() -> None:
+    for flag in ({"flink_master": "a:1"}, {"parallelism": 2}, {"environment_config": "a:1"}):
+        with pytest.raises(UsageError, match="needs --runner=flink, not --runner=local"):
+            RunOptions(**flag)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="at least 1"):
+        RunOptions(runner="flink", parallelism=0)
+
+
+@pytest.mark.parametrize("command", ["convert", "push"])
+def test_dry_run_checks(command: str, master: str, java: Path, tmp_path: Path, capsys: Any) -> None:
+    source = str(dataset(tmp_path))
+    where = [str(tmp_path / "out")] if command == "convert" else ["--reverb=127.0.0.1:1", "--table=t"]
+    flags = ["--dry_run", "--runner=flink"]
+    closed = f"127.0.0.1:{free_port()}"
+    assert main([command, source, *where, *flags, f"--flink_master={closed}"]) == 2
+    assert f"no Flink JobManager answers at http://{closed}" in capsys.readouterr().err
+    if command == "convert":  # push also checks the tables, which do not exist here
+        assert main([command, source, *where, *flags, f"--flink_master={master}"]) == 0
+
+
+def test_nothing_is_done_before(convert: Any, tmp_path: Path) -> None:
+    ran = convert(dataset(tmp_path), "--runner=flink", f"--flink_master=127.0.0.1:{free_port()}")
+    ran.assert_nothing_done("no Flink JobManager answers")

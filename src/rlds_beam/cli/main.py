@@ -20,7 +20,7 @@ from rlds_beam.cli import flags
 from rlds_beam.cli.parsers import JOBS, MISSING, command_parser, complete_arguments, job_parser
 from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError, naming_limits, pip_install
 from rlds_beam.runners import process_setup
-from rlds_beam.runners.process_setup import choose_kernels, keep_freed_memory
+from rlds_beam.runners.process_setup import keep_freed_memory
 from rlds_beam.terminal.displays import Kind, heartbeat
 from rlds_beam.terminal.options import PrintOptions, begin, print_json
 from rlds_beam.text import escaping, without_secrets
@@ -155,7 +155,6 @@ def _run(arguments: list[str], of_this_process: bool) -> int:
 
 def _job(name: str, arguments: list[str], of_this_process: bool) -> int:
     if of_this_process:
-        choose_kernels()
         keep_freed_memory()
     ours, beam_options = _split(arguments)
     job, config_class, parser = job_parser(name, ours)
