@@ -75,29 +75,7 @@ Extra = Literal[
     "hub",
     "loading",
 ]
-
-EXTRAS: dict[Extra, str] = {
-    "tf": "TensorFlow and TFDS, for images that only they decode (CMYK, palette, BMP)",
-    "agents": "TF-Agents and Reverb: load_trajectories, serve, the drop-in modules",
-    "arrayrecord": "ArrayRecord files",
-    "hdf5": "HDF5 files: robots, Minari, d3rlpy, D4RL",
-    "ros": "ROS 2 bags and MCAP files",
-    "hub": "hf:// paths and rlds-beam upload",
-    "loading": "batches with images of another size",
-    "lerobot": "videos of LeRobot datasets",
-    "browse": "the pages of rlds-beam browse",
-    "record": "environments and policies for recording",
-    "rotations": "other representations of rotations (ConvertRotation)",
-    "envlogger": "EnvLogger's own writer and reader",
-    "rllib": "RLlib's connectors and training from columns",
-    "gcs": "gs:// paths",
-    "gcp": "jobs on Dataflow",
-    "s3": "s3:// paths",
-    "azure": "az:// paths",
-    "demo": "dm_control, MuJoCo, and everything else the demo needs",
-    "rerun": "Rerun recordings of rlds-beam show",
-}
-"""The extras of pyproject.toml that a message may name, and their purpose."""
+"""The extras of pyproject.toml that a message may name."""
 
 _TENSORFLOW = ("tf", "agents", "envlogger", "demo")
 """The extras that need TensorFlow 2.15, which has no wheels for newer Pythons."""

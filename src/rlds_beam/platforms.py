@@ -13,19 +13,14 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 SOCKET_PATH_BYTES = 107 if sys.platform == "linux" else 103
 """Maximum bytes of the path of a Unix socket."""
-
-SHARED_MEMORY = "/dev/shm" if sys.platform == "linux" else None
-"""The directory where Python's multiprocessing keeps its locks; None if they are not files."""
 
 _DESCRIPTORS = "/proc/self/fd"
 _THREADS = "/proc/self/task"
 _CONNECTIONS = ("/proc/net/tcp", "/proc/net/tcp6")
 _ESTABLISHED = "01"
-_MAX_PROCESSES = Path("/sys/fs/cgroup/pids.max")
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # the options' numbers in glibc's malloc.h
 
@@ -55,23 +50,6 @@ def peak_memory_kb() -> int:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak // 1024 if sys.platform == "darwin" else peak
-
-
-def find_limits(kind: str) -> tuple[int | None, int | None]:
-    """The soft and the hard limit of a resource of `resource`, for example `NOFILE`; None for no limit."""
-    if sys.platform == "win32":
-        return None, None
-    import resource
-
-    soft, hard = (
-        None if number == resource.RLIM_INFINITY else number
-        for number in resource.getrlimit(getattr(resource, f"RLIMIT_{kind}"))
-    )
-    if kind == "NPROC":
-        with contextlib.suppress(OSError, ValueError):  # no such control group, or `max`
-            group = int(_MAX_PROCESSES.read_text())
-            soft = group if soft is None else min(soft, group)
-    return soft, hard
 
 
 def lock_file(descriptor: int, wait: bool) -> None:

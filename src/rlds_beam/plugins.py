@@ -22,7 +22,6 @@ from rlds_beam.errors import UsageError
 from rlds_beam.user_functions import expect_user_code, user_code
 
 Kind = Literal["formats", "connectors", "commands"]
-KINDS: tuple[Kind, ...] = ("formats", "connectors", "commands")
 
 
 @functools.cache

@@ -40,7 +40,6 @@ def test_loopback_is_refused_by_a_system_without_the_option(monkeypatch: pytest.
 
 
 def test_a_system_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platforms, "_MAX_PROCESSES", ROOT / "no-such-file")
     monkeypatch.setattr(platforms, "_THREADS", "/no/such/directory")
     assert platforms.count_cores() >= 1
     with platforms.same_priority():
