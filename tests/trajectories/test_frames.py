@@ -96,7 +96,7 @@ def test_unchanged_data_is_not_copied() -> None:
 def test_absorbing_step_of_a_terminal_episode_is_zero() -> None:
     episode = make_episode(3, observation={"image": 1, "state": 2}, columns={"observation/image": images(3)})
     frames = to_frames(episode, ABSORBING)
-    assert len(frames) == frame_count(3, ABSORBING) == 4
+    assert len(frames) == frame_count(episode, ABSORBING) == 4
     assert column(frames, "step_type") == [0, 1, 1, 2]
     assert column(frames, "next_step_type") == [1, 1, 2, 0]
     for path in ("observation/state", "action", "reward"):

@@ -102,6 +102,8 @@ def find_violations(
       fps: the steps per second that the dataset declares, if it does.
     """
     violations = [*episode.faults]
+    if episode.last_action_is_real:
+        ignored = dataclasses.replace(ignored, last_step=False)
     if len(episode):
         if not sound:
             violations += _numbers(episode.steps, options, ignored, [] if void is None else void, names)
@@ -111,7 +113,8 @@ def find_violations(
         if fps:
             violations += _rates(episode.steps, fps)
         if options.propensity_fn is not None or not _PROPENSITIES.isdisjoint(episode.steps):
-            violations += propensity_violations(episode, options.propensity_fn, options.check_unused)
+            judge_last = options.check_unused or episode.last_action_is_real
+            violations += propensity_violations(episode, options.propensity_fn, judge_last)
     # Unreadable episodes have no steps either, but a fault says why; a duplicate of an empty episode is empty.
     elif all(fault.rule in VALUE_RULES for fault in episode.faults):
         violations.append(Violation("empty_episode", "0 steps"))

@@ -17,7 +17,8 @@ class IgnoredValues:
 
     Attributes:
       fields: the step fields that the output leaves out.
-      last_step: whether the action, reward, and discount of the last step are void, as RLDS specifies, or not used.
+      last_step: whether the action, reward, and discount of the last step are void, as RLDS specifies, or not used; a
+        last action that `Episode.last_action_is_real` is always checked.
     """
 
     fields: frozenset[str] = frozenset()

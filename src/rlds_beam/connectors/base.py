@@ -11,6 +11,7 @@ from rlds_beam.connectors.counts import Connected
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.columns import concatenate
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
+from rlds_beam.episodes.transitions import with_final_observation
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.text import did_you_mean
 from rlds_beam.user_functions import configurable
@@ -133,12 +134,14 @@ class ColumnConnector(abc.ABC):
         """Returns the new columns of an episode of T transitions, each with leading axis T.
 
         Args:
+          episode: T + 1 steps: if the last action is real, a step that repeats the last observation has been added.
           columns: the episode's columns so far.
           fields: which step fields hold the observation, the action, and so on.
         """
 
     def __call__(self, batch: Batch) -> Batch:
         check_not_batched(self, batch)
+        batch = with_final_observations(batch)
         columns = list(batch.columns)
         for i, episode in enumerate(batch.episodes):
             added = self.add(upcoming(episode) if batch.running else episode, columns[i], batch.fields)
@@ -150,6 +153,13 @@ class ColumnConnector(abc.ABC):
                 added = batch.time.sequences(added, batch.starts[i])
             columns[i] = {**columns[i], **{name: values for name, values in added.items() if name not in columns[i]}}
         return batch.replace(columns=tuple(columns))
+
+
+def with_final_observations(batch: Batch) -> Batch:
+    """The batch with episodes as columns are computed from them: T + 1 steps for T transitions."""
+    if not any(episode.last_action_is_real for episode in batch.episodes):
+        return batch
+    return batch.replace(episodes=tuple(map(with_final_observation, batch.episodes)))
 
 
 def rate_after(connectors: Sequence[Connector], fps: float | None) -> float | None:

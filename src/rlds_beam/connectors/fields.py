@@ -79,20 +79,8 @@ def name_leaves(paths: tuple[str, ...], field: str, column: str) -> tuple[tuple[
     return tuple((path, column + path[len(field) :]) for path in paths if below(path, field))
 
 
-def transitions(episode: Episode) -> int:
-    """The number of transitions, T: one fewer than the steps, because the last step only holds the final observation.
-
-    step          0     1     2     3
-    observation   o0    o1    o2    o3        obs      o0 o1 o2      T = 3
-    action        a0    a1    a2    (void)    actions  a0 a1 a2
-    reward        r0    r1    r2    (void)    new_obs  o1 o2 o3
-    is_last       F     F     F     T
-    """
-    return max(0, len(episode) - 1)
-
-
 def terminateds(episode: Episode) -> np.ndarray[Any, Any]:
-    """Whether each transition led to a terminal state, bool (T,)."""
+    """Whether each transition of an episode of T + 1 steps led to a terminal state, bool (T,)."""
     return np.asarray(episode.steps["is_terminal"][1:], bool)
 
 

@@ -92,6 +92,8 @@ class Episode(Viewable):
         bytes. Empty if the episode was not read from a file.
       faults: the problems found while reading. If there are any, the record could not be read as an episode, `steps`
         is empty, and `validate_episode` rejects it. Bad records take the same path as all others, so none is lost.
+      last_action_is_real: whether the last step has the action taken at its observation, and its reward, as in robot
+        data; by default they are void, as RLDS defines (`transitions.transitions`).
       payload_crc: the masked CRC32C of `payload`, if the reader has verified it. A copy made by `replace` has none,
         since its payload may differ.
       sound: whether the reader has seen that its numbers break no rule. A copy made by `replace` is not, since its
@@ -103,6 +105,7 @@ class Episode(Viewable):
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     payload: bytes = b""
     faults: tuple[Violation, ...] = ()
+    last_action_is_real: bool = False
     payload_crc: int | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
     sound: bool = dataclasses.field(default=False, init=False, repr=False, compare=False)
 
@@ -116,6 +119,11 @@ class Episode(Viewable):
     def with_payload_crc(self, crc: int) -> Episode:
         """Sets the verified checksum of a payload that was just read; returns the same episode."""
         object.__setattr__(self, "payload_crc", crc)
+        return self
+
+    def with_real_last_action(self) -> Episode:
+        """Says that the last action of an episode that was just read is real; returns the same episode."""
+        object.__setattr__(self, "last_action_is_real", True)
         return self
 
     def with_sound(self, sound: bool) -> Episode:

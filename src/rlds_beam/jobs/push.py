@@ -233,8 +233,9 @@ class PushJob:
 def _most_frames(source: Source, frames: FrameOptions) -> int | None:
     """An upper bound of the frames, and so of the items; None if the files' sizes give no bound."""
     steps = source.most_steps()
-    # Each episode has at least one step and may get another one.
-    return steps if steps is None or frames.last_step == "drop" else 2 * steps
+    void = source.last_action != "real" and source.void_datasets is None
+    adds = not void if frames.last_step is None else frames.last_step != "drop"
+    return 2 * steps if steps is not None and adds else steps  # each episode has at least one step
 
 
 def prepare(

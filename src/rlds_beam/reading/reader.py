@@ -46,7 +46,7 @@ class EpisodeReader:
     def __init__(self, source: Source, snapshot: Snapshot | None = None):
         self.dataset, self.files, self.decoder = source.dataset, source.files, source.decoder
         self._conformance, self._source = Conformance(source.schema), type(source).__qualname__
-        self._snapshot = snapshot
+        self._snapshot, self._real = snapshot, source.last_action == "real"
         ours = self.decoder if isinstance(self.decoder, EpisodeDecoder) else None
         self._together = ours if source.has_files else None
         self._conforms = ours is not None and source.schema.fast and source.schema == ours.schema
@@ -135,7 +135,10 @@ class EpisodeReader:
                 faults = self._conformance.violations(found)
             if faults or isinstance(found, BadEpisode):
                 episodes.append(Episode(key, {}, payload=record.payload, faults=tuple(faults)))
-            elif isinstance(record, CheckedRecord) and found.payload is record.payload:
+                continue
+            if self._real:
+                found.with_real_last_action()
+            if isinstance(record, CheckedRecord) and found.payload is record.payload:
                 episodes.append(found.with_payload_crc(record.crc))
             else:
                 episodes.append(found)

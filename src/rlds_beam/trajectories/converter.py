@@ -115,7 +115,7 @@ class WindowItemConversion:
 
     def count(self, batch: Any) -> tuple[int, int]:
         """See `ItemConversion`."""
-        lengths = [frame_count(len(episode), self.frames) for episode in batch.episodes]
+        lengths = [frame_count(episode, self.frames) for episode in batch.episodes]
         return 0 if self.items.across_episodes else predict_items(lengths, self.items), sum(lengths)
 
     def converter(self, encode: Callable[[Items], T]) -> WindowItemConverter[T]:
@@ -154,11 +154,11 @@ class WindowItemConversion:
     def ignored_values(self) -> IgnoredValues:
         """The values that no item depends on."""
         fields = () if self.frames.policy_info_fn else self.describe()[1]  # the function sees every field
-        return IgnoredValues(frozenset(fields), last_step=self.frames.last_step == "drop")
+        return IgnoredValues(frozenset(fields), last_step=self.frames.last_step in (None, "drop"))
 
-    def predict(self, steps: Iterable[int]) -> int:
-        """The number of items from episodes of these lengths; with `across_episodes`, of all episodes of one shard."""
-        return predict_items([frame_count(length, self.frames) for length in steps], self.items)
+    def predict(self, episodes: Iterable[Episode]) -> int:
+        """The number of items from episodes; with `across_episodes`, from all episodes of one shard."""
+        return predict_items([frame_count(episode, self.frames) for episode in episodes], self.items)
 
 
 def record_encoder(conversion: WindowItemConversion) -> TrajectoryEncoder:

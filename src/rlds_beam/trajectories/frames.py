@@ -1,7 +1,7 @@
 """Frames: the steps of an episode as TF-Agents `Trajectory` leaves, columnar.
 
 A frame holds one step: observation, action, reward, and the step types of this step and the next one. For an episode
-of T steps with `last_step=drop` (n = T):
+of T steps whose last action is void (n = T):
 
     frame            0      1 ... n-2     n-1 (the boundary)
     step_type        FIRST  MID           LAST
@@ -14,17 +14,18 @@ the discount of a terminal episode:
 - `terminal_discount=transition`: also 0 on frame n-2, which steps into the terminal state. TF-Agents trains on the
   discount of frame t for the step from t to t+1 and masks the boundary, so this 0 stops bootstrapping at the end.
 
-With `last_step=absorbing`, one step is added first, and these rules apply to the T + 1 steps. The recorded last step
-becomes an ordinary one whose action and reward are trained on, and the added step gets `is_last`. In a terminal episode
-the added step is terminal and all zeros, the absorbing state of RLDS's `concat_if_terminal`; `transition` then puts the
-0 on the recorded last step. In a truncated episode the future is unknown: the added step repeats the last one with zero
-action and reward, so the last transition bootstraps from the last observed state.
+If it is real (`Episode.last_action_is_real`, or `last_step=keep`), one step is added first, and these rules apply to
+the T + 1 steps. The recorded last step becomes an ordinary one whose action and reward are trained on, and the added
+step gets `is_last`. Its observation was not recorded: it repeats the last one with zero action and reward, so the last
+transition of a truncated episode bootstraps from the last observed state. In a terminal episode, `transition` puts the
+0 on the recorded last step. With `last_step=absorbing`, the step added to a terminal episode is all zeros, the
+absorbing state of RLDS's `concat_if_terminal`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar, cast
 
 import numpy as np
@@ -32,12 +33,15 @@ import numpy as np
 from rlds_beam.episodes.columns import concatenate, is_text, zeros_like
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import FIRST, LAST, MID
+from rlds_beam.episodes.transitions import with_final_observation
 from rlds_beam.trajectories.kept_fields import Kept
-from rlds_beam.trajectories.leaves import TrajectoryLayout, cast_columns, layout, policy_info_columns
+from rlds_beam.trajectories.leaves import cast_columns, layout, policy_info_columns
 from rlds_beam.trajectories.options import FrameOptions
 from rlds_beam.typing import Array
 
 AnyColumn = TypeVar("AnyColumn", bound=Column)
+
+_FLAGS = ("discount", "is_last", "is_terminal")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,9 +99,13 @@ def pad_column(path: str, column: AnyColumn, count: int) -> AnyColumn:
     return cast(AnyColumn, concatenate([column, padding_frames(path, column, count)])) if count else column
 
 
-def frame_count(steps: int, options: FrameOptions) -> int:
-    """The number of frames n of an episode of `steps` steps."""
-    return steps + (options.last_step == "absorbing")
+def frame_count(episode: Episode, options: FrameOptions) -> int:
+    """The number of frames n of an episode."""
+    return len(episode) + _adds_step(episode, options)
+
+
+def _adds_step(episode: Episode, options: FrameOptions) -> bool:
+    return episode.last_action_is_real if options.last_step is None else options.last_step != "drop"
 
 
 def to_frames(episode: Episode, options: FrameOptions, keep: Sequence[Kept] = ()) -> Frames:
@@ -116,9 +124,13 @@ def to_frames(episode: Episode, options: FrameOptions, keep: Sequence[Kept] = ()
     """
     steps = episode.steps
     plan = layout(tuple(steps), tuple(p for p, c in steps.items() if is_text(c)), options)
-    if options.last_step == "absorbing":
-        more = [entry.field.path for entry in keep if entry.of_step]
-        steps = _with_absorbing_step(steps, plan, steps if options.policy_info_fn is not None else more)
+    if _adds_step(episode, options):
+        if options.policy_info_fn is None:  # it may read any field
+            used = {*plan.observation, *plan.action, *plan.reward, *(path for _, path in plan.policy_info), *_FLAGS}
+            used |= {entry.field.path for entry in keep if entry.of_step}
+            steps = {path: column for path, column in steps.items() if path in used}
+        longer = episode.replace(steps=steps, last_action_is_real=True)
+        steps = with_final_observation(longer, absorbing=options.last_step == "absorbing").steps
     step_types, next_step_types = _step_types(len(steps["discount"]))
     policy_info: Mapping[str, Column] = {path: steps[source] for path, source in plan.policy_info}
     if options.policy_info_fn:
@@ -154,19 +166,3 @@ def _discounts(steps: Mapping[str, Column], options: FrameOptions) -> Array:
 
 def _terminal(steps: Mapping[str, Column]) -> bool:
     return bool(cast(Array, steps["is_terminal"])[-1])
-
-
-def _with_absorbing_step(steps: Mapping[str, Column], plan: TrajectoryLayout, more: Iterable[str]) -> dict[str, Column]:
-    """The steps plus the added one, for the columns that the frames need and those in `more`."""
-    terminal, void = _terminal(steps), {*plan.action, *plan.reward}
-    used = {*void, *plan.observation, *(path for _, path in plan.policy_info), "discount", "is_terminal", *more}
-    longer: dict[str, Column] = {}
-    for path in (path for path in steps if path in used):
-        column = steps[path]
-        added = zeros_like(column, 1) if terminal or path in void else column[-1:]
-        longer[path] = concatenate([column, added])
-    for path in ("is_last", "is_terminal"):
-        if path in longer:
-            flags = cast(Array, longer[path])
-            flags[-2], flags[-1] = False, terminal if path == "is_terminal" else True
-    return longer

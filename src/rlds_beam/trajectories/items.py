@@ -63,7 +63,7 @@ def windows(n_frames: int, options: ItemOptions) -> Index:
 
 
 def predict_items(n_frames: Iterable[int], options: ItemOptions) -> int:
-    """The number of items from episodes with these numbers of frames (`frames.frame_count` of their steps).
+    """The number of items from episodes with these numbers of frames (`frames.frame_count`).
 
     With `across_episodes`, pass the episodes of one shard, and add up the shards.
     """

@@ -31,10 +31,11 @@ class FrameOptions(Options):
         "where to put a terminal state's discount 0: on the frame that steps into it (which TF-Agents trains on), "
         "or only on the boundary frame (bit-identical to TF-Agents' rlds_to_reverb)",
     )
-    last_step: Literal["drop", "absorbing"] = option(
-        "drop",
-        "drop: the last step's action and reward are invalid, as in RLDS; absorbing: they are valid, and an added zero "
-        "step keeps them",
+    last_step: Literal["drop", "keep", "absorbing"] | None = option(
+        None,
+        "drop: the last step's action and reward are invalid, as in RLDS; keep: they are valid, and an added step with "
+        "the last observation keeps them; absorbing: as keep, but the step added to a terminal episode is zeros "
+        "(default: keep if the data says that last actions are real, else drop)",
     )
     policy_info_fn: str | None = option(
         None,

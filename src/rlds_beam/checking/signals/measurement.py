@@ -227,7 +227,7 @@ class Block:
         self._measured.append(row)
         self._lengths.append(length)
         last: Any = steps.get("is_last")
-        void = last is not None and bool(last[-1])
+        void = last is not None and bool(last[-1]) and not episode.last_action_is_real
         self._void.append(void)
         self._moving.append(length - (void and length > 1 and not self._acts(episode)))
         for path, columns in self._columns.items():

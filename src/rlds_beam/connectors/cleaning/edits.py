@@ -23,6 +23,7 @@ from rlds_beam.episodes.columns import (
     zeros_like,
 )
 from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.transitions import transitions, with_final_observation
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.typing import Array
@@ -44,7 +45,7 @@ class MinimumLength(EpisodeConnector):
     transitions: int = 1
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
-        return episode if len(episode) > self.transitions else []
+        return episode if transitions(episode) >= self.transitions else []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,9 +66,8 @@ class TruncateEpisodes(EpisodeConnector):
     transitions: int
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
-        if len(episode) <= self.transitions + 1:
-            return episode
-        return slice_steps(episode, 0, self.transitions + 1)
+        stop = self.transitions + len(episode) - transitions(episode)
+        return episode if len(episode) <= stop else slice_steps(episode, 0, stop)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,7 +185,7 @@ class ShiftAlignment(EpisodeConnector):
         }
         if moved and not np.asarray(episode.steps["is_terminal"])[-1]:
             steps = end_episode(steps, terminated=False)
-        return episode.replace(steps=steps)
+        return episode.replace(steps=steps, last_action_is_real=episode.last_action_is_real and not moved)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -312,6 +312,7 @@ class AbsorbingStates(EpisodeConnector):
     indicator: str = "absorbing"
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        episode = with_final_observation(episode)
         last = len(episode) - 1
         if last < 1 or not np.asarray(episode.steps["is_terminal"], bool)[last]:
             return episode.replace(steps=self._mark(episode, fields, np.zeros(len(episode), bool)))

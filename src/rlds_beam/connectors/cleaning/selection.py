@@ -314,7 +314,8 @@ def keep_steps(episode: Episode, kept: Array, fields: StepFields) -> Episode | l
     Skipped transitions are merged into the kept transition before them, or into the first one: rewards are added
     without discounting, and discounts are multiplied. So the episode's return and the product of its discounts do not
     change, and a terminated episode still ends with discount 0. The last kept step ends the episode: `is_last`,
-    `is_terminal`, and void reward and discount. A single kept step gets the whole sum and product.
+    `is_terminal`, and void reward and discount; if the last action is real, the sum and product from it on. A single
+    kept step gets the whole sum and product.
 
     Raises:
       UsageError: a sum overflows the dtype of the reward.
@@ -325,7 +326,8 @@ def keep_steps(episode: Episode, kept: Array, fields: StepFields) -> Episode | l
         return episode
     steps: dict[str, Column] = {path: column[kept] for path, column in episode.steps.items()}
     starts = kept.copy()
-    starts[-1] = len(episode) - 1
+    if not episode.last_action_is_real:
+        starts[-1] = len(episode) - 1
     starts[0] = 0
     for path in all_below(episode.steps, fields.rewards):
         steps[path] = merge_steps(episode, path, starts, np.add, steps[path])
@@ -349,10 +351,12 @@ def slice_steps(episode: Episode, start: int, stop: int, *, terminated: bool = F
     steps = dict(part.steps)
     if "is_first" in steps:
         steps["is_first"] = with_value(steps["is_first"], 0, True)
-    return part.replace(steps=end_episode(steps, terminated=terminated) if stop < len(episode) else steps)
+    return part.replace(
+        steps=end_episode(steps, terminated=terminated, real=part.last_action_is_real) if stop < len(episode) else steps
+    )
 
 
-def end_episode(steps: Mapping[str, Column], *, terminated: bool) -> dict[str, Column]:
+def end_episode(steps: Mapping[str, Column], *, terminated: bool, real: bool = False) -> dict[str, Column]:
     """Ends an episode at the last of these steps, which was inside a longer episode.
 
     The discount of the step into a terminal state is 0. The void discount of the last step of a truncated episode is 0
@@ -365,7 +369,7 @@ def end_episode(steps: Mapping[str, Column], *, terminated: bool) -> dict[str, C
     if _DISCOUNT in ended_steps:
         discount = np.array(ended_steps[_DISCOUNT])
         if terminated:
-            discount[-2:] = 0
+            discount[-1 if real else -2 :] = 0
         discount[-1:][discount[-1:] == 0] = not terminated
         ended_steps[_DISCOUNT] = discount
     return ended_steps

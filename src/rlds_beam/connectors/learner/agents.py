@@ -12,6 +12,7 @@ from rlds_beam.connectors.cleaning.selection import slice_steps
 from rlds_beam.connectors.fields import StepFields, find_agent, find_module
 from rlds_beam.episodes.columns import below, concatenate
 from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.transitions import transitions
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean
 
@@ -74,10 +75,10 @@ class SplitAgents(EpisodeConnector):
         start, stop = 0, len(episode)
         if present is not None:
             start, stop = self._presence(episode, agent, present)
-        if stop - start < 2:
-            return
         whole = episode.replace(steps=steps, metadata={**episode.metadata, "agent_id": agent})
-        yield slice_steps(whole, start, stop, terminated=self.left_early == "terminated")
+        part = slice_steps(whole, start, stop, terminated=self.left_early == "terminated")
+        if transitions(part):
+            yield part
 
     def _presence(self, episode: Episode, agent: str, field: str) -> tuple[int, int]:
         """The agent's first step and the one after its last."""

@@ -17,12 +17,12 @@ from rlds_beam.connectors.fields import (
     leaves,
     name_leaves,
     terminateds,
-    transitions,
     truncateds,
 )
 from rlds_beam.episodes.columns import all_below, below, is_text
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import ADD_ACTIONS
+from rlds_beam.episodes.transitions import transitions
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean
 

@@ -8,9 +8,10 @@ from typing import cast
 import numpy as np
 
 from rlds_beam.connectors.base import ColumnConnector, Columns
-from rlds_beam.connectors.fields import StepFields, terminateds, transitions
+from rlds_beam.connectors.fields import StepFields, terminateds
 from rlds_beam.episodes.columns import below
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.transitions import transitions
 from rlds_beam.errors import UsageError
 from rlds_beam.typing import Array
 

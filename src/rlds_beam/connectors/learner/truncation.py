@@ -9,6 +9,7 @@ from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.columns import below, concatenate, zeros_like
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import FLAGS
+from rlds_beam.episodes.transitions import with_final_observation
 
 
 class AddOneTsToEpisodesAndTruncate(EpisodeConnector):
@@ -24,6 +25,7 @@ class AddOneTsToEpisodesAndTruncate(EpisodeConnector):
     """
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        episode = with_final_observation(episode)
         last = len(episode) - 1
         if last < 1:
             return episode.with_columns({"loss_mask": np.zeros(len(episode), bool)})

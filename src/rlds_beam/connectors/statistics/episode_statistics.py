@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.connectors.fields import StepFields, transitions
+from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.statistics.moments import Moments
 from rlds_beam.connectors.statistics.propensity_statistics import PropensityStatistics
 from rlds_beam.connectors.statistics.quantiles import RELATIVE_ERROR, ValueDistribution, exact_rows
 from rlds_beam.episodes.columns import below, is_numeric
 from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.transitions import transitions
 from rlds_beam.lazy import Viewable
 from rlds_beam.typing import Array
 
@@ -166,7 +167,7 @@ class EpisodeStatistics(Viewable):
 
     @staticmethod
     def of(*episodes: Episode, fields: StepFields | None = None) -> EpisodeStatistics:
-        """Computes the statistics of episodes. Of the last steps only observations count: the rest is void."""
+        """Computes the statistics of episodes. Of void last steps only observations count."""
         builder = StatisticsBuilder(fields)
         for episode in episodes:
             builder.add(episode)

@@ -14,10 +14,10 @@ from rlds_beam.connectors.fields import (
     STEP_WISE_WEIGHT,
     TRAJECTORY_WISE_WEIGHT,
     StepFields,
-    transitions,
 )
 from rlds_beam.connectors.fitted_connector import FittedConnector
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.transitions import transitions
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.typing import Array
 

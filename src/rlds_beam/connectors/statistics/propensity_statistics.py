@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.connectors.fields import StepFields, transitions
+from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.statistics.moments import Moments
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.transitions import transitions
 from rlds_beam.errors import UsageError
 from rlds_beam.typing import Array
 

@@ -177,9 +177,13 @@ def flags(ended: Array, terminated: Array) -> dict[str, Array]:
     }
 
 
-def discounts(terminal: Array) -> Array:
-    """float32: 1, but 0 at the step before a terminal one."""
-    return np.where(np.append(terminal[1:], terminal[-1:]), 0, 1).astype(np.float32)
+def discounts(terminal: Array, *, real: bool = False) -> Array:
+    """float32: 1, but 0 at the step before a terminal one, and at a terminal last step.
+
+    Args:
+      real: whether the last action is real: then it leads to the terminal state, and the one before does not.
+    """
+    return np.where(terminal if real else np.append(terminal[1:], terminal[-1:]), 0, 1).astype(np.float32)
 
 
 _LOCAL = struct.Struct("<4s5H3I2H")

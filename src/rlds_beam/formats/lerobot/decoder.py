@@ -36,11 +36,13 @@ class LerobotDecoder:
       fields: the fields of the episodes.
       root: the directory of the dataset, for its videos.
       fps: frames per second.
+      real: whether last actions are real.
     """
 
     fields: EpisodeFields
     root: str
     fps: float
+    real: bool = True
 
     def decode(self, payload: bytes, key: EpisodeKey) -> Episode:
         import pyarrow as pa
@@ -75,7 +77,7 @@ class LerobotDecoder:
                 metadata[self.fields.task] = texts[0]
             else:
                 steps[self.fields.task] = texts
-        _complete(steps, self.fields.made, rows)
+        _complete(steps, self.fields.made, rows, real=self.real)
         return Episode(key, {path: steps[path] for path in self.fields.schema.steps}, metadata, payload)
 
     def _columns(self, feature: FeatureFields, table: Any, about: Mapping[str, Any]) -> dict[str, Column]:
@@ -171,7 +173,7 @@ def _value(field: Field, value: Any) -> Any:
     return exact_cast(array, field.numpy_dtype, field.path)[()]
 
 
-def _complete(steps: dict[str, Column], missing: tuple[str, ...], rows: int) -> None:
+def _complete(steps: dict[str, Column], missing: tuple[str, ...], rows: int, *, real: bool) -> None:
     """Adds the fields that have no feature. FLAGS come before the discount in `missing`."""
     flags: dict[str, Any] = {path: np.zeros(rows, bool) for path in FLAGS}
     flags["is_first"][0] = flags["is_last"][-1] = True
@@ -179,6 +181,6 @@ def _complete(steps: dict[str, Column], missing: tuple[str, ...], rows: int) -> 
         if path in FLAGS:
             steps[path] = flags[path]
         elif path == DISCOUNT.path:
-            steps[path] = discounts(np.asarray(steps["is_terminal"], bool))
+            steps[path] = discounts(np.asarray(steps["is_terminal"], bool), real=real)
         else:
             steps[path] = np.zeros(rows, REWARD.dtype)

@@ -8,7 +8,7 @@
     the frame's task           language_instruction
 
 Datasets written by rlds-beam get their original fields (`meta/rlds_beam.json`). `is_first`, `is_last`, and `discount`
-are added if missing; the discount is 1, but 0 at a terminal step and the step before it.
+are added if missing; the discount is 1, but 0 at a terminal step.
 """
 
 from __future__ import annotations

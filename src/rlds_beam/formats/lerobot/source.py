@@ -89,7 +89,7 @@ class LerobotSource(Source):
 
     @functools.cached_property
     def decoder(self) -> LerobotDecoder:  # type: ignore[override]
-        return LerobotDecoder(self.fields, self.root, self.fps)
+        return LerobotDecoder(self.fields, self.root, self.fps, self.last_action == "real")
 
     def companions(self, shard: Shard) -> list[str]:
         rows = self.files.rows(shard.path)

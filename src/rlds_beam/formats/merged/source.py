@@ -229,6 +229,7 @@ class MergedDecoder:
     def __init__(self, starts: Mapping[str, Sequence[int]], inputs: Sequence[MergedInput], merge: Merge):
         self.starts, self._merge = starts, merge
         self._decoders = [(member.source.dataset, member.source.decoder, member.connecting) for member in inputs]
+        self._real = [member.source.last_action == "real" for member in inputs]
         self._conformance = [
             None if _conforms(member.source) else Conformance(member.source.schema) for member in inputs
         ]
@@ -240,12 +241,15 @@ class MergedDecoder:
         dataset, decoder, connecting = self._decoders[which]
         shard = key.shard - self.starts[key.split][which]
         episode = decoder.decode(payload, dataclasses.replace(key, dataset=dataset, shard=shard))
+        if self._real[which]:
+            episode.with_real_last_action()
         conformance = self._conformance[which]
         if conformance is not None and (faults := conformance.violations(episode)):
             raise BadEpisode(*faults)
         edited = self._connect(episode, connecting)
         steps, metadata = self._merge_steps(edited, which), self._merge_metadata(edited)
-        return episode.replace(key=key, steps=steps, metadata={**metadata, FROM.path: self._names[which]})
+        more = {**metadata, FROM.path: self._names[which]}
+        return edited.replace(key=key, steps=steps, metadata=more, payload=episode.payload)
 
     def _connect(self, episode: Episode, connecting: ConnectorRunner) -> Episode:
         if not connecting.connectors:

@@ -260,7 +260,7 @@ class ProfileDecoder(ArrayDecoder):
         count = len(steps["reward"]) if rows else 0
         marks = episode_flags(count, last=bool(arrays[_ENDED][0]), terminal=terminal)
         steps |= marks
-        steps.setdefault("discount", discounts(marks["is_terminal"]))
+        steps.setdefault("discount", discounts(marks["is_terminal"], real=self.layout.last_action == "real"))
         if TEXT in self.schema.steps:
             if _STEPS + TEXT not in arrays:
                 raise BadEpisode(Violation("missing_field", f"{place} has no text of the task", TEXT))

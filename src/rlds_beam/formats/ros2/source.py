@@ -1,8 +1,8 @@
 """ROS 2 bags and MCAP files as a source: `--from=ros2 --topics=FILE`.
 
 A bag is a shard. A step takes the latest message of each topic at or before its time, never one from the future. An
-episode of T complete frames has T steps: the action at t belongs to the observation at t, and no action is made up for
-the last step, whose recorded one is void in RLDS. A reward that the mapping does not name is zero.
+episode of T complete frames has T steps: the action at t belongs to the observation at t, also in the last step. A
+reward that the mapping does not name is zero.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Ros2Decoder(ArrayDecoder):
     def convert_arrays(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
         steps = len(arrays[TIMES])
         marks = episode_flags(steps, last=True, terminal=self.terminal)
-        columns: dict[str, Column] = {**marks, "discount": discounts(marks["is_terminal"])}
+        columns: dict[str, Column] = {**marks, "discount": discounts(marks["is_terminal"], real=True)}
         for path, field in self.schema.steps.items():
             if path in self.constants:
                 columns[path] = np.full(steps, self.constants[path].encode(), object)

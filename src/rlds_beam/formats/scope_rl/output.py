@@ -25,6 +25,7 @@ from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.columns import below, text_bytes
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import FLAGS, Schema
+from rlds_beam.episodes.transitions import transitions
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.leaves import (
     LeafColumn,
@@ -107,7 +108,8 @@ class ScopeRlOutput(MergedOutput):
         held |= {*FLAGS, *([propensity.path] if propensity else [])} | left_out.keys()
         left_out |= {path: _NOT_HELD for path in schema.steps if path not in held}
         left_out |= {path: f"an episode field; {_NOT_HELD}" for path in schema.metadata if path != policy}
-        left_out[f"{fields.obs} (last step)"] = "SCOPE-RL has one state per action"
+        if source.last_action != "real":
+            left_out[f"{fields.obs} (last step)"] = "SCOPE-RL has one state per action"
         splits = tuple(split.name for split in source.splits)
         known = Meaning.of(Schema({leaf.path: leaf.field for leaf in (*states, action)}), source)
         meaning = dataclasses.replace(known, last_action="unknown")  # it holds no last actions
@@ -158,9 +160,9 @@ class ScopeRlOutput(MergedOutput):
         return (*columns, PartColumn("policy", 1))
 
     def encode(self, episode: Episode) -> Sequence[Array]:
-        end, steps = len(episode) - 1, self.options.step_per_trajectory
+        end, steps = transitions(episode), self.options.step_per_trajectory
         if end < 1:
-            raise not_representable("an episode of one step has no action, which SCOPE-RL needs")
+            raise not_representable("the episode has no action, which SCOPE-RL needs")
         if steps is not None and (end > steps or (end < steps and self.options.ragged == "reject")):
             raise not_representable(f"{end} actions, but --step_per_trajectory={steps}")
         states = [

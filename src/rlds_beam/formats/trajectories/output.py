@@ -114,7 +114,7 @@ class TrajectoryOutput(Output):
         return Description(records, left_out, "frame")
 
     def predict(self, batches: Iterable[Batch]) -> int:
-        return self.conversion.predict(len(episode) for batch in batches for episode in batch.episodes)
+        return self.conversion.predict(episode for batch in batches for episode in batch.episodes)
 
     def measure(self, batches: Sequence[Batch]) -> int:
         conversion = self.conversion.without_user_code()  # only workers run user code

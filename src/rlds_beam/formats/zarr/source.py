@@ -90,9 +90,11 @@ class ZarrDecoder(ArrayDecoder):
     Attributes:
       schema: see `ArrayDecoder`.
       fields: the stored fields.
+      real: whether last actions are real.
     """
 
     fields: tuple[ZarrField, ...]
+    real: bool = True
 
     def convert_arrays(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
         steps: dict[str, Column] = {}
@@ -113,7 +115,7 @@ class ZarrDecoder(ArrayDecoder):
                 steps[field.path] = _of_kind(values, field)
         steps = {**episode_flags(rows, terminal=False), **steps}
         steps.setdefault("reward", np.zeros(rows, np.float32))
-        steps.setdefault("discount", discounts(np.asarray(steps["is_terminal"])))
+        steps.setdefault("discount", discounts(np.asarray(steps["is_terminal"]), real=self.real))
         return steps, metadata
 
 
@@ -171,7 +173,7 @@ class ZarrSource(SourceOfFiles):
         return cls(
             f"{name}/1.0.0",
             schema,
-            ZarrDecoder(schema, fields),
+            ZarrDecoder(schema, fields, meaning.last_action != "void"),
             select_splits(shards, split, name),
             files,
             (),
