@@ -141,10 +141,10 @@ class ColumnConnector(abc.ABC):
 
     def __call__(self, batch: Batch) -> Batch:
         check_not_batched(self, batch)
-        batch = with_final_observations(batch)
         columns = list(batch.columns)
         for i, episode in enumerate(batch.episodes):
-            added = self.add(upcoming(episode) if batch.running else episode, columns[i], batch.fields)
+            whole = upcoming(episode) if batch.running else with_final_observation(episode)
+            added = self.add(whole, columns[i], batch.fields)
             if not isinstance(added, Mapping):
                 refuse_result(self, "add", added, "a dict of the new columns, or {} for none", episode.key)
             if batch.running:
@@ -153,13 +153,6 @@ class ColumnConnector(abc.ABC):
                 added = batch.time.sequences(added, batch.starts[i])
             columns[i] = {**columns[i], **{name: values for name, values in added.items() if name not in columns[i]}}
         return batch.replace(columns=tuple(columns))
-
-
-def with_final_observations(batch: Batch) -> Batch:
-    """The batch with episodes as columns are computed from them: T + 1 steps for T transitions."""
-    if not any(episode.last_action_is_real for episode in batch.episodes):
-        return batch
-    return batch.replace(episodes=tuple(map(with_final_observation, batch.episodes)))
 
 
 def rate_after(connectors: Sequence[Connector], fps: float | None) -> float | None:

@@ -8,20 +8,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from rlds_beam.connectors.base import (
-    Batch,
-    ColumnConnector,
-    Columns,
-    Connector,
-    check_not_batched,
-    short_name,
-    with_final_observations,
-)
+from rlds_beam.connectors.base import Batch, ColumnConnector, Columns, Connector, check_not_batched, short_name
 from rlds_beam.connectors.fields import StepFields, leaves
 from rlds_beam.connectors.learner.columns import is_there
 from rlds_beam.episodes.columns import below, is_text, nest_order
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.transitions import transitions
+from rlds_beam.episodes.transitions import transitions, with_final_observation
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.typing import Array
@@ -50,8 +42,7 @@ class FlattenObservations:
         check_not_batched(self, batch)
         if batch.time is not None:
             raise ValueError("FlattenObservations must come before AddTimeDimToBatchAndZeroPad")
-        batch = with_final_observations(batch)
-        pairs = zip(batch.episodes, batch.columns, strict=True)
+        pairs = zip(map(with_final_observation, batch.episodes), batch.columns, strict=True)
         return batch.replace(columns=tuple(self._flatten(e, c, batch) for e, c in pairs))
 
     def _flatten(self, episode: Episode, columns: Columns, batch: Batch) -> Columns:
@@ -257,7 +248,6 @@ class ActionChunking:
         check_not_batched(self, batch)
         if batch.time is not None:
             raise ValueError("ActionChunking must come before AddTimeDimToBatchAndZeroPad")
-        batch = with_final_observations(batch)
         pairs = zip(batch.episodes, batch.columns, strict=True)
         return batch.replace(columns=tuple(self._chunk(e, c, batch.fields) for e, c in pairs))
 

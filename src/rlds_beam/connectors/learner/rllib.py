@@ -7,7 +7,8 @@ import importlib.util
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from rlds_beam.connectors.base import Batch, check_not_batched, with_final_observations
+from rlds_beam.connectors.base import Batch, check_not_batched
+from rlds_beam.episodes.transitions import with_final_observation
 from rlds_beam.errors import UsageError, missing
 from rlds_beam.user_functions import nothing_else, resolve
 
@@ -80,7 +81,7 @@ class FromRllib:
             raise ValueError(f"{self.__name__}: FromRllib needs recorded episodes, not running ones")
         if not batch.episodes:
             return batch
-        batch = with_final_observations(batch)
+        batch = batch.replace(episodes=tuple(map(with_final_observation, batch.episodes)))
         from rlds_beam.connectors.learner.rllib_pieces import act, learn
 
         recordings = self._recordings(batch)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from rlds_beam.connectors.base import Batch, Columns, check_not_batched, with_final_observations
+from rlds_beam.connectors.base import Batch, Columns, check_not_batched
 from rlds_beam.connectors.fields import StepFields, find_module, leaves
 from rlds_beam.connectors.learner.columns import is_there
 from rlds_beam.episodes.columns import below, flatten, zeros_like
@@ -199,7 +199,6 @@ class AddStatesFromEpisodesToBatch:
 
     def __call__(self, batch: Batch) -> Batch:
         check_not_batched(self, batch)
-        batch = with_final_observations(batch)
         starts = batch.starts or tuple(_rows(episode, running=batch.running) for episode in batch.episodes)
         episodes = batch.episodes
         if batch.running:  # the state before the next transition is the model's latest output
