@@ -86,7 +86,7 @@ class ToFormats(TypedDict, total=False):
     max_sequence_length: int | None
     bypass_partial_episodes: bool
     terminal_discount: Literal['transition', 'boundary']
-    last_step: Literal['drop', 'absorbing'] | Literal['drop', 'keep'] | None
+    last_step: Literal['drop', 'keep', 'absorbing'] | Literal['drop', 'keep'] | None
     policy_info_fn: str | Callable[..., Any] | None
     policy_info_fields: Names
     observation_fields: Names
@@ -165,7 +165,7 @@ class ItemOptions(TypedDict, total=False):
 
 class FrameOptions(TypedDict, total=False):
     terminal_discount: Literal['transition', 'boundary']
-    last_step: Literal['drop', 'absorbing']
+    last_step: Literal['drop', 'keep', 'absorbing'] | None
     policy_info_fn: str | Callable[..., Any] | None
     policy_info_fields: Names
     observation_fields: Names

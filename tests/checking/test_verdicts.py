@@ -142,7 +142,7 @@ def test_last_actions_that_are_real_are_checked(tmp_path, to, said, rejected):
     (source / "meaning.json").write_text(json.dumps({"last_action": said}))
     options = {"fps": 10} if to == "lerobot" else {}
     report = rlds_beam.convert(source, tmp_path / "out", to=to, **options).report
-    assert rlds_beam.convert(source, tmp_path / "pairs", items="pairs").report.rejected == 0  # they do not use it
+    assert rlds_beam.convert(source, tmp_path / "pairs", items="pairs").report.rejected == rejected
     assert report.rejected == rejected == rlds_beam.validate(source).rejected
     assert rlds_beam.inspect(source, to=to, **options).sampled.rejected == rejected
 

@@ -110,8 +110,11 @@ class WindowItemConversion:
         return tuple(entry.record_field(self.spec.item_shape) for entry in self.keep)
 
     def salt(self) -> dict[str, Any]:
-        """See `ItemConversion`."""
-        return {"frames": self.frames, "items": self.items}
+        """See `ItemConversion`. An item's key also depends on its frames."""
+        return {
+            "frames": dataclasses.replace(self.frames, last_step=self.frames.last_step or "drop"),
+            "items": self.items,
+        }
 
     def count(self, batch: Any) -> tuple[int, int]:
         """See `ItemConversion`."""

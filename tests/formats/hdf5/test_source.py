@@ -40,8 +40,8 @@ def test_rewards_and_ends(name: str, tmp_path: Path) -> None:
         ended = name in TERMINAL and (name != "isaaclab" or i % 2 == 0)
         assert episode.steps["is_terminal"].tolist() == [False] * (len(rewards) - 1) + [ended]
         assert episode.steps["is_last"].tolist() == [False] * (len(rewards) - 1) + [True]
-        steps = len(rewards)
-        expected = [1.0] * (steps - 2) + [0.0] * 2 if ended else [1.0] * steps  # 0 on the way into a terminal state
+        steps, zeros = len(rewards), 2 if name == "robomimic" else 1  # the action into a terminal state, and a void one
+        expected = [1.0] * (steps - zeros) + [0.0] * zeros if ended else [1.0] * steps
         assert episode.steps["discount"].tolist() == expected
 
 

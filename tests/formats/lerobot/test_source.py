@@ -116,7 +116,7 @@ def test_v21_by_convention(tmp_path):
         assert episode.steps["is_first"].tolist() == [True] + [False] * (n - 1)
         assert episode.steps["is_last"].tolist() == episode.steps["is_terminal"].tolist() == [False] * (n - 1) + [True]
         assert episode.steps["reward"].tolist() == [0.0] * n
-        assert episode.steps["discount"].tolist() == [1.0] * (n - 2) + [0.0] * 2
+        assert episode.steps["discount"].tolist() == [1.0] * (n - 1) + [0.0]
         assert set(episode.steps["language_instruction"]) == {[b"push", b"pull"][i]}
         assert "next.done" not in episode.steps
     assert len(episodes) == 2
