@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from rlds_beam.jobs.options import PushOptions
 from rlds_beam.jobs.push import PushInput, open_input, prepare
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.reverb.serving.served_tables import ServedTable
-from rlds_beam.reverb.serving.server import EmbeddedServer
+from rlds_beam.reverb.serving import EmbeddedServer, ServedTable
 from rlds_beam.reverb.target import ReverbTarget
 from rlds_beam.trajectories.frames import Frames, to_frames
 from rlds_beam.trajectories.items import Items, Windows

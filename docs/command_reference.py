@@ -31,7 +31,7 @@ GUIDES = {
     "convert": "[The files of a converted dataset](output_files.md)",
     "index": "[The index](loading.md#the-index)",
     "push": "[Reverb](../how_to/reverb.md)",
-    "serve": "[Serve](../how_to/serve.md)",
+    "serve": "[Reverb](../how_to/reverb.md)",
 }
 """The page that says more about a command."""
 

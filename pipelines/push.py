@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
-import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -23,14 +21,14 @@ if TYPE_CHECKING:
     from rlds_beam.jobs.push import PushInput, PushJob
     from rlds_beam.processing.report import Report
     from rlds_beam.reverb.pushers import Verified
-    from rlds_beam.reverb.serving.server import EmbeddedServer
+    from rlds_beam.reverb.serving import EmbeddedServer
 
 __all__ = ["PushConfig", "PushOutcome", "define_pipeline", "push"]
 
 USAGE = "INPUT... --reverb=HOST:PORT --table=NAMES"
 EXAMPLES = """
     rlds-beam push data/point_mass/1.0.0 --reverb=127.0.0.1:8000 --table=replay
-    rlds-beam push data/point_mass/1.0.0 --reverb=embedded --table=replay --checkpoint=data/reverb
+    rlds-beam push data/point_mass/1.0.0 --reverb=embedded --table=replay --keep_serving
     rlds-beam push data/pairs --reverb=a:8000,b:8000 --table=replay
 """
 
@@ -46,23 +44,13 @@ class PushConfig(RunOptions, ReportOptions, PushOptions):
 
     _: dataclasses.KW_ONLY
     report: str | None = option(None, "file to write the report to, as JSON", metavar="FILE")
-    checkpoint: str | None = option(
-        None, "directory for the embedded server's checkpoint, written at the end", metavar="DIR"
-    )
     dry_run: bool = option(False, "check everything, including the tables, and print the plan, but write nothing")
     keep_serving: bool = option(False, "keep the embedded server running after the push, until Ctrl-C")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.embedded and not (self.checkpoint or self.keep_serving):
-            raise UsageError(
-                "--reverb=embedded: the server ends with the job and its items are lost: add --checkpoint=DIR to save "
-                "them, or --keep_serving to keep the server running"
-            )
-        if not self.embedded and (self.checkpoint or self.keep_serving):
-            raise UsageError(
-                "--checkpoint and --keep_serving need --reverb=embedded: rlds-beam does not control other servers"
-            )
+        if self.keep_serving and not self.embedded:
+            raise UsageError("--keep_serving needs --reverb=embedded: rlds-beam does not control other servers")
 
     @property
     def embedded(self) -> bool:
@@ -130,14 +118,14 @@ class PushOutcome:
       report: the report on the dataset.
       metrics: the metrics of this run.
       seconds: the duration of this run, including start-up.
-      checkpoint: the path of the embedded server's checkpoint, if it wrote one.
+      has_ended: whether the server has ended with the job, and the items with it.
     """
 
     verified: Verified
     report: Report
     metrics: dict[str, Any]
     seconds: float
-    checkpoint: str | None = None
+    has_ended: bool = False
 
     def __repr__(self) -> str:
         return f"<PushOutcome: {self.report.line()}; {'; '.join(map(str, self.verified.checks))}>"
@@ -155,11 +143,8 @@ class PushOutcome:
         from rlds_beam.terminal import outcome
 
         lines = [*self.verified.lines(), outcome.timing_line(self.to_json())]
-        if self.checkpoint is not None:
-            root = os.path.dirname(self.checkpoint)
-            lines.append(
-                f"kept      {self.checkpoint}, verified by loading it (rlds-beam serve --load={shlex.quote(root)})"
-            )
+        if self.has_ended:
+            lines.append("ended     the embedded server, and its items with it: --keep_serving keeps it running")
         return lines
 
     def to_json(self) -> dict[str, Any]:
@@ -168,7 +153,7 @@ class PushOutcome:
 
         tables = [check.to_json() for check in self.verified.checks]
         figures = outcome.figures(self.metrics, self.seconds)
-        return {**self.report.to_json(), "tables": tables, **figures, "checkpoint": self.checkpoint}
+        return {**self.report.to_json(), "tables": tables, **figures}
 
 
 def push(config: PushConfig) -> PushOutcome:
@@ -187,8 +172,7 @@ def _push(config: PushConfig, filled: Callable[[EmbeddedServer, Verified], None]
     """Runs the job; calls `filled` once the embedded server has all items, before it ends."""
     from rlds_beam.jobs.push import open_input
     from rlds_beam.output.directory import check_apart
-    from rlds_beam.reverb.serving.served_tables import parse_tables
-    from rlds_beam.reverb.serving.server import EmbeddedServer, verify_checkpoint
+    from rlds_beam.reverb.serving import EmbeddedServer, parse_tables
     from rlds_beam.runners import check
     from rlds_beam.terminal import outcome
     from rlds_beam.terminal.job_progress import planning
@@ -197,21 +181,16 @@ def _push(config: PushConfig, filled: Callable[[EmbeddedServer, Verified], None]
     check(config)
     outcome.check_writable(config.report, "--report", config.input)
     check_apart(config.rejected, config.input, "--rejected")
-    check_apart(config.checkpoint, config.input, "--checkpoint")
     with planning("push", config.progress):
         source = open_input(config)
     if not config.embedded:
         return _keep(config, PushOutcome(*_fill(config, source), time.monotonic() - began))
-    with EmbeddedServer(parse_tables(config.table), source.spec, checkpoint=config.checkpoint) as server:
+    with EmbeddedServer(parse_tables(config.table), source.spec) as server:
         names = tuple(table.split(":")[0] for table in config.table)
-        own = dataclasses.replace(config, reverb=(server.address,), table=names, checkpoint=None, keep_serving=False)
+        own = dataclasses.replace(config, reverb=(server.address,), table=names, keep_serving=False)
         verified, report, metrics = _fill(own, source)
-        checkpoint = None if config.checkpoint is None else server.checkpoint()
         filled(server, verified)
-    if checkpoint is not None:
-        # A second server loads it, after the first one has freed its memory.
-        verify_checkpoint(checkpoint, {check.table: check.size for check in verified.checks})
-    return _keep(config, PushOutcome(verified, report, metrics, time.monotonic() - began, checkpoint))
+    return _keep(config, PushOutcome(verified, report, metrics, time.monotonic() - began, has_ended=True))
 
 
 def _keep(config: PushConfig, done: PushOutcome) -> PushOutcome:
@@ -295,7 +274,10 @@ def _end(server: EmbeddedServer, verified: Verified) -> None:
 
 def _serve_on(server: EmbeddedServer, verified: Verified) -> None:
     """Keeps the embedded server running until Ctrl-C."""
-    lines = [*verified.lines(), f"serving   {server.address}, for this machine only; press Ctrl-C to stop"]
+    lines = [
+        *verified.lines(),
+        f"serving   {server.address}, for every client that can reach this machine; press Ctrl-C to stop",
+    ]
     print(join_lines(lines), file=sys.stderr, flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         while True:

@@ -66,9 +66,7 @@ def main(dataset: str) -> None:
 
     flows: dict[str, Callable[[str], Any]] = {
         "convert --dry_run": lambda out: command("convert", dataset, out, "--dry_run"),
-        "push --dry_run": lambda out: command(
-            "push", dataset, "--reverb=embedded", "--table=t", f"--checkpoint={out}", "--dry_run"
-        ),
+        "push --dry_run": lambda out: command("push", dataset, "--reverb=embedded", "--table=t", "--dry_run"),
         "open_dataset(...).batches(8)": lambda out: batches(dataset),
     }
     for name, flow in flows.items():

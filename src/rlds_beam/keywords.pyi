@@ -135,7 +135,6 @@ class InspectConfig(TypedDict, total=False):
 
 class PushConfig(TypedDict, total=False):
     report: Text | None
-    checkpoint: Text | None
 
 class PushOptions(TypedDict, total=False):
     rejected: Text | None

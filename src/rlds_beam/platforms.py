@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import ipaddress
 import os
-import socket
 import sys
 from collections.abc import Iterator
 
 SOCKET_PATH_BYTES = 107 if sys.platform == "linux" else 103
 """Maximum bytes of the path of a Unix socket."""
 
-_DESCRIPTORS = "/proc/self/fd"
 _THREADS = "/proc/self/task"
-_CONNECTIONS = ("/proc/net/tcp", "/proc/net/tcp6")
-_ESTABLISHED = "01"
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # the options' numbers in glibc's malloc.h
 
@@ -88,35 +83,3 @@ def _schedulers() -> dict[int, int]:
         with contextlib.suppress(ProcessLookupError):
             found[thread] = os.sched_getscheduler(thread)
     return found
-
-
-def list_descriptors() -> list[int]:
-    """The open file descriptors of this process. Raises OSError if the system does not list them."""
-    return [*map(int, os.listdir(_DESCRIPTORS))]
-
-
-def bind_to_loopback(listener: socket.socket) -> None:
-    """Makes the kernel refuse connections from other machines, as Linux 5.7 and newer can. Raises OSError if not."""
-    if not hasattr(socket, "SO_BINDTODEVICE"):
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
-
-
-def find_peers(port: int) -> Iterator[ipaddress.IPv4Address | ipaddress.IPv6Address]:
-    """The remote addresses connected to a port of this machine. Raises OSError if the system does not list them."""
-    for table in _CONNECTIONS:
-        if table != _CONNECTIONS[0] and not os.path.exists(table):  # IPv6 is switched off
-            continue
-        with open(table) as file:
-            rows = [line.split() for line in file][1:]
-        for _, local, remote, state, *_ in rows:
-            if state == _ESTABLISHED and int(local.rpartition(":")[2], 16) == port:
-                yield _parse_address(remote.rpartition(":")[0])
-
-
-def _parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Parses an address of /proc/net: words of four bytes, each in this machine's byte order."""
-    words = [bytes.fromhex(text[i : i + 8])[::-1] for i in range(0, len(text), 8)]
-    address = ipaddress.ip_address(b"".join(words))
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return mapped or address

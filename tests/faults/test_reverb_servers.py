@@ -26,7 +26,6 @@ from proxy import Proxy
 from pushes import PAIRS, STREAM_BYTES, WAITING, Ran, arguments, due, held, one_table, size, wait_for_items
 from servers import ServerProcess, free_port, tight
 
-from rlds_beam.reverb.connection import Connection
 from rlds_beam.trajectories.options import ItemOptions
 
 
@@ -193,8 +192,7 @@ class TestRestarted:
 
         def save() -> None:
             wait_for_items(process.address)
-            with Connection(process.address) as connection:
-                connection.checkpoint(DEADLINE)
+            reverb.Client(process.address).checkpoint()
             saved.append(size(process.address))
 
         def restart() -> None:

@@ -51,9 +51,6 @@ def test_an_output_cannot_replace_the_output_that_it_reads(source, tmp_path, cap
 def test_directories_of_push_inside_the_input_are_refused(source, capsys) -> None:
     flags = ["--reverb=127.0.0.1:1", "--table=replay"]
     assert "--rejected=" in refused(capsys, "push", source, *flags, f"--rejected={source}/rejected")
-    assert "--checkpoint=" in refused(
-        capsys, "push", source, "--reverb=embedded", "--table=replay", f"--checkpoint={source}/x"
-    )
 
 
 def test_a_report_replaces_no_file_of_the_input(source, tmp_path, capsys) -> None:

@@ -1,15 +1,16 @@
-"""Served tables: TF-Agents can use them, and only the right machines can reach them."""
+"""Served tables, which TF-Agents can use, and the server process."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
-import textwrap
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,12 +22,11 @@ pytest.importorskip("reverb")
 
 from serving import Serve, a_table, refused
 
-from rlds_beam.errors import UsageError
+from rlds_beam.encoding.structured_values import SignatureLeaf
+from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.pipelines.serve import read_spec
 from rlds_beam.reverb.connection import Connection
-from rlds_beam.reverb.serving.loopback import reserve_port
-from rlds_beam.reverb.serving.served_tables import ServedTable, parse_tables
-from rlds_beam.reverb.serving.server import signature_leaves
+from rlds_beam.reverb.serving import EmbeddedServer, ServedTable, _reserve_port, parse_tables
 from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.trajectories.options import FrameOptions
 from rlds_beam.trajectories.spec import TrajectorySpec
@@ -50,11 +50,16 @@ def served(dataset) -> Iterator[Serve]:
         yield command.wait_ready(4)
 
 
+def signature_leaves(spec: TrajectorySpec) -> tuple[SignatureLeaf, ...]:
+    """The signature of tables served for `spec`."""
+    return tuple(SignatureLeaf(leaf.path, leaf.dtype, (None, *leaf.shape)) for leaf in spec.leaves)
+
+
 # Tables
 
 
 def test_prints_the_tables_and_who_can_reach_them(served):
-    assert "for this machine only" in served.text
+    assert "for every client that can reach this machine" in served.text
     for line in (
         "replay: uniform, 0 items of at most 1,000,000,000",
         "all: prioritized, 0 items of at most 1,000",
@@ -128,11 +133,7 @@ def test_frame_options_are_in_the_signature(dataset):
         (["--tables=replay:uniform:0"], ["replay:uniform:0", "1 item"]),
         (["--tables=replay:uniform:many"], ["replay:uniform:many"]),
         (["--tables=replay:uniform,replay:queue"], ["table replay is given twice"]),
-        (["--tables=replay:prioritized", "--priority_exponent=-1"], ["--priority_exponent=-1"]),
-        (["--host=10.0.0.1"], ["--host=10.0.0.1", "127.0.0.1", "0.0.0.0"]),
         (["--port=65536"], ["--port=65536"]),
-        (["--load=nowhere"], ["nowhere", "no finished checkpoint"]),
-        (["--checkpoint=s3://bucket/checkpoints"], ["s3://bucket/checkpoints", "local directory"]),
     ],
 )
 def test_wrong_flags(dataset, capsys, monkeypatch, tmp_path, flags, mentioned):
@@ -145,14 +146,10 @@ def test_wrong_flags(dataset, capsys, monkeypatch, tmp_path, flags, mentioned):
 
 def test_nothing_says_what_the_tables_are_for(capsys):
     assert "--like" in refused(capsys, "--tables=replay:uniform")
-    assert "--load" in refused(capsys)
 
 
 def test_tables_are_read_as_they_are_written():
-    assert parse_tables(["a", "b c:queue:1_000"], 0.6) == (
-        ServedTable("a", "uniform", None, 0.6),
-        ServedTable("b c", "queue", 1000, 0.6),
-    )
+    assert parse_tables(["a", "b c:queue:1_000"]) == (ServedTable("a"), ServedTable("b c", "queue", 1000))
 
 
 # Network access
@@ -172,76 +169,66 @@ def test_a_port_is_taken_if_any_address_listens_on_it(address):
         other.bind((address, 0))
         other.listen()
         with pytest.raises(UsageError, match="another process listens on it"):
-            reserve_port(other.getsockname()[1])
+            _reserve_port(other.getsockname()[1])
 
 
-OUTSIDE = """
-    # A network of two machines: this one, and one that lasts as long as the sleep.
-    set -e
-    ip link set lo up
-    unshare --net sleep 600 & outside=$!
-    trap "kill $outside" EXIT
-    until [ "$(readlink /proc/$outside/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.01; done
-    ip link add here type veth peer name there netns $outside
-    ip addr add 10.9.9.1/24 dev here
-    ip link set here up
-    nsenter --target $outside --net sh -c "ip addr add 10.9.9.2/24 dev there; ip link set there up"
-    "$0" -c "$1" $outside
+# The process
+
+
+def test_the_server_ends_when_its_parent_is_killed(dataset) -> None:
+    script = f"""
+import os, signal
+from rlds_beam.pipelines.serve import read_spec
+from rlds_beam.reverb.serving import EmbeddedServer, ServedTable
+from rlds_beam.trajectories.options import FrameOptions
+with EmbeddedServer([ServedTable("replay")], read_spec({str(dataset)!r}, FrameOptions())) as server:
+    print(server.address, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
 """
-
-INSIDE = """
-import socket, subprocess, sys
-from rlds_beam.errors import RldsBeamError
-from rlds_beam.reverb.connection import Connection
-from rlds_beam.reverb.serving.loopback import keep_to_loopback
-from rlds_beam.reverb.serving.served_tables import ServedTable
-from rlds_beam.reverb.serving.process import ServerConfig, start
-
-def from_outside(port):
-    connect = f"import socket; socket.create_connection(('10.9.9.1', {port}), 5).recv(1)"
-    enter = ["nsenter", "--target", sys.argv[1], "--net", sys.executable, "-c", connect]
-    return subprocess.Popen(enter, stderr=subprocess.PIPE, text=True)
-
-def refused(port):
-    return "ConnectionRefusedError" in from_outside(port).communicate()[1]
-
-with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as open_to_all:
-    port = open_to_all.getsockname()[1]
-    stranger = from_outside(port)
-    accepted, peer = open_to_all.accept()
-    assert peer[0] == "::ffff:10.9.9.2", peer
-    try:
-        keep_to_loopback(port)
-        raise AssertionError("the port was taken already")
-    except RldsBeamError as error:
-        assert "10.9.9.2" in str(error)
-    accepted.close()
-    stranger.communicate()
-
-def server(loopback):
-    return start(ServerConfig(0, (ServedTable("replay"),), None, None, loopback, sys.argv[2], None))
-"""
-
-
-def test_other_machines_cannot_reach_it(tmp_path):
-    script = INSIDE.replace("sys.argv[2]", repr(str(tmp_path))) + textwrap.dedent("""
-        closed, open_ = server(True), server(False)
-        assert refused(closed.port)
-        for host in ("127.0.0.1", "[::1]"):
-            assert list(Connection(f"{host}:{closed.port}").info(10).tables) == ["replay"]
-        guest = from_outside(open_.port)
+    run = subprocess.run(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, timeout=DEADLINE, check=False
+    )
+    assert run.returncode == -signal.SIGKILL
+    host, _, port = run.stdout.strip().rpartition(":")
+    deadline = time.monotonic() + DEADLINE
+    while time.monotonic() < deadline:
         try:
-            guest.communicate(timeout=1)
-        except subprocess.TimeoutExpired:  # it is connected, and waits for Reverb
-            guest.kill()
-        assert "ConnectionRefusedError" not in guest.communicate()[1]
-        print("as expected")
-    """)
-    command = ["unshare", "--user", "--map-root-user", "--net", "bash", "-c", OUTSIDE, sys.executable, script]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
-    if result.returncode and "unshare" in result.stderr:
-        pytest.skip(f"no namespaces here: {result.stderr}")
-    assert "as expected" in result.stdout, result.stderr
+            socket.create_connection((host, int(port)), 1).close()
+        except ConnectionRefusedError:
+            return
+        except TimeoutError:  # no process accepts it, but the port still listens
+            continue
+        time.sleep(0.05)
+    raise AssertionError("the server is still running")
+
+
+def test_it_starts_while_other_work_is_done(spec) -> None:
+    with EmbeddedServer([ServedTable("line", "queue", 100)], spec) as server:
+        with pytest.raises(RldsBeamError, match=r"not up within 0\.01 s \(it is still running"):
+            server.wait_ready(0.01)
+        assert [*server.wait_ready().tables] == ["line"]
+        server.check()
+    with pytest.raises(RldsBeamError, match="not running"):
+        server.check()
+
+
+def test_a_server_that_does_not_come_up_says_why(monkeypatch, spec) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.devnull)
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    with EmbeddedServer([ServedTable("replay")], spec) as server:
+        with pytest.raises(RldsBeamError, match="did not start: exit code 1"):
+            server.wait_ready()
+        with pytest.raises(RldsBeamError, match="ended"):
+            server.check()
+
+
+def test_a_server_that_is_killed_ends_the_command(dataset) -> None:
+    with Serve(f"--like={dataset}") as command:
+        command.wait_ready(1)
+        os.kill(command.server, signal.SIGKILL)
+        code, out, err = command.end()
+    assert (code, out) == (1, "")
+    assert err.startswith("rlds-beam: the Reverb server ended, and its items are lost: exit code -9")
 
 
 def test_ctrl_c_ends_it(served):

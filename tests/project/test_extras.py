@@ -214,7 +214,7 @@ COMMANDS: dict[str, tuple[str, str, Callable[[Path], list[str]]]] = {
     "embedded": (
         "agents",
         "reverb",
-        lambda d: ["push", str(toy(d)), "--reverb=embedded", "--table=t", f"--checkpoint={d / 'tables'}"],
+        lambda d: ["push", str(toy(d)), "--reverb=embedded", "--table=t"],
     ),
     "ArrayRecord": ("arrayrecord", "array_record", array_records),
     "float image": ("tf", "tensorflow", float_images),

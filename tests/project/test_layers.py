@@ -72,8 +72,6 @@ for package, below in BELOW.items():
 
 ALIASES = {
     "rlds_beam",
-    "rlds_beam.reverb.served_tables",
-    "rlds_beam.reverb.serving",
     "rlds_beam.reverb_observers",
     "rlds_beam.rlds_to_reverb",
     "rlds_beam.rllib",

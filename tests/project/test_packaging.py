@@ -273,7 +273,7 @@ def run(*words):
     return code, said.getvalue()
 
 for words in (["convert", data, f"{out}/items"], ["validate", data], ["stats", data],
-              ["push", data, "--reverb=embedded", "--table=t", f"--checkpoint={out}/checkpoint"]):
+              ["push", data, "--reverb=embedded", "--table=t"]):
     code, said = run(*words)
     assert code == 0, (words, said)
 opened = rlds_beam.open_dataset(data, unit="steps")

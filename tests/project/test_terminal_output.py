@@ -17,7 +17,7 @@ PRINTING = {
     "src/rlds_beam/terminal/displays.py": "escaped",
     "src/rlds_beam/terminal/options.py": "what commands print",
     "src/rlds_beam/terminal/outcome.py": "what commands print",
-    "src/rlds_beam/reverb/serving/process.py": "JSON for the process that started this one",
+    "src/rlds_beam/reverb/serving.py": "JSON for the process that started this one",
     "runners/worker.py": "a file",
     "runners/worker_pool.py": "a port",
 }

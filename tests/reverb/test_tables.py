@@ -16,7 +16,6 @@ from reverb_tables import LEAVES, SPEC, TIMEOUT, look, make_tables, push, signat
 from servers import ServerProcess, free_port
 
 from rlds_beam.errors import NotVerifiedError, UsageError
-from rlds_beam.reverb.connection import Connection
 from rlds_beam.reverb.protocol.info import Limiter, ServerInfo, TableInfo
 from rlds_beam.reverb.tables import Baseline, TableCheck, ask, check_tables, compare_tables, have_room
 from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
@@ -319,6 +318,8 @@ class TestVerify:
             check(before, 20, acknowledged)
 
     def test_a_restart_is_found(self, tmp_path):
+        import reverb
+
         def one() -> list[Any]:
             return [table("free"), table("more")]
 
@@ -327,8 +328,7 @@ class TestVerify:
             before = check_tables([address], ["free", "more"], SPEC, {address: 10}, TIMEOUT)
             for name in ("free", "more"):
                 push(address, name, range(10))
-            with Connection(address) as connection:
-                connection.checkpoint(TIMEOUT)
+            reverb.Client(address).checkpoint()
             process.kill()
             process.start()
             after = ask([address], TIMEOUT)

@@ -91,9 +91,8 @@ def test_refused_before_anything_is_done(arguments: list[str], said: str, capsys
     ],
 )
 def test_a_server_on_this_machine_is_refused(server: str, capsys: pytest.CaptureFixture[str]) -> None:
-    more = ["--checkpoint=kept"] if server == "embedded" else []
     for dry_run in ([], ["--dry_run"]):
-        assert main(["push", "gs://bucket/in", f"--reverb={server}", "--table=t", *more, *dry_run, *without()]) == 2
+        assert main(["push", "gs://bucket/in", f"--reverb={server}", "--table=t", *dry_run, *without()]) == 2
         assert f"--reverb={server.split(',')[-1]}" in capsys.readouterr().err
 
 

@@ -48,8 +48,8 @@ class Serve:
     def server(self) -> int:
         """The process id of the server."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        (pid,) = (pid for pid in children if b"watcher.py" not in Path(f"/proc/{pid}/cmdline").read_bytes())
-        return int(pid)
+        (server,) = map(int, children)
+        return server
 
     def end(self, *signals: int) -> tuple[int, str, str]:
         for number in signals:

@@ -260,7 +260,6 @@ _OWN: dict[str, dict[int, str]] = {
     "serve": {
         0: "stopped by Ctrl-C or SIGTERM",
         1: "the server failed",
-        4: "the checkpoint could not be verified",
     },
     "show": {1: "the dataset could not be read, or the file could not be written"},
     "browse": {

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.reverb.protocol.info import CHECKPOINT, SERVER_INFO, ServerInfo, parse_checkpoint, parse_server_info
-
-Answer = TypeVar("Answer")
+from rlds_beam.reverb.protocol.info import SERVER_INFO, ServerInfo, parse_server_info
 
 _AT_ONCE = 0.5
 """Seconds after which the user is told that the server is slow to answer."""
@@ -64,19 +61,12 @@ class Connection:
         Raises:
           ServerError: no answer within the deadline, or not from a Reverb server.
         """
-        ask = functools.partial(self._ask, waiting=waiting)
-        return self._call(ask, parse_server_info, timeout)
-
-    def checkpoint(self, timeout: float) -> str:
-        """Makes the server write a checkpoint; returns its path on the server's disk.
-
-        Args:
-          timeout: the seconds until ServerError; the server may still finish after that.
-
-        Raises:
-          ServerError: no answer within the deadline, or the server could not write it.
-        """
-        return self._call(self.channel.unary_unary(CHECKPOINT), parse_checkpoint, timeout)
+        try:
+            return parse_server_info(self._ask(timeout, waiting))
+        except grpc.RpcError as error:
+            raise server_error(self.address, error, timeout) from error
+        except ValueError as error:
+            raise ServerError(f"{self.address}: the server there is not a Reverb server ({error})") from error
 
     def close(self) -> None:
         self.channel.close()
@@ -87,17 +77,7 @@ class Connection:
     def __exit__(self, *_: Any) -> None:
         self.close()
 
-    def _call(self, ask: Callable[..., bytes], parse: Callable[[bytes], Answer], timeout: float) -> Answer:
-        try:
-            return parse(ask(b"", timeout=timeout, wait_for_ready=True))
-        except grpc.RpcError as error:
-            raise server_error(self.address, error, timeout) from error
-        except ValueError as error:
-            raise ServerError(f"{self.address}: the server there is not a Reverb server ({error})") from error
-
-    def _ask(
-        self, request: bytes, *, timeout: float, wait_for_ready: bool, waiting: Callable[[], None] | None
-    ) -> bytes:
+    def _ask(self, timeout: float, waiting: Callable[[], None] | None) -> bytes:
         """Requests ServerInfo, repeatedly if needed."""
         call = self.channel.unary_unary(SERVER_INFO)
         # The end of the deadline is for a last attempt, whose error says why there is no connection.
@@ -106,7 +86,7 @@ class Connection:
         while (left := deadline - time.monotonic()) > 0:
             first = left if waiting is None else min(left, _AT_ONCE)
             try:
-                return bytes(call(request, timeout=first, wait_for_ready=wait_for_ready))
+                return bytes(call(b"", timeout=first, wait_for_ready=True))
             except grpc.RpcError as error:
                 # UNAVAILABLE: an existing connection broke; the server may be restarting.
                 if error.code() not in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):
@@ -114,7 +94,7 @@ class Connection:
             if waiting is not None:
                 waiting()
                 waiting = None
-        return bytes(call(request, timeout=look))
+        return bytes(call(b"", timeout=look))
 
 
 def clean_details(error: grpc.RpcError) -> str:

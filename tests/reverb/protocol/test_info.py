@@ -6,7 +6,6 @@ import collections
 import concurrent.futures
 import itertools
 import random
-import shutil
 import socket
 import struct
 import threading
@@ -25,7 +24,7 @@ from servers import ServerProcess, free_port
 from rlds_beam.encoding import wire
 from rlds_beam.errors import UsageError
 from rlds_beam.reverb.connection import Connection, ServerError
-from rlds_beam.reverb.protocol.info import SERVER_INFO, ServerInfo, parse_checkpoint, parse_server_info
+from rlds_beam.reverb.protocol.info import SERVER_INFO, ServerInfo, parse_server_info
 
 DEADLINE = 1.0
 
@@ -221,8 +220,7 @@ def refused(parse: Any, data: bytes) -> bool:
 @example(b"\x0a\x05a")
 @example(b"\x0a\x02\xff\xfe")  # a path that is not UTF-8
 def test_invalid_answers_are_refused(data):
-    for parse in (parse_server_info, parse_checkpoint):
-        assert refused(parse, data) or is_message(data)
+    assert refused(parse_server_info, data) or is_message(data)
     assert parse_server_info(b"") == ServerInfo(0, {})  # an empty message is valid
 
 
@@ -253,16 +251,6 @@ def test_hand_written_messages_read_back(number, text, double, parts):
     message = wire.WireMessage(data)
     assert (message.integer(1), message.text(2), message.double(3)) == (number, text, double)
     assert [child.text(1) for child in message.messages(400)] == parts
-
-
-def test_a_checkpoint_is_named_by_its_path(tmp_path):
-    directory = tmp_path / "checkpoints"
-    with ServerProcess(one_table, checkpoint=str(directory)) as process, Connection(process.address) as connection:
-        assert connection.checkpoint(20).startswith(str(directory))
-        shutil.rmtree(directory)
-        directory.write_text("in the way")
-        with pytest.raises(ServerError, match=f"{process.address}: the Reverb server failed"):
-            connection.checkpoint(20)
 
 
 @pytest.mark.parametrize("address", ["", "localhost", ":", "localhost:", ":80x", "a b:1"])

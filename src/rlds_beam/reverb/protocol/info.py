@@ -1,28 +1,17 @@
-"""Reads a Reverb server's description of itself and its tables, and those of a checkpoint, without TensorFlow.
+"""Reads a Reverb server's description of itself and its tables, without TensorFlow.
 
-Source: ServerInfoResponse and CheckpointResponse in reverb/cc/reverb_service.proto, TableInfo in
-reverb/cc/schema.proto (https://github.com/google-deepmind/reverb). Tests compare it with
-Reverb's own client of dm-reverb 0.14.
-
-A checkpoint is a directory with `tables.tfrecord`, `items.tfrecord`, `chunks.tfrecord`, and an empty file `DONE` that
-is written last. The files are TFRecords of Protobuf messages, each compressed as one zlib stream; old servers did not
-compress them. Source: reverb/cc/platform/tfrecord_checkpointer.cc, reverb/cc/checkpointing/checkpoint.proto (v0.14.0).
+Source: ServerInfoResponse in reverb/cc/reverb_service.proto, TableInfo in reverb/cc/schema.proto
+(https://github.com/google-deepmind/reverb). Tests compare it with Reverb's own client of dm-reverb 0.14.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import struct
-import zlib
-from collections.abc import Iterator
 
 from rlds_beam.encoding.structured_values import SignatureLeaf, signature_leaves
-from rlds_beam.encoding.tfrecord.framing import FOOTER, HEADER, masked_crc
 from rlds_beam.encoding.wire import WireMessage
 
 SERVER_INFO = "/deepmind.reverb.ReverbService/ServerInfo"
-CHECKPOINT = "/deepmind.reverb.ReverbService/Checkpoint"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,38 +84,6 @@ def parse_server_info(response: bytes) -> ServerInfo:
     return ServerInfo(state.unsigned(1) << 64 | state.unsigned(2), {table.name: table for table in tables})
 
 
-def parse_checkpoint(response: bytes) -> str:
-    """Parses the path in a serialized CheckpointResponse; raises ValueError if it is not one."""
-    return WireMessage(response).text(1)
-
-
-def parse_table_checkpoint(record: bytes) -> TableInfo:
-    """Parses a serialized PriorityTableCheckpoint (reverb/cc/checkpointing/checkpoint.proto): a table in a checkpoint.
-
-    Its size is the number of inserts minus deletes. It does not count episodes (0).
-
-    Raises:
-      ValueError: the bytes are not such a message.
-    """
-    message = WireMessage(record)
-    limiter = message.message(3)
-    inserts, deletes = limiter.integer(7), limiter.integer(8)
-    return TableInfo(
-        name=message.text(1),
-        sampler=_selector(message.message(4)),
-        remover=_selector(message.message(5)),
-        max_size=message.integer(6),
-        max_times_sampled=message.integer(7),
-        current_size=inserts - deletes,
-        num_episodes=0,
-        num_deleted_episodes=message.integer(8),
-        limiter=Limiter(
-            limiter.double(2), limiter.double(3), limiter.double(4), limiter.integer(5), inserts, limiter.integer(6)
-        ),
-        signature=tuple(signature_leaves(message.message(9), ())) if 9 in message else None,
-    )
-
-
 def _table(message: WireMessage) -> TableInfo:
     return TableInfo(
         name=message.text(8),
@@ -159,35 +116,3 @@ def _selector(message: WireMessage) -> str:
         return "min_heap" if message.message(4).integer(1) else "max_heap"
     names = {1: "fifo", 2: "uniform", 3: "prioritized", 6: "lifo"}
     return next((name for field, name in names.items() if field in message), "unknown")
-
-
-TABLES, DONE = "tables.tfrecord", "DONE"
-FILES = frozenset({TABLES, "items.tfrecord", "chunks.tfrecord", DONE})
-
-
-def parse_tables(content: bytes) -> dict[str, TableInfo]:
-    """The tables by name, in alphabetical order, from the bytes of `tables.tfrecord`.
-
-    Raises:
-      ValueError: the bytes are not those of such a file.
-    """
-    with contextlib.suppress(zlib.error):  # uncompressed (an old server), or not a checkpoint, which the checksums show
-        content = zlib.decompress(content)
-    try:
-        tables = [parse_table_checkpoint(record) for record in _records(content)]
-    except struct.error as error:
-        raise ValueError("it ends inside a record") from error
-    return {table.name: table for table in sorted(tables, key=lambda table: table.name)}
-
-
-def _records(content: bytes) -> Iterator[bytes]:
-    at = 0
-    while at < len(content):
-        length, length_crc = HEADER.unpack_from(content, at)
-        start = at + HEADER.size
-        record = content[start : start + length]
-        (crc,) = FOOTER.unpack_from(content, start + length)
-        if masked_crc(content[at : at + 8]) != length_crc or masked_crc(record) != crc:
-            raise ValueError("a record whose checksum is wrong")
-        yield record
-        at = start + length + FOOTER.size
