@@ -73,7 +73,7 @@ def test_the_names_of_episodes_in_one_file(card: Card, tmp_path: Path) -> None:
     assert said["tasks"] == ["1 task", '  "open the drawer" (4 episodes)']
     assert said["learners"][0] == "ACT, diffusion policy, pi0, SmolVLA: ready"
     assert said["float64"] == [
-        "action, observation/ee_ori, observation/ee_pos and 4 more; --connectors=CastFields stores float32, as "
+        "action, observation/state, observation/ee_ori and 5 more; --connectors=CastFields stores float32, as "
         "LeRobot's recorders do"
     ]
 
@@ -96,6 +96,20 @@ def test_what_is_missing(card: Card, tmp_path: Path) -> None:
     assert said["rate"] == ["unknown"] and said["cameras"] == ["none"] and said["tasks"] == ["none"]
     assert said["learners"] == ["ACT, diffusion policy, pi0, SmolVLA, GR00T: no images"]
     assert said["next"][0].endswith("_trajectories")
+
+
+def test_a_policy_that_needs_a_state_is_not_ready_without(card: Card, camera: str) -> None:
+    """LeRobot's diffusion policy fails without observation.state; ACT does not need it."""
+    said = card(camera)
+    state = (
+        "no observation/state, give --map=observation.state=observation/goal+observation/position+observation/velocity"
+    )
+    modality = "no modality.json, give --lerobot_version=2.1 --modality=auto"
+    assert said["learners"] == [
+        "ACT: no rate, give --fps",
+        f"diffusion policy, pi0, SmolVLA: no rate, give --fps; {state}",
+        f"GR00T: no rate, give --fps; {state}; {modality}",
+    ]
 
 
 def test_the_next_command_runs(card: Card, camera: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,16 +86,25 @@ def robomimic(directory: Path, steps: list[int], *, next_obs: bool = True) -> Wr
         )
         group.attrs["model_file"] = "<mujoco/>"
         position, pixels = rng.normal(size=(count + 1, 3)), frames(count + 1, rng)
+        quaternion, fingers = rng.normal(size=(count + 1, 4)), rng.normal(size=(count + 1, 2))
         one = {"action": rng.uniform(-1, 1, (count, 7)), "states": rng.normal(size=(count, 9))}
         reward = np.zeros(count)
         reward[-1:] = 1
         group["actions"], group["states"], group["rewards"] = one["action"], one["states"], reward
         group["dones"] = (np.arange(count) == count - 1).astype(np.int64)
-        for name, values in (("robot0_eef_pos", position), ("agentview_image", pixels)):
+        observed = {
+            "robot0_eef_pos": position,
+            "robot0_eef_quat": quaternion,
+            "robot0_gripper_qpos": fingers,
+            "agentview_image": pixels,
+        }
+        for name, values in observed.items():
             group[f"obs/{name}"] = values[:-1]
             if next_obs:
                 group[f"next_obs/{name}"] = values[1:]
             one[f"observation/{name}"] = values if next_obs else values[:-1]
+        state = np.concatenate([position, quaternion, fingers], axis=1)
+        one["observation/state"] = state if next_obs else state[:-1]
         written.append({**one, "reward": reward})
         if i == len(steps) - 1:
             names = [f"demo_{j}" for j in range(len(steps))]
@@ -112,11 +121,11 @@ def libero(directory: Path, steps: list[int]) -> Written:
         data.attrs["problem_info"] = json.dumps({"problem_name": "p", "language_instruction": "open the drawer"})
         data.attrs["env_name"], data.attrs["bddl_file_name"] = "Libero", "a.bddl"
         image, wrist, last = frames(count, rng), frames(count, rng), (np.arange(count) == count - 1).astype(np.uint8)
-        ee, action = rng.normal(size=(count, 6)), rng.normal(size=(count, 7))
+        ee, action, fingers = rng.normal(size=(count, 6)), rng.normal(size=(count, 7)), rng.normal(size=(count, 2))
         group["obs/agentview_rgb"], group["obs/eye_in_hand_rgb"] = image, wrist
         group["obs/ee_states"], group["obs/ee_pos"], group["obs/ee_ori"] = ee, ee[:, :3], ee[:, 3:]
         group["obs/gripper_states"], group["obs/joint_states"] = (
-            rng.normal(size=(count, 2)),
+            fingers,
             rng.normal(size=(count, 7)),
         )
         group["actions"], group["rewards"], group["dones"] = action, last, last
@@ -126,6 +135,7 @@ def libero(directory: Path, steps: list[int]) -> Written:
                 "observation/image": image,
                 "observation/wrist_image": wrist,
                 "observation/ee_states": ee,
+                "observation/state": np.concatenate([ee, fingers], axis=1),
                 "action": action,
                 "reward": last,
                 "language_instruction": [b"open the drawer"] * count,

@@ -110,18 +110,27 @@ class Overview:
         return [value for value in self.values if value.field.path.split("/")[0] == "observation"]
 
     def missing(self) -> dict[str, list[str]]:
-        """The fields that learners need and the data lacks, by learner; empty lists if none."""
+        """What LeRobot's policies need and the data lacks, by policy; empty lists if nothing.
+
+        ACT can do without a state, the others need `observation.state`.
+        """
+        learners = ("ACT", "diffusion policy", "pi0", "SmolVLA", "GR00T")
         if not self.cameras:
-            return {learner: ["no images"] for learner in ("ACT", "diffusion policy", "pi0", "SmolVLA", "GR00T")}
-        lacks = [] if self.states else ["no state"]
-        lacks += [] if self.actions else ["no action"]
+            return {learner: ["no images"] for learner in learners}
+        lacks = [] if self.actions else ["no action"]
         lacks += [] if self.fps else ["no rate, give --fps"]
+        state = self._missing_state()
         task = [] if self.gives_task or any(self.tasks) else ["no task text, give --task"]
-        return {
-            **{learner: [*lacks] for learner in ("ACT", "diffusion policy")},
-            **{learner: [*lacks, *task] for learner in ("pi0", "SmolVLA")},
-            "GR00T": [*lacks, *task, "no modality.json, give --lerobot_version=2.1 --modality=auto"],
-        }
+        modality = ["no modality.json, give --lerobot_version=2.1 --modality=auto"]
+        needs: tuple[list[str], ...] = ([], state, [*state, *task], [*state, *task], [*state, *task, *modality])
+        return {learner: [*lacks, *more] for learner, more in zip(learners, needs, strict=True)}
+
+    def _missing_state(self) -> list[str]:
+        paths = [value.field.path for value in self.states]
+        if "observation/state" in paths:
+            return []
+        known = "+".join(paths[:3]) if len(paths) <= 3 else f"{paths[0]}+{paths[1]}+..."
+        return [f"no observation/state, give --map=observation.state={known}" if paths else "no state"]
 
     def to_json(self) -> dict[str, Any]:
         """The card as JSON."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -243,6 +243,62 @@ class Container(Protocol):
 
     def has(self, name: str) -> bool:
         """Whether there is an array or group of this name, or an attribute `@name`."""
+
+
+class JoinedContainer:
+    """An episode whose arrays include those that a profile joins: `obs/a+b` is `obs/a` and `obs/b` side by side.
+
+    A part may be missing if it ends with `?`.
+    """
+
+    def __init__(self, container: Container, parts: Mapping[str, Sequence[str]]):
+        self.path, self.group = container.path, container.group
+        self.attribute, self.has = container.attribute, container.has
+        self._container, self._parts = container, parts
+
+    @classmethod
+    def of(cls, container: Container, profile: Profile) -> Container:
+        """The container with the arrays that the profile joins; as it is if there are none."""
+        names = [rule.dataset for rule in profile.fields if "+" in rule.dataset]
+        names += [
+            later + name.removeprefix(group)
+            for name in names
+            for group, later in profile.final.items()
+            if name.startswith(f"{group}/")
+        ]
+        leaves = container.leaves if names else {}
+        parts = {name: _parts(name, leaves) for name in names if name not in leaves}
+        found = {name: joined for name, joined in parts.items() if joined}
+        return cls(container, found) if found else container
+
+    @property
+    def ended(self) -> bool:
+        return self._container.ended
+
+    @property
+    def leaves(self) -> Mapping[str, Leaf]:
+        leaves = dict(self._container.leaves)
+        for name, parts in self._parts.items():
+            own = [leaves[part] for part in parts]
+            width = sum(math.prod(leaf.shape[1:]) for leaf in own)
+            leaves[name] = Leaf((own[0].shape[0], width), np.result_type(*(leaf.dtype for leaf in own)))
+        return leaves
+
+    def read(self, name: str, rows: slice | None = None) -> Array:
+        if name not in self._parts:
+            return self._container.read(name, rows)
+        arrays = [self._container.read(part, rows) for part in self._parts[name]]
+        return np.concatenate([array.reshape(len(array), -1) for array in arrays], axis=1)
+
+
+def _parts(name: str, leaves: Mapping[str, Leaf]) -> list[str]:
+    """The arrays to join; empty if one is missing, or is no number or vector in each of the same rows."""
+    group, _, last = name.rpartition("/")
+    parts = [f"{group}/{part}".lstrip("/") for part in last.split("+")]
+    found = [part.rstrip("?") for part in parts if not part.endswith("?") or part.rstrip("?") in leaves]
+    own = [leaves[part] for part in found if part in leaves]
+    fits = all(leaf.readable and len(leaf.shape) in (1, 2) and leaf.dtype.kind in "biuf" for leaf in own)
+    return found if len(own) == len(found) and fits and len({leaf.shape[0] for leaf in own}) == 1 else []
 
 
 def where(container: Container) -> str:

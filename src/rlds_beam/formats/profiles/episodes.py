@@ -27,6 +27,7 @@ from rlds_beam.formats.arrays.parts import as_images, encode_frames
 from rlds_beam.formats.profiles.binding import (
     Bound,
     Container,
+    JoinedContainer,
     Leaf,
     bind,
     find_fact,
@@ -82,6 +83,7 @@ class Layout:
 
 def bind_layout(profile: Profile, first: Container, raw_images: str, masks: tuple[str, ...] = ()) -> Layout:
     """Binds a profile to an episode. Raises UsageError if the episode lacks what the profile needs."""
+    first = JoinedContainer.of(first, profile)
     leaves = first.leaves
     named = dataclasses.replace(profile, fields=tuple(with_true_names(rule, first) for rule in profile.fields))
     bound, skipped = bind(named, leaves, lambda name: first.read(name, slice(0, 1))[0], where(first))
@@ -156,6 +158,7 @@ def read_episode(layout: Layout, container: Container, name: str, masks: Mapping
       name: the file's name in the dataset.
       masks: for each filter key, whether it lists the episode.
     """
+    container = JoinedContainer.of(container, layout.profile)
     leaves, arrays = container.leaves, {}
     for binding in layout.bound:
         if binding.name in leaves:

@@ -68,7 +68,8 @@ class FieldRule:
 
     Attributes:
       path: the field; `*` and `**` stand for what they matched in `dataset`.
-      dataset: the path in the episode's group; `*` matches one name, `**` one or more.
+      dataset: the path in the episode's group; `*` matches one name, `**` one or more. `obs/a+b` joins the vectors
+        `obs/a` and `obs/b`; `b?` may be missing.
       start, stop: the rows to take, as in Python; None for all.
       optional: whether an episode, and a dataset, may lack it.
       images: False to keep bytes and pixels as they are; images are otherwise found by their dtype, shape, and bytes.
