@@ -401,12 +401,18 @@ def test_names_that_cannot_be_shown_are_said(arm: Path, tmp_path: Path) -> None:
 
 
 POSE = ("x", "y", "z", "axis_angle1", "axis_angle2", "axis_angle3")
+PANDA = ("x", "y", "z", "qx", "qy", "qz", "qw", "gripper", "gripper")
 
 
 def test_hdf5_says_the_rate_and_the_names_that_its_simulation_defines(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py")
     for layout, rate, robot, named in (
-        ("robomimic", 20, "Panda", {"action": (*(f"delta_{name}" for name in POSE), "gripper")}),
+        (
+            "robomimic",
+            20,
+            "Panda",
+            {"observation/state": PANDA, "action": (*(f"delta_{name}" for name in POSE), "gripper")},
+        ),
         ("isaaclab", 20, None, {}),
         (
             "robotwin",
@@ -440,7 +446,7 @@ def test_hdf5_says_the_rate_and_the_names_that_its_simulation_defines(tmp_path: 
         arguments = {"controller_configs": {"type": "JOINT_POSITION"}, "robots": ["\x1b[31m"]}
         file["data"].attrs["env_args"] = json.dumps({"env_kwargs": arguments})
     source = rlds_beam.open_source(str(tmp_path / "robomimic"), from_="hdf5")
-    assert (dict(source.schema.names), source.robot) == ({}, None)
+    assert (dict(source.schema.names), source.robot) == ({"observation/state": PANDA}, None)
     assert "the robot's name cannot be shown: left out" in source.notes
     assert not [note for note in source.notes if "that the profile names" in note]
 
