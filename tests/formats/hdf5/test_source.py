@@ -26,6 +26,7 @@ from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import make_episode, write_dataset
 
+PANDA = ("eef_pos", "eef_quat", "gripper_qpos")
 REWARDED = ("libero", "robomimic")
 TERMINAL = (*REWARDED, "isaaclab")  # of isaaclab's episodes, those with an even number
 
@@ -53,6 +54,31 @@ def test_a_missing_reward_is_a_note(name: str, tmp_path: Path, capsys: pytest.Ca
         assert main([*words, "--from=hdf5"]) == 0
         out, err = capsys.readouterr()
         assert ("no reward is recorded: it is 0" in out + err) == (name not in REWARDED)
+
+
+def test_a_state_is_joined_from_the_vectors_that_an_episode_has(tmp_path: Path) -> None:
+    """Of two arms, all vectors; without one of an arm's, there is no state."""
+    h5py = pytest.importorskip("h5py")
+    robomimic(tmp_path, [4, 5])
+    path = tmp_path / "low_dim.hdf5"
+    with h5py.File(path, "a") as file:
+        groups = [demo[kind] for demo in file["data"].values() for kind in ("obs", "next_obs")]
+        for group in groups:
+            for name in ("eef_pos", "eef_quat", "gripper_qpos"):
+                group[f"robot1_{name}"] = group[f"robot0_{name}"][()].astype(np.float32) + 1
+        first = file["data/demo_0"]
+        rows = [
+            np.concatenate([first[f"{kind}/robot{arm}_{name}"] for arm in (0, 1) for name in PANDA], axis=1)
+            for kind in ("obs", "next_obs")
+        ]
+    state = next(iter(read_back(tmp_path, "hdf5"))).steps["observation/state"]
+    np.testing.assert_array_equal(state, np.concatenate([rows[0], rows[1][-1:]]))
+    names = open_source(str(tmp_path)).schema.names["observation/state"]
+    assert names[::9] == ("robot0_x", "robot1_x") and len(names) == 18
+    with h5py.File(path, "a") as file:
+        for demo in file["data"].values():
+            del demo["obs/robot0_eef_quat"]
+    assert "observation/state" not in open_source(str(tmp_path)).schema.steps
 
 
 def test_dones_of_zeros_are_a_truncation(tmp_path: Path) -> None:
