@@ -35,6 +35,17 @@ def test_inspect_predicts_what_convert_writes_with_duplicates(tmp_path, capsys, 
     assert found["sampled"]["rules"] == report["rules"]
 
 
+def test_inspect_predicts_episodes_that_the_output_cannot_hold(tmp_path, capsys):
+    episodes = [make_episode(length, seed=length) for length in (3, 4, 9)]
+    path, flags = str(write_dataset(tmp_path / "data", episodes)), ["--items=episodes", "--max_sequence_length=5"]
+    assert main(["inspect", path, "--json", *flags]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert main(["convert", path, str(tmp_path / "out"), *flags]) == 3
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert found["items"] == report["items_written"] == 2
+    assert found["sampled"]["rules"] == report["rules"] and report["rules"]["too_long"]["rejected"] == 1
+
+
 def test_inspect_says_that_it_did_not_look_for_duplicates_in_a_sample(source, capsys):
     assert main(["inspect", str(source), "--sample_bytes=1"]) == 0
     assert "a sample was read; duplicates were not checked" in capsys.readouterr().out

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlds_beam.connectors.cleaning.relative_actions import RelativeActions
+from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.datasets.batch_plan import plan_batches
 from rlds_beam.datasets.batches import Arrays, Batches
 from rlds_beam.datasets.dataset import Dataset
@@ -104,7 +105,7 @@ def _open_all(file: str) -> list[tuple[Dataset, float]]:
         if entry.input is None:
             raise UsageError(f"--merge_fields={file}: inputs[{i}] has no input, the path of its dataset")
         given: dict[str, Any] = {"from_": entry.from_, "split": entry.split, **entry.options}
-        given |= {"connectors": entry.connectors} if entry.connectors.connectors else {}
+        given |= {"connectors": entry.connectors} if entry.connectors != Configuration() else {}
         given = {name: value for name, value in given.items() if value is not None}
         pairs.append((open_dataset(entry.input, unit="steps", **given), float(entry.weight)))
     return pairs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,7 +20,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.merged.comparison import compare
 from rlds_beam.formats.merged.source import MergedSource
 from rlds_beam.formats.outputs import configuration_for, create_output
-from rlds_beam.formats.registry import LEROBOT, RLDS, TRAJECTORIES
+from rlds_beam.formats.registry import LEROBOT, MERGED, RLDS, TRAJECTORIES
 from rlds_beam.jobs.card import card_lines
 from rlds_beam.jobs.estimates import SAMPLE_BYTES, Balance, compute_balance, predict_size
 from rlds_beam.jobs.overview import Overview, OverviewBuilder
@@ -155,7 +156,7 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
     connecting = connecting.as_probed()
     most = sample_bytes if small else max(1, sample_bytes // max(1, len(sampled)))
     about = OverviewBuilder(source.schema, source.fps)
-    sample, predicted = _Sample(EpisodeReader(source), check, connecting, ignored, duplicates, most, about), 0
+    sample, predicted = _Sample(EpisodeReader(source), check, connecting, ignored, duplicates, most, about, output), 0
     for work in sampled:
         batches = sample.read(work)
         predicted += 0 if output is None else output.predict(batches)
@@ -251,6 +252,7 @@ class _Sample:
     duplicates: Duplicates
     most: int
     about: OverviewBuilder
+    output: Output | None
     report: Report = dataclasses.field(default_factory=Report)
     complete: bool = True
 
@@ -265,9 +267,15 @@ class _Sample:
             batches: list[Batch] = []
             episode = mark_duplicate(episode, self.duplicates)
             self.about.add(episode)
-            self.report.add(check_and_connect(episode, self.check, self.connecting, self.ignored, batches.append))
+            keep = functools.partial(self._keep, batches)
+            self.report.add(check_and_connect(episode, self.check, self.connecting, self.ignored, keep))
             began = began or bool(batches)
             yield from batches
+
+    def _keep(self, batches: list[Batch], batch: Batch) -> None:
+        if self.output is not None:
+            self.output.check_batch(batch)
+        batches.append(batch)
 
 
 def _as_they_are(shard: Shard, positions: Sequence[int]) -> Sequence[int]:
@@ -306,7 +314,7 @@ def output_for(source_format: str, source: Source) -> str:
     if source_format == LEROBOT:
         return RLDS
     cameras = any(field.holds_images for field in source.schema.steps.values())
-    return LEROBOT if source_format in _ROBOTS or (source_format in (RLDS, "npz") and cameras) else TRAJECTORIES
+    return LEROBOT if source_format in _ROBOTS or (source_format in (RLDS, MERGED, "npz") and cameras) else TRAJECTORIES
 
 
 def next_command(config: Any, survey: Survey) -> str:

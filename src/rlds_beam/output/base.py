@@ -189,6 +189,14 @@ class Output(abc.ABC):
         """The number of items that a range's episodes give, from their lengths and columns; by default one each."""
         return sum(len(batch.episodes) for batch in batches)
 
+    def check_batch(self, batch: Batch) -> None:
+        """Checks, for `inspect`, what its writer refuses, if that shows without writing.
+
+        Raises:
+          BadEpisode: an episode cannot be written.
+        """
+        del batch
+
     def measure(self, batches: Sequence[Batch]) -> int | None:
         """The bytes that these batches take in a range's file; writes nothing.
 

@@ -179,9 +179,7 @@ class ItemMaker:
         """
         if self._stream is not None:
             return self._stream.push(frames)
-        if _too_long(len(frames), self._options) and not self._options.bypass_partial_episodes:
-            detail = f"{len(frames)} frames, more than --max_sequence_length={self._options.max_sequence_length}"
-            raise BadEpisode(Violation("too_long", detail))
+        check_length(len(frames), self._options)
         return Items(frames, Windows.of(len(frames), self._options))
 
     def finish(self) -> Items | None:
@@ -227,6 +225,13 @@ class StreamWindower:
 def _length(options: ItemOptions) -> int:
     assert options.length is not None  # whole episodes are handled before
     return options.length
+
+
+def check_length(n_frames: int, options: ItemOptions) -> None:
+    """Raises BadEpisode if an episode is longer than `max_sequence_length`, unless `bypass_partial_episodes` is set."""
+    if _too_long(n_frames, options) and not options.bypass_partial_episodes:
+        detail = f"{n_frames} frames, more than --max_sequence_length={options.max_sequence_length}"
+        raise BadEpisode(Violation("too_long", detail))
 
 
 def _too_long(n_frames: int, options: ItemOptions) -> bool:

@@ -128,8 +128,62 @@ def test_a_proposed_file_is_used_as_it_is(robots: tuple[str, ...], tmp_path: Pat
     info = json.loads((tmp_path / "out" / "meta" / "info.json").read_text())
     assert (info["total_episodes"], info["fps"]) == (8, 50)
     features = {name: tuple(feature["shape"]) for name, feature in info["features"].items()}
-    assert features["action"] == features["mask.action"] == features["observation.state"] == (14,)
-    assert features["observation.images.top"] == (32, 32, 3)
+    # Without names, nobody knows which joints are the same, so none are joined; and no camera takes another's place.
+    assert features["action"] == features["mask.action"] == features["observation.state"] == (3 + 14 + 7,)
+    assert len([name for name in features if name.startswith("observation.image")]) == 4
+    mask = [np.asarray(e.steps["mask/action"])[0] for e in read(open_source(str(tmp_path / "out")))]
+    assert [np.flatnonzero(own)[[0, -1]].tolist() for own in mask] == [[0, 2]] * 3 + [[3, 16]] * 2 + [[17, 23]] * 3
+
+
+ARM = ("pan", "lift", "elbow", "flex", "roll", "gripper")
+
+
+def test_a_proposal_puts_no_gripper_into_an_elbow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = rlds(tmp_path / "small", said={"names": {"action": JOINTS}})
+    arm = rlds(tmp_path / "arm", seed=9, size=6, said={"names": {"action": ARM, "observation/state": ARM}})
+    assert main(["inspect", small, arm]) == 0
+    file = tmp_path / "fields.yaml"
+    file.write_text(capsys.readouterr().out)
+    rlds_beam.convert([small, arm], tmp_path / "out", to="lerobot", merge_fields=str(file), fps=10)
+    source = open_source(str(tmp_path / "out"))
+    names = source.schema.steps["action"].names
+    assert set(names) == set(ARM)
+    for found, wanted in zip(read(source), read(open_source(small)) + read(open_source(arm)), strict=True):
+        joints = JOINTS if np.asarray(wanted.steps["action"]).shape[1] == 3 else ARM
+        values, mask = np.asarray(found.steps["action"]), np.asarray(found.steps["mask/action"])
+        for i, name in enumerate(names):
+            expected = np.asarray(wanted.steps["action"])[: len(found), joints.index(name)] if name in joints else 0
+            np.testing.assert_array_equal(values[:, i], expected)
+            assert (mask[:, i] == (name in joints)).all()
+
+
+def test_pictures_of_several_sizes_keep_their_proportions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    white = {side: images(encode_jpeg(np.full((8, side, 32, 3), 255, np.uint8)), (side, 32, 3)) for side in (24, 32)}
+    wide, square = (
+        rlds(tmp_path / f"s{side}", seed=side, **{"observation/image": lambda n, s=side: white[s][:n]})
+        for side in (24, 32)
+    )
+    for fields in ("same", "common"):
+        with pytest.raises(UsageError, match=r"give s32/1.0.0 the connector - ResizeImages: .* fit: pad\}"):
+            open_merged(wide, square, fields=fields)
+    assert main(["inspect", wide, square]) == 0
+    (tmp_path / "fields.yaml").write_text(capsys.readouterr().out)
+    episodes = read(open_merged(wide, square, fields=str(tmp_path / "fields.yaml")))
+    for i, episode in enumerate(episodes):
+        pixels = episode.steps["observation/image"].decode()  # type: ignore[union-attr]
+        assert pixels.shape[1:] == (24, 32, 3)
+        assert (pixels[:, :, 6:26] > 200).all()
+        assert (pixels[:, :, :2] < 50).all() == (i >= 3)  # a square of 24 x 24 between black borders
+
+    flags = ["--to=lerobot", "--merge_fields=all", "--fps=10"]
+    assert main(["inspect", wide, square, "--json", *flags]) == 0
+    predicted = json.loads(capsys.readouterr().out)
+    assert main(["convert", wide, square, str(tmp_path / "out"), *flags]) == 3
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["rules"]["image_size_mismatch"]["rejected"] == 3
+    assert predicted["sampled"]["rules"] == report["rules"] and predicted["items"] == report["items_written"]
+    remedy = [*flags, "--connectors=ResizeImages(24, 32, minimum=1, fit='pad')"]
+    assert main(["convert", wide, square, str(tmp_path / "all"), *remedy]) == 0
 
 
 def test_a_program_gets_an_error_instead_of_a_proposal(robots: tuple[str, ...], capsys: Any) -> None:
@@ -212,6 +266,10 @@ def test_a_file_names_splits_weights_and_formats(tmp_path: Path) -> None:
         ("inputs: [{connectors: [AddObservationsFromEpisodesToBatch]}, {}]", "neither add columns"),
         ("inputs: [{options: {profile: x}}, {}]", "profile"),
         ("inputs: [{split: test}, {}]", "test"),
+        ("inputs: [{input: other}, {}]", r"inputs\[0\]: its input is other, not .*: name the datasets in the file's"),
+        ("inputs: [{}, {names: {action: [x]}}]", "action"),
+        ("fields: all\nfields: same\ninputs: [{}, {}]", "line 2: fields is given twice"),
+        ("inputs: [{weight: 1, weight: 2}, {}]", "line 1: weight is given twice"),
         ("[", "not valid YAML"),
     ],
 )
@@ -283,7 +341,7 @@ def test_pixels_and_coded_images_become_one_field(tmp_path: Path) -> None:
     raw = make_episode(6, observation={"state": 2}, columns={"observation/image": pixels})
     coded = make_episode(6, observation={"state": 2}, columns={"observation/image": camera(6, 24)})
     one, two = (write_dataset(tmp_path / n, [e], name=n) for n, e in (("raw", raw), ("coded", coded)))
-    source = open_merged(str(one), str(two))
+    source = open_merged(str(one), str(two), fields="all")
     field = source.schema.steps["observation/image"]
     assert (field.shape, field.encoding) == ((None, None, 3), "jpeg")
     np.testing.assert_array_equal(read(source)[0].steps["observation/image"].decode(), pixels)  # type: ignore[union-attr]
@@ -350,7 +408,7 @@ def two(tmp_path_factory) -> tuple[Path, Path]:
 
 def test_all_episodes_of_both_are_there(two, tmp_path):
     text = ",".join(map(str, two))
-    done = rlds_beam.convert(text, tmp_path / "both", from_="merged", merge_fields="common", to="rlds", shards=2)
+    done = rlds_beam.convert(text, tmp_path / "both", from_="merged", merge_fields="all", to="rlds", shards=2)
     assert done.report.items_written == 7
     episodes = list(rlds_beam.open_dataset(tmp_path / "both", "train", images="encoded"))
     assert [(row["source_dataset"], row["episode_metadata/seed"]) for row in episodes] == [
@@ -361,7 +419,7 @@ def test_all_episodes_of_both_are_there(two, tmp_path):
         made = make_episode(4, seed=int(row["episode_metadata/seed"]), observation={"state": 2})
         np.testing.assert_array_equal(row["steps/observation/state"], made.steps["observation/state"])
         assert row["steps/count"].dtype == np.int64
-        assert "steps/extra" not in row
+        assert row["steps/mask/extra"].all() == (row["source_dataset"] == b"two/1.0.0")
     assert len(rlds_beam.open_dataset(tmp_path / "both", "val", images="encoded")) == 2
     image = open_source(str(tmp_path / "both")).schema.steps["observation/image"]
     assert (image.shape, image.encoding) == ((None, 8, 3), "jpeg")

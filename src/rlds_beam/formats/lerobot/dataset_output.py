@@ -22,7 +22,7 @@ from rlds_beam.formats.lerobot.options import ENCODER_OPTIONS, LerobotOptions, w
 from rlds_beam.formats.lerobot.parquet_file import check_renumbering, renumber_file
 from rlds_beam.formats.lerobot.range_facts import RangeFacts, RangeNumbers, facts_file
 from rlds_beam.formats.lerobot.range_files import EpisodeFiles, RangeFiles
-from rlds_beam.formats.lerobot.range_writer import LerobotWriter
+from rlds_beam.formats.lerobot.range_writer import LerobotWriter, check_size
 from rlds_beam.formats.lerobot.statistics import FRAMES_OF_A_SAMPLE, MAX_SAMPLES, MIN_FRAMES, samples_of_few
 from rlds_beam.formats.lerobot.totals import Totals, card, dataset_statistics, features_info
 from rlds_beam.formats.lerobot.videos import PIXELS, Encoding
@@ -31,7 +31,7 @@ from rlds_beam.options import options_given
 from rlds_beam.output.base import CostHint, Description, EarlierOutput
 from rlds_beam.output.completion import GlobalIndices
 from rlds_beam.output.files import to_json
-from rlds_beam.output.last_steps import RowsOutput, RowsWriter
+from rlds_beam.output.last_steps import RowsOutput, RowsWriter, select_rows
 from rlds_beam.output.preview import PREVIEW, RANGES, join_previews
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.reading.base import Source
@@ -194,6 +194,11 @@ class LerobotDatasetOutput(GlobalIndices, RowsOutput):
 
     def predict(self, batches: Iterable[Batch]) -> int:
         return sum(len(self.rule.rows(episode)) for batch in batches for episode in batch.episodes)
+
+    def check_batch(self, batch: Batch) -> None:
+        for episode in select_rows(batch, self.rule).episodes:
+            for feature in self.frames.features.images:
+                check_size(feature, episode.steps[feature.path])
 
     def measure(self, batches: Sequence[Batch]) -> int | None:
         if self.frames.videos:

@@ -75,7 +75,7 @@ class PreparedEpisode:
             elif feature.kind == "text":
                 self.columns[feature.name] = frames.texts(column, feature.path)
             else:
-                _check_size(feature, column)
+                check_size(feature, column)
                 self.samples[feature.name] = 0
                 if decoded:
                     self._sample(feature, column, decoded)
@@ -149,7 +149,7 @@ def _check_rate(feature: LerobotFeature, column: Column, fps: float) -> None:
         raise BadEpisode(Violation("not_representable", detail, feature.path))
 
 
-def _check_size(feature: LerobotFeature, column: Column) -> None:
+def check_size(feature: LerobotFeature, column: Column) -> None:
     """Raises BadEpisode if an image has another size and the schema does not fix it."""
     if feature.is_sized and isinstance(column, EncodedImages):
         there = column.data != ZERO_IMAGE

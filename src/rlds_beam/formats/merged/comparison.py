@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import itertools
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -17,7 +18,7 @@ from rlds_beam.episodes.schema import Field, describe_type
 from rlds_beam.errors import BadEpisode, RldsBeamError
 from rlds_beam.formats.merged.inputs import MergedInput
 from rlds_beam.formats.merged.representations import propose_conversions
-from rlds_beam.formats.merged.schemas import MASK, DatasetsDifferError, describe_by_value
+from rlds_beam.formats.merged.schemas import DatasetsDifferError, describe_by_value, propose_size
 from rlds_beam.reading.base import Segment
 from rlds_beam.reading.meaning import is_action
 from rlds_beam.reading.reader import EpisodeReader
@@ -138,46 +139,67 @@ def _span(found: tuple[Array, Array] | None) -> str:
 
 
 def propose(inputs: Sequence[MergedInput]) -> str:
-    """The comparison as comments, and a file of `--merge_fields` that makes the fields those of the first dataset."""
+    """The comparison as comments, and a file of `--merge_fields`: values and fields of equal names become one."""
+    fields = [member.schema.steps for member in inputs]
+    everything = _names_differ(fields)
     lines = [f"# {line}".rstrip() for line in compare(inputs)]
     lines += [
         "#",
         "# A file to start from. Save it as fields.yaml; check what each image and value is, its units, and what",
         "# actions mean; and run",
         f"#   rlds-beam inspect {shlex.join(member.path for member in inputs)} --merge_fields=fields.yaml",
-        "fields: common  # all keeps what only some have, with zeros and masks; same refuses it",
+        "fields: all  # what only some have is zeros in the others, with a mask; common leaves it out"
+        if everything
+        else "fields: common  # leaves out what only some have; all fills it with zeros, with a mask",
         "inputs:",
     ]
-    renames = [_renames(member, inputs[0]) for member in inputs]
-    fields = [
-        {renamed.get(path, path): field for path, field in member.schema.steps.items()}
-        for member, renamed in zip(inputs, renames, strict=True)
-    ]
     rates = [member.fps for member in inputs if member.fps is not None]
-    for member, renamed, own in zip(inputs, renames, fields, strict=True):
-        entries = []
-        if renamed:
-            listed = ", ".join(f"{yaml_text(old)}: {yaml_text(new)}" for old, new in renamed.items())
-            entries.append(f"- RenameFields: {{fields: {{{listed}}}}}")
+    datasets = [re.sub(r"\W+", "_", member.source.name) for member in inputs]
+    for i, (member, own) in enumerate(zip(inputs, fields, strict=True)):
+        lines += [f"- input: {yaml_text(member.path)}", f"  dataset: {yaml_text(member.source.dataset)}"]
+        lines += ["  weight: 1.0  # its share of a mixture (mix_batches)"]
+        if unnamed := [path for path, field in own.items() if _lacks_names(path, field, fields)]:
+            lines += ["  names:  # unknown: until you name them, they are not joined with values of the other datasets"]
+            prefix = datasets[i] if datasets.count(datasets[i]) == 1 else f"{datasets[i]}_{i + 1}"
+            for path in unnamed:
+                names = ", ".join(f"{prefix}_{value}" for value in range(own[path].closed_shape[0]))
+                lines += [f"    {yaml_text(path)}: [{names}]"]
+        entries = [
+            f"# - RenameFields: {{fields: {{{yaml_text(old)}: {yaml_text(new)}}}}}  # if they are the same"
+            for old, new in _find_renames(own, fields[0]).items()
+        ]
         if member.fps is not None and member.fps != min(rates):
             entries.append(f"- Resample: {{fps: {min(rates):g}}}  # with relative, if actions are changes of a pose")
         entries += _edits(own, fields)
-        lines += [f"- input: {yaml_text(member.path)}", f"  dataset: {yaml_text(member.source.dataset)}"]
-        lines += ["  weight: 1.0  # its share of a mixture (mix_batches)"]
         lines += ["  connectors:", *(f"  {entry}" for entry in entries)] if entries else ["  connectors: []"]
     return "\n".join(lines)
 
 
-def _renames(member: MergedInput, first: MergedInput) -> dict[str, str]:
-    """New names of images and vectors: those in the first dataset, by old name."""
+def _names_differ(fields: Sequence[Mapping[str, Field]]) -> bool:
+    """Whether the datasets name different actions and observations, or different values of them."""
+    for path in dict.fromkeys(path for own in fields for path in own):
+        there = [own[path] for own in fields if path in own]
+        if len(there) < len(fields) and (path.startswith("observation") or is_action(path)):
+            return True
+        if all(map(_is_vector, there)) and len({frozenset(field.names) or field.shape for field in there}) > 1:
+            return True
+    return False
+
+
+def _lacks_names(path: str, field: Field, fields: Sequence[Mapping[str, Field]]) -> bool:
+    """Whether a vector has no names, which its values need because others have another length."""
+    there = [own[path] for own in fields if path in own]
+    return not field.names and all(map(_is_vector, there)) and len({other.shape for other in there}) > 1
+
+
+def _find_renames(own: Mapping[str, Field], wanted: Mapping[str, Field]) -> dict[str, str]:
+    """Images and vectors that may be those of the first dataset under another name: those names, by their own."""
     renames: dict[str, str] = {}
-    own, wanted = member.schema.steps, first.schema.steps
     for alike in (_is_image, _is_vector):
         here = [path for path, field in own.items() if alike(field) and path not in wanted]
         there = [path for path, field in wanted.items() if alike(field) and path not in own]
         for path in here:
-            root = path.partition("/")[0]
-            rest = [p for p in there if p not in renames.values() and p.partition("/")[0] == root]
+            rest = [p for p in there if p not in renames.values() and p.partition("/")[0] == path.partition("/")[0]]
             if len(here) == len(there) == 1 and rest:
                 renames[path] = rest[0]
             elif close := difflib.get_close_matches(path, rest, 1, 0.6):
@@ -186,24 +208,17 @@ def _renames(member: MergedInput, first: MergedInput) -> dict[str, str]:
 
 
 def _edits(own: Mapping[str, Field], fields: Sequence[Mapping[str, Field]]) -> list[str]:
-    """Connectors for the fields that all datasets have, but not in the same dtype or size."""
+    """Connectors for the fields that several datasets have, but not in the same dtype, size, or representation."""
     entries: list[str] = []
-    for path in (path for path in own if all(path in other for other in fields)):
-        field, others, name = own[path], [other[path] for other in fields], yaml_text(path)
+    for path, field in own.items():
+        others, name = [other[path] for other in fields if path in other], yaml_text(path)
         conversions = propose_conversions(name, field.representation, others[0].representation)
         entries += [f"- {entry}" for entry in conversions]
         kinds = {other.numpy_dtype.kind for other in others}
         if "f" in kinds and kinds <= {"f", "i", "u", "b"} and field.numpy_dtype.kind != "f":
             entries.append(f"- CastFields: {{fields: [{name}], dtype: float32}}")
-        if all(map(_is_image, others)):
-            sizes = [other.closed_shape[:2] for other in others]
-            if len({*sizes}) > 1 and field.closed_shape[:2] != min(sizes):
-                height, width = min(sizes)
-                entries.append(f"- ResizeImages: {{height: {height}, width: {width}, fields: [{name}], minimum: 1}}")
-        elif not conversions and all(map(_is_vector, others)) and len({other.shape for other in others}) > 1:
-            size, most = field.closed_shape[0], max(other.closed_shape[0] for other in others)
-            order = ", ".join([*map(str, range(size)), *["null"] * (most - size)])
-            entries.append(f"- ArrangeDimensions: {{field: {name}, order: [{order}], mask: {yaml_text(MASK + path)}}}")
+        if all(map(_is_image, others)) and (resize := propose_size(field, others)):
+            entries.append(f"- {resize}  # keeps proportions, adds black borders")
     return entries
 
 

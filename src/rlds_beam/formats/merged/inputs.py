@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from rlds_beam import storage
 from rlds_beam.connectors.configuration import Configuration, parse
 from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.encoding.checked_json import ANY, TEXT, Kind, check_written, parse_given
+from rlds_beam.encoding.checked_json import ANY, TEXT, Kind, Maybe, check_written, parse_given
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import Source
@@ -28,7 +30,8 @@ _INPUT = {
     "split?": TEXT,
     "options?": {"*": ANY},
     "weight?": Kind("a number above 0", lambda value: type(value) in (int, float) and 0 < value < float("inf")),
-    "connectors?": [ANY],
+    "names?": {"*": [TEXT]},
+    "connectors?": Maybe([ANY]),
 }
 _FILE = {
     "fields?": Kind(f"one of {', '.join(FIELDS)}", FIELDS.__contains__),
@@ -42,11 +45,11 @@ class InputMapping:
     """An entry of the file of `--merge_fields`: how to read a dataset.
 
     Attributes:
-      input: its path, for those who read the file without naming the datasets (`mix_batches`).
+      input: its path: `mix_batches` opens it, others check that it is the one they are given.
       dataset: its name and version, to notice that the datasets are given in another order.
       from_, split, options: as the options of a job.
       weight: its share of a mixture.
-      connectors: what makes its fields those of the others.
+      connectors: what makes its fields those of the others; and the names of values that the dataset does not name.
     """
 
     input: str | None = None
@@ -63,6 +66,8 @@ class InputMapping:
         Raises:
           UsageError: it cannot be opened, is another dataset, or a connector cannot be used here.
         """
+        if self.input is not None and _normalize(self.input) != _normalize(path):
+            raise UsageError(f"{where}: its input is {self.input}, not {path}: name the datasets in the file's order")
         source = opener(path, self.split or split, self.from_, self.options)
         if self.dataset is not None and self.dataset != source.dataset:
             raise UsageError(
@@ -117,7 +122,8 @@ class MergeMapping:
         for i, given_entry in enumerate(content["inputs"]):
             entry = check_written(given_entry, _INPUT, f"{where}: inputs[{i}]")
             own = {f"{name}_" if name == "from" else name: value for name, value in entry.items()}
-            own["connectors"] = parse(entry.get("connectors", []), f"{where}: inputs[{i}]")
+            edits = {"connectors": own.pop("connectors", None) or [], "names": own.pop("names", {})}
+            own["connectors"] = parse(edits, f"{where}: inputs[{i}]")
             inputs.append(InputMapping(**own))
         return cls(content.get("fields", "same"), content.get("same_units", False), tuple(inputs), where)
 
@@ -173,6 +179,13 @@ def open_inputs(
     apart = _differences(paths)
     names = [f"{name} ({apart[i]})" if names.count(name) > 1 else name for i, name in enumerate(names)]
     return tuple(MergedInput(path, name, *pair) for path, name, pair in zip(paths, names, opened, strict=True))
+
+
+def _normalize(path: str) -> str:
+    """A path without the differences that do not matter: links, `./`, a slash at the end, the commit of `hf://`."""
+    if storage.scheme(path) is None:
+        return os.path.realpath(path)
+    return re.sub("@[0-9a-f]{40}(?=/|$)", "", path).rstrip("/")
 
 
 def _differences(paths: Sequence[str]) -> list[str]:

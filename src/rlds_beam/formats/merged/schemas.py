@@ -1,8 +1,9 @@
 """One schema for several datasets, or why there is none; and how the values of each get there.
 
                       a           b                same      common     all
-    action            (6,)        (7,)             refused   refused    (7,), a's end in a zero; mask/action (7,)
+    action            x, y        y, z             refused   refused    x, y, z; zeros where one has none; mask/action
     observation/wrist             (96, 96, 3)      refused   left out   black in a; mask/observation/wrist
+    observation/front (96, 128)   (128, 128)       refused   refused    images of any size
     count             int32       int64            int64     int64      int64
 
 Values with names go where their name is, whatever their order.
@@ -125,6 +126,12 @@ def merge_schemas(inputs: Sequence[MergedInput], mode: Fields) -> Merge:
     ]
     if unnamed := [path for path in unlike if not merged["steps"][path].names]:
         notes.append(f"the names of values are left out, because they are unknown in some: {some(unnamed)}")
+    padded_fields = [path for path, mask in masks["steps"].items() if merged["steps"][mask].shape]
+    if by_place := [path for path in padded_fields if not merged["steps"][path].names]:
+        notes.append(
+            f"values without names are joined by their place: {some(by_place)}: check that the same place is the same "
+            "joint in all datasets, or name them in the file of --merge_fields (names:)"
+        )
     said = {path: {_says(member.schema.steps.get(path)) for member in inputs} - {None} for path in kept}
     if unsaid := [path for path, known in said.items() if len(known) > 1]:
         notes.append(f"rotations are left out, because they are unknown in some: {some(unsaid)}: check that they agree")
@@ -174,7 +181,7 @@ def _merge_field(fields: Sequence[Field], inputs: Sequence[MergedInput], mode: F
     said = describe_by_value([f"{field.dtype}{field.shape}" for field in fields], inputs)
     encoded = [field.holds_image_files for field in fields]
     if any(encoded) and all(field.holds_images for field in fields):
-        return _merge_images(fields, said), stay
+        return _merge_images(fields, inputs, mode, said), stay
     if any(encoded):
         raise _DifferError("images in only some of the datasets")
     dtypes = [field.numpy_dtype for field in fields]
@@ -209,14 +216,30 @@ def _merge_field(fields: Sequence[Field], inputs: Sequence[MergedInput], mode: F
     return merged.with_representation(representation), places
 
 
-def _merge_images(fields: Sequence[Field], said: str) -> Field:
+def _merge_images(fields: Sequence[Field], inputs: Sequence[MergedInput], mode: Fields, said: str) -> Field:
     first = fields[0]
     if len({field.dtype for field in fields}) > 1 or len({(len(f.shape), f.shape[-1]) for f in fields}) > 1:
         raise _DifferError(f"images of {said}")
+    for field, member in zip(fields, inputs, strict=True):
+        if mode != "all" and (resize := propose_size(field, fields)):
+            raise _DifferError(
+                f"images of {said}: give {printable(member.name, 60)} the connector - {resize}, which keeps their "
+                "proportions (--merge_fields=all keeps all sizes, for outputs that can hold them)"
+            )
     sizes = [{*of_axis} for of_axis in zip(*(field.shape for field in fields), strict=True)]
     shape = tuple(axis.pop() if len(axis) == 1 else None for axis in sizes)
     encodings = {field.encoding if field.holds_image_files else "png" for field in fields}
     return Field(first.path, first.dtype, shape, encodings.pop() if len(encodings) == 1 else "jpeg", "Image")
+
+
+def propose_size(field: Field, fields: Sequence[Field]) -> str | None:
+    """The connector, as YAML, that gives images the smallest size of these fields; None if they have it."""
+    sizes = {other.shape[:2] for other in fields}
+    known = [(height, width) for height, width in sizes if height is not None and width is not None]
+    if len(sizes) == 1 or not known or field.shape[:2] == min(known):
+        return None
+    height, width = min(known)
+    return f"ResizeImages: {{height: {height}, width: {width}, fields: [{field.path}], minimum: 1, fit: pad}}"
 
 
 def _arrange(

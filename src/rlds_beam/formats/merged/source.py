@@ -42,9 +42,8 @@ from rlds_beam.reading.meaning import find_last_steps
 class MergedSource(Source):
     """Several datasets, concatenated by split. Each episode's `source_dataset` names its dataset.
 
-    Fields may differ in integer or float width: the wider one is used; in image size or encoding: images become images
-    of any size; or in the order of named values. All other differences are refused by name, unless `--merge_fields`
-    says what to do with them.
+    Fields may differ in integer or float width: the wider one is used; in the encoding of images; or in the order of
+    named values. All other differences are refused by name, unless `--merge_fields` says what to do with them.
 
     Attributes:
       inputs: the datasets.
@@ -112,7 +111,7 @@ class MergedSource(Source):
         inputs = tuple(
             member
             if member.connecting.connectors
-            else dataclasses.replace(member, source=member.source.without(paths, why))
+            else dataclasses.replace(member, source=member.source.without(_steps_among(paths, member.source), why))
             for member in self.inputs
         )
         merge = dataclasses.replace(self.merge, schema=self.schema.without(paths))
@@ -234,6 +233,7 @@ class MergedDecoder:
             None if _conforms(member.source) else Conformance(member.source.schema) for member in inputs
         ]
         self._names = [member.name.encode() for member in inputs]
+        self._fields = [frozenset(member.schema.steps) for member in inputs]  # also those that are not read
         self.keeps_images = not any(member.connecting.connectors for member in inputs)
 
     def decode(self, payload: bytes, key: EpisodeKey) -> Episode:
@@ -279,7 +279,7 @@ class MergedDecoder:
         for path, mask in masks.items():
             if mask in schema.steps:
                 place, shape = places.get(path), (len(episode), *schema.steps[mask].closed_shape)
-                there = np.array(path in episode.steps) if place is None else np.array(place) >= 0
+                there = np.array(path in self._fields[which]) if place is None else np.array(place) >= 0
                 steps[mask] = np.broadcast_to(there, shape)
         return steps
 
@@ -297,6 +297,10 @@ class MergedDecoder:
             else:
                 metadata[path] = exact_cast(np.asarray(value), field.numpy_dtype, path)[()]
         return {**metadata, **{mask: np.bool_(path in episode.metadata) for path, mask in masks.items()}}
+
+
+def _steps_among(paths: Collection[str], source: Source) -> list[str]:
+    return [path for path in paths if path in source.schema.steps]
 
 
 def _conforms(source: Source) -> bool:

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.columns import below, text_bytes
 from rlds_beam.episodes.episode import Episode
@@ -159,12 +160,21 @@ class ScopeRlOutput(MergedOutput):
             columns += sized_columns(f"info/{key}") if is_text(leaf.field) else [PartColumn(f"info/{key}", 8)]
         return (*columns, PartColumn("policy", 1))
 
-    def encode(self, episode: Episode) -> Sequence[Array]:
-        end, steps = transitions(episode), self.options.step_per_trajectory
-        if end < 1:
+    def check_batch(self, batch: Batch) -> None:
+        for episode in batch.episodes:
+            self._check_length(transitions(episode))
+
+    def _check_length(self, actions: int) -> None:
+        """Raises BadEpisode if an episode has a number of actions that SCOPE-RL cannot have."""
+        steps = self.options.step_per_trajectory
+        if actions < 1:
             raise not_representable("the episode has no action, which SCOPE-RL needs")
-        if steps is not None and (end > steps or (end < steps and self.options.ragged == "reject")):
-            raise not_representable(f"{end} actions, but --step_per_trajectory={steps}")
+        if steps is not None and (actions > steps or (actions < steps and self.options.ragged == "reject")):
+            raise not_representable(f"{actions} actions, but --step_per_trajectory={steps}")
+
+    def encode(self, episode: Episode) -> Sequence[Array]:
+        end = transitions(episode)
+        self._check_length(end)
         states = [
             representable(leaf.values(episode, end).reshape(end, -1), np.float64, leaf.path) for leaf in self.states
         ]

@@ -26,7 +26,8 @@ from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.trajectories.converter import WindowItemConversion, WindowItemConverter, record_encoder
-from rlds_beam.trajectories.items import Items, UnusedSteps
+from rlds_beam.trajectories.frames import frame_count
+from rlds_beam.trajectories.items import Items, UnusedSteps, check_length
 from rlds_beam.trajectories.options import CASTS, FrameOptions, Images, ItemOptions
 from rlds_beam.trajectories.record_encoding import PreparedItems
 from rlds_beam.trajectories.spec import TrajectorySpec, encode_spec_file, trajectory_spec
@@ -115,6 +116,10 @@ class TrajectoryOutput(Output):
 
     def predict(self, batches: Iterable[Batch]) -> int:
         return self.conversion.predict(episode for batch in batches for episode in batch.episodes)
+
+    def check_batch(self, batch: Batch) -> None:
+        for episode in batch.episodes:
+            check_length(frame_count(len(episode), self.conversion.frames), self.conversion.items)
 
     def measure(self, batches: Sequence[Batch]) -> int:
         conversion = self.conversion.without_user_code()  # only workers run user code
