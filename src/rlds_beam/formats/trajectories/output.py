@@ -119,7 +119,7 @@ class TrajectoryOutput(Output):
 
     def check_batch(self, batch: Batch) -> None:
         for episode in batch.episodes:
-            check_length(frame_count(len(episode), self.conversion.frames), self.conversion.items)
+            check_length(frame_count(episode, self.conversion.frames), self.conversion.items)
 
     def measure(self, batches: Sequence[Batch]) -> int:
         conversion = self.conversion.without_user_code()  # only workers run user code
