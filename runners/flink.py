@@ -79,7 +79,7 @@ def check(options: RunOptions) -> tuple[Master, str, list[str]]:
     master, version, slots = _master(options.flink_master)
     kind, config = options.environment_type or "EXTERNAL", options.environment_config
     if kind != "EXTERNAL" and config is None:
-        raise UsageError(f"--environment_type={kind} needs --environment_config (docs/how_to/flink.md)")
+        raise UsageError(f"--environment_type={kind} needs --environment_config (docs/how_to/cluster.md#flink)")
     return (
         master,
         version,
