@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from checkout import ROOT
 from exchanging import export
+from servers import drain
 from zarr_data import open_zip, write_buffer
 
 import rlds_beam
@@ -394,6 +395,32 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return Written(request.param, path, {"from_": kind} if kind else {}, known)
 
 
+@pytest.mark.parametrize("written", ["lerobot", "merged", "d4rl"], indirect=True)
+def test_tables_hold_each_transition(written: Written) -> None:
+    reverb = pytest.importorskip("reverb")
+    fifo, limit = reverb.selectors.Fifo, reverb.rate_limiters.MinSize(1)
+    server, known = reverb.Server([reverb.Table("t", fifo(), fifo(), 1000, limit, max_times_sampled=1)]), written.known
+    try:
+        given: dict[str, Any] = {"reverb": f"127.0.0.1:{server.port}", "table": "t", "workers": 1}
+        pushed = rlds_beam.push(written.path, **given, **written.options)
+        items = [item.data for item in drain(given["reverb"], "t")]
+    finally:
+        server.stop()
+    _, state, action, _, reward, discount = (np.stack(column) for column in zip(*items, strict=True))
+    terminal = np.concatenate([e.ends & e.terminal for e in known])
+    assert pushed.report.items_written == len(items) == len(terminal)
+    order = np.lexsort(action[:, 0].T)
+    expected = np.lexsort(stack(known, "actions").T)
+    for found, values in (
+        (state[:, 0], stack(known, "states_before")),
+        (state[:, 1], stack(known, "next_states")),
+        (action[:, 0], stack(known, "actions")),
+        (reward[:, 0], stack(known, "rewards")),
+        (discount[:, 0], ~terminal),
+    ):
+        np.testing.assert_array_equal(found[order], values[expected])
+
+
 def rows_of(files: Iterable[Path]) -> dict[str, Array]:
     """The columns of Parquet files, by pyarrow."""
     table = pa.concat_tables([pq.read_table(file) for file in sorted(files)])
@@ -569,3 +596,16 @@ def test_batches_are_normalized_by_each_action(written: Written) -> None:
     (batch,) = rows.batches(1000, columns=["action"], shuffle=False)
     expected = (actions - actions.mean(0, np.float64)) / (actions.std(0, dtype=np.float64) + 1e-8)
     np.testing.assert_allclose(batch["action"], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_batches_say_where_each_action_led(written: Written) -> None:
+    known = written.known
+    (batch,) = rlds_beam.open_dataset(written.path, unit="steps", **written.options).batches(1000, next_step=True)
+    state = next(name for name in ("next_observation/state", "next_observation") if name in batch)
+    ends = stack(known, "ends")
+    np.testing.assert_array_equal(batch["reward"], stack(known, "rewards"))
+    np.testing.assert_array_equal(batch[state], stack(known, "next_states"))
+    np.testing.assert_array_equal(batch["next_is_last"], ends)
+    np.testing.assert_array_equal(batch["next_is_terminal"], np.concatenate([e.ends & e.terminal for e in known]))
+    repeated = np.concatenate([e.ends & (len(e.states) == len(e.actions)) for e in known])
+    np.testing.assert_array_equal(batch[f"{state}_is_pad"], repeated)

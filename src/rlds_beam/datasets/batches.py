@@ -28,14 +28,14 @@ from rlds_beam.datasets.order import Drawn, Plan, Sampler
 from rlds_beam.datasets.pixels import copy_into, decode_into, decode_resized, resize_into
 from rlds_beam.datasets.windows import IS_PAD, KeptSteps, window
 from rlds_beam.encoding.example.row_decoder import objects
-from rlds_beam.episodes.schema import Field
+from rlds_beam.episodes.schema import FLAGS, Field
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.images.codecs import Jpeg
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.headers import UndecodableImageError
 from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.platforms import count_cores
-from rlds_beam.reading.meaning import VOID
+from rlds_beam.reading.meaning import VOID, is_action
 from rlds_beam.typing import Array
 
 Arrays = Literal["numpy", "torch", "jax"]
@@ -287,6 +287,9 @@ class _Filling:
                 column_name = self._content.find_column(path)
                 flat = np.asarray(dataset.read(wanted.ravel(), [column_name])[column_name])
                 values = flat.reshape(*wanted.shape, *flat.shape[1:])
+                if column_name != path and column_name in FLAGS and any(map(is_action, dataset.fields)):
+                    episodes = np.searchsorted(starts, rows, side="right") - 1  # a step that is a row is no end
+                    values = values & (padding if kept is None else padding | kept.left_out[episodes])
                 if self._content.relative is not None and path == action_field(self._content.relative):
                     values = _relative(self._content.relative, part, rows, wanted, values)
                 self._put(path, values, slots)

@@ -149,7 +149,8 @@ class Dataset(Viewable):
           last_step: `drop` or `keep` the last step of each episode as a row. None drops void ones, which have no
             action; windows of actions, rewards, and discounts end before them. The dataset itself has all steps.
           next_step: whether to add the observation, `is_last`, and `is_terminal` of the next step, with names that
-            begin with `next_`; `next_<field>_is_pad` marks those after the end of the episode.
+            begin with `next_`; `next_<field>_is_pad` marks those after the end of the episode. A last step that is a
+            row, because its action is real, is its own next step.
           relative_actions: makes each chunk of actions relative to the state at its row, its first step. Its `inverse`
             converts predicted chunks back (`inverse.chunks`).
 
