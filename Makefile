@@ -150,7 +150,6 @@ docs: full  ## write the generated pages, build the site with the API reference 
 	@$(PY) docs/signal_reference.py
 	@$(PY) docs/format_table.py
 	@$(PY) docs/meaning_table.py
-	@$(PY) docs/keyword_types.py
 	@$(PY) docs/figure_tables.py
 	@$(PY) docs/charts.py
 	@$(PY) docs/gallery.py

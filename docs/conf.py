@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import inspect
 import re
 import sys
 import textwrap
@@ -12,7 +11,6 @@ from pathlib import Path
 from docutils import nodes
 
 import rlds_beam
-from rlds_beam.pipelines.functions import OPTIONS
 
 project = "rlds-beam"
 version = release = rlds_beam.__version__
@@ -69,8 +67,6 @@ def add_dark_pictures(app, doctree):
 
 def edit_docstring(app, what, name, obj, options, lines):
     """Our docstrings as napoleon and reStructuredText want them."""
-    if what == "function" and obj.__module__ == "rlds_beam.pipelines.functions" and OPTIONS in lines:
-        del lines[lines.index(OPTIONS) :]  # the pages of the commands list the options
     if what in ("attribute", "property"):
         lines[:0] = ["..", ""]  # an empty comment: napoleon takes the first line up to a colon for a type
     lines[:] = [re.sub(r"(?<![^\s(])`([.~!][^`]*)`", r"``\1``", line) for line in lines]  # `.spec` is no reference
@@ -93,10 +89,7 @@ def language_of(block):
 
 
 def edit_signature(app, what, name, obj, options, signature, returned):
-    """Shorter signatures: options are listed below, and a default that is made by a function is not Python."""
-    if what == "function" and getattr(obj, "__module__", "") == "rlds_beam.pipelines.functions":
-        inputs = [p for p in inspect.signature(obj).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-        return f"({', '.join(p.name for p in inputs)}, **options)", returned
+    """Shorter signatures: options are listed below them, and a default that is made by a function is not Python."""
     if what == "class" and option_fields(obj):
         return "(...)", returned
     return signature and signature.replace("<factory>", "..."), returned

@@ -1,20 +1,19 @@
-"""The jobs as functions: `rlds_beam.convert("data/point_mass/1.0.0", "pairs", items="pairs")`."""
+"""The jobs as functions: `rlds_beam.convert("data/point_mass/1.0.0", "pairs", items="pairs")`.
+
+Keyword arguments are the fields of the job's config and of the options of its formats, which check their values.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import inspect as introspection
 import os
 import sys
-import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from rlds_beam import plugins
 from rlds_beam.errors import UsageError, naming_limits
-from rlds_beam.formats.registry import FORMATS, OUTPUTS, SOURCES
-from rlds_beam.options import Options, in_python, option_names, sections
+from rlds_beam.options import Options, option_names
 from rlds_beam.pipelines.check import CheckConfig
 from rlds_beam.pipelines.compare import CompareConfig
 from rlds_beam.pipelines.convert import ConvertConfig
@@ -28,7 +27,6 @@ from rlds_beam.pipelines.validate import ValidateConfig
 from rlds_beam.runners.process_setup import quiet
 
 if TYPE_CHECKING:
-    from rlds_beam import keywords
     from rlds_beam.jobs.inspect import Survey
     from rlds_beam.pipelines.check import CheckOutcome
     from rlds_beam.pipelines.compare import Comparison
@@ -53,87 +51,9 @@ _OF_THE_COMMAND = {
 """Options of the command that have no effect here, and what to use instead."""
 
 
-class _Signature(introspection.Signature):
-    """All options, for editors and IPython; as text, the paths only: the docstring lists the options in groups."""
-
-    def __str__(self) -> str:
-        paths = [p for p in self.parameters.values() if p.kind is not introspection.Parameter.KEYWORD_ONLY]
-        options = introspection.Parameter("options", introspection.Parameter.VAR_KEYWORD)
-        return str(introspection.Signature([*paths, options], return_annotation=self.return_annotation))
-
-    def format(self, **layout: Any) -> str:
-        """The text that `help` prints on Python 3.13 and later."""
-        del layout
-        return str(self)
-
-
-def _takes(config_class: type[Options]) -> Callable[[Function], Function]:
-    """Puts a job's options into a function's signature and docstring, and silences Beam's logs."""
-
-    def decorate(function: Function) -> Function:
-        signature, parameter = introspection.signature(function), introspection.Parameter
-        paths = [p for p in signature.parameters.values() if p.kind is not parameter.VAR_KEYWORD]
-        listed = _sections(config_class)
-        named: dict[str, introspection.Parameter] = {}
-        for field in (field for _, fields in listed for field in fields):
-            keyword = parameter(field.name, parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
-            named.setdefault(field.name, keyword)
-        calling = cast(Function, naming_limits()(quiet(function)))
-        whole = _Signature([*paths, *named.values()], return_annotation=signature.return_annotation)
-        vars(calling)["__signature__"] = whole
-        about = introspection.cleandoc(function.__doc__ or "")
-        calling.__doc__ = "\n\n".join(
-            [about, OPTIONS, *(_list(*group) for group in [*listed, *_formats(config_class)])]
-        )
-        return calling
-
-    return decorate
-
-
-OPTIONS = "Options:"
-"""Begins the generated part of a docstring."""
-
-_INTERNAL = ("from_options", "recognized", "to_options")
-
-
-def _sections(config_class: type[Options]) -> list[tuple[str, list[dataclasses.Field[Any]]]]:
-    """The options of the job and of the formats, with titles; the most common first."""
-    of_job = list(sections(config_class))
-    of_job.sort(key=lambda section: (section.owner is not config_class, "shown_with" in vars(section.owner)))
-    formats: dict[type[Options], list[str]] = {}
-    for group in config_class.known_groups():
-        formats.setdefault(group.options_class, []).append(in_python(group.choice))
-    found = [("" if section.owner is config_class else in_python(section.title), section.fields) for section in of_job]
-    found += [(f"With {' or '.join(choices)}", [*dataclasses.fields(options)]) for options, choices in formats.items()]
-    skipped = {*_OF_THE_COMMAND, *_INTERNAL}
-    shown = [
-        (title, [f for f in fields if f.name not in skipped and not f.metadata.get("positional")])
-        for title, fields in found
-    ]
-    return [(title, fields) for title, fields in shown if fields]
-
-
-def _formats(config_class: type[Options]) -> Iterable[tuple[str, Sequence[Any]]]:
-    """The formats that a job reads and writes."""
-    fields = {group.field for group in config_class.known_groups()}
-    if "from_options" in fields:
-        yield "Formats of the input (from_)", [(name, FORMATS[name].about) for name in SOURCES]
-    if "to_options" in fields:
-        yield "Formats of the output (to)", [(name, FORMATS[name].about) for name in OUTPUTS]
-
-
-def _list(title: str, entries: Sequence[Any]) -> str:
-    """A title, and options or formats, one per line."""
-    lines = [title + ":"] if title else []
-    for entry in entries:
-        name, about = entry if isinstance(entry, tuple) else (entry.name, _about(entry))
-        lines.append(textwrap.fill(f"{name}: {about}", 100, initial_indent="  ", subsequent_indent="      "))
-    return "\n".join(lines)
-
-
-def _about(field: dataclasses.Field[Any]) -> str:
-    default = "" if field.default in (None, (), "", False) else f" (default: {field.default!r})"
-    return in_python(field.metadata.get("help", "")) + default
+def _job(function: Function) -> Function:
+    """Silences Beam's logs, and names the limit of the system that a job meets."""
+    return cast(Function, naming_limits()(quiet(function)))
 
 
 def _config(config_class: type[Config], *paths: Any, **options: Any) -> Config:
@@ -144,8 +64,8 @@ def _config(config_class: type[Config], *paths: Any, **options: Any) -> Config:
     return config_class.create(*paths, **options)
 
 
-@_takes(ConvertConfig)
-def convert(input: Path | Sequence[Path], output: Path, **options: Unpack[keywords.Convert]) -> ConvertOutcome:
+@_job
+def convert(input: Path | Sequence[Path], output: Path, **options: Any) -> ConvertOutcome:
     """Checks the episodes of a dataset and writes them as training items, as `rlds-beam convert` does.
 
         outcome = rlds_beam.convert("data/point_mass/1.0.0", "pairs", repair="missing_is_last")
@@ -154,9 +74,10 @@ def convert(input: Path | Sequence[Path], output: Path, **options: Unpack[keywor
     Rejected episodes do not raise: `outcome.report.rejected` counts them, and `output/rejected` has their records.
 
     Args:
-      input: a dataset directory, or files, of any format listed below (`from_`).
+      input: a dataset directory, or files, of any format that `rlds-beam help formats` lists (`from_`).
       output: the directory to write to.
-      options: the fields of `ConvertConfig` and of the options of the `from_` and `to` formats. Pass a function
+      options: the fields of `ConvertConfig` and of the options of the `from_` and `to` formats; `rlds-beam convert
+        --help` describes them. Pass a function
         (`policy_info_fn`, a source, an output) as an object or as `module:function`. A function defined outside a
         module, for example in a notebook, must be picklable.
 
@@ -171,8 +92,8 @@ def convert(input: Path | Sequence[Path], output: Path, **options: Unpack[keywor
     return run(_config(ConvertConfig, input, output, **options))
 
 
-@_takes(ValidateConfig)
-def validate(input: Path | Sequence[Path], **options: Unpack[keywords.Validate]) -> Report:
+@_job
+def validate(input: Path | Sequence[Path], **options: Any) -> Report:
     """Checks every episode of a dataset and writes nothing, as `rlds-beam validate` does.
 
         report = rlds_beam.validate("data/point_mass/1.0.0")
@@ -192,8 +113,8 @@ def validate(input: Path | Sequence[Path], **options: Unpack[keywords.Validate])
     return run(_config(ValidateConfig, input, **options))
 
 
-@_takes(InspectConfig)
-def inspect(input: Path | Sequence[Path], **options: Unpack[keywords.Inspect]) -> Survey:
+@_job
+def inspect(input: Path | Sequence[Path], **options: Any) -> Survey:
     """Reads a dataset's metadata and a sample of its episodes, as `rlds-beam inspect` does.
 
         survey = rlds_beam.inspect("data/point_mass/1.0.0", items="sequences", sequence_length=8)
@@ -211,8 +132,8 @@ def inspect(input: Path | Sequence[Path], **options: Unpack[keywords.Inspect]) -
     return run(_config(InspectConfig, input, **options))
 
 
-@_takes(CheckConfig)
-def check(input: Path | Sequence[Path], **options: Unpack[keywords.Check]) -> CheckOutcome:
+@_job
+def check(input: Path | Sequence[Path], **options: Any) -> CheckOutcome:
     """Measures quality signals of every episode, as `rlds-beam check` does.
 
         outcome = rlds_beam.check("data/point_mass/1.0.0")
@@ -233,8 +154,8 @@ def check(input: Path | Sequence[Path], **options: Unpack[keywords.Check]) -> Ch
     return run(_config(CheckConfig, input, **options), keep_table=True)
 
 
-@_takes(StatsConfig)
-def stats(input: Path | Sequence[Path], **options: Unpack[keywords.Stats]) -> StatsOutcome:
+@_job
+def stats(input: Path | Sequence[Path], **options: Any) -> StatsOutcome:
     """Computes each field's mean, standard deviation, range, and quantiles, as `rlds-beam stats` does.
 
         outcome = rlds_beam.stats("data/point_mass/1.0.0", by="language_instruction")
@@ -255,8 +176,8 @@ def stats(input: Path | Sequence[Path], **options: Unpack[keywords.Stats]) -> St
     return run(_config(StatsConfig, input, **options))
 
 
-@_takes(ReportConfig)
-def report(input: Path, second: Path | None = None, **options: Unpack[keywords.Report]) -> ReportOutcome:
+@_job
+def report(input: Path, second: Path | None = None, **options: Any) -> ReportOutcome:
     """Writes an HTML file that shows a dataset, a conversion, or how two datasets differ, as `rlds-beam report` does.
 
         outcome = rlds_beam.report("data/point_mass/1.0.0", output="report.html")
@@ -277,8 +198,8 @@ def report(input: Path, second: Path | None = None, **options: Unpack[keywords.R
     return run(_config(ReportConfig, input, second, **options))
 
 
-@_takes(CompareConfig)
-def compare(input: Path, second: Path, **options: Unpack[keywords.Compare]) -> Comparison:
+@_job
+def compare(input: Path, second: Path, **options: Any) -> Comparison:
     """Shows what changed between two versions of a dataset, as `rlds-beam compare` does.
 
         comparison = rlds_beam.compare("data/point_mass/1.0.0", "data/point_mass/2.0.0")
@@ -299,8 +220,8 @@ def compare(input: Path, second: Path, **options: Unpack[keywords.Compare]) -> C
     return run(_config(CompareConfig, input, second, **options))
 
 
-@_takes(PushConfig)
-def push(input: Path | Sequence[Path], **options: Unpack[keywords.Push]) -> PushOutcome:
+@_job
+def push(input: Path | Sequence[Path], **options: Any) -> PushOutcome:
     """Fills Reverb tables with a dataset's items, as `rlds-beam push` does.
 
     Rejected episodes do not raise: `outcome.report.rejected` counts them.
@@ -323,8 +244,8 @@ def push(input: Path | Sequence[Path], **options: Unpack[keywords.Push]) -> Push
 if TYPE_CHECKING or find_spec("rlds_beam.recording") is not None:
     from rlds_beam.pipelines.record import RecordConfig
 
-    @_takes(RecordConfig)
-    def record(output: Path, **options: Unpack[keywords.Record]) -> ConvertOutcome:
+    @_job
+    def record(output: Path, **options: Any) -> ConvertOutcome:
         """Rolls out behavior policies in environments and writes RLDS or another format, as `rlds-beam record` does.
 
             outcome = rlds_beam.record("cartpole", env="gymnasium:CartPole-v1", policy="random", episodes=100)
@@ -344,8 +265,8 @@ if TYPE_CHECKING or find_spec("rlds_beam.recording") is not None:
         return run(_config(RecordConfig, output, **options))
 
 
-@_takes(UploadConfig)
-def upload(output: Path, destination: str, **options: Unpack[keywords.Upload]) -> UploadOutcome:
+@_job
+def upload(output: Path, destination: str, **options: Any) -> UploadOutcome:
     """Publishes a finished output on the Hugging Face Hub, as `rlds-beam upload` does.
 
         rlds_beam.upload("pairs", "hf://datasets/USER/NAME", private=True)
@@ -365,8 +286,8 @@ def upload(output: Path, destination: str, **options: Unpack[keywords.Upload]) -
     return run(_config(UploadConfig, output, destination, **options))
 
 
-@_takes(ExampleConfig)
-def example(directory: Path, **options: Unpack[keywords.Example]) -> str:
+@_job
+def example(directory: Path, **options: Any) -> str:
     """Writes a small RLDS dataset to try the other functions on, as `rlds-beam example` does.
 
         dataset = rlds_beam.example("data", episodes=100)
@@ -398,4 +319,4 @@ def find_function(name: str) -> Callable[..., Any] | None:
         return getattr(sys.modules[config_class.__module__], name)(_config(config_class, *paths, **options))
 
     run.__name__, run.__doc__ = name, config_class.__doc__
-    return _takes(config_class)(run)
+    return _job(run)

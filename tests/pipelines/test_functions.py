@@ -19,7 +19,6 @@ from processes import DEADLINE
 
 import rlds_beam
 from rlds_beam import UsageError
-from rlds_beam.formats.registry import FORMATS
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.testing import make_episode, read_items, write_dataset
 from rlds_beam.user_functions import ByValue, qualified_name, resolve
@@ -105,20 +104,10 @@ def test_a_config_takes_text_for_lists_and_counts() -> None:
     assert config.max_rejected == 0.05
 
 
-def test_the_help_lists_the_options_in_groups_and_all_formats() -> None:
-    """The common options come first, each format's own at the end."""
+def test_the_signature_and_the_help_name_the_config() -> None:
     text = pydoc.plain(pydoc.render_doc(rlds_beam.convert))
-    assert (
-        text.splitlines()[2] == "convert(input: 'Path | Sequence[Path]', output: 'Path', **options) -> 'ConvertOutcome'"
-    )
-    places = [
-        text.index(f"\n      {name}: ") for name in ("from_", "repair", "to", "workers", "topics", "behavior_policy")
-    ]
-    assert places == sorted(places)
-    assert 'With to="scope_rl":' in text and not re.search(r"--[a-z]", text.partition("Options:")[2])
-    for name, known in FORMATS.items():
-        assert " ".join(f"{name}: {known.about}".split()) in " ".join(text.split())
-    assert "Formats of the output" not in pydoc.render_doc(rlds_beam.validate)
+    assert text.splitlines()[2].startswith("convert(input: 'Path | Sequence[Path]', output: 'Path', **options: 'Any')")
+    assert "the fields of `ConvertConfig`" in text
 
 
 @pytest.mark.parametrize(

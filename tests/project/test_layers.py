@@ -142,8 +142,6 @@ def package_of(name: str) -> str:
 
 
 def is_allowed(found: Import) -> bool:
-    if found.target == "rlds_beam.keywords":  # types, of which no module exists
-        return True
     own, other = package_of(found.module), package_of(found.target)
     below = {"buckets"} if own == "storage" else LAYERS.get(own, set())
     return own == other or other in FLOOR | below

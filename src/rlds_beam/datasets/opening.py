@@ -6,7 +6,7 @@ import dataclasses
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
+from typing import Any, Literal, get_args
 
 from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
@@ -37,9 +37,6 @@ from rlds_beam.reading.base import Source, Split
 from rlds_beam.reading.meaning import KEY, Meaning
 from rlds_beam.text import count, did_you_mean, escape_controls
 
-if TYPE_CHECKING:
-    from rlds_beam import keywords
-
 Unit = Literal["episodes", "steps"]
 
 
@@ -61,7 +58,7 @@ def open_dataset(
     unit: Unit | None = None,
     images: Images = "pixels",
     jpeg: Jpeg = "fast",
-    **options: Unpack[keywords.Load],
+    **options: Any,
 ) -> Dataset:
     """Opens a dataset for random access; needs neither TensorFlow nor torch.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any
 
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.signals import Context, findings, measure
@@ -38,12 +38,9 @@ from rlds_beam.viewing.tables import (
 )
 from rlds_beam.writing.write_rlds import WriteOutcome
 
-if TYPE_CHECKING:
-    from rlds_beam import keywords
-
 
 @check_names(InputOptions)
-def show(value: Any, episode: int | str | None = None, **options: Unpack[keywords.Show]) -> View:
+def show(value: Any, episode: int | str | None = None, **options: Any) -> View:
     """Shows an episode, a dataset, or the result of a job: as HTML in a notebook, as text with `print`.
 
         rlds_beam.show("data/point_mass/1.0.0", 3)
