@@ -131,6 +131,9 @@ def test_values_are_scaled_and_keep_dtype_and_names():
     (scaled,) = edited(ScaleDimensions("action", [1, 2, 3, 4]), with_actions(actions))
     np.testing.assert_array_equal(scaled.steps["action"], actions * np.float32([1, 2, 3, 4]))
     assert scaled.steps["action"].dtype == np.float32
+    (radians,) = edited(ScaleDimensions("action", 1 / 57.29578), with_actions(actions))
+    exact = (actions.astype(np.float64) / 57.29578).astype(actions.dtype)  # the same with numpy 1 and 2
+    np.testing.assert_array_equal(radians.steps["action"], exact)
     assert names_of({"ScaleDimensions": {"field": "action", "factor": 2.0}}) == {"action": NAMES}
     for connector in (ScaleDimensions("action", [1, 2]), ScaleDimensions("is_first", 2)):
         with pytest.raises(UsageError, match=r"expected floats, and one factor|does not hold numbers"):

@@ -84,7 +84,9 @@ def count_others(groups: Array, sides: Array) -> tuple[Array, Array]:
       groups: the first episode of each one's group.
       sides: a number for each episode, for example that of its split.
     """
-    _, codes, own = np.unique(groups * (sides.max(initial=0) + 1) + sides, return_inverse=True, return_counts=True)
+    _, codes, own = np.unique(
+        groups.astype(np.int64) * (int(sides.max(initial=0)) + 1) + sides, return_inverse=True, return_counts=True
+    )
     counts = np.bincount(groups)[groups] - own[codes]
     differs = sides != sides[groups]
     second = np.full(len(groups), np.nan)
@@ -163,7 +165,7 @@ def _find_pairs(places: Array, motion: Array) -> tuple[Array, Array]:
     neighbors, distances = _find_neighbors(places, k)
     far, chance = np.maximum(distances[:, -1], 1e-30), _ALARMS / (size * (k - 1))
     ratios = np.log(far / np.maximum(distances[:, k // 2 - 1], 1e-30))
-    dimension = np.log(k / (k // 2)) / max(float(np.median(ratios)), 1e-9)
+    dimension = float(np.log(k / (k // 2))) / max(float(np.median(ratios)), 1e-9)
     limit = np.maximum(far * chance ** (1 / dimension), _EQUAL)
     near = distances < limit[:, None]
     near &= distances < _OF_MOTION * np.minimum(motion[:, None], motion[neighbors])

@@ -210,7 +210,9 @@ class ScaleDimensions(EpisodeConnector):
                 f"ScaleDimensions: {self.field} has {column.shape[1]} values of {column.dtype}: expected floats, and "
                 "one factor or as many as values"
             )
-        return episode.with_columns({self.field: (column * factor).astype(column.dtype).reshape(shape)})
+        return episode.with_columns(
+            {self.field: (column.astype(np.float64) * factor).astype(column.dtype).reshape(shape)}
+        )
 
     def dimension_names(
         self, names: Mapping[str, tuple[str, ...]], fields: StepFields
