@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import struct
+import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,6 +34,23 @@ def with_images(tmp_path: Path, *episodes: Sequence[bytes], encoding: str = "jpe
 
 def pictures(count: int, size: int = 16) -> list[bytes]:
     return encode_jpeg(RNG.integers(0, 255, (count, size, size, 3), np.uint8))
+
+
+def test_an_image_of_too_many_pixels_is_neither_decoded_nor_sent(tmp_path: Path) -> None:
+    """The page would decode it: 20,000 x 20,000 pixels take 1.6 GB."""
+    header = struct.pack(">II", 20_000, 20_000)
+    png = encode_png(np.zeros((1, 32, 32, 3), np.uint8))[0]
+    chunk = b"IHDR" + header + png[24:29]
+    large = png[:12] + chunk + zlib.crc32(chunk).to_bytes(4, "big") + png[33:]
+    with browsing(with_images(tmp_path, [png, large], encoding="png")) as browser:
+        (row,) = browser.json("/api/episodes")["rows"]
+        assert browser.get("/image", key=row["key"], camera=CAMERA, step=0).content == png
+        for height in ({}, {"height": 48}):
+            answer = browser.get("/image", key=row["key"], camera=CAMERA, step=1, **height)
+            assert answer.headers["content-type"] == "image/jpeg"
+            assert decode_image(answer.content, 3, "uint8").shape[0] == (height or {"height": 512})["height"]
+        (mark,) = browser.json("/api/episode", key=row["key"])["marks"]
+        assert mark["name"] == "image_too_large"
 
 
 def test_damaged_records_are_shown_with_what_is_wrong(tmp_path: Path) -> None:
