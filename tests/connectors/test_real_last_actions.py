@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import rlds_beam
 from rlds_beam import connectors
 from rlds_beam.connectors.base import connect
 from rlds_beam.episodes.episode import Episode
@@ -86,3 +88,12 @@ def test_actions_that_are_moved_leave_a_void_last_step() -> None:
     for recorded, real in (("sar", True), ("ars", False), ("rsa", False)):
         (shifted,) = connect([connectors.ShiftAlignment(recorded)], [make_real()]).episodes
         assert shifted.last_action_is_real == real
+
+
+def test_a_real_last_action_is_a_transition_of_what_a_program_writes(tmp_path: Path) -> None:
+    rlds_beam.write_rlds(tmp_path / "out" / "1.0.0", [make_real(3, terminal=False), make_real(2)])
+    rows = rlds_beam.open_dataset(tmp_path / "out" / "1.0.0")
+    assert [rows[i]["steps/reward"].tolist() for i in range(2)] == [[1, 2, 3, 0], [1, 2, 0]]
+    assert [rows[i]["steps/is_terminal"].tolist() for i in range(2)] == [[False] * 4, [False, False, True]]
+    last = [rows[i]["steps/observation"][-2:] for i in range(2)]
+    assert all((pair[0] == pair[1]).all() for pair in last)

@@ -288,8 +288,10 @@ class _Filling:
                 flat = np.asarray(dataset.read(wanted.ravel(), [column_name])[column_name])
                 values = flat.reshape(*wanted.shape, *flat.shape[1:])
                 if column_name != path and column_name in FLAGS and any(map(is_action, dataset.fields)):
-                    episodes = np.searchsorted(starts, rows, side="right") - 1  # a step that is a row is no end
-                    values = values & (padding if kept is None else padding | kept.left_out[episodes])
+                    ends = padding  # a next step that is a row is no end
+                    if kept is not None:
+                        ends = padding | kept.left_out[np.searchsorted(kept.starts, rows, side="right") - 1]
+                    values = values & ends
                 if self._content.relative is not None and path == action_field(self._content.relative):
                     values = _relative(self._content.relative, part, rows, wanted, values)
                 self._put(path, values, slots)

@@ -13,6 +13,7 @@ from rlds_beam.episodes.columns import all_below, below, flatten
 from rlds_beam.episodes.conformance import Conformance
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema, episode_flags
+from rlds_beam.episodes.transitions import with_final_observation
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.formats.arrays.array_episodes import discounts, with_last
 from rlds_beam.typing import Array
@@ -102,6 +103,7 @@ class ArrayEpisodes:
         if isinstance(content, Episode):
             if content.faults:
                 raise BadEpisode(*content.faults)
+            content = with_final_observation(content)  # in RLDS, a last action is void
             return Episode(key, content.steps, {_name(path): v for path, v in content.metadata.items()})
         found = _content(content)
         fields, values = self.schema.steps, self.schema.metadata
