@@ -225,9 +225,9 @@ def user_code(what: str, ending: str = "") -> Iterator[None]:
     """
     try:
         yield
-    except (RldsBeamError, MemoryError):
+    except (RldsBeamError, MemoryError, KeyboardInterrupt, GeneratorExit):
         raise
-    except Exception as error:
+    except BaseException as error:  # also of sys.exit
         raise UsageError(f"{what} {describe_error(error)}{ending}") from error
 
 
@@ -256,6 +256,8 @@ def _import(name: str, flag: str) -> Callable[..., Any]:
         value = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
     except (ImportError, AttributeError) as error:
         raise UsageError(f"{flag}={name}: {error}{_hint(error) or _where(error, module)}") from error
+    except SystemExit as error:
+        raise UsageError(f"{flag}={name}: {describe_error(error)}") from error
     return cast("Callable[..., Any]", value)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from rlds_beam import plugins
 from rlds_beam.checking.rules import RULES
 from rlds_beam.cli import flags
-from rlds_beam.cli.parsers import commands, format_rows, rule_table
+from rlds_beam.cli.parsers import broken_lines, commands, format_rows, rule_table
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean
 
@@ -46,18 +46,20 @@ def _list_signals() -> str:
 
 def _list_formats() -> str:
     about = "--from=FORMAT reads a format, --to=FORMAT writes it. Any other: --from=module:Class, --to=module:Class."
-    return f"{flags.fill(about)}\n\n{flags.table(format_rows(('from', 'to')))}"
+    table = flags.table(format_rows(("from", "to")))
+    return "\n\n".join([flags.fill(about), table, *broken_lines("formats")])
 
 
 def _list_connectors() -> str:
+    from rlds_beam.connectors import CONNECTORS
     from rlds_beam.connectors.catalog import SECTIONS, names, summary
 
     groups = {title: [(name, summary(name)) for name in names(modules)] for title, modules in SECTIONS.items()}
-    groups["Of other packages"] = [
-        (n, ", ".join(plugins.packages("connectors", n))) for n in plugins.names("connectors")
-    ]
+    others = [name for name in plugins.names("connectors") if name not in CONNECTORS]
+    groups["Of other packages"] = [(name, ", ".join(plugins.packages("connectors", name))) for name in others]
     tables = [f"{title}:\n{flags.table(rows)}" for title, rows in groups.items() if rows]
-    return "\n\n".join(["rlds-beam help connectors NAME shows the arguments of one.", *tables])
+    about = "rlds-beam help connectors NAME shows the arguments of one."
+    return "\n\n".join([about, *tables, *broken_lines("connectors")])
 
 
 def _describe_connector(name: str) -> str:

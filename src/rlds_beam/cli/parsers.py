@@ -9,14 +9,14 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from typing import NamedTuple, cast
+from typing import NamedTuple, cast, get_args
 
 from rlds_beam import plugins
 from rlds_beam._version import __version__
 from rlds_beam.checking.rules import POLICIES, RULES
 from rlds_beam.cli import flags
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.registry import formats
+from rlds_beam.formats.registry import FORMATS, other_names
 from rlds_beam.options import Options
 from rlds_beam.pipelines.base import Job
 from rlds_beam.text import did_you_mean
@@ -110,14 +110,23 @@ def find_job(name: str) -> tuple[Job, type[Options]] | None:
 
 
 def commands() -> dict[str, str]:
-    """All commands with their lines in the help; those of other packages at the end, with their docstrings' first."""
-    others = {
-        name: command for name, command in plugins.load_all("commands").items() if name not in {*COMMANDS, *MISSING}
-    }
-    return {
-        **COMMANDS,
-        **{name: (command.__doc__ or "").strip().partition("\n")[0] for name, command in others.items()},
-    }
+    """All commands with their lines in the help; at the end those of other packages, which are not imported."""
+    others = [name for name in plugins.names("commands") if name not in {*COMMANDS, *MISSING}]
+    return {**COMMANDS, **{name: describe_package("commands", name) for name in others}}
+
+
+def describe_package(kind: plugins.Kind, name: str) -> str:
+    """The packages that declare a name: its line in lists, which import nothing."""
+    return f"of the package {' and '.join(plugins.packages(kind, name))}"
+
+
+def broken_lines(*kinds: plugins.Kind) -> list[str]:
+    """A section for the help about entry points that cannot be used; none if there are none."""
+    kinds = kinds or get_args(plugins.Kind)
+    lines = dict.fromkeys(line for kind in kinds for line in plugins.broken(kind))
+    if not lines:
+        return []
+    return ["\n".join(["packages whose entry points cannot be used:", *(f"  {line}" for line in lines)])]
 
 
 def command_parser() -> argparse.ArgumentParser:
@@ -125,7 +134,7 @@ def command_parser() -> argparse.ArgumentParser:
     parser = flags.new_parser(
         "rlds-beam",
         f"{_ABOUT}\n\nexamples:\n{flags.commands(_EXAMPLES)}\n\ncommands:\n{flags.table(commands().items())}",
-        epilog=exit_code_lines(EXIT_CODES),
+        epilog="\n\n".join([exit_code_lines(EXIT_CODES), *broken_lines()]),
         usage="rlds-beam COMMAND ...",
     )
     parser.add_argument("--version", action="version", version=f"rlds-beam {__version__}", help="show the version")
@@ -184,10 +193,12 @@ def exit_code_lines(codes: Mapping[int, str]) -> str:
 
 def format_rows(kinds: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """The name, `from` and `to`, and the description of each format that has one of these `kinds`."""
-    for name, known in formats().items():
+    for name, known in FORMATS.items():
         takes = [kind if known.kinds[kind] else "" for kind in kinds]
         if any(takes):
             yield (name, *takes, known.about)
+    for name in other_names():
+        yield (name, *("" for _ in kinds), describe_package("formats", name))
 
 
 def _format_lines(command: str, fields: Mapping[str, dataclasses.Field[object]]) -> list[str]:

@@ -12,9 +12,9 @@ from rlds_beam.formats.registry import (
     SOURCES,
     TRAJECTORIES,
     can_read,
+    formats,
     output_group,
     source_group,
-    source_names,
 )
 from rlds_beam.options import Group, Options, option, option_names
 from rlds_beam.user_functions import qualified_name
@@ -98,8 +98,8 @@ class SourceOptions(Options):
         own = option_names(cls)
         others = {name for name, value in values.items() if name not in own and value not in (None, [])}
         ours = {name for group in cls.known_groups() for name in option_names(group.options_class)}
-        formats = SOURCES if others <= ours else source_names()
-        used = any(not others.isdisjoint(option_names(source_group(name).options_class)) for name in formats if others)
+        names = SOURCES if others <= ours else [name for name, known in formats().items() if known.source]
+        used = any(not others.isdisjoint(option_names(source_group(name).options_class)) for name in names if others)
         return {"recognized": recognize(given)} if used or look else {}
 
     @classmethod

@@ -25,6 +25,7 @@ from rlds_beam.formats.registry import (
     Format,
     can_read,
     formats,
+    other_names,
     source_class,
 )
 from rlds_beam.output.directory import Holding, holding
@@ -211,7 +212,7 @@ def _claims(path: str, known: Mapping[str, Format]) -> tuple[dict[str, str], lis
             why = source_class(name).recognize(path)
         except (OSError, UsageError, ArithmeticError, LookupError, ValueError) as error:  # for example h5py is missing
             trouble.append(error)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if name in FORMATS:
                 raise
             trouble.append(UsageError(f"--from={name}: its recognize {describe_error(error)}"))
@@ -227,7 +228,7 @@ def _recognize_written(path: str) -> Holding | None:
         held = holding(path) if PLAN in names_in(path) else None
     except OSError:
         return None
-    if held is None or not (held.to in FORMATS or ":" in held.to or held.to in formats()):
+    if held is None or not (held.to in FORMATS or ":" in held.to or held.to in other_names()):
         return None
     kind, dataset = printable(str(held.kind), 80), printable(held.dataset, 200)
     return dataclasses.replace(held, to=printable(held.to, 200), kind=kind, dataset=dataset)

@@ -225,20 +225,25 @@ def find_format(name: str) -> Format | None:
     return found
 
 
+def other_names() -> list[str]:
+    """The formats that other packages declare, which cannot replace a built-in name. Imports nothing."""
+    return [name for name in plugins.names("formats") if name not in _KNOWN]
+
+
 def formats() -> dict[str, Format]:
-    """All formats: the built-in ones, then those of other packages, which cannot replace a built-in name."""
+    """All formats: the built-in ones, then those of other packages that can be imported."""
     others = {name: known for name, known in plugins.load_all("formats").items() if isinstance(known, Format)}
-    return {**FORMATS, **{name: known for name, known in others.items() if name not in FORMATS}}
+    return {**FORMATS, **{name: known for name, known in others.items() if name not in _KNOWN}}
 
 
 def source_names() -> list[str]:
-    """The values of `--from`."""
-    return [name for name, known in formats().items() if known.source]
+    """The values of `--from`. Imports nothing, so some of other packages may only be written."""
+    return [*SOURCES, *other_names()]
 
 
 def output_names() -> list[str]:
-    """The values of `--to`."""
-    return [name for name, known in formats().items() if known.output]
+    """The values of `--to`. Imports nothing, so some of other packages may only be read."""
+    return [*OUTPUTS, *other_names()]
 
 
 def can_read(name: str) -> bool:
@@ -271,7 +276,8 @@ def _class(known: str, name: str, flag: str, base: type[Any]) -> type[Any]:
         names = source_names() if flag == "from" else output_names()
         choose = f"choose {', '.join(names)}, or module:Class for your own"
         only = f" ({name} can only be {verb}); {choose}"
-        hint = only if name in formats() else did_you_mean(name, names, otherwise=choose)
+        there = name in FORMATS or name in other_names()
+        hint = only if there else did_you_mean(name, names, otherwise=choose)
         raise UsageError(f"--{flag}={name}: there is no such {kind}{hint}")
     named = resolve(known or name, f"--{flag}")
     contract = f"{'rlds_beam.reading' if flag == 'from' else 'rlds_beam.output'}.{base.__name__}"
