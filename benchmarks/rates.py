@@ -1,4 +1,4 @@
-"""Measures what `src/rlds_beam/jobs/estimates.py` estimates from: the cost of converting and of pushing step pairs.
+"""Measures the cost of converting and of pushing step pairs.
 
     python benchmarks/rates.py [--quick] [--repeats N] > benchmarks/rates.json
 

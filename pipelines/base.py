@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rlds_beam.errors import DiskError, RldsBeamError
-from rlds_beam.text import count, format_size
+from rlds_beam.text import count
 
 if TYPE_CHECKING:
     from rlds_beam.formats.inputs import OpenedInput
@@ -100,15 +100,12 @@ def run_ranges(
         with Progress(total, config.progress, job.committed_since(finished)).show() as progress:
             if finished and not config.json:
                 progress.say(f"resumed: {finished:,} of {count(len(job.ranges), 'range')} were finished")
-            if not config.json and (size := job.estimate_bytes(pending)):
-                progress.say(f"writing about {format_size(size)} to {job.target}")
-            return run_pipeline(build, config, job.seconds(pending), progress)
+            if not config.json and (lack := job.lack_of_room()):
+                progress.say(lack)
+            return run_pipeline(build, config, job.source.input_bytes, progress)
     except DiskError as error:
-        left = len(pending) - job.committed_since(finished)().ranges
-        size = job.estimate_bytes(range(left))
-        room = f"Free about {format_size(size)}" if size else "Free some space"
-        remedy = f"{room} and run the same command again." if error.is_full else "Run the same command again to resume."
-        text = f"{_disk(str(error), job.directory)}; {job.progress()} and kept. {remedy}"
+        remedy = "Free some space, then run" if error.is_full else "Run"
+        text = f"{_disk(str(error), job.directory)}; {job.progress()} and kept. {remedy} the same command again."
         raise DiskError(text) from error
     except RldsBeamError as error:
         if error.exit_code != RldsBeamError.exit_code:
@@ -145,22 +142,21 @@ def run_over(command: str, config: Any, opened: Sequence[OpenedInput], define: C
       NotVerifiedError: an input file changed during the run.
       RldsBeamError: a dataset cannot be read at all, or the pipeline failed.
     """
-    from rlds_beam.jobs.estimates import stats_seconds
     from rlds_beam.runners.results import run_for_result
     from rlds_beam.terminal.job_progress import Progress, Total
 
     sources, snapshots = [each.source for each in opened], [each.snapshot() for each in opened]
-    seconds = sum(stats_seconds(each.source, each.check) for each in opened)
+    input_bytes = sum(source.input_bytes for source in sources)
     total = Total(command, bytes=sum(source.size for source in sources))
     with Progress(total, config.progress).show() as progress, shared_directory(config) as directory:
-        content, _ = run_for_result(lambda root: define(root, directory), config, seconds, progress)
+        content, _ = run_for_result(lambda root: define(root, directory), config, input_bytes, progress)
     for snapshot in snapshots:
         snapshot.verify_all()
     return content
 
 
 def run_checks(
-    command: str, config: Any, opened: OpenedInput, seconds: float, define: Callable[[Any], Any], key: str | None = None
+    command: str, config: Any, opened: OpenedInput, define: Callable[[Any], Any], key: str | None = None
 ) -> tuple[Report, Any]:
     """Runs a job that checks a dataset and writes no items.
 
@@ -168,7 +164,6 @@ def run_checks(
       command: the command's name, shown in the progress line.
       config: the job's config.
       opened: the input.
-      seconds: the estimated duration on one core.
       define: builds the pipeline under a root; returns a PCollection of one result.
       key: the key of the records' report in the result; None if the result is that report.
 
@@ -186,7 +181,7 @@ def run_checks(
 
     report, snapshot = opened.report, opened.snapshot()
     with Progress(Total(command, bytes=opened.source.size), config.progress).show() as progress:
-        content, _ = run_for_result(define, config, seconds, progress)
+        content, _ = run_for_result(define, config, opened.source.input_bytes, progress)
     snapshot.verify_all()
     of_records = Report.from_json(content if key is None else content[key])
     report = report.merge(of_records, check_counts(opened.source, of_records.shards, opened.check))

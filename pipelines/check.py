@@ -183,7 +183,6 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
     from rlds_beam.checking.findings import Findings
     from rlds_beam.checking.signals.dataset import DatasetFinding
     from rlds_beam.formats.inputs import prepare_input
-    from rlds_beam.jobs.estimates import check_seconds
     from rlds_beam.pipelines.base import run_checks, shared_directory
     from rlds_beam.runners import check as check_runner
     from rlds_beam.terminal import gate as gates
@@ -203,7 +202,6 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
             "check",
             config,
             opened,
-            check_seconds(opened.source, opened.check, config.decode),
             lambda root: define_pipeline(root, config, opened, writer, directory),
             "report",
         )

@@ -118,7 +118,6 @@ def convert(config: ConvertConfig) -> ConvertOutcome:
         if status.complete:
             job.remove_temporary()
         else:
-            job.check_room(status, config.overwrite)
             metrics = run_ranges(functools.partial(_define, config, job), config, job, status.pending)
         report = job.read_report()
     return ConvertOutcome(job, report, metrics, time.monotonic() - began)
@@ -184,7 +183,7 @@ def main(config: ConvertConfig) -> int:
         check(config)
         with planning(config.command, config.progress):
             job = prepare(config)
-        job.check_room(job.status(config.overwrite), config.overwrite)
+        job.status(config.overwrite)
         if config.json:
             print_json(job.to_json())
         else:

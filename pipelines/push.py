@@ -213,12 +213,14 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict
     if not job.fits:
         # The tables may be too small for all items, so count them first.
         with Progress(Total("count", bytes=source.size), config.progress).show() as progress:
-            counted, _ = run_for_result(lambda root: _define_count(root, config, job), config, source.seconds, progress)
+            counted, _ = run_for_result(
+                lambda root: _define_count(root, config, job), config, source.input_bytes, progress
+            )
         job = prepare(config, source, Pushed.from_json(counted).predicted)
     total = Total("push", len(source.ranges), bytes=source.size)
     with Progress(total, config.progress).show() as progress:
         result, metrics = run_for_result(
-            lambda root: define_pipeline(root, config, job), config, source.seconds, progress
+            lambda root: define_pipeline(root, config, job), config, source.input_bytes, progress
         )
     verified = Verified.from_json(result)
     if source.snapshot is not None:

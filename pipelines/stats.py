@@ -126,7 +126,6 @@ def stats(config: StatsConfig) -> StatsOutcome:
       NotVerifiedError: an input file changed during the run.
       RldsBeamError: the dataset cannot be read at all, the pipeline failed, or the output cannot be written.
     """
-    from rlds_beam.jobs.estimates import stats_seconds
     from rlds_beam.pipelines.base import run_checks, shared_directory
     from rlds_beam.runners import check
     from rlds_beam.terminal import outcome
@@ -142,7 +141,6 @@ def stats(config: StatsConfig) -> StatsOutcome:
             "stats",
             config,
             opened,
-            stats_seconds(source, opened.check),
             lambda root: define_pipeline(root, config, opened, directory),
             "report",
         )

@@ -76,7 +76,6 @@ def _run(config: ValidateConfig) -> tuple[Report, Gate | None]:
     """Runs the job; returns the report, and the gate if the config has one."""
     from rlds_beam.checking.findings import Findings
     from rlds_beam.formats.inputs import prepare_input
-    from rlds_beam.jobs.estimates import validate_seconds
     from rlds_beam.pipelines.base import run_checks
     from rlds_beam.runners import check
     from rlds_beam.terminal import gate as gates
@@ -90,7 +89,6 @@ def _run(config: ValidateConfig) -> tuple[Report, Gate | None]:
         "validate",
         config,
         opened,
-        validate_seconds(opened.source, opened.check),
         lambda root: define_pipeline(root, job, opened),
         "report" if config.lists_findings else None,
     )

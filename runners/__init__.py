@@ -40,14 +40,14 @@ def check(options: RunOptions) -> None:
 
 
 def run_pipeline(
-    define: Callable[[Any], Any], options: RunOptions, seconds: float, watcher: Watcher | None = None
+    define: Callable[[Any], Any], options: RunOptions, input_bytes: int, watcher: Watcher | None = None
 ) -> dict[str, Any]:
     """Builds a pipeline with `define(root)` and runs it.
 
     Args:
       define: builds the pipeline under a given root.
       options: the runner, the worker processes, and Beam's own flags.
-      seconds: the estimated duration on one core (`cost`), which decides whether to start worker processes.
+      input_bytes: the size of the input, which decides whether to start worker processes.
       watcher: receives the progress.
 
     Returns:
@@ -56,4 +56,4 @@ def run_pipeline(
     Raises:
       RldsBeamError: the job failed; the message says why.
     """
-    return find_runner(options, watcher).run(define, seconds)
+    return find_runner(options, watcher).run(define, input_bytes)

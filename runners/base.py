@@ -58,20 +58,20 @@ class Runner:
         """A temporary directory that workers write to and this process reads; None if not needed."""
         return contextlib.nullcontext()
 
-    def run(self, define: Define, seconds: float) -> dict[str, Any]:
+    def run(self, define: Define, input_bytes: int) -> dict[str, Any]:
         """Runs a job and reports its progress to the watcher; see `runners.run_pipeline`."""
         ended, before = threading.Event(), interrupts.count()
         if self.watcher is not None:
             threading.Thread(target=self._tick, args=(self.watcher, ended), name="progress", daemon=True).start()
         try:
-            metrics = self.run_job(define, seconds)
+            metrics = self.run_job(define, input_bytes)
         finally:
             ended.set()
         if interrupts.count() > before:
             raise KeyboardInterrupt
         return metrics
 
-    def run_job(self, define: Define, seconds: float) -> dict[str, Any]:
+    def run_job(self, define: Define, input_bytes: int) -> dict[str, Any]:
         """Creates a pipeline, runs it with `complete`, and translates its errors."""
         raise NotImplementedError
 

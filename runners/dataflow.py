@@ -166,7 +166,7 @@ class DataflowRunner(Runner):
             with contextlib.suppress(OSError):  # small leftovers must not fail a job
                 storage.rmtree(directory)
 
-    def run_job(self, define: Define, seconds: float) -> dict[str, Any]:
+    def run_job(self, define: Define, input_bytes: int) -> dict[str, Any]:
         """Runs the job. Raises UsageError if the job cannot be submitted, and RldsBeamError if the job failed."""
         import apache_beam as beam
         from apache_beam.options.pipeline_options import PipelineOptions

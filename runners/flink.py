@@ -152,7 +152,7 @@ class FlinkRunner(Runner):
         job = self._find()
         return None if job is None else f"Flink job {job}, {self._master.url}/#/job/{job}/overview"
 
-    def run_job(self, define: Define, seconds: float) -> dict[str, Any]:
+    def run_job(self, define: Define, input_bytes: int) -> dict[str, Any]:
         """Runs the job.
 
         Raises:

@@ -27,11 +27,8 @@ from rlds_beam.runners.worker_processes import worker_processes
 from rlds_beam.user_functions import describe_error, is_users
 from rlds_beam.worker_status import Done, is_verbose
 
-START_SECONDS = 2.0
-"""Extra start-up seconds of a job with two workers: two more processes import Beam and connect."""
-
-EFFICIENCY = 0.8
-"""Efficiency of n workers on n cores, which share a memory bus and a disk."""
+LARGE_INPUT = 100 * 10**6
+"""Bytes of input for which starting worker processes, a few seconds, pays."""
 
 _OURS = re.compile(r"rlds_beam\.errors\.(?P<name>\w+): (?P<message>[^\n]*?)(?: \[while running|\\n|\n|$)")
 _ERRNO = re.compile(r"Error: \[Errno (?P<number>\d+)\] [^\n']*: '(?P<path>[^']+)'")
@@ -53,11 +50,11 @@ class LocalRunner(Runner):
                 "--direct_running_mode opens Beam's services to every network; use --workers=N to start workers"
             )
 
-    def run_job(self, define: Define, seconds: float) -> dict[str, Any]:
+    def run_job(self, define: Define, input_bytes: int) -> dict[str, Any]:
         from rlds_beam.runners.beam_adapters import JobOptions
 
         self.check()
-        workers = self.options.workers or paying_workers(seconds, count_cores())
+        workers = self.options.workers or (count_cores() if input_bytes > LARGE_INPUT else 1)
         flags = JobOptions([f"--direct_num_workers={workers}", *self.options.beam_options])
         try:
             return self._in_processes(define, flags) if workers > 1 else self._in_process(define, flags)
@@ -114,14 +111,6 @@ def _running_mode(flags: tuple[str, ...]) -> str:
     from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 
     return str(PipelineOptions(list(flags)).view_as(DirectOptions).direct_running_mode)
-
-
-def paying_workers(seconds: float, cores: int) -> int:
-    """The best number of processes for a job of this duration on one core: one, or one per core."""
-    if cores < 2:
-        return 1
-    saved = seconds * (1 - 1 / (cores * EFFICIENCY))
-    return cores if saved > START_SECONDS else 1
 
 
 def plain(error: Exception) -> RldsBeamError:

@@ -37,7 +37,7 @@ class RemoteRunner(Runner):
             problem = f"there is no such runner{hint}" if hint else " ".join(str(error).split())
             raise UsageError(f"--runner={self.options.runner}: {problem}") from error
 
-    def run_job(self, define: Define, seconds: float) -> dict[str, Any]:
+    def run_job(self, define: Define, input_bytes: int) -> dict[str, Any]:
         """Runs the job.
 
         Raises:

@@ -22,7 +22,7 @@ HANDED_OVER = "handed_over"
 
 
 def run_for_result(
-    define: Callable[[Any], Any], options: RunOptions, seconds: float, watcher: Watcher | None = None
+    define: Callable[[Any], Any], options: RunOptions, input_bytes: int, watcher: Watcher | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Runs a pipeline that has one result.
 
@@ -31,7 +31,7 @@ def run_for_result(
 
     Args:
       define: builds the pipeline under a given root; returns a PCollection of one result that has a `to_json`.
-      options, seconds, watcher: as in `runners.run_pipeline`.
+      options, input_bytes, watcher: as in `runners.run_pipeline`.
 
     Returns:
       The result's JSON, and the run's metrics.
@@ -43,10 +43,10 @@ def run_for_result(
     runner = find_runner(options, watcher)
     with runner.scratch() as directory:
         if directory is None:
-            metrics = runner.run(lambda root: define(root) | "HandOver" >> beam.Map(hand_over), seconds)
+            metrics = runner.run(lambda root: define(root) | "HandOver" >> beam.Map(hand_over), input_bytes)
             return handed_over(metrics), metrics
         path = storage.join(directory, "result.json")
-        metrics = runner.run(lambda root: define(root) | "Result" >> beam.Map(_write_json, path), seconds)
+        metrics = runner.run(lambda root: define(root) | "Result" >> beam.Map(_write_json, path), input_bytes)
         content: dict[str, Any] = json.loads(storage.read_text(path))
         return content, metrics
 

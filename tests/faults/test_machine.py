@@ -42,11 +42,6 @@ def test_28_disk_full(tmp_path, convert, big):
     assert whole.code == 0
     with small_filesystem(tmp_path / "disk", "700k") as disk:
         ran = convert(big, "--shards=3", output=disk / "out")
-        assert (ran.code, ran.err.count("\n")) == (2, 1) and "needs about" in ran.err
-        assert not ran.output.exists()
-        with pytest.MonkeyPatch.context() as patch:  # another program fills the disk after the check
-            patch.setattr("rlds_beam.jobs.convert.check_room", lambda *_: None)
-            ran = convert(big, "--shards=3", output=disk / "out")
         assert_failed_cleanly(ran.output, ran.code, ran.err, "is full; ")
         remount(disk, "size=16m")
         again = convert(big, "--shards=3", output=disk / "out")

@@ -201,5 +201,4 @@ def test_lerobot_videos_are_not_decoded(tmp_path, monkeypatch):
     expected = read(whole)[1]
     monkeypatch.setattr("rlds_beam.images.video_frames.VideoFrames.pixels", None)
     assert read(fewer)[1] == expected
-    assert whole.decode_seconds() > fewer.decode_seconds() == 0
     assert fewer.schema.steps.keys() < whole.schema.steps.keys()

@@ -8,7 +8,7 @@ import pytest
 
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch
-from rlds_beam.output.base import CostHint, Description, Output
+from rlds_beam.output.base import Description, Output
 from rlds_beam.output.completion import with_ranges
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.testing import make_episode
@@ -59,11 +59,10 @@ def test_the_defaults():
     assert output.predict(batches) == 3
     assert output.all_files(RANGES) == [f"{work}.txt" for work in RANGES]
     assert output.ignored_values == IgnoredValues(frozenset({"y"}))
-    assert output.cost_hint == CostHint()
     assert not output.whole_shards
     assert with_ranges(output, RANGES) is output
     assert output.complete([]) == {}
-    assert output.measure(batches) is None and output.notes({}) == [] and not output.stored_names()
+    assert output.notes({}) == [] and not output.stored_names()
 
 
 @pytest.mark.parametrize(

@@ -199,15 +199,6 @@ def test_frames_pushed_into_reverb_equal_those_that_tfds_decodes(decoded, capsys
     server.stop()
 
 
-@pytest.mark.parametrize("flags", [(), ("--images=jpeg",), ("--items=sequences", "--sequence_length=8")])
-def test_the_size_is_predicted(converted, capsys, flags) -> None:
-    command = ["inspect", str(REAL), "--to=trajectories", "--repair=missing_is_last", "--json", *flags]
-    assert main(command) == 0
-    predicted = json.loads(capsys.readouterr().out)["output_bytes"]
-    manifest = json.loads((converted(*flags) / "manifest.json").read_text())
-    assert predicted == pytest.approx(manifest["bytes"], rel=0.1)
-
-
 def test_the_instruction_is_carried(converted) -> None:
     """The text of each step, as TFDS reads it from the dataset and from the items."""
     tfds = pytest.importorskip("tensorflow_datasets")

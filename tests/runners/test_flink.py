@@ -209,7 +209,7 @@ def test_the_jar(master: str, java: Path, tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(JavaJarServer, repository, f"http://127.0.0.1:{free_port()}")
     monkeypatch.setattr(JavaJarServer, "JAR_CACHE", str(tmp_path / "cache"))
     with pytest.raises(UsageError, match=r"beam-runners-flink-2\.2-job-server-.* --flink_job_server_jar=PATH"):
-        flink.FlinkRunner(options(master)).run(lambda root: None, 0.0)
+        flink.FlinkRunner(options(master)).run(lambda root: None, 0)
 
 
 def test_a_job_server_that_does_not_start() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence, Sized
+import os
+import shutil
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlds_beam import storage
@@ -16,13 +18,12 @@ from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.formats.inputs import prepare_input
 from rlds_beam.formats.outputs import configuration_for, create_output, list_files
 from rlds_beam.formats.registry import FORMATS
-from rlds_beam.jobs.estimates import Balance, check_room, compute_balance, convert_seconds, largest_first, predict_size
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.output import directory
 from rlds_beam.output.append import append_plan, number_ranges, open_earlier, select_new, staging
 from rlds_beam.output.base import EarlierOutput, Output
 from rlds_beam.output.commits import read_commits
-from rlds_beam.output.completion import MergesRanges, RangeFinisher, with_ranges
+from rlds_beam.output.completion import RangeFinisher, with_ranges
 from rlds_beam.output.directory import lock_output, read_fitted, write_fitted
 from rlds_beam.output.files import COMMITS, REPORT, listdir
 from rlds_beam.output.manifest import load_manifest
@@ -35,9 +36,9 @@ from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.framing import Framing
-from rlds_beam.reading.plan import WorkRange
+from rlds_beam.reading.plan import WorkRange, largest_first
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.text import count
+from rlds_beam.text import count, format_size
 from rlds_beam.user_functions import find_version
 from rlds_beam.worker_status import Done
 
@@ -54,12 +55,10 @@ class OutputStatus(NamedTuple):
     Attributes:
       pending: the unfinished ranges, the largest first.
       complete: whether an earlier run finished and committed the dataset.
-      bytes_written: the size of the finished ranges' files.
     """
 
     pending: list[WorkRange]
     complete: bool
-    bytes_written: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,20 +97,19 @@ class ConvertJob:
         """
         finished = directory.status(self.directory, self.plan, overwrite=overwrite)
         pending = [work for work in self.ranges if str(work) not in finished.ranges]
-        written = sum(file.shard.bytes for commit in finished.ranges.values() for file in commit.files)
-        return OutputStatus(largest_first(self.source, pending), finished.complete, written)
+        return OutputStatus(largest_first(self.source, pending), finished.complete)
 
-    def check_room(self, status: OutputStatus, overwrite: bool = False) -> None:
-        """Checks that a local disk has room for what is pending; reads a sample of episodes to predict its size.
-
-        Raises:
-          UsageError: the disk has too little room.
-        """
-        if status.complete or storage.scheme(self.directory) is not None or self.size is None:
-            return
-        freed = directory.own_sizes(self.directory) if overwrite else []
-        copies = 2 if isinstance(self.output, MergesRanges) else 1
-        check_room(self.directory, self.size * copies - status.bytes_written, freed)
+    def lack_of_room(self) -> str:
+        """Says that a local disk has less room than the input takes; empty if it has more, or if that is unknown."""
+        if storage.scheme(self.directory) is not None or not self.source.has_files:
+            return ""
+        place = os.path.abspath(self.directory)
+        while not os.path.isdir(place):
+            place = os.path.dirname(place)
+        free, size = shutil.disk_usage(place).free, self.source.input_bytes
+        if size <= free:
+            return ""
+        return f"room      {self.target} is on a disk with {format_size(free)} free; the input has {format_size(size)}"
 
     def make_ready(self, overwrite: bool = False) -> None:
         """Prepares the output directory, after `status`. Raises UsageError if the directory cannot be written to."""
@@ -139,21 +137,11 @@ class ConvertJob:
         remove_temporary(self.directory, self.plan, read_commits(self.directory).values())
 
     def open(self, overwrite: bool = False) -> list[WorkRange]:
-        """Prepares the output and returns the pending ranges; raises as `status`, `check_room`, and `make_ready` do."""
+        """Prepares the output and returns the pending ranges; raises as `status` and `make_ready` do."""
         status = self.status(overwrite)
-        self.check_room(status, overwrite)
         if not status.complete:
             self.make_ready(overwrite)
         return status.pending
-
-    @functools.cached_property
-    def size(self) -> int | None:
-        """The predicted bytes of the output, from a sample of the input; None if unknown (`predict_size`)."""
-        return predict_size(self.source, self.ranges, self.check, self.connecting, self.output)
-
-    def estimate_bytes(self, pending: Sized) -> int | None:
-        """The estimated output bytes of these ranges; None if unknown."""
-        return None if self.size is None else self.size * len(pending) // max(1, len(self.ranges))
 
     @property
     def finds_duplicates(self) -> bool:
@@ -187,22 +175,12 @@ class ConvertJob:
             "input": self.source.dataset,
             "episodes": self.source.episodes,
             "bytes": self.source.size,
-            "ranges": self.balance.to_json(),
+            "ranges": len(self.ranges),
             "output": self.target,
-            "output_bytes": self.size,
             "output_shards": self.shards,
             "records": description.fields,
             "left_out": dict(description.left_out),
         }
-
-    @property
-    def balance(self) -> Balance:
-        """The sizes of the ranges."""
-        return compute_balance(self.source, self.ranges, whole_shards=self.output.whole_shards)
-
-    def seconds(self, pending: Sized) -> float:
-        """The estimated seconds for these ranges on one core (`cost`)."""
-        return convert_seconds(self.source, self.output.cost_hint) * len(pending) / max(1, len(self.ranges))
 
     def progress(self) -> str:
         """The number of finished ranges, as text; reads all commits."""
@@ -284,7 +262,7 @@ class AppendJob(ConvertJob):
         if now is None or now.digests[-1] != self.plan.content["append"]["after"]:
             raise UsageError(f"another command changed {self.target} meanwhile: run the same command again")
         if self.adds_nothing:
-            return OutputStatus([], True, 0)
+            return OutputStatus([], True)
         return super().status(overwrite or self._is_stale)
 
     def make_ready(self, overwrite: bool = False) -> None:

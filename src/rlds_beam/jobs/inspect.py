@@ -22,9 +22,8 @@ from rlds_beam.formats.merged.source import MergedSource
 from rlds_beam.formats.outputs import configuration_for, create_output
 from rlds_beam.formats.registry import LEROBOT, MERGED, RLDS, TRAJECTORIES
 from rlds_beam.jobs.card import card_lines
-from rlds_beam.jobs.estimates import SAMPLE_BYTES, Balance, compute_balance, predict_size
 from rlds_beam.jobs.overview import Overview, OverviewBuilder
-from rlds_beam.jobs.plan_text import about, balance_lines, record_lines
+from rlds_beam.jobs.plan_text import record_lines
 from rlds_beam.lazy import Viewable
 from rlds_beam.options import options_given
 from rlds_beam.output.base import Output
@@ -41,6 +40,8 @@ from rlds_beam.text import format_size, join_lines
 
 _REMOTE_SHARE = 1000
 """A survey of a large dataset in a remote store reads one byte in so many, besides metadata and windows of reads."""
+_REMOTE_BYTES = 4 << 20
+"""The fewest bytes that it may read."""
 _REMOTE_RANGES = 16
 """The most ranges that it reads."""
 
@@ -55,10 +56,9 @@ class Survey(Viewable):
       error: why it cannot be converted.
       sampled: the report on the records read.
       complete: whether all records were read. Only then are duplicates found.
-      balance: the sizes of the ranges that the dataset is cut into.
+      ranges: the number of ranges that the dataset is cut into.
       items: the predicted number of items: exact if `complete`, else an estimate.
       steps: the number of steps of the accepted episodes: exact if `complete`, else an estimate.
-      size: the predicted bytes of the output; None if unknown.
       plan: the plan as flags, `--items=sequences --sequence_length=8`.
       repair: the rules that the plan repairs.
       last_steps: what last steps are; None if there are no actions, or if a remote dataset does not say it.
@@ -72,10 +72,9 @@ class Survey(Viewable):
     error: str | None
     sampled: Report
     complete: bool
-    balance: Balance
+    ranges: int
     items: int
     steps: int
-    size: int | None
     overview: Overview
     plan: str = ""
     repair: tuple[str, ...] = ()
@@ -113,14 +112,13 @@ class Survey(Viewable):
                 for split in source.splits
             },
             "last_steps": None if self.last_steps is None else dataclasses.asdict(self.last_steps),
-            "ranges": self.balance.to_json(),
+            "ranges": self.ranges,
             "problems": [str(violation) for violation in source.violations],
             "notes": list(source.notes),
             "sampled": self.sampled.to_json(),
             "complete": self.complete,
             "steps": self.steps,
             "items": self.items,
-            "output_bytes": self.size,
             "error": self.error,
             **({"presets": presets} if (presets := suggest_presets(source.dataset, source.schema)) else {}),
         }
@@ -148,7 +146,7 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
     sampled = ranges
     if not small and any(storage.scheme(shard.path) for split in source.splits for shard in split.shards):
         sampled = ranges[:: -(-len(ranges) // _REMOTE_RANGES)]
-        sample_bytes = min(sample_bytes, max(SAMPLE_BYTES, source.size // _REMOTE_SHARE))
+        sample_bytes = min(sample_bytes, max(_REMOTE_BYTES, source.size // _REMOTE_SHARE))
     segments = [(work.split, segment) for work in ranges for segment in work.segments]
     look = small and check.policy("duplicate_episode") != "accept"
     duplicates = find_duplicates(source, framing, segments) if look else {}
@@ -171,10 +169,9 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
         error=error,
         sampled=report,
         complete=complete,
-        balance=compute_balance(source, ranges, whole_shards=whole_shards),
+        ranges=len(ranges),
         items=round(predicted * scale),
         steps=round(report.steps * scale),
-        size=None if output is None else predict_size(source, ranges, check, connecting, output),
         overview=dataclasses.replace(
             about.finish(source, report, complete=complete, scale=scale),
             gives_task=options.task is not None or options.task_file is not None,
@@ -194,7 +191,7 @@ def _text(survey: Survey) -> str:
     lines += ["", *_split_lines(source), *(f"problem: {violation}" for violation in source.violations)]
     lines += [f"note: {note}" for note in source.notes]
     lines += [
-        *balance_lines(survey.balance),
+        f"ranges    {survey.ranges:,}",
         "",
         "all episodes were read" if survey.complete else "a sample was read; duplicates were not checked",
         *survey.sampled.summary(survey.repair).split("\n"),
@@ -207,10 +204,7 @@ def _text(survey: Survey) -> str:
 def conversion_lines(survey: Survey) -> list[str]:
     """The items that a conversion would write, or why it cannot."""
     estimated = "" if survey.complete else "about "
-    lines = [
-        f"{survey.plan} gives {estimated}{survey.items:,} items of {estimated}{survey.steps:,} steps"
-        f"{about(survey.size)}"
-    ]
+    lines = [f"{survey.plan} gives {estimated}{survey.items:,} items of {estimated}{survey.steps:,} steps"]
     if survey.output is not None:
         lines += record_lines(*survey.output.describe())
     else:

@@ -14,25 +14,9 @@ from rlds_beam.text import count, format_size, join_lines
 
 if TYPE_CHECKING:
     from rlds_beam.jobs.convert import ConvertJob
-    from rlds_beam.jobs.estimates import Balance
     from rlds_beam.jobs.push import PushInput
 
 _NOTHING_WRITTEN = "nothing was written (--dry_run)"
-
-
-def about(size: int | None) -> str:
-    """`, about 1.2 MB`; empty if the size is not known."""
-    return "" if size is None else f", about {format_size(size)}"
-
-
-def balance_lines(balance: Balance) -> list[str]:
-    """The sizes of a plan's ranges."""
-    sizes = format_size(balance.least) + (f" to {format_size(balance.most)}" if balance.most > balance.least else "")
-    lines = [f"ranges    {balance.ranges:,} of {sizes}"]
-    if balance.unsplittable is not None:
-        share = balance.most / balance.total
-        lines.append(f"  the largest, {share:.0%} of the work, goes to one worker: {balance.unsplittable}")
-    return lines
 
 
 def record_lines(records: Iterable[str], left_out: Mapping[str, str], record: str = "frame") -> list[str]:
@@ -52,8 +36,9 @@ def convert_plan(job: ConvertJob) -> str:
     return join_lines(
         [
             f"input     {job.source.describe()}",
-            *(balance_lines(job.balance) if job.source.has_files else ()),
-            f"output    {job.target}: {count(job.shards, 'shard')}{about(job.size)}",
+            f"ranges    {len(job.ranges):,}",
+            f"output    {job.target}: {count(job.shards, 'shard')}",
+            *([lack] if (lack := job.lack_of_room()) else ()),
             *record_lines(*job.output.describe()),
             *(job.output.notes({}) if isinstance(job.output, RowsOutput) else ()),
             _NOTHING_WRITTEN,
@@ -66,7 +51,7 @@ def push_plan(source: PushInput, servers: Sequence[str], tables: Sequence[str]) 
     return join_lines(
         [
             f"input     {source.dataset}: {format_size(source.size)}",
-            *balance_lines(source.balance),
+            f"ranges    {len(source.ranges):,}",
             f"output    {', '.join(servers)}: {', '.join(tables)}",
             *record_lines(map(str, source.spec.leaves), source.spec.left_out),
             _NOTHING_WRITTEN,

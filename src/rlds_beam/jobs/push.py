@@ -15,14 +15,6 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import naming_outputs, open_for_job, prepare_input
 from rlds_beam.formats.registry import RLDS, TRAJECTORIES
 from rlds_beam.formats.trajectories.written_items import ConvertedRange, is_converted, open_converted
-from rlds_beam.jobs.estimates import (
-    Balance,
-    balance_of_sizes,
-    compute_balance,
-    converted_seconds,
-    largest_first,
-    push_seconds,
-)
 from rlds_beam.jobs.options import PushOptions
 from rlds_beam.options import options_given
 from rlds_beam.output.files import REJECTED, is_rejected_file
@@ -31,7 +23,7 @@ from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.framing import Framing
-from rlds_beam.reading.plan import WorkRange
+from rlds_beam.reading.plan import WorkRange, largest_first
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reverb import tables
 from rlds_beam.reverb.column_items import ColumnItemConversion
@@ -80,16 +72,11 @@ class PushInput:
     pusher: Callable[[ReverbTarget], Pusher]
 
     @property
-    def balance(self) -> Balance:
-        """The sizes of the ranges."""
-        if self.source is None:
-            return balance_of_sizes([work.bytes for work in self.ranges if isinstance(work, ConvertedRange)])
-        return compute_balance(self.source, self.cut, whole_shards=self.items.across_episodes)
-
-    @property
     def ordered(self) -> tuple[WorkRange | ConvertedRange, ...]:
         """The ranges in scheduling order."""
-        return self.ranges if self.source is None else tuple(largest_first(self.source, self.cut))
+        if self.source is None:
+            return self.ranges
+        return tuple(largest_first(self.source, self.cut))
 
     @property
     def cut(self) -> list[WorkRange]:
@@ -97,16 +84,16 @@ class PushInput:
         return [work for work in self.ranges if isinstance(work, WorkRange)]
 
     @property
-    def seconds(self) -> float:
-        """The estimated seconds on one core (`cost`)."""
-        return converted_seconds(self.size) if self.source is None else push_seconds(self.source)
+    def input_bytes(self) -> int:
+        """The bytes to read, with those of companions."""
+        return self.size if self.source is None else self.source.input_bytes
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON."""
         return {
             "input": self.dataset,
             "bytes": self.size,
-            "ranges": self.balance.to_json(),
+            "ranges": len(self.ranges),
             "frame": [dataclasses.asdict(leaf) for leaf in self.spec.leaves],
             "left_out": dict(self.spec.left_out),
         }

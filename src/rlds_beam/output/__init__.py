@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from rlds_beam import lazy
 
 if TYPE_CHECKING:
-    from rlds_beam.output.base import CostHint as CostHint
     from rlds_beam.output.base import Description as Description
     from rlds_beam.output.base import EarlierOutput as EarlierOutput
     from rlds_beam.output.base import FileRangeWriter as FileRangeWriter

@@ -48,20 +48,6 @@ class Description(NamedTuple):
     record: str = "episode"
 
 
-class CostHint(NamedTuple):
-    """The cost of an output beyond reading the input; used to choose the number of worker processes.
-
-    Attributes:
-      copies: how many times each input frame is written: 2 for step pairs.
-      decodes_images: whether it decodes JPEGs and PNGs.
-      encodes_videos: whether it encodes images as videos.
-    """
-
-    copies: float = 1.0
-    decodes_images: bool = True
-    encodes_videos: bool = False
-
-
 class EarlierOutput(NamedTuple):
     """A finished output that `convert --append` adds to. Picklable.
 
@@ -196,19 +182,6 @@ class Output(abc.ABC):
           BadEpisode: an episode cannot be written.
         """
         del batch
-
-    def measure(self, batches: Sequence[Batch]) -> int | None:
-        """The bytes that these batches take in a range's file; writes nothing.
-
-        An episode that cannot be written counts as its original record. None if the size cannot be predicted.
-        """
-        del batches
-        return None
-
-    @property
-    def cost_hint(self) -> CostHint:
-        """The cost, if it is not that of writing each frame once with decoded images."""
-        return CostHint()
 
     @property
     def ignored_values(self) -> IgnoredValues:

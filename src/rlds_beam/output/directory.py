@@ -138,12 +138,6 @@ def make_ready(output: str, plan: OutputPlan, *, overwrite: bool = False) -> Non
         storage.makedirs(storage.below(output, name))
 
 
-def own_sizes(output: str) -> list[int]:
-    """The size of each shard and of each other file that the directory's plan names; `--overwrite` removes them."""
-    plan = read_plan(output)
-    return [size for name, size in sizes(output, plan).items() if plan is not None and plan.names(name)]
-
-
 def is_output(path: str) -> bool:
     """Whether rlds-beam wrote the directory, finished or not."""
     return read_plan(path) is not None

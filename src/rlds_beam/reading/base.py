@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
+from rlds_beam import storage
 from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import Schema, schema_tree
@@ -17,6 +18,9 @@ from rlds_beam.text import count, escape_controls, format_size, printable
 
 LastAction = Literal["real", "void", "unknown"]
 """Whether the last step of an episode has the action taken at its observation, or, as RLDS defines it, none."""
+
+_COMPANIONS = 16
+"""Companions whose sizes are looked at."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,6 +265,13 @@ class Source(Viewable, abc.ABC):
         del shard
         return ()
 
+    @property
+    def input_bytes(self) -> int:
+        """The bytes to read, with those of companions: a few of them are looked at if there are many."""
+        files = sorted({file for split in self.splits for shard in split.shards for file in self.companions(shard)})
+        sizes = [storage.size(file) for file in files[:_COMPANIONS] if storage.exists(file)]
+        return self.size + sum(sizes) * len(files) // max(1, len(sizes))
+
     def stated_ranges(self) -> Mapping[str, tuple[Sequence[float], Sequence[float]]]:
         """The lowest and highest value of each dimension of step fields by path, if the dataset's statistics say so."""
         return {}
@@ -291,10 +302,6 @@ class Source(Viewable, abc.ABC):
     def origins(self) -> Sequence[str]:
         """The key of each episode in the dataset from which it was converted; empty if it is not known."""
         return ()
-
-    def decode_seconds(self) -> float:
-        """Estimated seconds of one core for decoding that the shards' sizes do not reflect: videos."""
-        return 0.0
 
     def most_steps(self) -> int | None:
         """An upper bound on the dataset's steps; None if the files' sizes give none."""

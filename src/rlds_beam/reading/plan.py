@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import operator
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from rlds_beam import naming, storage
 from rlds_beam.encoding.base import has_offsets
@@ -124,6 +124,16 @@ def segment_bytes(source: Source, segment: Segment) -> int:
     end = source.files.end(shard.path, shard.size)
     stop = end if segment.stop is None else min(segment.stop, end)
     return shard.size * max(0, stop - segment.start) // max(1, end)
+
+
+def range_bytes(source: Source, work: WorkRange) -> int:
+    """The input bytes of a range."""
+    return sum(segment_bytes(source, segment) for segment in work.segments)
+
+
+def largest_first(source: Source, ranges: Sequence[WorkRange]) -> list[WorkRange]:
+    """The ranges in scheduling order: large ones first, the others in the order of the dataset."""
+    return sorted(ranges, key=lambda work: -(range_bytes(source, work) // (2 * RANGE_BYTES)))
 
 
 @dataclasses.dataclass(frozen=True)

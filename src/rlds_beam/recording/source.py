@@ -35,11 +35,8 @@ from rlds_beam.user_functions import ByValue, find_version
 
 METADATA = "metadata.json"
 
-_SECONDS_PER_STEP = 60e-6
-"""Typical seconds of a step: CartPole with a small network. Only the order of magnitude matters (`jobs.estimates`)."""
-
-_STEPS_PER_TRAJECTORY = 100
-"""Assumed steps of a trajectory of unknown length."""
+_ROLLOUT_BYTES = 100_000
+"""A rollout takes about as long as a job on so many bytes of input."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +82,9 @@ class RecordedSource(Source):
         settings = dataclasses.asdict(self.files.settings)
         return {"record": record, "settings": settings, "functions": dict(self.functions)}
 
-    def decode_seconds(self) -> float:
-        steps = min(self.most_steps_each or _STEPS_PER_TRAJECTORY, 10 * _STEPS_PER_TRAJECTORY)
-        return sum(rollout.count for rollout in self.files.rollouts.values()) * steps * _SECONDS_PER_STEP
+    @property
+    def input_bytes(self) -> int:
+        return _ROLLOUT_BYTES * sum(rollout.count for rollout in self.files.rollouts.values())
 
     @property
     def tfds(self) -> TfdsMetadata:

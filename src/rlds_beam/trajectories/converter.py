@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from rlds_beam.checking.verdicts import IgnoredValues
-from rlds_beam.episodes.columns import nest
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
@@ -21,8 +19,7 @@ from rlds_beam.trajectories.kept_fields import Kept
 from rlds_beam.trajectories.options import FrameOptions, Images, ItemOptions
 from rlds_beam.trajectories.record_encoding import TrajectoryEncoder
 from rlds_beam.trajectories.record_layout import decode_pixels, encode_jpegs, is_jpeg, record_fields
-from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
-from rlds_beam.user_functions import ByValue
+from rlds_beam.trajectories.spec import TrajectorySpec
 
 JPEG_QUALITY = 95
 """The quality of images that are not JPEGs yet; TF-Agents uses the same."""
@@ -140,19 +137,6 @@ class WindowItemConversion:
         left_out = {path: why for path, why in self.spec.left_out.items() if path not in kept}
         return [*map(str, self.spec.leaves), *kept.values()], left_out
 
-    def without_user_code(self) -> WindowItemConversion:
-        """A copy that uses zeros instead of the result of `policy_info_fn`; records have the same sizes."""
-        if self.frames.policy_info_fn is None:
-            return self
-        fields = tuple(f"policy_info/{name}" for name in self.frames.policy_info_fields)
-        returned = [
-            leaf
-            for leaf in self.spec.leaves
-            if leaf.path.split("/")[0] == "policy_info" and not any(f"{leaf.path}/".startswith(f"{f}/") for f in fields)
-        ]
-        zeros = ByValue("zeros", functools.partial(_zeros, returned))
-        return dataclasses.replace(self, frames=dataclasses.replace(self.frames, policy_info_fn=zeros))
-
     @property
     def ignored_values(self) -> IgnoredValues:
         """The values that no item depends on."""
@@ -253,10 +237,3 @@ class WindowItemConverter(Generic[T]):
         data = np.empty(len(column), object)
         data[:] = [bytes(jpeg) for jpeg in encode_jpegs(column, leaf, JPEG_QUALITY)]
         return column.with_data(data)
-
-
-def _zeros(leaves: Sequence[SpecLeaf], current: Mapping[str, Any], following: Mapping[str, Any]) -> Any:
-    """Replaces a `policy_info_fn` that returns these leaves."""
-    count = len(current["is_first"])
-    zeros = {leaf.path: np.zeros((count, *(d or 0 for d in leaf.shape)), leaf.numpy_dtype) for leaf in leaves}
-    return nest(zeros).get("policy_info", {})

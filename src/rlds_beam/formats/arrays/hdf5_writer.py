@@ -19,9 +19,6 @@ from rlds_beam.typing import Array
 _NUMBERS = {"b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8)}
 """Sizes that HDF5 supports, by dtype kind."""
 
-_OBJECT_BYTES = 280
-"""Approximate overhead of a group or dataset, in bytes."""
-
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeDataset:
@@ -55,11 +52,6 @@ def check_h5py(to: str) -> None:
     """Raises MissingExtraError unless h5py is installed."""
     with needs("hdf5", f"--to={to} writes HDF5 files, which needs h5py"):
         import h5py  # noqa: F401
-
-
-def object_bytes(datasets: Sequence[EpisodeDataset], groups: Sequence[str] = ()) -> int:
-    """The approximate overhead of an episode, in bytes."""
-    return _OBJECT_BYTES * (len(datasets) + len(_groups(datasets, groups)))
 
 
 def write_hdf5(

@@ -24,10 +24,9 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.connectors.base import Batch
-from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
-from rlds_beam.errors import BadEpisode, NotVerifiedError, UsageError
+from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.output.base import EarlierOutput, FileRangeWriter
 from rlds_beam.output.commits import RangeCommit
@@ -330,20 +329,6 @@ class MergedOutput(MergesRanges):
         """Writes other files; returns the manifest's entry."""
         del parts
         return {}
-
-    def measure(self, batches: Sequence[Batch]) -> int:
-        size = 0
-        for episode in (episode for batch in batches for episode in batch.episodes):
-            try:
-                size += sum(rows.nbytes for rows in self.encode(episode)) + self.overhead
-            except BadEpisode:  # it will be rejected and kept as read
-                size += len(frame(episode.payload))
-        return size
-
-    @property
-    def overhead(self) -> int:
-        """Overhead of an episode, in bytes."""
-        return 0
 
     def file(self, work: WorkRange) -> str:
         return f"{PARTS}/{work}.part"

@@ -21,14 +21,13 @@ from rlds_beam.encoding.arrayrecord import check_writable
 from rlds_beam.encoding.example.templates import row_field
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
 from rlds_beam.encoding.tfds.features import features_json
-from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.episodes.columns import below
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import FLAGS, Field
-from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
-from rlds_beam.formats.columns.row_files import RowFile, measure_rows, open_row_file, parquet_metadata
+from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.formats.columns.row_files import RowFile, open_row_file, parquet_metadata
 from rlds_beam.formats.format_options import ColumnsFormat, ColumnsOptions
-from rlds_beam.output.base import CostHint, Description, EarlierOutput, Output
+from rlds_beam.output.base import Description, EarlierOutput, Output
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import MANIFEST, PLAN
 from rlds_beam.output.manifest import split_infos, write_tfds_metadata
@@ -108,10 +107,6 @@ class ColumnsOutput(Output):
         names = () if self.format == "parquet" else (FEATURES, DATASET_INFO)
         return tuple(f"{module}/{name}" for module in self.modules for name in names)
 
-    @property
-    def cost_hint(self) -> CostHint:
-        return CostHint(decodes_images=False)
-
     def plan(self) -> dict[str, Any]:
         return {"columns": {"format": self.format, "modules": self._modules(), **self.meaning.entry()}}
 
@@ -131,19 +126,6 @@ class ColumnsOutput(Output):
 
     def predict(self, batches: Iterable[Batch]) -> int:
         return sum(rows for batch in batches for _, rows in self._rows(batch).values())
-
-    def measure(self, batches: Sequence[Batch]) -> int:
-        size = 0
-        parts: dict[str, list[tuple[Columns, int]]] = {module: [] for module in self.modules}
-        for batch in batches:
-            for module, part in self._rows(batch).items():
-                parts[module].append(part)
-        for module, fields in self.modules.items():
-            try:
-                size += measure_rows(self.format, fields, parts[module], parquet_metadata(self.meaning))
-            except BadEpisode:  # one of them will be rejected and kept as read
-                size += sum(len(frame(episode.payload)) for batch in batches for episode in batch.episodes)
-        return size
 
     def _rows(self, batch: Batch) -> dict[str, tuple[Columns, int]]:
         """The columns and row count of each module that has rows."""

@@ -8,13 +8,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlds_beam import storage
 from rlds_beam.encoding.arrow_columns import METADATA, arrow_schema, to_arrow
 from rlds_beam.encoding.example.rows import RowEncoder
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.formats.format_options import ColumnsFormat
-from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.output.shards import ArrayRecordFileWriter, ShardInfo, ShardWriter
 from rlds_beam.reading.meaning import Meaning
 
@@ -191,23 +189,3 @@ class ShardSink(io.RawIOBase):
 
     def tell(self) -> int:
         return self._at
-
-
-def measure_rows(
-    kind: ColumnsFormat,
-    fields: Sequence[Field],
-    parts: Sequence[tuple[Mapping[str, Column], int]],
-    metadata: Metadata | None = None,
-) -> int:
-    """The size of a file with these rows, in bytes. Writes it to a temporary directory, then removes it.
-
-    Raises the errors of `RowFile.prepare`.
-    """
-    with ScratchDirectory() as directory:
-        file = open_row_file(kind, storage.below(directory, "rows"), fields, metadata)
-        try:
-            for columns, rows in parts:
-                file.add(file.prepare(columns, rows), "")
-            return file.commit().bytes
-        finally:
-            file.abort()

@@ -22,7 +22,7 @@ from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import FLAGS
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.arrays.hdf5_writer import EpisodeDataset, check_h5py, object_bytes, write_hdf5
+from rlds_beam.formats.arrays.hdf5_writer import EpisodeDataset, check_h5py, write_hdf5
 from rlds_beam.formats.arrays.leaves import (
     LeafColumn,
     Leaves,
@@ -139,10 +139,6 @@ class D3rlpyOutput(MergedOutput):
     @property
     def part_columns(self) -> tuple[PartColumn, ...]:
         return tuple(column for dataset in self._datasets for column in dataset.part_columns)
-
-    @property
-    def overhead(self) -> int:
-        return object_bytes(self._datasets)
 
     def encode(self, episode: Episode) -> Sequence[Array]:
         terminated = bool(episode.steps["is_terminal"][-1])

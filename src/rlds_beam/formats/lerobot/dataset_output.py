@@ -11,7 +11,7 @@ from rlds_beam import storage
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.schema import Field, Schema
-from rlds_beam.errors import BadEpisode, UsageError
+from rlds_beam.errors import UsageError
 from rlds_beam.formats.lerobot import layout
 from rlds_beam.formats.lerobot.earlier import EarlierDataset, pixels_json, totals_bytes
 from rlds_beam.formats.lerobot.episodes import EpisodesLines, EpisodesTables
@@ -28,12 +28,11 @@ from rlds_beam.formats.lerobot.totals import Totals, card, dataset_statistics, f
 from rlds_beam.formats.lerobot.videos import PIXELS, Encoding
 from rlds_beam.images.depth import Depth
 from rlds_beam.options import options_given
-from rlds_beam.output.base import CostHint, Description, EarlierOutput
+from rlds_beam.output.base import Description, EarlierOutput
 from rlds_beam.output.completion import GlobalIndices
 from rlds_beam.output.files import to_json
 from rlds_beam.output.last_steps import RowsOutput, RowsWriter, select_rows
 from rlds_beam.output.preview import PREVIEW, RANGES, join_previews
-from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import RowRule
 from rlds_beam.reading.plan import WorkRange
@@ -157,11 +156,6 @@ class LerobotDatasetOutput(GlobalIndices, RowsOutput):
         shown = [PREVIEW] if self.frames.features.images else []
         return (layout.STATS, layout.FIELDS, layout.CARD, *shown, layout.INFO)
 
-    @property
-    def cost_hint(self) -> CostHint:
-        encodes = any(feature.path not in self.frames.copied for feature in self.frames.videos)
-        return CostHint(decodes_images=encodes, encodes_videos=encodes)
-
     def plan(self) -> dict[str, Any]:
         frames = self.frames
         depth = {f.name: dataclasses.asdict(f.depth) for f in frames.features.features if f.depth is not None}
@@ -199,25 +193,6 @@ class LerobotDatasetOutput(GlobalIndices, RowsOutput):
         for episode in select_rows(batch, self.rule).episodes:
             for feature in self.frames.features.images:
                 check_size(feature, episode.steps[feature.path])
-
-    def measure(self, batches: Sequence[Batch]) -> int | None:
-        if self.frames.videos:
-            return None  # needs encoding a sample
-        with ScratchDirectory() as directory:
-            work = WorkRange("sample", 0, 1, ())
-            output = dataclasses.replace(self, directory=directory).with_ranges([work])
-            for file in output.files(work):
-                storage.makedirs(storage.split(storage.below(directory, file))[0])
-            writer, size = output.open_range(work), 0
-            try:
-                for batch in batches:
-                    try:
-                        writer.write(batch)
-                    except BadEpisode:  # it will be rejected and kept as read
-                        size += sum(len(episode.payload) for episode in batch.episodes)
-                return size + sum(file.shard.bytes for file in writer.finish())
-            finally:
-                writer.abort()
 
     def _file_number(self, split: str, index: int) -> int:
         """The number of a range's file: that of the range across all splits."""

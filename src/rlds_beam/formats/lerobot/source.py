@@ -20,7 +20,6 @@ from rlds_beam.formats.lerobot.data_files import LerobotFiles, read_meta
 from rlds_beam.formats.lerobot.decoder import LerobotDecoder
 from rlds_beam.formats.lerobot.episode_fields import EpisodeFields, episode_fields, name_notes
 from rlds_beam.formats.lerobot.metadata import Meta
-from rlds_beam.images.headers import MAX_PIXELS
 from rlds_beam.reading.base import LastAction, Shard, Source, Span, Split, VideoSpan
 from rlds_beam.reading.directory_listing import names_below
 from rlds_beam.reading.plan import parse_slice, selected_splits
@@ -129,17 +128,6 @@ class LerobotSource(Source):
     def origins(self) -> Sequence[str]:
         keys = [row.key for row in read_meta(self.root, self.digest).episodes]
         return [key for key in keys if key is not None] if None not in keys else ()
-
-    def decode_seconds(self) -> float:
-        frames = [row.length for s in self.splits for shard in s.shards for row in self.files.rows(shard.path)]
-        shards = {shard.path: shard for s in self.splits for shard in s.shards}.values()
-        total = sum(shard.records or 0 for shard in shards)
-        share = (self.episodes or 0) / total if total else 0.0
-        meta = read_meta(self.root, self.digest)
-        read = {feature.name for feature in self.fields.features}
-        shapes = [meta.info["features"][key]["shape"][:2] for key in meta.video_keys if key in read]
-        pixels = sum(min(math.prod(shape), MAX_PIXELS) for shape in shapes)
-        return float(sum(frames) * pixels * share * _SECONDS_A_PIXEL)
 
     def without(self, paths: Collection[str], why: str) -> LerobotSource:
         fields = self.fields.without(paths, why)

@@ -197,9 +197,6 @@ class MergedSource(Source):
         said = [member.source.videos for member in self.inputs]
         return {path: about for path, about in said[0].items() if all(own.get(path) == about for own in said)}
 
-    def decode_seconds(self) -> float:
-        return sum(member.source.decode_seconds() for member in self.inputs)
-
     def episode_names(self) -> Iterator[tuple[EpisodeKey, tuple[str, ...]]]:
         for i, member in enumerate(self.inputs):
             for key, names in member.source.episode_names():

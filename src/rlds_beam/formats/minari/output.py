@@ -26,7 +26,7 @@ from rlds_beam.episodes.columns import below
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import ADD_ACTIONS, FLAGS, Field
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.arrays.hdf5_writer import EpisodeDataset, check_h5py, object_bytes, write_hdf5
+from rlds_beam.formats.arrays.hdf5_writer import EpisodeDataset, check_h5py, write_hdf5
 from rlds_beam.formats.arrays.leaves import (
     LeafColumn,
     field_json,
@@ -40,7 +40,7 @@ from rlds_beam.formats.arrays.parts import MergedOutput, Part, PartColumn
 from rlds_beam.formats.format_options import ImageOptions
 from rlds_beam.formats.minari import gym_spaces
 from rlds_beam.formats.minari.episode_datasets import EPISODE, MinariColumn
-from rlds_beam.output.base import CostHint, Description
+from rlds_beam.output.base import Description
 from rlds_beam.output.completion import MergedFile
 from rlds_beam.output.shards import LocalFile
 from rlds_beam.reading.base import Source
@@ -128,10 +128,6 @@ class MinariOutput(MergedOutput):
         return Description([*held, "terminations: bool", "truncations: bool"], self.left_out)
 
     @property
-    def cost_hint(self) -> CostHint:
-        return CostHint(decodes_images=not self.jpeg)
-
-    @property
     def _datasets(self) -> list[EpisodeDataset]:
         ends = [MinariColumn(Field(name, "bool"), name, "transition") for name in _ENDS]
         return [column.dataset for column in (*self.columns, *ends)]
@@ -139,10 +135,6 @@ class MinariOutput(MergedOutput):
     @property
     def part_columns(self) -> tuple[PartColumn, ...]:
         return tuple(column for dataset in self._datasets for column in dataset.part_columns)
-
-    @property
-    def overhead(self) -> int:
-        return object_bytes(self._datasets, [_INFOS])
 
     def encode(self, episode: Episode) -> Sequence[Array]:
         if len(episode) < 2:

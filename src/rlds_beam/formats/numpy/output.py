@@ -35,7 +35,7 @@ from rlds_beam.formats.arrays.parts import (
     write_merged,
 )
 from rlds_beam.formats.format_options import ImageOptions
-from rlds_beam.output.base import CostHint, Description, EarlierOutput
+from rlds_beam.output.base import Description, EarlierOutput
 from rlds_beam.output.completion import MergedFile
 from rlds_beam.output.last_steps import HoldsLastActions
 from rlds_beam.reading.base import LastAction, Source
@@ -148,10 +148,6 @@ class NumpyOutput(HoldsLastActions, MergedOutput):
 
     def describe(self) -> Description:
         return Description([str(column.field) for column in self.columns], self.left_out)
-
-    @property
-    def cost_hint(self) -> CostHint:
-        return CostHint(decodes_images=not any(c.as_bytes and c.field.dtype != "string" for c in self.columns))
 
     @property
     def part_columns(self) -> tuple[PartColumn, ...]:

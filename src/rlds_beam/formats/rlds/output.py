@@ -18,7 +18,6 @@ from rlds_beam.encoding.checked_json import parse_json, read_json
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES, dataset_info_json
 from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.encoding.tfds.rlds_dataset import edited_features, same_storage
-from rlds_beam.encoding.tfrecord.framing import OVERHEAD
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
@@ -37,7 +36,7 @@ from rlds_beam.formats.rlds.card import (
 )
 from rlds_beam.formats.rlds.records import RecordEncoder
 from rlds_beam.formats.rlds.source import FORMATS
-from rlds_beam.output.base import CostHint, Description, EarlierOutput
+from rlds_beam.output.base import Description, EarlierOutput
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import FITTED, REPORT, to_json
 from rlds_beam.output.last_steps import HoldsLastActions
@@ -154,10 +153,6 @@ class RldsOutput(HoldsLastActions):
     def _read_carried(self) -> dict[str, bytes]:
         return {name: content for name, content in self.files_beside.items() if name != PROVENANCE}
 
-    @property
-    def cost_hint(self) -> CostHint:
-        return CostHint(decodes_images=False)
-
     def plan(self) -> dict[str, Any]:
         described = {"format": self.format, "features": json.loads(self.features), "info": self.info}
         beside = {"beside": self.beside_as} if self.beside_as else {}
@@ -168,18 +163,6 @@ class RldsOutput(HoldsLastActions):
         written = self.schema.recorded
         steps = (f"steps/{field}" for field in written.steps.values())
         return Description([*steps, *map(str, written.metadata.values())])
-
-    def measure(self, batches: Sequence[Batch]) -> int | None:
-        encoder, size = self.encoder(), 0
-        for batch in batches:
-            for episode in batch.episodes:
-                try:
-                    size += len(encoder.encode(episode, batch.read)) + OVERHEAD
-                except BadEpisode:  # it will be rejected and kept as read
-                    size += len(episode.payload) + OVERHEAD
-                except RldsBeamError:  # a worker will report it
-                    return None
-        return size
 
     def encoder(self) -> RecordEncoder:
         """Encodes episodes as records."""

@@ -19,11 +19,10 @@ from rlds_beam import storage
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.episodes.columns import below, nest
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import ADD_ACTIONS, FLAGS, Schema
-from rlds_beam.errors import BadEpisode, UsageError
+from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.leaves import Leaves, leaves_below, not_representable, scalar, single
 from rlds_beam.formats.columns.row_files import ROW_GROUP_BYTES, ShardSink, parquet_metadata
 from rlds_beam.output.base import Description, Output
@@ -34,7 +33,6 @@ from rlds_beam.reading.meaning import Meaning
 from rlds_beam.reading.plan import WorkRange
 
 _NOT_HELD = "RLlib has no such field in an episode"
-_OVERHEAD = 700  # bytes per episode
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,15 +84,6 @@ class RllibOutput(Output):
     def describe(self) -> Description:
         named = [("observations", self.observations), ("actions", self.actions), ("rewards", self.reward), *self.extras]
         return Description([f"{name}: {leaf.field}" for name, leaves in named for leaf in leaves], self.left_out)
-
-    def measure(self, batches: Sequence[Batch]) -> int:
-        size = 0
-        for episode in (episode for batch in batches for episode in batch.episodes):
-            try:
-                size += len(self.pack(episode))
-            except BadEpisode:  # it will be rejected and kept as read
-                size += len(frame(episode.payload))
-        return size + _OVERHEAD
 
     def pack(self, episode: Episode) -> bytes:
         """Packs the episode's state. Raises BadEpisode if RLlib cannot read the episode."""

@@ -13,11 +13,10 @@ from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.checked_json import COUNT, TEXT, Kind, Maybe, check_json
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
-from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.episodes.schema import Field
-from rlds_beam.errors import BadEpisode, UsageError
+from rlds_beam.errors import UsageError
 from rlds_beam.formats.format_options import TrajectoryOptions
-from rlds_beam.output.base import CostHint, Description, EarlierOutput, Output
+from rlds_beam.output.base import Description, EarlierOutput, Output
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import MANIFEST
 from rlds_beam.output.manifest import split_infos, write_tfds_metadata
@@ -95,12 +94,6 @@ class TrajectoryOutput(Output):
         return self.conversion.items.across_episodes
 
     @property
-    def cost_hint(self) -> CostHint:
-        items = self.conversion.items
-        copies = 1.0 if items.length is None else items.length / items.stride
-        return CostHint(copies, decodes_images=self.conversion.images != "jpeg")
-
-    @property
     def ignored_values(self) -> IgnoredValues:
         return self.conversion.ignored_values
 
@@ -120,18 +113,6 @@ class TrajectoryOutput(Output):
     def check_batch(self, batch: Batch) -> None:
         for episode in batch.episodes:
             check_length(frame_count(episode, self.conversion.frames), self.conversion.items)
-
-    def measure(self, batches: Sequence[Batch]) -> int:
-        conversion = self.conversion.without_user_code()  # only workers run user code
-        encoder = record_encoder(conversion)
-        converter, size = WindowItemConverter(conversion, encoder.encode), 0
-        for episode in (episode for batch in batches for episode in batch.episodes):
-            try:
-                for encoded in converter.encode([episode]):  # buffers are reused: count before the next item
-                    size += sum(map(len, encoded.buffers))
-            except BadEpisode:  # it will be rejected and kept as read
-                size += len(frame(episode.payload))
-        return size + sum(len(buffer) for encoded in converter.finish() for buffer in encoded.buffers)
 
     def append_to(self, earlier: EarlierOutput, ranges: Sequence[WorkRange], directory: str) -> Self:
         del earlier, ranges

@@ -61,7 +61,7 @@ from rlds_beam.formats.zarr.writer import (
     metadata,
     zip_pieces,
 )
-from rlds_beam.output.base import CostHint, Description, EarlierOutput, FileRangeWriter
+from rlds_beam.output.base import Description, EarlierOutput, FileRangeWriter
 from rlds_beam.output.completion import MergedFile
 from rlds_beam.output.last_steps import RowsOutput, RowsWriter, all_rows
 from rlds_beam.reading.base import Source
@@ -278,9 +278,6 @@ class ZarrOutput(MergedOutput, RowsOutput):
     def predict(self, batches: Iterable[Batch]) -> int:
         return sum(len(batch.episodes) for batch in all_rows(batches, self.rule))
 
-    def measure(self, batches: Sequence[Batch]) -> int:
-        return super().measure(all_rows(batches, self.rule))
-
     def open_range(self, work: WorkRange) -> FileRangeWriter:
         writer = super().open_range(work)
         return RowsWriter(writer, self.rule) if self.rule.left_out else writer
@@ -290,10 +287,6 @@ class ZarrOutput(MergedOutput, RowsOutput):
 
     def describe(self) -> Description:
         return Description([str(column.field) for column in self.columns], self.left_out)
-
-    @property
-    def cost_hint(self) -> CostHint:
-        return CostHint(decodes_images=any(column.leaf.is_image for column in self.columns))
 
     @property
     def part_columns(self) -> tuple[PartColumn, ...]:

@@ -1,0 +1,105 @@
+"""The order of ranges, the number of workers, and the note about a disk with little room."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from types import SimpleNamespace
+
+import pytest
+from disks import small_filesystem
+from exchanging import export
+from lerobot_data import moving_episode
+
+from rlds_beam.cli.main import main
+from rlds_beam.formats.inputs import open_source
+from rlds_beam.reading import plan
+from rlds_beam.reading.plan import largest_first, plan_ranges, range_bytes
+from rlds_beam.runners import local
+from rlds_beam.testing import make_episode, shard_paths, write_dataset
+
+SMALL = 1 << 12
+
+
+@pytest.fixture
+def skewed(tmp_path, monkeypatch):
+    """One shard of 20 ranges, and many small ones."""
+    monkeypatch.setattr(plan, "RANGE_BYTES", SMALL)
+    directory = write_dataset(
+        tmp_path / "data", [make_episode(20, seed=i, observation=16) for i in range(60)], shards=20
+    )
+    big = write_dataset(tmp_path / "big", [make_episode(20, seed=99 + i, observation=16) for i in range(50)])
+    first = shard_paths(directory)[0]
+    first.write_bytes(shard_paths(big)[0].read_bytes())
+    return directory
+
+
+def test_a_huge_shard_is_cut_and_tiny_ones_share_a_range(skewed):
+    source = open_source(str(skewed))
+    ranges = plan_ranges(source)
+    sizes = [range_bytes(source, work) for work in ranges]
+    assert sum(sizes) == source.size
+    assert max(sizes) <= SMALL + max(shard.size for shard in source.splits[0].shards[1:])
+    assert max(len(work.segments) for work in ranges) > 1
+    assert sum(shard_paths(skewed)[0].name in s.shard.path for work in ranges for s in work.segments) > 10
+
+
+def test_large_ranges_are_handed_out_first_and_the_others_in_their_order(skewed):
+    for shard in shard_paths(skewed)[0], shard_paths(skewed)[7]:
+        shard.write_bytes(gzip.compress(shard.read_bytes(), 1))
+    source = open_source(str(skewed))
+    ranges = plan_ranges(source)
+    order = largest_first(source, ranges)
+    assert sorted(order, key=ranges.index) == list(ranges)
+    large = [work for work in order if range_bytes(source, work) >= 2 * SMALL]
+    assert order[0] in large and range_bytes(source, order[0]) == max(range_bytes(source, work) for work in ranges)
+    rest = [work for work in order if work not in large]
+    assert rest == sorted(rest, key=ranges.index)
+
+
+def test_a_plan_counts_ranges_and_shards(tmp_path, capsys):
+    source = write_dataset(tmp_path / "data", [make_episode(20, seed=i) for i in range(6)])
+    command = ["convert", str(source), str(tmp_path / "out"), "--dry_run", "--shards=2"]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "ranges    2\n" in said and "out: 2 shards\n" in said and "room" not in said
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ranges"] == 2
+
+
+@pytest.mark.parametrize(
+    ("input_bytes", "given", "workers"),
+    [(0, None, 1), (local.LARGE_INPUT, None, 1), (local.LARGE_INPUT + 1, None, 8), (10**12, 3, 3), (1, 2, 2)],
+)
+def test_a_large_input_gets_a_worker_for_each_core(monkeypatch, input_bytes, given, workers):
+    started = []
+    monkeypatch.setattr(local, "count_cores", lambda: 8)
+    for name in ("_in_process", "_in_processes"):
+        monkeypatch.setattr(local.LocalRunner, name, lambda self, define, flags: started.append(flags))
+    options = SimpleNamespace(workers=given, beam_options=())
+    local.LocalRunner(options, None).run_job(lambda root: None, input_bytes)
+    (flags,) = started
+    assert flags.get_all_options()["direct_num_workers"] == workers
+
+
+def test_videos_are_input(tmp_path):
+    pytest.importorskip("av")
+    data = write_dataset(tmp_path / "data", [moving_episode(3 + i) for i in range(3)])
+    export(data, tmp_path / "videos", "lerobot", fps=10, images="video")
+    source = open_source(str(tmp_path / "videos"), from_="lerobot")
+    videos = [path.stat().st_size for path in tmp_path.glob("videos/**/*.mp4")]
+    assert videos and source.input_bytes == source.size + sum(videos)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_disk_with_less_room_than_the_input_is_said(tmp_path, capsys):
+    episodes = [make_episode(50, seed=i, observation=400) for i in range(20)]
+    source = str(write_dataset(tmp_path / "data", episodes))
+    with small_filesystem(tmp_path / "disk", "1m") as disk:
+        command = ["convert", source, str(disk / "new" / "out"), "--keep=episode_key", "--items=frames"]
+        said = f"room      {disk}/new/out is on a disk with 1.0 MB free; the input has 1.6 MB"
+        assert main([*command, "--dry_run"]) == 0
+        assert said in capsys.readouterr().out
+        main(command)
+        assert said in capsys.readouterr().err
