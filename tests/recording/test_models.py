@@ -35,6 +35,10 @@ def test_log_probabilities_of_given_actions_equal_those_of_samples():
         drawn = random.normal(size=(40, noise)) if distribution.normal else random.random((40, noise))
         actions, logp = distribution.sample(inputs, drawn)
         np.testing.assert_allclose(distribution.log_probability(inputs, actions), logp, rtol=1e-6)
+        few = inputs.astype(np.float32)
+        actions, logp = distribution.sample(few, drawn)
+        dtypes = {column.dtype.name for column in (logp, distribution.log_probability(few, actions))}
+        assert dtypes == {"float32"}, distribution  # also with numpy 2
 
 
 def test_a_model_gives_the_distribution(tmp_path):

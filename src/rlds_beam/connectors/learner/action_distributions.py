@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import cast
 
@@ -12,6 +13,7 @@ import numpy as np
 from rlds_beam.errors import UsageError
 from rlds_beam.typing import Array
 
+_LOG_SQRT_2PI = math.log(2 * math.pi) / 2  # a Python float, so that sums keep their dtype
 _LOG_STD = (-5.0, 2.0)
 """The log standard deviation of a squashed Gaussian is clipped to this range, as in RLlib."""
 
@@ -101,13 +103,13 @@ class DiagonalGaussian(ActionDistribution):
     def sample(self, inputs: Array, noise: Array) -> tuple[Array, Array]:
         mean, log_std = self._parts(inputs)
         noise = noise.astype(inputs.dtype)
-        logp = -(np.square(noise) / 2 + log_std + np.log(2 * np.pi) / 2).sum(axis=-1)
+        logp = -(np.square(noise) / 2 + log_std + _LOG_SQRT_2PI).sum(axis=-1)
         return mean + np.exp(log_std) * noise, logp.astype(inputs.dtype)
 
     def log_probability(self, inputs: Array, actions: Array) -> Array:
         mean, log_std = self._parts(inputs)
         z = (actions - mean) / np.exp(log_std)
-        return cast(Array, -(np.square(z) / 2 + log_std + np.log(2 * np.pi) / 2).sum(axis=-1))
+        return cast(Array, -(np.square(z) / 2 + log_std + _LOG_SQRT_2PI).sum(axis=-1))
 
     def _parts(self, inputs: Array) -> tuple[Array, Array]:
         mean, log_std = np.split(inputs, 2, axis=-1)
@@ -122,7 +124,7 @@ class SquashedGaussian(DiagonalGaussian):
 
     def sample(self, inputs: Array, noise: Array) -> tuple[Array, Array]:
         x, logp = super().sample(inputs, noise)
-        slope = 2 * (np.log(2) - x - np.logaddexp(0, -2 * x))  # log(1 - tanh(x)**2)
+        slope = 2 * (math.log(2) - x - np.logaddexp(0, -2 * x))  # log(1 - tanh(x)**2)
         return np.tanh(x), (logp - slope.sum(axis=-1)).astype(inputs.dtype)
 
     def log_probability(self, inputs: Array, actions: Array) -> Array:
