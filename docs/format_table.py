@@ -20,7 +20,6 @@ PAGES = {
     "lerobot": "lerobot.md",
     "numpy": "../how_to/minari.md",
     "minari": "../how_to/minari.md",
-    "d3rlpy": "../how_to/d3rlpy.md",
     "d4rl": "../how_to/minari.md",
     "npz": "../how_to/npz.md",
     "hdf5": "../how_to/hdf5.md",
@@ -28,7 +27,6 @@ PAGES = {
     "envlogger": "formats.md#reading",
     "ros2": "../how_to/ros2.md",
     "scope_rl": "scope_rl.md",
-    "rllib": "../how_to/rllib.md",
 }
 """The page that says more of a format."""
 

@@ -116,30 +116,20 @@ def charts() -> dict[str, svg.Picture]:
     lerobot = [
         (float(step), float(loss)) for step, loss in printed("lerobot_training", r"^ *(\d+) steps: loss ([\d.]+)")
     ]
-    rllib = [(float(i), float(loss)) for i, loss in printed("rllib_training", r"^iteration (\d+): loss ([\d.]+)")]
     recorded, trained = mean_returns("pytorch_training")
-    d3rlpy = [(name, float(value)) for name, value in printed("d3rlpy_training", r"^([\w ]+): return (\d+)")]
     logged, truth = mean_returns("off_policy_evaluation")
     estimates = printed("off_policy_evaluation", r"^(\w+_\w+) +([\d.]+)$")
     named = [
         (name.replace("self_normalized_", "self-normalized ").replace("_", "-"), float(v)) for name, v in estimates
     ]
     demo = [(float(step), float(loss)) for step, loss in printed("index", r"^ +step +(\d+) +loss ([\d.]+)")]
-    modules = [
-        (f"{name}, iteration {i}", float(loss))
-        for i, *losses in printed("gallery", r"^iteration (\d+): memory ([\d.]+), reflex ([\d.]+)")
-        for name, loss in zip(("memory", "reflex"), losses, strict=True)
-    ]
     returns = "Mean return in CartPole"
     return {
         "paths": paths(),
         "lerobot-loss": curve("LeRobot's ACT on the arm's episodes: loss", lerobot),
         "pytorch-returns": bars(returns, ("recorded episodes", recorded), ("trained policy", trained)),
-        "d3rlpy-returns": bars(returns, ("recorded episodes", recorded), *d3rlpy),
-        "rllib-loss": curve("RLlib's BC on columns: loss", rllib, "iteration"),
         "estimates": bars("Mean return of the new policy", ("recorded policy", logged), *named, ("true value", truth)),
         "demo-loss": curve("make demo: loss of TF-Agents' behavioral cloning", demo),
-        "modules": bars("two_modules.py: loss", *modules),
     }
 
 

@@ -26,7 +26,7 @@ import hdf5_robots  # noqa: E402
 import ros2_bags  # noqa: E402
 import zarr_data  # noqa: E402
 from checkout import REAL_DATA  # noqa: E402
-from fuzzed_datasets import minari_directory  # noqa: E402
+from fuzzed_datasets import minari_hdf5  # noqa: E402
 
 import rlds_beam  # noqa: E402
 from rlds_beam.testing import make_episode, write_dataset  # noqa: E402
@@ -98,7 +98,7 @@ def d4rl(path: Path) -> dict[str, Any]:
 
 
 def minari(path: Path) -> dict[str, Any]:
-    minari_directory(path / "data", "arrow")
+    minari_hdf5(path)
     about = json.loads((path / "data" / "metadata.json").read_text())
     spec = {"id": "Acrobot-v1", "entry_point": "gymnasium.envs.classic_control.acrobot:AcrobotEnv"}
     (path / "data" / "metadata.json").write_text(json.dumps({**about, "env_spec": json.dumps(spec)}))

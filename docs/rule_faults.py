@@ -293,9 +293,12 @@ FAULTS = {
     ),
     "not_representable": Fault(
         "Some formats cannot hold every episode. Changing its values so that it fits would be silent damage.",
-        "the third episode has one step and so no transition, which RLlib needs",
+        "the third episode has one step and so no transition, which SCOPE-RL needs",
         flags("FL"),
-        (f"{CONVERT} --to=rllib", f"{CONVERT} --to=rllib --max_rejected=1"),
+        (
+            f"{CONVERT} --to=scope_rl --behavior_policy=random",
+            f"{CONVERT} --to=scope_rl --behavior_policy=random --max_rejected=1",
+        ),
         "Write another format, or leave the episode out.",
     ),
     "cast": Fault(

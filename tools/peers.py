@@ -6,8 +6,10 @@ the extra of the same name, and the peer's packages), and its environment, with 
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
+from pathlib import Path
 
 from environments import ROOT, Outcome, all_passed, build, find, install_wheel, print_table, test, version_of
 
@@ -29,10 +31,15 @@ PYTHONS = {"lerobot": "3.12", "loading": "3.12", "mosaic": "3.12"}
 """Peer -> its Python, if not 3.11."""
 
 
+def environments_of(page: Path) -> list[str]:
+    """The environments that the first line of a page names."""
+    named = re.match(r"<!-- environment: ([\w, ]+) -->", page.read_text())
+    return named[1].split(", ") if named else []
+
+
 def pages_of(peer: str) -> list[str]:
     """The tests of the pages whose first line names the peer's environment."""
-    comment = f"<!-- environment: {peer} -->"
-    pages = [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.read_text().startswith(comment)]
+    pages = [page for page in sorted((ROOT / "docs").rglob("*.md")) if peer in environments_of(page)]
     tests = {True: "test_the_blocks_of_a_page_print_what_it_shows", False: "test_the_blocks_of_a_page_run"}
     return [
         f"tests/docs/test_blocks.py::{tests[page.parent.name == 'tutorials']}[{page.relative_to(ROOT)}]"

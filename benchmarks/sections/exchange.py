@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from measuring import Figure, Measurement, Sizes, at_least, below, convert, make, table
 
-FORMATS = ("numpy", "minari", "d3rlpy", "rllib", "scope_rl")
+FORMATS = ("numpy", "scope_rl")
 
 
 def exchange(sizes: Sizes) -> list[Figure]:
@@ -20,7 +20,7 @@ def exchange(sizes: Sizes) -> list[Figure]:
         runs.setdefault("frames", []).append(convert(data, "--items=frames", "--workers=1"))
         for name in FORMATS:
             runs.setdefault(name, []).append(convert(data, f"--to={name}", "--workers=1"))
-        runs.setdefault("small", []).append(convert(small, "--to=minari", "--workers=1"))
+        runs.setdefault("small", []).append(convert(small, "--to=numpy", "--workers=1"))
     found = {name: min(measured, key=lambda run: run.working + run.start_up) for name, measured in runs.items()}
     frames = found["frames"]
     rates = {
@@ -47,10 +47,10 @@ def exchange(sizes: Sizes) -> list[Figure]:
             for name in FORMATS
         ),
         below(
-            "exchange, minari, memory: times that of a fifth",
-            found["minari"].peak_mb / found["small"].peak_mb,
+            "exchange, numpy, memory: times that of a fifth",
+            found["numpy"].peak_mb / found["small"].peak_mb,
             1.1,
-            what=f"memory of `convert --to=minari`, {steps:,} steps",
+            what=f"memory of `convert --to=numpy`, {steps:,} steps",
             against=f"{steps // 5:,} steps",
         ),
     ]

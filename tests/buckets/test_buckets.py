@@ -24,7 +24,6 @@ from rlds_beam import storage
 from rlds_beam.buckets.opening import open_store
 from rlds_beam.cli.main import main
 from rlds_beam.errors import BucketError, UsageError
-from rlds_beam.formats.inputs import open_source
 from rlds_beam.testing import make_episode, write_dataset
 
 
@@ -77,9 +76,6 @@ OUTPUTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "lerobot": ("lerobot", "moving", {"fps": 10}),
     "lerobot21": ("lerobot", "moving", {"fps": 10, "images": "video", "lerobot_version": "2.1"}),
     "numpy": ("numpy", "rich", {}),
-    "minari": ("minari", "plain", {}),
-    "d3rlpy": ("d3rlpy", "plain", {}),
-    "rllib": ("rllib", "plain", {}),
     "scope_rl": ("scope_rl", "plain", {}),
     "zarr": ("zarr", "rich", {}),
 }
@@ -152,12 +148,6 @@ def test_merged_datasets_and_paths_above_a_version(data: Data, bucket: str) -> N
     assert len(read_back(f"{one}/*.tfrecord*", "rlds")) == 4
 
 
-def test_sources_for_local_disks_reject_buckets(data: Data, bucket: str) -> None:
-    there = upload(data.exported("numpy"), f"{bucket}/data")
-    with pytest.raises(UsageError, match=r"from local disks only; copy it first"):
-        open_source(there, from_="numpy")
-
-
 def test_mcap_is_read_from_buckets_and_sqlite_is_not(tmp_path: Path, bucket: str) -> None:
     pytest.importorskip("rosbags")
     from ros2_bags import MAPPING, robot, write_bag
@@ -176,13 +166,6 @@ def test_mcap_is_read_from_buckets_and_sqlite_is_not(tmp_path: Path, bucket: str
     with pytest.raises(UsageError, match=r"local disks only|copy") as error:
         rlds_beam.validate(sqlite, **flags)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("name", ["d3rlpy", "minari"])
-def test_hdf5_is_read_from_buckets(name: str, data: Data, bucket: str) -> None:
-    near = data.exported(name)
-    far = upload(near, f"{bucket}/data")
-    assert [e.payload for e in read_back(far, name)] == [e.payload for e in read_back(near, name)]
 
 
 def test_rows_and_items_are_read_from_buckets(data: Data, bucket: str) -> None:

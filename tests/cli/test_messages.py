@@ -249,8 +249,8 @@ def test_an_unquoted_pattern_is_several_inputs(tmp_path, capsys, monkeypatch):
 
 def test_fields_without_a_parent_share_a_line_too():
     paths = [f"field_{i}" for i in range(8)]
-    (line,) = left_out_lines(dict.fromkeys(paths, "an episode field; d3rlpy has no such field"))
-    assert line == "8 episode fields (field_0, field_1, field_2, ...): d3rlpy has no such field"
+    (line,) = left_out_lines(dict.fromkeys(paths, "an episode field; SCOPE-RL has no such field"))
+    assert line == "8 episode fields (field_0, field_1, field_2, ...): SCOPE-RL has no such field"
     (line,) = left_out_lines({path: f"text; --keep={path} stores it" for path in paths})
     assert line == f"8 fields (field_0, field_1, field_2, ...); keep them with --keep={','.join(paths)}"
     assert len(left_out_lines(dict.fromkeys(paths[:2], "text"))) == 2

@@ -462,7 +462,7 @@ def test_a_dataset_has_its_rate_and_windows_at_several_rates_warn(tmp_path: Path
             mix_batches([(one, 1) for one in opened], 4)
 
 
-@pytest.mark.parametrize("to", ["rlds", "trajectories", "columns", "numpy"])
+@pytest.mark.parametrize("to", ["rlds", "trajectories", "columns", "zarr"])
 @pytest.mark.parametrize("unit", [None, "steps"])
 def test_names_and_representations_are_those_of_the_connectors(tmp_path: Path, to: str, unit: Any) -> None:
     if unit and to in ("trajectories", "columns"):

@@ -49,7 +49,7 @@ def opened(
         options = {"connectors": [FlipChannels("observation/image")]}
     else:
         path = tmp_path_factory.mktemp("converted") / "out"
-        of_format = {"to": "numpy"} if request.param == "images in the index" else {}
+        of_format = {"to": "zarr"} if request.param == "images in the index" else {}
         if request.param == "videos":
             pytest.importorskip("av")
             of_format = {"to": "lerobot", "fps": 10, "images": "video"}

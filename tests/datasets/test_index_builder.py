@@ -129,10 +129,8 @@ def test_any_schema(schema: rlds_beam.Schema, seed: int, tmp_path_factory: pytes
             np.testing.assert_array_equal(one, other, name)
 
 
-@pytest.mark.parametrize("to", ["minari", "numpy", "lerobot", "zarr", "rlds"])
+@pytest.mark.parametrize("to", ["lerobot", "zarr", "rlds"])
 def test_every_format_of_episodes_has_steps(tmp_path: Path, to: str) -> None:
-    if to == "minari":
-        pytest.importorskip("h5py")
     source, _ = rich_dataset(tmp_path / "data")
     options = {"fps": 10} if to == "lerobot" else {}
     export(source, tmp_path / "out", to, **options)

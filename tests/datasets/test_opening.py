@@ -204,6 +204,6 @@ def test_what_cannot_be_opened(data, tmp_path):
 
 
 def test_an_output_in_another_format_is_named(data: Path, tmp_path: Path) -> None:
-    export(data, tmp_path / "out", "rllib")
+    export(data, tmp_path / "out", "numpy")
     with pytest.raises(UsageError, match=r"written by rlds-beam convert from toy/1\.0\.0\. "):
         rlds_beam.open_dataset(tmp_path / "out")

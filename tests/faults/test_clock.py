@@ -69,10 +69,8 @@ def result(command: list[Any], environment: dict[str, str], code: int = 0) -> An
     return content
 
 
-@pytest.mark.parametrize("flags", [[], ["--to=rlds"], ["--to=lerobot", "--fps=10"], ["--to=minari"]], ids=str)
+@pytest.mark.parametrize("flags", [[], ["--to=rlds"], ["--to=lerobot", "--fps=10"]], ids=str)
 def test_a_conversion(tmp_path: Path, data: Path, jumping: dict[str, str], flags: list[str]) -> None:
-    if "--to=minari" in flags:
-        pytest.importorskip("h5py")
     command = ["convert", data, tmp_path / "out", "--workers=2", "--shards=4", *flags]
     report = result(command, jumping)
     assert report["valid"] == 40

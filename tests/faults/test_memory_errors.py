@@ -63,11 +63,8 @@ EPISODES, STEPS = 800, 100
 """Episodes of the small dataset (8 MB). The large one has ten times as many."""
 
 FORMATS = {
-    "minari": (["--to=minari"], "minari"),
-    "d3rlpy": (["--to=d3rlpy"], "d3rlpy"),
-    "numpy": (["--to=numpy"], "numpy"),
+    "numpy": (["--to=numpy"], None),
     "zarr": (["--to=zarr"], "zarr"),
-    "rllib": (["--to=rllib"], None),
     "scope_rl": (["--to=scope_rl"], None),
     "lerobot": (["--to=lerobot", "--fps=10"], "lerobot"),
     "lerobot, one file": (["--to=lerobot", "--fps=10", "--shards=1"], "lerobot"),
@@ -94,8 +91,6 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", FORMATS)
 def test_ten_times_the_data(tmp_path: Path, datasets: list[Path], name: str) -> None:
-    if name in ("minari", "d3rlpy"):
-        pytest.importorskip("h5py")
     flags, source = FORMATS[name]
     connectors = ["AddObservationsFromEpisodesToBatch", "AddColumnsFromEpisodesToTrainBatch"]
     (tmp_path / "columns.json").write_text(json.dumps(connectors))

@@ -19,7 +19,7 @@ from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 
-NAMES = ["d4rl", "hdf5_aloha", "lerobot_foreign", "minari_parquet", "npz", "ros2", "zarr"]
+NAMES = ["d4rl", "hdf5_aloha", "lerobot_foreign", "minari", "npz", "ros2", "zarr"]
 OUTPUTS = [name for name, known in FORMATS.items() if known.output]
 REFUSED = {"scope_rl": "states must be vectors|image"}
 """Outputs that need more than some of these datasets have, and what."""

@@ -61,7 +61,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "lerobot": {"fps": 10},
     "lerobot 2.1": {"fps": 10, "lerobot_version": "2.1"},
     "trajectories of episodes": {"items": "episodes"},
-    "minari with JPEGs": {"images": "jpeg"},
+    "numpy with JPEGs": {"images": "jpeg"},
 }
 """Output, and what is special about it -> its options."""
 PLAIN = ("scope_rl", "trajectories")
@@ -75,8 +75,6 @@ class TestEveryOutput(OutputTests):
     def _choose(self, request: pytest.FixtureRequest) -> None:
         self.output, self.options = request.param.split()[0], OPTIONS[request.param]
         self.can_be_read = self.output in SOURCES and request.param != "trajectories"  # items of two frames
-        if self.output in ("d3rlpy", "minari"):
-            pytest.importorskip("h5py")
 
     def test_a_killed_conversion_resumes(self, tmp_path: Path) -> None:
         for seed in range(1, 3 if ALL else 2):

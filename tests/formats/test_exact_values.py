@@ -48,40 +48,6 @@ def minari(tmp: Path, declared: np.ndarray, stored: np.ndarray) -> tuple[Path, s
     return minari_file(tmp / "x", declared, stored), "minari"
 
 
-def minari_parquet(tmp: Path, declared: np.ndarray, stored: np.ndarray) -> tuple[Path, str]:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    folder = tmp / "data"
-    folder.mkdir()
-    (folder / "metadata.json").write_text(json.dumps({"data_format": "parquet", "total_episodes": 2}))
-    for i, values in enumerate((declared, stored)):
-        flags = np.zeros(STEPS, bool)
-        table = pa.table(
-            {
-                "observations": values,
-                "actions": np.zeros(STEPS),
-                "rewards": np.zeros(STEPS),
-                "terminations": flags,
-                "truncations": flags,
-            }
-        )
-        (folder / str(i)).mkdir()
-        parquet.write_table(table, folder / str(i) / "part-0.parquet")
-    return tmp, "minari"
-
-
-def d3rlpy(tmp: Path, declared: np.ndarray, stored: np.ndarray) -> tuple[Path, str]:
-    h5py = pytest.importorskip("h5py")
-    with h5py.File(tmp / "x.h5", "w") as file:
-        file["num_episodes"], file["version"] = 2, "2.1"
-        for i, values in enumerate((declared, stored)):
-            file[f"observations_{i}"] = values
-            file[f"actions_{i}"], file[f"rewards_{i}"] = np.zeros((STEPS, 1), np.float32), np.zeros((STEPS, 1))
-            file[f"terminated_{i}"] = False
-    return tmp / "x.h5", "d3rlpy"
-
-
 def two_episodes(column: np.ndarray) -> list[Episode]:
     made = [make_episode(STEPS, seed=i) for i in range(2)]
     return [episode.replace(steps={**episode.steps, PATH: column}) for episode in made]
@@ -92,14 +58,6 @@ def rlds(tmp: Path, declared: np.ndarray, stored: np.ndarray) -> tuple[Path, str
         pytest.skip("a tf.Example has lists of int64 only")
     first, second = two_episodes(declared)
     return write_dataset(tmp, [first, second.replace(steps={**second.steps, PATH: stored})]), "rlds"
-
-
-def numpy(tmp: Path, declared: np.ndarray, stored: np.ndarray) -> tuple[Path, str]:
-    data = write_dataset(tmp / "data", two_episodes(declared))
-    export(data, tmp / "out", "numpy")
-    (file,) = (tmp / "out").glob(f"*/{PATH}.npy")
-    np.save(file, np.concatenate([declared.astype(stored.dtype), stored]))
-    return tmp / "out", "numpy"
 
 
 def lerobot_v21(tmp: Path, declared: np.ndarray, stored: np.ndarray) -> tuple[Path, str]:
@@ -116,7 +74,7 @@ def lerobot_v21(tmp: Path, declared: np.ndarray, stored: np.ndarray) -> tuple[Pa
 
 
 SOURCES: dict[str, Callable[[Path, Any, Any], tuple[Path, str]]] = {
-    one.__name__: one for one in (minari, minari_parquet, d3rlpy, rlds, numpy, lerobot_v21)
+    one.__name__: one for one in (minari, rlds, lerobot_v21)
 }
 CHANGED = {
     "too large for int32": ("int32", np.array([1, 2, 4294967303]), "4294967303 at step 2"),
@@ -139,10 +97,8 @@ CHANGED = {
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_value_that_would_change_is_rejected(tmp_path, source, case):
     dtype, stored, message = CHANGED[case]
-    if stored.dtype.kind in "cV" and source in ("lerobot_v21", "minari_parquet"):
+    if stored.dtype.kind in "cV" and source == "lerobot_v21":
         pytest.skip("Arrow has no such type")
-    if stored.dtype.kind in "cVS" and source == "numpy":
-        pytest.skip("the array of all episodes has one dtype")
     if dtype == "bool" and source == "lerobot_v21":
         pytest.skip("LeRobot has no bool state; next.done has a separate test")
     path, from_ = SOURCES[source](tmp_path, np.zeros(STEPS, dtype), stored)
@@ -188,11 +144,6 @@ def test_flags_are_0_or_1(tmp_path, wrong):
     assert f"terminals is {wrong} at row 4, expected 0 or 1" in found[1].faults[0].detail
     path = minari_file(tmp_path / "minari", [False, False], [0, wrong], name="terminations")
     assert [len(episode.faults) for episode in read_back(path, "minari")] == [0, 1]
-    path, _ = d3rlpy(tmp_path, np.zeros(STEPS), np.zeros(STEPS))
-    with h5py.File(path, "a") as file:
-        del file["terminated_1"]
-        file["terminated_1"] = wrong
-    assert [len(episode.faults) for episode in read_back(path, "d3rlpy")] == [0, 1]
 
 
 @pytest.mark.parametrize(("done", "faults"), [([0, 0, 1], 0), ([0, 0, 2], 1), ([0, 0, np.nan], 1)])
@@ -311,13 +262,3 @@ def test_lists_of_numbers_are_not_text(tmp_path):
         file.move("episode_2", "episode_0")
     with pytest.raises(UsageError, match="infos/tools holds lists of int32; supported: text"):
         read_back(path, "minari")
-
-
-def test_d3rlpys_scalar_text_is_rejected(tmp_path):
-    h5py = pytest.importorskip("h5py")
-    path, _ = d3rlpy(tmp_path, np.zeros(STEPS), np.zeros(STEPS))
-    with h5py.File(path, "a") as file:
-        for name in ("rewards_1", "terminated_0"):
-            del file[name]
-            file[name] = "text"
-    assert [[fault.rule for fault in e.faults] for e in read_back(path, "d3rlpy")] == [["wrong_dtype_or_shape"]] * 2

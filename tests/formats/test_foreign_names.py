@@ -84,18 +84,8 @@ NAMED: dict[str, tuple[str, str, dict[str, Any], str, Callable[[Any, str], Any]]
         "meta/info.json",
         lambda f, name: f.update(splits={name: "0:3"}),
     ),
-    "a split of Minari": (
-        "minari",
-        "minari",
-        {},
-        "data/metadata.json",
-        lambda f, name: f["rlds_beam"].update(split=name),
-    ),
-    "a split of NumPy": ("numpy", "numpy", {}, "manifest.json", in_manifest),
     "a split of zarr": ("zarr", "zarr", {}, "manifest.json", in_manifest),
-    "a split of d3rlpy": ("d3rlpy", "d3rlpy", {}, "manifest.json", in_manifest),
     "a split of trajectories": ("trajectories", "trajectories", {"items": "frames"}, "manifest.json", in_manifest),
-    "a dataset of NumPy": ("numpy", "numpy", {}, "manifest.json", lambda f, name: f.update(name=name)),
     "a dataset of trajectories": (
         "trajectories",
         "trajectories",
@@ -116,8 +106,6 @@ def exported(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
     made: dict[str, Path] = {}
 
     def export_once(to: str, **options: Any) -> Path:
-        if to in ("minari", "d3rlpy"):
-            pytest.importorskip("h5py")
         name = json.dumps([to, options])
         if name not in made:
             made[name] = tmp_path_factory.mktemp("exported") / "out"
@@ -210,10 +198,9 @@ def test_nothing_is_written_through_a_directory_that_became_a_link(dataset, tmp_
 
 
 @pytest.mark.parametrize("name", ["_commits", "rejected", "plan.json", "manifest.json", "features.json"])
-@pytest.mark.parametrize("to", ["numpy", "rllib"])
-def test_a_split_cannot_use_a_reserved_name(dataset, tmp_path, to, name):
+def test_a_split_cannot_use_a_reserved_name(dataset, tmp_path, name):
     with pytest.raises(UsageError, match="rename the split"):
-        open_job(f"{dataset},testing/1.0.0,{name}", tmp_path / "out", from_=OWN, to=to)
+        open_job(f"{dataset},testing/1.0.0,{name}", tmp_path / "out", from_=OWN, to="numpy")
     assert not (tmp_path / "out").exists()
 
 
@@ -305,7 +292,6 @@ NAMES = {
 }
 REFUSED = {
     "numpy": {"newline", "long", "dot", "dots", "NUL"},
-    "minari": {*NAMES} - {"plain"},
     "lerobot": {"newline", "long", "dot", "dots", "NUL"},
     "zarr": {"newline", "long", "NUL"},
 }
@@ -331,9 +317,7 @@ def test_all_other_names_are_stored(tmp_path, to):
     data = named(tmp_path, *names)
     report = export(data, tmp_path / "out", to, **({"fps": 10} if to == "lerobot" else {}))
     assert report.rejected == 0 and report.items_written
-    if to == "minari":
-        pytest.importorskip("h5py")
-    if to in ("numpy", "minari", "lerobot", "rlds", "zarr"):
+    if to in ("lerobot", "rlds", "zarr"):
         root = next((file.parent for file in (tmp_path / "out").rglob("features.json")), tmp_path / "out")
         for episode in read_back(root, to):
             for i, name in enumerate(names):

@@ -27,11 +27,7 @@ from rlds_beam.testing import make_episode, write_dataset
 CONVENTIONS = {
     # A transition's next observation is added as a step, with an action of zeros.
     "d4rl": "void",
-    "d3rlpy": "void",
     "minari": "void",
-    "minari_arrow": "void",
-    "minari_parquet": "void",
-    "minari_own": "void",
     "npz_d4rl": "void",
     "hdf5_robomimic": "void",
     # A row holds the action that led to its observation.
@@ -60,7 +56,6 @@ CONVENTIONS = {
     "rlds": "unknown",
     "rlds_gzip": "unknown",
     "merged": "unknown",
-    "numpy": "unknown",
 }
 
 
@@ -78,8 +73,6 @@ def test_each_source_says_what_its_last_steps_are(name: str, convention: str, tm
         return
     work = plan_ranges(source)[0]
     episodes = [e for e in EpisodeReader(source).read(work.split, work.segments[0]) if not e.faults]
-    if name == "d3rlpy":  # without a terminal state, the action is recorded, but leads to no observation
-        episodes = [episode for episode in episodes if episode.steps["is_terminal"][-1]]
     ended = [episode for episode in episodes if episode.steps["is_last"][-1]]
     assert ended
     last = [np.asarray(c)[-1] for e in ended for p, c in e.steps.items() if p.split("/")[0] == "action"]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from envlogger_data import write_log
 from exchanging import export
-from fuzzed_datasets import minari_directory
+from fuzzed_datasets import minari_hdf5
 
 import rlds_beam
 from rlds_beam.connectors import CastFields, Resample, SubsampleSteps
@@ -379,7 +379,8 @@ RESCALE = {"name": "RescaleAction", "entry_point": "gymnasium.wrappers.transform
     ],
 )
 def test_minari_says_the_rate_by_its_environment(tmp_path: Path, spec: Any, rate: float | None) -> None:
-    minari_directory(tmp_path / "data", "arrow")
+    pytest.importorskip("h5py")
+    minari_hdf5(tmp_path)
     about = json.loads((tmp_path / "data" / "metadata.json").read_text())
     (tmp_path / "data" / "metadata.json").write_text(json.dumps({**about, "env_spec": spec}))
     source = rlds_beam.open_source(str(tmp_path), from_="minari")
@@ -487,15 +488,6 @@ def test_columns_without_names_that_were_given_say_so(reacher: Path, tmp_path: P
     assert "no column holds the values of observation as they are, so their names are left out" in str(done)
 
 
-def test_rllib_files_say_what_is_known(reacher: Path, tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
-    export(reacher, tmp_path / "out", "rllib", names=NAMED, robot_type="arm")
-    meaning = {"meaning": {"fps": 30, "robot": "arm", "names": NAMED}}
-    (file,) = (tmp_path / "out").rglob("*.parquet")
-    assert json.loads(parquet.read_schema(file).metadata[b"rlds_beam"]) == meaning
-    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["rllib"]["meaning"] == meaning["meaning"]
-
-
 def test_scope_rl_names_states_and_actions(reacher: Path, tmp_path: Path) -> None:
     export(reacher, tmp_path / "out", "scope_rl", names=NAMED, robot_type="arm")
     (file,) = (tmp_path / "out").glob("*.pickle")
@@ -506,8 +498,6 @@ def test_scope_rl_names_states_and_actions(reacher: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("to", OUTPUTS)
 def test_every_flag_of_meaning_has_an_effect_or_is_refused(reacher: Path, tmp_path: Path, to: str) -> None:
-    if to in ("minari", "d3rlpy"):
-        pytest.importorskip("h5py")
     flags: dict[str, Any] = {"names": NAMED, "robot_type": "testbot", "task": "fold"}
     done = rlds_beam.convert(reacher, tmp_path / "out", to=to, **flags)
     files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]

@@ -44,9 +44,6 @@ FORMATS: dict[str, dict[str, Any]] = {
     "rlds": {},
     "lerobot": {},
     "zarr": {},
-    "numpy": {},
-    "minari": {},
-    "d3rlpy": {},
     "trajectories": {"items": "frames"},
 }
 """The formats that hold all of these, with the options that keep whole episodes."""
@@ -77,8 +74,6 @@ def convert(source: str, directory: Path, to: str, from_: str | None = None) -> 
 @pytest.fixture(scope="module")
 def first(request: pytest.FixtureRequest, named: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """The dataset in one format: (its path, the format)."""
-    if request.param in ("minari", "d3rlpy"):
-        pytest.importorskip("h5py")
     return convert(named, tmp_path_factory.mktemp("first") / request.param, request.param), request.param
 
 
@@ -86,8 +81,6 @@ def first(request: pytest.FixtureRequest, named: str, tmp_path_factory: pytest.T
 @pytest.mark.parametrize("first", FORMATS, indirect=True)
 def test_what_two_formats_hold_is_equal_after_the_trip(first: tuple[str, str], tmp_path: Path, second: str) -> None:
     """With each pair in both orders, a trip there and back is two of these."""
-    if second in ("minari", "d3rlpy"):
-        pytest.importorskip("h5py")
     there, kind = first
     over = convert(there, tmp_path / "second", second, kind)
     for path, held in ((there, kind), (over, second)):

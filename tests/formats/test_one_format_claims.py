@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import ros2_bags
 from exchanging import export
-from fuzzed_datasets import minari_directory
+from fuzzed_datasets import minari_hdf5
 from hdf5_robots import BUILDERS
 from npz_data import d4rl_arrays, ogbench_arrays, write_exorl
 from zarr_data import episode_arrays, write_buffer
@@ -51,12 +51,10 @@ def _exorl(directory: Path) -> Path:
     return directory / "buffer"
 
 
-def _minari(kind: str) -> Write:
-    def write(directory: Path) -> Path:
-        minari_directory(directory / "toy-v0" / "data", kind)
-        return directory / "toy-v0"
-
-    return write
+def _minari(directory: Path) -> Path:
+    pytest.importorskip("h5py")
+    minari_hdf5(directory / "toy-v0")
+    return directory / "toy-v0"
 
 
 def _output(to: str) -> Write:
@@ -86,10 +84,9 @@ def _bag(storage: str) -> Write:
 
 WRITERS: dict[str, tuple[str, Write]] = {
     **{f"hdf5-{name}": ("hdf5", _robot(name)) for name in BUILDERS},
-    **{f"output-{to}": (to, _output(to)) for to in ("rlds", "trajectories", "lerobot", "numpy", "minari", "d3rlpy")},
+    **{f"output-{to}": (to, _output(to)) for to in ("rlds", "trajectories", "lerobot")},
     "output-zarr": ("zarr", _output("zarr")),
-    "minari-arrow": ("minari", _minari("arrow")),
-    "minari-parquet": ("minari", _minari("parquet")),
+    "minari": ("minari", _minari),
     "d4rl": ("d4rl", _d4rl),
     "npz-ogbench": ("npz", _npz),
     "npz-exorl": ("npz", _exorl),

@@ -158,7 +158,7 @@ def test_the_help_lists_formats_and_the_options_of_the_chosen_ones(run: Run) -> 
         ([OUTPUT, "--gama=2"], "has no flag --gama; did you mean --gamma"),
         ([SOURCE, "--limit=0"], "--limit=0: must be at least 1"),
         (["--to=numpy", "--crf=3"], "--crf is an option of --to=lerobot, not --to=numpy"),
-        (["--to=rlds", "--images=copy"], "--to=numpy, --to=minari and --to=zarr, not --to=rlds"),
+        (["--to=rlds", "--images=copy"], "--to=numpy and --to=zarr, not --to=rlds"),
         (["--to=d4rl"], "--to=d4rl: there is no such output (d4rl can only be read); choose rlds, "),
         (["--from=columns"], "--from=columns: there is no such source (columns can only be written); choose rlds, "),
         (["--to=json:JSONDecoder"], "not a subclass of rlds_beam.output.Output"),

@@ -44,12 +44,12 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def outputs(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The outputs of `convert`, each in a directory with its name."""
     directory = tmp_path_factory.mktemp("outputs")
-    for to in ("rlds", "trajectories", "columns", "lerobot", "numpy", "minari", "d3rlpy", "rllib"):
+    for to in ("rlds", "trajectories", "columns", "lerobot", "numpy", "zarr"):
         export(dataset, directory / to, to, **_OPTIONS.get(to, {}))
     return directory
 
 
-@pytest.mark.parametrize("to", ["rlds", "trajectories", "lerobot", "numpy", "minari", "d3rlpy"])
+@pytest.mark.parametrize("to", ["rlds", "trajectories", "lerobot", "zarr"])
 def test_our_outputs_are_read_without_from(outputs: Path, to: str) -> None:
     found = recognize(outputs / to)
     assert (found.format, found.why, found.problem) == (to, "plan.json of rlds-beam convert", None)
@@ -57,10 +57,6 @@ def test_our_outputs_are_read_without_from(outputs: Path, to: str) -> None:
 
 
 def test_parts_of_outputs_are_recognized(outputs: Path) -> None:
-    (split,) = (path for path in (outputs / "minari").iterdir() if (path / "metadata.json").exists())
-    assert str(recognize(split)) == "minari (metadata.json)"
-    (file,) = (outputs / "d3rlpy").rglob("*.h5")
-    assert recognize(file).format == "d3rlpy"
     (shard,) = (path for path in (outputs / "trajectories").iterdir() if path.name.endswith("of-00001"))
     assert recognize(shard).format == "trajectories"
 
@@ -88,7 +84,7 @@ def test_logs_of_other_programs_are_recognized_by_names(tmp_path: Path) -> None:
         assert str(recognize(tmp_path / file.replace("/", "_"))) == f"{name} ({file})"
 
 
-@pytest.mark.parametrize("to", ["columns", "rllib"])
+@pytest.mark.parametrize("to", ["columns", "numpy"])
 def test_what_cannot_be_read_says_what_reads_it(outputs: Path, to: str) -> None:
     found = recognize(outputs / to)
     assert found.format == to and found.problem is not None and "written by rlds-beam convert" in found.problem
@@ -103,7 +99,7 @@ def test_what_cannot_be_read_says_what_reads_it(outputs: Path, to: str) -> None:
 
 def test_an_unfinished_output_is_named(outputs: Path, tmp_path: Path) -> None:
     copied = tmp_path / "unfinished"
-    shutil.copytree(outputs / "minari", copied)
+    shutil.copytree(outputs / "lerobot", copied)
     (copied / "manifest.json").unlink()
     with pytest.raises(UsageError, match="holds the unfinished output of rlds-beam convert"):
         rlds_beam.validate(copied)
@@ -121,7 +117,7 @@ def test_a_single_dataset_below_is_opened(dataset: Path, capsys: pytest.CaptureF
 def test_several_datasets_below_are_listed(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(outputs)]) == 2
     err = capsys.readouterr().err
-    assert f"{outputs} contains 8 datasets:\n" in err and "\n  lerobot  lerobot (plan.json of" in err
+    assert f"{outputs} contains 6 datasets:\n" in err and "\n  lerobot  lerobot (plan.json of" in err
     assert err.endswith(f"Choose one: rlds-beam inspect {outputs}/columns\n")
 
 
@@ -228,10 +224,10 @@ def test_nothing_there_is_an_error_of_rlds(tmp_path: Path) -> None:
 
 
 def test_a_damaged_plan_hides_no_format(outputs: Path, tmp_path: Path) -> None:
-    copied = shutil.copytree(outputs / "minari" / "data", tmp_path / "damaged")
+    copied = shutil.copytree(outputs / "lerobot", tmp_path / "damaged")
     for content in ("{", "[1]", ""):
         (copied / "plan.json").write_text(content)
-        assert recognize(copied).format == "minari"
+        assert recognize(copied).format == "lerobot"
 
 
 def test_hostile_directories(dataset: Path, tmp_path: Path) -> None:
@@ -271,17 +267,17 @@ def test_unreadable_directories(tmp_path: Path) -> None:
 
 
 def test_configs_hold_what_was_recognized(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = ConvertConfig.create(outputs / "minari", "out", shards=2).resolve()
-    assert (config.from_, config.source_format) == (None, "minari")
+    config = ConvertConfig.create(outputs / "lerobot", "out", shards=2).resolve()
+    assert (config.from_, config.source_format) == (None, "lerobot")
     monkeypatch.setattr(recognition, "_recognize_one", lambda *_: pytest.fail("recognized again"))
-    assert InputOptions.of(config).source_format == "minari"
+    assert InputOptions.of(config).source_format == "lerobot"
     assert config.for_input  # other inputs are recognized again:
     with pytest.raises(pytest.fail.Exception):
-        config.for_input(str(outputs / "d3rlpy"))
+        config.for_input(str(outputs / "zarr"))
 
 
 def test_the_plan_has_the_recognized_format(outputs: Path, tmp_path: Path) -> None:
-    export(outputs / "minari", tmp_path / "out", "trajectories")
-    assert json.loads((tmp_path / "out" / "plan.json").read_text())["plan"]["from"] == "minari"
-    outcome = rlds_beam.convert(outputs / "minari", tmp_path / "out", from_="minari")
+    export(outputs / "lerobot", tmp_path / "out", "trajectories")
+    assert json.loads((tmp_path / "out" / "plan.json").read_text())["plan"]["from"] == "lerobot"
+    outcome = rlds_beam.convert(outputs / "lerobot", tmp_path / "out", from_="lerobot")
     assert outcome.report.records == 3  # the same plan

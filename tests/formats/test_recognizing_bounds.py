@@ -203,7 +203,6 @@ KNOWN_BY_NAMES = (
     "lerobot_foreign",
     "lerobot_v21_foreign",
     "d4rl",
-    "d3rlpy",
     "minari",
     "npz",
     "hdf5_aloha",

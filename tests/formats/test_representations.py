@@ -18,6 +18,7 @@ from rlds_beam.cli.main import main
 from rlds_beam.connectors import RelativeActions
 from rlds_beam.episodes.representations import Representation
 from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.formats.arrays.leaves import field_from_json
 from rlds_beam.formats.columns.reader import ColumnsManifest
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.registry import OUTPUTS
@@ -53,13 +54,16 @@ def arm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def read_representations(output: Path, to: str) -> dict[str, Representation]:
     """What an output says, as its source reads it, by the paths of the input."""
-    if to in ("columns", "rllib", "scope_rl"):  # no sources
+    if to in ("columns", "numpy", "scope_rl"):  # no sources
         manifest = json.loads((output / "manifest.json").read_text())
         if to == "columns":
             (fields,) = ColumnsManifest.of(manifest, str(output)).modules.values()
             names = {"actions": "action", "obs/state": "observation/state"}
             return {names[f.path]: f.representation for f in fields if f.path in names and f.representation}
-        own = manifest.get("rllib", manifest)["meaning"]
+        if to == "numpy":
+            fields = [field_from_json(field, to) for field in manifest["numpy"]["fields"]]
+            return {field.path: field.representation for field in fields if field.representation}
+        own = manifest["meaning"]
         return dict(Meaning.from_json(own, to).representations)
     known = open_source(str(output), from_=to).schema.representations
     return {

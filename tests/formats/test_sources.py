@@ -17,8 +17,6 @@ def test_files_of_another_kind(tmp_path):
         file["rewards"] = np.ones(3)
     with pytest.raises(UsageError, match=r"x.h5 is not a D4RL file: it has no observations"):
         open_source(str(tmp_path / "x.h5"), from_="d4rl")
-    with pytest.raises(UsageError, match=r"x.h5 is not a d3rlpy ReplayBuffer file"):
-        open_source(str(tmp_path / "x.h5"), from_="d3rlpy")
     (tmp_path / "y.h5").write_bytes(b"no HDF5")
     with pytest.raises(UsageError, match="cannot be read"):
         open_source(str(tmp_path / "y.h5"), from_="d4rl")
@@ -32,18 +30,13 @@ FROM = {
     "lerobot": {"fps": 10},
     "lerobot 2.1": {"fps": 10, "lerobot_version": "2.1"},
     "rlds": {},
-    "numpy": {},
     "zarr": {},
-    "minari": {},
-    "d3rlpy": {},
     "trajectories": {"items": "frames"},
 }
 
 
 @pytest.mark.parametrize("of", FROM)
 def test_special_characters_in_a_directory_name(tmp_path, of):
-    if of in ("minari", "d3rlpy"):
-        pytest.importorskip("h5py")
     data = write_dataset(tmp_path / "data[1]", [make_episode(4, seed=i, observation={"x": 2}) for i in range(2)])
     to = of.split()[0]
     made = tmp_path / "a*b[12]?"

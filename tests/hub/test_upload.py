@@ -33,7 +33,6 @@ OUTPUTS: dict[str, dict[str, Any]] = {
     "rlds": {},
     "lerobot": {"fps": 10},
     "numpy": {},
-    "minari": {},
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -45,7 +46,7 @@ OUTPUTS: dict[str, dict[str, Any]] = {
 }
 MERGED = ("numpy", "zarr")
 """Outputs of a few files, which get the new episodes at their end."""
-REFUSED = ("minari", "scope_rl")
+REFUSED = ("scope_rl",)
 PLAIN = ("trajectories", "episodes", "scope_rl")
 """Outputs that get episodes without images and texts."""
 SHARDS = 4
@@ -85,6 +86,8 @@ def convert_files(files: list[str], output: Path, options: dict[str, Any]) -> No
 def read(output: Path, name: str) -> Any:
     """The items of an output."""
     manifest = read_manifest(str(output))
+    if name.startswith("numpy"):
+        return [episode for file in sorted(output.glob("*/episode_offsets.npy")) for episode in read_arrays(file)]
     if name in ("trajectories", "columns", "parquet"):
         source: Any = None
     else:
@@ -101,6 +104,27 @@ def read(output: Path, name: str) -> Any:
     found = [episode_content(episode) for split, segment in works for episode in reader.read(split, segment)]
     assert not any(content["faults"] for content in found), [c["faults"] for c in found]
     return [{key: value for key, value in content.items() if key != "key"} for content in found]
+
+
+def read_arrays(file: Path) -> list[dict[str, Any]]:
+    """The episodes of a split of `--to=numpy`, given the file with their offsets."""
+    offsets, episodes = np.load(file), list[dict[str, Any]]()
+    arrays = {path.name.removesuffix(".npy"): np.load(path) for path in sorted(file.parent.glob("*.npy"))}
+    del arrays["episode_offsets"]
+    for number, (start, stop) in enumerate(itertools.pairwise(offsets)):
+        values: dict[str, Any] = {}
+        for name, array in arrays.items():
+            if name.endswith(".offsets"):
+                continue
+            rows = slice(number, number + 1) if name.startswith("episode_metadata") else slice(start, stop)
+            ends = arrays.get(f"{name}.offsets")
+            if ends is None:
+                values[name] = array[rows].tolist()
+            else:
+                pairs = itertools.pairwise(ends[rows.start : rows.stop + 1])
+                values[name] = [array[low:high].tobytes() for low, high in pairs]
+        episodes.append(values)
+    return episodes
 
 
 def read_json(output: Path, name: str) -> dict[str, Any]:

@@ -105,8 +105,6 @@ def test_both_orders_need_a_picture(camera: str, show: Show, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("to", ["lerobot", "columns", "trajectories"])
 def test_outputs_of_convert_need_no_from(camera: str, show: Show, tmp_path: Path, to: str) -> None:
-    if to in ("minari", "d3rlpy"):
-        pytest.importorskip("h5py")
     if to == "lerobot":
         pytest.importorskip("av")
     options = {"fps": 10} if to == "lerobot" else {}

@@ -74,7 +74,6 @@ ALIASES = {
     "rlds_beam",
     "rlds_beam.reverb_observers",
     "rlds_beam.rlds_to_reverb",
-    "rlds_beam.rllib",
     "rlds_beam.scope_rl",
     "rlds_beam.trajectories",
 }

@@ -182,15 +182,7 @@ def test_the_core_imports_neither_beam_nor_tensorflow(tmp_path: Path) -> None:
     with_tensorflow = {
         f"rlds_beam.{name}" for name in ("rlds_to_reverb", "drop_in.rlds_to_reverb", "drop_in.frame_blocks")
     }
-    with_ray = {
-        f"rlds_beam.{name}"
-        for name in (
-            "connectors.learner.rllib_episodes",
-            "connectors.learner.rllib_pieces",
-            "formats.rllib.training",
-            "rllib",
-        )
-    }
+    with_ray = {f"rlds_beam.connectors.learner.{name}" for name in ("rllib_episodes", "rllib_pieces")}
     core = [name for name in core_modules() if name not in with_tensorflow | with_ray]
     modules = imported("import " + ", ".join(core), tmp_path)
     assert (
@@ -244,7 +236,6 @@ def test_a_dry_run_imports_neither_other_formats_nor_grpc(tmp_path: Path) -> Non
 
 ROOMS = ("drop_in", "hub", "recording", "viewing")
 FORMATS = (
-    "d3rlpy",
     "d4rl",
     "envlogger",
     "hdf5",
@@ -252,7 +243,6 @@ FORMATS = (
     "minari",
     "npz",
     "numpy",
-    "rllib",
     "ros2",
     "scope_rl",
     "zarr",

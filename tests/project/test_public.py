@@ -59,8 +59,6 @@ MODULES = (
 )
 IN_PLACE_OF_AGENTS = ("rlds_beam.reverb_observers", "rlds_beam.rlds_to_reverb")
 """Public modules that import TensorFlow, or whose users have it installed."""
-FOR_RLLIB = ("rlds_beam.rllib",)
-"""Public modules that import Ray."""
 DEVELOPERS = (ROOT / "docs/architecture.md", *(ROOT / "docs/decisions").glob("*.md"))
 """Pages about internals."""
 
@@ -107,12 +105,10 @@ def documented(modules: tuple[str, ...]) -> dict[int, str]:
     return found
 
 
-@pytest.mark.parametrize("modules", [MODULES, IN_PLACE_OF_AGENTS, FOR_RLLIB], ids=["core", "agents", "rllib"])
+@pytest.mark.parametrize("modules", [MODULES, IN_PLACE_OF_AGENTS], ids=["core", "agents"])
 def test_the_api_reference_describes_the_public_names_and_no_others(modules: tuple[str, ...]) -> None:
     if modules == IN_PLACE_OF_AGENTS:
         pytest.importorskip("tf_agents")
-    if modules == FOR_RLLIB:
-        pytest.importorskip("ray")
     public = {
         id(thing): name
         for module in modules
@@ -127,11 +123,11 @@ def test_the_api_reference_describes_the_public_names_and_no_others(modules: tup
 def public_names() -> set[str]:
     """The public modules and their names, without importing modules that need an extra."""
     names = {full_name for module in MODULES for full_name, _ in objects(module)}
-    for module in (*IN_PLACE_OF_AGENTS, *FOR_RLLIB):
+    for module in IN_PLACE_OF_AGENTS:
         tree = ast.parse((ROOT / "src" / Path(*module.split("."))).with_suffix(".py").read_text())
         declared = next(n for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__")
         names |= {f"{module}.{name}" for name in ast.literal_eval(declared.value)}
-    return names | {*MODULES, *IN_PLACE_OF_AGENTS, *FOR_RLLIB}
+    return names | {*MODULES, *IN_PLACE_OF_AGENTS}
 
 
 def used_names(code: str) -> Iterator[str]:
@@ -148,7 +144,7 @@ def used_names(code: str) -> Iterator[str]:
 def is_public(name: str, public: set[str]) -> bool:
     """Whether it is a public name, or an attribute of a public class or function."""
     owner = next((known for known in sorted(public, key=len, reverse=True) if f"{name}.".startswith(f"{known}.")), "")
-    return name in public or owner not in (*MODULES, *IN_PLACE_OF_AGENTS, *FOR_RLLIB, "")
+    return name in public or owner not in (*MODULES, *IN_PLACE_OF_AGENTS, "")
 
 
 DEPLOYED = {ROOT / "examples/dataflow/flex_template.py"}

@@ -48,7 +48,7 @@ KINDS: dict[str, tuple[Callable[[Path], object], Callable[[str], list[str]]]] = 
 
 
 NEEDED = {
-    **dict.fromkeys(("d3rlpy", "d3rlpy_own", "d4rl", "hdf5", "minari", "minari_own"), "h5py"),
+    **dict.fromkeys(("d4rl", "hdf5", "minari"), "h5py"),
     "ros2": "rosbags",
     "array_record": "array_record",
     "lerobot_video": "av",
@@ -107,7 +107,7 @@ def other_version(data: Path, kind: str) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("to", ["trajectories", "rlds", "numpy", "minari", "lerobot"])
+@pytest.mark.parametrize("to", ["trajectories", "rlds", "numpy", "lerobot"])
 def test_no_range_of_a_changed_file_is_committed(tmp_path, to, kind):
     if kind != "tfrecord" and to != "trajectories":
         pytest.skip("the reader, shared by all outputs, detects it")

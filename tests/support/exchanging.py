@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from rlds_beam.episodes.columns import is_text
 from rlds_beam.episodes.episode import Episode
@@ -30,8 +29,6 @@ def export(data: Path | str | list[Path], output: Path | str, to: str, **options
 
 
 def open_job(data: Path | str | list[Path], output: Path | str, to: str, **options: Any) -> ConvertJob:
-    if to in ("minari", "d3rlpy"):
-        pytest.importorskip("h5py")
     paths = [str(path) for path in data] if isinstance(data, list) else str(data)
     return prepare(ConvertOptions.create(paths, str(output), to=to, **options))
 

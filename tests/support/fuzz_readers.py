@@ -341,15 +341,8 @@ def _values(data: Any) -> Any:
 
 
 hdf5: Reader = functools.partial(_hdf5, r"data/demo_\d+/")
-minari_hdf5: Reader = functools.partial(_hdf5, r"episode_\d+/")
-d3rlpy: Reader = functools.partial(_hdf5, r"_\d+$")
+minari: Reader = functools.partial(_hdf5, r"episode_\d+/")
 d4rl: Reader = functools.partial(_hdf5, r"^$")
-
-
-def minari(path: Path) -> Iterator[Piece]:
-    yield from minari_hdf5(path)
-    for file in _files(path, "**/*.arrow", "**/*.parquet"):
-        yield _piece(_columns(_table(file)))
 
 
 def _table(file: Path) -> Any:

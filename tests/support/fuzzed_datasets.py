@@ -130,16 +130,6 @@ def _d4rl(directory: Path) -> None:
         file["terminals"], file["timeouts"] = np.arange(20) % 5 == 4, np.arange(20) == 12
 
 
-def _d3rlpy(directory: Path) -> None:
-    h5py = pytest.importorskip("h5py")
-    directory.mkdir(parents=True)
-    with h5py.File(directory / "x.h5", "w") as file:
-        file["num_episodes"], file["version"] = 2, "2.1"
-        for i in range(2):
-            file[f"observations_{i}"], file[f"actions_{i}"] = _random(4 + i, 3), np.arange(4 + i)[:, None]
-            file[f"rewards_{i}"], file[f"terminated_{i}"] = _random(4 + i, 1), bool(i)
-
-
 def _npz(arrays: dict[str, Any], compressed: bool = False) -> Make:
     def make(directory: Path) -> None:
         directory.mkdir(parents=True)
@@ -178,59 +168,12 @@ def minari_hdf5(directory: Path) -> None:
         for i in range(2):
             group = file.create_group(f"episode_{i}")
             group.attrs["id"], group.attrs["total_steps"], group.attrs["seed"] = i, 3, 1
-            group["observations/state"] = _random(4, 2)
+            group["observations/state"] = _random(4, 2) + np.float32(i)
             group["observations/pair/_index_0"] = _random(4, 2)
             group["observations/pair/_index_1"] = _random(4, 2)
             group["actions"], group["rewards"] = np.arange(3), _random(3).astype(float)
             group["terminations"], group["truncations"] = np.arange(3) == 2, np.zeros(3, bool)
             group["infos/text"] = [b"a", b"b", b"c", b"d"]
-
-
-def minari_directory(data: Path, kind: str) -> None:
-    """Writes two episodes in Minari's layout: the last row of actions, rewards and flags is padding."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    box = {"type": "Box", "dtype": "float32", "shape": [1, 2], "low": [[0, 0]], "high": [[1, 1]]}
-    spaces = {
-        "type": "Dict",
-        "subspaces": {"state": box, "pair": {"type": "Tuple", "subspaces": [box, {"type": "Text"}]}},
-    }
-    data.mkdir(parents=True)
-    (data / "metadata.json").write_text(
-        json.dumps(
-            {
-                "total_episodes": 2,
-                "data_format": kind,
-                "dataset_id": "arrow-v0",
-                "jpeg_encoding": True,
-                "observation_space": json.dumps(spaces),
-                "action_space": json.dumps({"type": "Discrete", "n": 3}),
-            }
-        )
-    )
-    for i, steps in enumerate((4, 3)):
-        flat = pa.array(np.arange(2 * steps, dtype=np.float32) + 10 * i)
-        numbers = pa.FixedSizeListArray.from_arrays(flat, 2)
-        pair = pa.StructArray.from_arrays([numbers, pa.array(["a", "b", "c", "d"][:steps])], names=["0", "1"])
-        end = [step == steps - 2 for step in range(steps)]
-        table = pa.table(
-            {
-                "episode_id": np.full(steps, i, np.int32),
-                "observations": pa.StructArray.from_arrays([pair, numbers], names=["pair", "state"]),
-                "actions": np.arange(steps),
-                "rewards": np.arange(steps) / 2.0,
-                "terminations": end if i else [False] * steps,
-                "truncations": [False] * steps if i else end,
-            }
-        )
-        (data / str(i)).mkdir()
-        file = str(data / str(i) / f"part-0.{kind}")
-        if kind == "parquet":
-            parquet.write_table(table, file)
-        else:
-            with pa.OSFile(file, "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-                writer.write_table(table)
 
 
 def _zarr(name: str, **options: Any) -> Make:
@@ -267,9 +210,7 @@ def _mcap(**options: Any) -> Make:
 
 _TESTING, _ROS = "{}/testing/1.0.0", "{}/bag --from=ros2 --topics={}/topics.yaml"
 _MERGED = "{}/a/testing/1.0.0,{}/b/testing/1.0.0"
-_FROM = {
-    name: f"{{}} --from={name}" for name in ("lerobot", "numpy", "d3rlpy", "d4rl", "minari", "npz", "hdf5", "zarr")
-}
+_FROM = {name: f"{{}} --from={name}" for name in ("lerobot", "d4rl", "minari", "npz", "hdf5", "zarr")}
 
 DATASETS = {
     "rlds": Fuzzed(_plain, _TESTING, fuzz_readers.tfrecord),
@@ -288,20 +229,8 @@ DATASETS = {
     "lerobot_video": Fuzzed(
         _lerobot(foreign=True, moving=True, images="video", vcodec="h264"), _FROM["lerobot"], fuzz_readers.lerobot
     ),
-    "numpy": Fuzzed(_exported("numpy"), _FROM["numpy"], fuzz_readers.numpy),
-    "d3rlpy": Fuzzed(_d3rlpy, _FROM["d3rlpy"], fuzz_readers.d3rlpy),
-    "d3rlpy_own": Fuzzed(_exported("d3rlpy"), _FROM["d3rlpy"]),
     "d4rl": Fuzzed(_d4rl, _FROM["d4rl"], fuzz_readers.d4rl),
     "minari": Fuzzed(minari_hdf5, _FROM["minari"], fuzz_readers.minari),
-    "minari_own": Fuzzed(_exported("minari"), _FROM["minari"], fuzz_readers.minari),
-    **{
-        f"minari_{kind}": Fuzzed(
-            lambda directory, kind=kind: minari_directory(directory / "data", kind),
-            _FROM["minari"],
-            fuzz_readers.minari,
-        )
-        for kind in ("arrow", "parquet")
-    },
     "trajectories": Fuzzed(_exported("trajectories", items="frames"), "{} --from=trajectories", fuzz_readers.frames),
     "trajectories_spec": Fuzzed(
         _exported("trajectories", items="episodes"), "{}/*.tfrecord-* --from=trajectories", fuzz_readers.frames

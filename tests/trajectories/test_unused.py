@@ -174,8 +174,6 @@ def test_an_empty_input_ends_with_exit_code_3(nothing, tmp_path, capsys, name):
 
 @pytest.mark.parametrize("to", [*OUTPUTS, "lerobot 2.1"])
 def test_every_output_accepts_an_empty_input(nothing, tmp_path, capsys, to):
-    if to in ("d3rlpy", "minari"):
-        pytest.importorskip("h5py")
     flags = [
         *(["--fps=10"] if to.startswith("lerobot") else []),
         *(["--lerobot_version=2.1"] if to.endswith("2.1") else []),

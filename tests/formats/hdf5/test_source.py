@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from exchanging import export, read_back
+from fuzzed_datasets import minari_hdf5
 from hdf5_robots import BUILDERS, droid, isaaclab, robomimic, xpolicylab
 from memory_store import MemoryStore, memory_store
 
@@ -24,7 +25,6 @@ from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.testing import make_episode, write_dataset
 
 PANDA = ("eef_pos", "eef_quat", "gripper_qpos")
 REWARDED = ("libero", "robomimic")
@@ -314,10 +314,8 @@ def test_d4rl(tmp_path: Path, store: MemoryStore) -> None:
         assert near.payload == far.payload
 
 
-@pytest.mark.parametrize("kind", ["minari", "d3rlpy"])
-def test_other_hdf5(tmp_path: Path, store: MemoryStore, kind: str) -> None:
-    data = write_dataset(tmp_path / "data", [make_episode(5, seed=i, observation=4) for i in range(3)])
-    export(data, tmp_path / "out", kind)
-    path = uploaded(tmp_path / "out", store)
-    for near, far in zip(read_back(tmp_path / "out", kind), read_back(path, kind), strict=True):
+def test_minari(tmp_path: Path, store: MemoryStore) -> None:
+    minari_hdf5(tmp_path / "toy-v0")
+    path = uploaded(tmp_path / "toy-v0", store)
+    for near, far in zip(read_back(tmp_path / "toy-v0", "minari"), read_back(path, "minari"), strict=True):
         assert not far.faults and near.payload == far.payload

@@ -1,4 +1,4 @@
-"""Minari's Arrow and Parquet directories; Minari itself writes them in tests/peers/exchange."""
+"""Minari's HDF5 datasets; Minari itself writes them in tests/peers/exchange."""
 
 from __future__ import annotations
 
@@ -6,53 +6,44 @@ import json
 
 import pytest
 from exchanging import plain, read_back
-from fuzzed_datasets import minari_directory
+from fuzzed_datasets import minari_hdf5
 
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import open_source
 
 
-@pytest.mark.parametrize("kind", ["arrow", "parquet"])
-def test_minaris_directories(tmp_path, kind):
-    minari_directory(tmp_path / "arrow-v0" / "data", kind)
-    first, second = read_back(tmp_path / "arrow-v0", "minari", ranges=2)
+@pytest.fixture
+def toy(tmp_path):
+    pytest.importorskip("h5py")
+    minari_hdf5(tmp_path / "toy-v0")
+    return tmp_path / "toy-v0"
+
+
+def change(toy, **entries):
+    path = toy / "data" / "metadata.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | entries))
+    return path
+
+
+def test_episodes(toy):
+    first, second = read_back(toy, "minari", ranges=2)
     assert (first.faults, second.faults, first.key.position, second.key.position) == ((), (), 0, 1)
-    assert first.steps["observation/state"].tolist() == [[[2 * t, 2 * t + 1]] for t in range(4)]
-    assert second.steps["observation/pair/0"].tolist() == [[[10 + 2 * t, 11 + 2 * t]] for t in range(3)]
-    assert plain(second.steps["observation/pair/1"]) == [b"a", b"b", b"c"]
-    assert (first.steps["action"].tolist(), second.steps["reward"].tolist()) == ([0, 1, 2, 0], [0.0, 0.5, 0.0])
-    assert [e.steps["is_terminal"].tolist() for e in (first, second)] == [[False] * 4, [False, False, True]]
-    assert first.steps["is_last"].tolist() == [False] * 3 + [True]
-    file = tmp_path / "arrow-v0" / "data" / "1" / f"part-0.{kind}"
-    for content in (file.read_bytes()[:-40], b"", None):
-        file.unlink() if content is None else file.write_bytes(content)
-        whole, damaged = read_back(tmp_path / "arrow-v0", "minari")
-        assert not whole.faults and damaged.faults[0].rule == "corrupt_record"
-        assert "episode 1 cannot be read" in damaged.faults[0].detail
+    assert first.steps["observation/pair/1"].shape == (4, 2)
+    assert plain(second.steps["info/text"]) == [b"a", b"b", b"c", b"d"]
+    assert first.steps["action"].tolist() == [0, 1, 2, 0]
+    assert first.steps["is_terminal"].tolist() == first.steps["is_last"].tolist() == [False] * 3 + [True]
+    assert [len(episode) for episode in read_back(toy / "data", "minari")] == [4, 4]
 
 
 @pytest.mark.parametrize("total", [1, 3])
-def test_another_number_of_directories_than_the_metadata_count_is_noted(tmp_path, total):
-    minari_directory(tmp_path / "data", "parquet")
-    assert not open_source(str(tmp_path / "data"), from_="minari").notes
-    path = tmp_path / "data" / "metadata.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"total_episodes": total}))
-    (note,) = open_source(str(tmp_path / "data"), from_="minari").notes
-    assert note == f"{path}: total_episodes is {total}, but there are 2"
+def test_another_number_of_episodes_than_the_metadata_count_is_noted(toy, total):
+    assert not open_source(str(toy), from_="minari").notes
+    path = change(toy, total_episodes=total)
+    assert open_source(str(toy), from_="minari").notes == (f"{path}: total_episodes is {total}, but there are 2",)
 
 
-def test_a_name_that_is_a_number(tmp_path):
-    minari_directory(tmp_path / "data", "parquet")
-    path = tmp_path / "data" / "metadata.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"rlds_beam": {"dataset": 1, "columns": []}}))
-    assert open_source(str(tmp_path / "data"), from_="minari").dataset == "1/1.0.0"
-
-
-def test_a_damaged_page_is_an_error_of_one_line(tmp_path):
-    minari_directory(tmp_path / "data", "parquet")
-    file = tmp_path / "data" / "0" / "part-0.parquet"
-    content = file.read_bytes()
-    file.write_bytes(content[:4] + b"\xff" * 60 + content[64:])
-    with pytest.raises(UsageError, match=r"metadata\.json cannot be read: .*Deserializing page header failed") as error:
-        open_source(str(tmp_path / "data"), from_="minari")
-    assert "\n" not in str(error.value)
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_other_files_are_refused(toy, kind):
+    change(toy, data_format=kind)
+    with pytest.raises(UsageError, match=f"its data is stored as {kind}, but --from=minari reads HDF5"):
+        open_source(str(toy), from_="minari")

@@ -66,22 +66,16 @@ def test_push_needs_actions(umi: Path, capsys: pytest.CaptureFixture[str]) -> No
     [
         ("trajectories", "a trajectory needs action"),
         ("columns", "the steps have no field action"),
-        ("d3rlpy", "the dataset has no numeric action"),
-        ("minari", "the dataset has no action"),
-        ("rllib", "the dataset has no numeric observation or action"),
     ],
 )
 def test_outputs_that_need_actions(
     umi: Path, actions: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], to: str, message: str
 ) -> None:
-    if to in ("d3rlpy", "minari"):
-        pytest.importorskip("h5py")
     convert = ["convert", str(umi), str(tmp_path / "out"), f"--to={to}", "--dry_run", "--workers=1"]
     assert main(convert) == 2
     err = capsys.readouterr().err
     assert message in err and "NextStateAsAction" in err and err.count("\n") == 1
-    if to != "d3rlpy":  # holds images or numbers, not both
-        assert main([*convert, actions]) == 0
+    assert main([*convert, actions]) == 0
 
 
 def test_where_buffers_are_found(tmp_path: Path) -> None:

@@ -81,9 +81,6 @@ def check_image(browser: Any, key: str, step: int, column: Any) -> None:
 FORMATS = {
     "rlds": {"to": "rlds"},
     "lerobot": {"to": "lerobot", "fps": 10},
-    "minari": {"to": "minari"},
-    "d3rlpy": {"to": "d3rlpy"},
-    "numpy": {"to": "numpy"},
     "trajectories": {"items": "episodes"},
 }
 
@@ -216,9 +213,10 @@ def test_real_episodes() -> None:
 
 
 def test_a_changed_companion_is_another_stamp(tmp_path: Path) -> None:
-    """An array of a dataset, the second file that its episodes are read from."""
+    """A video of a dataset, the second file that its episodes are read from."""
+    pytest.importorskip("av")
     path = tmp_path / "out"
-    export(rlds_beam.example(tmp_path / "data", episodes=2), path, "numpy")
+    export(rlds_beam.example(tmp_path / "data", episodes=2, camera=True), path, "lerobot", fps=10, images="video")
     source = open_source(str(path))
     key = EpisodeKey(source.dataset, "train", 0, 0)
     cache = EpisodeCache(source, None)

@@ -18,7 +18,7 @@ UNREADABLE = (OSError, KeyError, RuntimeError, ValueError, TypeError)
 """Raised by h5py for damaged files and missing objects."""
 
 ENDINGS = (".hdf5", ".h5")
-"""Endings of the files of D4RL and d3rlpy."""
+"""Endings of D4RL's files."""
 _MAX_TRIED = 3
 """Maximum number of files to open in a directory to recognize its format."""
 

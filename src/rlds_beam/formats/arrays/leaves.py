@@ -54,13 +54,6 @@ class LeafColumn:
         """The shape of one step."""
         return self.field.closed_shape
 
-    @property
-    def channels_last(self) -> bool:
-        """Whether it looks like an image with the channels last."""
-        shape = self.shape
-        is_pixels = self.field.dtype == "uint8" and len(shape) == 3
-        return self.is_image or (is_pixels and shape[-1] in (1, 3, 4) and shape[0] not in (1, 3, 4))
-
     def values(self, episode: Episode, stop: int | None = None) -> Array:
         """The values of the first `stop` steps, (steps, *shape) in C order.
 
