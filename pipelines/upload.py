@@ -1,55 +1,55 @@
-"""`rlds-beam upload`: publishes a finished output on the Hugging Face Hub."""
+"""`rlds-beam upload`: publishes a finished output on the Hugging Face Hub, with `huggingface_hub`."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Any
 
-from rlds_beam.errors import UsageError
+from rlds_beam import storage
+from rlds_beam._version import __version__
+from rlds_beam.encoding.checked_json import read_json
+from rlds_beam.errors import BucketAccessError, NotVerifiedError, UsageError, needs
 from rlds_beam.options import option
+from rlds_beam.output.files import APPEND, COMMITS, LOCK, MANIFEST, PARTS, PLAN, REJECTED, compute_checksum
+from rlds_beam.output.manifest import read_manifest
+from rlds_beam.output.plans import OutputPlan, holds, read_plan
 from rlds_beam.terminal.options import PrintOptions, print_json
-from rlds_beam.text import join_lines
-
-if TYPE_CHECKING:
-    from rlds_beam.hub.repository import Repository
-    from rlds_beam.hub.upload import Upload, Work
+from rlds_beam.text import count, format_size, join_lines, printable, without_secrets
 
 __all__ = ["UploadConfig", "UploadOutcome", "upload"]
 
 USAGE = "OUTPUT DESTINATION"
 EXAMPLES = """
-    rlds-beam upload pairs hf://datasets/USER/NAME
     rlds-beam upload pairs hf://datasets/USER/NAME --private
-    rlds-beam upload pairs hf://datasets/USER/NAME --dry_run
+"""
+
+_LOCAL = [LOCK, f"{COMMITS}/*", f"{REJECTED}/*", f"{PARTS}/*", f"{APPEND}/*", "*.tmp"]
+"""Patterns of files that stay on this machine."""
+
+CARD = "README.md"
+_TEXT = """---
+tags: [rlds-beam, {to}]
+---
+# {name}
+
+{items:,} items in {files}, {size}: {held}, written by rlds-beam {version} from `{dataset}`. `manifest.json` lists the
+files with their checksums, and `plan.json` the input and the options.
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class UploadOutcome:
-    """The result of an `upload` run.
-
-    Attributes:
-      destination: the repository: `hf://datasets/USER/NAME`.
-      commit: its last commit; None for a dry run of a repository that does not exist.
-      url: its page.
-      files: the number of files sent.
-      bytes: their size.
-      unchanged: the number of files that the Hub had already.
-      removed: the number of files of an earlier upload that were removed.
-      tags: the tags that were set.
-    """
+    """The repository (`hf://datasets/USER/NAME`), its last commit, its page, and the tag that LeRobot looks up."""
 
     destination: str
-    commit: str | None
+    commit: str
     url: str
-    files: int
-    bytes: int
-    unchanged: int
-    removed: int
-    tags: tuple[str, ...]
+    tag: str | None
 
     def __str__(self) -> str:
-        return join_lines(_lines(self, "uploaded"))
+        tag = [] if self.tag is None else [f"tag       {self.tag}"]
+        return join_lines([f"uploaded  {self.destination}@{self.commit}", *tag, f"page      {self.url}"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,37 +59,8 @@ class UploadConfig(PrintOptions):
     output: str = option(dataclasses.MISSING, "directory that convert or record wrote", positional=True)
     destination: str = option(dataclasses.MISSING, "hf://datasets/USER/NAME; it is created if needed", positional=True)
     _: dataclasses.KW_ONLY
-    revision: str = option("main", "branch to write to; it is created if needed", metavar="NAME")
-    private: bool = option(False, "create a private repository; refuse a public one")
-    message: str = option("Upload with rlds-beam", "message of the commits", metavar="TEXT")
-    tag: str | None = option(None, "a tag for the result, besides the one that LeRobot looks up", metavar="TAG")
-    overwrite: bool = option(False, "replace another output that rlds-beam uploaded; files of others stay")
-    dry_run: bool = option(False, "show what would be sent, and send nothing")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        from rlds_beam import storage
-
-        if storage.scheme(self.destination) != "hf":
-            raise UsageError(f"{self.destination}: expected hf://datasets/USER/NAME")
-        if not self.message.strip():
-            raise UsageError("--message is empty")
-
-
-def prepare(config: UploadConfig) -> tuple[Upload, Repository, Work]:
-    """Finds the files to send. Sends nothing.
-
-    Raises:
-      UsageError: the output or the repository cannot be used.
-      NotVerifiedError: a file of the output differs from its manifest.
-    """
-    from rlds_beam.hub.repository import Repository, find_branch
-    from rlds_beam.hub.upload import open_upload, survey
-
-    destination, branch = find_branch(config.destination, config.revision, config.tag)
-    publication = open_upload(config.output, destination)
-    repository = Repository(destination, branch)
-    return publication, repository, survey(publication, repository, private=config.private, overwrite=config.overwrite)
+    private: bool = option(False, "create a private repository")
+    overwrite: bool = option(False, "replace what the repository holds")
 
 
 def upload(config: UploadConfig) -> UploadOutcome:
@@ -100,28 +71,69 @@ def upload(config: UploadConfig) -> UploadOutcome:
       NotVerifiedError: a file of the output differs from its manifest.
       BucketError: the Hub failed, or refuses this token; the same call resumes.
     """
-    from rlds_beam.hub.repository import DEFAULT_BRANCH
-    from rlds_beam.hub.upload import publish
-    from rlds_beam.terminal.job_progress import Total, in_this_process
+    with needs("hub", "publishing on the Hugging Face Hub needs huggingface_hub"):
+        from huggingface_hub import HfApi
+        from huggingface_hub.utils import disable_progress_bars
+    from rlds_beam.buckets.hub import Hub, hub_path
 
-    publication, repository, work = prepare(config)
-    loaded = publication.tags if repository.branch == DEFAULT_BRANCH else ()  # other branches are loaded by name
-    tags = (*loaded, *([config.tag] if config.tag else []))
-    commit: str | None = repository.head() if not work.is_new else None
-    if not config.dry_run:
-        with in_this_process(Total("upload", bytes=work.bytes), config.progress):
-            commit = publish(publication, work, repository, config.message, private=config.private)
-            for tag in tags:
-                repository.tag(tag, commit)
-    return UploadOutcome(
-        repository.path,
-        commit,
-        repository.url,
-        len(work.missing),
-        work.bytes,
-        len(publication.files) - len(work.missing),
-        len(work.stale),
-        tags,
+    output, place = config.output, hub_path(config.destination)
+    if place.name or place.revision is not None:
+        raise UsageError(f"{config.destination}: an output fills a repository: expected hf://datasets/USER/NAME")
+    plan = read_plan(output) if storage.scheme(output) is None and storage.isdir(output) else None
+    if plan is None:
+        raise UsageError(
+            f"{output} is not an output of rlds-beam on this machine (it has no {PLAN}): convert the dataset first"
+        )
+    manifest = read_manifest(output)
+    for entry in manifest["shards"]:
+        path = storage.below(output, entry["file"])
+        if entry["records"] and (not storage.exists(path) or compute_checksum(path) != entry["checksum"]):
+            raise NotVerifiedError(f"{path} is missing, or differs from its checksum in {MANIFEST}: convert again")
+    hub = Hub()
+    if not hub.signed_in:
+        raise BucketAccessError(f"{place.root}: publishing needs a token: run 'hf auth login', or set HF_TOKEN")
+    if config.json or config.progress == "none":
+        disable_progress_bars()
+    api, here = HfApi(endpoint=hub.endpoint, library_name="rlds-beam"), {"repo_id": place.repo, "repo_type": "dataset"}
+
+    def call(method: str, **arguments: Any) -> Any:
+        return hub.calling(place.root, lambda: getattr(api, method)(**here, **arguments), manifest["bytes"])
+
+    call("create_repo", private=config.private, exist_ok=True)
+    if config.private and not call("repo_info").private:
+        raise UsageError(f"{place.root} is public: make it private in its settings, or drop --private")
+    there = set(call("list_repo_files"))
+    if not config.overwrite and not there <= {".gitattributes", "README.md"}:
+        earlier = read_plan(place.root) if PLAN in there else None
+        if earlier is None or earlier.content != plan.content:
+            raise UsageError(f"{place.root} holds something else: use another repository, or --overwrite")
+    # The manifest comes last, so that a part of a dataset never looks finished.
+    last = storage.join(output, MANIFEST)
+    is_old = MANIFEST in there and storage.read_small(storage.join(place.root, MANIFEST)) != storage.read_small(last)
+    stale = "*" if config.overwrite else MANIFEST if is_old else None
+    call("upload_folder", folder_path=output, ignore_patterns=[*_LOCAL, MANIFEST], delete_patterns=stale)
+    if not there & {CARD} and not storage.exists(storage.join(output, CARD)):
+        call("upload_file", path_or_fileobj=_card(plan, manifest).encode(), path_in_repo=CARD)
+    commit = call("upload_file", path_or_fileobj=last, path_in_repo=MANIFEST).oid
+    info = read_json(storage.join(output, "meta/info.json")) if plan.content.get("to") == "lerobot" else None
+    tag = str(info["codebase_version"]) if isinstance(info, dict) else None  # LeRobot loads the tag of its version
+    if tag is not None:
+        if tag in {ref.name for ref in call("list_repo_refs").tags}:
+            call("delete_tag", tag=tag)
+        call("create_tag", tag=tag, revision=commit)
+    return UploadOutcome(place.root, commit, without_secrets(f"{hub.endpoint}/datasets/{place.repo}"), tag)
+
+
+def _card(plan: OutputPlan, manifest: Mapping[str, Any]) -> str:
+    return _TEXT.format(
+        to=printable(plan.content.get("to"), 40),
+        name=manifest["name"],
+        items=manifest["items"],
+        files=count(len(manifest["shards"]), "file"),
+        size=format_size(manifest["bytes"]),
+        held=holds(plan),
+        version=__version__,
+        dataset=printable(plan.content.get("dataset"), 100).replace("`", "'"),
     )
 
 
@@ -131,17 +143,5 @@ def main(config: UploadConfig) -> int:
     if config.json:
         print_json(dataclasses.asdict(outcome))
     elif config.progress != "none":
-        print(join_lines(_lines(outcome, "would send" if config.dry_run else "uploaded")))
+        print(outcome)
     return 0
-
-
-def _lines(outcome: UploadOutcome, done: str) -> list[str]:
-    from rlds_beam.text import count, format_size
-
-    there = f"; {count(outcome.unchanged, 'file')} already there" if outcome.unchanged else ""
-    removed = f"; {count(outcome.removed, 'old file')} removed" if outcome.removed else ""
-    at = f"{outcome.destination}@{outcome.commit}" if outcome.commit else outcome.destination
-    lines = [f"{done:<9} {count(outcome.files, 'file')}, {format_size(outcome.bytes)}{there}{removed}"]
-    lines += [f"{'to':<9} {at}"]
-    lines += [f"{'tags':<9} {', '.join(outcome.tags)}"] if outcome.tags else []
-    return [*lines, f"{'page':<9} {outcome.url}"]

@@ -234,7 +234,7 @@ def test_a_dry_run_imports_neither_other_formats_nor_grpc(tmp_path: Path) -> Non
     assert sum(name.startswith("rlds_beam") for name in modules) <= 155
 
 
-ROOMS = ("drop_in", "hub", "recording", "viewing")
+ROOMS = ("drop_in", "recording", "viewing")
 FORMATS = (
     "d4rl",
     "envlogger",
@@ -270,7 +270,7 @@ opened = rlds_beam.open_dataset(data, unit="steps")
 assert opened._repr_html_() is None and next(iter(opened.batches(2)))
 outcome = rlds_beam.convert(data, f"{out}/rlds", to="rlds")
 assert outcome._repr_html_() is None and outcome.report.episodes == 1
-for job, room in (("record", "recording"), ("browse", "viewing"), ("upload", "hub")):
+for job, room in (("record", "recording"), ("browse", "viewing")):
     code, said = run(job, "x", "y")
     assert code == 2 and f"{job} needs rlds_beam.{room}" in said, said
 said = run("--help")[1]

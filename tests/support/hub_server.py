@@ -28,8 +28,6 @@ TOKEN = "hf_testtoken_of_robots"
 """The only valid token; its user is `robots`."""
 PAGE = 7
 """Entries on a page of a listing."""
-PART = 1 << 20
-"""Larger files are uploaded in parts of this size."""
 
 
 class HubServer:
@@ -54,7 +52,6 @@ class HubServer:
         self.requests: list[str] = []
         self.fault: Fault = lambda _: None
         self.authorized_elsewhere = False
-        self._parts: dict[str, dict[int, bytes]] = {}
         self._lock = threading.RLock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
@@ -263,30 +260,17 @@ def _batch(call: _Call, name: str) -> Answer:
     for one in json.loads(call.body)["objects"]:
         oid, size = one["oid"], one["size"]
         answer, url = {"oid": oid, "size": size}, f"{call.server.elsewhere}/lfs/{oid}"
-        if oid not in call.server.stored and size <= PART:
+        if oid not in call.server.stored:
             answer["actions"] = {"upload": {"href": url, "header": {}}}
-        elif oid not in call.server.stored:
-            parts = {f"{part + 1}": f"{url}/{part + 1}" for part in range(-(-size // PART))}
-            header = {"chunk_size": str(PART), **parts}
-            answer["actions"] = {"upload": {"href": f"{call.server.url}/complete/{oid}", "header": header}}
         answers.append(answer)
     return json_answer({"transfer": "basic", "objects": answers})
 
 
-def _put(call: _Call, oid: str, part: str = "") -> Answer:
-    if part:
-        call.server._parts.setdefault(oid, {})[int(part)] = call.body
-        return Answer(200, b"", (("ETag", f'"{part}"'),))
+def _put(call: _Call, oid: str) -> Answer:
     assert hashlib.sha256(call.body).hexdigest() == oid, "the content differs from its SHA-256"
     call.server.stored[oid] = call.body
     call.server.puts[oid] += 1
     return Answer(200)
-
-
-def _complete(call: _Call, oid: str) -> Answer:
-    parts = call.server._parts.pop(oid)
-    call.body = b"".join(parts[number] for number in sorted(parts))
-    return _put(call, oid)
 
 
 def _commit(call: _Call, name: str, revision: str) -> Answer:
@@ -334,15 +318,6 @@ def _untag(call: _Call, name: str, tag: str) -> Answer:
     return json_answer({})
 
 
-def _branch(call: _Call, name: str, branch: str) -> Answer:
-    call.writer()
-    repo, asked = call.repo(name), json.loads(call.body or b"{}")
-    if branch in repo.branches:
-        raise Refused(409, f"Branch {branch} already exists")
-    _, repo.branches[branch] = call.revision(name, asked.get("startingPoint") or "main")
-    return json_answer({})
-
-
 _REPO, _REV = "([^/]+/[^/]+)", "([^/]+)"
 _ROUTES: list[tuple[str, Callable[..., Answer]]] = [
     (r"GET /api/whoami-v2", _whoami),
@@ -358,13 +333,10 @@ _ROUTES: list[tuple[str, Callable[..., Answer]]] = [
     (rf"POST /api/datasets/{_REPO}/commit/{_REV}", _commit),
     (rf"POST /api/datasets/{_REPO}/tag/{_REV}", _tag),
     (rf"DELETE /api/datasets/{_REPO}/tag/{_REV}", _untag),
-    (rf"POST /api/datasets/{_REPO}/branch/{_REV}", _branch),
     (rf"(?:GET|HEAD) /datasets/{_REPO}/resolve/{_REV}/(.+)", _resolve),
     (rf"POST /datasets/{_REPO}\.git/info/lfs/objects/batch", _batch),
     (r"(?:GET|HEAD) /cdn/([^/]+)/([^/]+)/([0-9a-f]+)/(.+)", _cdn),
     (r"PUT /lfs/([0-9a-f]+)", _put),
-    (r"PUT /lfs/([0-9a-f]+)/(\d+)", _put),
-    (r"POST /complete/([0-9a-f]+)", _complete),
 ]
 
 

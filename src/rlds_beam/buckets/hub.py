@@ -44,14 +44,6 @@ _LOG_IN = "run 'hf auth login', or set HF_TOKEN"
 READ_ONLY = "hf:// paths are read-only: write to a local directory, then publish it with 'rlds-beam upload'"
 
 
-class NoSuchRepository(BucketAccessError):
-    """There is no such repository, or this token may not see it."""
-
-
-class NoSuchRevision(BucketAccessError):
-    """The repository has no such branch, tag, or commit."""
-
-
 class Answer(NamedTuple):
     """An answer to a GET request.
 
@@ -217,12 +209,6 @@ class Hub(Store):
         """Whether an address is on the Hub itself, which alone gets the token."""
         return urlsplit(url)[:2] == urlsplit(self.endpoint)[:2]
 
-    def describe(self, path: str) -> dict[str, Any]:
-        """The Hub's description of a path's repository."""
-        answer = self.get(f"{self.endpoint}/api/datasets/{hub_path(path).repo}", path)
-        described: dict[str, Any] = self._json(answer, dict, path)
-        return described
-
     def get(self, url: str, path: str, extent: tuple[int, int] | None = None, elsewhere: str | None = None) -> Answer:
         """Sends a GET request, and retries it if that can help.
 
@@ -321,7 +307,7 @@ class Hub(Store):
         if code == "EntryNotFound":
             return FileNotFoundError(f"no such file: {path}")
         if code == "RevisionNotFound":
-            return NoSuchRevision(f"{repo} has no branch, tag, or commit {place.revision or 'main'!r}")
+            return BucketAccessError(f"{repo} has no branch, tag, or commit {place.revision or 'main'!r}")
         if code == "GatedRepo":
             login = "" if self.signed_in else f", then {_LOG_IN}"
             return BucketAccessError(f"{repo} is gated: accept its terms at {page}{login}")
@@ -330,7 +316,7 @@ class Hub(Store):
         if code == "RepoNotFound" or status in (401, 404):
             other = "" if self.signed_in else f"; if it is private, {_LOG_IN}"
             private = ", or this token may not read it" if self.signed_in else ""
-            return NoSuchRepository(f"{repo}: there is no such dataset{private}; check its name{other}")
+            return BucketAccessError(f"{repo}: there is no such dataset{private}; check its name{other}")
         if status == 403:
             return BucketAccessError(
                 f"{repo}: access denied ({said or 'no reason given'}); check the token's permissions"
@@ -410,29 +396,6 @@ def _stream(session: Any, url: str, headers: Mapping[str, str]) -> Iterator[tupl
     else:  # requests, before version 1 of huggingface_hub
         with session.get(url, headers=headers, timeout=_TIMEOUT, allow_redirects=False, stream=True) as answer:
             yield answer, answer.raw.stream(1 << 16, decode_content=False)
-
-
-def limit_answers(session: Any) -> None:
-    """Limits the size of the answers to requests that `huggingface_hub` makes for us, if its client is httpx."""
-    hooks = getattr(session, "event_hooks", None)
-    if hooks is not None and _limit_answer not in hooks["response"]:
-        session.event_hooks = {**hooks, "response": [*hooks["response"], _limit_answer]}
-
-
-def _limit_answer(answer: Any) -> None:
-    if "rlds-beam" not in answer.request.headers.get("user-agent", ""):
-        return  # another user of `huggingface_hub` in this process
-    parts = answer.stream
-    (kind,) = (base for base in type(parts).__mro__ if base.__name__ == "SyncByteStream")
-
-    class LimitedStream(kind):  # type: ignore[valid-type, misc]
-        def __iter__(self) -> Iterator[bytes]:
-            return limit_parts(parts)
-
-        def close(self) -> None:
-            parts.close()
-
-    answer.stream = LimitedStream()
 
 
 def _body(answer: Any, parts: Iterator[bytes], extent: tuple[int, int] | None) -> bytes:

@@ -43,7 +43,6 @@ _JOBS = {
 ROOMS = {
     "record": "recording",
     **dict.fromkeys(("show", "report", "compare", "browse"), "viewing"),
-    "upload": "hub",
 }
 """The package that a job needs, if it is one that an installation may lack."""
 

@@ -1,1 +1,0 @@
-"""Publishing finished outputs on the Hugging Face Hub."""
