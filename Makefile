@@ -206,7 +206,7 @@ lock: full  ## resolve the dependencies and write the lock files (newer versions
 	@sed -i '1i # Linux x86-64: rlds-beam[test] and all it needs. Written by `make lock`.' requirements/base-*.lock
 	@$(COMPILE_BASE) --python-version 3.11 --extra arrayrecord --extra rllib --no-emit-package triton \
 		requirements/loaders.in --output-file requirements/peers-rllib.lock
-	@sed -i '1i # Python 3.11, Linux x86-64: rlds-beam[arrayrecord,rllib,test], what reads our columns, Stable-Baselines3, and all they need, but triton (for GPUs). Written by `make lock`.' \
+	@sed -i '1i # Python 3.11, Linux x86-64: rlds-beam[arrayrecord,rllib,test], what reads our columns, and all they need, but triton (for GPUs). Written by `make lock`.' \
 		requirements/peers-rllib.lock
 	@$(COMPILE_BASE) --python-version 3.12 --extra arrayrecord --extra lerobot --no-emit-package triton \
 		--no-emit-package torchcodec requirements/lerobot.in --output-file requirements/peers-lerobot.lock

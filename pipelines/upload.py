@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
 from rlds_beam._version import __version__
-from rlds_beam.encoding.checked_json import read_json
 from rlds_beam.errors import BucketAccessError, NotVerifiedError, UsageError, needs
 from rlds_beam.options import option
-from rlds_beam.output.files import APPEND, COMMITS, LOCK, MANIFEST, PARTS, PLAN, REJECTED, compute_checksum
-from rlds_beam.output.manifest import read_manifest
-from rlds_beam.output.plans import OutputPlan, holds, read_plan
 from rlds_beam.terminal.options import PrintOptions, print_json
 from rlds_beam.text import count, format_size, join_lines, printable, without_secrets
+
+if TYPE_CHECKING:
+    from rlds_beam.output.plans import OutputPlan
 
 __all__ = ["UploadConfig", "UploadOutcome", "upload"]
 
@@ -23,9 +22,6 @@ USAGE = "OUTPUT DESTINATION"
 EXAMPLES = """
     rlds-beam upload pairs hf://datasets/USER/NAME --private
 """
-
-_LOCAL = [LOCK, f"{COMMITS}/*", f"{REJECTED}/*", f"{PARTS}/*", f"{APPEND}/*", "*.tmp"]
-"""Patterns of files that stay on this machine."""
 
 CARD = "README.md"
 _TEXT = """---
@@ -75,6 +71,10 @@ def upload(config: UploadConfig) -> UploadOutcome:
         from huggingface_hub import HfApi
         from huggingface_hub.utils import disable_progress_bars
     from rlds_beam.buckets.hub import Hub, hub_path
+    from rlds_beam.encoding.checked_json import read_json
+    from rlds_beam.output.files import APPEND, COMMITS, LOCK, MANIFEST, PARTS, PLAN, REJECTED, compute_checksum
+    from rlds_beam.output.manifest import read_manifest
+    from rlds_beam.output.plans import read_plan
 
     output, place = config.output, hub_path(config.destination)
     if place.name or place.revision is not None:
@@ -111,7 +111,8 @@ def upload(config: UploadConfig) -> UploadOutcome:
     last = storage.join(output, MANIFEST)
     is_old = MANIFEST in there and storage.read_small(storage.join(place.root, MANIFEST)) != storage.read_small(last)
     stale = "*" if config.overwrite else MANIFEST if is_old else None
-    call("upload_folder", folder_path=output, ignore_patterns=[*_LOCAL, MANIFEST], delete_patterns=stale)
+    local = [LOCK, *(f"{directory}/*" for directory in (COMMITS, REJECTED, PARTS, APPEND)), "*.tmp"]
+    call("upload_folder", folder_path=output, ignore_patterns=[*local, MANIFEST], delete_patterns=stale)
     if not there & {CARD} and not storage.exists(storage.join(output, CARD)):
         call("upload_file", path_or_fileobj=_card(plan, manifest).encode(), path_in_repo=CARD)
     commit = call("upload_file", path_or_fileobj=last, path_in_repo=MANIFEST).oid
@@ -125,6 +126,8 @@ def upload(config: UploadConfig) -> UploadOutcome:
 
 
 def _card(plan: OutputPlan, manifest: Mapping[str, Any]) -> str:
+    from rlds_beam.output.plans import holds
+
     return _TEXT.format(
         to=printable(plan.content.get("to"), 40),
         name=manifest["name"],

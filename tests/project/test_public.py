@@ -27,7 +27,6 @@ PACKAGES = (
     "rlds_beam.transforms",
     "rlds_beam.pipelines",
     "rlds_beam.recording",
-    "rlds_beam.reverb.serving",
 )
 MODULES = (
     *PACKAGES,
@@ -54,6 +53,7 @@ MODULES = (
         )
     ),
     "rlds_beam.options",
+    "rlds_beam.reverb.serving",
     "rlds_beam.scope_rl",
     "rlds_beam.testing",
 )

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import zipfile
-
 import numpy as np
 import pytest
 from directories import bytes_of
@@ -98,39 +94,6 @@ def test_invalid_module_policies_are_refused(tmp_path, policy, options, error, m
     given = {"env": WALK, "policy": (policy,), "episodes": 3, "logger": "own", **options}
     with pytest.raises(error, match=message):
         prepare(RecordOptions.create(tmp_path / "out", **given)).convert_here()
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (None, "not a zip file saved by Stable-Baselines3"),
-        ([], "not a zip file saved by Stable-Baselines3"),
-        ({"gae_lambda": 1}, "not a zip file saved by Stable-Baselines3"),
-        ({"policy_class": {"__module__": "mine"}}, "its policy is of mine; only those of PPO"),
-        (
-            {"policy_class": {"__module__": "sb3_contrib.common.recurrent.policies"}, "clip_range": 1},
-            "its policy is of sb3_contrib",
-        ),
-    ],
-)
-def test_files_not_of_stable_baselines_are_refused_before_they_are_loaded(tmp_path, data, message):
-    path = tmp_path / "model.zip"
-    path.write_bytes(b"PK")
-    if data is not None:
-        with zipfile.ZipFile(path, "w") as file:
-            file.writestr("data", json.dumps(data))
-    for policy in (f"sb3:{path}", f"OnlineHead(sb3:{path})"):
-        with pytest.raises(UsageError, match=message):
-            recorded(tmp_path / "out", policy)
-
-
-def test_a_model_of_stable_baselines_needs_its_package(tmp_path):
-    if importlib.util.find_spec("stable_baselines3"):
-        pytest.skip("it is installed")
-    with zipfile.ZipFile(tmp_path / "model.zip", "w") as file:
-        file.writestr("data", json.dumps({"policy_class": {"__module__": "any"}, "clip_range": 1}))
-    with pytest.raises(UsageError, match="pip install stable-baselines3"):
-        recorded(tmp_path / "out", f"sb3:{tmp_path / 'model.zip'}")
 
 
 def test_a_saved_policy_of_tf_agents(tmp_path):

@@ -10,7 +10,6 @@ from rlds_beam.errors import UsageError
 from rlds_beam.naming import is_file_name
 from rlds_beam.text import printable
 
-SCHEME = "hf"
 FORM = "hf://datasets/USER/NAME[@REVISION][/PATH]"
 _PREFIX = "hf://datasets/"
 _PART = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?")

@@ -1,11 +1,9 @@
-"""Base policies by name, and saved models of TF-Agents (`PolicySaver`), d3rlpy, RLlib, and Stable-Baselines3."""
+"""Base policies by name, and saved models of TF-Agents (`PolicySaver`), d3rlpy, and RLlib."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import zipfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,7 +14,6 @@ from rlds_beam.errors import UsageError, needs
 from rlds_beam.output.files import Checksum
 from rlds_beam.recording.bases import BasePolicy, Function, Predictor, StatefulFunction
 from rlds_beam.recording.states import State, check_state, like, list_leaves
-from rlds_beam.text import shorten
 from rlds_beam.typing import Array
 from rlds_beam.user_functions import resolve
 
@@ -247,117 +244,11 @@ class RLModulePolicy(BasePolicy):
         return self._inputs(observations)
 
 
-class StableBaselinesPolicy(BasePolicy):
-    """A zip file saved by Stable-Baselines3.
-
-    The values of discrete actions are the Q values of DQN, or the logits of PPO and A2C.
-    """
-
-    def __init__(self, path: str):
-        algorithm = read_algorithm(path)
-        try:
-            import stable_baselines3
-            import torch
-        except ImportError as error:
-            raise UsageError(f"sb3:{path} needs Stable-Baselines3: pip install stable-baselines3 ({error})") from error
-        try:
-            loaded = getattr(stable_baselines3, algorithm).load(path, device="cpu", custom_objects=_NOT_FOR_ACTING)
-        except Exception as error:
-            raise UsageError(f"--policy: sb3:{path}: cannot be loaded as {algorithm}: {shorten(error)}") from error
-        self._policy, self._torch, self._path = loaded.policy, torch, path
-
-    def __repr__(self) -> str:
-        return f"sb3:{self._path}"
-
-    def _call(self, function: Callable[[Any], Any], observations: Any) -> Any:
-        try:
-            with self._torch.no_grad():
-                return function(observations)
-        except (KeyError, ValueError) as error:
-            raise UsageError(f"{self}: trained for other observations: {error}") from error
-
-    def greedy(self, observations: Any) -> Array:
-        actions, _ = self._call(lambda given: self._policy.predict(given, deterministic=True), observations)
-        return np.asarray(actions)
-
-    def values(self, observations: Any, n_actions: int | None) -> Array:
-        if type(self._policy.action_space).__name__ != "Discrete":
-            return super().values(observations, n_actions)
-        if not hasattr(self._policy, "q_net"):
-            return np.asarray(self.explore({"obs": observations})["action_dist_inputs"])
-        values = self._call(lambda given: self._policy.q_net(self._policy.obs_to_tensor(given)[0]), observations)
-        return np.asarray(values.numpy())
-
-    def values_or_greedy(self, observations: Any, n_actions: int | None) -> Array:
-        return self.values(observations, n_actions)
-
-    def explore(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters of the distribution of PPO and A2C for columns, like those of an RLModule."""
-        if not hasattr(self._policy, "get_distribution"):
-            raise UsageError(f"{self} has no distribution of actions: OnlineHead({self}) records its greedy ones")
-        parts = {name.partition("/")[2]: value for name, value in columns.items() if name.startswith("obs/")}
-        observations = parts or columns["obs"]
-        of = self._call(lambda given: self._policy.get_distribution(self._policy.obs_to_tensor(given)[0]), observations)
-        kind, inner = type(of).__name__, of.distribution
-        if kind == "DiagGaussianDistribution":
-            inputs = [inner.mean, inner.stddev.log()]
-        elif kind in ("CategoricalDistribution", "MultiCategoricalDistribution"):
-            inputs = [choice.logits for choice in (inner if isinstance(inner, list) else [inner])]
-        else:
-            raise UsageError(f"{self}: a {kind} is not supported: OnlineHead({self}) records its greedy actions")
-        return {"action_dist_inputs": self._torch.cat(inputs, dim=1).numpy()}
-
-
-def read_algorithm(path: str) -> str:
-    """The algorithm of a zip file of Stable-Baselines3, from the attributes in its JSON; runs none of its pickles.
-
-    The saved policy, not the algorithm, decides the actions; TRPO is read as A2C, for example.
-
-    Raises:
-      UsageError: the file is not of Stable-Baselines3, or its policy is one of sb3_contrib.
-    """
-    try:
-        with zipfile.ZipFile(path) as file:
-            data = json.loads(file.read("data"))
-            module = str(data["policy_class"]["__module__"])
-    except (OSError, ValueError, LookupError, TypeError, zipfile.BadZipFile) as error:
-        raise UsageError(f"--policy: sb3:{path}: not a zip file saved by Stable-Baselines3: {error}") from error
-    found = next((algorithm for name, algorithm in _ALGORITHMS.items() if name in data), None)
-    if found is None or module.startswith("sb3_contrib") or "_last_lstm_states" in data:
-        raise UsageError(f"--policy: sb3:{path}: its policy is of {module}; only those of PPO, A2C, DQN, SAC, TD3 act")
-    return found
-
-
-def has_distribution(path: str) -> bool:
-    """Whether a zip file of Stable-Baselines3 has a distribution of actions, from which propensities follow."""
-    return read_algorithm(path) in ("PPO", "A2C")
-
-
-_ALGORITHMS = {
-    "clip_range": "PPO",
-    "exploration_fraction": "DQN",
-    "target_entropy": "SAC",
-    "policy_delay": "TD3",
-    "gae_lambda": "A2C",
-}
-"""An attribute that only this algorithm has -> the algorithm; PPO also has that of A2C."""
-
-_NOT_FOR_ACTING: dict[str, Any] = {
-    "learning_rate": 0.0,
-    "lr_schedule": 0.0,
-    "clip_range": 0.0,
-    "buffer_size": 1,
-    "replay_buffer_class": None,
-    "replay_buffer_kwargs": {},
-}
-"""What a loaded model needs only to learn: large, or pickled functions that other Python versions cannot load."""
-
-
 class Exploring:
     """A model as a function of columns that returns `action_dist_inputs`, and its next state if it has one."""
 
-    def __init__(self, module: RLModulePolicy | StableBaselinesPolicy):
-        self._module, self.get_initial_state = module, getattr(module, "get_initial_state", dict)
+    def __init__(self, module: RLModulePolicy):
+        self._module, self.get_initial_state = module, module.get_initial_state
 
     def __call__(self, columns: Mapping[str, Any]) -> Mapping[str, Any]:
         return self._module.explore(columns)
@@ -370,8 +261,8 @@ def load_module(name: str) -> Exploring:
       UsageError: the model has no distribution of actions, or cannot be loaded.
     """
     model = load_model(name)
-    if not isinstance(model, RLModulePolicy | StableBaselinesPolicy):
-        raise UsageError(f"--policy: {name}: a ModulePolicy needs a function, rl_module:DIRECTORY, or sb3:FILE")
+    if not isinstance(model, RLModulePolicy):
+        raise UsageError(f"--policy: {name}: a ModulePolicy needs a function, or rl_module:DIRECTORY")
     return Exploring(model)
 
 
@@ -387,6 +278,5 @@ MODELS: dict[str, Callable[[str], BasePolicy]] = {
     "policy_saver": SavedPolicy,
     "d3rlpy": _d3rlpy,
     "rl_module": RLModulePolicy,
-    "sb3": StableBaselinesPolicy,
 }
 """The loaders of saved models, by the prefix of their names."""

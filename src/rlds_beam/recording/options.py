@@ -25,7 +25,7 @@ class RolloutOptions(Options):
     env_config: str | None = option(None, "keyword arguments for the environment, as JSON", metavar="JSON")
     policy: tuple[str, ...] = option(
         (),
-        "policy: random, HEAD(module:function, argument=value), sb3:model.zip, module:name, or a YAML file of "
+        "policy: random, HEAD(module:function, argument=value), module:name, or a YAML file of "
         "these; repeat the flag to record several policies",
         by_value=True,
         repeated=True,

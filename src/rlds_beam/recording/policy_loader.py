@@ -6,7 +6,6 @@ import ast
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
 from typing import Any, cast
 
 from rlds_beam import storage
@@ -14,8 +13,8 @@ from rlds_beam.connectors.configuration import load
 from rlds_beam.encoding.checked_json import parse_yaml
 from rlds_beam.errors import UsageError
 from rlds_beam.recording.connected_policy import ModulePolicy
-from rlds_beam.recording.heads import HEADS, OnlineHead
-from rlds_beam.recording.models import fingerprint, has_distribution, is_model
+from rlds_beam.recording.heads import HEADS
+from rlds_beam.recording.models import fingerprint, is_model
 from rlds_beam.recording.policies import BehaviorPolicy, Random
 from rlds_beam.text import did_you_mean
 from rlds_beam.user_functions import ByValue, call_factory, find_version, resolve, resolve_configurable
@@ -68,8 +67,6 @@ def _load(name: str) -> list[BehaviorPolicy]:
     call = _CALL.fullmatch(name)
     if call is not None:
         return [_head(name, call["head"], _arguments(name, call["arguments"]))]
-    if name.startswith("sb3:"):
-        return [_own_actions(name)]
     if is_model(name) or ":" not in name:
         raise UsageError(
             f"--policy={name}: expected random, module:name, a YAML file, or a head around a policy, for example "
@@ -79,13 +76,6 @@ def _load(name: str) -> list[BehaviorPolicy]:
     if callable(policy_object) and not isinstance(policy_object, BehaviorPolicy):
         policy_object = call_factory(policy_object, f"--policy={name}", "put a head around a function of observations")
     return [as_policy(policy_object, name)]
-
-
-def _own_actions(name: str) -> BehaviorPolicy:
-    """The policy of `sb3:model.zip` as it acts itself: sampled with propensities, or greedy ones without any."""
-    path = name.partition(":")[2]
-    stem = PurePath(path).stem
-    return ModulePolicy(name, name=stem) if has_distribution(path) else OnlineHead(name, name=stem)
 
 
 def as_policy(candidate: Any, name: str) -> BehaviorPolicy:
