@@ -60,7 +60,7 @@ Extra = Literal[
     "arrayrecord",
     "hdf5",
     "lerobot",
-    "browse",
+    "view",
     "record",
     "rotations",
     "envlogger",

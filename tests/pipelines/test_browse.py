@@ -143,7 +143,7 @@ def test_without_the_extra_the_error_names_it(dataset: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=DEADLINE, check=False
     )
-    assert done.returncode == 2 and pip_install("browse") in done.stderr
+    assert done.returncode == 2 and pip_install("view") in done.stderr
 
 
 def test_the_browser_needs_neither_beam_nor_tensorflow(dataset: Path) -> None:

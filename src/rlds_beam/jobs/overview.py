@@ -19,6 +19,8 @@ from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.headers import UndecodableImageError, read_image_header
+from rlds_beam.images.resizing import EditedImages
+from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.text import printable
@@ -38,7 +40,7 @@ class Camera:
     Attributes:
       path: its field.
       height, width: the size in pixels; None if unknown.
-      coding: how it is stored: `av1 video`, `jpeg`, `pixels`.
+      coding: how it is stored: `av1 video`, `jpeg`, `pixels`; with several, the share of each in the images read.
     """
 
     path: str
@@ -167,6 +169,10 @@ def _without_nan(numbers: Sequence[float]) -> list[float | None]:
     return [None if math.isnan(number) else number for number in numbers]
 
 
+_CODINGS = {b"\xff\xd8": "jpeg", b"\x89P": "png"}
+"""The first bytes of an image -> its coding."""
+
+
 class OverviewBuilder:
     """Gathers what a card says of the episodes that are read."""
 
@@ -177,6 +183,7 @@ class OverviewBuilder:
         self._tasks: Counter[str] = Counter()
         self._names: list[str] = []
         self._sizes: dict[str, tuple[int, int]] = {}
+        self._codings: dict[str, Counter[str]] = {}
         self._low: dict[str, Array] = {}
         self._high: dict[str, Array] = {}
         self._paths = [field.path for field in schema.steps.values() if _is_vector(field)]
@@ -196,6 +203,9 @@ class OverviewBuilder:
         for path in self._unsized:
             if path not in self._sizes and (size := _image_size(episode.steps.get(path))):
                 self._sizes[path] = size
+        for path, column in episode.steps.items():
+            if isinstance(column, EncodedImages) and not isinstance(column, (EditedImages, VideoFrames)):
+                self._codings.setdefault(path, Counter()).update(_CODINGS.get(image[:2], "other") for image in column)
         for path in self._paths:
             self._add_range(path, episode.steps.get(path))
         if self._fps is not None:
@@ -247,7 +257,12 @@ class OverviewBuilder:
 
     def _camera(self, field: Field, source: Source) -> Camera:
         height, width = self._sizes.get(field.path, field.shape[:2])
-        coding = field.encoding.replace("none", "pixels")
+        coding, counted = field.encoding.replace("none", "pixels"), self._codings.get(field.path, Counter())
+        if len(counted) == 1:
+            (coding,) = counted
+        elif counted:
+            shares = [f"{number / counted.total():.0%}" for number in counted.values()]
+            coding = ", ".join(f"{share} {name}" for share, name in zip(shares, counted, strict=True))
         if field.path in source.videos:
             coding = f"{printable(source.videos[field.path].get('video.codec', ''), 40)} video".lstrip()
         return Camera(field.path, height, width, coding)

@@ -22,7 +22,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.format_options import MergeOptions
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.recognition import datasets_in, recognize
-from rlds_beam.images.codecs import encode_jpeg
+from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.reader import EpisodeReader
@@ -184,6 +184,41 @@ def test_pictures_of_several_sizes_keep_their_proportions(tmp_path: Path, capsys
     assert predicted["sampled"]["rules"] == report["rules"] and predicted["items"] == report["items_written"]
     remedy = [*flags, "--connectors=ResizeImages(24, 32, minimum=1, fit='pad')"]
     assert main(["convert", wide, square, str(tmp_path / "all"), *remedy]) == 0
+
+
+def test_an_instruction_is_kept_and_only_missing_ones_are_filled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = rlds(tmp_path / "said", language_instruction=lambda n: np.full(n, b"fold", object))
+    mute = rlds(tmp_path / "mute", seed=9)
+    for fields in ("common", "all"):
+        source = open_merged(said, mute, fields=fields)
+        assert [e.steps["language_instruction"][0] for e in read(source)] == [b"fold"] * 3 + [b""] * 3
+        assert not any("left out" in note for note in source.notes)
+        assert any(note.startswith("no language_instruction in mute/1.0.0: --task") for note in source.notes)
+    flags = ["--to=rlds", "--merge_fields=common"]
+    assert main(["convert", said, mute, str(tmp_path / "other"), *flags, "--task=wipe"]) == 2
+    assert "has the task 'fold' already" in capsys.readouterr().err
+    assert main(["inspect", said, mute]) == 0
+    file = tmp_path / "fields.yaml"
+    file.write_text(
+        capsys.readouterr().out.replace("# - FillLanguage: {text: what the robot does}", "- FillLanguage: {text: wipe}")
+    )
+    episodes = read(open_merged(said, mute, fields=str(file)))
+    assert [e.steps["language_instruction"][0] for e in episodes] == [b"fold"] * 3 + [b"wipe"] * 3
+
+
+def test_inspect_says_all_encodings_of_a_camera(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pixels = np.zeros((6, 32, 32, 3), np.uint8)
+    mixed = images(np.array([*encode_jpeg(pixels[:3]), *encode_png(pixels[3:]), None], object)[:-1], (32, 32, 3))
+    episodes = [
+        make_episode(6, seed=i, observation={"state": 2}, columns={"observation/image": mixed}) for i in range(2)
+    ]
+    assert main(["inspect", str(write_dataset(tmp_path / "half", episodes))]) == 0
+    assert "observation/image: 32 x 32, 50% jpeg, 50% png" in capsys.readouterr().out
+    one = rlds(tmp_path / "one", **{"observation/image": lambda n: camera(n, 32)})
+    assert main(["inspect", one]) == 0
+    assert "observation/image: 32 x 32, jpeg\n" in capsys.readouterr().out
 
 
 def test_a_program_gets_an_error_instead_of_a_proposal(robots: tuple[str, ...], capsys: Any) -> None:

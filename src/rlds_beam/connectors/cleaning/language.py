@@ -146,7 +146,8 @@ class FillLanguage(EpisodeConnector):
             other = printable(min(other for other in others if other.strip()), 80)
             raise UsageError(
                 f"--task: {episode.key} has the task {other!r} already, so {printable(given, 80)!r} would replace it: "
-                "leave it out (--task_file gives tasks to single episodes), or change texts with RelabelLanguage"
+                "leave it out (--task_file gives tasks to single episodes, and FillLanguage in the file of "
+                "--merge_fields to one of several datasets), or change texts with RelabelLanguage"
             )
         if not missing.any():
             return episode

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from rlds_beam.connectors.cleaning.language import TASK_FIELDS
 from rlds_beam.encoding.checked_json import yaml_text
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Episode
@@ -170,9 +171,15 @@ def propose(inputs: Sequence[MergedInput]) -> str:
         ]
         if member.fps is not None and member.fps != min(rates):
             entries.append(f"- Resample: {{fps: {min(rates):g}}}  # with relative, if actions are changes of a pose")
+        if any(map(_has_task, inputs)) and not _has_task(member):
+            entries.append("# - FillLanguage: {text: what the robot does}  # it has no instruction")
         entries += _edits(own, fields)
         lines += ["  connectors:", *(f"  {entry}" for entry in entries)] if entries else ["  connectors: []"]
     return "\n".join(lines)
+
+
+def _has_task(member: MergedInput) -> bool:
+    return not {*member.schema.steps, *member.schema.metadata}.isdisjoint(TASK_FIELDS)
 
 
 def _names_differ(fields: Sequence[Mapping[str, Field]]) -> bool:

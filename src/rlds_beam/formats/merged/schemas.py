@@ -1,6 +1,7 @@
 """One schema for several datasets, or why there is none; and how the values of each get there.
 
                       a           b                same      common     all
+    language          go          -                refused   go; ""     go; ""
     action            x, y        y, z             refused   refused    x, y, z; zeros where one has none; mask/action
     observation/wrist             (96, 96, 3)      refused   left out   black in a; mask/observation/wrist
     observation/front (96, 128)   (128, 128)       refused   refused    images of any size
@@ -17,6 +18,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
+from rlds_beam.connectors.cleaning.language import TASK_FIELDS
 from rlds_beam.episodes.episode import SOURCE_DATASET
 from rlds_beam.episodes.representations import Representation
 from rlds_beam.episodes.schema import Field, Schema
@@ -82,7 +84,7 @@ def merge_schemas(inputs: Sequence[MergedInput], mode: Fields) -> Merge:
         of_inputs: list[Mapping[str, Field]] = [getattr(member.schema, level) for member in inputs]
         for path in dict.fromkeys(path for own in of_inputs for path in own):
             without = [member.name for member, own in zip(inputs, of_inputs, strict=True) if path not in own]
-            if without and mode == "common":
+            if without and mode == "common" and path not in TASK_FIELDS:
                 continue
             if without and mode == "same":
                 missing.setdefault(some(without), []).append(path)
@@ -96,6 +98,10 @@ def merge_schemas(inputs: Sequence[MergedInput], mode: Fields) -> Merge:
                 wrong.append(f"{path}: {error}")
                 continue
             merged[level][path] = field
+            if without and path in TASK_FIELDS:
+                notes.append(
+                    f"no {path} in {some(without)}: --task, or FillLanguage in the file of --merge_fields, gives it one"
+                )
             padded = any(-1 in place for place in own_places if place is not None)
             for i, place in zip(having, own_places, strict=True):
                 if place is not None:

@@ -178,7 +178,7 @@ class BrowserServer:
 
 def check_installed() -> None:
     """Raises MissingExtraError if the extra `browse` is not installed."""
-    with needs("browse", "rlds-beam browse needs Starlette and uvicorn"):
+    with needs("view", "rlds-beam browse needs Starlette and uvicorn"):
         import starlette
         import uvicorn  # noqa: F401
 
