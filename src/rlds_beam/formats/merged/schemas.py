@@ -109,7 +109,7 @@ def merge_schemas(inputs: Sequence[MergedInput], mode: Fields) -> Merge:
             if padded or (without and field.dtype != "string"):
                 masks[level][path] = MASK + path
                 shape = field.shape if padded else ()
-                merged[level][MASK + path] = Field(MASK + path, "bool", shape).with_names(field.names if padded else ())
+                merged[level][MASK + path] = Field(MASK + path, "bool", shape)
         if twice := [mask for mask in masks[level].values() if any(mask in own for own in of_inputs)]:
             wrong.append(f"{twice[0]}: a dataset has a field of this name, which is that of a mask: rename it")
         if masks[level]:
