@@ -496,7 +496,7 @@ def _start_worker(parent: int) -> None:
 def _in_order(function: Any, ranges: Sequence[WorkRange], pool: Executor) -> Iterator[Any]:
     """Maps a function over ranges, and counts them; yields the results in order, some of them ahead."""
     is_elsewhere = isinstance(pool, ProcessPoolExecutor)
-    ahead = 2 * (pool._max_workers if isinstance(pool, ProcessPoolExecutor) else 0) or _AHEAD
+    ahead = 2 * (os.cpu_count() or 1) if is_elsewhere else _AHEAD
     pending: deque[Future[Any]] = deque()
 
     def finished() -> Any:
