@@ -12,7 +12,7 @@ from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import SourceOptions
-from rlds_beam.formats.registry import RLDS, TRAJECTORIES
+from rlds_beam.formats.registry import RLDS
 from rlds_beam.options import option
 from rlds_beam.pipelines.base import run_over
 from rlds_beam.runners.base import RunOptions
@@ -190,7 +190,7 @@ def _conversion(config: ReportConfig) -> ConversionView | None:
             raise UsageError(f"--source={config.source}: {config.input} was not written by `rlds-beam convert`")
         return None
     read_manifest(config.input)
-    is_read = can_read(held.to) and (held.to != TRAJECTORIES or held.kind in ("frames", "episodes"))
+    is_read = can_read(held.to)
     settings = _settings(config, RLDS, 1, input=config.source or "INPUT")
     if config.source is None:
         return ConversionView(config.input, held, settings, is_read)

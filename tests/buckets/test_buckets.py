@@ -119,7 +119,6 @@ def test_outputs_for_local_disks_reject_buckets_on_opening(data: Data, bucket: s
         ("rlds", "rlds"),
         ("lerobot", "lerobot"),
         ("lerobot21", "lerobot"),
-        ("trajectories", "trajectories"),
         ("zarr", "zarr"),
     ],
 )
@@ -127,10 +126,6 @@ def test_a_source_equals_a_local_one(name: str, source: str, data: Data, bucket:
     if name == "lerobot21":
         pytest.importorskip("av")
     local = data.exported(name)
-    if source == "trajectories":
-        local = local.with_name("whole")
-        if not local.exists():
-            export(data.plain, local, "trajectories", items="episodes")
     there = upload(local, f"{bucket}/data")
     found, wanted = read_back(there, source), read_back(local, source)
     assert len(found) == len(wanted) > 2

@@ -105,7 +105,6 @@ OUTPUTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "lerobot": ("lerobot", "moving", {"fps": 10}),
     "lerobot_video": ("lerobot", "moving", {"fps": 10, "images": "video"}),
     "lerobot21": ("lerobot", "moving", {"fps": 10, "images": "video", "lerobot_version": "2.1"}),
-    "trajectories": ("trajectories", "plain", {"items": "episodes"}),
 }
 """Name -> output, dataset, options."""
 

@@ -74,7 +74,7 @@ class TestEveryOutput(OutputTests):
     @pytest.fixture(autouse=True, params=OPTIONS)
     def _choose(self, request: pytest.FixtureRequest) -> None:
         self.output, self.options = request.param.split()[0], OPTIONS[request.param]
-        self.can_be_read = self.output in SOURCES and request.param != "trajectories"  # items of two frames
+        self.can_be_read = self.output in SOURCES
 
     def test_a_killed_conversion_resumes(self, tmp_path: Path) -> None:
         for seed in range(1, 3 if ALL else 2):

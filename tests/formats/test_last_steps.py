@@ -33,9 +33,6 @@ CONVENTIONS = {
     # A row holds the action that led to its observation.
     "npz": "void",
     "envlogger": "void",
-    # TF-Agents never trains on the frame of a last step: the next frame is of another episode.
-    "trajectories": "void",
-    "trajectories_spec": "void",
     # A row is an observation, and the action taken there, also in the last row.
     "lerobot": "real",
     "lerobot_foreign": "real",
@@ -69,8 +66,6 @@ def test_each_source_says_what_its_last_steps_are(name: str, convention: str, tm
         given["from_"] = given.pop("from")
     source = rlds_beam.inspect(path, **given).source
     assert source.last_action == convention
-    if name.startswith("trajectories"):
-        return
     work = plan_ranges(source)[0]
     episodes = [e for e in EpisodeReader(source).read(work.split, work.segments[0]) if not e.faults]
     ended = [episode for episode in episodes if episode.steps["is_last"][-1]]

@@ -44,7 +44,6 @@ FORMATS: dict[str, dict[str, Any]] = {
     "rlds": {},
     "lerobot": {},
     "zarr": {},
-    "trajectories": {"items": "frames"},
 }
 """The formats that hold all of these, with the options that keep whole episodes."""
 

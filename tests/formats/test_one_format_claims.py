@@ -62,7 +62,7 @@ def _output(to: str) -> Write:
 
     def write(directory: Path) -> Path:
         data = write_dataset(directory / "data", [make_episode(4, seed=i) for i in range(2)])
-        options = {"lerobot": {"fps": 10}, "trajectories": {"items": "frames"}}.get(to, {})
+        options = {"lerobot": {"fps": 10}}.get(to, {})
         export(data, directory / "out", to, **options)
         (directory / "out" / "plan.json").unlink()
         return next((directory / "out").glob("*.zarr*"), directory / "out")
@@ -84,7 +84,7 @@ def _bag(storage: str) -> Write:
 
 WRITERS: dict[str, tuple[str, Write]] = {
     **{f"hdf5-{name}": ("hdf5", _robot(name)) for name in BUILDERS},
-    **{f"output-{to}": (to, _output(to)) for to in ("rlds", "trajectories", "lerobot")},
+    **{f"output-{to}": (to, _output(to)) for to in ("rlds", "lerobot")},
     "output-zarr": ("zarr", _output("zarr")),
     "minari": ("minari", _minari),
     "d4rl": ("d4rl", _d4rl),

@@ -49,16 +49,11 @@ def outputs(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("to", ["rlds", "trajectories", "lerobot", "zarr"])
+@pytest.mark.parametrize("to", ["rlds", "lerobot", "zarr"])
 def test_our_outputs_are_read_without_from(outputs: Path, to: str) -> None:
     found = recognize(outputs / to)
     assert (found.format, found.why, found.problem) == (to, "plan.json of rlds-beam convert", None)
     assert rlds_beam.validate(outputs / to).records == 3
-
-
-def test_parts_of_outputs_are_recognized(outputs: Path) -> None:
-    (shard,) = (path for path in (outputs / "trajectories").iterdir() if path.name.endswith("of-00001"))
-    assert recognize(shard).format == "trajectories"
 
 
 def test_shards_of_rlds_are_recognized(dataset: Path) -> None:

@@ -136,17 +136,6 @@ def test_an_input_that_may_not_be_read(source, name) -> None:
     assert "Permission denied" in done.stderr and "Errno" not in done.stderr and "Traceback" not in done.stderr
 
 
-def test_windows_are_not_said_to_be_readable(source, tmp_path, capsys) -> None:
-    for items, readable in (("pairs", False), ("frames", True), ("episodes", True)):
-        out = tmp_path / items
-        assert main(["convert", str(source), str(out), f"--items={items}", "--workers=1", "-q"]) == 0
-        assert ("--from=trajectories" in refused(capsys, "validate", out, "--from=rlds")) == readable
-        assert main(["validate", str(out), "--workers=1", "-q"]) == (0 if readable else 2)
-    capsys.readouterr()
-    said = refused(capsys, "validate", tmp_path / "pairs", "--from=trajectories")
-    assert "and not the episodes: read it with rlds_beam.open_dataset" in said
-
-
 def test_connectors_that_only_edit_get_the_usual_columns(source, tmp_path, capsys) -> None:
     (tmp_path / "c.yaml").write_text("- Normalize: {fields: [action]}\n")
     flags = ["--to=columns", f"--connectors={tmp_path / 'c.yaml'}", "--workers=1"]

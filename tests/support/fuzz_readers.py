@@ -269,19 +269,6 @@ def tfrecord(path: Path) -> Iterator[Piece]:
         yield from map(_episode_example, payloads)
 
 
-def frames(path: Path) -> Iterator[Piece]:
-    """Trajectories: a record is a frame, or an episode of frames."""
-    for payloads in _tfrecords(path):
-        read = [*map(_example, payloads)]
-        if all(len(one["discount"]) == 1 for one in read):
-            yield _piece({name: np.stack([one[name] for one in read]) for name in read[0]} if read else {})
-        else:
-            yield from (
-                _piece({n: v.reshape(len(one["discount"]), -1) for n, v in one.items() if v.dtype != object})
-                for one in read
-            )
-
-
 def array_record(path: Path) -> Iterator[Piece]:
     from array_record.python.array_record_module import ArrayRecordReader
 

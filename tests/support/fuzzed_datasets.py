@@ -90,7 +90,7 @@ def _merged(directory: Path) -> None:
 def _exported(to: str, episodes: int = 4, **options: object) -> Make:
     def make(directory: Path) -> None:
         export(_plain(directory.with_name(f"{directory.name}-data"), episodes), directory, to, **options)
-        for name in ("README.md", "report.json", "preview.jpg"):  # nothing reads them
+        for name in ("README.md", "report.json"):  # nothing reads them
             (directory / name).unlink(missing_ok=True)
 
     return make
@@ -104,7 +104,7 @@ def _lerobot(foreign: bool = False, moving: bool = False, **options: object) -> 
                 episode.steps.pop("observation/depth", None)
         data = write_dataset(directory.with_name(f"{directory.name}-data"), made)
         export(data, directory, "lerobot", fps=10, **options)
-        for name in ("README.md", "report.json", "preview.jpg"):
+        for name in ("README.md", "report.json"):
             (directory / name).unlink(missing_ok=True)
         if foreign:
             (directory / "meta" / "rlds_beam.json").unlink()
@@ -231,10 +231,6 @@ DATASETS = {
     ),
     "d4rl": Fuzzed(_d4rl, _FROM["d4rl"], fuzz_readers.d4rl),
     "minari": Fuzzed(minari_hdf5, _FROM["minari"], fuzz_readers.minari),
-    "trajectories": Fuzzed(_exported("trajectories", items="frames"), "{} --from=trajectories", fuzz_readers.frames),
-    "trajectories_spec": Fuzzed(
-        _exported("trajectories", items="episodes"), "{}/*.tfrecord-* --from=trajectories", fuzz_readers.frames
-    ),
     "npz": Fuzzed(npz_data.write_exorl, _FROM["npz"], fuzz_readers.npz),
     "npz_ogbench": Fuzzed(_npz(npz_data.ogbench_arrays((4, 5, 3))), _FROM["npz"], fuzz_readers.npz),
     "npz_d4rl": Fuzzed(_npz(npz_data.d4rl_arrays(), compressed=True), _FROM["npz"], fuzz_readers.npz),

@@ -240,8 +240,7 @@ def _writer(held: Holding) -> str:
 
 def _is_readable(held: Holding) -> bool:
     """Whether a finished output can be read as episodes."""
-    windows = held.to == TRAJECTORIES and held.kind not in ("frames", "episodes")
-    return held.items is not None and can_read(held.to) and not windows
+    return held.items is not None and can_read(held.to)
 
 
 def written_by_convert(input: str | Sequence[str], from_: str) -> str | None:

@@ -83,12 +83,9 @@ _KNOWN = {
     ),
     TRAJECTORIES: Format(
         "TF-Agents trajectories: pairs, sequences, episodes",
-        source="rlds_beam.formats.trajectories.source:TrajectoriesSource",
         output="rlds_beam.formats.trajectories.output:TrajectoryOutput",
         output_options="rlds_beam.formats.format_options:TrajectoryOptions",
         opens="`rlds_beam.load_trajectories`, TF-Agents, TFDS",
-        known_by="a .spec file next to a file of records",
-        names=("*.spec", "+.spec"),
     ),
     COLUMNS: Format(
         "a row per transition, or columns from connectors",

@@ -105,7 +105,7 @@ def open_input(options: PushOptions) -> PushInput:
     Raises:
       UsageError: the input or an option cannot be used.
     """
-    if options.from_ in (None, RLDS, TRAJECTORIES) and is_converted(options.input):
+    if options.from_ in (None, RLDS) and is_converted(options.input):
         return _open_converted(options)
     return _open_rlds(options)
 

@@ -64,15 +64,12 @@ def holds(path: str, pattern: str) -> bool:
       path: a file or a directory.
       pattern: `*.npz`: the name, or one in the directory. `meta/info.json`: a name in a directory there.
         `*/metadata.yaml`: a name in one of its first few directories. `**/*.h5`: a file below, as `first_file` finds.
-        `+.spec`: a file next to it, with its name and this ending.
     """
     *folders, name = pattern.split("/")
     if folders == ["**"]:
         return first_file(path, (name.removeprefix("*"),)) is not None
     if folders == ["*"]:
         return any(name in names_below(path, folder) for folder in names_in(path)[:MAX_TRIED])
-    if name.startswith("+"):
-        return not names_in(path) and storage.exists(path + name[1:])
     names = names_below(path, *folders)
     if not folders and not names:
         names = (storage.split(path.rstrip("/"))[1],)

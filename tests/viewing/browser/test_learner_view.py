@@ -127,7 +127,7 @@ def counterparts(browser: Browser, dataset: str) -> list[tuple[str | None, str]]
 
 @pytest.mark.parametrize(
     "options",
-    [{"to": "rlds"}, {"to": "lerobot", "fps": 10}, {"to": "columns"}, {"items": "episodes"}],
+    [{"to": "rlds"}, {"to": "lerobot", "fps": 10}, {"to": "columns"}],
     ids=str,
 )
 def test_an_episode_and_its_counterpart(dataset: Path, tmp_path: Path, options: dict[str, Any]) -> None:

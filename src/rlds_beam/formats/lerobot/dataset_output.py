@@ -32,7 +32,6 @@ from rlds_beam.output.base import Description, EarlierOutput
 from rlds_beam.output.completion import GlobalIndices
 from rlds_beam.output.files import to_json
 from rlds_beam.output.last_steps import RowsOutput, RowsWriter, select_rows
-from rlds_beam.output.preview import PREVIEW, RANGES, join_previews
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import RowRule
 from rlds_beam.reading.plan import WorkRange
@@ -153,8 +152,7 @@ class LerobotDatasetOutput(GlobalIndices, RowsOutput):
     @property
     def metadata_of_all(self) -> tuple[str, ...]:
         """Metadata files of every version."""
-        shown = [PREVIEW] if self.frames.features.images else []
-        return (layout.STATS, layout.FIELDS, layout.CARD, *shown, layout.INFO)
+        return (layout.STATS, layout.FIELDS, layout.CARD, layout.INFO)
 
     def plan(self) -> dict[str, Any]:
         frames = self.frames
@@ -209,7 +207,7 @@ class LerobotDatasetOutput(GlobalIndices, RowsOutput):
     def open_range(self, work: WorkRange) -> LerobotWriter | RowsWriter:
         data, facts, *videos = self.files(work)
         files = self.files_class(self.directory, self.frames, (data, *videos))
-        writer = LerobotWriter(self.directory, self.frames, files, facts, previewed=work.index < RANGES)
+        writer = LerobotWriter(self.directory, self.frames, files, facts)
         return RowsWriter(writer, self.rule) if self.rule.left_out else writer
 
     def facts(self, commit: RangeCommit, *, whole: bool = False) -> RangeFacts:
@@ -259,19 +257,16 @@ class LerobotDatasetOutput(GlobalIndices, RowsOutput):
         Files of ranges without frames are removed: LeRobot has no empty files.
         """
         totals, episodes = Totals(), self.episodes_class(self.directory, self.frames, self.earlier)
-        previews: list[bytes] = []
-        shown = False
         if self.earlier is not None:
             old = [commit for commit in commits if self.earlier.holds(commit.split, commit.index)]
             files = [file.file for commit in old for file in commit.kept if file.role == "items" and file.shard.records]
-            totals, shown = self.earlier.totals(files, self.frames.features), self.earlier.has_preview
+            totals = self.earlier.totals(files, self.frames.features)
             commits = [commit for commit in commits if not self.earlier.holds(commit.split, commit.index)]
         for place, commit in enumerate(commits, self._files_before * layout.RANGES_IN_EPISODES):
             facts = self.facts(commit, whole=True)
             numbers = RangeNumbers(**commit.numbers)
             episodes.add(place, self._file_number(commit.split, commit.index), facts, numbers)
             totals.add(commit.split, facts, numbers)
-            previews.append(facts.preview)
             if facts.frames:
                 files = [storage.below(self.directory, file.file) for file in commit.files if file.role == "items"]
                 totals.add_numbers(files, self.frames.features)
@@ -287,10 +282,7 @@ class LerobotDatasetOutput(GlobalIndices, RowsOutput):
         self._write(layout.STATS, json.dumps(stats, indent=4) + "\n")
         void = {"last_action": "void"} if self.rule.kept_void else {}
         self._write(layout.FIELDS, to_json({**self.frames.features.to_json(), **void}))
-        picture = b"" if shown else join_previews(previews)
-        if picture:
-            storage.write_bytes(storage.below(self.directory, PREVIEW), picture)
-        self._write(layout.CARD, card(self.name, info, self.origin, preview=shown or bool(picture)))
+        self._write(layout.CARD, card(self.name, info, self.origin))
         self._write(layout.INFO, json.dumps(info, indent=4, ensure_ascii=False) + "\n")
         encoded = {"encoded": {name: found._asdict() for name, found in totals.encoded.items()}}
         return {

@@ -23,7 +23,6 @@ from rlds_beam.formats.lerobot.features import FeatureMap
 from rlds_beam.formats.lerobot.metadata import Meta
 from rlds_beam.formats.lerobot.range_facts import report_damage
 from rlds_beam.formats.lerobot.totals import Totals, row_groups
-from rlds_beam.output.preview import PREVIEW
 from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
@@ -117,10 +116,6 @@ class EarlierDataset:
         """The content of one of its files."""
         with storage.open_read(storage.below(self.directory, name)) as file:
             return file.read()
-
-    @property
-    def has_preview(self) -> bool:
-        return storage.exists(storage.join(self.directory, PREVIEW))
 
 
 def totals_bytes(totals: Totals) -> bytes:

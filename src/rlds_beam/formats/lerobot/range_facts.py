@@ -58,7 +58,6 @@ class RangeFacts:
       samples: the number of decoded frames of each episode by image feature, (E,).
       columns: a row for each episode, for meta/episodes.
       ends: in v2.1, where the episodes' files end in the packs (`range_files`), int64 (E + 1, packs); empty in v3.0.
-      preview: frames of the first episode (`output.preview.make_strip`).
       encoded: the episodes that were encoded, by feature whose videos are copied.
     """
 
@@ -71,7 +70,6 @@ class RangeFacts:
     samples: Mapping[str, Array]
     columns: pa.Table
     ends: Array
-    preview: bytes
     encoded: Mapping[str, EncodedAgain] = dataclasses.field(default_factory=dict)
 
     @property
@@ -98,7 +96,6 @@ class RangeFacts:
         arrays["texts"] = np.frombuffer(json.dumps(texts, ensure_ascii=False).encode(), np.uint8)
         for group in _GROUPS:
             arrays |= {f"{group}/{name}": values for name, values in getattr(self, group).items()}
-        arrays["preview"] = np.frombuffer(self.preview, np.uint8)
         arrays["columns"] = np.frombuffer(ipc_bytes(self.columns), np.uint8)
         buffer = io.BytesIO()
         np.savez(buffer, **{name.replace("/", _SLASH): values for name, values in arrays.items()})
@@ -111,7 +108,7 @@ class RangeFacts:
         """Reads a file that `write` wrote.
 
         Args:
-          whole: also read what `complete` needs: statistics, histograms, samples, columns, and the preview.
+          whole: also read what `complete` needs: statistics, histograms, samples, and columns.
 
         Raises:
           NotVerifiedError: the file is missing or damaged.
@@ -131,7 +128,6 @@ class RangeFacts:
                 texts["keys"],
                 tasks=texts["tasks"],
                 columns=pa.ipc.open_stream(arrays["columns"].tobytes()).read_all() if whole else pa.table({}),
-                preview=arrays["preview"].tobytes() if whole else b"",
                 **values,
                 encoded={name: EncodedAgain(*found) for name, found in texts["encoded"].items()},
             )

@@ -27,7 +27,6 @@ from rlds_beam.formats.lerobot.range_files import EpisodeFiles, RangeFiles
 from rlds_beam.formats.lerobot.statistics import StatisticsGatherer
 from rlds_beam.images.checks import check_images
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
-from rlds_beam.output.preview import make_strip
 from rlds_beam.output.shards import WrittenFile
 from rlds_beam.typing import Array
 
@@ -167,7 +166,6 @@ class LerobotWriter:
       frame_format: how frames are stored.
       files: writes the files of the range.
       facts: the name of the facts file.
-      previewed: whether the preview may show its first episode.
 
     Attributes:
       predicted: the number of frames so far.
@@ -179,10 +177,8 @@ class LerobotWriter:
         frame_format: FrameFormat,
         files: RangeFiles | EpisodeFiles,
         facts: str,
-        previewed: bool = True,
     ):
         self._directory, self._format, self._files, self._facts = directory, frame_format, files, facts
-        self._previewed = previewed
         self._map = frame_format.features
         self._tasks: dict[str, int] = {}
         self._frame_tasks: list[Array] = []
@@ -191,7 +187,6 @@ class LerobotWriter:
             {feature.name: feature.levels for feature in self._map.images if feature.depth}
         )
         self._histograms = {f.name: np.zeros((f.shape[-1], len(f.levels)), np.int64) for f in self._map.images}
-        self._preview = b""
         self._not_decoded = statistics.FRAMES_OF_A_SAMPLE
         self.predicted = 0
 
@@ -205,9 +200,6 @@ class LerobotWriter:
             prepared.append(PreparedEpisode(self._format, episode, decoded))
             not_decoded = 0 if decoded else not_decoded + len(episode)
         self._not_decoded = not_decoded
-        if episodes and self._previewed and not self._episodes:
-            images = [f.path for f in self._map.images if f.fields[0].dtype in ("uint8", "uint16")]
-            self._preview = make_strip([episodes[0].steps[path] for path in images])
         for ready in prepared:  # nothing can fail after preparing
             self._files.add(self._number(ready), ready.pixels, ready.key)
             self._statistics.add(ready.numbers, ready.histograms)
@@ -243,7 +235,6 @@ class LerobotWriter:
             },
             columns=self._columns(episodes),
             ends=self._files.ends,
-            preview=self._preview,
             encoded=self._files.encoded,
         )
         kept = facts.write(storage.below(self._directory, self._facts), data.shard.first_key)

@@ -19,7 +19,6 @@ from rlds_beam.formats.lerobot.features import INDEX_FEATURES, FeatureMap
 from rlds_beam.formats.lerobot.frames import FrameFormat
 from rlds_beam.formats.lerobot.range_facts import RangeFacts, RangeNumbers
 from rlds_beam.formats.lerobot.videos import video_info
-from rlds_beam.output.preview import SHOWN
 from rlds_beam.text import count
 from rlds_beam.typing import Array
 
@@ -148,7 +147,7 @@ task_categories:
 
 # {name}
 
-{preview}{episodes}, {frames} at {fps} frames per second, {tasks}.
+{episodes}, {frames} at {fps} frames per second, {tasks}.
 
 Converted from {source} by rlds-beam: `plan.json` lists the source files and options, `meta/rlds_beam.json` the original
 field of each feature, and `report.json` what was read, repaired and rejected.
@@ -165,18 +164,15 @@ _CONFIGS = """configs:
 """
 
 
-def card(name: str, info: Mapping[str, Any], source: str, *, preview: bool = False) -> str:
+def card(name: str, info: Mapping[str, Any], source: str) -> str:
     """The text of the card.
 
     Args:
       source: what the dataset was converted from: ``HDF5 (`aloha`)``.
-      preview: whether the dataset has a preview image.
     """
-    shown = f"{SHOWN}\n\n" if preview else ""
     return _CARD.format(
         configs="" if "storage_format" in info else _CONFIGS,
         name=name,
-        preview=shown,
         episodes=count(info["total_episodes"], "episode"),
         fps=info["fps"],
         source=source,

@@ -1,26 +1,17 @@
-"""The name and version of a written dataset, and what it has for people: provenance.json, README.md, preview.jpg."""
+"""The name and version of a written dataset, and what it has for people: provenance.json and README.md."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlds_beam import storage
 from rlds_beam._version import __version__
-from rlds_beam.encoding.base import Record, RecordFormat
-from rlds_beam.encoding.tfds.dataset_info import FEATURES
-from rlds_beam.encoding.tfds.features import parse_features
-from rlds_beam.episodes.episode import EpisodeKey
-from rlds_beam.episodes.schema import Field, Schema
-from rlds_beam.errors import BadEpisode
-from rlds_beam.images.thumbnails import is_image
 from rlds_beam.output.manifest import VERSION
-from rlds_beam.output.preview import SHOWN, join_previews, make_strip
 from rlds_beam.reading.base import Source
-from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.text import count, escape_controls, printable, shorten
 
 PROVENANCE, CARD = "provenance.json", "README.md"
@@ -103,12 +94,8 @@ def _shards(
     ]
 
 
-def card(name: str, version: str, facts: Mapping[str, Any], *, preview: bool = False) -> str:
-    """README.md: the provenance for people.
-
-    Args:
-      preview: whether the dataset has a preview image.
-    """
+def card(name: str, version: str, facts: Mapping[str, Any]) -> str:
+    """README.md: the provenance for people."""
     source, counts = facts["source"], facts["counts"]
     files = sum(len(shards) for shards in source["shards"].values())
     size = sum(shard["bytes"] for shards in source["shards"].values() for shard in shards)
@@ -121,12 +108,10 @@ def card(name: str, version: str, facts: Mapping[str, Any], *, preview: bool = F
         f"RLDS, written by {facts['written_by']} from {made_from}.",
         "`provenance.json` has the same facts for programs.",
         "",
-        *([SHOWN, ""] if preview else []),
         *_section("Splits", [f"- `{fact['name']}`: {count(fact['episodes'], 'episode')}" for fact in facts["splits"]]),
         *_section("Processing", [*_check_lines(facts), *map(_connector_line, facts["connectors"]["connectors"])]),
         *_section("Records", _count_lines(counts, facts["rules"])),
         *_section("Statistics", ["`fitted.json` has the connectors' fitted values."] if "statistics" in facts else []),
-        *_section("License and citation of the source", _license_lines(source)),
         *_section("About the source", _block(source["info"].get("description"))),
     ]
     return "\n".join(lines).rstrip() + "\n"
@@ -173,57 +158,6 @@ def _count_lines(counts: Mapping[str, Any], rules: Mapping[str, Any]) -> list[st
         outcomes = ", ".join(f"{number} {outcome}" for outcome, number in outcome_counts.items() if number)
         lines += [f"  - `{rule}`: {outcomes}"] if outcomes else []
     return lines
-
-
-def _license_lines(source: Mapping[str, Any]) -> list[str]:
-    info = source["info"]
-    redistribution = info.get("redistributionInfo")
-    license_ = redistribution.get("license") if isinstance(redistribution, dict) else None
-    known = re.fullmatch(r"[\w .,+-]+", str(license_), re.ASCII)
-    lines = [f"License: {license_ if known else _code(license_)}", ""] if license_ else []
-    files = source["licences"]
-    if files:
-        lines.append(f"License text of the source: {', '.join(f'[{name}]({name})' for name in files)}")
-    if not lines:
-        lines = ["The source does not state a license."]
-    citation = info.get("citation")
-    return [*lines, *_block(citation)]
-
-
-def cameras_in(features: str) -> dict[str, Field]:
-    """The step fields that may hold images, given the text of features.json; those that need TFDS are left out."""
-    steps = parse_features(features, FEATURES).steps
-    return {
-        path: field
-        for path, field in steps.items()
-        if field.fast and (field.holds_image_files or len(field.shape) in (2, 3))
-    }
-
-
-def make_preview(files: Iterable[str], kind: RecordFormat, cameras: Mapping[str, Field]) -> bytes:
-    """The preview as a JPEG; empty without images.
-
-    Args:
-      files: the paths of the files, which all have records.
-      cameras: the fields to show.
-    """
-    return (
-        join_previews(_parts(files, kind, EpisodeDecoder(Schema(dict(sorted(cameras.items())), {}))))
-        if cameras
-        else b""
-    )
-
-
-def _parts(files: Iterable[str], kind: RecordFormat, decoder: EpisodeDecoder) -> Iterator[bytes]:
-    for path in files:
-        first = next(iter(kind.read(path)), None)
-        if not isinstance(first, Record):
-            continue
-        try:
-            steps = decoder.decode(first.payload, EpisodeKey("", "", 0, first.position)).steps
-        except BadEpisode:  # an output's own records can be decoded; if not, no preview is worth a failure
-            continue
-        yield make_strip([column for column in steps.values() if is_image(column)])
 
 
 _VERSION = re.compile(r"\d+\.\d+\.\d+")

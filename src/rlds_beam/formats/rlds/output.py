@@ -27,22 +27,18 @@ from rlds_beam.formats.rlds.card import (
     CARRIED,
     PROVENANCE,
     appended_provenance,
-    cameras_in,
     card,
     is_license,
-    make_preview,
     name_and_version,
     provenance,
 )
 from rlds_beam.formats.rlds.records import RecordEncoder
-from rlds_beam.formats.rlds.source import FORMATS
 from rlds_beam.output.base import Description, EarlierOutput
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import FITTED, REPORT, to_json
 from rlds_beam.output.last_steps import HoldsLastActions
 from rlds_beam.output.manifest import split_infos
 from rlds_beam.output.plans import read_plan
-from rlds_beam.output.preview import PREVIEW
 from rlds_beam.output.shards import RecordFileWriter, WrittenFile, open_record_file
 from rlds_beam.reading.base import LastAction, Source, TfdsMetadata
 from rlds_beam.reading.decoding import EpisodeDecoder
@@ -145,7 +141,6 @@ class RldsOutput(HoldsLastActions):
             DATASET_INFO,
             PROVENANCE,
             CARD,
-            *([PREVIEW] if cameras_in(self.features) else []),
             *([MEANING] if self.meaning.to_json() else []),
             *self._read_carried(),
         )
@@ -221,17 +216,8 @@ class RldsOutput(HoldsLastActions):
                 storage.write_bytes(storage.below(self.directory, name), content)
         described = self._provenance(dataset_info["splits"])
         self._write(PROVENANCE, to_json(described))
-        paths = (self._path(file.file) for _, file in files[self.format] if file.shard.records)
-        preview = make_preview(paths, FORMATS[self.format], cameras_in(self.features))
-        if preview:
-            storage.write_bytes(storage.below(self.directory, PREVIEW), preview)
-        self._write(CARD, card(self.name, self.version, described, preview=bool(preview)))
+        self._write(CARD, card(self.name, self.version, described))
         return {"name": self.name, "version": self.version, "format": self.format}
-
-    def _path(self, file: str) -> str:
-        """The path of a file, which may be one of the output that is appended to."""
-        path = storage.below(self.directory, file)
-        return path if self.appended_to is None or storage.exists(path) else storage.below(self.appended_to, file)
 
     def _provenance(self, splits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         plan = read_plan(self.directory)
