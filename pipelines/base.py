@@ -48,15 +48,6 @@ class Job(Protocol):
         """
 
 
-def as_html(*parts: Callable[[Any], str]) -> str | None:
-    """The HTML for a notebook, made with `viewing.tables`; None without that package, so that the text is shown."""
-    try:
-        from rlds_beam.viewing import tables
-    except ModuleNotFoundError:
-        return None
-    return "".join(part(tables) for part in parts)
-
-
 def _disk(text: str, directory: str) -> str:
     """A disk error's text, naming the output directory instead of a file in it."""
     from rlds_beam import storage

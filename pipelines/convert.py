@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.options import option
-from rlds_beam.pipelines.base import as_html, run_ranges
+from rlds_beam.pipelines.base import run_ranges
 from rlds_beam.runners.base import RunOptions
 from rlds_beam.terminal.options import ReportOptions, print_json
 from rlds_beam.text import join_lines
@@ -145,10 +145,6 @@ class ConvertOutcome:
     def __str__(self) -> str:
         """The text that the command prints."""
         return "\n".join([self.report.summary(self.job.check.repair), join_lines(self.lines())])
-
-    def _repr_html_(self) -> str | None:
-        title = f"{self.job.source.dataset} to {self.job.target}"
-        return as_html(lambda tables: tables.report_html(self.report, title, *self.lines()))
 
     def lines(self) -> list[str]:
         """The lines printed after the report."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from rlds_beam.errors import UsageError
 from rlds_beam.jobs.options import PushOptions
 from rlds_beam.options import option
-from rlds_beam.pipelines.base import as_html
 from rlds_beam.runners.base import RunOptions
 from rlds_beam.terminal.options import ReportOptions, print_json
 from rlds_beam.text import join_lines
@@ -133,10 +132,6 @@ class PushOutcome:
     def __str__(self) -> str:
         """The text that the command prints."""
         return "\n".join([self.report.summary(), join_lines(self.lines())])
-
-    def _repr_html_(self) -> str | None:
-        title = "; ".join(map(str, self.verified.checks))
-        return as_html(lambda tables: tables.report_html(self.report, title, *self.lines()))
 
     def lines(self) -> list[str]:
         """The lines printed after the report."""

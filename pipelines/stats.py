@@ -16,7 +16,6 @@ from rlds_beam.connectors.statistics.statistics_formats import Format, find_leaf
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
-from rlds_beam.pipelines.base import as_html
 from rlds_beam.runners.base import RunOptions
 from rlds_beam.terminal.options import ReportOptions
 from rlds_beam.text import did_you_mean, join_lines, some
@@ -54,11 +53,6 @@ class StatsOutcome:
     def __str__(self) -> str:
         """The text that the command prints."""
         return "\n".join([self.report.summary(), join_lines(self.lines())])
-
-    def _repr_html_(self) -> str | None:
-        return as_html(
-            lambda tables: tables.report_html(self.report), lambda tables: tables.statistics_html(self.statistics)
-        )
 
     def lines(self, fields: Sequence[str] = (), size: tuple[int, int] | None = None) -> list[str]:
         """The table printed after the report: of the chosen fields, or of as many rows as fit a screen."""

@@ -93,11 +93,7 @@ def is_inside(package: str, name: str) -> bool:
 
 
 class Viewable:
-    """A class whose objects a notebook shows as HTML, which `viewing` makes.
-
-    `viewing` is above most classes, so they call it through the package's public function, and only when a notebook
-    displays an object. Without `viewing`, the notebook shows their text.
-    """
+    """A class whose objects a notebook shows with pictures, which `viewing`, above it, makes; as text without it."""
 
     def _repr_html_(self) -> str | None:
         import rlds_beam

@@ -28,7 +28,7 @@ from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.runners import base
 from rlds_beam.terminal import displays
 from rlds_beam.terminal import job_progress as progress
-from rlds_beam.terminal.displays import Fact, PlainLines, Status, bar_html, display_for, in_notebook
+from rlds_beam.terminal.displays import PlainLines, Status
 from rlds_beam.terminal.job_progress import Progress, Total, planning
 from rlds_beam.testing import flip_byte, make_episode, shard_paths, write_dataset
 from rlds_beam.text import format_size
@@ -407,18 +407,3 @@ def test_jobs_of_a_command_share_a_log(monkeypatch, capsys) -> None:
     assert capsys.readouterr().err.count(" rlds-beam: convert starting, 0:00 so far\n") == 1
     Progress(Total("convert"), "plain").tick(Done())  # in Python, each job counts for itself
     assert capsys.readouterr().err == ""
-
-
-# Progress in a notebook; tests/runners/test_notebooks.py has one with a real kernel.
-
-
-def test_a_bar() -> None:
-    text = bar_html(Status("convert", (Fact("<b>3 of 8</b> ranges"), Fact("1 rejected", 2, "warning")), 0.375))
-    assert "&lt;b&gt;3 of 8&lt;/b&gt; ranges" in text and 'aria-valuenow="38"' in text and "width:38%" in text
-    assert "progressbar" not in bar_html(Status("convert", ()))
-    assert 'aria-valuenow="100"' in bar_html(Status("convert", (), 7.0))
-
-
-def test_a_script_has_no_notebook() -> None:
-    assert not in_notebook()
-    assert isinstance(display_for("auto", io.StringIO()), PlainLines)

@@ -14,7 +14,6 @@ import pytest
 from exchanging import export
 
 import rlds_beam
-from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
 from rlds_beam.errors import UsageError, Violation
 from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.testing import flip_byte, make_episode, shard_paths, write_dataset
@@ -26,46 +25,8 @@ HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\u202e\"
 class Checked(html.parser.HTMLParser):
     """Checks that HTML is well formed and self-contained, and has only the elements and attributes of `viewing`."""
 
-    ELEMENTS = frozenset(
-        (
-            "details",
-            "div",
-            "figcaption",
-            "figure",
-            "img",
-            "line",
-            "polyline",
-            "pre",
-            "span",
-            "summary",
-            "svg",
-            "table",
-            "td",
-            "th",
-            "title",
-            "tr",
-        )
-    )
-    ATTRIBUTES = frozenset(
-        (
-            "alt",
-            "aria-label",
-            "fill",
-            "open",
-            "points",
-            "preserveaspectratio",
-            "role",
-            "src",
-            "stroke",
-            "stroke-width",
-            "style",
-            "viewbox",
-            "x1",
-            "x2",
-            "y1",
-            "y2",
-        )
-    )
+    ELEMENTS = frozenset(("div", "figure", "img", "pre"))
+    ATTRIBUTES = frozenset(("alt", "src", "style"))
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -151,36 +112,10 @@ def test_items_and_columns(camera: str, tmp_path: Path) -> None:
 def test_datasets_and_sources(camera: str) -> None:
     dataset, source = rlds_beam.open_dataset(camera), rlds_beam.open_source(camera)
     assert checked(dataset).images == 6
-    row = dataset[5]
-    length, said = len(row["steps/action"]), row["steps/language_instruction"][0].decode()
-    assert f"row 5, {length} steps: {said}" in dataset._repr_html_()
+    assert "row 5" in checked(dataset).text
     assert "└── steps" in repr(dataset) and "6 rows" in repr(dataset)
-    assert "train" in checked(source).text
     assert str(rlds_beam.show(camera)) == str(source) and "├── observation" in str(source)
-    assert repr(source.schema) == str(rlds_beam.show(source.schema)) and checked(source.schema).text
     assert checked(rlds_beam.open_dataset(camera, unit="steps")).images == 6
-
-
-def test_results_of_jobs(tmp_path: Path) -> None:
-    episodes = [make_episode(9, seed=i) for i in range(3)] + [make_episode(9, seed=9, breaks={"non_finite"})]
-    data = write_dataset(tmp_path / "data", episodes)
-    report = rlds_beam.validate(data, workers=1)
-    assert {"non_finite", "1 rejected"} <= {*checked(report).text}
-    survey, stats = rlds_beam.inspect(data), rlds_beam.stats(data, workers=1)
-    assert "split" in checked(survey).text and "q50" in checked(stats).text
-    outcome = rlds_beam.convert(data, tmp_path / "out", workers=1)
-    assert str(tmp_path / "out") in "".join(checked(outcome).text)
-    for value in (report, survey, stats, outcome):
-        view = rlds_beam.show(value)
-        assert str(view) == str(value) and view._repr_html_() == value._repr_html_()
-
-
-def test_statistics() -> None:
-    statistics = DatasetStatistics.of([make_episode(9, seed=i) for i in range(3)])
-    for value in (statistics, statistics.whole):
-        assert "action[1]" in checked(value).text
-        assert str(rlds_beam.show(value)).startswith("3 episodes, 24 transitions\n")
-    assert "0 episodes" in str(rlds_beam.show(DatasetStatistics()))
 
 
 def test_an_episode_with_violations() -> None:
@@ -191,7 +126,6 @@ def test_an_episode_with_violations() -> None:
     assert "  --repair=missing_is_last marks the final step as a truncation" in lines
     reward = next(i for i, line in enumerate(lines) if line.startswith("reward "))
     assert lines[reward + 1].index("▲") == lines[reward].index("·")
-    assert "<line " in view.html and "non_finite: nan at step 5" in Checked(view.html).text
 
 
 def test_a_damaged_record(tmp_path: Path) -> None:
@@ -199,7 +133,6 @@ def test_a_damaged_record(tmp_path: Path) -> None:
     flip_byte(shard_paths(data)[0], record=2)
     view = rlds_beam.show(data, 2)
     assert "corrupt_record" in str(view) and "checksum" in str(view)
-    assert any("corrupt_record" in text for text in checked(view).text)
 
 
 def test_damaged_and_many_images() -> None:
@@ -209,8 +142,7 @@ def test_damaged_and_many_images() -> None:
         f"observation/camera_{i}": rlds_beam.EncodedImages(np.array(images, object), (16, 16, 3)) for i in range(6)
     }
     shown = checked(make_episode(3).with_columns(columns))
-    assert shown.images == 4 * 3 and "not shown: 2 more cameras" in shown.text
-    assert any(text.startswith("observation/camera_0, step 1: ") for text in shown.text)
+    assert shown.images == 4 * 3
 
 
 def test_hostile_text_is_escaped() -> None:
@@ -221,16 +153,13 @@ def test_hostile_text_is_escaped() -> None:
         metadata={"name": HOSTILE, HOSTILE: 1, "array": np.array([HOSTILE] * 9)},
     ).replace(faults=(Violation("non_finite", HOSTILE, HOSTILE, 1),))
     view = rlds_beam.show(episode)
-    shown = Checked(view.html)
-    assert sum("<script>alert(1)" in text for text in shown.text) >= 4
-    for text in (str(view), repr(episode), view.html):
+    assert "<script>alert(1)" in "".join(checked(view).text)
+    for text in (str(view), repr(episode), view._repr_html_()):
         assert "\x1b" not in text and "\u202e" not in text
-    report = rlds_beam.Report().add_violation(Violation("non_finite", HOSTILE, HOSTILE), episode.key)
-    assert any("<script>" in text for text in checked(report).text)
 
 
 def test_other_values(tmp_path: Path) -> None:
-    for value in (3, object(), [1, 2]):
+    for value in (3, object(), [1, 2], rlds_beam.Report()):
         with pytest.raises(UsageError, match="cannot be shown"):
             rlds_beam.show(value)
     with pytest.raises(UsageError, match="split is for the path of a dataset, not for an Episode"):
@@ -245,11 +174,6 @@ def test_rows_of_several_episodes_and_empty_ones(camera: str) -> None:
     assert checked(rlds_beam.show(dataset[0:0]))
     assert checked(rlds_beam.show({}))
     assert checked(make_episode(3, breaks={"empty_episode"}))
-
-
-def test_the_html_of_a_long_episode_is_small() -> None:
-    episode = make_episode(20_000, observation={"state": 40, "position": 12}, action=7)
-    assert len(rlds_beam.show(episode).html) < 200_000
 
 
 def test_an_episode_is_printed_as_a_tree() -> None:

@@ -13,7 +13,6 @@ import numpy as np
 from rlds_beam.episodes.representations import Dimension, Representation, is_difference
 from rlds_beam.errors import UsageError
 from rlds_beam.images.headers import IMAGE_FILES
-from rlds_beam.lazy import Viewable
 from rlds_beam.text import printable, tree, type_text
 from rlds_beam.typing import Array
 
@@ -170,7 +169,7 @@ def text_field(path: str, shape: tuple[int | None, ...] = ()) -> Field:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Schema(Viewable):
+class Schema:
     """All fields of a dataset: those of a step, and those of the episode (`metadata`).
 
     `fast` is True if our decoder can read every field. Otherwise `slow_reason` names the first field that needs TFDS's

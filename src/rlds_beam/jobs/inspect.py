@@ -24,7 +24,6 @@ from rlds_beam.formats.registry import LEROBOT, MERGED, RLDS, TRAJECTORIES
 from rlds_beam.jobs.card import card_lines
 from rlds_beam.jobs.overview import Overview, OverviewBuilder
 from rlds_beam.jobs.plan_text import record_lines
-from rlds_beam.lazy import Viewable
 from rlds_beam.options import options_given
 from rlds_beam.output.base import Output
 from rlds_beam.output.completion import with_ranges
@@ -47,7 +46,7 @@ _REMOTE_RANGES = 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Survey(Viewable):
+class Survey:
     """A description of a dataset, and a prediction of its conversion.
 
     Attributes:

@@ -23,7 +23,6 @@ from rlds_beam.connectors.counts import (
 from rlds_beam.encoding.checked_json import MAY_LACK, from_json
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import NotVerifiedError, Violation
-from rlds_beam.lazy import Viewable
 from rlds_beam.text import count, format_size, join_lines, printable
 from rlds_beam.trajectories.items import UnusedSteps, merge_unused, unused_lines
 
@@ -86,7 +85,7 @@ class Processed(NamedTuple):
 
 
 @dataclasses.dataclass
-class Report(Viewable):
+class Report:
     """The report of a job, an accumulator: `add` records one by one and `merge` in any order, with the same result.
 
     Attributes:

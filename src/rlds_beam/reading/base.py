@@ -12,7 +12,6 @@ from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import Schema, schema_tree
 from rlds_beam.errors import Violation
-from rlds_beam.lazy import Viewable
 from rlds_beam.options import Options
 from rlds_beam.text import count, escape_controls, format_size, printable
 
@@ -153,7 +152,7 @@ class VideoSpan(NamedTuple):
     frames: int
 
 
-class Source(Viewable, abc.ABC):
+class Source(abc.ABC):
     """A dataset of episodes: where its records are and how to decode them.
 
     An implementation is a class, for example a frozen dataclass, that inherits from this one, has the attributes below,

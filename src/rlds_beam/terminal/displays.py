@@ -1,11 +1,10 @@
-"""Displays of progress: a bar on a terminal or in a notebook, plain lines in a log, or nowhere."""
+"""Displays of progress: a bar on a terminal, plain lines in a log, or nowhere."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import datetime
-import html
 import json
 import os
 import sys
@@ -30,9 +29,6 @@ JSON_SECONDS = 5.0
 
 MAX_BAR_COLUMNS, MIN_BAR_COLUMNS = 40, 8
 """Columns of the bar; it is left out if the line has fewer to spare."""
-
-_TRACK = "display:inline-block;width:16em;height:.6em;border-radius:.3em;background:rgba(128,128,128,.3)"
-_COLORS = {"": "", "done": "color:#10b981", "warning": "color:#d97706", "faint": "opacity:.7"}
 
 Kind = Literal["auto", "plain", "json", "none"]
 Tone = Literal["", "done", "warning", "faint"]
@@ -90,7 +86,7 @@ def display_for(kind: Kind, stream: TextIO | None = None) -> Display:
     """The display of a kind of progress.
 
     Args:
-      kind: `auto` is a bar if the stream is a terminal that can overwrite a line, or in a notebook, else plain lines.
+      kind: `auto` is a bar if the stream is a terminal that can overwrite a line, else plain lines.
       stream: the stream to print to; standard error by default, because standard output is for the result.
     """
     stream = sys.stderr if stream is None else stream
@@ -98,8 +94,6 @@ def display_for(kind: Kind, stream: TextIO | None = None) -> Display:
         return Nothing()
     if kind == "json":
         return JsonLines(stream)
-    if kind == "auto" and in_notebook():
-        return NotebookBar(stream)
     if kind == "auto" and stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown"):
         return Bar(raw_stream(stream))
     return PlainLines(stream)
@@ -291,50 +285,3 @@ def _bar(fraction: float, width: int, ascii_only: bool) -> Text:
     finished = int(width * min(max(fraction, 0.0), 1.0))
     done, left = ("=", "-") if ascii_only else ("━", "─")
     return Text.assemble((done * finished, "not bold green"), (left * (width - finished), "not bold dim"))
-
-
-def in_notebook() -> bool:
-    """Whether this process is a kernel that displays HTML: Jupyter, Colab, VS Code; not IPython in a terminal."""
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return getattr(shell, "kernel", None) is not None
-
-
-class NotebookBar:
-    """A bar with name, percent, and facts; removed at the end."""
-
-    def __init__(self, stream: TextIO):
-        self._lines = PlainLines(stream)
-        self._handle: Any = None
-
-    def update(self, status: Status) -> None:
-        """Draws the bar again."""
-        self._draw({"text/html": bar_html(status), "text/plain": status.line()})
-
-    def say(self, text: str) -> None:
-        """Prints a line."""
-        self._lines.say(text)
-
-    def close(self) -> None:
-        """Removes the bar."""
-        if self._handle is not None:
-            self._draw({"text/html": "", "text/plain": ""})
-
-    def _draw(self, content: dict[str, str]) -> None:
-        from IPython.display import display
-
-        if self._handle is None:
-            self._handle = display(content, raw=True, display_id=True)
-        else:
-            self._handle.update(content, raw=True)
-
-
-def bar_html(status: Status) -> str:
-    """A status as HTML, in the colors of the notebook's theme."""
-    facts = ", ".join(f'<span style="{_COLORS[fact.tone]}">{html.escape(fact.text)}</span>' for fact in status.facts)
-    bar = ""
-    if status.fraction is not None:
-        percent = f"{min(max(status.fraction, 0.0), 1.0):.0%}"
-        done = f'<span style="display:block;width:{percent};height:100%;border-radius:.3em;background:#3b82f6"></span>'
-        bar = f' <span role="progressbar" aria-valuenow="{percent[:-1]}" style="{_TRACK}">{done}</span> {percent}'
-    return f"<div><b>{html.escape(status.name)}</b>{bar} {facts}</div>"

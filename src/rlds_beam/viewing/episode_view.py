@@ -1,4 +1,4 @@
-"""The view of one episode, for the browser, reports, and notebooks: cameras, curves, texts, and marks, also as JSON."""
+"""The view of one episode, for the browser and reports: cameras, curves, texts, and marks, also as JSON."""
 
 from __future__ import annotations
 

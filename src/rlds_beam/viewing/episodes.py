@@ -1,4 +1,4 @@
-"""One episode as text with sparklines, and as HTML with pictures and curves."""
+"""One episode as text with sparklines, and its pictures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from rlds_beam.errors import Violation
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.terminal.tables import sparkline
 from rlds_beam.text import printable
-from rlds_beam.viewing import html
 from rlds_beam.viewing.episode_view import Limits, make_view
 from rlds_beam.viewing.facts import (
     Curve,
@@ -29,11 +28,9 @@ from rlds_beam.viewing.facts import (
     format_texts,
     is_text_column,
 )
-from rlds_beam.viewing.html import View
+from rlds_beam.viewing.html import View, strip
 
-_OPEN_LINES = 16
-"""Maximum dimensions of a field with a sparkline each."""
-_NOTEBOOK = Limits(frames=8, height=96, cameras=4, curves=12, points=200)
+_PICTURES = Limits(frames=8, height=96, cameras=4, curves=0)
 _MIN_WIDTH_COLUMNS = 16
 
 Row = tuple[str, str, str]
@@ -61,8 +58,12 @@ class ShownEpisode:
     names: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
     def view(self, width: int = 100) -> View:
-        """The episode as text of about `width` columns, and as HTML."""
-        return View("\n".join(self.lines(width)), self.html())
+        """The episode as text of about `width` columns, with pictures of its cameras."""
+        cameras = make_view(self.episode, _PICTURES, names=self.names).cameras
+        strips = [
+            strip(camera.path, [(p.fault or f"step {p.step}", p.jpeg) for p in camera.pictures]) for camera in cameras
+        ]
+        return View("\n".join(self.lines(width)), "".join(strips))
 
     def lines(self, width: int) -> Iterator[str]:
         """The lines of the text."""
@@ -81,33 +82,6 @@ class ShownEpisode:
                 yield f"  {ADVICE[violation.rule]}"
         yield from self._fields(width)
         yield from self._metadata(width)
-
-    def html(self) -> str:
-        """The episode as HTML."""
-        episode = self.episode
-        view = make_view(episode, _NOTEBOOK, names=self.names)
-        strips = [
-            html.pictures(camera.path, [(f"step {picture.step}", picture.jpeg) for picture in camera.pictures])
-            for camera in view.cameras
-        ]
-        faults = [f"{c.path}, step {p.step}: {p.fault}" for c in view.cameras for p in c.pictures if p.fault]
-        marks = {v.field: (v.step, f"{v.rule}: {v.detail}") for v in self.violations if v.step is not None}
-        plots = [html.plot(curve, [marks[curve.path]] if curve.path in marks else ()) for curve in view.curves]
-        fields = [(path, kind_of_column(column)) for path, column in episode.steps.items()]
-        metadata = [(path, kind_of_value(value, 300)) for path, value in sorted(episode.metadata.items())]
-        return html.card(
-            self.title,
-            html.line(format_summary(episode, self.fps) if len(episode) > 1 else ""),
-            html.quote(find_instruction(episode)),
-            *(html.line(f"{v.rule}: {_detail(v)}. {ADVICE.get(v.rule, '')}", fault=True) for v in self.violations),
-            *(html.line(finding_text(finding)) for finding in self.findings),
-            *(html.line(fault, fault=True) for fault in faults[: _NOTEBOOK.cameras]),
-            *strips,
-            *plots,
-            html.line(view.note if len(episode) else ""),
-            html.section("fields", html.table([*fields, *find_flags(episode)]), is_open=not plots),
-            html.section("episode", html.table(metadata), is_open=len(metadata) <= _OPEN_LINES),
-        )
 
     def _fields(self, width: int) -> Iterator[str]:
         drawn = {curve.path: curve for curve in find_curves(self.episode, names=self.names) if not curve.is_embedding}

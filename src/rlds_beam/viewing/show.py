@@ -2,54 +2,43 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.signals import Context, findings, measure
 from rlds_beam.checking.validation import find_violations
-from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
-from rlds_beam.connectors.statistics.episode_statistics import EpisodeStatistics
 from rlds_beam.datasets.dataset import Dataset
 from rlds_beam.datasets.opening import open_dataset
 from rlds_beam.episodes.episode import Episode, EpisodeKey
-from rlds_beam.episodes.schema import Schema
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.inputs import open_input
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.formats.registry import COLUMNS, TRAJECTORIES
-from rlds_beam.jobs.inspect import Survey, conversion_lines
-from rlds_beam.lazy import Viewable
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.thumbnails import spread, thumbnail
 from rlds_beam.options import check_names
-from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.reader import episode_at, read_episode
 from rlds_beam.viewing.episodes import ShownEpisode, of_row
-from rlds_beam.viewing.html import View
-from rlds_beam.viewing.tables import (
-    dataset_html,
-    report_html,
-    schema_html,
-    source_html,
-    statistics_html,
-    statistics_text,
-)
-from rlds_beam.writing.write_rlds import WriteOutcome
+from rlds_beam.viewing.html import View, strip
+
+_ROWS, _CAMERAS, _HEIGHT = 6, 4, 96
 
 
 @check_names(InputOptions)
 def show(value: Any, episode: int | str | None = None, **options: Any) -> View:
-    """Shows an episode, a dataset, or the result of a job: as HTML in a notebook, as text with `print`.
+    """Shows an episode or a dataset: as text, with pictures in a notebook.
 
         rlds_beam.show("data/point_mass/1.0.0", 3)
         rlds_beam.show(rlds_beam.open_dataset("columns")[7])
-        print(rlds_beam.show(rlds_beam.stats("data/point_mass/1.0.0")))
+        print(rlds_beam.show("data/point_mass/1.0.0"))
 
     Args:
-      value: an `Episode`, a `Dataset` or one of its rows, a `Source`, a `Schema`, the path of a dataset, or what a job
-        returned.
+      value: an `Episode`, a `Dataset` or one of its rows, a `Source`, or the path of a dataset.
       episode: the number of an episode of the dataset, from 0; negative numbers count from its end. Or its key.
       options: how to read a path: `from_`, `split`, `features`, and the options of the format.
 
@@ -61,7 +50,7 @@ def show(value: Any, episode: int | str | None = None, **options: Any) -> View:
     elif options:
         raise UsageError(f"{next(iter(options))} is for the path of a dataset, not for {_kind(value)}")
     if episode is None:
-        return make_view(value)
+        return _make_view(value)
     if isinstance(value, Source):
         return shown_episode(value, episode).view()
     if isinstance(value, Dataset) and isinstance(episode, int):
@@ -69,61 +58,32 @@ def show(value: Any, episode: int | str | None = None, **options: Any) -> View:
     raise UsageError(f"episode={episode!r}: {_kind(value)} has no episodes with keys or numbers")
 
 
-@functools.singledispatch
-def make_view(value: Any) -> View:
-    """The view of an object. Classes above this package have their own `_repr_html_`, those below are registered."""
-    html = getattr(value, "_repr_html_", None)
-    if html is None or (isinstance(value, Viewable) and type(value)._repr_html_ is Viewable._repr_html_):
-        raise UsageError(f"{_kind(value)} cannot be shown; expected an episode, a dataset, or the result of a job")
-    return View(str(value), html())
+def _make_view(value: Any) -> View:
+    if isinstance(value, Episode):
+        return of_episode(value).view()
+    if isinstance(value, Dataset):
+        try:
+            return View(repr(value), "".join(_first_frames(value)))
+        except RldsBeamError as error:
+            return View(f"{value!r}\n{error}")
+    if isinstance(value, Source):
+        return View(str(value))
+    if isinstance(value, Mapping):
+        return of_row(dict(value), "row").view()
+    raise UsageError(f"{_kind(value)} cannot be shown; expected an episode, a dataset, or the path of one")
 
 
-@make_view.register
-def _(value: Episode) -> View:
-    return of_episode(value).view()
-
-
-@make_view.register
-def _(value: Dataset) -> View:
-    return View(repr(value), dataset_html(value, value._name))
-
-
-@make_view.register
-def _(value: Source) -> View:
-    return View(str(value), source_html(value))
-
-
-@make_view.register
-def _(value: Schema) -> View:
-    return View(repr(value), schema_html(value))
-
-
-@make_view.register
-def _(value: Report) -> View:
-    return View(str(value), report_html(value))
-
-
-@make_view.register
-def _(value: Survey) -> View:
-    report = report_html(value.sampled, value.plan, *conversion_lines(value))
-    return View(str(value), source_html(value.source) + report)
-
-
-@make_view.register
-def _(value: WriteOutcome) -> View:
-    return View(str(value), report_html(value.report, f"Written to {value.directory}", *value.lines()))
-
-
-@make_view.register(DatasetStatistics)
-@make_view.register(EpisodeStatistics)
-def _(value: DatasetStatistics | EpisodeStatistics) -> View:
-    content = value.to_json()
-    return View(statistics_text(content), statistics_html(content))
-
-
-@make_view.register(Mapping)
-def _(value: Mapping[str, Any]) -> View:
-    return of_row(dict(value), "row").view()
+def _first_frames(dataset: Dataset) -> Iterator[str]:
+    """The first image of some rows, for each camera."""
+    rows = spread(len(dataset), _ROWS)
+    cameras = [path for path, field in dataset.fields.items() if field.holds_image_files][:_CAMERAS] if rows else []
+    images = dataset._rows.read(np.array(rows), cameras) if cameras else {}
+    for path, column in images.items():
+        if isinstance(column, EncodedImages):
+            firsts = [value if isinstance(value, bytes) else next(iter(value), b"") for value in column.data]
+            yield strip(
+                path, [(f"row {row}", thumbnail(first, _HEIGHT)) for row, first in zip(rows, firsts, strict=True)]
+            )
 
 
 def of_episode(episode: Episode, source: Source | None = None) -> ShownEpisode:

@@ -32,7 +32,6 @@ from rlds_beam.formats.rlds.parts import (
     remove_all,
     remove_parts,
 )
-from rlds_beam.lazy import Viewable
 from rlds_beam.options import Options, check_names
 from rlds_beam.output.directory import lock_output
 from rlds_beam.output.range_conversion import DatasetCommitter
@@ -47,7 +46,7 @@ from rlds_beam.writing.step_columns import ImageEncoding, ImageStorage
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class WriteOutcome(Viewable):
+class WriteOutcome:
     """A dataset that `write_rlds` has written.
 
     Attributes:

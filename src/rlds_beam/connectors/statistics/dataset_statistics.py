@@ -13,11 +13,10 @@ from rlds_beam.connectors.statistics.episode_statistics import EpisodeStatistics
 from rlds_beam.connectors.statistics.propensity_statistics import TARGET
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
-from rlds_beam.lazy import Viewable
 
 
 @dataclasses.dataclass(frozen=True)
-class DatasetStatistics(Viewable):
+class DatasetStatistics:
     """Statistics by split and group. Immutable, mergeable, picklable.
 
     Attributes:

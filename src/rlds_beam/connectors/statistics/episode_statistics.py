@@ -16,7 +16,6 @@ from rlds_beam.connectors.statistics.quantiles import RELATIVE_ERROR, ValueDistr
 from rlds_beam.episodes.columns import below, is_numeric
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.transitions import transitions
-from rlds_beam.lazy import Viewable
 from rlds_beam.typing import Array
 
 _FIRST_ROWS = 1 << 10
@@ -147,7 +146,7 @@ class LeafStatistics:
 
 
 @dataclasses.dataclass(frozen=True)
-class EpisodeStatistics(Viewable):
+class EpisodeStatistics:
     """The statistics of a set of episodes. Immutable, mergeable, picklable.
 
     Attributes:
