@@ -199,7 +199,7 @@ lock: full  ## resolve the dependencies and write the lock files (newer versions
 	@$(COMPILE_BASE) --python-version 3.11 --resolution lowest-direct --output-file requirements/base-py311.lock
 	@$(COMPILE_BASE) --python-version 3.12 --extra arrayrecord requirements/notebook.in \
 		--output-file requirements/base-py312.lock
-	@$(COMPILE_BASE) --python-version 3.13 --extra arrayrecord --extra browse --extra hdf5 --extra hub --extra lerobot --extra ros \
+	@$(COMPILE_BASE) --python-version 3.13 --extra arrayrecord --extra ros --extra view \
 		requirements/browse.in requirements/notebook.in requirements/pandas.in --output-file requirements/base-py313.lock
 	@$(COMPILE_BASE) --python-version 3.14 --extra arrayrecord requirements/notebook.in requirements/pandas.in \
 		--output-file requirements/base-py314.lock

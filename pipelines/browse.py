@@ -67,7 +67,7 @@ def browse(config: BrowseConfig) -> BrowserServer:
 
     Raises:
       UsageError: a dataset cannot be opened, or the port is taken.
-      MissingExtraError: the extra `browse` is not installed.
+      MissingExtraError: the extra `view` is not installed.
     """
     from rlds_beam.viewing.browser.server import BrowserServer, check_installed, open_datasets
 

@@ -126,7 +126,7 @@ class BrowserServer:
 
     Raises:
       UsageError: the port is taken.
-      MissingExtraError: the extra `browse` is not installed.
+      MissingExtraError: the extra `view` is not installed.
     """
 
     def __init__(self, datasets: Sequence[BrowsedDataset], port: int = 0):
@@ -177,7 +177,7 @@ class BrowserServer:
 
 
 def check_installed() -> None:
-    """Raises MissingExtraError if the extra `browse` is not installed."""
+    """Raises MissingExtraError if the extra `view` is not installed."""
     with needs("view", "rlds-beam browse needs Starlette and uvicorn"):
         import starlette
         import uvicorn  # noqa: F401
