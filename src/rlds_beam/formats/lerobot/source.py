@@ -27,8 +27,6 @@ from rlds_beam.text import count, shorten
 
 _MAX_ENTRIES = 100
 """Entries that are read of what info.json says of a video."""
-_SECONDS_A_PIXEL = 5e-8
-"""Seconds to decode a pixel of a video and encode it as PNG."""
 
 
 @dataclasses.dataclass(frozen=True)
