@@ -168,7 +168,7 @@ def test_help_and_errors_name_it(logs: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_a_connector(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said(capsys, "convert", "robot", "half", "--to=numpy", "--connectors=HalveReward")
+    said(capsys, "convert", "robot", "half", "--to=rlds", "--connectors=HalveReward")
     whole, half = (rlds_beam.open_dataset(path)[0]["steps/reward"] for path in ("robot", "half"))
     assert (half == whole / 2).all()
     assert connectors.HalveReward is sys.modules["rlds_beam_logs"].HalveReward
