@@ -1,39 +1,24 @@
-"""Writes the page of all rules, `reference/rules.md`: breaks each rule, and shows what the commands print.
+"""Writes the page of all rules, `reference/rules.md`, from `RULES`.
 
     python docs/rule_reference.py
 
 `make docs` runs it, and a test compares the page with what it writes.
 """
 
-import contextlib
-import io
-import os
 import re
-import shlex
-import tempfile
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
-from rule_faults import FAULTS, Fault, prioritized
-
-from rlds_beam import BadEpisode
-from rlds_beam.checking.rules import DATASET_RULES, POLICIES, REPORTED, RULE_GROUPS, RULES
-from rlds_beam.cli.main import main
-from rlds_beam.reverb.priorities import resolve_priority
-from rlds_beam.trajectories import FrameOptions, ItemOptions, to_frames
-from rlds_beam.trajectories.items import ItemMaker
+from rlds_beam.checking.rules import ADVICE, DATASET_RULES, POLICIES, REPORTED, RULE_GROUPS, RULES
 
 PAGE = Path(__file__).parent / "reference" / "rules.md"
-
-WIDTH = 84
-"""Columns of a block: longer lines are wrapped."""
 
 HEAD = """\
 # Rules
 
-Every episode is checked before it is used. This page shows each rule with a dataset that breaks it, what the command
-prints, and what repairs or accepts the fault. `rlds-beam help rules` lists the rules in the terminal.
+Every episode is checked before it is used: by `rlds-beam check`, and by every command that reads episodes.
+`rlds-beam help rules` lists the rules in the terminal. `docs/rule_reference.py` generates this page.
 
 ## What happens to a fault
 
@@ -51,19 +36,81 @@ If a rule is in several lists, `--fail` wins over `--repair`, and `--repair` ove
 
 The void action, reward, and discount of the last step, fields that the output leaves out, and
 [images that `stats` does not read](statistics.md#what-is-read) are checked only with `--check_unused`.
-
-The examples below are real output of datasets with four or five episodes of 5 steps. Long lines are wrapped, and the
-lines with sizes and times are left out. `docs/rule_reference.py` generates this page.
 """
+
+WHY = {
+    "corrupt_record": "Damaged bytes can decode to plausible numbers. Nothing else in the pipeline would notice.",
+    "not_an_example": "The record has a valid checksum, but something else wrote it: no step can be read from it.",
+    "missing_field": (
+        "A learner expects every field in every step. Filling in zeros would teach it values nobody recorded."
+    ),
+    "unequal_lengths": "If one field is a step shorter, it is unknown which of its values belong to which step.",
+    "wrong_dtype_or_shape": (
+        "Read with the wrong shape, the values of one step end up in the next. The rule also covers values "
+        "that do not fit their dtype: no source casts 300 to uint8, or NaN to a flag."
+    ),
+    "empty_episode": "There is nothing to learn from it, and code that takes the first step of each episode fails.",
+    "missing_is_first": (
+        "Without `is_first`, TF-Agents and sequence models continue the previous episode: state, windows and "
+        "returns run across the boundary."
+    ),
+    "unexpected_is_first": (
+        "A new episode starts, but the previous one has not ended. A window across both would pair unrelated steps."
+    ),
+    "missing_is_last": (
+        "Without `is_last`, a learner bootstraps from the next step in the file: the first one of another episode."
+    ),
+    "unexpected_is_last": (
+        "Steps after the last step belong to another episode. A window across it would pair unrelated steps."
+    ),
+    "terminal_not_last": (
+        "A terminal state has no future: its value is 0. If the episode continues after it, one of the two is wrong."
+    ),
+    "non_finite": "One NaN in a batch makes the loss NaN, and then every weight.",
+    "discount_out_of_range": "A discount above 1 makes returns grow with every step; a negative one flips their sign.",
+    "propensity_out_of_range": (
+        "Importance weights divide by the propensity. A propensity of 0 gives an infinite weight."
+    ),
+    "propensity_mismatch": "Off-policy estimates with wrong propensities are biased, and look fine.",
+    "rate_mismatch": "A policy that is trained at one rate and run at another moves at another speed.",
+    "undecodable_image": "A training job that decodes images later would fail at this one, perhaps after hours.",
+    "image_too_large": "A few bytes can decode to gigabytes of pixels.",
+    "image_size_mismatch": "A batch, and LeRobot's formats, need images of one size.",
+    "duplicate_episode": (
+        "A copy counts twice in every mean and every gradient, and can be in the training and the test split at once."
+    ),
+    "signal_limit": (
+        "An episode can keep every rule and still be useless: the robot rests, or a camera is frozen. "
+        "`--reject` turns a [signal](signals.md) into a rule."
+    ),
+    "too_long": (
+        "Reverb and padded batches have a maximum length. Cutting an episode would hide its end from the learner."
+    ),
+    "not_representable": (
+        "Some formats cannot hold every episode. Changing its values so that it fits would be silent damage."
+    ),
+    "cast": "A cast that changes values, for example 300 to int8, gives the learner numbers nobody recorded.",
+    "bad_priority": (
+        "A prioritized Reverb table samples items in proportion to their priorities: NaN or a negative one breaks it."
+    ),
+    "missing_shard": "Training on part of a dataset works, and nothing in the result shows that the rest was missing.",
+    "short_shard": (
+        "A file that was cut exactly between two records looks complete. Only the counts show what is missing."
+    ),
+    "extra_shard": "A file of an earlier, larger version of the dataset would bring its old episodes back.",
+    "schema_mismatch": (
+        "If `features.json` describes other data than the records hold, every episode would be read wrongly."
+    ),
+}
+"""Rule -> what would go wrong in training without it."""
 
 
 def page() -> str:
-    """The whole page; runs every command."""
+    """The whole page."""
     rules = {policy: [rule for rule in RULES if policy in POLICIES[rule]] for policy in ("repair", "accept")}
     parts = [HEAD.format(repair=listed(rules["repair"]), accept=listed(rules["accept"]))]
     for title, names in RULE_GROUPS.items():
-        parts.append(f"## {title}\n\n{', '.join(f'[{name}](#{name})' for name in names)}\n")
-        parts += [entry(name, FAULTS[name]) for name in names]
+        parts += [f"## {title}\n", *map(entry, names)]
     return "\n".join(parts)
 
 
@@ -72,97 +119,32 @@ def listed(rules: Iterable[str]) -> str:
     return "\n".join(textwrap.wrap(", ".join(f"`{rule}`" for rule in rules), 116, subsequent_indent="  "))
 
 
+def entry(rule: str) -> str:
+    """One rule: its meaning, why it matters, what happens, and the remedy."""
+    meaning, advice = marked(RULES[rule]), marked(ADVICE[rule])
+    text = f"{meaning[0].upper()}{meaning[1:]}. {WHY[rule]}"
+    remedy = f"**By default** {default(rule)}. Remedy: {advice}."
+    return f"### `{rule}`\n\n{fill(text)}\n{fill(remedy)}\n"
+
+
 def marked(text: str) -> str:
     """A text of the terminal as Markdown: names of flags, fields and files are code."""
-    return re.sub(r"--\w+|\bis_\w+|\b\w+\.json|\blog_\w+", r"`\g<0>`", text)
+    return re.sub(r"--\w+(=('[^']*'|[\w,]+))?|\bis_\w+|\b\w+\.json|\blog_\w+", r"`\g<0>`", text)
 
 
-def entry(rule: str, fault: Fault) -> str:
-    """One rule with its example."""
-    meaning = marked(RULES[rule])
-    lines = [
-        f"### `{rule}`\n",
-        f"{meaning[0].upper()}{meaning[1:]}.\n",
-        f"**Why it matters:** {fault.why}\n",
-        f"**By default:** {default(rule)}\n",
-        f"**Example:** {fault.what}.\n",
-        *example(rule, fault),
-    ]
-    if fault.remedy:
-        lines.append(f"{'' if can_be_changed(rule) else '**It cannot be repaired.** '}{fault.remedy}\n")
-    return "\n".join(lines)
-
-
-def can_be_changed(rule: str) -> bool:
-    return not {"repair", "accept"}.isdisjoint(POLICIES[rule])
+def fill(text: str) -> str:
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
 def default(rule: str) -> str:
     """What happens to a violation without an option."""
     if rule in DATASET_RULES and rule != "short_shard":
-        return "the job refuses the dataset with exit code 2, and does nothing."
+        return "the job refuses the dataset with exit code 2, and does nothing"
     if rule in REPORTED:
-        return "the episode is used, and the report names it."
+        return "the episode is used, and the report names it"
     if rule == "short_shard":
-        return "the records that exist are used, and the exit code is 3."
-    return "the episode is rejected."
-
-
-def example(rule: str, fault: Fault) -> Iterator[str]:
-    """What the commands print, in a folder with the dataset."""
-    before = os.getcwd()
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            os.chdir(folder)
-            fault.make()
-            for command in fault.commands:
-                yield "```text"
-                yield from block(f"$ {command}", priority_error() if rule == "bad_priority" else run(command))
-                yield "```\n"
-        finally:
-            os.chdir(before)
-
-
-def run(command: str) -> str:
-    """What a command prints, errors included, and its exit code if that is not 0."""
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-        code = main([*shlex.split(command)[1:], "--progress=none"])
-    return out.getvalue() + (f"# exit code {code}\n" if code else "")
-
-
-def priority_error() -> str:
-    """The check of priorities that `push` runs for each episode; no Reverb server is needed for it."""
-    options = FrameOptions(policy_info_fields=("error",))
-    for episode in prioritized():
-        try:
-            resolve_priority("policy_info/error").of(ItemMaker(ItemOptions()).push(to_frames(episode, options)))
-        except BadEpisode as error:
-            return f"{error}\n"
-    raise ValueError("no priority was wrong")
-
-
-def block(command: str, printed: str) -> Iterator[str]:
-    """A command and its output, wrapped; times, sizes and repetitions are left out."""
-    yield from fill(command, " \\", "    ")
-    for line in printed.splitlines():
-        if re.match(r"read  |took  |rlds-beam: failed with|repair  ", line):
-            continue
-        line = re.sub(r"(written .*\)), [\d.]+ k?B$", r"\1", line)
-        yield from fill(line, "", " " * (10 if re.match(r"\S+ {2,}", line) else len(line) - len(line.lstrip()) + 4))
-
-
-def fill(line: str, end: str, indent: str) -> list[str]:
-    lines = textwrap.wrap(
-        line,
-        WIDTH - len(end),
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-        drop_whitespace=True,
-        replace_whitespace=False,
-    )
-    return [f"{one}{end}" for one in lines[:-1]] + lines[-1:]
+        return "the records that exist are used, and the exit code is 3"
+    return "the episode is rejected"
 
 
 if __name__ == "__main__":

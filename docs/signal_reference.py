@@ -7,7 +7,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +35,19 @@ threshold with `--threshold=jump=6`. `rlds-beam help signals` lists the signals 
 - To leave out such episodes, look at them first (`check --signal=NAME`), then write a list:
   `check --reject='NAME > LIMIT' --write_exclude=FILE`, and `convert --exclude=FILE`.
 
-The tables show what each signal finds at its default threshold. `python benchmarks/run.py defects` measured them on
-DATE with SEEDS seeds: 5 of 50 episodes have a defect, in three strengths. **Found** is the share of these episodes that
-are beyond the threshold, for each strength; **false alarms** are the share of the episodes without it. The data are:
-
-- **robot**: the simulated arm of `rlds-beam example --robot`, with noise, two cameras, timestamps, and tasks;
-- **grid**: an agent that walks through 8x8 cells, with discrete actions, whole numbers as observations, and images;
-- **walker**: smooth states of 17 values with torques of 6 joints, as in MuJoCo, in episodes of 100 to 200 steps.
-
-Real data vary more. In 25 episodes of BridgeData, only `black_images` is beyond its threshold: cameras were off.
-
 """
 
 TAIL = """\
+## What they find
+
+`python benchmarks/run.py defects` measured this on DATE with SEEDS seeds, at the default thresholds: 5 of 50 episodes
+have a defect, in up to three strengths. **Found** is the share of these episodes that are beyond the threshold, for
+each strength; **false alarms** are the share of the episodes without it. The data are the simulated arm of
+`example --robot` with two cameras (robot), a walk in 8x8 cells (grid), and smooth states as in MuJoCo (walker). Real
+data vary more. In 25 episodes of BridgeData, only `black_images` is beyond its threshold: cameras were off.
+
+RECALL
+
 ## The dataset as a whole
 
 `check` and `report` also look at all episodes together, from 10 episodes on:
@@ -68,7 +68,7 @@ CHECKS
 | `instruction == 'open it'`, `split == train` | a text |
 
 - `check --reject=CONDITIONS --write_exclude=FILE` lists them in a file, for `--exclude=FILE` of other commands.
-- `convert`, `push`, `validate`, and `stats` reject them, with the rule [`signal_limit`](rules.md#signal_limit).
+- `convert`, `push`, `check`, and `stats` reject them, with the rule [`signal_limit`](rules.md#signal_limit).
 
 ## The table
 
@@ -90,53 +90,36 @@ CHECKS
 
 def page() -> str:
     """The whole page."""
-    checks = [
-        "| check | what it finds |",
-        "|---|---|",
-        *(f"| `{name}` | {DATASET_CHECKS[name]} |" for name in DATASET_CHECKS),
-    ]
-    tail = TAIL.replace("CHECKS", "\n".join(checks))
-    head = HEAD.replace("DATE", RECALL["date"]).replace("SEEDS", str(RECALL["seeds"]))
-    return head + "\n".join(part for group in GROUPS for part in section(group)) + "\n" + tail
+    checks = table(["check", "what it finds"], ([f"`{name}`", text] for name, text in DATASET_CHECKS.items()))
+    cells = ("signal", "defect", "data", "strength", "found", "false alarms")
+    rows = ([f"`{row['signal']}`", *(row[name] for name in cells[1:])] for row in RECALL["rows"] if row["found"])
+    facts = {"DATE": RECALL["date"], "SEEDS": str(RECALL["seeds"]), "RECALL": table(cells, rows), "CHECKS": checks}
+    tail = TAIL
+    for name, text in facts.items():
+        tail = tail.replace(name, text)
+    return HEAD + "\n".join(map(section, GROUPS)) + "\n" + tail
 
 
-def section(group: str) -> Iterator[str]:
+def section(group: str) -> str:
     """The signals of a group."""
-    yield f"## {group}\n"
-    for signal in SIGNALS.values():
-        if signal.group == group:
-            yield entry(signal)
+    own = [signal for signal in SIGNALS.values() if signal.group == group]
+    rows = ([entry(signal), signal.unit.replace("|", "\\|"), f"{signal.threshold:g}"] for signal in own)
+    return f"## {group}\n\n{table(['signal', 'unit', 'threshold'], rows)}\n"
 
 
 def entry(signal: Signal) -> str:
-    """One signal."""
+    """One signal: its meaning, what it cannot find, and the remedy."""
     kinds = [kind for kind, holds in (("compared", signal.relative), ("decoded", signal.decodes)) if holds]
-    remedy = signal.remedy.partition("leave them out: ")[0].removesuffix("; or ")
     kind = f" ({', '.join(kinds)})" if kinds else ""
-    return "\n".join(
-        [
-            f"### `{signal.name}`\n",
-            f"{capital(marked(signal.summary))}{kind}.\n",
-            f"- Unit: {signal.unit}. Threshold: {signal.threshold:g}.",
-            *([f"- It cannot find: {marked(signal.misses)}."] if signal.misses else []),
-            *([f"- {capital(marked(remedy))}."] if remedy else []),
-            "",
-            *recall(signal),
-        ]
-    )
+    remedy = signal.remedy.partition("leave them out: ")[0].removesuffix("; or ")
+    misses = f" Misses: {marked(signal.misses)}." if signal.misses else ""
+    text = f"`{signal.name}`: {marked(signal.summary)}{kind}.{misses}"
+    return f"{text} {capital(marked(remedy))}." if remedy else text
 
 
-def recall(signal: Signal) -> Iterator[str]:
-    """The table of what the signal finds."""
-    rows = [row for row in RECALL["rows"] if row["signal"] == signal.name]
-    if not rows:
-        return
-    yield "| defect | data | strength | found | false alarms |"
-    yield "|---|---|---|---|---|"
-    for row in rows:
-        cells = [row["defect"] or "none", *(row[name] for name in ("data", "strength", "found", "false alarms"))]
-        yield ("| " + " | ".join(cells) + " |").replace("|  |", "| |").replace("|  |", "| |")
-    yield ""
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|---|", "| --- |") for cells in lines)
 
 
 def capital(text: str) -> str:
