@@ -130,15 +130,6 @@ def test_signals_without_episodes_beyond_are_folded(opened: Opened) -> None:
     assert calm.locator(".signal", has_text="frozen_camera").is_visible()
 
 
-def test_without_a_script_everything_else_is_there(opened: Opened) -> None:
-    page = opened(documents.one(), java_script_enabled=False)
-    assert page.locator("svg.chart").first.is_visible()
-    assert page.locator(".frames img").first.is_visible()
-    assert not page.locator("button.copy").first.is_visible()
-    page.locator(".numbers summary").first.click()
-    assert page.locator(".numbers table").first.is_visible()
-
-
 def test_the_theme_is_the_system_s_until_it_is_switched(opened: Opened) -> None:
     page = opened(documents.one())
     assert page.evaluate(BACKGROUND) > 200

@@ -7,7 +7,7 @@ root.rows = root.rows.filter((row) => document.getElementById(row.id));
 export const rows = new Map(root.rows.map((row) => [name(row.dataset, row.key), row]));
 const opened = new Map(); // the id of an article -> its episodes, and the pictures of their cameras
 
-/** The episodes of an article, and their pictures: [{step, src}] for each camera. The static page has them as frames. */
+/** The episodes of an article, and their pictures: [{step, src}] for each camera. The page has them as frames. */
 function open(id) {
   if (!opened.has(id)) {
     const article = document.getElementById(id);

@@ -1,5 +1,4 @@
-// What a report does beyond HTML: the theme, copy buttons, flags, the list of contents, and the viewer of each episode. Without
-// it, all numbers, frames, and histograms are still there.
+// What a report does beyond HTML: the theme, copy buttons, flags, the list of contents, and the viewer of each episode.
 import { html, render, useState, useStore, watchWidth } from "./lib.js";
 import { datasets } from "./datasets.js";
 import { FlagsDialog } from "./dialogs.js";
@@ -46,7 +45,7 @@ document.addEventListener("click", async (event) => {
   setTimeout(() => { button.textContent = "Copy"; button.classList.remove("done"); }, 1500);
 });
 
-/* Episodes: the viewer takes the place of the frames and numbers when an episode comes near the window. */
+/* Episodes: the viewer takes the place of the frames when an episode comes near the window. */
 function Live({ dataset, episode, first, article }) {
   const [tab, turn] = useState(first);
   const [beside, choose] = useState(null);

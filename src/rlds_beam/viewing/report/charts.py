@@ -1,13 +1,12 @@
-"""Charts of a report as inline SVG, and the numbers of curves as text.
+"""Charts of a report as inline SVG.
 
-SVG needs no JavaScript, takes the colors of the page, and scales with its column.
+SVG takes the colors of the page, and scales with its column.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rlds_beam.viewing.episode_view import Series
 from rlds_beam.viewing.report.page_text import compact, number
 from rlds_beam.viewing.report.sections import Histogram, NumberDistribution, SignalSection
 
@@ -163,18 +162,3 @@ def _svg(width: float, shapes: str, label: str) -> str:
 
 def _number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
-
-
-def summarize(series: Series) -> list[tuple[str, ...]]:
-    """For each dimension its label, and its least, largest, first, and last value, as text."""
-    rows = []
-    for label, values in zip(series.labels, series.values, strict=True):
-        known = [value for value in values if value is not None]
-        ends = (min(known), max(known)) if known else (None, None)
-        rows.append((label or "value", *map(number, (*ends, *values[:1], *values[-1:]))))
-    return rows
-
-
-def count_unknown(series: Series) -> int:
-    """The number of values that are NaN or infinite."""
-    return sum(value is None for values in series.values for value in values)

@@ -3,8 +3,8 @@
     html = render(document)
 
 The file needs nothing else: style, scripts, images, and data are inside, and its Content-Security-Policy forbids
-requests and any script but ours. Equal documents give equal bytes. Tables, histograms, and frames need no
-JavaScript; with it, the viewer of the browser (`viewing/page`) shows the episodes, whose data are in the page as JSON.
+requests and any script but ours. Equal documents give equal bytes. The viewer of the browser (`viewing/page`) shows the
+episodes, whose data are in the page as JSON.
 """
 
 from __future__ import annotations
