@@ -48,7 +48,7 @@ CASES = [
     ),
     Case("PNG images, pairs", "convert", "png", 4_000, 1_000, ("--items=pairs",)),
     Case("JPEG images, frames", "convert", "jpeg", 4_000, 1_000, ("--items=frames",)),
-    Case("validate", "validate", "state", 1_000_000, 100_000),
+    Case("check", "check", "state", 1_000_000, 100_000, ("--rules",)),
     Case("push, pairs", "push", "state", 400_000, 50_000, ("--items=pairs",)),
 ]
 

@@ -55,7 +55,7 @@ FILLING = {"stats": 1.3, "report": 1.3}
 """Higher targets: each worker keeps the first 262,144 values of a dimension, for exact quantiles."""
 
 JOBS: dict[str, tuple[str, ...]] = {
-    "validate": ("validate", "{data}"),
+    "check": ("check", "--rules", "{data}"),
     "stats": ("stats", "{data}"),
     "rlds": ("convert", "{data}", "{output}", "--to=rlds"),
     "lerobot": ("convert", "{data}", "{output}", "--to=lerobot", "--fps=10"),

@@ -25,7 +25,6 @@ TEMPLATE = Path(__file__).parents[1] / "examples" / "dataflow" / "flex_template.
 GUIDES = {
     "record": "[Record episodes](../how_to/record.md)",
     "stats": "[Statistics](../how_to/statistics.md)",
-    "validate": "[Rules](rules.md) and [Gate a dataset](../how_to/gate.md)",
     "check": "[Find bad episodes](../how_to/quality.md), [Gate a dataset](../how_to/gate.md), and "
     "[Signals](signals.md)",
     "convert": "[The files of a converted dataset](output_files.md)",

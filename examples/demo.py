@@ -87,7 +87,7 @@ def main() -> None:
     rlds_beam("inspect", recorded)
 
     heading("4. Validate", "Is every episode valid? Exit code 3: some are not, and the report says why.")
-    rlds_beam("validate", recorded, expect=3)
+    rlds_beam("check", "--rules", recorded, expect=3)
 
     heading("5. Convert", "Good episodes become training items (pairs of frames). Bad ones are set aside, not lost.")
     rlds_beam("convert", recorded, output, "--items=pairs", "--max_rejected=2")

@@ -30,7 +30,6 @@ __all__ = [
     "show",
     "stats",
     "upload",
-    "validate",
 ]
 
 

@@ -1,4 +1,4 @@
-"""`rlds-beam check`: measures quality signals of every episode, and lists the worst."""
+"""`rlds-beam check`: checks every episode against the rules, measures quality signals, and lists the worst."""
 
 from __future__ import annotations
 
@@ -34,17 +34,22 @@ __all__ = ["CheckConfig", "CheckOutcome", "check", "define_pipeline"]
 USAGE = "INPUT..."
 EXAMPLES = """
     rlds-beam check data/point_mass/1.0.0
+    rlds-beam check data/point_mass/1.0.0 --rules --repair=missing_is_last --connectors=clean.yaml
     rlds-beam check data/point_mass/1.0.0 --signal=jump --output=signals.parquet
     rlds-beam check data/point_mass/1.0.0 --reject='jump > 6, steps < 5' --write_exclude=exclude.txt
     rlds-beam convert data/point_mass/1.0.0 data/pairs --exclude=exclude.txt
 """
 
 
+_OF_SIGNALS = ("output", "signal", "threshold", "reject", "write_exclude")
+
+
 @dataclasses.dataclass(frozen=True)
 class CheckConfig(RunOptions, GateOptions, ConnectorOptions, CheckOptions, InputOptions):
-    """Measure quality signals of every episode, as read: frozen cameras, jumps, dropped frames, and others."""
+    """Check every episode against the rules, and measure quality signals: frozen cameras, jumps, dropped frames, ..."""
 
     _: dataclasses.KW_ONLY
+    rules: bool = option(False, "check the rules only, and measure no signals: faster")
     output: str | None = option(
         None, "file to write all signals of all episodes to, as Parquet (.parquet)", metavar="FILE"
     )
@@ -64,6 +69,12 @@ class CheckConfig(RunOptions, GateOptions, ConnectorOptions, CheckOptions, Input
         metavar="FILE",
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = [name for name in _OF_SIGNALS if getattr(self, name)]
+        if self.rules and given:
+            raise UsageError(f"--rules measures no signals: leave out --{given[0]}")
+
     def check_reject(self) -> None:
         """Raises UsageError if `reject` is malformed. It may compare episodes, as the whole dataset is read."""
         if self.reject is not None:
@@ -79,7 +90,7 @@ class CheckOutcome:
     Attributes:
       report: the report on all records read.
       signals: for each signal its `threshold`, `measured` (the number of episodes with a value), `beyond` (the number
-        beyond the threshold), `median`, and `worst`: the worst episodes.
+        beyond the threshold), `median`, and `worst`: the worst episodes. Empty with `rules`.
       findings: what only the whole dataset shows, each with its `check`, `field`, `detail`, and `remedy`.
       rows: the number of rows of the table.
       chosen: the number of episodes that `reject` chose.
@@ -114,10 +125,12 @@ class CheckOutcome:
 
     def __str__(self) -> str:
         """The text that the command prints."""
-        return join_lines([f"checked   {self.report.line()}", *self.lines()])
+        return join_lines([self.report.summary(), *self.lines()])
 
     def to_json(self) -> dict[str, Any]:
-        """The numbers as JSON, without the report."""
+        """The numbers of the signals as JSON, without the report; empty with `rules`."""
+        if not self.signals:
+            return {}
         return {
             "rows": self.rows,
             "chosen": self.chosen,
@@ -130,6 +143,8 @@ class CheckOutcome:
         """The table of signals and the findings about the dataset, or the worst episodes of one signal."""
         from rlds_beam.terminal.statistics_tables import finding_lines, signal_lines, worst_lines
 
+        if not self.signals:
+            return []
         if signal is not None:
             return worst_lines(signal, self.signals[signal])
         return [*signal_lines(self.signals), *finding_lines(self.findings)]
@@ -142,7 +157,7 @@ def define_pipeline(
     writer: SignalsWriter | None = None,
     directory: str | None = None,
 ) -> Any:
-    """Reads and checks the dataset under `root`, and measures the signals of every episode.
+    """Reads and checks the dataset under `root`, and measures the signals of every episode unless `config.rules`.
 
     Args:
       root: a Beam pipeline.
@@ -154,17 +169,22 @@ def define_pipeline(
     Returns:
       PCollection of one `CheckedSignals`.
     """
+    import apache_beam as beam
+
     from rlds_beam.checking.signals.context import Context
     from rlds_beam.checking.signals.table import EpisodeTable
     from rlds_beam.formats.inputs import prepare_input
     from rlds_beam.processing.range_summary import RangeSummarizer
     from rlds_beam.reading.reader import EpisodeReader
-    from rlds_beam.transforms.jobs.checks import CheckDataset, WriteSignals, log_findings
+    from rlds_beam.transforms.jobs.checks import CheckDataset, WriteSignals, list_findings, log_findings
 
     opened = opened or prepare_input(config)
     source, rules = opened.source, dataclasses.replace(opened.check, reject=None)  # here, --reject only lists
-    measured = EpisodeTable(Context.of(source.schema, fps=source.fps, decoded=config.decode), directory)
     log = log_findings(source) if config.lists_findings else None
+    if config.rules:
+        summarizer = RangeSummarizer(EpisodeReader(source), rules, opened.connecting, log=log)
+        return root | CheckDataset(source, summarizer) | "Findings" >> beam.Map(list_findings)
+    measured = EpisodeTable(Context.of(source.schema, fps=source.fps, decoded=config.decode), directory)
     summarizer = RangeSummarizer(EpisodeReader(source), rules, opened.connecting, measured, log=log)
     return root | CheckDataset(source, summarizer, directory) | WriteSignals(writer or _writer(config))
 
@@ -193,7 +213,7 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
     outcome.check_writable(config.output, "--output", config.input, rewritten="signals.parquet", endings=(".parquet",))
     outcome.check_writable(config.write_exclude, "--write_exclude", config.input, endings=(".txt",))
     writer, temporary = _writer(config), None
-    if keep_table and config.output is None and config.runner == "local":
+    if keep_table and config.output is None and config.runner == "local" and not config.rules:
         temporary = ScratchDirectory()
         writer = dataclasses.replace(writer, output=storage.join(temporary.name, "signals.parquet"))
     opened = prepare_input(config)
@@ -205,18 +225,22 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
             lambda root: define_pipeline(root, config, opened, writer, directory),
             "report",
         )
-    findings = tuple(DatasetFinding(**item) for item in content["findings"])
+    findings = tuple(DatasetFinding(**item) for item in content.get("findings", ()))
+    signals = content.get("signals", {})
     gate = None
     if config.lists_findings:
-        listed, kinds = Findings.from_json(content["listed"]), ["rule", "signal", "dataset"]
+        listed, kinds = (
+            Findings.from_json(content["listed"]),
+            ["rule"] if config.rules else ["rule", "signal", "dataset"],
+        )
         unmeasured = {
             f"signal/{name}": signal["unmeasured"]
-            for name, signal in content["signals"].items()
+            for name, signal in signals.items()
             if signal["unmeasured"] is not None
         }
         gate = gates.evaluate(config, config.input, opened.source, report, listed, kinds, unmeasured)
     done = CheckOutcome(
-        report, content["signals"], findings, content["rows"], content["chosen"], writer.output, temporary, gate
+        report, signals, findings, content.get("rows", 0), content.get("chosen", 0), writer.output, temporary, gate
     )
     outcome.write_gate(gate, report, config, done.to_json())
     return done

@@ -23,7 +23,6 @@ from rlds_beam.pipelines.push import PushConfig
 from rlds_beam.pipelines.report import ReportConfig
 from rlds_beam.pipelines.stats import StatsConfig
 from rlds_beam.pipelines.upload import UploadConfig
-from rlds_beam.pipelines.validate import ValidateConfig
 from rlds_beam.runners.process_setup import quiet
 
 if TYPE_CHECKING:
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from rlds_beam.pipelines.report import ReportOutcome
     from rlds_beam.pipelines.stats import StatsOutcome
     from rlds_beam.pipelines.upload import UploadOutcome
-    from rlds_beam.processing.report import Report
 
 Path = str | os.PathLike[str]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -90,27 +88,6 @@ def convert(input: Path | Sequence[Path], output: Path, **options: Any) -> Conve
     from rlds_beam.pipelines.convert import convert as run
 
     return run(_config(ConvertConfig, input, output, **options))
-
-
-@_job
-def validate(input: Path | Sequence[Path], **options: Any) -> Report:
-    """Checks every episode of a dataset and writes nothing, as `rlds-beam validate` does.
-
-        report = rlds_beam.validate("data/point_mass/1.0.0")
-        print(report.rejected, list(report.rules))
-
-    Args:
-      input: as in `convert`.
-      options: the fields of `ValidateConfig`.
-
-    Raises:
-      UsageError: an option or the input cannot be used.
-      FailedRuleError: a rule of `fail` was broken.
-      RldsBeamError: the pipeline failed.
-    """
-    from rlds_beam.pipelines.validate import validate as run
-
-    return run(_config(ValidateConfig, input, **options))
 
 
 @_job

@@ -147,9 +147,9 @@ def convert_only(convert):
 
 
 @pytest.fixture
-def validate(tmp_path, capsys):
+def check_rules(tmp_path, capsys):
     def run(source: Path | str, *flags: str) -> tuple[int, dict[str, Any], str]:
-        code = main(["validate", str(source), "--json", *flags])
+        code = main(["check", "--rules", str(source), "--json", *flags])
         captured = capsys.readouterr()
         return code, json.loads(captured.out) if captured.out else {}, captured.err
 

@@ -120,8 +120,8 @@ def bounds(sizes: Sizes) -> list[Figure]:
         peak = run("convert", huge, OUTPUT, "--workers=1", *flags).peak_mb
         rows.append([f"an episode of {size:.0f} MB, {name}", f"{peak:.0f}", f"{(peak - small.peak_mb) / size:.1f}"])
     shutil.rmtree(OUTPUT)
-    peak = run("validate", huge, "--workers=1").peak_mb
-    rows.append([f"an episode of {size:.0f} MB, validate", f"{peak:.0f}", f"{(peak - small.peak_mb) / size:.1f}"])
+    peak = run("check", "--rules", huge, "--workers=1").peak_mb
+    rows.append([f"an episode of {size:.0f} MB, check --rules", f"{peak:.0f}", f"{(peak - small.peak_mb) / size:.1f}"])
     table("memory of a process", ["", "MB", "times the episode"], *rows)
     what = f"memory of `convert --shards=1`, a shard of {sizes.of(4_096, 256) / 1024:g} GB"
     ratio = large.peak_mb / small.peak_mb

@@ -1,4 +1,4 @@
-"""`stats` against `validate`, which reads and checks the same data, and against Octo's and OpenVLA's loop."""
+"""`stats` against `check --rules`, which reads and checks the same data, and against Octo's and OpenVLA's loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from measuring import COMMAND, Figure, Measurement, Sizes, at_least, best, command, make, script, table
 
-JOBS = (("stats", 1), ("validate", 1), ("stats", 2))
+JOBS = (("stats", 1), ("check", 1), ("stats", 2))
 """Jobs, with their numbers of workers."""
 
 LOOP = {"against": "Octo's and OpenVLA's loop over `tf.data` on all cores", "peer": "Octo's and OpenVLA's loop"}
@@ -45,11 +45,11 @@ def _compared(sizes: Sizes, kind: str, name: str, steps: int, of_validate: float
             for (job, workers), rate in rates.items()
         ),
     )
-    one, two, validate = rates["stats", 1], rates["stats", 2], rates["validate", 1]
+    one, two, rules = rates["stats", 1], rates["stats", 2], rates["check", 1]
     return [
         at_least(f"stats, {name}, 2 workers: times Octo's and OpenVLA's loop", two / peer.rate, 3, **LOOP),
         Figure(f"stats, {name}, 1 worker: times Octo's and OpenVLA's loop", one / peer.rate, **LOOP),
-        at_least(f"stats, {name}: of validate", one / validate, of_validate),
+        at_least(f"stats, {name}: of check --rules", one / rules, of_validate),
     ]
 
 

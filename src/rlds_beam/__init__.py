@@ -1,6 +1,6 @@
 """rlds-beam: any episodic dataset in, any training data out, as Apache Beam pipelines.
 
-The names below are the jobs as functions (`convert`, `validate`, `check`, `inspect`, `stats`, `push`, `record`,
+The names below are the jobs as functions (`convert`, `check`, `inspect`, `stats`, `push`, `record`,
 `report`, `compare`, `upload`, `example`) and what their users need, without Beam. Each is imported on first use, so
 `import rlds_beam` costs nothing. The contracts of sources and outputs are in `rlds_beam.reading` and
 `rlds_beam.output`.
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from rlds_beam.pipelines.functions import report as report
     from rlds_beam.pipelines.functions import stats as stats
     from rlds_beam.pipelines.functions import upload as upload
-    from rlds_beam.pipelines.functions import validate as validate
     from rlds_beam.processing.report import Report as Report
     from rlds_beam.reverb.pushers import Verified as Verified
     from rlds_beam.user_functions import configurable as configurable

@@ -63,7 +63,7 @@ def test_missing_buckets(store: str, request: pytest.FixtureRequest, tmp_path: P
     server: Server = request.getfixturevalue(store)
     data = str(write_dataset(tmp_path, [make_episode(5)], name="toy"))
     path = f"{server.scheme}://no-such-bucket"
-    for arguments in (("validate", f"{path}/toy"), ("convert", data, f"{path}/out")):
+    for arguments in (("check", "--rules", f"{path}/toy"), ("convert", data, f"{path}/out")):
         said = refused(tmp_path, *arguments, **server.environment)
         assert said.startswith(f"{path}: there is no such {'container' if store == 'azure' else 'bucket'}"), said
 
@@ -86,7 +86,7 @@ def test_a_store_that_does_not_answer(scheme: str, tmp_path: Path) -> None:
     pytest.importorskip(module)
     with silent() as address:
         for url in (NOWHERE, f"http://{address}"):
-            said = refused(tmp_path, "validate", f"{scheme}://bucket/toy", **environment(url))
+            said = refused(tmp_path, "check", "--rules", f"{scheme}://bucket/toy", **environment(url))
             assert said.startswith(f"{scheme}://bucket: {url}") and " does not answer (" in said and hint in said
 
 
@@ -107,7 +107,7 @@ def test_errors_of_azure(status: int, code: str, key: bool, said: str, tmp_path:
     body = f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode()
     with faulty("", lambda _: Answer(status, body, (("x-ms-error-code", code),))) as url:
         settings = azure_account(url) if key else {"AZURE_STORAGE_CONNECTION_STRING": f"BlobEndpoint={url}/public"}
-        assert refused(tmp_path, "validate", "az://bucket/toy", **settings).startswith(f"az://bucket{said}")
+        assert refused(tmp_path, "check", "--rules", "az://bucket/toy", **settings).startswith(f"az://bucket{said}")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_errors_of_azure(status: int, code: str, key: bool, said: str, tmp_path:
 )
 def test_azure_without_an_account(settings: dict[str, str], said: str, tmp_path: Path) -> None:
     pytest.importorskip("azure.storage.blob")
-    line = refused(tmp_path, "validate", "az://bucket/toy", **settings)
+    line = refused(tmp_path, "check", "--rules", "az://bucket/toy", **settings)
     assert line.startswith(said) and "secret" not in line
 
 
@@ -129,7 +129,7 @@ def test_s3_without_credentials(tmp_path: Path) -> None:
     pytest.importorskip("boto3")
     with faulty("", lambda _: Answer(403, DENIED)) as url, silent() as address:
         metadata = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://{address}"}  # queried for credentials
-        said = refused(tmp_path, "validate", "s3://bucket/toy", AWS_ENDPOINT_URL=url, **metadata)
+        said = refused(tmp_path, "check", "--rules", "s3://bucket/toy", AWS_ENDPOINT_URL=url, **metadata)
     assert said == (
         "s3://bucket: no AWS credentials were found, and the bucket is not public: set AWS_PROFILE, or "
         "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run 'aws configure'"
@@ -141,7 +141,7 @@ def test_s3_with_unknown_credentials(tmp_path: Path) -> None:
     with serving("s3", INITIAL_NO_AUTH_ACTION_COUNT="2") as server:
         path = server.new_bucket()
         secrets = {"AWS_ACCESS_KEY_ID": "unknown", "AWS_SECRET_ACCESS_KEY": "unknown"}
-        said = refused(tmp_path, "validate", f"{path}/toy", AWS_ENDPOINT_URL=server.url, **secrets)
+        said = refused(tmp_path, "check", "--rules", f"{path}/toy", AWS_ENDPOINT_URL=server.url, **secrets)
     assert said.startswith(f"{path}: the store rejects the AWS credentials (InvalidAccessKeyId): set AWS_PROFILE")
 
 
@@ -152,9 +152,9 @@ def test_a_profile_and_an_endpoint_of_the_configuration_file(s3: Server, tmp_pat
         "aws_access_key_id = tests\naws_secret_access_key = tests\n"
     )
     path = s3.new_bucket()
-    said = refused(tmp_path, "validate", f"{path}/toy", AWS_PROFILE="robots")
+    said = refused(tmp_path, "check", "--rules", f"{path}/toy", AWS_PROFILE="robots")
     assert said == f"{path}/toy: no such file or directory"
-    assert "(nobody) could not be found" in refused(tmp_path, "validate", f"{path}/toy", AWS_PROFILE="nobody")
+    assert "(nobody) could not be found" in refused(tmp_path, "check", "--rules", f"{path}/toy", AWS_PROFILE="nobody")
 
 
 def test_gcs_without_credentials(tmp_path: Path) -> None:
@@ -164,12 +164,12 @@ def test_gcs_without_credentials(tmp_path: Path) -> None:
     json = (("Content-Type", "application/json"),)
     with faulty("", lambda _: Answer(401, anonymous, json)) as url, silent() as address:
         google = {"API_ENDPOINT_OVERRIDE": url, "GCE_METADATA_HOST": address}
-        said = refused(tmp_path, "validate", "gs://bucket/toy", **google)
+        said = refused(tmp_path, "check", "--rules", "gs://bucket/toy", **google)
         assert said == (
             "gs://bucket: no Google credentials were found, and the bucket is not public: run 'gcloud auth "
             "application-default login', or set GOOGLE_APPLICATION_CREDENTIALS"
         )
-    said = refused(tmp_path, "validate", "gs://bucket/toy", GOOGLE_APPLICATION_CREDENTIALS="nothing.json")
+    said = refused(tmp_path, "check", "--rules", "gs://bucket/toy", GOOGLE_APPLICATION_CREDENTIALS="nothing.json")
     assert said == "GOOGLE_APPLICATION_CREDENTIALS: File nothing.json was not found."
 
 
@@ -185,7 +185,9 @@ def test_errors_of_s3(status: int, body: bytes, said: str, tmp_path: Path) -> No
     pytest.importorskip("boto3")
     secrets = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
     with faulty("", lambda _: Answer(status, body)) as url:
-        assert refused(tmp_path, "validate", "s3://bucket/toy", AWS_ENDPOINT_URL=url, **secrets).startswith(said)
+        assert refused(tmp_path, "check", "--rules", "s3://bucket/toy", AWS_ENDPOINT_URL=url, **secrets).startswith(
+            said
+        )
 
 
 def test_a_read_only_bucket(tmp_path: Path, s3: Server) -> None:
@@ -235,10 +237,10 @@ def test_retries_end(scheme: str, request: pytest.FixtureRequest, monkeypatch: p
 
 
 def test_flags_of_beam_for_s3(tmp_path: Path) -> None:
-    said = refused(tmp_path, "validate", "s3://bucket/toy", "--", "--s3_endpoint_url=http://127.0.0.1:1")
+    said = refused(tmp_path, "check", "--rules", "s3://bucket/toy", "--", "--s3_endpoint_url=http://127.0.0.1:1")
     assert said.startswith("--s3_endpoint_url has no effect: s3:// paths use boto3's settings. Set AWS_PROFILE")
 
 
 def test_a_path_without_a_bucket(tmp_path: Path) -> None:
     for path in ("s3://", "gs:///toy"):
-        assert refused(tmp_path, "validate", path) == f"{path}: expected {path[:2]}://BUCKET/PATH"
+        assert refused(tmp_path, "check", "--rules", path) == f"{path}: expected {path[:2]}://BUCKET/PATH"

@@ -152,14 +152,14 @@ def test_mcap_is_read_from_buckets_and_sqlite_is_not(tmp_path: Path, bucket: str
     local = write_bag(tmp_path / "bags" / "one", robot())
     there = upload(local, f"{bucket}/bags/one")
     flags = {"from_": "ros2", "topics": str(mapping)}
-    assert rlds_beam.validate(f"{bucket}/bags", **flags).records == 1
+    assert rlds_beam.check(f"{bucket}/bags", **flags, rules=True).report.records == 1
     rlds_beam.convert(there, tmp_path / "far", to="rlds", workers=1, **flags)
     rlds_beam.convert(local, tmp_path / "near", to="rlds", workers=1, **flags)
     (far,), (near,) = read_back(tmp_path / "far", "rlds"), read_back(tmp_path / "near", "rlds")
     assert len(far) == 6 and far.payload == near.payload
     sqlite = upload(write_bag(tmp_path / "two", robot(), "db3"), f"{bucket}/two")
     with pytest.raises(UsageError, match=r"local disks only|copy") as error:
-        rlds_beam.validate(sqlite, **flags)
+        rlds_beam.check(sqlite, **flags, rules=True)
     assert "\n" not in str(error.value)
 
 
@@ -207,7 +207,7 @@ def test_commands(tmp_path: Path, bucket: str) -> None:
     assert any(name.startswith("rejected/") and found[name] for name in written)
     assert run(["stats", there, f"--output={bucket}/stats.json", *options])[::2] == (0, "")
     assert json.loads(storage.read_text(f"{bucket}/stats.json"))["episodes"] == 5
-    assert run(["validate", there, f"--report={bucket}/report.json", *options])[::2] == (0, "")
+    assert run(["check", "--rules", there, f"--report={bucket}/report.json", *options])[::2] == (0, "")
     assert json.loads(storage.read_text(f"{bucket}/report.json"))
 
 

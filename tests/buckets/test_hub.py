@@ -92,7 +92,7 @@ def test_nothing_is_written(hub: HubServer, plain: Path, tmp_path: Path) -> None
     for write in (storage.open_write, lambda p: storage.rename(p, p), lambda p: open_store(p).delete([p])):
         with pytest.raises(UsageError, match=r"read-only: .*rlds-beam upload"):
             write(f"{there}/x")
-    for command in (["convert", plain, f"{there}-out"], ["validate", plain, f"--report={there}/r.json"]):
+    for command in (["convert", plain, f"{there}-out"], ["check", "--rules", plain, f"--report={there}/r.json"]):
         code, _, err = run(command)
         assert code == 2 and "read-only: write to a local directory, then publish it with 'rlds-beam upload'" in err
     assert not any(one.startswith(("POST", "PUT")) for one in hub.requests)
@@ -176,7 +176,7 @@ def test_commands(plain: Path, hub: HubServer, tmp_path: Path) -> None:
     (home / "README.md").write_text("Another commit with the same data")
     hub.add(home, "robots/many")
     assert run(command)[0] == 0  # equal content is an equal input
-    assert run(["validate", f"{there}/toy/1.0.0/*.tfrecord*"])[0] == 0
+    assert run(["check", "--rules", f"{there}/toy/1.0.0/*.tfrecord*"])[0] == 0
     assert run(["inspect", f"{there}/toy"])[0] == 0
     code, _, _ = run(["report", f"{there}/toy/1.0.0", f"--output={tmp_path / 'report.html'}", "--workers=2"])
     assert code == 0
@@ -321,7 +321,7 @@ def test_a_token_of_a_login(plain: Path, hub: HubServer, tmp_path: Path) -> None
     (home / "token").write_text(TOKEN)
     environment = {**os.environ, **hub.environment(home)}
     del environment["HF_TOKEN"]
-    assert run(["validate", private], env=environment)[0] == 0
+    assert run(["check", "--rules", private], env=environment)[0] == 0
 
 
 # Faults

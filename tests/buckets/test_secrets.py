@@ -101,7 +101,7 @@ def test_no_secret_is_shown(s3: Server, tmp_path: Path, monkeypatch: pytest.Monk
         sign(hub)
         out, published = f"{bucket[:-5]}/out", "hf://datasets/robots/out"
         commands.run("convert", bucket, out, "--items=frames", "--workers=2", "-v", "--json")
-        commands.run("validate", out, "-v")
+        commands.run("check", "--rules", out, "-v")
         commands.run(
             "convert",
             there,
@@ -113,27 +113,28 @@ def test_no_secret_is_shown(s3: Server, tmp_path: Path, monkeypatch: pytest.Monk
             f"--azure_connection_string={SECRET}",
         )
         commands.run("upload", tmp_path / "out", published, "-v", "--json")
-        commands.run("validate", published, "-v", "--json")
+        commands.run("check", "--rules", published, "-v", "--json")
         assert any("Signature" in request for request in hub.requests)
         # Errors
         password = f"http://user:{SECRET}@{s3.url.partition('//')[2]}"
-        commands.run("validate", "s3://nothing/x", "-v", code=2, AWS_ENDPOINT_URL=password)
+        commands.run("check", "--rules", "s3://nothing/x", "-v", code=2, AWS_ENDPOINT_URL=password)
         commands.run(
-            "validate",
+            "check",
+            "--rules",
             "s3://nothing/x",
             "--json",
             code=2,
             AWS_ENDPOINT_URL=f"http://user:{SECRET}@127.0.0.1:1",
             AWS_MAX_ATTEMPTS="1",
         )
-        commands.run("validate", f"https://host/x?X-Amz-Signature={SECRET}", "-v", "--json", code=2)
-        commands.run("validate", there, "--json", "--", f"--s3_secret_access_key={SECRET}", code=2)
+        commands.run("check", "--rules", f"https://host/x?X-Amz-Signature={SECRET}", "-v", "--json", code=2)
+        commands.run("check", "--rules", there, "--json", "--", f"--s3_secret_access_key={SECRET}", code=2)
         hub.fault = lambda request: (
             Answer(302, headers=(("Location", f"ftp://host/x?X-Amz-Signature={SECRET}"),))
             if "/resolve/" in request.path
             else None
         )
-        assert "redirects" in commands.run("validate", there, "-v", "--json", code=1)
+        assert "redirects" in commands.run("check", "--rules", there, "-v", "--json", code=1)
         address = f"http://user:{SECRET}@{hub.url.partition('//')[2]}"
         commands.run("upload", tmp_path / "out", published, "--dry_run", "--json", code=2, HF_ENDPOINT=address)
         commands.check()

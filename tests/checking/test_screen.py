@@ -113,8 +113,8 @@ def compared(monkeypatch) -> Counter[str]:
     return counted
 
 
-def test_equal_records_take_linear_time(equal, compared, validate):
-    code, report, _ = validate(equal, "--workers=1")
+def test_equal_records_take_linear_time(equal, compared, check_rules):
+    code, report, _ = check_rules(equal, "--workers=1")
     assert code == 3
     assert report["rules"]["duplicate_episode"]["rejected"] == EQUAL - 1
     assert sum(compared.values()) < 20 * EQUAL
@@ -136,12 +136,12 @@ def test_each_duplicate_repeats_the_first_copy(equal):
     assert EpisodeKey(source.dataset, "train", 0, places[1][1] + 1) not in found
 
 
-def test_empty_records_are_cheap(tmp_path, validate):
+def test_empty_records_are_cheap(tmp_path, check_rules):
     """An empty record takes 16 bytes in a file, so a small file can hold very many."""
     source = write_dataset(tmp_path / "data", [make_episode(2)], shards=1)
     (shard,) = shard_paths(source)
     shard.write_bytes(frame(b"") * EQUAL)
-    code, report, _ = validate(source, "--workers=1")
+    code, report, _ = check_rules(source, "--workers=1")
     assert code == 3 and report["rules"]["not_an_example"]["rejected"] == EQUAL
     assert report["rules"]["duplicate_episode"]["rejected"] == EQUAL - 1
 

@@ -126,8 +126,8 @@ def test_accepted_values_are_kept(convert_only, source):
     assert ran.code == 0 and np.isnan(ran.items[1]["reward"][-1])
 
 
-def test_validate_checks_every_field(validate, source):
-    code, report, _ = validate(source)
+def test_every_field_is_checked(check_rules, source):
+    code, report, _ = check_rules(source)
     assert code == 3
     assert json.dumps(report["rules"]).count("extra/score") == 1 and report["rejected"] == 1
 
@@ -143,7 +143,7 @@ def test_last_actions_that_are_real_are_checked(tmp_path, to, said, rejected):
     options = {"fps": 10} if to == "lerobot" else {}
     report = rlds_beam.convert(source, tmp_path / "out", to=to, **options).report
     assert rlds_beam.convert(source, tmp_path / "pairs", items="pairs").report.rejected == rejected
-    assert report.rejected == rejected == rlds_beam.validate(source).rejected
+    assert report.rejected == rejected == rlds_beam.check(source, rules=True).report.rejected
     assert rlds_beam.inspect(source, to=to, **options).sampled.rejected == rejected
 
 

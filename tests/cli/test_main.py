@@ -23,12 +23,12 @@ import rlds_beam
 from rlds_beam import worker_status
 from rlds_beam.cli.main import JOBS, main
 from rlds_beam.cli.parsers import job_parser
+from rlds_beam.pipelines.check import CheckConfig
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.pipelines.inspect import InspectConfig
-from rlds_beam.pipelines.validate import ValidateConfig
 from rlds_beam.testing import make_episode, read_items, shard_paths, write_dataset
 
-CONFIGS = {"inspect": InspectConfig, "validate": ValidateConfig, "convert": ConvertConfig}
+CONFIGS = {"inspect": InspectConfig, "check": CheckConfig, "convert": ConvertConfig}
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_wrong_values_are_refused(run, source, tmp_path, flags, mentioned):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("command", [["validate"], ["inspect"], ["convert", "out"]])
+@pytest.mark.parametrize("command", [["check", "--rules"], ["inspect"], ["convert", "out"]])
 def test_wrong_path(run, tmp_path, command):
     name, *output = command
     refused(run(name, tmp_path / "nowhere", *(tmp_path / o for o in output)), "nowhere: no such file or directory")
@@ -189,7 +189,7 @@ def test_quiet_as_text(run, source, tmp_path):
 
 
 def test_python_dash_m(source, tmp_path):
-    code, out, err = execute(["validate", source, "--json"])
+    code, out, err = execute(["check", "--rules", source, "--json"])
     assert (code, err) == (0, "")
     assert json.loads(out)["valid"] == 6
 
@@ -207,9 +207,9 @@ def test_validate_writes_nothing_but_the_report(run, broken, tmp_path, monkeypat
     empty.mkdir()
     monkeypatch.chdir(empty)
     before = sorted(broken.iterdir())
-    assert run("validate", broken)[0] == 3
+    assert run("check", "--rules", broken)[0] == 3
     assert list(empty.iterdir()) == []
-    assert run("validate", broken, "--report=report.json")[0] == 3
+    assert run("check", "--rules", broken, "--report=report.json")[0] == 3
     assert json.loads((empty / "report.json").read_text())["rejected"] == 2
     assert sorted(broken.iterdir()) == before
 
@@ -270,7 +270,7 @@ def test_errors_are_json_too(run, tmp_path):
     assert err == f"rlds-beam: {error['message']}\n"
 
 
-@pytest.mark.parametrize("command", [["validate", "--report="], ["stats", "--output="]], ids=["validate", "stats"])
+@pytest.mark.parametrize("command", [["check", "--report="], ["stats", "--output="]], ids=["check", "stats"])
 def test_a_device_or_fifo_is_not_replaced_by_a_report(run, source, tmp_path, command):
     os.mkfifo(tmp_path / "fifo")
     code, _, err = run(command[0], source, f"{command[1]}{tmp_path / 'fifo'}")
@@ -361,14 +361,14 @@ def test_quiet_prints_errors_only(run, source, tmp_path):
 
 
 def test_verbose_shows_the_logs_of_beam(source, tmp_path):
-    assert "apache_beam" in process("validate", source, "-v").stderr
+    assert "apache_beam" in process("check", "--rules", source, "-v").stderr
     assert worker_status.VERBOSE not in os.environ
 
 
 def test_a_flag_of_another_command_is_not_treated_as_a_typo(capsys):
-    assert main(["validate", "data", "--fps=10"]) == 2
+    assert main(["check", "--rules", "data", "--fps=10"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("rlds-beam: validate has no flag --fps (Beam's own flags") and "mean" not in said
+    assert said.startswith("rlds-beam: check has no flag --fps (Beam's own flags") and "mean" not in said
 
 
 UNKNOWN = [
@@ -415,8 +415,8 @@ def test_a_value_may_have_spaces_and_dashes(source, tmp_path, monkeypatch, capsy
         (["convert", "--sequence-length=8"], "did you mean --sequence_length?"),
         (["convert", "--seq-len=8", "--to=columns"], "did you mean --sequence_length, an option of --to=trajectories?"),
         (["convert", "-o", "pairs"], "OUTPUT is given without a flag"),
-        (["validate", "--num-workers=2"], "did you mean --workers?"),
-        (["validate", "--limit=10"], "did you mean --split=train[:N]?"),
+        (["check", "--rules", "--num-workers=2"], "did you mean --workers?"),
+        (["check", "--rules", "--limit=10"], "did you mean --split=train[:N]?"),
         (["record", "--num_episodes=10"], "did you mean --episodes?"),
         (["show", "--video"], "(Beam's own"),
     ],
@@ -436,7 +436,7 @@ def test_words_of_other_programs_lead_to_ours(run, source, words, hint):
             "module:function",
         ),
         (
-            ["validate", "data", "--connectors=drop.idle"],
+            ["check", "--rules", "data", "--connectors=drop.idle"],
             "--connectors=drop.idle: expected connectors, for example DropIdleSteps, a YAML or JSON file of them, or "
             "module:name",
         ),
@@ -453,10 +453,10 @@ def test_json_says_what_ran_and_when(run, source, tmp_path, monkeypatch):
     out = tmp_path / "out"
     commands = [
         ["inspect", source, "--json"],
-        ["validate", source, "--json"],
+        ["check", "--rules", source, "--json"],
         ["convert", source, out, "--json", "--dry_run"],
         ["convert", source, out, "--json"],
-        ["validate", tmp_path / "none", "--json"],
+        ["check", "--rules", tmp_path / "none", "--json"],
     ]
     for command in commands:
         began = datetime.datetime.now(datetime.UTC).replace(microsecond=0)

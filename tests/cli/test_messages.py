@@ -98,7 +98,7 @@ def test_print_shows_what_inspect_finds(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("validate", {}),
+        ("check", {}),
         ("stats", {}),
         ("convert", {}),
         ("convert", {"to": "scope_rl"}),
@@ -120,7 +120,7 @@ def test_print_shows_what_the_command_shows(tmp_path, capsys, name, options):
 def test_exit_code_3_says_why_and_what_accepts_it(tmp_path, capsys):
     broken = [make_episode(5, seed=1), *(make_episode(5, seed=i, breaks=["missing_is_last"]) for i in (2, 3))]
     source = str(write_dataset(tmp_path, [*broken, make_episode(5, seed=4, breaks=["non_finite"])]))
-    commands = (["validate", source], ["stats", source], ["convert", source, str(tmp_path / "out")])
+    commands = (["check", "--rules", source], ["stats", source], ["convert", source, str(tmp_path / "out")])
     for command in commands:
         assert main(command) == 3
         last = capsys.readouterr().out.splitlines()[-1]
@@ -128,15 +128,15 @@ def test_exit_code_3_says_why_and_what_accepts_it(tmp_path, capsys):
         told = place if command[0] == "convert" else "failed with exit code 3: 3 of 4 records were rejected"
         accept = "Accept: --max_rejected=3, or --accept=non_finite for such episodes as they are."
         assert last == f"{told}. {accept} Repair: --repair=missing_is_last."
-    assert main(["validate", source, "--max_rejected=2"]) == 3
+    assert main(["check", "--rules", source, "--max_rejected=2"]) == 3
     assert "were rejected; --max_rejected=2 allows fewer" in capsys.readouterr().out
     for remedies in (["--max_rejected=3"], ["--repair=missing_is_last", "--accept=non_finite"]):
-        assert main(["validate", source, *remedies]) == 0
+        assert main(["check", "--rules", source, *remedies]) == 0
         assert "failed" not in capsys.readouterr().out
-    assert main(["validate", source, "-q"]) == 3
+    assert main(["check", "--rules", source, "-q"]) == 3
     quiet = capsys.readouterr()
     assert (quiet.out, quiet.err[:41]) == ("", "rlds-beam: failed with exit code 3: 3 of ")
-    assert main(["validate", source, "--json"]) == 3
+    assert main(["check", "--rules", source, "--json"]) == 3
     as_json = capsys.readouterr()
     assert json.loads(as_json.out)["rejected"] == 3
     assert as_json.err == quiet.err
@@ -153,7 +153,7 @@ def test_exit_code_3_of_a_shard_and_of_connectors_that_drop_all(tmp_path, capsys
     info = json.loads((source / "dataset_info.json").read_text())
     info["splits"][0]["shardLengths"] = ["1", "7"]
     (source / "dataset_info.json").write_text(json.dumps(info))
-    assert main(["validate", str(source)]) == 3
+    assert main(["check", "--rules", str(source)]) == 3
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("failed with exit code 3: ") and "--accept=short_shard accepts that" in last
 
@@ -164,7 +164,7 @@ def test_an_empty_dataset_says_the_same_everywhere(tmp_path, capsys):
     info = json.loads((source / "dataset_info.json").read_text())
     info["splits"][0] |= {"shardLengths": ["0"], "numBytes": "0"}
     (source / "dataset_info.json").write_text(json.dumps(info))
-    for command in ("validate", "stats", "inspect", f"convert {tmp_path / 'out'}"):
+    for command in ("check", "stats", "inspect", f"convert {tmp_path / 'out'}"):
         name, *output = command.split()
         assert main([name, str(source), *output]) == (3 if name in ("convert", "stats") else 0)
         out = capsys.readouterr().out
@@ -232,7 +232,7 @@ def test_the_shards_of_a_recording_are_at_least_1(tmp_path, capsys):
 def test_an_unquoted_pattern_is_several_inputs(tmp_path, capsys, monkeypatch):
     source = write_dataset(tmp_path, [make_episode(5, seed=i) for i in range(4)], shards=2)
     shards = sorted(map(str, source.glob("*.tfrecord*")))
-    for command in (["validate"], ["stats"], ["inspect"]):
+    for command in (["check", "--rules"], ["stats"], ["inspect"]):
         assert main([*command, *shards]) == 0
         assert "checked   4 episodes" in capsys.readouterr().out
     assert main(["convert", *shards, str(tmp_path / "out")]) == 0
@@ -278,13 +278,13 @@ def test_output_of_convert_is_named_if_a_dataset_is_expected(tmp_path, capsys):
     rlds_beam.convert(source, pairs)
     rlds_beam.convert(source, columns, to="columns")
     capsys.readouterr()
-    for command in (["validate"], ["stats"], ["inspect"]):
+    for command in (["check", "--rules"], ["stats"], ["inspect"]):
         assert main([*command, pairs]) == 2
         expected = f"rlds-beam: {pairs} holds 4 pairs written by rlds-beam convert from testing/1.0.0. Read it with "
         err = capsys.readouterr().err
         ways = f'rlds_beam.open_dataset("{pairs}"), rlds-beam show {pairs} or rlds-beam browse {pairs}'
         assert err == f"{expected}{ways}\n"
-    assert main(["validate", columns]) == 2
+    assert main(["check", "--rules", columns]) == 2
     expected = "holds 4 rows written by rlds-beam convert from testing/1.0.0. Read it with rlds_beam.open_dataset("
     assert f'{expected}"{columns}"), rlds-beam show {columns}' in capsys.readouterr().err
     (tmp_path / "pairs/manifest.json").unlink()
@@ -299,7 +299,7 @@ def test_output_of_convert_is_named_if_a_dataset_is_expected(tmp_path, capsys):
     assert "trajectories (--items=pairs); this command would write trajectories (--items=seq" in capsys.readouterr().err
     assert main(["convert", source, pairs, "--repair=missing_is_last"]) == 2
     assert "holds the output of another plan (check.repair was [] and is now" in capsys.readouterr().err
-    assert main(["validate", source, source, "--from=rlds"]) == 2
+    assert main(["check", "--rules", source, source, "--from=rlds"]) == 2
     assert f"{source} is a directory: pass one directory, or several files" in capsys.readouterr().err
 
 
@@ -334,13 +334,13 @@ def test_a_job_server_that_cannot_be_fetched_is_one_line(tmp_path, capsys, monke
     monkeypatch.setattr(subprocess_server, "urlopen", urlopen)
     monkeypatch.setattr(subprocess_server.JavaJarServer, "JAR_CACHE", str(tmp_path / "jars"))
     source = str(write_dataset(tmp_path, [make_episode(5)]))
-    assert main(["validate", source, "--runner=spark"]) == 2
+    assert main(["check", "--rules", source, "--runner=spark"]) == 2
     assert capsys.readouterr().err == (
         f"rlds-beam: --runner=spark: Beam's job server for Spark could not be downloaded ({why}). "
         "Tested runners: local, flink, dataflow. -v shows the traceback.\n"
     )
-    assert main(["validate", source, "--runner=spark", "-v"]) == 2
+    assert main(["check", "--rules", source, "--runner=spark", "-v"]) == 2
     assert "Traceback (most recent call last)" in capsys.readouterr().err
-    assert main(["validate", source, "--runner=PortableRunner"]) == 1
+    assert main(["check", "--rules", source, "--runner=PortableRunner"]) == 1
     err = capsys.readouterr().err
     assert err.startswith("rlds-beam: --runner=PortableRunner: NotImplementedError: You must") and err.count("\n") == 1

@@ -79,9 +79,9 @@ def test_convert_and_append(place: Place, source: str, bucket: str, to: tuple[st
     assert len(content(there)) > len(before)
 
 
-@pytest.mark.parametrize("command", ["validate", "check"])
-def test_validate_and_check(place: Place, source: str, command: str) -> None:
-    here, there = (place.run(command, source, on_cluster=on_cluster) for on_cluster in (False, True))
+@pytest.mark.parametrize("flags", [[], ["--rules"]])
+def test_check(place: Place, source: str, flags: list[str]) -> None:
+    here, there = (place.run("check", source, *flags, on_cluster=on_cluster) for on_cluster in (False, True))
     assert here["episodes"] == there["episodes"] == EPISODES
 
 

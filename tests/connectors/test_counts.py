@@ -53,9 +53,7 @@ def check(counts: list[dict]) -> None:
     assert (fourth.name, fourth.changed, fourth.fields) == ("Normalize", 4, ["observation"])
 
 
-@pytest.mark.parametrize(
-    ("command", "workers"), [("convert", 2), ("convert --to=rlds", 1), ("validate", 1), ("stats", 1)]
-)
+@pytest.mark.parametrize(("command", "workers"), [("convert", 2), ("convert --to=rlds", 1), ("check", 1), ("stats", 1)])
 def test_every_command_counts_the_same(data, tmp_path, capsys, command, workers):
     name, *flags = command.split()
     output = [str(tmp_path / "out/toy/1.0.0")] if name == "convert" else []
@@ -71,7 +69,7 @@ def test_every_command_counts_the_same(data, tmp_path, capsys, command, workers)
 
 def test_the_summary_has_one_line_per_connector(data, tmp_path, capsys):
     flags = [f"--connectors={connectors_of(data)}", "--max_rejected=1"]
-    assert main(["validate", data, f"--report={tmp_path / 'report.json'}", *flags]) == 0
+    assert main(["check", "--rules", data, f"--report={tmp_path / 'report.json'}", *flags]) == 0
     out = capsys.readouterr().out
     assert f"connector MinimumLength(transitions=7): 6 -> 4 episodes (2 dropped), {sum(LENGTHS)} -> 70 steps" in out
     assert f"connector SubsampleSteps(every=2): 4 episodes, 70 -> {sum(HALVED)} steps, 4 changed" in out
@@ -137,7 +135,7 @@ def drop_first(batch):
 def test_what_is_counted(tmp_path, connectors, text):
     episodes = [make_episode(n, seed=n, metadata={"task": "y"}) for n in (8, 12)]
     source = write_dataset(tmp_path / "data", episodes)
-    report = rlds_beam.validate(source, connectors=connectors, accept="duplicate_episode")
+    report = rlds_beam.check(source, connectors=connectors, accept="duplicate_episode", rules=True).report
     assert str(report.connectors[-1]) == text
     assert f"connector {text}" in report.summary()
 
@@ -163,7 +161,7 @@ def test_a_suggested_preset_works_in_every_command_that_checks(tmp_path, capsys)
     episodes = [e.with_columns({path: of(len(e), bool) for path, of in ends.items()}) for e in bridge]
     source = str(write_dataset(tmp_path / "data", episodes, name="roboturk"))
     for command in (
-        ["validate", source],
+        ["check", "--rules", source],
         ["stats", source],
         ["inspect", source],
         ["convert", source, str(tmp_path / "o")],
@@ -173,7 +171,7 @@ def test_a_suggested_preset_works_in_every_command_that_checks(tmp_path, capsys)
         assert "2 repaired, 0 rejected" in out
         assert main([*command, "--preset=robotur"]) == 2
         assert "did you mean roboturk" in capsys.readouterr().err
-    assert main(["validate", source]) == 3
+    assert main(["check", "--rules", source]) == 3
     assert "--repair=missing_is_last" in capsys.readouterr().out
     assert "roboturk" in PRESETS
 
@@ -192,4 +190,4 @@ def test_statistics_of_columns_are_refused(data, tmp_path, capsys):
     (tmp_path / "columns.yaml").write_text("- AddObservationsFromEpisodesToBatch")
     assert main(["stats", data, f"--connectors={tmp_path / 'columns.yaml'}"]) == 2
     assert "connectors add obs" in capsys.readouterr().err
-    assert main(["validate", data, f"--connectors={tmp_path / 'columns.yaml'}", "--max_rejected=1"]) == 0
+    assert main(["check", "--rules", data, f"--connectors={tmp_path / 'columns.yaml'}", "--max_rejected=1"]) == 0

@@ -17,7 +17,7 @@ import contextlib, io, sys
 from rlds_beam.cli import main as cli
 
 def clients_after_validate(*flags):
-    sys.argv = ["rlds-beam", "validate", "data/testing/1.0.0", *flags]
+    sys.argv = ["rlds-beam", "check", "--rules", "data/testing/1.0.0", *flags]
     with contextlib.redirect_stdout(io.StringIO()):
         assert cli.main() == 0
     assert "apache_beam" in sys.modules

@@ -184,9 +184,9 @@ def test_validate_brings_its_report_back(
 ) -> None:
     report = tmp_path / "report.json"
     there = cloud.upload(source, "bucket/toy/1.0.0")
-    assert main(["validate", there, f"--report={report}", *flags(cloud, "--json")]) == 3
+    assert main(["check", "--rules", there, f"--report={report}", *flags(cloud, "--json")]) == 3
     told = result_of(capsys.readouterr().out)
-    assert main(["validate", str(source), "--json"]) == 3
+    assert main(["check", "--rules", str(source), "--json"]) == 3
     local = result_of(capsys.readouterr().out)
     assert told == local == json.loads(report.read_text())
     assert not [name for name in cloud.objects if "/rlds-beam-" in name and not name.endswith("pipeline.pb")]
@@ -228,7 +228,7 @@ def test_ctrl_c_cancels_the_job(cloud: Cloud, source: Path, monkeypatch: pytest.
     monkeypatch.setattr(cloud, "looked_at", once(lambda: os.kill(os.getpid(), signal.SIGINT)))
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
     try:
-        assert main(["validate", there, *flags(cloud)]) == 130
+        assert main(["check", "--rules", there, *flags(cloud)]) == 130
     finally:
         signal.signal(signal.SIGINT, before)
     assert cloud.jobs["job-0"]["state"] == "JOB_STATE_CANCELLED"

@@ -116,7 +116,7 @@ def test_inspect(data):
 
 
 def test_validate(data):
-    code, out, _ = run("validate", data, OWN, "--json")
+    code, out, _ = run("check", "--rules", data, OWN, "--json")
     report = json.loads(out)
     assert code == 3
     assert (report["valid"], report["rejected"], report["rules"]["not_an_example"]["rejected"]) == (12, 1, 1)
@@ -152,7 +152,7 @@ def test_duplicates_are_found(data, tmp_path):
     ],
 )
 def test_invalid_sources_are_rejected(data, flag, said):
-    code, out, err = run("validate", data, flag)
+    code, out, err = run("check", "--rules", data, flag)
     assert (code, out) == (2, "")
     assert said in err
 
@@ -220,7 +220,7 @@ def test_a_decoder_that_disagrees_with_its_schema(data, source, rule, field, det
 
 
 def test_every_command_rejects_such_episodes(data, tmp_path):
-    code, out, _ = run("validate", data, "--from=test_own_source:NoReward", "--json")
+    code, out, _ = run("check", "--rules", data, "--from=test_own_source:NoReward", "--json")
     report = json.loads(out)
     assert (code, report["valid"], report["rules"]["missing_field"]["rejected"]) == (3, 0, 12)
     code, _, err = run("convert", data, tmp_path / "out", "--from=test_own_source:Raising")
@@ -303,7 +303,7 @@ class StrangeDtype(JsonSource):
     ],
 )
 def test_a_source_with_a_mistake_is_named_in_one_line(data, source, code, said):
-    found, out, err = run("validate", data, f"--from=test_own_source:{source}")
+    found, out, err = run("check", "--rules", data, f"--from=test_own_source:{source}")
     assert (found, out) == (code, "")
     assert said in err
     assert "Traceback" not in err and len(err.strip().splitlines()) <= 2, err

@@ -148,9 +148,9 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
 def test_it_is_recognized_and_read(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "robot_log (it has .jsonl files)" in said(capsys, "inspect", "robot")
     assert "accepted  2 episodes" in said(capsys, "convert", "robot", "pairs", "--workers=2")
-    assert rlds_beam.validate("robot", from_="robot_log").episodes == 2
-    assert rlds_beam.validate("robot", log_files=1).episodes == 1
-    assert "accepted  1 episode" in said(capsys, "validate", "robot", "--log_files=1")
+    assert rlds_beam.check("robot", from_="robot_log", rules=True).report.episodes == 2
+    assert rlds_beam.check("robot", log_files=1, rules=True).report.episodes == 1
+    assert "accepted  1 episode" in said(capsys, "check", "--rules", "robot", "--log_files=1")
     assert len(rlds_beam.open_dataset("robot")) == 2
 
 
@@ -160,11 +160,11 @@ def test_help_and_errors_name_it(logs: Path, capsys: pytest.CaptureFixture[str])
     assert "HalveReward" in said(capsys, "help", "connectors")
     assert "Halves rewards." in said(capsys, "help", "connectors", "HalveReward")
     assert "--speed N" in said(capsys, "replay", "--help") == said(capsys, "help", "replay")
-    assert "did you mean robot_log" in said(capsys, "validate", "robot", "--from=robot_lag", code=2)
+    assert "did you mean robot_log" in said(capsys, "check", "--rules", "robot", "--from=robot_lag", code=2)
     assert "did you mean replay" in said(capsys, "replya", code=2)
-    assert "did you mean HalveReward" in said(capsys, "validate", "robot", "--connectors=HalvReward", code=2)
+    assert "did you mean HalveReward" in said(capsys, "check", "--rules", "robot", "--connectors=HalvReward", code=2)
     Path("nothing").mkdir()
-    assert "robot_log     *.jsonl files" in said(capsys, "validate", "nothing", code=2)
+    assert "robot_log     *.jsonl files" in said(capsys, "check", "--rules", "nothing", code=2)
 
 
 def test_a_connector(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,7 +172,7 @@ def test_a_connector(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole, half = (rlds_beam.open_dataset(path)[0]["steps/reward"] for path in ("robot", "half"))
     assert (half == whole / 2).all()
     assert connectors.HalveReward is sys.modules["rlds_beam_logs"].HalveReward
-    assert "not_marked" not in said(capsys, "validate", "robot", "--connectors=NotMarked", code=2)
+    assert "not_marked" not in said(capsys, "check", "--rules", "robot", "--connectors=NotMarked", code=2)
     with pytest.raises(AttributeError):
         _ = connectors.NoSuchConnector
 
@@ -197,15 +197,15 @@ def test_what_cannot_be_used_is_refused_in_a_line(
     logs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for words, named in {
-        ("validate", "robot", "--from=gone"): "GONE (entry point rlds_beam.formats of rlds-beam-logs 2.5)",
-        ("validate", "robot", "--from=odd"): "not a rlds_beam.formats.Format",
+        ("check", "--rules", "robot", "--from=gone"): "GONE (entry point rlds_beam.formats of rlds-beam-logs 2.5)",
+        ("check", "--rules", "robot", "--from=odd"): "not a rlds_beam.formats.Format",
         ("notajob", "robot"): "names a module without notajob",
         ("convert", "robot", "out", "--to=robot_log"): "robot_log can only be read",
     }.items():
         text = said(capsys, *words, code=2)
         assert named in text and len(text.splitlines()) == 1
     logs.rename("fails")
-    text = said(capsys, "validate", "fails", code=2)
+    text = said(capsys, "check", "--rules", "fails", code=2)
     assert "--from=robot_log: its recognize raised RuntimeError: no idea" in text
 
 
@@ -217,7 +217,7 @@ def test_two_packages_with_one_name(site: Path, logs: Path, capsys: pytest.Captu
     sys.path.insert(0, str(Path.cwd()))
     try:
         _forget()
-        text = said(capsys, "validate", "robot", "--from=robot_log", code=2)
+        text = said(capsys, "check", "--rules", "robot", "--from=robot_log", code=2)
         assert "robot_log is declared by rlds-beam-logs 2.5 and rlds-beam-other 1.0" in text
     finally:
         sys.path.pop(0)
@@ -315,7 +315,7 @@ def test_other_commands_do_not_look_for_them(site: Path) -> None:
         "from rlds_beam import plugins\n"
         "from rlds_beam.cli.main import main\n"
         "assert main(['example', 'data']) == main(['convert', 'data/point_mass/1.0.0', 'out', '--dry_run']) == 0\n"
-        "assert main(['validate', 'data/point_mass/1.0.0', '--connectors=MinimumLength(2)']) == 0\n"
+        "assert main(['check', '--rules', 'data/point_mass/1.0.0', '--connectors=MinimumLength(2)']) == 0\n"
         "assert plugins._read_declared.cache_info().currsize == 0\n"
     )
     done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, timeout=600, check=False)

@@ -80,7 +80,7 @@ def test_a_conversion(tmp_path: Path, data: Path, jumping: dict[str, str], flags
     assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("command", ["validate", "stats"])
+@pytest.mark.parametrize("command", ["check", "stats"])
 def test_a_job_that_only_reads(data: Path, jumping: dict[str, str], command: str) -> None:
     found, wanted = (result([command, data, "--workers=2"], env) for env in (jumping, dict(os.environ)))
     times = dict.fromkeys(("seconds", "start", "end"))

@@ -295,7 +295,7 @@ def test_write_rlds_is_killed_and_run_again(tmp_path: Path) -> None:
         assert process.wait(DEADLINE) == -signal.SIGKILL
     assert not (out / "dataset_info.json").exists()
     with pytest.raises(RldsBeamError):
-        rlds_beam.validate(out)
+        rlds_beam.check(out, rules=True)
     with start([*command, str(out)]) as process:
         assert process.wait(DEADLINE) == 0
     assert bytes_of(out) == bytes_of(whole)

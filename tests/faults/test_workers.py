@@ -154,7 +154,7 @@ def test_a_worker_is_killed_in_the_middle_of_a_range(tmp_path, data, killer, nam
     assert bytes_of(output) == bytes_of(whole)
 
 
-@pytest.mark.parametrize("command", ["validate", "stats"])
+@pytest.mark.parametrize("command", ["check", "stats"])
 def test_a_worker_of_a_job_that_only_reads_is_killed(tmp_path, data, killer, command):
     """A custom source kills it while it decodes."""
     ran = killer(command, data, "--workers=2", "--from=killer:Rlds", "--progress=none", death="SIGKILL")

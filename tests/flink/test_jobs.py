@@ -1,4 +1,4 @@
-"""convert, validate and push on a real Flink cluster: the same bytes, items and metrics as on one machine."""
+"""convert, check and push on a real Flink cluster: the same bytes, items and metrics as on one machine."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_validate(cluster, source, tmp_path, capsys) -> None:
     reports = []
     for where, flags in (("here", []), ("there", cluster.flags())):
         path = tmp_path / f"{where}.json"
-        assert main(["validate", str(source), "--json", f"--report={path}", *flags]) == 3
+        assert main(["check", "--rules", str(source), "--json", f"--report={path}", *flags]) == 3
         printed = result_of(capsys.readouterr().out)
         assert printed == json.loads(path.read_text())
         reports.append(printed)
@@ -98,7 +98,7 @@ def test_validate(cluster, source, tmp_path, capsys) -> None:
 
 def test_a_rule_that_fails_the_job(cluster, source, capsys) -> None:
     """The cause is one line in our words; Flink has retried as often as configured."""
-    assert main(["validate", str(source), "--fail=non_finite", *cluster.flags()]) == 1
+    assert main(["check", "--rules", str(source), "--fail=non_finite", *cluster.flags()]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("rlds-beam: ") and "non_finite" in captured.err

@@ -64,7 +64,7 @@ def test_every_job_reads_it(data: Data, tmp_path: Path, capsys: pytest.CaptureFi
 
     count = len(data.steps)
     assert sum(split["episodes"] for split in json.loads(run("inspect", "--json"))["splits"].values()) == count
-    assert json.loads(run("validate", "--json", "--workers=1"))["valid"] == count
+    assert json.loads(run("check", "--rules", "--json", "--workers=1"))["valid"] == count
     assert json.loads(run("check", "--json", "--workers=1"))["records"] == count
     assert "is_last" in run("show", f"--episode={count - 1}")
     run("stats", "--workers=1", f"--output={tmp_path / 'stats.json'}")
@@ -106,5 +106,5 @@ def test_every_output_takes_it(data: Data, to: str, tmp_path: Path, capsys: pyte
         assert code == 2 and re.search(REFUSED[to], err), err
         return
     assert code == 0, err
-    assert main(["validate", out, "--workers=1", ONCE]) in (0, 2)
+    assert main(["check", "--rules", out, "--workers=1", ONCE]) in (0, 2)
     assert "Traceback" not in capsys.readouterr().err

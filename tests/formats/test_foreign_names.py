@@ -336,7 +336,7 @@ def test_two_features_with_one_path_are_refused(tmp_path):
         open_source(str(tmp_path / "out"), from_="lerobot")
 
 
-@pytest.mark.parametrize(("command", "flag"), [("validate", "--report"), ("stats", "--output")])
+@pytest.mark.parametrize(("command", "flag"), [("check", "--report"), ("stats", "--output")])
 @pytest.mark.parametrize("place", ["missing/x.json", "file/x.json", "directory"])
 def test_an_unwritable_file_is_reported_before_the_dataset_is_read(tmp_path, capsys, command, flag, place):
     (tmp_path / "file").touch()
@@ -350,6 +350,6 @@ def test_an_unwritable_file_is_reported_before_the_dataset_is_read(tmp_path, cap
 def test_trying_a_file_leaves_nothing_behind(tmp_path, capsys):
     (tmp_path / "reports").mkdir()
     (tmp_path / "reports/old.json").write_text("old")
-    assert main(["validate", str(tmp_path / "nothing"), f"--report={tmp_path / 'reports/old.json'}"]) == 2
+    assert main(["check", "--rules", str(tmp_path / "nothing"), f"--report={tmp_path / 'reports/old.json'}"]) == 2
     assert "nothing" in capsys.readouterr().err
     assert [(path.name, path.read_text()) for path in (tmp_path / "reports").iterdir()] == [("old.json", "old")]

@@ -241,9 +241,12 @@ def test_findings_and_violations_name_the_dimension(two_arms: tuple[Path, list[s
     episode = make_episode(9, observation={"state": 14}, action=14)
     episode.steps["action"][2, 5] = np.nan
     source = write_dataset(tmp_path, [episode])
-    report = rlds_beam.validate(source, names={"action": names})
+    report = rlds_beam.check(source, names={"action": names}, rules=True).report
     assert report.rules["non_finite"].samples[0][1] == "action: nan at step 2 in action[5] joint_5.pos"
-    assert rlds_beam.validate(source).rules["non_finite"].samples[0][1] == "action: nan at step 2 in action[5]"
+    assert (
+        rlds_beam.check(source, rules=True).report.rules["non_finite"].samples[0][1]
+        == "action: nan at step 2 in action[5]"
+    )
 
 
 @pytest.mark.parametrize(
@@ -280,7 +283,7 @@ def recorded_at_25(tmp_path: Path) -> Path:
     return source
 
 
-@pytest.mark.parametrize("command", ["validate", "inspect", "check", "stats", "report", "convert"])
+@pytest.mark.parametrize("command", ["check", "inspect", "stats", "report", "convert"])
 def test_every_command_says_that_timestamps_contradict_the_rate(
     command: str, recorded_at_25: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -293,13 +296,13 @@ def test_every_command_says_that_timestamps_contradict_the_rate(
 
 
 def test_a_contradicted_rate_can_end_the_job(recorded_at_25: Path) -> None:
-    report = rlds_beam.validate(recorded_at_25)
+    report = rlds_beam.check(recorded_at_25, rules=True).report
     assert (report.rules["rate_mismatch"].accepted, report.rejected, report.valid) == (3, 0, 3)
     assert "correct the rate, or resample" in str(report)
     with pytest.raises(RldsBeamError, match="its times are 25 Hz, but the data says 50 Hz"):
-        rlds_beam.validate(recorded_at_25, fail=["rate_mismatch"])
+        rlds_beam.check(recorded_at_25, fail=["rate_mismatch"], rules=True)
     (recorded_at_25 / "meaning.json").write_text('{"fps": 25}')
-    assert not rlds_beam.validate(recorded_at_25).rules
+    assert not rlds_beam.check(recorded_at_25, rules=True).report.rules
 
 
 def test_tasks_by_the_names_of_episodes_in_their_files(tmp_path: Path) -> None:

@@ -124,10 +124,10 @@ def test_profiles_of_hdf5_need_no_from(tmp_path: Path, capsys: pytest.CaptureFix
     for given in (tmp_path / "aloha", tmp_path / "aloha" / "episode_0.hdf5"):
         out = tmp_path / "out" / given.name
         assert main(["convert", str(given), str(out), "--profile=aloha", "--raw_images=raw", "--to=rlds"]) == 0
-        assert rlds_beam.validate(out).records == (2 if given.is_dir() else 1)
-    assert rlds_beam.validate(tmp_path / "aloha", profile="aloha").records == 2
+        assert rlds_beam.check(out, rules=True).report.records == (2 if given.is_dir() else 1)
+    assert rlds_beam.check(tmp_path / "aloha", profile="aloha", rules=True).report.records == 2
     with pytest.raises(UsageError, match="robomimic"):
-        rlds_beam.validate(tmp_path / "aloha", profile="robomimic")
+        rlds_beam.check(tmp_path / "aloha", profile="robomimic", rules=True)
     assert main(["convert", str(tmp_path / "aloha"), str(tmp_path / "no"), "--profil=aloha"]) == 2
     assert "--profile" in capsys.readouterr().err
 
@@ -135,7 +135,7 @@ def test_profiles_of_hdf5_need_no_from(tmp_path: Path, capsys: pytest.CaptureFix
 def test_profiles_of_npz_need_no_from(tmp_path: Path) -> None:
     path = str(_npz(tmp_path))
     assert main(["convert", path, str(tmp_path / "out"), "--profile=ogbench", "--to=rlds"]) == 0
-    assert rlds_beam.validate(path, profile="ogbench").records == 2
+    assert rlds_beam.check(path, profile="ogbench", rules=True).report.records == 2
 
 
 def test_topics_of_a_bag_need_no_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,7 +147,11 @@ def test_topics_of_a_bag_need_no_from(tmp_path: Path, capsys: pytest.CaptureFixt
     ros2_bags.write_bag(tmp_path / "bags" / "one", ros2_bags.robot(3))
     assert str(recognize(tmp_path / "bags")) == "ros2 (one/metadata.yaml)"
     assert main(["convert", str(bag), str(tmp_path / "out"), f"--topics={topics}", "--to=rlds"]) == 0
-    assert rlds_beam.validate(bag, topics=str(topics)).records == rlds_beam.validate(tmp_path / "out").records == 1
+    assert (
+        rlds_beam.check(bag, topics=str(topics), rules=True).report.records
+        == rlds_beam.check(tmp_path / "out", rules=True).report.records
+        == 1
+    )
     capsys.readouterr()
     assert main(["inspect", str(bag)]) in (0, 2)
     assert "/joint_states" in "".join(capsys.readouterr())
@@ -158,4 +162,4 @@ def test_options_of_other_formats_are_refused(tmp_path: Path, capsys: pytest.Cap
     assert main(["convert", str(data), str(tmp_path / "out"), "--profile=aloha"]) == 2
     assert "--profile" in capsys.readouterr().err
     with pytest.raises((UsageError, TypeError), match="profile"):
-        rlds_beam.validate(data, profile="aloha")
+        rlds_beam.check(data, profile="aloha", rules=True)

@@ -37,9 +37,9 @@ from rlds_beam.formats.format_options import TrajectoryOptions
 from rlds_beam.formats.lerobot.options import LerobotOptions
 from rlds_beam.formats.registry import FORMATS, OUTPUTS, SOURCES, output_class, output_group, source_class, source_group
 from rlds_beam.options import belongs_to, type_hints
+from rlds_beam.pipelines.check import CheckConfig
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.pipelines.push import PushConfig
-from rlds_beam.pipelines.validate import ValidateConfig
 from rlds_beam.testing import make_episode, write_dataset
 
 METAVARS = {
@@ -140,7 +140,7 @@ def test_the_help_lists_formats_and_the_options_of_the_chosen_ones(run: Run) -> 
     own = help_of("convert", OUTPUT, SOURCE)
     assert f"How values are scaled ({OUTPUT}):" in own and "--gamma N" in own
     assert f"Which files are read ({SOURCE}):" in own and "--limit N" in own
-    for command in ("validate", "push", "inspect", "stats"):
+    for command in ("check", "push", "inspect", "stats"):
         assert "--limit N" in help_of(command, SOURCE) and "--limit" not in help_of(command)
 
 
@@ -195,7 +195,7 @@ def test_a_users_options_are_flags_keywords_and_json_and_in_the_plan(run: Run, d
     assert not rlds_beam.convert(dataset, tmp_path / "flags", gamma=0.5, limit=2, **given).metrics  # nothing left to do
     with pytest.raises(UsageError, match=r"to_options.gamma was 0.5 and is now 0.75"):
         rlds_beam.convert(dataset, tmp_path / "flags", gamma=0.75, limit=2, **given)
-    assert rlds_beam.validate(dataset, from_=HeadSource, limit=1).records == 2
+    assert rlds_beam.check(dataset, from_=HeadSource, limit=1, rules=True).report.records == 2
 
 
 def test_a_config_is_json_and_pickles() -> None:
@@ -241,7 +241,7 @@ def test_options_that_cannot_be_flags_are_refused(output: Any, said: str, datase
 
 
 def test_other_jobs_also_take_the_options_of_a_source() -> None:
-    config = ValidateConfig.create("in", from_=HeadSource, limit=3)
+    config = CheckConfig.create("in", from_=HeadSource, limit=3)
     assert config.from_options == HeadOptions(limit=3)
     given: dict[str, Any] = {"reverb": "a:1", "table": "t", "from_": HeadSource, "limit": 3}
     assert PushConfig.create("in", **given).from_options == HeadOptions(limit=3)
@@ -262,4 +262,4 @@ def test_options_of_a_recognized_format_work_in_python(format: str, tmp_path: Pa
 
 
 def test_an_option_of_no_chosen_format_is_named_whole() -> None:
-    assert belongs_to(ValidateConfig, "topics", ()) == "--topics is an option of --from=ros2"
+    assert belongs_to(CheckConfig, "topics", ()) == "--topics is an option of --from=ros2"

@@ -53,14 +53,14 @@ def outputs(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_our_outputs_are_read_without_from(outputs: Path, to: str) -> None:
     found = recognize(outputs / to)
     assert (found.format, found.why, found.problem) == (to, "plan.json of rlds-beam convert", None)
-    assert rlds_beam.validate(outputs / to).records == 3
+    assert rlds_beam.check(outputs / to, rules=True).report.records == 3
 
 
 def test_shards_of_rlds_are_recognized(dataset: Path) -> None:
     (shard,) = (path for path in dataset.iterdir() if ".tfrecord" in path.name)
     for given in (str(shard), [str(shard)], f"{dataset}/*.tfrecord*"):
         assert recognize(given).format == "rlds"
-        assert rlds_beam.validate(given).records == 3
+        assert rlds_beam.check(given, rules=True).report.records == 3
 
 
 def test_logs_of_other_programs_are_recognized_by_names(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_logs_of_other_programs_are_recognized_by_names(tmp_path: Path) -> None:
 def test_what_cannot_be_read_says_what_reads_it(outputs: Path, to: str) -> None:
     found = recognize(outputs / to)
     assert found.format == to and found.problem is not None and "written by rlds-beam convert" in found.problem
-    for job in (rlds_beam.validate, rlds_beam.stats, rlds_beam.inspect, rlds_beam.check):
+    for job in (rlds_beam.stats, rlds_beam.inspect, rlds_beam.check):
         with pytest.raises(UsageError) as caught:
             job(outputs / to)
         assert str(caught.value) == found.problem
@@ -97,7 +97,7 @@ def test_an_unfinished_output_is_named(outputs: Path, tmp_path: Path) -> None:
     shutil.copytree(outputs / "lerobot", copied)
     (copied / "manifest.json").unlink()
     with pytest.raises(UsageError, match="holds the unfinished output of rlds-beam convert"):
-        rlds_beam.validate(copied)
+        rlds_beam.check(copied, rules=True)
 
 
 def test_a_single_dataset_below_is_opened(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,7 +106,7 @@ def test_a_single_dataset_below_is_opened(dataset: Path, capsys: pytest.CaptureF
     assert found.dataset == str(dataset) and found.why == f"features.json in {dataset.relative_to(top)}"
     assert main(["inspect", str(top)]) == 0
     assert f"format    rlds (features.json in {dataset.relative_to(top)})\n" in capsys.readouterr().out
-    assert rlds_beam.validate(top).records == 3
+    assert rlds_beam.check(top, rules=True).report.records == 3
 
 
 def test_several_datasets_below_are_listed(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,7 +174,7 @@ def test_a_file_does_not_hide_the_datasets_next_to_it(
     assert f"{top} contains {datasets + 1} datasets:\n  .  {format} (" in err
     assert "\n  toy00/1.0.0  rlds (features.json)\n" in err
     assert err.endswith(f"Choose one: rlds-beam inspect {top}/toy00/1.0.0, or --from={format} for the files in {top}\n")
-    for command in ("validate", "stats", "show"):
+    for command in ("check", "stats", "show"):
         assert main([command, str(top)]) == 2
         assert "contains" in capsys.readouterr().err
     assert main(["inspect", f"{top}/toy00/1.0.0"]) == 0
@@ -207,8 +207,8 @@ def test_two_formats_are_both_named(dataset: Path, tmp_path: Path) -> None:
     (both / "meta").mkdir()
     (both / "meta" / "info.json").write_text("{}")
     with pytest.raises(UsageError, match=r"could be rlds \(features.json\) and lerobot \(meta/info.json\): choose one"):
-        rlds_beam.validate(both)
-    assert rlds_beam.validate(both, from_="rlds").records == 3
+        rlds_beam.check(both, rules=True)
+    assert rlds_beam.check(both, from_="rlds", rules=True).report.records == 3
     assert main(["inspect", str(both), "--from=rlds"]) == 0
 
 

@@ -186,14 +186,14 @@ def test_total_episodes_of_minari(said: object, there: int, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("ending", [".zarr", ".zarr.zip"])
 def test_lost_chunks_of_zarr(ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A chunk that is missing is read as the fill value, as zarr does; `validate` and its report say how many are."""
+    """A chunk that is missing is read as the fill value, as zarr does; `check` and its report say how many are."""
     path = write_buffer(tmp_path / "buffer.zarr", episode_arrays((20, 15)), (20, 15))
     (path / "data/action/1.0").unlink()
     if ending == ".zarr.zip":
         shutil.make_archive(str(tmp_path / "packed"), "zip", path)
         path = (tmp_path / "packed.zip").rename(tmp_path / f"packed{ending}")
     report = tmp_path / "report.json"
-    for command in (["validate", f"--report={report}"], ["check", f"--output={tmp_path / 'table.parquet'}"]):
+    for command in (["check", "--rules", f"--report={report}"], ["check", f"--output={tmp_path / 'table.parquet'}"]):
         assert main([command[0], str(path), *command[1:]]) == 0
         assert "note      data/action lacks 1 of 5 chunks (read as 0.0" in capsys.readouterr().out
     assert any("data/action lacks 1 of 5 chunks" in note for note in json.loads(report.read_text())["notes"])

@@ -110,7 +110,7 @@ def test_the_command(output: Path, hub: HubServer) -> None:
     assert code == 0 and f"page      {hub.url}/datasets/robots/data" in out
     assert there(hub)["README.md"] == b"# Another card\n"
     # The result is an input.
-    code, out, _ = run(["validate", HUB])
+    code, out, _ = run(["check", "--rules", HUB])
     assert code == 0 and "11" in out
 
 

@@ -58,7 +58,7 @@ def short_directory() -> Iterator[Path]:
         yield Path(directory)
 
 
-@pytest.mark.parametrize("flags", [["validate"], ["convert", "--workers=2"]])
+@pytest.mark.parametrize("flags", [["check", "--rules"], ["convert", "--workers=2"]])
 def test_the_next_command_removes_what_a_killed_one_left(
     flags: list[str], tmp_path: Path, short_directory: Path
 ) -> None:
@@ -71,7 +71,7 @@ def test_the_next_command_removes_what_a_killed_one_left(
         stop_when(lambda: any(name.startswith(PREFIX) for name in left_in(temporary)), process)
         kill(process)
     assert left_in(temporary)
-    code, _, err = run(["validate", data], env=environment)
+    code, _, err = run(["check", "--rules", data], env=environment)
     assert (code, left_in(temporary)) == (0, []), err
 
 

@@ -204,11 +204,13 @@ def test_reject_rejects_by_signals_of_one_episode(data, tmp_path, capsys):
     assert (line["violations"][0]["step"], line["rule"]) == (1, "signal_limit")
     assert main(["convert", data, str(tmp_path / "out"), "--items=episodes", "--reject=steps < 2"]) == 2
     assert "check.reject was" in capsys.readouterr().err
-    assert rlds_beam.validate(data, reject="steps > 3", repair="missing_is_last").rejected == 24
+    with pytest.raises(UsageError, match="--rules measures no signals: leave out --reject"):
+        rlds_beam.check(data, reject="steps > 3", rules=True)
+    assert not rlds_beam.check(data, repair="missing_is_last", rules=True).signals
     with pytest.raises(rlds_beam.FailedRuleError, match="--fail=signal_limit"):
         rlds_beam.stats(data, reject="steps > 3", fail="signal_limit")
     with pytest.raises(UsageError, match=r"jump compares an episode with the whole dataset.*--write_exclude=FILE"):
-        rlds_beam.validate(data, reject="jump > 3")
+        rlds_beam.check(data, reject="jump > 3", rules=True)
 
 
 def rejected_lines(output: Path) -> list[str]:

@@ -24,7 +24,7 @@ def test_the_first_validate_and_convert_succeed(tmp_path: Path, capsys: pytest.C
     assert main(["example", str(tmp_path / "data")]) == 0
     dataset = tmp_path / "data" / "point_mass" / "1.0.0"
     assert f"rlds-beam inspect {dataset}" in capsys.readouterr().out
-    assert main(["validate", str(dataset)]) == 0
+    assert main(["check", "--rules", str(dataset)]) == 0
     assert main(["convert", str(dataset), str(tmp_path / "pairs")]) == 0
     report = json.loads((tmp_path / "pairs" / "report.json").read_text())
     assert (report["records"], report["rejected"]) == (32, 0)
@@ -40,9 +40,9 @@ def test_the_same_options_give_the_same_files(tmp_path: Path, options: dict[str,
 
 def test_broken_episodes_are_rejected_and_can_be_repaired(tmp_path: Path) -> None:
     dataset = example(ExampleConfig(str(tmp_path), episodes=10, broken=3, shards=1))
-    report = rlds_beam.validate(dataset)
+    report = rlds_beam.check(dataset, rules=True).report
     assert (report.records, report.rejected, list(report.rules)) == (10, 3, ["missing_is_last"])
-    assert rlds_beam.validate(dataset, repair="missing_is_last").rejected == 0
+    assert rlds_beam.check(dataset, repair="missing_is_last", rules=True).report.rejected == 0
 
 
 def test_episodes_follow_rlds() -> None:
@@ -62,7 +62,7 @@ def test_with_a_camera_the_episodes_are_the_same(tmp_path: Path) -> None:
     """Images, an instruction and idle steps are added; nothing else changes."""
     dataset = example(ExampleConfig(str(tmp_path), camera=True, broken=2))
     assert dataset == str(tmp_path / "point_mass_camera" / "1.0.0")
-    report = rlds_beam.validate(dataset)
+    report = rlds_beam.check(dataset, rules=True).report
     assert (report.rejected, list(report.rules)) == (2, ["missing_is_last"])
     plain, seen = (list(make_episodes(10, broken=2, camera=camera)) for camera in (False, True))
     for number, (one, other) in enumerate(zip(plain, seen, strict=True)):

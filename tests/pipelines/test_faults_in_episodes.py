@@ -123,9 +123,9 @@ def test_12_images(tmp_path, convert_only, case, kind):
     assert len(ran.items) == pairs(3)
 
 
-def test_12_more_pixels_than_allowed(tmp_path, validate, convert_only):
+def test_12_more_pixels_than_allowed(tmp_path, check_rules, convert_only):
     source = dataset(tmp_path, [seen(i) for i in range(2)])
-    code, report, _ = validate(source, "--max_image_pixels=63")
+    code, report, _ = check_rules(source, "--max_image_pixels=63")
     assert code == 3
     assert report["rules"]["image_too_large"]["rejected"] == 2
 
@@ -237,7 +237,7 @@ def test_18_discount(tmp_path, convert_only):
     assert accepted.report["rules"]["discount_out_of_range"]["accepted"] == 1
 
 
-def test_19_duplicates_across_shards_and_splits(tmp_path, convert, validate):
+def test_19_duplicates_across_shards_and_splits(tmp_path, convert, check_rules):
     good = episodes()
     source = dataset(tmp_path, [*good, good[1]], shards=3)
     write_dataset(tmp_path / "data", [good[4], make_episode(STEPS, seed=99)], split="val")
@@ -248,7 +248,7 @@ def test_19_duplicates_across_shards_and_splits(tmp_path, convert, validate):
         assert payload in (encode_example(good[1]), encode_example(good[4]))
         assert "byte-identical to testing/1.0.0:train" in line["detail"] or "val" not in line["key"]
     assert len(ran.items) == pairs(EPISODES + 1)
-    assert validate(source)[1]["rules"]["duplicate_episode"]["rejected"] == 2
+    assert check_rules(source)[1]["rules"]["duplicate_episode"]["rejected"] == 2
     kept = convert(source, "--accept=duplicate_episode", output=tmp_path / "kept")
     assert kept.code == 0
     assert len(kept.items) == pairs(EPISODES + 3)

@@ -27,7 +27,7 @@ from rlds_beam.testing import (
 
 
 @pytest.mark.parametrize("part", ["payload", "payload_crc"])
-def test_1_data_checksum(tmp_path, convert, validate, part):
+def test_1_data_checksum(tmp_path, convert, check_rules, part):
     source = dataset(tmp_path)
     shard = shard_paths(source)[1]
     offset = record_offsets(shard)[1]
@@ -38,7 +38,7 @@ def test_1_data_checksum(tmp_path, convert, validate, part):
     assert line["key"] == f"testing/1.0.0:train:00001@{offset}"
     assert payload == damaged
     assert len(ran.items) == pairs(EPISODES - 1)
-    code, report, _ = validate(source)
+    code, report, _ = check_rules(source)
     assert code == 3
     assert report["rules"]["corrupt_record"]["samples"][0]["key"] == line["key"]
 
@@ -78,7 +78,7 @@ def test_2_torn_record(tmp_path, convert, extra):
 
 
 @pytest.mark.parametrize("keep", [2, 0], ids=["3_boundary", "4_empty"])
-def test_3_and_4_short_shard(tmp_path, convert, validate, keep):
+def test_3_and_4_short_shard(tmp_path, convert, check_rules, keep):
     source = dataset(tmp_path)
     shard = shard_paths(source)[1]
     cut(shard, record=keep)
@@ -88,7 +88,7 @@ def test_3_and_4_short_shard(tmp_path, convert, validate, keep):
     assert f"{shard} holds {keep} records; dataset_info.json says 3" in ran.out
     assert ran.rejected == []
     assert len(ran.items) == pairs(3 + keep)  # everything that exists was converted
-    code, report, _ = validate(source)
+    code, report, _ = check_rules(source)
     assert (code, report["rules"]["short_shard"]["rejected"]) == (3, 1)
 
 
@@ -140,12 +140,12 @@ def test_4_all_shards_empty(tmp_path, convert):
     assert ran.items == []
 
 
-def test_5_missing_shard(tmp_path, convert, validate):
+def test_5_missing_shard(tmp_path, convert, check_rules):
     source = dataset(tmp_path)
     shard = shard_paths(source)[1]
     shard.unlink()
     convert(source).assert_nothing_done("missing_shard", str(shard), "3 episodes")
-    code, _, err = validate(source)
+    code, _, err = check_rules(source)
     assert code == 2
     assert "missing_shard" in err
     ran = convert(source, "--accept=missing_shard")
@@ -246,11 +246,11 @@ def test_10_metadata_broken(tmp_path, convert, file, text):
 @pytest.mark.parametrize(
     ("path", "dtype"), [("observation", "int64"), ("observation_2", "float32")], ids=["dtype", "a field of no record"]
 )
-def test_10_schema_mismatch(tmp_path, convert, validate, path, dtype):
+def test_10_schema_mismatch(tmp_path, convert, check_rules, path, dtype):
     source = dataset(tmp_path)
     schema = default_schema(episodes(1)[0])
     wrong = dataclasses.replace(schema.steps["observation"], path=path, dtype=dtype)
     other = dataclasses.replace(schema, steps={**schema.steps, path: wrong})
     (source / "features.json").write_text(json.dumps(features_json(other)))
     convert(source).assert_nothing_done("schema_mismatch", path, dtype if path == "observation" else "")
-    assert validate(source)[0] == 2
+    assert check_rules(source)[0] == 2

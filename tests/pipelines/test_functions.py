@@ -32,7 +32,7 @@ def dataset(tmp_path: Path) -> Path:
 
 
 def test_the_jobs_take_paths_and_plain_options(dataset: Path, tmp_path: Path) -> None:
-    report = rlds_beam.validate(dataset, runner="FnApiRunner")
+    report = rlds_beam.check(dataset, runner="FnApiRunner", rules=True).report
     assert (report.records, report.rejected) == (10, 2)
     survey = rlds_beam.inspect(dataset, repair="missing_is_last")
     outcome = rlds_beam.convert(dataset, tmp_path / "pairs", repair="missing_is_last", shards=1)
@@ -43,7 +43,7 @@ def test_the_jobs_take_paths_and_plain_options(dataset: Path, tmp_path: Path) ->
 def test_files_may_be_a_list_of_paths(dataset: Path) -> None:
     files = sorted(dataset.glob("*.tfrecord*"))
     assert rlds_beam.inspect(files[:1]).sampled.records == 5
-    assert rlds_beam.validate(files).records == 10
+    assert rlds_beam.check(files, rules=True).report.records == 10
 
 
 def test_stats_and_example_are_functions_like_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

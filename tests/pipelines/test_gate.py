@@ -42,13 +42,13 @@ def test_a_format_is_printed_or_written_with_the_text_printed(data, tmp_path, ca
     assert cases["frozen_camera"].find("skipped") is not None
     assert "failed with exit code 3" in printed.err
     file = tmp_path / "report.xml"
-    assert main(["validate", data, "--format=junit", "-o", str(file), "--max_rejected=2"]) == 0
+    assert main(["check", "--rules", data, "--format=junit", "-o", str(file), "--max_rejected=2"]) == 0
     assert "checked   12 episodes" in capsys.readouterr().out
     root = ElementTree.parse(file).getroot()
     assert root.get("failures") == "0"  # as many as --max_rejected allows
     case = root.find(".//testcase[@name='missing_is_last']/system-out")
     assert case is not None and (case.text or "").count("toy/1.0.0:train:") == 2
-    assert main(["validate", data, "--format=json"]) == 3
+    assert main(["check", "--rules", data, "--format=json"]) == 3
     assert json.loads(capsys.readouterr().out)["rejected"] == 2
     assert main(["check", data, "--max_rejected=2", f"--report={tmp_path / 'r.json'}"]) == 0
     assert json.loads((tmp_path / "r.json").read_text())["signals"]["jump"]["beyond"] == 1
@@ -61,7 +61,10 @@ def test_a_dataset_of_one_episode_is_not_one_of_twelve(data, tmp_path, capsys):
     fields.write_text("# types\naction float32 (3,)\nobservation/camera\nlanguage_instruction  bytes\nreward\n")
     right = f"episodes=10,steps>=200,tasks=2,tasks<3,fields={fields}"
     file = tmp_path / "r.xml"
-    assert main(["validate", data, "--max_rejected=2", f"--expect={right}", "--format=junit", "-o", str(file)]) == 3
+    assert (
+        main(["check", "--rules", data, "--max_rejected=2", f"--expect={right}", "--format=junit", "-o", str(file)])
+        == 3
+    )
     printed = capsys.readouterr().out
     assert f"expected observation/camera, found none, in {data}" in printed
     assert f"expected language_instruction: bytes, found text, in {data}" in printed

@@ -45,7 +45,7 @@ def test_an_output_cannot_replace_the_output_that_it_reads(source, tmp_path, cap
     episodes = tmp_path / "episodes"
     assert main(["convert", str(source), str(episodes), "--to=rlds", "--workers=1", "-q"]) == 0
     assert "is the input itself" in refused(capsys, "convert", episodes, episodes, "--overwrite")
-    assert main(["validate", str(episodes), "--workers=1", "-q"]) == 0
+    assert main(["check", "--rules", str(episodes), "--workers=1", "-q"]) == 0
 
 
 def test_directories_of_push_inside_the_input_are_refused(source, capsys) -> None:
@@ -55,11 +55,11 @@ def test_directories_of_push_inside_the_input_are_refused(source, capsys) -> Non
 
 def test_a_report_replaces_no_file_of_the_input(source, tmp_path, capsys) -> None:
     features = (source / "features.json").read_bytes()
-    said = refused(capsys, "validate", source, f"--report={source}/features.json")
+    said = refused(capsys, "check", "--rules", source, f"--report={source}/features.json")
     assert "features.json is a file in the input: choose a path outside the dataset" in said
     assert "is a file in the input" in refused(capsys, "stats", source, f"--output={shard_paths(source)[0]}")
     assert (source / "features.json").read_bytes() == features
-    assert main(["validate", str(source), f"--report={source}/report.json", "--workers=1", "-q"]) == 0
+    assert main(["check", "--rules", str(source), f"--report={source}/report.json", "--workers=1", "-q"]) == 0
     assert "is a file in the input" in refused(capsys, "check", source, f"--output={source}/features.json")
     assert "is a file in the input" in refused(capsys, "report", source, f"--output={shard_paths(source)[0]}")
     for _ in range(2):  # these names are never a dataset's data
@@ -96,7 +96,7 @@ def test_names_with_commas(source, tmp_path, capsys) -> None:
     odd = shutil.copytree(source, tmp_path / "a,b")
     shards = shard_paths(odd)
     for given in (odd, f"{shards[0]},{shards[1]}", f"{shards[0]},{odd}/*00001-of*"):
-        assert main(["validate", str(given), "--json", "--workers=1"]) == 0
+        assert main(["check", "--rules", str(given), "--json", "--workers=1"]) == 0
         assert json.loads(capsys.readouterr().out)["records"] == 6
     parts = ["nothing", str(odd), "c"]
     assert storage.paths_in(",".join(parts)) == parts
@@ -113,7 +113,7 @@ def test_a_module_that_does_not_exist(source, tmp_path, capsys, flag) -> None:
 
 def test_an_output_that_cannot_be_created(source, capsys) -> None:
     assert "cannot write to /proc/out: No such file or directory" in refused(capsys, "convert", source, "/proc/out")
-    assert "/proc/none: no such file or directory" in refused(capsys, "validate", "/proc/none")
+    assert "/proc/none: no such file or directory" in refused(capsys, "check", "--rules", "/proc/none")
 
 
 UNPRIVILEGED = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
@@ -125,7 +125,7 @@ UNPRIVILEGED = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
 def test_an_input_that_may_not_be_read(source, name) -> None:
     (source / name).chmod(0)
     done = subprocess.run(
-        [*UNPRIVILEGED, *RLDS_BEAM, "validate", str(source), "--workers=1"],
+        [*UNPRIVILEGED, *RLDS_BEAM, "check", "--rules", str(source), "--workers=1"],
         capture_output=True,
         text=True,
         timeout=DEADLINE,
@@ -166,7 +166,7 @@ def test_a_pointer_of_git_lfs_says_how_to_fetch_the_file(source, tmp_path, capsy
     for file in path.glob(pattern) if pattern else [path]:
         file.write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 12345\n")
     capsys.readouterr()
-    for command in ("validate", "inspect"):
+    for command in ("check", "inspect"):
         assert main([command, str(path)]) in (1, 2)
         said = capsys.readouterr().err
         assert "it is only a pointer of Git LFS; fetch the file with 'git lfs pull'" in said and "Errno" not in said

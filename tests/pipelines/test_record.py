@@ -12,7 +12,7 @@ from directories import bytes_of
 from recorded import GREEDY, WALK, Q, get_episodes, recorded
 from recorded_environments import LENGTH, q_function, walk
 
-from rlds_beam import RldsBeamError, UsageError, open_source, validate
+from rlds_beam import RldsBeamError, UsageError, check, open_source
 from rlds_beam.cli.main import main
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.pipelines.record import RecordConfig, define_pipeline
@@ -179,7 +179,7 @@ def test_the_output_is_an_ordinary_dataset(undisturbed):
     source = open_source(str(undisturbed))
     assert source.dataset == "walk/1.0.0"
     assert source.episodes == 80
-    report = validate(undisturbed, progress="none")
+    report = check(undisturbed, rules=True, progress="none").report
     assert (report.records, report.rejected) == (80, 0)
     metadata = json.loads((undisturbed / "metadata.json").read_text())
     assert (metadata["environment"], metadata["seed"]) == (WALK, 0)
@@ -259,7 +259,7 @@ def test_windows_have_a_fixed_length_across_episode_boundaries(tmp_path):
             age = episode["start_step"] + len(episode["steps/reward"]) - 1
             assert episode["steps/observation"][0, 1] == episode["start_step"]
             assert (episode["end"] == b"truncated") == (age == LENGTH and not episode["steps/is_terminal"][-1])
-    assert validate(tmp_path / "out", progress="none").rejected == 0
+    assert check(tmp_path / "out", rules=True, progress="none").report.rejected == 0
 
 
 def test_windows_of_a_single_interaction_continue_from_the_previous_one(tmp_path):

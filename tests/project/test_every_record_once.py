@@ -294,7 +294,7 @@ def test_the_same_bytes_on_every_run_and_for_any_number_of_workers(place, capfd)
 def test_validate_counts_what_convert_does(place, capsys):
     root = place()
     source, _ = mixed_dataset(root)
-    assert main(["validate", str(source), "--json"]) == 3
+    assert main(["check", "--rules", str(source), "--json"]) == 3
     found = json.loads(capsys.readouterr().out)
     converted = convert_purely(ConvertConfig.create(str(source), str(root / "out"))).to_json()
     for name in ("records", "valid", "rejected", "episodes", "steps", "bytes", "rules", "shards"):

@@ -187,18 +187,18 @@ def array_records(directory: Path) -> list[str]:
     for shard in dataset.glob("*.tfrecord*"):
         shard.rename(str(shard).replace(".tfrecord", ".array_record"))
     edit(dataset / "dataset_info.json", lambda info: info.update(fileFormat="array_record"))
-    return ["validate", str(dataset)]
+    return ["check", "--rules", str(dataset)]
 
 
 def float_images(directory: Path) -> list[str]:
-    return ["validate", str(with_images(directory, b"never decoded", "float32"))]
+    return ["check", "--rules", str(with_images(directory, b"never decoded", "float32"))]
 
 
 def bitmaps(directory: Path) -> list[str]:
     import cv2
 
     image = cv2.imencode(".bmp", np.zeros((4, 4, 3), np.uint8))[1].tobytes()
-    return ["validate", str(with_images(directory, image, "uint8")), "--decode_images"]
+    return ["check", "--rules", str(with_images(directory, image, "uint8")), "--decode_images"]
 
 
 def written(directory: Path) -> Path:
@@ -217,13 +217,17 @@ COMMANDS: dict[str, tuple[str, str, Callable[[Path], list[str]]]] = {
     "ArrayRecord": ("arrayrecord", "array_record", array_records),
     "float image": ("tf", "tensorflow", float_images),
     "BMP": ("tf", "tensorflow", bitmaps),
-    "gs://": ("gcs", "google.cloud.storage", lambda d: ["validate", "gs://bucket/data/1.0.0"]),
+    "gs://": ("gcs", "google.cloud.storage", lambda d: ["check", "--rules", "gs://bucket/data/1.0.0"]),
     "output gs://": ("gcs", "google.cloud.storage", lambda d: ["convert", str(toy(d)), "gs://bucket/out"]),
-    "az://": ("azure", "azure.storage.blob", lambda d: ["validate", "az://bucket/data/1.0.0"]),
-    "s3://": ("s3", "boto3", lambda d: ["validate", "s3://bucket/data/1.0.0"]),
-    "hf://": ("hub", "huggingface_hub", lambda d: ["validate", "hf://datasets/robots/data"]),
+    "az://": ("azure", "azure.storage.blob", lambda d: ["check", "--rules", "az://bucket/data/1.0.0"]),
+    "s3://": ("s3", "boto3", lambda d: ["check", "--rules", "s3://bucket/data/1.0.0"]),
+    "hf://": ("hub", "huggingface_hub", lambda d: ["check", "--rules", "hf://datasets/robots/data"]),
     "upload": ("hub", "huggingface_hub", lambda d: ["upload", str(written(d)), "hf://datasets/robots/data"]),
-    "dataflow": ("gcp", "google.cloud.storage", lambda d: ["validate", "gs://b/a", "--runner=dataflow", *GCS.split()]),
+    "dataflow": (
+        "gcp",
+        "google.cloud.storage",
+        lambda d: ["check", "--rules", "gs://b/a", "--runner=dataflow", *GCS.split()],
+    ),
 }
 
 

@@ -262,7 +262,7 @@ def run(*words):
         code = main([*words])
     return code, said.getvalue()
 
-for words in (["convert", data, f"{out}/items"], ["validate", data], ["stats", data],
+for words in (["convert", data, f"{out}/items"], ["check", "--rules", data], ["stats", data],
               ["push", data, "--reverb=embedded", "--table=t"]):
     code, said = run(*words)
     assert code == 0, (words, said)

@@ -49,7 +49,6 @@ MODULES = (
             "show",
             "stats",
             "upload",
-            "validate",
         )
     ),
     "rlds_beam.options",

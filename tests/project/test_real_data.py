@@ -83,7 +83,7 @@ def through_tfds(output: Path) -> list[dict[str, Any]]:
 
 
 def test_validate_finds_them(capsys):
-    assert main(["validate", str(REAL), "--json"]) == 3
+    assert main(["check", "--rules", str(REAL), "--json"]) == 3
     report = json.loads(capsys.readouterr().out)
     assert (report["records"], report["valid"], report["rejected"]) == (EPISODES, 0, EPISODES)
     assert {rule: count["rejected"] for rule, count in report["rules"].items()} == {"missing_is_last": EPISODES}

@@ -146,7 +146,7 @@ def before_second(monkeypatch: pytest.MonkeyPatch, of: Any, name: str, change: C
     monkeypatch.setattr(of, name, counting)
 
 
-@pytest.mark.parametrize("job", ["convert", "fit", "validate", "stats"])
+@pytest.mark.parametrize("job", ["convert", "fit", "check", "stats"])
 def test_a_command_ends_with_exit_code_4(tmp_path, monkeypatch, capsys, job):
     source = record(tmp_path / "data", 0)
     change = other_version(tmp_path / "data", "tfrecord")

@@ -65,9 +65,9 @@ def test_convert_writes_only_the_outer_episodes(tmp_path, hostile, convert, shar
     assert goals(ran.items) == goals(whole.items)
 
 
-def test_ranges_of_the_planner(hostile, small_ranges, convert, validate):
+def test_ranges_of_the_planner(hostile, small_ranges, convert, check_rules):
     assert convert(hostile).report["records"] == EPISODES
-    code, report, _ = validate(hostile)
+    code, report, _ = check_rules(hostile)
     assert (code, report["records"]) == (0, EPISODES)
     found = survey(open_source(str(hostile)), config := InspectConfig.create(str(hostile)), config, 1 << 30)
     assert found.complete and found.sampled.records == EPISODES

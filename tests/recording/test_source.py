@@ -144,7 +144,7 @@ def test_another_format_in_the_same_directory_is_refused(capsys):
 def test_output_of_record_is_named_if_rlds_is_expected(capsys):
     assert main(["record", "out", *FLAGS, *FORMATS["numpy"]]) == 0
     capsys.readouterr()
-    assert main(["validate", "out", "--from=rlds"]) == 2
+    assert main(["check", "out", "--from=rlds"]) == 2
     assert "out holds 40 items written by rlds-beam record. Its format is --to=numpy" in capsys.readouterr().err
 
 

@@ -29,10 +29,10 @@ from pushes import one_table
 
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError, pip_install
-from rlds_beam.pipelines import convert, push, validate
+from rlds_beam.pipelines import check, convert, push
+from rlds_beam.pipelines.check import CheckConfig
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.pipelines.push import PushConfig
-from rlds_beam.pipelines.validate import ValidateConfig
 from rlds_beam.runners import dataflow
 from rlds_beam.testing import shard_paths
 
@@ -57,18 +57,30 @@ def without(*names: str) -> list[str]:
         (["convert", "data", "gs://bucket/out", *without()], "data is a path on this machine"),
         (["convert", "gs://bucket/a,b", "gs://bucket/out", *without()], "b is a path on this machine"),
         (["convert", "gs://bucket/in", "/out", *without()], "/out is a path on this machine"),
-        (["validate", "gs://bucket/in", "--features=f.json", *without()], "--features=f.json is a path"),
+        (["check", "--rules", "gs://bucket/in", "--features=f.json", *without()], "--features=f.json is a path"),
         (["convert", "gs://bucket/in", "gs://bucket/out", *without("project")], "--project is missing"),
-        (["validate", "gs://bucket/in", *without("region")], "--region is missing"),
-        (["validate", "gs://bucket/in", *without("temp_location")], "--temp_location is missing"),
-        (["validate", "gs://bucket/in", "--staging_location=/tmp", *without()], "--staging_location is missing"),
-        (["validate", "gs://bucket/in", "--temp_location=gs://bucket", *without("temp_location")], "BUCKET/DIRECTORY"),
-        (["validate", "gs://bucket/in", *without("worker_container")], "--worker_container is missing"),
-        (["validate", "gs://bucket/in", "--workers=2", *without()], "--num_workers"),
+        (["check", "--rules", "gs://bucket/in", *without("region")], "--region is missing"),
+        (["check", "--rules", "gs://bucket/in", *without("temp_location")], "--temp_location is missing"),
+        (
+            ["check", "--rules", "gs://bucket/in", "--staging_location=/tmp", *without()],
+            "--staging_location is missing",
+        ),
+        (
+            ["check", "--rules", "gs://bucket/in", "--temp_location=gs://bucket", *without("temp_location")],
+            "BUCKET/DIRECTORY",
+        ),
+        (["check", "--rules", "gs://bucket/in", *without("worker_container")], "--worker_container is missing"),
+        (["check", "--rules", "gs://bucket/in", "--workers=2", *without()], "--num_workers"),
         (["convert", "gs://bucket/in", "gs://bucket/out", "--dry_run", *without("project")], "--project is missing"),
-        (["validate", "gs://bucket/in", *without("worker_container"), "--", "--setup_file=setup.py"], "./setup.py"),
-        (["validate", "gs://bucket/in", *without(), "--", "--template_location=gs://bucket/t"], "--template_location"),
-        (["validate", "gs://bucket/in", "--project=project"], "--project needs --runner=dataflow"),
+        (
+            ["check", "--rules", "gs://bucket/in", *without("worker_container"), "--", "--setup_file=setup.py"],
+            "./setup.py",
+        ),
+        (
+            ["check", "--rules", "gs://bucket/in", *without(), "--", "--template_location=gs://bucket/t"],
+            "--template_location",
+        ),
+        (["check", "--rules", "gs://bucket/in", "--project=project"], "--project needs --runner=dataflow"),
     ],
 )
 def test_refused_before_anything_is_done(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,20 +120,20 @@ def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if "dataflow" in name else find(name))
     with pytest.raises(UsageError, match=re.escape(pip_install("gcp"))):
-        dataflow.check(ValidateConfig("gs://bucket/in", **CLOUD))
+        dataflow.check(CheckConfig("gs://bucket/in", rules=True, **CLOUD))
 
 
 def test_flags_after_the_dashes_win() -> None:
     pytest.importorskip("google.cloud.dataflow")
     given = ("--project=other-project", "--number_of_worker_harness_threads=1", "--max_num_workers=50")
-    config = ValidateConfig("gs://bucket/in", beam_options=given, **CLOUD)
+    config = CheckConfig("gs://bucket/in", rules=True, beam_options=given, **CLOUD)
     dataflow.check(config)
     options = PipelineOptions(dataflow.beam_flags(config)).get_all_options(drop_default=True)
     assert options["project"] == "other-project" and options["number_of_worker_harness_threads"] == 1
     assert options["max_num_workers"] == 50 and options["staging_location"] == CLOUD["temp_location"]
     assert options["sdk_container_image"] == CLOUD["worker_container"] and options["sdk_location"] == "container"
     assert options["save_main_session"] is False
-    assert re.fullmatch(r"rlds-beam-validate-\d{8}-\d{6}", options["job_name"])
+    assert re.fullmatch(r"rlds-beam-check-\d{8}-\d{6}", options["job_name"])
 
 
 # The graph of each job, as submitted by Beam's Dataflow runner
@@ -135,7 +147,7 @@ DUPLICATES = {
 RANGES = {"Ranges/MaybeReshuffle/Reshuffle": "Ranges"}
 SHUFFLES = {
     "convert": {**DUPLICATES, "OpenOutput/Spread": "OpenOutput/Open", "CommitDataset/Done": "ConvertRanges/Convert"},
-    "validate": {
+    "check": {
         f"CheckDataset/{step}": f"CheckDataset/{source}"
         for step, source in {**DUPLICATES, **RANGES, "Merge": "Summarize"}.items()
     },
@@ -178,7 +190,7 @@ def graphs(home: Path) -> Iterator[dict[str, beam_runner_api_pb2.Pipeline]]:
 
     define = {
         "convert": lambda root: convert.define_pipeline(root, ConvertConfig.create(source, out, shards=2)),
-        "validate": lambda root: validate.define_pipeline(root, ValidateConfig(source, report=f"{out}.json")),
+        "check": lambda root: check.define_pipeline(root, CheckConfig(source, rules=True)),
         "push": lambda root: push.define_pipeline(root, pushed),
         "count": count,
     }
@@ -188,7 +200,7 @@ def graphs(home: Path) -> Iterator[dict[str, beam_runner_api_pb2.Pipeline]]:
 
 def translated(define: Any) -> beam_runner_api_pb2.Pipeline:
     """The pipeline that Beam's Dataflow runner would submit, serialized and parsed."""
-    flags = dataflow.beam_flags(ValidateConfig("gs://bucket/in", **CLOUD))
+    flags = dataflow.beam_flags(CheckConfig("gs://bucket/in", rules=True, **CLOUD))
     options = PipelineOptions([*flags, "--dry_run=True"])
     pipeline = beam.Pipeline(runner=DataflowRunner(), options=options)
     define(pipeline)

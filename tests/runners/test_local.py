@@ -36,13 +36,13 @@ assert state() == before
 if len(sys.argv) > 3:
     rlds_beam.push(data, reverb=sys.argv[3], table="t", workers=workers, progress="none")
 if workers == 1:
-    rlds_beam.validate(data, workers=workers, progress="none")
+    rlds_beam.check(data, workers=workers, progress="none", rules=True)
     rlds_beam.stats(data, workers=workers, progress="none")
     options = {"env": "gymnasium:CartPole-v1", "policy": "random", "progress": "none"}
     rlds_beam.record("recorded", episodes=2, workers=workers, **options)
     rlds_beam.inspect(rlds_beam.example("examples", episodes=2))
     try:
-        rlds_beam.validate(data, workers=workers, fail="missing_is_last", progress="none")
+        rlds_beam.check(data, workers=workers, fail="missing_is_last", progress="none", rules=True)
     except rlds_beam.FailedRuleError:
         pass
 assert state() == before
@@ -115,7 +115,7 @@ def test_a_user_who_sets_the_level_of_beams_logger_sees_its_logs(data: str, tmp_
 import logging, rlds_beam
 logging.basicConfig()
 logging.getLogger("apache_beam").setLevel(logging.INFO)
-rlds_beam.validate({data!r}, workers=1, progress="none")
+rlds_beam.check({data!r}, workers=1, progress="none", rules=True).report
 """
     assert "INFO:apache_beam" in python(program, tmp_path)
 

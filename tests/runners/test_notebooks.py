@@ -22,13 +22,13 @@ DEADLINE = 120.0
 
 CODE = """
 from rlds_beam.pipelines.convert import ConvertConfig, convert
-from rlds_beam.pipelines.validate import ValidateConfig, validate
+from rlds_beam.pipelines.check import CheckConfig, check
 
 assert get_ipython()
 for workers in (1, 2):
     outcome = convert(ConvertConfig.create({source!r}, {output!r} + str(workers), workers=workers))
     assert outcome.report.episodes == 6, outcome.report
-assert validate(ValidateConfig({source!r})).episodes == 6
+assert check(CheckConfig({source!r}, rules=True)).report.episodes == 6
 """
 
 

@@ -138,7 +138,9 @@ class Child:
                 recognized = [flag for flag in more if rng.random() < 0.7 or not flag.startswith("--from=")]
                 self.step(facts, "inspect", where, lambda: command(["inspect", given, *recognized]))
             if rng.random() < VALIDATES:
-                self.step(facts, "validate", where, lambda: command(["validate", given, *more, "--workers=1"]))
+                self.step(
+                    facts, "check", "--rules", where, lambda: command(["check", "--rules", given, *more, "--workers=1"])
+                )
         except ProblemError as error:
             facts["problem"] = str(error)
         except Exception:

@@ -131,13 +131,13 @@ _DUPLICATES_LOOKED_FOR = ("array_record", "broken", "damaged", "duplicates", "gz
 """Datasets checked for duplicates; the others skip this, since it takes most of the time of a tiny job."""
 
 READINGS = (
-    "validate plain",
-    f"validate broken {_REPAIR}",
-    "validate damaged --max_rejected=10",
-    "validate duplicates --accept=duplicate_episode",
-    "validate bad_images --decode_images",
-    "validate missing_shard --accept=missing_shard",
-    "validate no_episodes",
+    "check plain --rules",
+    f"check broken --rules {_REPAIR}",
+    "check damaged --rules --max_rejected=10",
+    "check duplicates --rules --accept=duplicate_episode",
+    "check bad_images --rules --decode_images",
+    "check missing_shard --rules --accept=missing_shard",
+    "check no_episodes --rules",
     "inspect plain",
     f"inspect nested {_CAST} --items=episodes --policy_info_fields=score",
     f"inspect two_splits --split=train+test {_SEQUENCES}=3 --pad_end_of_episodes --tile_end_of_episodes",
@@ -207,7 +207,7 @@ def record_conversion(case: str, datasets: Datasets, directory: Path) -> Record:
 
 
 def record_reading(case: str, datasets: Datasets, directory: Path) -> Record:
-    """Returns the exit code of `validate` or `inspect`, and a digest of each part of its JSON output."""
+    """Returns the exit code of `check` or `inspect`, and a digest of each part of its JSON output."""
     command, dataset, *flags = case.split()
     code, out = _run([command, str(datasets[dataset]), "--json", *flags])
     content = json.loads(out.replace(str(datasets.directory), "")) if out else {}

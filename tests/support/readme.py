@@ -1,6 +1,6 @@
 """Turns the code blocks of pages into one bash script: python tests/support/readme.py README.md ...
 
-Blocks run exactly as printed. A shell line may state its exit code: `rlds-beam validate data  # exit code 3`. In a
+Blocks run exactly as printed. A shell line may state its exit code: `rlds-beam check --rules data  # exit code 3`. In a
 tutorial, a `text` block right after a block shows its output: `...` stands for any lines. Column widths, the numbers in
 a `took` line, and a number after `loss` or `return` may differ.
 """

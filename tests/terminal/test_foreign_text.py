@@ -166,8 +166,7 @@ SOURCES: dict[str, Callable[[Path], list[str]]] = {
 RUNS: dict[str, list[str]] = {
     "inspect": [],
     "inspect json": ["--json"],
-    "validate": [],
-    "validate json": ["--json"],
+    "check rules": ["--rules"],
     "stats": [],
     "check": [],
     "check json": ["--json"],
@@ -177,12 +176,12 @@ RUNS: dict[str, list[str]] = {
     "convert columns": ["{out}/c", "--to=columns"],
     "convert numpy": ["{out}/n", "--to=numpy"],
     "report": ["--output={out}/report.html"],
-    "validate fail": [f"--split={NAME}"],
+    "check fail": ["--rules", f"--split={NAME}"],
     "stats fail": [f"--fields={NAME}"],
     "convert fail": ["{out}/f", f"--keep={NAME}"],
 }
 
-OF_ALL = ("inspect", "validate json", "show", "convert rlds", "validate fail")
+OF_ALL = ("inspect", "check json", "show", "convert rlds", "check fail")
 """The runs for each source; RLDS has all."""
 
 
@@ -205,7 +204,7 @@ def test_no_command_prints_control_characters(
     codes = {}
     for name, options in RUNS.items() if source == "rlds" else [(name, RUNS[name]) for name in OF_ALL]:
         command, (path, *arguments) = name.split()[0], written(source)
-        one = ["--workers=1"] * (command in ("validate", "stats", "check", "convert", "report"))
+        one = ["--workers=1"] * (command in ("stats", "check", "convert", "report"))
         given = [option.format(out=tmp_path) for option in options]
         codes[name] = main([command, path, *arguments, *one, *given])
         out, err = capsys.readouterr()
@@ -229,7 +228,7 @@ def test_no_object_shows_control_characters(
         lambda: rlds_beam.inspect(path, **options),
         lambda: rlds_beam.open_dataset(path, **options),
         lambda: rlds_beam.convert(path, tmp_path / "out", to="rlds", **options),
-        lambda: rlds_beam.validate(path, split=NAME, **options),
+        lambda: rlds_beam.check(path, split=NAME, **options, rules=True).report,
         *([lambda: rlds_beam.stats(path), lambda: rlds_beam.check(path)] if source == "rlds" else []),
     ]
     for make in makers:
@@ -300,7 +299,7 @@ def test_hints_are_quoted_for_a_shell(tmp_path: Path, capsys: pytest.CaptureFixt
     assert set(words_after("rlds-beam inspect ", capsys.readouterr().err)) == {str(tmp_path / SHELL / "a" / "1.0.0")}
     out = tmp_path / SHELL / "out"
     assert main(["convert", str(path), str(out), "--workers=1", "--items=pairs"]) == 0
-    assert main(["validate", str(out)]) == 2
+    assert main(["check", "--rules", str(out)]) == 2
     err = capsys.readouterr().err
     assert set(words_after("rlds-beam show ", err)) == set(words_after("rlds-beam browse ", err)) == {str(out)}
 

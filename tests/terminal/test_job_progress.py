@@ -163,7 +163,7 @@ def test_a_narrow_terminal_drops_facts_and_then_the_bar() -> None:
     ("total", "done", "fraction"),
     [
         (Total("example", episodes=8), Done(records=2), 0.25),
-        (Total("validate", bytes=100), Done(records=1, bytes=50), 0.5),
+        (Total("check", bytes=100), Done(records=1, bytes=50), 0.5),
         (Total("convert", ranges=4, finished=1), Done(ranges=1), 0.5),
         (Total("convert", ranges=4, bytes=1), Done(ranges=1, bytes=9), 0.25),  # compressed
         (Total("count"), Done(records=3), None),
@@ -251,9 +251,9 @@ def test_scanned_bytes_are_counted_while_a_job_is_planned(tmp_path, monkeypatch,
 
 
 def test_the_line_of_a_job_without_ranges() -> None:
-    total = Total("validate", bytes=1_000_000)
+    total = Total("check", bytes=1_000_000)
     begun, half = (0.0, Done(records=1)), (3600.0, Done(records=10, bytes=500_000, steps=7200))
-    assert line(total, begun, half) == "validate 7,200 steps, 2 steps/s, 500.0 kB of 1.0 MB, 1:00:00 left"
+    assert line(total, begun, half) == "check 7,200 steps, 2 steps/s, 500.0 kB of 1.0 MB, 1:00:00 left"
 
 
 def test_the_total_of_a_slice_is_the_slice(data) -> None:
@@ -279,14 +279,18 @@ def large(tmp_path_factory) -> Path:
     ("command", "shown", "said"),
     [
         (["example", "{out}", "--episodes=10000000"], " of 10,000,000 episodes, ", "nothing was written"),
-        (["validate", "{large}", "--accept=duplicate_episode", "--workers=1"], " steps, ", "nothing was written"),
+        (
+            ["check", "--rules", "{large}", "--accept=duplicate_episode", "--workers=1"],
+            " steps, ",
+            "nothing was written",
+        ),
         (
             ["convert", "{large}", "{out}", "--accept=duplicate_episode", "--workers=1"],
             " ranges, ",
             "run the same command",
         ),
     ],
-    ids=["example", "validate", "convert"],
+    ids=["example", "check", "convert"],
 )
 def test_an_interrupted_command_says_what_was_kept(tmp_path, large, command, shown, said) -> None:
     master, terminal = pty.openpty()

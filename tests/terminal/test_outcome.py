@@ -42,13 +42,13 @@ def test_the_command_that_convert_prints_repairs(options, broken, tmp_path, caps
 
 
 def test_the_command_that_validate_prints_repairs(broken, capsys) -> None:
-    assert main(["validate", str(broken), "--accept=non_finite"]) == 3
+    assert main(["check", "--rules", str(broken), "--accept=non_finite"]) == 3
     assert main(printed_command(capsys)) == 0
 
 
 def test_no_command_is_printed_if_nothing_can_be_repaired(tmp_path, capsys) -> None:
     dataset = write_dataset(tmp_path, [make_episode(5, seed=i, breaks=["non_finite"]) for i in range(2)])
-    main(["validate", str(dataset)])
+    main(["check", "--rules", str(dataset)])
     assert "repair" not in capsys.readouterr().out
 
 

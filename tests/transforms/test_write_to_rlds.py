@@ -61,7 +61,7 @@ def test_the_bytes_are_those_of_write_rlds(tmp_path, workers, flags) -> None:
     assert [name for name in expected if expected[name] != written[name]] == []
     assert len([name for name in written if "-of-" in name]) > 3
     assert not (tmp_path / "b" / "a" / "1.0.0" / "_parts").exists()
-    assert rlds_beam.validate(tmp_path / "b" / "a" / "1.0.0").valid == 14
+    assert rlds_beam.check(tmp_path / "b" / "a" / "1.0.0", rules=True).report.valid == 14
 
 
 def test_bad_and_equal_episodes_are_set_aside(tmp_path) -> None:
@@ -69,7 +69,7 @@ def test_bad_and_equal_episodes_are_set_aside(tmp_path) -> None:
     run_content(tmp_path / "d", content)
     rejected = [(line["id"], line["rule"]) for line, _ in read_rejected(tmp_path / "d")]
     assert rejected == [("b", "missing_field"), ("c", "duplicate_episode")]
-    assert rlds_beam.validate(tmp_path / "d").valid == 2
+    assert rlds_beam.check(tmp_path / "d", rules=True).report.valid == 2
 
 
 def run_content(directory: Path, content: list[Any], *, strict: bool = False) -> None:

@@ -97,7 +97,7 @@ def test_tfds_reads_the_arrays_that_were_passed(tmp_path_factory, data) -> None:
                 got = step["observation"][name]
                 assert np.asarray(got).dtype == value.dtype
                 np.testing.assert_array_equal(got, value)
-    assert rlds_beam.validate(directory).rejected == 0
+    assert rlds_beam.check(directory, rules=True).report.rejected == 0
 
 
 def test_pixels_are_exact_as_png_and_encoded_images_are_copied(tmp_path) -> None:
@@ -160,7 +160,7 @@ def test_a_bad_episode_is_refused_or_set_aside(tmp_path, change, said) -> None:
     assert (outcome.report.episodes, outcome.report.rejected) == (3, 1)
     ((rejected, _),) = read_rejected(tmp_path / "d")
     assert "@2" in rejected["key"]
-    assert rlds_beam.validate(tmp_path / "d").episodes == 3
+    assert rlds_beam.check(tmp_path / "d", rules=True).report.episodes == 3
 
 
 def test_the_first_episode_may_be_bad(tmp_path) -> None:
@@ -210,7 +210,7 @@ def test_a_dataset_is_replaced_only_if_asked(tmp_path) -> None:
     with pytest.raises(UsageError, match="overwrite=True"):
         rlds_beam.write_rlds(directory, [episode(seed=1)])
     rlds_beam.write_rlds(directory, [episode(seed=1), episode(seed=2)], overwrite=True)
-    assert rlds_beam.validate(directory).episodes == 2
+    assert rlds_beam.check(directory, rules=True).report.episodes == 2
     other = tmp_path / "other"
     other.mkdir()
     (other / "mine.txt").write_text("mine")

@@ -1,4 +1,4 @@
-"""Reads, checks, and summarizes a dataset: the work of `validate`, `check`, `stats`, and `report`; writes signals."""
+"""Reads, checks, and summarizes a dataset: the work of `check`, `stats`, and `report`; writes signals."""
 
 from __future__ import annotations
 

@@ -25,8 +25,7 @@ _JOBS = {
     "example": ("ExampleConfig", "write a small dataset to try the other commands on"),
     "record": ("RecordConfig", "run policies in environments and record the episodes"),
     "inspect": ("InspectConfig", "show what a dataset holds, and predict a conversion"),
-    "validate": ("ValidateConfig", "check every episode of a dataset; write nothing"),
-    "check": ("CheckConfig", "measure quality signals, and find the worst episodes"),
+    "check": ("CheckConfig", "check every episode, and measure quality signals; write nothing"),
     "stats": ("StatsConfig", "compute mean, standard deviation and quantiles of each field"),
     "show": ("ShowConfig", "show one episode here, or as a picture or a video"),
     "report": ("ReportConfig", "write an HTML page that shows a dataset or a conversion"),
@@ -68,7 +67,7 @@ _ABOUT = (
 _EXAMPLES = """
     rlds-beam example  data
     rlds-beam inspect  data/point_mass/1.0.0
-    rlds-beam validate data/point_mass/1.0.0
+    rlds-beam check data/point_mass/1.0.0
     rlds-beam convert  data/point_mass/1.0.0 pairs
 """
 
@@ -212,8 +211,8 @@ def _format_lines(command: str, fields: Mapping[str, dataclasses.Field[object]])
 
 
 def _rule_lines(command: str) -> list[str]:
-    """The rules, for the help of `validate`."""
-    if command != "validate":
+    """The rules, for the help of `check`."""
+    if command != "check":
         return []
     return [f"rules, and what can be done besides rejecting the episode (rlds-beam help rules):\n{rule_table(RULES)}"]
 
@@ -251,7 +250,6 @@ _RESUMES = {1: "the job failed; the same command resumes it"}
 _OWN: dict[str, dict[int, str]] = {
     "example": {1: "the dataset could not be written"},
     "inspect": {1: "the dataset could not be read"},
-    "validate": _GATES,
     "check": _GATES,
     "compare": {0: "the versions are equal", 1: "the job failed", 3: "they differ", 4: _CHECKS[4]},
     "report": {1: "the job failed, or the report could not be written"},

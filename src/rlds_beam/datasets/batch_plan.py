@@ -247,7 +247,7 @@ class EpisodeRows:
         """Reads episodes by index.
 
         Raises:
-          RldsBeamError: an episode cannot be read; `rlds-beam validate` lists all of these.
+          RldsBeamError: an episode cannot be read; `rlds-beam check --rules` lists all of these.
         """
         numbers = indices + self.first
         return [self._episode(payload, int(i)) for i, payload in zip(numbers, self.records.read(numbers), strict=True)]
@@ -261,7 +261,7 @@ class EpisodeRows:
     def _unreadable(self, index: int, why: str) -> RldsBeamError:
         path, number = self.records.place(index)
         return RldsBeamError(
-            f"{path}, record {number}: {why}; `rlds-beam validate` lists all such records, `convert` leaves them out"
+            f"{path}, record {number}: {why}; `rlds-beam check` lists all such records, `convert` leaves them out"
         )
 
     def read(self, indices: Indices, wanted: Sequence[str]) -> dict[str, Column]:

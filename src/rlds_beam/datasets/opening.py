@@ -70,7 +70,7 @@ def open_dataset(
             ...
 
     With `unit="steps"` or options, and for all formats but RLDS, each episode is read and checked once (the rules of
-    `validate`) to build an index of the numbers and of the places of the images. It is kept in `~/.cache/rlds-beam`, or
+    `check`) to build an index of the numbers and of the places of the images. It is kept in `~/.cache/rlds-beam`, or
     where the environment variable `RLDS_BEAM_CACHE` says. Episodes that break a rule are left out, with a warning.
 
     Args:
@@ -212,7 +212,7 @@ def _index(source: Source, options: LoadOptions, unit: Unit | None) -> tuple[Row
         rules = ", ".join(f"{rule} ({number:,})" for rule, number in left_out.items())
         warnings.warn(
             f"{source.dataset}: {count(sum(left_out.values()), 'episode')} left out, which break rules: {rules}. "
-            "`rlds-beam validate` lists them, and `rlds-beam help rules` says which can be accepted or repaired",
+            "`rlds-beam check` lists them, and `rlds-beam help rules` says which can be accepted or repaired",
             stacklevel=3,
         )
     if (owner := index.other_owner) is not None:

@@ -65,7 +65,7 @@ def test_listed_episodes_are_left_out_or_kept_and_every_record_is_counted(data, 
     kept = export(data, tmp_path / "kept", "trajectories", only=file, items="episodes")
     assert lengths(tmp_path / "kept") == [12, 20]
     assert (kept.rejected, kept.dropped["KeepListedEpisodes"].records) == (2, 4)
-    both = rlds_beam.validate(data, only=file, exclude=listing(tmp_path / "one.txt", [keys[1]]))
+    both = rlds_beam.check(data, only=file, exclude=listing(tmp_path / "one.txt", [keys[1]]), rules=True).report
     assert {name: one.records for name, one in both.dropped.items()} == {
         "DropListedEpisodes": 1,
         "KeepListedEpisodes": 4,
@@ -87,7 +87,7 @@ def test_keys_that_no_record_has_are_reported(data, keys, tmp_path):
     line = f"2 of 4 keys of DropListedEpisodes: no record read has them, for example {DATASET}:test:00000@0"
     assert line in reports[1].summary()
     assert json.loads((tmp_path / "out1/report.json").read_text())["connectors"][0]["listed"]["keys"] == 4
-    of_slice = rlds_beam.validate(data, exclude=file, split="train[:3]")
+    of_slice = rlds_beam.check(data, exclude=file, split="train[:3]", rules=True).report
     assert of_slice.dropped["DropListedEpisodes"].records == 1
     assert "not found 3 of 4 keys" in of_slice.summary()
 
@@ -140,7 +140,10 @@ def test_lists_do_not_change_what_is_checked_or_copied(data, tmp_path):
 def test_a_connectors_file_may_name_lists(data, keys, tmp_path):
     file = listing(tmp_path / "bad.txt", keys[:1])
     (tmp_path / "c.yaml").write_text(f"- DropListedEpisodes: {{file: {file}}}\n")
-    assert rlds_beam.validate(data, connectors=tmp_path / "c.yaml").dropped["DropListedEpisodes"].records == 1
+    assert (
+        rlds_beam.check(data, connectors=tmp_path / "c.yaml", rules=True).report.dropped["DropListedEpisodes"].records
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -161,10 +164,10 @@ def test_a_wrong_line_is_refused_before_the_job(data, tmp_path, lines, said):
 
 def test_a_list_that_cannot_be_read_is_refused(data, tmp_path):
     with pytest.raises(UsageError, match=r"none.txt cannot be read: No such file"):
-        rlds_beam.validate(data, exclude=tmp_path / "none.txt")
+        rlds_beam.check(data, exclude=tmp_path / "none.txt", rules=True)
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="is not UTF-8"):
-        rlds_beam.validate(data, only=tmp_path / "binary")
+        rlds_beam.check(data, only=tmp_path / "binary", rules=True)
 
 
 def test_found_keys_add_up_in_any_order(tmp_path):

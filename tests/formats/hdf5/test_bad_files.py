@@ -116,7 +116,7 @@ def test_an_unknown_file_gets_a_proposal_that_works(tmp_path: Path, capsys: pyte
     profile = said.split("\n\n", 1)[1]
     assert "episodes: runs/run*" in profile and "observation/sensors/joints" in profile
     (tmp_path / "profile.yaml").write_text(profile)
-    assert main(["validate", str(tmp_path), "--from=hdf5", f"--profile={tmp_path / 'profile.yaml'}"]) == 0
+    assert main(["check", "--rules", str(tmp_path), "--from=hdf5", f"--profile={tmp_path / 'profile.yaml'}"]) == 0
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_a_foreign_dataset_gets_depth_by_its_unit(tmp_path):
     (tmp_path / "out/meta/rlds_beam.json").unlink()
     source = open_source(str(tmp_path / "out"), from_="lerobot", split="train")
     assert source.schema.steps["observation/images/depth"] == Field("observation/images/depth", "float32", (32, 32, 1))
-    report = rlds_beam.validate(str(tmp_path / "out"), from_="lerobot")
+    report = rlds_beam.check(str(tmp_path / "out"), from_="lerobot", rules=True).report
     assert report.valid == len(LENGTHS)
 
 
@@ -145,7 +145,7 @@ def test_pixel_formats_are_converted_or_rejected(tmp_path, pixels, is_depth, rea
     name = "observation.images.depth" if is_depth else "observation.images.image_0"
     (file,) = tmp_path.glob(f"out/videos/{name}/*/*.mp4")
     video(file, pixels, sum(map(len, episodes)))
-    report = rlds_beam.validate(str(tmp_path / "out"), from_="lerobot")
+    report = rlds_beam.check(str(tmp_path / "out"), from_="lerobot", rules=True).report
     if reason is None:
         assert report.valid == len(episodes)
         found = data.read_episodes(str(tmp_path / "out"), "lerobot")[0].steps["observation/image_0"].decode()
@@ -159,7 +159,7 @@ def test_images_of_16_bits_are_depth_if_marked_and_never_cut_to_8_bits(tmp_path)
     path = write_dataset(tmp_path / "data", episodes, name="robot")
     data.convert_here(path, tmp_path / "out", shards=1, map="-is_terminal")
     (tmp_path / "out/meta/rlds_beam.json").unlink()
-    report = rlds_beam.validate(str(tmp_path / "out"), from_="lerobot")
+    report = rlds_beam.check(str(tmp_path / "out"), from_="lerobot", rules=True).report
     assert report.rejected == 2 and "a PNG has 16 bits" in json.dumps(report.to_json())
     info = data.meta(tmp_path / "out", "info")
     info["features"]["observation.images.depth"]["info"] = {"is_depth_map": True, "depth_unit": "mm"}

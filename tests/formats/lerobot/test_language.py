@@ -82,7 +82,7 @@ def test_persistent_rows_that_differ_reject_their_episode(annotated):
     rows[-1] = rows[-1][:1]
     place = table.schema.get_field_index("language_persistent")
     pq.write_table(table.set_column(place, "language_persistent", [rows]), file)
-    report = rlds_beam.validate(str(annotated), from_="lerobot")
+    report = rlds_beam.check(str(annotated), from_="lerobot", rules=True).report
     assert report.rejected == 1 and "differ from frame to frame" in str(report.to_json())
 
 
@@ -102,7 +102,7 @@ def test_a_feature_of_an_unknown_type_is_left_out_with_a_note(annotated, tmp_pat
     source = open_source(str(annotated), from_="lerobot")
     assert set(source.left_out) == {"observation.cloud", "notes"}
     assert "observation.cloud (LeRobot's type point_cloud, which rlds-beam does not know)" in source.describe()
-    report = rlds_beam.validate(str(annotated), from_="lerobot")
+    report = rlds_beam.check(str(annotated), from_="lerobot", rules=True).report
     assert report.valid == len(LENGTHS) and set(report.left_out) == {"observation.cloud", "notes"}
 
 

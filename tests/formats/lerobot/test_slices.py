@@ -164,7 +164,7 @@ def test_odd_splits_are_noted(
     change_info(made, splits=splits)
     assert [*open_source(str(made)).notes] == [f"meta/info.json: {note}" for note in notes]
     if splits == {"train": "0:9"}:
-        for command in (["validate", str(made)], ["convert", str(made), str(tmp_path / "out"), "--to=rlds"]):
+        for command in (["check", "--rules", str(made)], ["convert", str(made), str(tmp_path / "out"), "--to=rlds"]):
             assert main(command) == 0
             assert capsys.readouterr().out.count(f"note      meta/info.json: {notes[0]}\n") == 1
 

@@ -229,7 +229,7 @@ def test_a_damaged_frame_is_found_when_it_is_decoded(source, output, tmp_path):
     content = bytearray(path.read_bytes())
     content[packet["offset"] + 3 : packet["offset"] + packet["size"]] = bytes(int(packet["size"]) - 3)
     path.write_bytes(content)
-    config = ["validate", str(tmp_path / "copy")]
+    config = ["check", "--rules", str(tmp_path / "copy")]
     assert (main(config), main([*config, "--decode_images"])) == (0, 3)
     assert main(["check", str(tmp_path / "copy")]) in (0, 3)
     report = data.convert_here(tmp_path / "copy", tmp_path / "rlds", from_="lerobot", to="rlds")

@@ -90,7 +90,7 @@ def test_rows_after_the_last_end_are_rejected(tmp_path) -> None:
     arrays = ogbench_arrays((4, 3))
     arrays["terminals"][-1] = False
     np.savez(tmp_path / "d.npz", **arrays)
-    report = rlds_beam.validate(tmp_path / "d.npz", from_="npz")
+    report = rlds_beam.check(tmp_path / "d.npz", from_="npz", rules=True).report
     assert (report.valid, report.rejected, [*report.rules]) == (1, 1, ["missing_is_last"])
 
 
@@ -207,7 +207,7 @@ def test_a_flag_other_than_0_or_1_is_a_reason(tmp_path) -> None:
     arrays = ogbench_arrays((4, 3))
     np.savez(tmp_path / "a.npz", **arrays)
     np.savez(tmp_path / "b.npz", **{**arrays, "terminals": arrays["terminals"] * 0.5})
-    report = rlds_beam.validate(tmp_path, from_="npz")
+    report = rlds_beam.check(tmp_path, from_="npz", rules=True).report
     assert (report.valid, report.rejected) == (2, 1)
 
 
@@ -217,7 +217,7 @@ def test_a_file_unlike_the_first_is_rejected(tmp_path, name) -> None:
     np.savez(tmp_path / "a.npz", **arrays)
     np.savez(tmp_path / "b.npz", **{**arrays, name: arrays[name][:, :3]})
     np.savez(tmp_path / "c.npz", **{key: value for key, value in arrays.items() if key != "qvel"})
-    report = rlds_beam.validate(tmp_path, from_="npz", accept=("duplicate_episode",))
+    report = rlds_beam.check(tmp_path, from_="npz", accept=("duplicate_episode",), rules=True).report
     assert (report.valid, report.rejected) == (2, 4)
 
 

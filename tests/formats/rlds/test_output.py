@@ -26,7 +26,7 @@ from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.rlds.records import RecordEncoder
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.jobs.options import ConvertOptions
-from rlds_beam.pipelines.validate import ValidateConfig, validate
+from rlds_beam.pipelines.check import CheckConfig, check
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.testing import make_episode, read_payloads, write_dataset
 
@@ -145,7 +145,7 @@ def test_the_output_can_be_converted_again(copied, tmp_path):
     again = rlds_beam.convert(copied, tmp_path / "again", to="rlds", shards=1, workers=1)
     assert again.report.items_written == 5
     assert payloads(tmp_path / "again") == payloads(copied)
-    assert rlds_beam.validate(copied).rejected == 0
+    assert rlds_beam.check(copied, rules=True).report.rejected == 0
     assert [len(row["steps/reward"]) for row in rows(copied)] == list(LENGTHS)
 
 
@@ -247,7 +247,7 @@ def test_one_directory_holds_both_formats(both, data, tmp_path):
             assert found == read_payloads(both / name)
     assert not [*both.glob("*-none.*")]
     assert len(rows(both, split="train")) + len(rows(both, split="val")) == 5
-    assert validate(ValidateConfig(str(both))).valid == 5  # the other format's files are not extra shards
+    assert check(CheckConfig(str(both), rules=True)).report.valid == 5  # the other format's files are not extra shards
 
 
 def test_a_lost_file_of_one_format_is_written_again_with_the_other(both, data, tmp_path):

@@ -50,4 +50,4 @@ def test_inspect_proposes_a_mapping_that_works(bags: Bags, tmp_path: Path, capsy
     assert "observation/camera" in capsys.readouterr().out
     convert = ["convert", str(bags.path), str(tmp_path / "out" / "1.0.0"), "--to=rlds", f"--topics={mapping}"]
     assert main([*convert, "--workers=1"]) == 0
-    assert main(["validate", str(tmp_path / "out" / "1.0.0"), "--workers=1"]) == 0
+    assert main(["check", "--rules", str(tmp_path / "out" / "1.0.0"), "--workers=1"]) == 0

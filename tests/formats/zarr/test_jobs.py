@@ -93,7 +93,7 @@ def test_where_buffers_are_found(tmp_path: Path) -> None:
         "copy": "a .zarr.zip file in train.zarr.zip",
     }.items():
         assert str(recognize(tmp_path / path)) == f"zarr ({why})"
-        assert rlds_beam.validate(tmp_path / path).records == 4
+        assert rlds_beam.check(tmp_path / path, rules=True).report.records == 4
     with pytest.raises(UsageError, match="contains 2 datasets"):
         recognize(tmp_path / "two")
 
