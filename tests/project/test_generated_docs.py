@@ -16,7 +16,7 @@ from checkout import ROOT
 from doc_scripts import script
 from processes import DEADLINE
 
-from rlds_beam.checking.rules import POLICIES, RULES
+from rlds_beam.checking.rules import RULES
 
 REFERENCE = ROOT / "docs" / "reference"
 
@@ -45,14 +45,9 @@ def test_each_file_is_what_its_script_writes(name: str) -> None:
     assert stale == [], f"run `make docs`, or python docs/{name}.py"
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_each_rule_is_broken_and_repaired_or_accepted(rule: str) -> None:
-    entry = (REFERENCE / "rules.md").read_text().partition(f"### `{rule}`\n")[2].partition("\n### ")[0]
-    first, *others = entry.split("```text\n")[1:]
-    assert f"{rule}: " in first
-    if "repair" in POLICIES[rule]:
-        assert f"--repair={rule}" in others[-1] and " 1 repaired, 0 rejected" in others[-1]
-    assert others or "**It cannot be repaired.**" in entry or rule == "schema_mismatch"
+def test_the_page_of_rules_has_each_rule_once() -> None:
+    page = (REFERENCE / "rules.md").read_text()
+    assert sorted(re.findall(r"^### `(\w+)`$", page, re.MULTILINE)) == sorted(RULES)
 
 
 NOTEBOOKS = script("notebooks")
