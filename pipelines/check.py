@@ -125,7 +125,7 @@ class CheckOutcome:
 
     def __str__(self) -> str:
         """The text that the command prints."""
-        return join_lines([self.report.summary(), *self.lines()])
+        return "\n".join(filter(None, [self.report.summary(), join_lines(self.lines())]))
 
     def to_json(self) -> dict[str, Any]:
         """The numbers of the signals as JSON, without the report; empty with `rules`."""
