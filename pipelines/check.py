@@ -229,10 +229,8 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
     signals = content.get("signals", {})
     gate = None
     if config.lists_findings:
-        listed, kinds = (
-            Findings.from_json(content["listed"]),
-            ["rule"] if config.rules else ["rule", "signal", "dataset"],
-        )
+        listed = Findings.from_json(content["listed"])
+        kinds = ["rule"] if config.rules else ["rule", "signal", "dataset"]
         unmeasured = {
             f"signal/{name}": signal["unmeasured"]
             for name, signal in signals.items()
