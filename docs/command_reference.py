@@ -45,9 +45,9 @@ HEAD = f"""\
 `connectors` list those.
 {WRITTEN}
 The input is the directory of a dataset (for TFDS, the one with `features.json`), several files of one, a directory in a
-[bucket](../how_to/buckets.md), or a dataset of the [Hub](../how_to/hub.md). `convert` writes to its last argument, as
-`cp` does. A value follows its flag: `--shards=8`. Most options are also keyword arguments in [Python](python.md).
-Beam's own flags follow `--`: `rlds-beam convert data out --runner=flink -- --job_name=mine`.
+[bucket](../how_to/buckets.md), or a dataset of the [Hub](../how_to/buckets.md#the-hugging-face-hub). `convert` writes
+to its last argument, as `cp` does. A value follows its flag: `--shards=8`. Most options are also keyword arguments in
+[Python](python.md). Beam's own flags follow `--`: `rlds-beam convert data out --runner=flink -- --job_name=mine`.
 
 For completion in a shell, put `eval "$(register-python-argcomplete rlds-beam)"` into its start-up file.
 

@@ -70,7 +70,8 @@ def upload(config: UploadConfig) -> UploadOutcome:
     with needs("hub", "publishing on the Hugging Face Hub needs huggingface_hub"):
         from huggingface_hub import HfApi
         from huggingface_hub.utils import disable_progress_bars
-    from rlds_beam.buckets.hub import Hub, hub_path
+    from rlds_beam.buckets.hub import Hub
+    from rlds_beam.buckets.hub_paths import hub_path
     from rlds_beam.encoding.checked_json import read_json
     from rlds_beam.output.files import APPEND, COMMITS, LOCK, MANIFEST, PARTS, PLAN, REJECTED, compute_checksum
     from rlds_beam.output.manifest import read_manifest

@@ -208,6 +208,7 @@ class _Part:
 class _Builder:
     def __init__(self, recipe: Recipe, directory: str, processes: int):
         self._recipe, self._processes = recipe, processes
+        self._ahead = _AHEAD if processes == 1 else 2 * processes
         self._source, self._check, self._connecting = recipe.source, recipe.check, recipe.connecting
         self.notes: list[str] = []
         self.rejected: Counter[str] = Counter()
@@ -254,7 +255,7 @@ class _Builder:
             with in_this_process(total, kind), _pool(self._processes) as pool:
                 fitted = self._fit(ranges, duplicates, pool)
                 read = functools.partial(self._reader.read, duplicates=duplicates, fitted=fitted)
-                self._add(_in_order(read, ranges, pool))
+                self._add(_in_order(read, ranges, pool, self._ahead))
         self._finish(digest, fitted)
 
     def _add(self, parts: Iterable[_Part]) -> None:
@@ -303,7 +304,7 @@ class _Builder:
         results: list[Any] = []
         for _ in range(self._connecting.unfitted):
             gather = functools.partial(fitter.gather, duplicates=duplicates, results=results)
-            gathered = list(_in_order(gather, ranges, pool))
+            gathered = list(_in_order(gather, ranges, pool, self._ahead))
             first = gathered[0] if gathered else self._connecting.fit(results).accumulator()
             results.append(first.merge(*gathered[1:]).finish())
         return results
@@ -493,10 +494,9 @@ def _start_worker(parent: int) -> None:
     threading.Thread(target=end_with_the_parent, daemon=True).start()
 
 
-def _in_order(function: Any, ranges: Sequence[WorkRange], pool: Executor) -> Iterator[Any]:
-    """Maps a function over ranges, and counts them; yields the results in order, some of them ahead."""
+def _in_order(function: Any, ranges: Sequence[WorkRange], pool: Executor, ahead: int) -> Iterator[Any]:
+    """Maps a function over ranges, and counts them; yields the results in order, at most `ahead` ahead."""
     is_elsewhere = isinstance(pool, ProcessPoolExecutor)
-    ahead = 2 * (os.cpu_count() or 1) if is_elsewhere else _AHEAD
     pending: deque[Future[Any]] = deque()
 
     def finished() -> Any:
