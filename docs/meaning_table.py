@@ -26,7 +26,7 @@ import hdf5_robots  # noqa: E402
 import ros2_bags  # noqa: E402
 import zarr_data  # noqa: E402
 from checkout import REAL_DATA  # noqa: E402
-from fuzzed_datasets import minari_hdf5  # noqa: E402
+from small_datasets import minari_hdf5  # noqa: E402
 
 import rlds_beam  # noqa: E402
 from rlds_beam.testing import make_episode, write_dataset  # noqa: E402

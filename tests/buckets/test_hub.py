@@ -394,7 +394,7 @@ def test_a_listing_that_leads_elsewhere_or_out(hub: HubServer, tmp_path: Path, p
     with pytest.raises(BucketError, match=r"continues on another server, 127\.0\.0\.2:1"):
         storage.listdir(there)
     page = page._replace(headers=())
-    assert storage.listdir(there) == ["f"]  # sizes that are none: test_hostile_endpoints.py
+    assert storage.listdir(there) == ["f"]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from fuzzed_datasets import DATASETS
 from serving import a_table
+from small_datasets import DATASETS
 
 from rlds_beam.cli.main import main
 from rlds_beam.formats.inputs import open_input

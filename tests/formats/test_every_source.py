@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cases import ALL
 from exchanging import rich_episode
-from fuzzed_datasets import DATASETS
+from small_datasets import DATASETS
 
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.formats.inputs import open_source
@@ -35,7 +35,7 @@ class TestEverySource(SourceTests):
     @pytest.fixture(autouse=True, params=SOURCES)
     def _choose(self, request: pytest.FixtureRequest, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.source, self._whole = request.param, written / request.param
-        if not ALL:  # `test_fuzz.py` damages more, `test_every_record_once.py` cuts more
+        if not ALL:  # `test_every_record_once.py` cuts more
             monkeypatch.setattr(sources, "_MAX_FILES", 2)
             monkeypatch.setattr(sources, "_MAX_CUTS", 100)
 

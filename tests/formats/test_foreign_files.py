@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from exchanging import export, read_back
-from fuzzed_datasets import minari_hdf5
 from hdf5_robots import robomimic
 from lerobot_data import images, robot_episode
+from small_datasets import minari_hdf5
 
 from rlds_beam import storage
 from rlds_beam.cli.main import main

@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import fuzzed_datasets
 import hdf5_robots
 import numpy as np
 import pytest
+import small_datasets
 from directories import bytes_of
 from exchanging import export
 from zarr_data import open_zip
@@ -58,7 +58,7 @@ CONVENTIONS = {
 
 @pytest.mark.parametrize(("name", "convention"), CONVENTIONS.items())
 def test_each_source_says_what_its_last_steps_are(name: str, convention: str, tmp_path: Path) -> None:
-    made = fuzzed_datasets.DATASETS[name]
+    made = small_datasets.DATASETS[name]
     made.make(tmp_path / "data")
     path, *flags = made.argv(tmp_path / "data")
     given: Any = {flag.split("=")[0].removeprefix("--"): flag.split("=")[1] for flag in flags}
@@ -169,7 +169,7 @@ def test_lerobot_has_one_frame_for_each_action(version: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("images", ["copy", "video"])
 def test_videos_have_as_many_frames_as_the_table(images: str, tmp_path: Path) -> None:
     av = pytest.importorskip("av")
-    fuzzed_datasets._lerobot(foreign=True, moving=True)(tmp_path / "moving")
+    small_datasets._lerobot(foreign=True, moving=True)(tmp_path / "moving")
     export(tmp_path / "moving", tmp_path / "all", "lerobot", images=images, map=("-is_last",))
     export(tmp_path / "moving", tmp_path / "fewer", "lerobot", images=images, map=("-is_last",), last_step="drop")
     counts = [len(frames(tmp_path / name)) for name in ("all", "fewer")]
@@ -190,7 +190,7 @@ def test_lerobot_to_rlds_to_lerobot_keeps_every_frame(tmp_path: Path) -> None:
 
 
 def test_d4rl_to_rlds_to_lerobot_has_a_frame_for_each_transition(tmp_path: Path) -> None:
-    fuzzed_datasets._d4rl(tmp_path / "d4rl")
+    small_datasets._d4rl(tmp_path / "d4rl")
     source = rlds_beam.open_source(str(tmp_path / "d4rl"), from_="d4rl")
     export(tmp_path / "d4rl", tmp_path / "rlds", "rlds")
     for data in ("d4rl", "rlds"):

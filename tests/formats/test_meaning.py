@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from envlogger_data import write_log
 from exchanging import export
-from fuzzed_datasets import minari_hdf5
+from small_datasets import minari_hdf5
 
 import rlds_beam
 from rlds_beam.connectors import CastFields, Resample, SubsampleSteps

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import ros2_bags
 from exchanging import export
-from fuzzed_datasets import minari_hdf5
 from hdf5_robots import BUILDERS
 from npz_data import d4rl_arrays, ogbench_arrays, write_exorl
+from small_datasets import minari_hdf5
 from zarr_data import episode_arrays, write_buffer
 
 import rlds_beam

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from fuzzed_datasets import DATASETS
 from own_options import (
     Clashing,
     Foreign,
@@ -28,6 +27,7 @@ from own_options import (
     Untyped,
     WrongDefault,
 )
+from small_datasets import DATASETS
 
 import rlds_beam
 from rlds_beam.cli import flags

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 from fuzz_mutations import mutate
-from fuzzed_datasets import DATASETS
 from hub_server import HubServer, hub_server
 from memory_store import memory_store
 from processes import DEADLINE
+from small_datasets import DATASETS
 
 import rlds_beam
 from rlds_beam.errors import UsageError

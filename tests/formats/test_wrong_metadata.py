@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from exchanging import read_back
-from fuzzed_datasets import DATASETS, minari_hdf5
+from small_datasets import DATASETS, minari_hdf5
 from zarr_data import episode_arrays, write_buffer
 
 from rlds_beam.cli.main import main

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from exchanging import export, open_job
-from fuzzed_datasets import DATASETS
 from lerobot_data import moving_episode
+from small_datasets import DATASETS
 from versions import FORMATS, make_shards, record
 
 from rlds_beam.cli.main import main

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from exchanging import export, read_back
-from fuzzed_datasets import minari_hdf5
 from hdf5_robots import BUILDERS, droid, isaaclab, robomimic, xpolicylab
 from memory_store import MemoryStore, memory_store
+from small_datasets import minari_hdf5
 
 from rlds_beam import storage
 from rlds_beam.cli.main import main

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from exchanging import plain, read_back
-from fuzzed_datasets import minari_hdf5
+from small_datasets import minari_hdf5
 
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import open_source

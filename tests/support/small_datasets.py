@@ -1,4 +1,4 @@
-"""A small dataset for each source, the arguments that name it, and how the format's own library reads it."""
+"""A small dataset for each source, and the arguments that name it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import envlogger_data
-import fuzz_readers
 import hdf5_robots
 import npz_data
 import numpy as np
@@ -19,7 +18,6 @@ import pytest
 import ros2_bags
 import zarr_data
 from exchanging import export, rich_episode
-from fuzz_readers import Reader
 from lerobot_data import images, robot_episode
 
 from rlds_beam.images.codecs import encode_jpeg
@@ -29,18 +27,16 @@ Make = Callable[[Path], object]
 
 
 @dataclasses.dataclass(frozen=True)
-class Fuzzed:
-    """A dataset to damage.
+class SmallDataset:
+    """A dataset that tests write, damage, and convert.
 
     Attributes:
       make: writes the dataset into a directory.
       arguments: the command-line arguments that name the dataset; `{}` is the directory.
-      read: reads the dataset with the format's own library; None if nothing is compared.
     """
 
     make: Make
     arguments: str
-    read: Reader | None = None
 
     def argv(self, directory: Path | str) -> list[str]:
         return [argument.replace("{}", str(directory)) for argument in self.arguments.split()]
@@ -213,46 +209,37 @@ _MERGED = "{}/a/testing/1.0.0,{}/b/testing/1.0.0"
 _FROM = {name: f"{{}} --from={name}" for name in ("lerobot", "d4rl", "minari", "npz", "hdf5", "zarr")}
 
 DATASETS = {
-    "rlds": Fuzzed(_plain, _TESTING, fuzz_readers.tfrecord),
-    "rlds_listed": Fuzzed(_listed, f"{_TESTING} --only={{}}/keep.txt --connectors={{}}/connectors.yaml"),
-    "rlds_images": Fuzzed(_images, _TESTING, fuzz_readers.tfrecord),
-    "rlds_gzip": Fuzzed(_gzip, _TESTING, fuzz_readers.tfrecord),
-    "rlds_array_record": Fuzzed(_array_record, "{}", fuzz_readers.array_record),
-    "merged": Fuzzed(_merged, f"{_MERGED} --from=merged", fuzz_readers.tfrecord),
-    "merged_fields": Fuzzed(_merged, f"{_MERGED} --from=merged --merge_fields=common", fuzz_readers.tfrecord),
-    "lerobot": Fuzzed(_lerobot(), _FROM["lerobot"], fuzz_readers.lerobot),
-    "lerobot_foreign": Fuzzed(_lerobot(foreign=True), _FROM["lerobot"], fuzz_readers.lerobot),
-    "lerobot_v21": Fuzzed(_lerobot(lerobot_version="2.1"), _FROM["lerobot"], fuzz_readers.lerobot),
-    "lerobot_v21_foreign": Fuzzed(
-        _lerobot(foreign=True, lerobot_version="2.1"), _FROM["lerobot"], fuzz_readers.lerobot
-    ),
-    "lerobot_video": Fuzzed(
-        _lerobot(foreign=True, moving=True, images="video", vcodec="h264"), _FROM["lerobot"], fuzz_readers.lerobot
-    ),
-    "d4rl": Fuzzed(_d4rl, _FROM["d4rl"], fuzz_readers.d4rl),
-    "minari": Fuzzed(minari_hdf5, _FROM["minari"], fuzz_readers.minari),
-    "npz": Fuzzed(npz_data.write_exorl, _FROM["npz"], fuzz_readers.npz),
-    "npz_ogbench": Fuzzed(_npz(npz_data.ogbench_arrays((4, 5, 3))), _FROM["npz"], fuzz_readers.npz),
-    "npz_d4rl": Fuzzed(_npz(npz_data.d4rl_arrays(), compressed=True), _FROM["npz"], fuzz_readers.npz),
+    "rlds": SmallDataset(_plain, _TESTING),
+    "rlds_listed": SmallDataset(_listed, f"{_TESTING} --only={{}}/keep.txt --connectors={{}}/connectors.yaml"),
+    "rlds_images": SmallDataset(_images, _TESTING),
+    "rlds_gzip": SmallDataset(_gzip, _TESTING),
+    "rlds_array_record": SmallDataset(_array_record, "{}"),
+    "merged": SmallDataset(_merged, f"{_MERGED} --from=merged"),
+    "merged_fields": SmallDataset(_merged, f"{_MERGED} --from=merged --merge_fields=common"),
+    "lerobot": SmallDataset(_lerobot(), _FROM["lerobot"]),
+    "lerobot_foreign": SmallDataset(_lerobot(foreign=True), _FROM["lerobot"]),
+    "lerobot_v21": SmallDataset(_lerobot(lerobot_version="2.1"), _FROM["lerobot"]),
+    "lerobot_v21_foreign": SmallDataset(_lerobot(foreign=True, lerobot_version="2.1"), _FROM["lerobot"]),
+    "lerobot_video": SmallDataset(_lerobot(foreign=True, moving=True, images="video", vcodec="h264"), _FROM["lerobot"]),
+    "d4rl": SmallDataset(_d4rl, _FROM["d4rl"]),
+    "minari": SmallDataset(minari_hdf5, _FROM["minari"]),
+    "npz": SmallDataset(npz_data.write_exorl, _FROM["npz"]),
+    "npz_ogbench": SmallDataset(_npz(npz_data.ogbench_arrays((4, 5, 3))), _FROM["npz"]),
+    "npz_d4rl": SmallDataset(_npz(npz_data.d4rl_arrays(), compressed=True), _FROM["npz"]),
     **{
-        f"hdf5_{name}": Fuzzed(lambda directory, write=write: write(directory, [4, 3]), _FROM["hdf5"], reader)
+        f"hdf5_{name}": SmallDataset(lambda directory, write=write: write(directory, [4, 3]), _FROM["hdf5"])
         for name, write in hdf5_robots.BUILDERS.items()
-        for reader in [fuzz_readers.hdf5]
     },
-    "hdf5_profile": Fuzzed(_with_profile, "{}/data --from=hdf5 --profile={}/profile.yaml", fuzz_readers.hdf5),
-    "zarr": Fuzzed(_zarr("x.zarr"), _FROM["zarr"], fuzz_readers.zarr),
-    "zarr_plain": Fuzzed(
-        _zarr("x.zarr", compressors=dict.fromkeys(("state", "action"))), _FROM["zarr"], fuzz_readers.zarr
-    ),
-    "zarr_zip": Fuzzed(_zarr("x.zarr.zip"), _FROM["zarr"], fuzz_readers.zarr),
-    "zarr_version_3": Fuzzed(lambda directory: zarr_data.write_version_3(directory / "x.zarr"), _FROM["zarr"]),
-    "envlogger": Fuzzed(
-        lambda directory: envlogger_data.write_log(directory, 6), "{} --from=envlogger", fuzz_readers.envlogger
-    ),
-    "ros2": Fuzzed(_bag(), _ROS, fuzz_readers.ros2),
-    "ros2_sqlite": Fuzzed(_bag("sqlite3"), _ROS, fuzz_readers.ros2),
-    "ros2_compressed": Fuzzed(_bag(compression="STORAGE"), _ROS, fuzz_readers.ros2),
-    "ros2_chunks": Fuzzed(_mcap(compression=0, enable_crcs=False, chunk_size=2000), _ROS, fuzz_readers.ros2),
-    "ros2_unchunked": Fuzzed(_mcap(chunk_size=0), _ROS, fuzz_readers.ros2),
+    "hdf5_profile": SmallDataset(_with_profile, "{}/data --from=hdf5 --profile={}/profile.yaml"),
+    "zarr": SmallDataset(_zarr("x.zarr"), _FROM["zarr"]),
+    "zarr_plain": SmallDataset(_zarr("x.zarr", compressors=dict.fromkeys(("state", "action"))), _FROM["zarr"]),
+    "zarr_zip": SmallDataset(_zarr("x.zarr.zip"), _FROM["zarr"]),
+    "zarr_version_3": SmallDataset(lambda directory: zarr_data.write_version_3(directory / "x.zarr"), _FROM["zarr"]),
+    "envlogger": SmallDataset(lambda directory: envlogger_data.write_log(directory, 6), "{} --from=envlogger"),
+    "ros2": SmallDataset(_bag(), _ROS),
+    "ros2_sqlite": SmallDataset(_bag("sqlite3"), _ROS),
+    "ros2_compressed": SmallDataset(_bag(compression="STORAGE"), _ROS),
+    "ros2_chunks": SmallDataset(_mcap(compression=0, enable_crcs=False, chunk_size=2000), _ROS),
+    "ros2_unchunked": SmallDataset(_mcap(chunk_size=0), _ROS),
 }
 """By name: a format, then what is special about the dataset."""
