@@ -6,13 +6,13 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, Protocol
 
 from rlds_beam import interrupts
 from rlds_beam.errors import UsageError
 from rlds_beam.options import Options, option
-from rlds_beam.worker_status import METRICS_NAMESPACE, Done
+from rlds_beam.worker_status import METRICS_NAMESPACE, Done, Note
 
 _LOOK_SECONDS = 0.5
 """Seconds between two checks for something to report."""
@@ -27,8 +27,13 @@ class Watcher(Protocol):
     def started(self, place: str) -> None:
         """Called when a cluster or service has accepted the job; `place` is its name there, with a URL."""
 
-    def tick(self, done: Done | None) -> None:
-        """Called every second or so from a separate thread; `done` is None if the runner does not report progress."""
+    def tick(self, done: Done | None, notes: Sequence[Note]) -> None:
+        """Called every second or so from a separate thread.
+
+        Args:
+          done: the progress; None if the runner does not report it.
+          notes: what each process of this machine is at.
+        """
 
 
 class Runner:
@@ -103,6 +108,10 @@ class Runner:
         """
         return None
 
+    def notes(self) -> Sequence[Note]:
+        """What each process of this machine is at; none on other machines."""
+        return ()
+
     def _tick(self, watcher: Watcher, ended: threading.Event) -> None:
         told, looked = False, time.monotonic()
         while not ended.wait(_LOOK_SECONDS):
@@ -113,9 +122,9 @@ class Runner:
                     watcher.started(place)
                 if time.monotonic() - looked >= self.tick_seconds:
                     looked = time.monotonic()
-                    done = self.done()
+                    done, notes = self.done(), self.notes()
                     if not ended.is_set():
-                        watcher.tick(done)
+                        watcher.tick(done, notes)
 
 
 def read_metrics(result: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import rlds_beam.errors
@@ -25,7 +25,7 @@ from rlds_beam.platforms import count_cores
 from rlds_beam.runners.base import Define, Runner
 from rlds_beam.runners.worker_processes import worker_processes
 from rlds_beam.user_functions import describe_error, is_users
-from rlds_beam.worker_status import Done, is_verbose
+from rlds_beam.worker_status import Done, Note, is_verbose
 
 LARGE_INPUT = 100 * 10**6
 """Bytes of input for which starting worker processes, a few seconds, pays."""
@@ -42,7 +42,7 @@ _STEP = re.compile(r" \[while running '[^']*'\]$")
 class LocalRunner(Runner):
     """Runs a job in this process, or in worker processes that it starts."""
 
-    _look: Callable[[], Done | None] = staticmethod(lambda: None)
+    _look: Callable[[], Sequence[Note]] = staticmethod(tuple)
 
     def check(self) -> None:
         if self.options.beam_options and _running_mode(self.options.beam_options) != "in_memory":
@@ -66,6 +66,10 @@ class LocalRunner(Runner):
             raise plain(error) from error
 
     def done(self) -> Done | None:
+        notes = self._look()
+        return sum((note.done for note in notes), Done()) if notes else None
+
+    def notes(self) -> Sequence[Note]:
         return self._look()
 
     def _in_process(self, define: Define, flags: Any) -> dict[str, Any]:
@@ -73,7 +77,12 @@ class LocalRunner(Runner):
         from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
         before = worker_status.done()
-        self._look = lambda: worker_status.done() - before
+
+        def look() -> list[Note]:
+            note = worker_status.note()
+            return [note._replace(done=note.done - before)]
+
+        self._look = look
         # DirectRunner would first try to download another runner.
         return self._complete_in(None, beam.Pipeline(runner=FnApiRunner(), options=flags), define)
 
@@ -94,7 +103,7 @@ class LocalRunner(Runner):
                     return fatal.get_nowait()
                 return workers.error()
 
-            self._look = workers.done
+            self._look = workers.notes
             metrics = run_watched(job, error)
             workers.end()
             metrics["worker_seconds"] = [note.seconds for note in workers.notes()]

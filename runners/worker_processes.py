@@ -14,7 +14,7 @@ from pathlib import Path
 from rlds_beam.errors import NO_MORE_THREADS, RldsBeamError, no_more_threads
 from rlds_beam.output.scratch import PREFIX, ScratchDirectory
 from rlds_beam.platforms import SOCKET_PATH_BYTES
-from rlds_beam.worker_status import Done, Note, command, read_notes
+from rlds_beam.worker_status import Note, command, read_notes
 
 GRACE_SECONDS = 30.0
 """Seconds that the job may continue after a worker ended without an error, as all do at the end."""
@@ -102,10 +102,6 @@ class WorkerProcesses:
     def _lacks_threads(self) -> bool:
         """Whether a library in a worker failed to start threads, which may leave it waiting forever."""
         return any(_NO_THREAD in (_last_line(log) or "") for log in Path(self.home).glob("*.log"))
-
-    def done(self) -> Done:
-        """The total progress of the workers."""
-        return sum((note.done for note in self.notes()), Done())
 
     def notes(self) -> list[Note]:
         """The current task of each worker."""

@@ -1,8 +1,8 @@
 """Worker processes: how to start one, and how it reports its status to its parent.
 
 A process writes its status to one small file, its note, which remains if it dies. It updates the note when a range or
-a file begins or ends, and otherwise at most twice a second, never for each episode. Without `keep_note`, a process only
-counts.
+a file begins or ends, and otherwise at most twice a second, never for each episode. Without `keep_note`, it writes no
+file; `note` has its status.
 """
 
 from __future__ import annotations
@@ -94,10 +94,10 @@ class Note(NamedTuple):
 
 
 class _Notebook:
-    """The note file of this process."""
+    """What this process is at, and its note file, if it keeps one."""
 
-    def __init__(self, path: str):
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT)
+    def __init__(self, path: str | None = None):
+        self.file = None if path is None else os.open(path, os.O_WRONLY | os.O_CREAT)
         self._lock = threading.Lock()
         self._open: dict[int, str] = {}
         self._count = 0
@@ -126,16 +126,23 @@ class _Notebook:
             with self._lock:
                 self._write()
 
+    def note(self) -> Note:
+        """The status of this process."""
+        with self._lock:
+            return Note(os.getpid(), tuple(self._open.values()), self._seconds, done())
+
     def _write(self) -> None:
+        if self.file is None:
+            return
         self._written = time.monotonic()
         content = {"at": list(self._open.values()), "seconds": self._seconds, "done": _counts}
         line = json.dumps(content) + "\n"
         with contextlib.suppress(OSError):  # A full temporary disk is no reason to fail.
-            os.pwrite(self._file, line.encode(), 0)  # the rest of an earlier, longer line is never read
+            os.pwrite(self.file, line.encode(), 0)  # the rest of an earlier, longer line is never read
 
 
-_notebook: _Notebook | None = None
 _counts = [0] * len(Done._fields)
+_notebook = _Notebook()
 
 
 def keep_note(directory: str) -> None:
@@ -148,9 +155,6 @@ def keep_note(directory: str) -> None:
 def working_on(what: object) -> Iterator[None]:
     """Reports `what` as this process's current work while the block runs. Blocks may be nested."""
     notebook = _notebook
-    if notebook is None:
-        yield
-        return
     number = notebook.begin(what)
     try:
         yield
@@ -176,13 +180,18 @@ def count(
     counts[4] += steps
     counts[5] += rejected
     counts[6] += framed
-    if _notebook is not None:
+    if _notebook.file is not None:
         _notebook.update()
 
 
 def done() -> Done:
     """This process's counts since it started."""
     return Done(*_counts)
+
+
+def note() -> Note:
+    """The status of this process."""
+    return _notebook.note()
 
 
 def read_notes(directory: str) -> list[Note]:

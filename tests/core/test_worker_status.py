@@ -63,7 +63,7 @@ def test_worker_processes_import_nothing_from_the_current_directory(hostile, con
 
 @pytest.fixture
 def notebook(tmp_path, monkeypatch):
-    monkeypatch.setattr(worker_status, "_notebook", None)
+    monkeypatch.setattr(worker_status, "_notebook", worker_status._Notebook())
     worker_status.keep_note(str(tmp_path))
     return tmp_path
 
@@ -86,10 +86,10 @@ def test_an_error_ends_the_block(notebook):
 
 
 def test_nothing_is_noted_by_default(tmp_path, monkeypatch):
-    monkeypatch.setattr(worker_status, "_notebook", None)
+    monkeypatch.setattr(worker_status, "_notebook", worker_status._Notebook())
     monkeypatch.chdir(tmp_path)
     with worker_status.working_on("a range"):
-        assert list(tmp_path.iterdir()) == []
+        assert list(tmp_path.iterdir()) == [] and worker_status.note().at == ("a range",)
 
 
 def test_the_note_of_a_killed_process_remains(tmp_path):

@@ -30,8 +30,9 @@ from rlds_beam.encoding.tfds.rlds_dataset import write_dataset as write_with_sch
 from rlds_beam.episodes.schema import FLAGS
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.terminal import job_progress
-from rlds_beam.terminal.displays import PlainLines, Status
+from rlds_beam.terminal.job_progress import Progress
 from rlds_beam.testing import make_episode, write_dataset
+from rlds_beam.worker_status import Done
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -218,19 +219,19 @@ def test_the_progress_of_a_large_index(
     path = write_dataset(tmp_path, [make_episode(20, seed=seed) for seed in range(3)], name="large")
     lines: list[str] = []
 
-    def update(_: Any, status: Status) -> None:
-        lines.append(status.line())
+    def tick(progress: Progress, done: Done, notes: object) -> None:
+        lines.append(", ".join(progress.facts(done)))
         if "20 steps" in lines[-1]:
             WaitsForProgress.shown.set()
 
     monkeypatch.setattr(index_builder, "_LARGE", 0)
     monkeypatch.setattr(job_progress, "LOOK_SECONDS", 0.001)
-    monkeypatch.setattr(PlainLines, "update", update)
+    monkeypatch.setattr(Progress, "tick", tick)
     open_dataset(path, unit="steps", connectors=[WaitsForProgress()])
     assert re.fullmatch(
         r"\S+Z rlds-beam: indexing the steps of large/1\.0\.0 \(.* kB\), once\n", capsys.readouterr().err
     )
-    assert any(line.startswith("index 0 of 1 range, 20 steps") for line in lines)
+    assert any(line.startswith("0 of 1 range, 20 steps") for line in lines)
     lines.clear()
     open_dataset(path, unit="steps", connectors=[WaitsForProgress()])
     assert not lines and not capsys.readouterr().err

@@ -14,7 +14,7 @@ COMMANDS = (ROOT / "pipelines", ROOT / "src" / "rlds_beam" / "cli")
 PRINTING = {
     "src/rlds_beam/testing/conversions.py": "two numbers, from a test to its parent",
     "src/rlds_beam/terminal/tables.py": "our own colors and pictures",
-    "src/rlds_beam/terminal/displays.py": "escaped",
+    "src/rlds_beam/terminal/job_progress.py": "escaped",
     "src/rlds_beam/terminal/options.py": "what commands print",
     "src/rlds_beam/terminal/outcome.py": "what commands print",
     "src/rlds_beam/reverb/serving.py": "JSON for the process that started this one",
@@ -27,9 +27,9 @@ WARNING = {f"src/rlds_beam/datasets/{name}.py" for name in ("index_builder", "mi
 UNESCAPED = {
     "src/rlds_beam/text.py": "defines it",
     "src/rlds_beam/terminal/tables.py": "our own colors and pictures",
-    "src/rlds_beam/terminal/displays.py": "the bar, whose facts are numbers",
+    "src/rlds_beam/terminal/job_progress.py": "the bar, whose facts are numbers",
 }
-RICH = {"src/rlds_beam/terminal/displays.py"}
+RICH = {"src/rlds_beam/terminal/job_progress.py"}
 CALLED = ("print", "write", "warn", "raw_stream", "apply_style", "print_styled")
 STYLED = {"src/rlds_beam/terminal/tables.py", "pipelines/show.py"}
 

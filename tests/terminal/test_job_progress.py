@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import pty
 import re
@@ -12,7 +11,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -26,13 +25,11 @@ from rlds_beam.formats.inputs import open_source
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.runners import base
-from rlds_beam.terminal import displays
 from rlds_beam.terminal import job_progress as progress
-from rlds_beam.terminal.displays import PlainLines, Status
 from rlds_beam.terminal.job_progress import Progress, Total, planning
 from rlds_beam.testing import flip_byte, make_episode, shard_paths, write_dataset
 from rlds_beam.text import format_size
-from rlds_beam.worker_status import Done
+from rlds_beam.worker_status import Done, Note
 
 FLAGS = ("--shards=8", "--accept=duplicate_episode", "--policy_info_fn=flink_gate:hold")
 
@@ -57,7 +54,7 @@ def gate(tmp_path, monkeypatch) -> Iterator[Gate]:
 def eager(monkeypatch) -> None:
     monkeypatch.setattr(base, "_LOOK_SECONDS", 0.02)
     monkeypatch.setattr(base.Runner, "tick_seconds", 0.02)
-    monkeypatch.setattr(displays, "EVERY_SECONDS", 0.05)
+    monkeypatch.setattr(progress, "EVERY_SECONDS", 0.05)
 
 
 def read_until(master: int, pattern: bytes) -> bytes:
@@ -78,13 +75,13 @@ def test_a_terminal_has_a_live_line(data, tmp_path, gate) -> None:
     with running(arguments, env=environment, stdout=terminal, stderr=terminal, text=False) as process:
         os.close(terminal)
         seen = read_until(master, b"[12] of 8 ranges")
-        assert re.search(rb" 12%\W+1 of 8 ranges| 25%\W+2 of 8 ranges", seen) and "━".encode() in seen, seen
+        assert re.search(rb" 12%.* 1 of 8 ranges| 25%.* 2 of 8 ranges", seen) and "━".encode() in seen, seen
         gate.open()
         seen += read_until(master, b"took ")
         assert process.wait(DEADLINE) == 0, seen
     os.close(master)
     assert b"\r" in seen and b"\x1b[2K" in seen  # the line is overwritten, and cleared at the end
-    assert b"\x1b[32m" in seen and not seen.rpartition(b"\x1b[2K")[2].count(b"\x1b[32m")
+    assert "━".encode() not in seen.rpartition(b"\x1b[2K")[2]
 
 
 @pytest.mark.parametrize(
@@ -120,9 +117,8 @@ def test_nothing_of_the_bar_stays(ends: str, variables: dict[str, str]) -> None:
     os.close(master)
     screen = displayed(seen.decode())
     assert screen == ["rlds-beam: a line", "another", *(["it failed"] if ends == "error" else [])]
-    assert (b"\x1b[32m" in seen) == (not {"NO_COLOR", "TERM"} & variables.keys())
+    assert (b"\x1b[38;" in seen) == (not {"NO_COLOR", "TERM"} & variables.keys())
     assert ("━".encode() in seen) == (variables.keys() <= {"NO_COLOR"})
-    assert (b"==" in seen) == ("PYTHONIOENCODING" in variables)
     assert (b"\x1b" in seen) == ("TERM" not in variables)
 
 
@@ -142,48 +138,31 @@ def displayed(seen: str) -> list[str]:
     return [line for line in lines if line]
 
 
-def test_a_narrow_terminal_drops_facts_and_then_the_bar() -> None:
-    total = Total("convert", ranges=100, finished=20)
-    shown = Progress(total, "none")
-    shown.status(Done(records=1), shown._began + 5)
-    working = Done(ranges=20, records=4000, bytes=640_000_000, steps=400_000, rejected=3)
-    status = shown.status(working, shown._began + 45)
-    assert status.fraction == 0.4
-    lines = {width: displays.bar_line(status, width).plain for width in range(1, 130)}
-    assert all(len(line) <= width for width, line in lines.items())
-    known = "40 of 100 ranges, 400,000 steps, 10,000 steps/s, 640.0 MB, 3 rejected, 2:00 left"
-    assert lines[120] == f"convert {'━' * 10}{'─' * 15}  40%  {known}"
-    assert lines[60] == f"convert {'━' * 3}{'─' * 5}  40%  10,000 steps/s, 3 rejected, 2:00 left"
-    assert lines[34] == f"convert {'━' * 4}{'─' * 6}  40%  2:00 left"
-    assert lines[20] == "convert  40%"
-    assert displays.bar_line(status, 34, ascii_only=True).plain == "convert ====------  40%  2:00 left"
-
-
 @pytest.mark.parametrize(
-    ("total", "done", "fraction"),
+    ("total", "done", "part"),
     [
-        (Total("example", episodes=8), Done(records=2), 0.25),
-        (Total("check", bytes=100), Done(records=1, bytes=50), 0.5),
-        (Total("convert", ranges=4, finished=1), Done(ranges=1), 0.5),
-        (Total("convert", ranges=4, bytes=1), Done(ranges=1, bytes=9), 0.25),  # compressed
+        (Total("example", episodes=8), Done(records=2), (2, 8)),
+        (Total("check", bytes=100), Done(records=1, bytes=50), (50, 100)),
+        (Total("convert", ranges=4, finished=1), Done(ranges=1), (2, 4)),
+        (Total("convert", ranges=4, bytes=1), Done(ranges=1, bytes=9), (1, 4)),  # compressed
         (Total("count"), Done(records=3), None),
         (Total("convert", ranges=4), Done(scanned=3), None),
         (Total("convert", ranges=0), Done(records=1), None),
     ],
 )
-def test_the_finished_part(total: Total, done: Done, fraction: float | None) -> None:
-    assert Progress(total, "none").status(done, 0.0).fraction == fraction
+def test_the_finished_part(total: Total, done: Done, part: tuple[int, int] | None) -> None:
+    assert Progress(total, "none").part(done) == part
 
 
 def test_without_a_terminal_there_are_plain_lines(data, gate, convert, monkeypatch, eager) -> None:
-    printed = PlainLines.update
+    printed = Progress._print
 
-    def print_and_open(self: PlainLines, status: Status) -> None:
-        printed(self, status)
-        if " ranges, " in status.line():
+    def print_and_open(self: Progress, text: str) -> None:
+        printed(self, text)
+        if " ranges, " in text:
             gate.open()
 
-    monkeypatch.setattr(PlainLines, "update", print_and_open)
+    monkeypatch.setattr(Progress, "_print", print_and_open)
     monkeypatch.syspath_prepend(str(SUPPORT))
     ran = convert(data, *FLAGS, "--workers=1")
     assert ran.code == 0
@@ -200,9 +179,9 @@ def test_without_a_terminal_there_are_plain_lines(data, gate, convert, monkeypat
 def test_none_prints_nothing(data, gate, convert, monkeypatch, eager, flag) -> None:
     tick = Progress.tick
 
-    def tick_and_open(self: Progress, done: Done) -> None:
-        tick(self, done)
-        if done.ranges:
+    def tick_and_open(self: Progress, done: Done | None, notes: Sequence[Note]) -> None:
+        tick(self, done, notes)
+        if done is not None and done.ranges:
             gate.open()
 
     monkeypatch.setattr(Progress, "tick", tick_and_open)
@@ -212,26 +191,57 @@ def test_none_prints_nothing(data, gate, convert, monkeypatch, eager, flag) -> N
     assert (ran.out == "") == (flag != "--progress=none")
 
 
-def line(total: Total, *ticks: tuple[float, Done]) -> str:
-    """The last progress line of a job, given its progress at these times in seconds."""
-    shown = Progress(total, "plain", stream=io.StringIO())
-    text = ""
-    for seconds, done in ticks:
-        text = shown.status(done, shown._began + seconds).line()
-    return text
+def facts(total: Total, done: Done) -> str:
+    return ", ".join(Progress(total, "none").facts(done))
 
 
 def test_the_line_of_a_conversion() -> None:
     total = Total("convert", ranges=100, finished=20, bytes=3_200_000_000)
-    assert line(total, (1, Done())) == "convert starting, 0:01 so far"
-    assert line(total, (3, Done(scanned=7))) == "convert looking for duplicates (7 file segments), 0:03 so far"
-    planned = "convert planning, 2.5 GB scanned, 0:03 so far"
-    assert line(Total("convert"), (3, Done(framed=2_500_000_000))) == planned
-    begun = (5.0, Done(records=1))
-    working = (45.0, Done(ranges=20, records=4000, bytes=640_000_000, steps=400_000, rejected=3))
-    assert line(total, begun, working) == (
-        "convert 40 of 100 ranges, 400,000 steps, 10,000 steps/s, 640.0 MB of 3.2 GB, 3 rejected, 2:40 left"
-    )
+    assert facts(total, Done()) == "starting"
+    assert facts(total, Done(scanned=7)) == "looking for duplicates (7 file segments)"
+    assert facts(Total("convert"), Done(framed=2_500_000_000)) == "planning, 2.5 GB scanned"
+    working = Done(ranges=20, records=4000, bytes=640_000_000, steps=400_000, rejected=3)
+    assert facts(total, working) == "40 of 100 ranges, 3 rejected, 400,000 steps, 640.0 MB of 3.2 GB"
+    compressed = Done(ranges=1, records=9, bytes=5_000_000, steps=300)
+    assert facts(Total("convert", ranges=4, bytes=1_000_000), compressed) == "1 of 4 ranges, 300 steps, 5.0 MB"
+    half = Done(records=10, bytes=500_000, steps=7200)
+    assert facts(Total("check", bytes=1_000_000), half) == "7,200 steps, 500.0 kB of 1.0 MB"
+
+
+def test_a_file_that_takes_long_is_named(monkeypatch, capsys) -> None:
+    """After a minute, and again after 2, 4, 8, ... minutes; another file starts the clock again."""
+    clock, shown = [0.0], Progress(Total("convert", ranges=4), "plain")
+    monkeypatch.setattr(progress, "LONG_SECONDS", 60.0)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+
+    def at(seconds: float, *places: tuple[str, ...]) -> list[str]:
+        clock[0] = seconds
+        shown.tick(Done(), [Note(7 + number, place, 0.0) for number, place in enumerate(places)])
+        return [line.partition("rlds-beam: ")[2] for line in capsys.readouterr().err.splitlines()]
+
+    assert at(0, ("a range", "a.mp4"), ("a range", "b.h5")) == []
+    assert at(59, ("a range", "a.mp4"), ("a range", "b.h5")) == []
+    assert at(70, ("a range", "a.mp4"), ("a range", "c.h5")) == ["worker 7 has been at a.mp4 for 1:10"]
+    assert at(100, ("a range", "a.mp4"), ("a range", "c.h5")) == []
+    both = ["worker 7 has been at a.mp4 for 2:10", "worker 8 has been at c.h5 for 1:00"]
+    assert at(130, ("a range", "a.mp4"), ("a range", "c.h5")) == both
+    assert at(500, (), ()) == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_job_says_what_its_workers_are_at(data, gate, convert, monkeypatch, eager, workers) -> None:
+    monkeypatch.setattr(progress, "LONG_SECONDS", 0.0)
+    printed = Progress._print
+
+    def print_and_open(self: Progress, text: str) -> None:
+        printed(self, text)
+        if " has been at " in text:
+            gate.open()
+
+    monkeypatch.setattr(Progress, "_print", print_and_open)
+    monkeypatch.syspath_prepend(str(SUPPORT))
+    ran = convert(data, *FLAGS, f"--workers={workers}")
+    assert ran.code == 0 and re.search(rf"worker \d+ has been at {data}\S* .*for 0:0", ran.err), ran.err
 
 
 @pytest.mark.parametrize("damaged", [False, True])
@@ -240,7 +250,7 @@ def test_scanned_bytes_are_counted_while_a_job_is_planned(tmp_path, monkeypatch,
     if damaged:
         flip_byte(shard_paths(source)[0], record=1, part="length")
     monkeypatch.setattr(progress, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(displays, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "EVERY_SECONDS", 0.0)
     size = sum(shard.stat().st_size for shard in shard_paths(source))
     line = f"rlds-beam: convert planning, {format_size(size)} scanned, "
     before, said = worker_status.done().framed, io.StringIO()
@@ -248,12 +258,6 @@ def test_scanned_bytes_are_counted_while_a_job_is_planned(tmp_path, monkeypatch,
         prepare(ConvertConfig.create(input=str(source), output=str(tmp_path / "out")))
         wait_until(lambda: said.write(capsys.readouterr().err) and line in said.getvalue())
     assert worker_status.done().framed - before == size
-
-
-def test_the_line_of_a_job_without_ranges() -> None:
-    total = Total("check", bytes=1_000_000)
-    begun, half = (0.0, Done(records=1)), (3600.0, Done(records=10, bytes=500_000, steps=7200))
-    assert line(total, begun, half) == "check 7,200 steps, 2 steps/s, 500.0 kB of 1.0 MB, 1:00:00 left"
 
 
 def test_the_total_of_a_slice_is_the_slice(data) -> None:
@@ -309,23 +313,17 @@ def test_an_interrupted_command_says_what_was_kept(tmp_path, large, command, sho
     assert not left or said != "nothing was written"
 
 
-def test_compressed_input_is_larger_than_its_files() -> None:
-    begun, later = (0.0, Done(records=1)), (30.0, Done(ranges=1, records=9, bytes=5_000_000, steps=300))
-    expected = "convert 1 of 4 ranges, 300 steps, 10 steps/s, 5.0 MB, 1:30 left"
-    assert line(Total("convert", ranges=4, bytes=1_000_000), begun, later) == expected
-
-
 def test_a_runner_that_does_not_report_progress(capsys, monkeypatch) -> None:
     """On Flink, finished ranges are counted in the output."""
-    monkeypatch.setattr(displays, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "EVERY_SECONDS", 0.0)
     shown = Progress(Total("convert", ranges=4), "plain", poll=lambda: Done(ranges=2))
     shown._began -= 60
     shown.tick(None)
-    assert capsys.readouterr().err.endswith("Z rlds-beam: convert 2 of 4 ranges, 1:00 left\n")
+    assert capsys.readouterr().err.endswith("Z rlds-beam: convert 2 of 4 ranges, 1:00 so far\n")
 
 
 def test_a_line_that_cannot_be_printed_is_not_an_error(monkeypatch) -> None:
-    monkeypatch.setattr(displays, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "EVERY_SECONDS", 0.0)
     with open("/dev/full", "w") as full:
         shown = Progress(Total("push", ranges=2), "plain", stream=full)
         shown.tick(Done(ranges=1))
@@ -346,68 +344,3 @@ def test_a_resumed_job_says_so(data, convert, tmp_path) -> None:
         commit.unlink()
     ran = convert(data, *flags)
     assert "rlds-beam: resumed: 2 of 4 ranges were finished\n" in ran.err
-
-
-def test_lines_of_json(data, convert) -> None:
-    ran = convert(data, "--shards=2", "--accept=duplicate_episode", "--progress=json")
-    lines = [json.loads(line) for line in ran.err.splitlines()]
-    assert all(line["time"].endswith("Z") for line in lines)
-    assert all(line["command"] == "convert" for line in lines)
-
-
-def test_the_numbers_of_a_job_as_json() -> None:
-    stream = io.StringIO()
-    with Progress(Total("convert", ranges=4, finished=1, bytes=100), "json", stream=stream).show() as progress:
-        for done in (Done(records=1), Done(records=2, bytes=9), Done(records=8, ranges=1, bytes=50, steps=99)):
-            progress.tick(done)
-    first, last = map(json.loads, stream.getvalue().splitlines())  # the second one is too early for a line
-    assert (first["ranges"], first["episodes"], first["steps"]) == (1, 1, 0)
-    assert last.pop("time") and last.pop("seconds") >= 0
-    assert last == {
-        "command": "convert",
-        "phase": "running",
-        "ranges": 2,
-        "ranges_total": 4,
-        "episodes": 8,
-        "episodes_total": None,
-        "steps": 99,
-        "rejected": 0,
-        "bytes": 50,
-        "bytes_total": 100,
-        "steps_per_second": None,
-        "seconds_left": None,
-    }
-
-
-def test_the_phases_of_a_job() -> None:
-    shown = Progress(Total("convert", ranges=2), "none")
-    done = Done(), Done(scanned=3), Done(records=1), Done(records=2, ranges=2)
-    phases = [shown.status(one, shown._began).numbers["phase"] for one in done]
-    assert phases == ["starting", "looking for duplicates", "running", "completing"]
-    assert Progress(Total("convert"), "none").status(Done(), 0.0).numbers["phase"] == "planning"
-
-
-@pytest.mark.parametrize("kind", ["auto", "json"])
-def test_work_without_progress_is_not_silent(monkeypatch, capsys, kind) -> None:
-    monkeypatch.setattr(displays, "MAX_SILENT_SECONDS", 0.001)
-    monkeypatch.setattr(displays, "EVERY_SECONDS", 0.0)
-    said = io.StringIO()
-    with displays.heartbeat("inspect", kind):
-        wait_until(lambda: said.write(capsys.readouterr().err) and "\n" in said.getvalue())
-    line = said.getvalue().splitlines()[0]
-    assert (
-        '"phase": "working"' in line
-        if kind == "json"
-        else re.fullmatch(r"\S+Z rlds-beam: inspect working, 0:\d\d so far", line)
-    )
-
-
-def test_jobs_of_a_command_share_a_log(monkeypatch, capsys) -> None:
-    """15 seconds of planning and 15 seconds of work print a line: the second job does not start to count again."""
-    with displays.heartbeat("convert", "plain"):
-        monkeypatch.setattr(displays, "_printed", -displays.EVERY_SECONDS)
-        Progress(Total("convert"), "plain").tick(Done())
-        Progress(Total("convert"), "plain").tick(Done())
-    assert capsys.readouterr().err.count(" rlds-beam: convert starting, 0:00 so far\n") == 1
-    Progress(Total("convert"), "plain").tick(Done())  # in Python, each job counts for itself
-    assert capsys.readouterr().err == ""

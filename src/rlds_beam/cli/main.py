@@ -21,7 +21,6 @@ from rlds_beam.cli.parsers import JOBS, MISSING, command_parser, complete_argume
 from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError, naming_limits, pip_install
 from rlds_beam.runners import process_setup
 from rlds_beam.runners.process_setup import keep_freed_memory
-from rlds_beam.terminal.displays import Kind, heartbeat
 from rlds_beam.terminal.options import PrintOptions, begin, print_json
 from rlds_beam.text import escaping, without_secrets
 from rlds_beam.user_functions import describe_error, is_users
@@ -168,11 +167,9 @@ def _job(name: str, arguments: list[str], of_this_process: bool) -> int:
     verbose = _is_verbose(ours)
     if of_this_process and not (verbose or beam_options) and getattr(config, "runner", None) == "local":
         lazy.hide_clients()
-    lasting = not hasattr(config, "json")  # browse and serve run until they are interrupted
-    kind: Kind = "none" if silent or lasting else getattr(config, "progress", "auto")
     discarded = silent and not (getattr(config, "json", False) or getattr(config, "format", None))
     before = interrupts.count()
-    with naming_limits(), _logging(verbose), _sigterm_as_ctrl_c(), _stdout(discarded), heartbeat(name, kind):
+    with naming_limits(), _logging(verbose), _sigterm_as_ctrl_c(), _stdout(discarded):
         code = job.main(config)
     if _LEFT.get(name) == _RESUMES and interrupts.count() > before:
         raise KeyboardInterrupt  # a library or finalizer dropped it

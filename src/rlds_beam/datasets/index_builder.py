@@ -58,8 +58,7 @@ from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.meaning import LastSteps, find_last_steps
 from rlds_beam.reading.plan import WorkRange, plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.terminal.displays import Kind, display_for
-from rlds_beam.terminal.job_progress import Total, in_this_process
+from rlds_beam.terminal.job_progress import Kind, Progress, Total, in_this_process
 from rlds_beam.text import escape_controls, format_size
 from rlds_beam.typing import Array
 from rlds_beam.user_functions import search_as_the_parent
@@ -242,7 +241,7 @@ class _Builder:
         large = source.size > _LARGE
         if large:
             text = f"indexing the steps of {source.dataset} ({format_size(source.size)}), once"
-            display_for("auto").say(text)
+            Progress(Total("index")).say(text)
         kind: Kind = "auto" if large else "none"
         with share_spans():
             with in_this_process(Total("index"), kind):

@@ -1,21 +1,31 @@
-"""The progress of a job: how much is done, how fast, and how long the rest takes."""
+"""The progress of a job: a bar on a terminal, elsewhere a line every 30 seconds; and the files that take long."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, TextIO
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, TextIO
 
 from rlds_beam import worker_status
-from rlds_beam.terminal.displays import Fact, Kind, Nothing, Status, display_for
-from rlds_beam.text import clock, count, format_size
-from rlds_beam.worker_status import Done
+from rlds_beam.terminal.options import now
+from rlds_beam.text import clock, count, escape_controls, format_size, raw_stream
+from rlds_beam.worker_status import Done, Note
+
+Kind = Literal["auto", "plain", "none"]
+
+EVERY_SECONDS = 30.0
+"""Seconds before the first line and between two; a short job prints none."""
+
+LONG_SECONDS = 60.0
+"""Seconds that a worker has been at one file when a line says so; the next lines come after 2, 4, 8, ... times that."""
 
 LOOK_SECONDS = 1.0
-"""Seconds between two updates while a job is planned."""
+"""Seconds between two updates while this process works."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +54,7 @@ class Progress:
       total: the total amount of work.
       kind: `auto` shows a bar if the stream is a terminal, else prints plain lines; `none` shows nothing.
       poll: returns the progress if the runner does not report it.
-      stream: the stream to print to; standard error by default.
+      stream: the stream to print to; standard error by default, because standard output is for the result.
     """
 
     def __init__(
@@ -54,21 +64,27 @@ class Progress:
         poll: Callable[[], Done] = Done,
         stream: TextIO | None = None,
     ):
-        self._total, self._poll = total, poll
-        self._display = display_for(kind, stream)
-        self._began = time.monotonic()
-        self._start: tuple[float, Done] | None = None
+        self._total, self._kind, self._poll = total, kind, poll
+        self._stream = sys.stderr if stream is None else stream
+        dumb = os.environ.get("TERM", "").lower() in ("dumb", "unknown")
+        self._overwrites = kind == "auto" and self._stream.isatty() and not dumb
+        self._bar: Any = None
+        self._began = self._printed = time.monotonic()
+        self._stays: dict[
+            int, tuple[str, float, float]
+        ] = {}  # process -> its file, since when, seconds to the next line
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
     def show(self) -> Iterator[Progress]:
-        """Shows the progress during the block; removes the bar after it."""
+        """Shows the progress during the block; removes the bar after it, also after an error or Ctrl-C."""
         try:
             yield self
         finally:
-            with self._lock:
-                display, self._display = self._display, Nothing()
-                display.close()
+            with self._lock, contextlib.suppress(OSError):
+                self._kind = "none"
+                if self._bar is not None:
+                    self._bar.stop()
 
     def started(self, place: str) -> None:
         """Prints where to watch the job that a cluster or service accepted."""
@@ -77,98 +93,112 @@ class Progress:
     def say(self, text: str) -> None:
         """Prints a permanent line."""
         with self._lock:
-            self._display.say(text)
+            self._print(text)
 
-    def tick(self, done: Done | None) -> None:
-        """Updates the progress; `done` is None if the runner does not report it."""
-        now = time.monotonic()
+    def tick(self, done: Done | None, notes: Sequence[Note] = ()) -> None:
+        """Updates the progress.
+
+        Args:
+          done: the work done; None if the runner does not report it.
+          notes: what each process of this machine is at.
+        """
         done = self._poll() if done is None else done
+        moment = time.monotonic()
         with self._lock:
-            self._display.update(self.status(done, now))
+            for line in self._long_stays(notes, moment):
+                self._print(line)
+            if self._kind == "none":
+                return
+            if self._overwrites:
+                self._draw(done)
+            elif moment - self._printed >= EVERY_SECONDS:
+                elapsed = clock(moment - self._began)
+                self._print(f"{self._total.name} {', '.join([*self.facts(done), f'{elapsed} so far'])}")
 
-    def status(self, done: Done, now: float) -> Status:
-        """The status at a moment, from what was done until then."""
-        if self._start is None and (done.records or done.ranges):
-            # It is unknown how long the work before the first update took, so the rate starts here.
-            self._start = (now, done) if done.records else (self._began, Done())
+    def facts(self, done: Done) -> list[str]:
+        """What is known: `12 of 71 ranges`, `3 rejected`, `40,000 steps`, `640.0 MB of 3.2 GB`."""
         total, facts = self._total, []
         if total.ranges is not None and done.records + done.ranges:
-            facts.append(Fact(f"{total.finished + done.ranges:,} of {count(total.ranges, 'range')}", 4))
+            facts.append(f"{total.finished + done.ranges:,} of {count(total.ranges, 'range')}")
         elif total.episodes is not None:
-            facts.append(Fact(f"{done.records:,} of {count(total.episodes, 'episode')}", 4))
+            facts.append(f"{done.records:,} of {count(total.episodes, 'episode')}")
         elif not done.records:
-            facts.append(Fact(_at_the_start(done)))
-        if done.steps:
-            facts.append(Fact(count(done.steps, "step"), 5))
-        if self._start is not None and now - self._start[0] >= 1 and done.steps > self._start[1].steps:
-            facts.append(Fact(f"{(done.steps - self._start[1].steps) / (now - self._start[0]):,.0f} steps/s", 3))
-        if done.bytes:
-            of_total = f" of {format_size(total.bytes or 0)}" if self._by_bytes(done) else ""
-            facts.append(Fact(format_size(done.bytes) + of_total, 6))
+            facts.append(_at_the_start(done))
         if done.rejected:
-            facts.append(Fact(f"{done.rejected:,} rejected", 2, "warning"))
-        left = self._seconds_left(done, now)
-        facts.append(Fact(f"{clock(now - self._began)} so far" if left is None else f"{clock(left)} left", 1, "faint"))
-        return Status(total.name, tuple(facts), self._fraction(done), self._numbers(done, now, left))
+            facts.append(f"{done.rejected:,} rejected")
+        if done.steps:
+            facts.append(count(done.steps, "step"))
+        if done.bytes:
+            facts.append(
+                format_size(done.bytes) + (f" of {format_size(total.bytes or 0)}" if self._by_bytes(done) else "")
+            )
+        return facts
 
-    def _numbers(self, done: Done, now: float, left: float | None) -> dict[str, Any]:
-        """The progress as numbers, the same for each job; None if unknown."""
-        total = self._total
-        ranges = None if total.ranges is None else total.finished + done.ranges
-        start, first = self._start or (now, done)
-        per_second = (done.steps - first.steps) / (now - start) if now - start >= 1 else None
-        return {
-            "phase": self._phase(done, ranges),
-            "ranges": ranges,
-            "ranges_total": total.ranges,
-            "episodes": done.records,
-            "episodes_total": total.episodes,
-            "steps": done.steps,
-            "rejected": done.rejected,
-            "bytes": done.bytes,
-            "bytes_total": total.bytes,
-            "steps_per_second": None if per_second is None else round(per_second, 1),
-            "seconds": round(now - self._began, 1),
-            "seconds_left": None if left is None else round(left, 1),
-        }
-
-    def _phase(self, done: Done, ranges: int | None) -> str:
-        """The phase of the job: planning, looking for duplicates, starting, running, or completing."""
-        if done.records + done.ranges:
-            return "completing" if ranges is not None and ranges == self._total.ranges else "running"
-        known = _at_the_start(done).partition(",")[0].partition(" (")[0]
-        return "planning" if known == "starting" and self._total == Total(self._total.name) else known
-
-    def _fraction(self, done: Done) -> float | None:
-        """The finished part of the work; None before the first record, or if the amount is unknown."""
+    def part(self, done: Done) -> tuple[int, int] | None:
+        """The work done and its total, in one unit; None before the first record, or if the total is unknown."""
         total = self._total
         if not done.records + done.ranges:
             return None
         if total.episodes is not None:
-            part, whole = done.records, total.episodes
-        elif self._by_bytes(done):
-            part, whole = done.bytes, total.bytes or 0
-        else:
-            part, whole = total.finished + done.ranges, total.ranges or 0
-        return min(part / whole, 1.0) if whole else None
+            return done.records, total.episodes
+        if self._by_bytes(done):
+            return done.bytes, total.bytes or 0
+        return (total.finished + done.ranges, total.ranges) if total.ranges else None
 
     def _by_bytes(self, done: Done) -> bool:
         """Whether the files' size is the amount to read; it is not for compressed files."""
         return self._total.bytes is not None and 0 < done.bytes <= self._total.bytes
 
-    def _seconds_left(self, done: Done, now: float) -> float | None:
-        """An estimate from the work done so far; None until there is enough."""
-        if self._start is None or now - self._start[0] < 1:
-            return None
-        began, first = self._start
-        if self._total.episodes is not None:
-            part, left = done.records - first.records, self._total.episodes - done.records
-        elif self._by_bytes(done):
-            part, left = done.bytes - first.bytes, (self._total.bytes or 0) - done.bytes
-        else:
-            part = done.ranges - first.ranges
-            left = (self._total.ranges or 0) - self._total.finished - done.ranges
-        return (now - began) * left / part if part > 0 and left >= 0 else None
+    def _long_stays(self, notes: Sequence[Note], moment: float) -> Iterator[str]:
+        """A line for each process that has been at one file for a minute, and again after 2, 4, 8, ... minutes."""
+        for note in notes:
+            at = note.at[-1] if note.at else ""
+            before, since, due = self._stays.get(note.process, ("", moment, LONG_SECONDS))
+            if at != before:
+                since, due = moment, LONG_SECONDS
+            if at and moment - since >= due:
+                due *= 2
+                yield f"worker {note.process} has been at {at} for {clock(moment - since)}"
+            self._stays[note.process] = (at, since, due)
+
+    def _print(self, text: str) -> None:
+        if self._kind == "none":
+            return
+        self._printed = time.monotonic()
+        line = f"rlds-beam: {escape_controls(text)}"
+        with contextlib.suppress(OSError):  # a full log or a closed terminal must not fail the job
+            if self._bar is not None:
+                self._bar.console.print(line, soft_wrap=True, highlight=False, markup=False)
+            else:
+                print(line if self._stream.isatty() else f"{now()} {line}", file=self._stream, flush=True)
+
+    def _draw(self, done: Done) -> None:
+        """Draws the bar again."""
+        with contextlib.suppress(OSError):
+            if self._bar is None:
+                self._bar = _new_bar(self._stream)
+                self._bar.add_task(self._total.name, total=None, facts="")
+                self._bar.start()
+            completed, total = self.part(done) or (0, None)
+            self._bar.update(0, completed=completed, total=total, facts=", ".join(self.facts(done)), refresh=True)
+
+
+def _new_bar(stream: TextIO) -> Any:
+    """A line with a name, a bar, the percentage, facts, and the time that is left."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[facts]}", markup=False),
+        console=Console(file=raw_stream(stream), highlight=False),
+        auto_refresh=False,  # drawn on updates, without a thread
+        transient=True,
+        redirect_stdout=False,
+    )
 
 
 @contextlib.contextmanager
@@ -178,7 +208,7 @@ def in_this_process(total: Total, kind: Kind) -> Iterator[None]:
 
     def tick(progress: Progress) -> None:
         while not ended.wait(LOOK_SECONDS):
-            progress.tick(worker_status.done() - before)
+            progress.tick(worker_status.done() - before, [worker_status.note()])
 
     with Progress(total, kind).show() as progress:
         threading.Thread(target=tick, args=(progress,), name="planning", daemon=True).start()

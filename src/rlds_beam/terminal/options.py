@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -10,7 +11,6 @@ from typing import Any, Literal
 from rlds_beam._version import __version__
 from rlds_beam.errors import UsageError
 from rlds_beam.options import Options, option
-from rlds_beam.terminal.displays import now
 from rlds_beam.text import json_text, without_secrets
 
 
@@ -29,6 +29,11 @@ def parse_max_rejected(text: str) -> int | float:
     if not 0 <= fraction <= 1:
         raise UsageError(f"--max_rejected={text}: expected a count (12) or a fraction of the records (0.05 or 5%)")
     return fraction
+
+
+def now() -> str:
+    """The time as ISO 8601 in UTC: `2026-11-25T18:07:38Z`."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 _run: dict[str, str] = {}
@@ -50,8 +55,8 @@ class PrintOptions(Options):
     """Output on the terminal."""
 
     json: bool = option(False, "print the report and errors as JSON")
-    progress: Literal["auto", "plain", "json", "none"] = option(
-        "auto", "progress on stderr: a bar on a terminal, or a line at least every 30 seconds; or lines of JSON"
+    progress: Literal["auto", "plain", "none"] = option(
+        "auto", "progress on stderr: a bar on a terminal, elsewhere (and with plain) a line every 30 seconds"
     )
 
 
