@@ -54,11 +54,11 @@ class StatsOutcome:
         """The text that the command prints."""
         return "\n".join([self.report.summary(), join_lines(self.lines())])
 
-    def lines(self, fields: Sequence[str] = (), size: tuple[int, int] | None = None) -> list[str]:
+    def lines(self, fields: Sequence[str] = ()) -> list[str]:
         """The table printed after the report: of the chosen fields, or of as many rows as fit a screen."""
         from rlds_beam.terminal.statistics_tables import statistics_lines
 
-        return statistics_lines(self.statistics, fields, size)
+        return statistics_lines(self.statistics, fields)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,12 +200,11 @@ def main(config: StatsConfig) -> int:
     """Runs the command: prints the statistics and returns the exit code."""
     from rlds_beam.terminal import outcome
     from rlds_beam.terminal.outcome import repair_lines
-    from rlds_beam.terminal.tables import terminal_size
 
     began = time.monotonic()
     done = stats(config)
     seconds = time.monotonic() - began
     extra = {"seconds": round(seconds, 3), "statistics": done.statistics}
     lines = [f"took      {seconds:.1f} s with start-up", *repair_lines("stats", config, done.report)]
-    outcome.print_report(done.report, config, extra, [*done.lines(config.fields, terminal_size()), *lines])
+    outcome.print_report(done.report, config, extra, [*done.lines(config.fields), *lines])
     return outcome.exit_code(done.report, config)

@@ -28,40 +28,29 @@ _COLUMNS = ("mean", "std", "min", "q01", "q50", "q99", "max")
 _DEVIATION = 4
 """Calibration deviations up to this are attributed to chance; for one action, chance exceeds it once in 750 cases."""
 
-_MIN, _MAX = 12, 28
-"""The fewest rows of a table on a low terminal, and the most on any other."""
-
-_OTHER_LINES = 12
-"""Lines of a screen that are left for the report and for what follows the table."""
+_MAX_ROWS = 28  # of a table, so that it fits a screen
 
 _ALWAYS = 6
 """Fields that are printed whole on any screen: lengths, returns, and for example an action and three states."""
 
-_DROP = ("q01", "q99", "std", "q50", "histogram")
-"""Columns that leave a narrow terminal, the first one first."""
 
-
-def statistics_lines(
-    content: Mapping[str, Any], fields: Sequence[str] = (), size: tuple[int, int] | None = None
-) -> list[str]:
+def statistics_lines(content: Mapping[str, Any], fields: Sequence[str] = ()) -> list[str]:
     """A table of at most a screen: a line for each dimension of a field, and for the episodes' lengths and returns.
 
     Args:
       content: `DatasetStatistics.to_json()`.
       fields: patterns of the fields to print, with all of their dimensions; empty for as many as fit a screen.
-      size: the columns and lines of the terminal; None for a file or a pipe.
     """
     if not content["episodes"]:
         return ["episodes  none, so there are no statistics"]
     leaves = {**content["fields"], **{name: content[name] for name in OF_EPISODES if content[name]}}
     groups = {path: _rows(path, leaf) for path, leaf in leaves.items() if not fields or is_chosen(path, fields)}
     numbers = {path: len(rows) for path, rows in groups.items()}
-    taken = numbers if fields else _fitting(numbers, size)
+    taken = numbers if fields else _fitting(numbers)
     rows = [row for path, number in taken.items() for row in groups[path][:number]]
-    width, _ = size or (None, None)
     return [
         f"episodes  {content['episodes']:,}, {content['transitions']:,} transitions",
-        *(table_lines(["", *_COLUMNS, "histogram"], rows, width, _DROP) if rows else ()),
+        *(table_lines(["", *_COLUMNS, "histogram"], rows) if rows else ()),
         *_left_out_line(numbers, taken),
         *_exactness(content),
         *_propensity_lines(content.get("propensities")),
@@ -90,13 +79,13 @@ def is_chosen(path: str, fields: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(path, pattern) or below(path, pattern) for pattern in fields)
 
 
-def _fitting(numbers: Mapping[str, int], size: tuple[int, int] | None) -> dict[str, int]:
+def _fitting(numbers: Mapping[str, int]) -> dict[str, int]:
     """The number of rows of each field to print: no field of up to `MAX_UNFOLDED` dimensions is cut.
 
     Lengths, returns, and the first fields are always printed, the others if a screen has room; of a field with more
     dimensions the first ones, in the room that is left.
     """
-    room = _MAX if size is None else min(max(size[1] - _OTHER_LINES, _MIN), _MAX)
+    room = _MAX_ROWS
     taken = dict.fromkeys(numbers, 0)
     order = sorted(numbers, key=lambda path: (path not in OF_EPISODES, numbers[path] > MAX_UNFOLDED))
     for place, path in enumerate(order):
@@ -220,11 +209,13 @@ def finding_lines(findings: Sequence[DatasetFinding]) -> list[str]:
     for finding in findings:
         checks.setdefault(finding.check, []).append(finding)
     rows = [
-        (name, shorten(first.field, 30) + (f" and {len(others)} more" if others else ""), first.detail)
+        (name, shorten(first.field, 30) + (f" and {len(others)} more" if others else ""), shorten(first.detail, 80))
         for name, (first, *others) in checks.items()
     ]
-    table = table_lines(("dataset", "field", "found"), rows, _WIDTH)
-    return [*table, "details   --json lists what was found in the dataset, and what to do"]
+    return [
+        *table_lines(("dataset", "field", "found"), rows),
+        "details   --json lists what was found in the dataset, and what to do",
+    ]
 
 
 def format_threshold(name: str, summary: Summary) -> str:

@@ -1,22 +1,17 @@
-"""Tables of text with aligned columns, colors, and sparklines."""
+"""Tables of text with aligned columns, and sparklines."""
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, TextIO
+from typing import Any
 
 import numpy as np
 
 from rlds_beam.text import printable, raw_stream
 from rlds_beam.typing import Array
-
-MIN_TEXT_COLUMNS = 16
-"""Columns of a text at least, before others leave a table that is too wide."""
 
 _MAX_CELL_CHARACTERS = 2000
 """Longest text of a cell, in characters."""
@@ -24,33 +19,21 @@ _MAX_CELL_CHARACTERS = 2000
 _NUMBER = re.compile(r"[-+]?(\d[\d,.]*(e[-+]?\d+)?|inf)( [kMGT]?B|%)?|nan")
 
 
-def table_lines(
-    header: Sequence[str], rows: Iterable[Sequence[str]], width: int | None = None, drop: Sequence[str] = ()
-) -> list[str]:
-    """The lines of a table; the first is the header.
+def table_lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table; the first is the header. Columns of numbers are aligned to the right.
 
-    Columns of numbers are aligned to the right. Control characters are escaped.
-
-    Args:
-      header: the names of the columns.
-      rows: their cells.
-      width: the most columns of a line; None for no limit. Long texts are shortened; then columns of `drop` leave,
-        the first one first; then lines are cut.
-      drop: names of columns that may be left out.
+    Control characters are escaped.
     """
     cells = [[printable(cell, _MAX_CELL_CHARACTERS) for cell in row] for row in (header, *rows)]
-    columns = [list(column) for column in zip(*cells, strict=True)]
-    remaining = list(drop)
-    while width is not None and _width(columns) > width and remaining:
-        if _fits(columns, width):
-            break
-        name = remaining.pop(0)
-        columns = [column for column in columns if column[0] != name]
-    if width is not None and _width(columns) > width:
-        _shorten(columns, width)
-    padded = [_pad(column) for column in columns]
-    lines = ["  ".join(row).rstrip() for row in zip(*padded, strict=True)]
-    return lines if width is None else [cut(line, width) for line in lines]
+    padded = [_pad(column) for column in zip(*cells, strict=True)]
+    return ["  ".join(row).rstrip() for row in zip(*padded, strict=True)]
+
+
+def _pad(column: Sequence[str]) -> list[str]:
+    size = max(map(display_width, column))
+    is_number = any(column[1:]) and all(_NUMBER.fullmatch(cell) for cell in column[1:] if cell)
+    spaces = [" " * (size - display_width(cell)) for cell in column]
+    return [space + cell if is_number else cell + space for cell, space in zip(column, spaces, strict=True)]
 
 
 def display_width(text: str) -> int:
@@ -71,65 +54,9 @@ def cut(text: str, width: int) -> str:
     return f"{text}…" if width > 0 else ""
 
 
-def _is_number(column: Sequence[str]) -> bool:
-    return all(_NUMBER.fullmatch(cell) for cell in column[1:] if cell) and any(column[1:])
-
-
-def _size(column: Sequence[str]) -> int:
-    return max(map(display_width, column))
-
-
-def _width(columns: Sequence[Sequence[str]]) -> int:
-    return sum(map(_size, columns)) + 2 * (len(columns) - 1)
-
-
-def _texts(columns: Sequence[list[str]]) -> list[int]:
-    """The columns of text that may be shortened, the longest first."""
-    texts = [i for i, column in enumerate(columns) if not _is_number(column) and _size(column) > MIN_TEXT_COLUMNS]
-    return sorted(texts, key=lambda i: -_size(columns[i]))
-
-
-def _fits(columns: Sequence[list[str]], width: int) -> bool:
-    """Whether the table fits if texts are shortened."""
-    return _width(columns) - sum(_size(columns[i]) - MIN_TEXT_COLUMNS for i in _texts(columns)) <= width
-
-
-def _shorten(columns: list[list[str]], width: int) -> None:
-    for i in _texts(columns):
-        excess = _width(columns) - width
-        if excess > 0:
-            size = max(MIN_TEXT_COLUMNS, _size(columns[i]) - excess)
-            columns[i] = [cut(cell, size) for cell in columns[i]]
-
-
-def _pad(column: Sequence[str]) -> list[str]:
-    size, right = _size(column), _is_number(column)
-    spaces = [" " * (size - display_width(cell)) for cell in column]
-    return [space + cell if right else cell + space for cell, space in zip(column, spaces, strict=True)]
-
-
-_CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33}
-
-Style = Literal["bold", "dim", "red", "green", "yellow"]
-
-
-def terminal_size(stream: TextIO | None = None) -> tuple[int, int] | None:
-    """The columns and lines of the terminal behind a stream (standard output by default); None for a file or a pipe."""
-    stream = sys.stdout if stream is None else stream
-    size = shutil.get_terminal_size()
-    return (size.columns, size.lines) if stream.isatty() else None
-
-
 def print_styled(text: str) -> None:
     """Prints our own colors or pictures; control characters of any other text must be escaped before."""
     print(text, file=raw_stream(sys.stdout))
-
-
-def apply_style(text: str, style: Style, stream: TextIO | None = None) -> str:
-    """Text with a color or weight if the stream (standard output by default) is a terminal that shows colors."""
-    stream = sys.stdout if stream is None else stream
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "").lower() in ("dumb", "unknown")
-    return text if plain or not stream.isatty() else f"\x1b[{_CODES[style]}m{text}\x1b[0m"
 
 
 BARS = "▁▂▃▄▅▆▇█"
