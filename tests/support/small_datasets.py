@@ -83,15 +83,6 @@ def _merged(directory: Path) -> None:
         _plain(directory / name)
 
 
-def _exported(to: str, episodes: int = 4, **options: object) -> Make:
-    def make(directory: Path) -> None:
-        export(_plain(directory.with_name(f"{directory.name}-data"), episodes), directory, to, **options)
-        for name in ("README.md", "report.json"):  # nothing reads them
-            (directory / name).unlink(missing_ok=True)
-
-    return make
-
-
 def _lerobot(foreign: bool = False, moving: bool = False, **options: object) -> Make:
     def make(directory: Path) -> None:
         made = [_moving(3 + i) if moving else robot_episode(3 + i, 8) for i in range(3)]

@@ -169,19 +169,6 @@ class Part:
         for (first, *offsets), end in zip(self._blocks.tolist(), ends, strict=True):
             yield Stretch(offsets[column], self.rows[first:end, column])
 
-    def episodes(self) -> Iterator[tuple[Array, ...]]:
-        """Each episode's columns as uint8 (rows, row bytes); one block is in memory."""
-        ends = [*self._blocks[1:, 0].tolist(), len(self)]
-        with storage.open_read(self.path) as file:
-            for (first, *offsets), end in zip(self._blocks.tolist(), ends, strict=True):
-                columns = []
-                for i, column in enumerate(self.columns):
-                    stops = np.cumsum(self.rows[first:end, i])
-                    shape = int(stops[-1]), column.row_bytes
-                    data = b"".join(read_pieces(file, offsets[i], shape[0] * shape[1]))
-                    columns.append(np.split(np.frombuffer(data, np.uint8).reshape(shape), stops[:-1]))
-                yield from zip(*columns, strict=True)
-
     def column_bytes(self, column: int) -> Iterator[bytes]:
         """A column's rows of all episodes, in order."""
         row_bytes = self.columns[column].row_bytes
