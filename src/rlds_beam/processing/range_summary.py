@@ -64,11 +64,6 @@ def plan_summaries(source: Source, framing: Framing) -> tuple[WorkRange, ...]:
     return tuple(cut)
 
 
-def make_report(summary: RangeSummary) -> Report:
-    """The report of a summary, for `beam.Map`."""
-    return summary.report
-
-
 @dataclasses.dataclass(frozen=True)
 class RangeSummarizer:
     """Summarizes ranges. Picklable.
