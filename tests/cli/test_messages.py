@@ -82,7 +82,7 @@ def test_one_is_singular(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "\ntrain       1         1  " in out
     assert ": 1 episode, " in out
-    assert ": 1 shard, " in out
+    assert ": 1 shard\n" in out
     assert not any(many in out for many in ("1 episodes", "1 shards", "1 items"))
 
 
