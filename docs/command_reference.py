@@ -25,8 +25,7 @@ TEMPLATE = Path(__file__).parents[1] / "examples" / "dataflow" / "flex_template.
 GUIDES = {
     "record": "[Record episodes](../how_to/record.md)",
     "stats": "[Statistics](../how_to/statistics.md)",
-    "check": "[Find bad episodes](../how_to/quality.md), [Gate a dataset](../how_to/gate.md), and "
-    "[Signals](signals.md)",
+    "check": "[Check a dataset](../how_to/check.md) and [Signals](signals.md)",
     "convert": "[The files of a converted dataset](output_files.md)",
     "index": "[The index](loading.md#the-index)",
     "push": "[Reverb](../how_to/reverb.md)",

@@ -20,7 +20,7 @@ RECALL: dict[str, Any] = json.loads((Path(__file__).parent / "signal_recall.json
 HEAD = """\
 # Signals
 
-`rlds-beam check` measures these signals of every episode ([Find bad episodes](../how_to/quality.md)). A signal is a
+`rlds-beam check` measures these signals of every episode ([Find bad episodes](../how_to/check.md)). A signal is a
 number; it rejects nothing by itself. An episode whose value is beyond the threshold is worth a look. Set another
 threshold with `--threshold=jump=6`. `rlds-beam help signals` lists the signals in the terminal.
 `docs/signal_reference.py` writes this page.
