@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -155,7 +156,8 @@ def test_it_is_recognized_and_read(logs: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_help_and_errors_name_it(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert all("replay    of the package rlds-beam-logs 2.5" in said(capsys, word) for word in ("--help", "help"))
+    shown = r"\n  replay +of the package rlds-beam-logs 2\.5"
+    assert all(re.search(shown, said(capsys, word)) for word in ("--help", "help"))
     assert all("robot_log" in said(capsys, *words) for words in (["help", "formats"], ["convert", "--help"]))
     assert "HalveReward" in said(capsys, "help", "connectors")
     assert "Halves rewards." in said(capsys, "help", "connectors", "HalveReward")
@@ -164,7 +166,7 @@ def test_help_and_errors_name_it(logs: Path, capsys: pytest.CaptureFixture[str])
     assert "did you mean replay" in said(capsys, "replya", code=2)
     assert "did you mean HalveReward" in said(capsys, "check", "--rules", "robot", "--connectors=HalvReward", code=2)
     Path("nothing").mkdir()
-    assert "robot_log     *.jsonl files" in said(capsys, "check", "--rules", "nothing", code=2)
+    assert re.search(r"robot_log +\*\.jsonl files", said(capsys, "check", "--rules", "nothing", code=2))
 
 
 def test_a_connector(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
-import shutil
 import socket
 import subprocess
 import sys
@@ -14,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fuzz_mutations import mutate
 from hub_server import HubServer, hub_server
 from memory_store import memory_store
 from processes import DEADLINE
@@ -168,22 +165,6 @@ def test_a_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_odd_paths(path: str) -> None:
     _ask_all(path)
-
-
-@pytest.mark.parametrize("name", [name for name in DATASETS if name not in ("merged", "trajectories_spec")])
-def test_damaged_files(tmp_path: Path, name: str) -> None:
-    made = tmp_path / "made"
-    if name == "lerobot_video":
-        pytest.importorskip("av")
-    DATASETS[name].make(made)
-    files = [path.relative_to(made) for path in sorted(made.rglob("*")) if path.is_file()]
-    for i in range(6):
-        damaged = tmp_path / f"{i}"
-        shutil.copytree(made, damaged)
-        with contextlib.suppress(OSError):  # HDF5 cannot hold some damage
-            mutate(damaged, random.Random(f"{name} {i}"))
-        for path in (damaged, *(damaged / file for file in files[:20])):
-            _ask_all(path)
 
 
 def _ask_all(path: Path | str) -> None:

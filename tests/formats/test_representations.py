@@ -54,7 +54,7 @@ def arm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def read_representations(output: Path, to: str) -> dict[str, Representation]:
     """What an output says, as its source reads it, by the paths of the input."""
-    if to in ("columns", "numpy", "scope_rl"):  # no sources
+    if to in ("columns", "numpy", "scope_rl", "trajectories"):  # no sources
         manifest = json.loads((output / "manifest.json").read_text())
         if to == "columns":
             (fields,) = ColumnsManifest.of(manifest, str(output)).modules.values()
@@ -63,9 +63,9 @@ def read_representations(output: Path, to: str) -> dict[str, Representation]:
         if to == "numpy":
             fields = [field_from_json(field, to) for field in manifest["numpy"]["fields"]]
             return {field.path: field.representation for field in fields if field.representation}
-        own = manifest["meaning"]
-        return dict(Meaning.from_json(own, to).representations)
-    known = open_source(str(output), from_=to).schema.representations
+        known = Meaning.from_json(manifest["meaning"], to).representations
+    else:
+        known = open_source(str(output), from_=to).schema.representations
     return {
         path.replace("observation", "observation/state") if path == "observation" else path: own
         for path, own in known.items()

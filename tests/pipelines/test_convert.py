@@ -115,7 +115,10 @@ def test_across_episodes(tmp_path, source, episodes, pad):
 @pytest.mark.parametrize("options", [FrameOptions(terminal_discount="boundary"), FrameOptions(last_step="absorbing")])
 def test_frame_options(tmp_path, source, episodes, options):
     got = run(
-        source, tmp_path / "out", f"--terminal_discount={options.terminal_discount}", f"--last_step={options.last_step}"
+        source,
+        tmp_path / "out",
+        f"--terminal_discount={options.terminal_discount}",
+        *([f"--last_step={options.last_step}"] if options.last_step else []),
     )
     assert_same(got, made([to_frames(episode, options) for episode in episodes], ItemOptions()))
 

@@ -199,7 +199,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_dataset(tmp_path_factory.mktemp("plain"), make_episodes(12, broken=2), name="plain")
 
 
-@pytest.mark.parametrize("to", ["trajectories", "columns", "rlds", "lerobot", "numpy"])
+@pytest.mark.parametrize("to", ["trajectories", "columns", "rlds", "lerobot"])
 def test_a_conversion_shows_what_it_did(plain: Path, tmp_path: Path, to: str) -> None:
     connectors = tmp_path / "connectors.yaml"
     columns = ["AddObservationsFromEpisodesToBatch", "AddColumnsFromEpisodesToTrainBatch"] if to == "columns" else []

@@ -471,7 +471,7 @@ def _pool(processes: int) -> Iterator[Executor]:
             yield threads
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, context, _start_worker, (os.getpid(),)) as pool:
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=_start_worker, initargs=(os.getpid(),)) as pool:
         try:
             yield pool
         except BrokenProcessPool as error:

@@ -113,14 +113,9 @@ def test_a_row_is_a_transition_by_default_or_a_sequence(data, tmp_path):
     np.testing.assert_array_equal(rows[1]["actions"], plain[4:10]["actions"])
 
 
-def test_inspect_predicts_the_rows_and_the_bytes(data, outputs):
+def test_inspect_predicts_the_rows(data, outputs):
     survey = rlds_beam.inspect(data, to="columns", connectors=CONNECTORS)
     assert survey.items == json.loads((outputs["tfrecord"] / "manifest.json").read_text())["items"]
-    for kind in ("tfrecord", "parquet"):
-        found = rlds_beam.inspect(data, to="columns", format=kind, connectors=CONNECTORS)
-        kept = sum(path.stat().st_size for path in (outputs[kind] / "rejected").glob("*.tfrecord"))
-        written = json.loads((outputs[kind] / "manifest.json").read_text())["bytes"] + kept
-        assert found.size == written if kind == "tfrecord" else 0.2 * written < found.size < 5 * written
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "_commits", "rejected", "manifest.json", ""])
