@@ -16,7 +16,7 @@ from rlds_beam.connectors.catalog import SECTIONS, names
 
 PAGE = Path(__file__).parent / "reference" / "connectors.md"
 
-MAX_PICTURE_LINES = 4
+MAX_PICTURE_LINES = 3
 """A larger picture is only in the docstring."""
 
 HEAD = """\
