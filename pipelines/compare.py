@@ -120,13 +120,12 @@ def _compare(start: None, sources: Sequence[Source], *digests: Any) -> Compariso
     from rlds_beam.checking.content_changes import compare_contents
     from rlds_beam.episodes.schema import find_differences
 
-    changes = compare_contents(*(sorted(itertools.chain(*parts)) for parts in digests))
+    equal, added, removed, changed = compare_contents(*(sorted(itertools.chain(*parts)) for parts in digests))
     fields = [list(field) for field in find_differences(*(source.schema for source in sources))]
     rates = ["" if source.fps is None else f"{source.fps:g}" for source in sources]
     fields += [["fps", *rates]] if rates[0] != rates[1] else []
-    added, removed = ((len(keys), [*keys[:_LISTED]]) for keys in (changes.added, changes.removed))
-    changed = len(changes.changed), [list(pair) for pair in changes.changed[:_LISTED]]
-    return Comparison(changes.equal, added, removed, changed, fields)
+    new, gone = (len(added), added[:_LISTED]), (len(removed), removed[:_LISTED])
+    return Comparison(equal, new, gone, (len(changed), changed[:_LISTED]), fields)
 
 
 def compare(config: CompareConfig) -> Comparison:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from rlds_beam.episodes.episode import EpisodeKey
 
@@ -13,23 +13,15 @@ Digest: TypeAlias = tuple[EpisodeKey, int]
 """The key of a record, and the digest of its bytes."""
 
 
-class ContentChanges(NamedTuple):
-    """The differences between the records of two versions.
+Changes: TypeAlias = tuple[int, list[str], list[str], list[list[str]]]
+"""How many records are equal; the keys of those added, removed, and changed (before and after)."""
 
-    Attributes:
-      equal: the number of records in both versions, with equal bytes, in one split.
-      added, removed: the keys of records of only the second or the first version.
-      changed: the keys before and after of records that differ, but have the same neighbor before them.
+
+def compare_contents(first: Sequence[Digest], second: Sequence[Digest]) -> Changes:
+    """Compares two versions of a dataset, each sorted by key.
+
+    Equal records match wherever they are in a split. A record is changed if the one before it is equal in both.
     """
-
-    equal: int
-    added: tuple[str, ...]
-    removed: tuple[str, ...]
-    changed: tuple[tuple[str, str], ...]
-
-
-def compare_contents(first: Sequence[Digest], second: Sequence[Digest]) -> ContentChanges:
-    """Compares two versions of a dataset, each sorted by key. Equal records match wherever they are in a split."""
     counts = [Counter((key.split, digest) for key, digest in version) for version in (first, second)]
     common = counts[0] & counts[1]
     rests: dict[tuple[str, int, int], tuple[list[str], list[str]]] = {}  # by the last equal record before them
@@ -43,9 +35,6 @@ def compare_contents(first: Sequence[Digest], second: Sequence[Digest]) -> Conte
             else:
                 rests.setdefault(before.get(key.split, (key.split, 0, 0)), ([], []))[side].append(str(key))
     pairs = [pair for olds, news in rests.values() for pair in itertools.zip_longest(olds, news)]
-    return ContentChanges(
-        common.total(),
-        tuple(new for old, new in pairs if old is None),
-        tuple(old for old, new in pairs if new is None),
-        tuple((old, new) for old, new in pairs if old is not None and new is not None),
-    )
+    added = [new for old, new in pairs if old is None]
+    removed = [old for old, new in pairs if new is None]
+    return common.total(), added, removed, [[old, new] for old, new in pairs if old is not None and new is not None]
