@@ -101,7 +101,7 @@ def test_no_secret_is_shown(s3: Server, tmp_path: Path, monkeypatch: pytest.Monk
         sign(hub)
         out, published = f"{bucket[:-5]}/out", "hf://datasets/robots/out"
         commands.run("convert", bucket, out, "--items=frames", "--workers=2", "-v", "--json")
-        commands.run("check", "--rules", out, "-v")
+        commands.run("check", "--rules", bucket, "-v")
         commands.run(
             "convert",
             there,
@@ -136,7 +136,7 @@ def test_no_secret_is_shown(s3: Server, tmp_path: Path, monkeypatch: pytest.Monk
         )
         assert "redirects" in commands.run("check", "--rules", there, "-v", "--json", code=1)
         address = f"http://user:{SECRET}@{hub.url.partition('//')[2]}"
-        commands.run("upload", tmp_path / "out", published, "--dry_run", "--json", code=2, HF_ENDPOINT=address)
+        commands.run("upload", tmp_path / "out", published, "--json", code=2, HF_ENDPOINT=address)
         commands.check()
         commands.check_files(content(out))
         for repo in hub.repos.values():
