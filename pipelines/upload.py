@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlds_beam import storage
 from rlds_beam._version import __version__
@@ -12,9 +11,6 @@ from rlds_beam.errors import BucketAccessError, NotVerifiedError, UsageError, ne
 from rlds_beam.options import option
 from rlds_beam.terminal.options import PrintOptions, print_json
 from rlds_beam.text import count, format_size, join_lines, printable, without_secrets
-
-if TYPE_CHECKING:
-    from rlds_beam.output.plans import OutputPlan
 
 __all__ = ["UploadConfig", "UploadOutcome", "upload"]
 
@@ -29,8 +25,8 @@ tags: [rlds-beam, {to}]
 ---
 # {name}
 
-{items:,} items in {files}, {size}: {held}, written by rlds-beam {version} from `{dataset}`. `manifest.json` lists the
-files with their checksums, and `plan.json` the input and the options.
+{items:,} items in {files}, {size}, written by rlds-beam {rlds_beam} from `{dataset}`. `manifest.json` lists the files
+with their checksums, and `plan.json` the input and the options.
 """
 
 
@@ -115,7 +111,11 @@ def upload(config: UploadConfig) -> UploadOutcome:
     local = [LOCK, *(f"{directory}/*" for directory in (COMMITS, REJECTED, PARTS, APPEND)), "*.tmp"]
     call("upload_folder", folder_path=output, ignore_patterns=[*local, MANIFEST], delete_patterns=stale)
     if not there & {CARD} and not storage.exists(storage.join(output, CARD)):
-        call("upload_file", path_or_fileobj=_card(plan, manifest).encode(), path_in_repo=CARD)
+        of = printable(plan.content.get("dataset"), 100).replace("`", "'")
+        files, size = count(len(manifest["shards"]), "file"), format_size(manifest["bytes"])
+        to = printable(plan.content.get("to"), 40)
+        card = _TEXT.format(**manifest, to=to, files=files, size=size, rlds_beam=__version__, dataset=of)
+        call("upload_file", path_or_fileobj=card.encode(), path_in_repo=CARD)
     commit = call("upload_file", path_or_fileobj=last, path_in_repo=MANIFEST).oid
     info = read_json(storage.join(output, "meta/info.json")) if plan.content.get("to") == "lerobot" else None
     tag = str(info["codebase_version"]) if isinstance(info, dict) else None  # LeRobot loads the tag of its version
@@ -124,21 +124,6 @@ def upload(config: UploadConfig) -> UploadOutcome:
             call("delete_tag", tag=tag)
         call("create_tag", tag=tag, revision=commit)
     return UploadOutcome(place.root, commit, without_secrets(f"{hub.endpoint}/datasets/{place.repo}"), tag)
-
-
-def _card(plan: OutputPlan, manifest: Mapping[str, Any]) -> str:
-    from rlds_beam.output.plans import holds
-
-    return _TEXT.format(
-        to=printable(plan.content.get("to"), 40),
-        name=manifest["name"],
-        items=manifest["items"],
-        files=count(len(manifest["shards"]), "file"),
-        size=format_size(manifest["bytes"]),
-        held=holds(plan),
-        version=__version__,
-        dataset=printable(plan.content.get("dataset"), 100).replace("`", "'"),
-    )
 
 
 def main(config: UploadConfig) -> int:
