@@ -60,7 +60,7 @@ def _read_declared(kind: Kind) -> tuple[dict[str, list[tuple[EntryPoint, str]]],
 
 @functools.cache
 def _read_packages() -> list[tuple[str, list[EntryPoint] | str]]:
-    """Each installed package that declares entry points of ours, with them, or with what is wrong with their file."""
+    """Maps each installed package to its rlds-beam entry points, or to the error in its entry_points.txt."""
     return [*_iterate_packages()]
 
 
