@@ -15,7 +15,7 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 import rlds_beam
-from rlds_beam.pipelines.browse import BrowseConfig, browse
+from rlds_beam.cli.commands.browse import BrowseConfig, browse
 
 PICTURES = Path(__file__).parent.resolve() / "pictures"
 SIZE = {"width": 1120, "height": 640}

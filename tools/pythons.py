@@ -58,7 +58,7 @@ SENSITIVE = (
     "core/test_user_functions.py",
     "core/test_worker_status.py",
     "cli/test_main.py",
-    "pipelines/test_functions.py",
+    "cli/test_functions.py",
     "project/test_public.py",
     "runners/test_notebooks.py",
     "runners/test_local.py",

@@ -18,6 +18,16 @@ if TYPE_CHECKING:
     from rlds_beam.checking.rules import CheckOptions as CheckOptions
     from rlds_beam.checking.validation import validate_episode as validate_episode
     from rlds_beam.checking.verdicts import Verdict as Verdict
+    from rlds_beam.cli.functions import check as check
+    from rlds_beam.cli.functions import compare as compare
+    from rlds_beam.cli.functions import convert as convert
+    from rlds_beam.cli.functions import example as example
+    from rlds_beam.cli.functions import inspect as inspect
+    from rlds_beam.cli.functions import push as push
+    from rlds_beam.cli.functions import record as record
+    from rlds_beam.cli.functions import report as report
+    from rlds_beam.cli.functions import stats as stats
+    from rlds_beam.cli.functions import upload as upload
     from rlds_beam.connectors.base import connect as connect
     from rlds_beam.datasets.batches import Batches as Batches
     from rlds_beam.datasets.dataset import Dataset as Dataset
@@ -38,16 +48,6 @@ if TYPE_CHECKING:
     from rlds_beam.formats.trajectories.loaders import load_trajectories as load_trajectories
     from rlds_beam.images.encoded_images import EncodedImages as EncodedImages
     from rlds_beam.jobs.inspect import Survey as Survey
-    from rlds_beam.pipelines.functions import check as check
-    from rlds_beam.pipelines.functions import compare as compare
-    from rlds_beam.pipelines.functions import convert as convert
-    from rlds_beam.pipelines.functions import example as example
-    from rlds_beam.pipelines.functions import inspect as inspect
-    from rlds_beam.pipelines.functions import push as push
-    from rlds_beam.pipelines.functions import record as record
-    from rlds_beam.pipelines.functions import report as report
-    from rlds_beam.pipelines.functions import stats as stats
-    from rlds_beam.pipelines.functions import upload as upload
     from rlds_beam.processing.report import Report as Report
     from rlds_beam.reverb.pushers import Verified as Verified
     from rlds_beam.user_functions import configurable as configurable
@@ -56,4 +56,4 @@ if TYPE_CHECKING:
     from rlds_beam.writing.write_rlds import WriteOutcome as WriteOutcome
     from rlds_beam.writing.write_rlds import write_rlds as write_rlds
 
-__getattr__, __dir__, __all__ = lazy.exports(__name__, others="rlds_beam.pipelines.functions:find_function")
+__getattr__, __dir__, __all__ = lazy.exports(__name__, others="rlds_beam.cli.functions:find_function")

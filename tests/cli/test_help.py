@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import os
 import re
 import subprocess
@@ -19,7 +18,7 @@ from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.cli.flags import WIDTH
 from rlds_beam.cli.help_tables import TABLES
 from rlds_beam.cli.main import main
-from rlds_beam.cli.parsers import COMMANDS, JOBS
+from rlds_beam.cli.parsers import COMMANDS, JOBS, find_job
 from rlds_beam.connectors import CONNECTORS, MinimumLength
 from rlds_beam.formats.registry import FORMATS, OUTPUTS, SOURCES
 from rlds_beam.runners.base import DataflowOptions, FlinkOptions
@@ -41,7 +40,7 @@ def show(capsys: pytest.CaptureFixture[str]) -> Show:
 
 
 def fields(command: str) -> set[str]:
-    config = getattr(importlib.import_module(f"rlds_beam.pipelines.{command}"), JOBS[command][0])
+    config = find_job(command)[1]  # type: ignore[index]
     return {field.name for field in dataclasses.fields(config)}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import importlib
 import json
 import os
 import re
@@ -19,6 +18,7 @@ from apache_beam.utils import subprocess_server
 import rlds_beam
 from rlds_beam.cli import flags
 from rlds_beam.cli.main import JOBS, main
+from rlds_beam.cli.parsers import find_job
 from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.formats.registry import OUTPUTS, output_group
 from rlds_beam.pipelines.convert import ConvertConfig
@@ -198,7 +198,7 @@ def test_a_wrong_value_is_reported_in_the_terms_of_the_option(tmp_path, capsys, 
 @pytest.mark.parametrize("command", JOBS)
 def test_no_command_shows_the_name_of_a_parser(command, capsys):
     """Every flag with an invalid value has a readable error, never `invalid parse_max_rejected value`."""
-    config = getattr(importlib.import_module(f"rlds_beam.pipelines.{command}"), JOBS[command][0])
+    config = find_job(command)[1]  # type: ignore[index]
     check_wrong_values(config, {}, config)
 
 

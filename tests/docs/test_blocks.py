@@ -13,7 +13,7 @@ import readme
 from pages import PAGES, README, bash, page_name, run_in_order
 
 import rlds_beam
-from rlds_beam.pipelines.example import ExampleConfig, example
+from rlds_beam.cli.commands.example import ExampleConfig, example
 
 TUTORIALS = [page for page in PAGES if page.parent.name == "tutorials" and readme.blocks(page)]
 ENVIRONMENT = re.compile(r"<!-- environment: ([\w, ]+) -->")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import pickle
 import typing
@@ -32,6 +31,7 @@ from small_datasets import DATASETS
 import rlds_beam
 from rlds_beam.cli import flags
 from rlds_beam.cli.main import JOBS, main
+from rlds_beam.cli.parsers import find_job
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.format_options import TrajectoryOptions
 from rlds_beam.formats.lerobot.options import LerobotOptions
@@ -74,7 +74,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 def configs() -> dict[str, Any]:
     """The config class of each command."""
-    return {name: getattr(importlib.import_module(f"rlds_beam.pipelines.{name}"), JOBS[name][0]) for name in JOBS}
+    return {name: job[1] for name in JOBS if (job := find_job(name)) is not None}
 
 
 OUTPUT, SOURCE = "--to=own_options:ScaledOutput", "--from=own_options:HeadSource"

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rlds_beam
+from rlds_beam.cli.commands.example import ExampleConfig, example
 from rlds_beam.jobs.example_robot import JOINTS, draw_front, draw_wrist, forward, inverse, make_episodes, simulate
-from rlds_beam.pipelines.example import ExampleConfig, example
 
 
 @pytest.fixture(scope="module")

@@ -87,5 +87,5 @@ def test_no_other_temporary_directories() -> None:
     assert using == {
         "src/rlds_beam/output/scratch.py",
         "src/rlds_beam/datasets/index_builder.py",
-        "pipelines/browse.py",
+        "src/rlds_beam/cli/commands/browse.py",
     }

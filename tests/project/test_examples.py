@@ -13,8 +13,8 @@ import pytest
 from checkout import ROOT
 from servers import free_port
 
+from rlds_beam.cli.commands.serve import read_spec
 from rlds_beam.cli.main import main
-from rlds_beam.pipelines.serve import read_spec
 from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.trajectories.options import FrameOptions
 

@@ -56,8 +56,8 @@ BELOW = {
     "drop_in": "jobs",
     "transforms": "reverb viewing",
     "runners": "terminal",
-    "pipelines": "runners transforms buckets",
-    "cli": "pipelines",
+    "pipelines": "runners transforms",
+    "cli": "pipelines buckets",
     TESTING: "jobs",
     # A module that belongs to no package.
     "__main__": "cli",

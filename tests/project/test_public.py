@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
-import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +14,6 @@ from typing import Any
 import pytest
 from checkout import ROOT
 
-from rlds_beam.cli.main import JOBS
-
 PACKAGES = (
     "rlds_beam",
     "rlds_beam.connectors",
@@ -25,7 +22,6 @@ PACKAGES = (
     "rlds_beam.reading",
     "rlds_beam.trajectories",
     "rlds_beam.transforms",
-    "rlds_beam.pipelines",
     "rlds_beam.recording",
 )
 MODULES = (
@@ -33,24 +29,19 @@ MODULES = (
     *(
         f"rlds_beam.pipelines.{job}"
         for job in (
-            "browse",
             "check",
             "compare",
             "convert",
-            "example",
             "index",
-            "inspect",
             "push",
             "record",
             "report",
             "rlds_to_reverb",
             "rlds_to_trajectories",
-            "serve",
-            "show",
             "stats",
-            "upload",
         )
     ),
+    *(f"rlds_beam.cli.commands.{name}" for name in ("browse", "example", "inspect", "serve", "show", "upload")),
     "rlds_beam.options",
     "rlds_beam.reverb.serving",
     "rlds_beam.scope_rl",
@@ -169,13 +160,3 @@ def test_names_in_the_docs_and_examples_are_public() -> None:
                 used |= set(re.findall(r"(?<![\w/.])(?<!-m )rlds_beam(?:\.\w+)*", span))
         others += [f"{page.relative_to(ROOT)}: {name}" for name in used if not is_public(name, public)]
     assert others == []
-
-
-def test_the_pipelines_are_the_names_of_their_package() -> None:
-    """The function `convert` never shadows its module, whatever the import order."""
-    from rlds_beam import pipelines
-    from rlds_beam.pipelines.convert import convert
-
-    names = [*JOBS, "rlds_to_reverb", "rlds_to_trajectories"]
-    assert all(inspect.ismodule(getattr(pipelines, name)) for name in names) and dir(pipelines) == sorted(names)
-    assert pipelines.convert.convert is convert

@@ -31,7 +31,7 @@ UNESCAPED = {
 }
 RICH = {"src/rlds_beam/terminal/job_progress.py"}
 CALLED = ("print", "write", "warn", "raw_stream", "print_styled")
-STYLED = {"src/rlds_beam/terminal/tables.py", "pipelines/show.py"}
+STYLED = {"src/rlds_beam/terminal/tables.py", "src/rlds_beam/cli/commands/show.py"}
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:

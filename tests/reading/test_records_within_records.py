@@ -12,12 +12,12 @@ from apache_beam.io.restriction_trackers import OffsetRestrictionTracker
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 
+from rlds_beam.cli.commands.inspect import InspectConfig
 from rlds_beam.encoding.tfds.rlds_dataset import encode_example
 from rlds_beam.encoding.tfrecord.rows import frame_all
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.jobs.inspect import survey
-from rlds_beam.pipelines.inspect import InspectConfig
 from rlds_beam.reading import plan
 from rlds_beam.reading.base import Segment
 from rlds_beam.reading.plan import plan_ranges

@@ -9,8 +9,8 @@ import browser_data
 import pytest
 from browser_page import opened
 
+from rlds_beam.cli.commands.browse import REDIRECT
 from rlds_beam.jobs.example import make_episodes
-from rlds_beam.pipelines.browse import REDIRECT
 from rlds_beam.testing import write_dataset
 
 pytestmark = pytest.mark.timeout(300)

@@ -14,7 +14,7 @@ import pytest
 from checkout import ROOT
 
 import rlds_beam
-from rlds_beam.pipelines.browse import BrowseConfig, browse
+from rlds_beam.cli.commands.browse import BrowseConfig, browse
 
 BROWSERS = ("chromium", "google-chrome", "google-chrome-stable", "chromium-browser")
 FLAGS = (

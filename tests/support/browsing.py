@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlds_beam.pipelines.browse import BrowseConfig, browse
+from rlds_beam.cli.commands.browse import BrowseConfig, browse
 from rlds_beam.viewing.browser.server import BrowserServer
 
 pytest.importorskip("uvicorn")

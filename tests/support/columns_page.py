@@ -8,7 +8,7 @@ from pathlib import Path
 from checkout import ROOT
 
 import rlds_beam
-from rlds_beam.pipelines.example import ExampleConfig, example
+from rlds_beam.cli.commands.example import ExampleConfig, example
 
 PAGES = [ROOT / "docs" / "how_to" / name for name in ("columns.md", "load.md")]
 

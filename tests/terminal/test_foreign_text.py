@@ -261,7 +261,7 @@ def _printed(*commands: list[str]) -> Iterator[tuple[int, str]]:
 def test_an_internal_error_prints_no_control_characters() -> None:
     code = f"""
 import sys
-from rlds_beam.pipelines import inspect
+from rlds_beam.cli.commands import inspect
 from rlds_beam.cli import main as cli
 def fail(config):
     raise ValueError({COMMANDS!r})

@@ -18,11 +18,11 @@ from beam_runners import new_pipeline
 import rlds_beam
 from rlds_beam import transforms as rb
 from rlds_beam.checking.verdicts import Rejection
+from rlds_beam.cli.commands.example import ExampleConfig, example
 from rlds_beam.connectors import MinimumLength
 from rlds_beam.encoding.tfds.rlds_dataset import default_schema
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import BadEpisode, UsageError, Violation
-from rlds_beam.pipelines.example import ExampleConfig, example
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.testing import make_episode

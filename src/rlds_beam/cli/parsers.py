@@ -37,7 +37,10 @@ _JOBS = {
     "push": ("PushConfig", "check a dataset and write it to Reverb tables"),
     "serve": ("ServeConfig", "run a Reverb server with tables that fit a dataset"),
 }
-"""Each job's module under `rlds_beam.pipelines`: its config class, and its line in the help."""
+"""Each job: its config class, and its line in the help."""
+
+_IN_THIS_PROCESS = ("example", "inspect", "show", "browse", "upload", "serve")
+"""The jobs without a pipeline; their modules are in `cli.commands`."""
 
 ROOMS = {
     "record": "recording",
@@ -93,7 +96,8 @@ def find_job(name: str) -> tuple[Job, type[Options]] | None:
       UsageError: it is another package's, and cannot be used.
     """
     if name in JOBS:
-        job = importlib.import_module(f"rlds_beam.pipelines.{name}")
+        place = "cli.commands" if name in _IN_THIS_PROCESS else "pipelines"
+        job = importlib.import_module(f"rlds_beam.{place}.{name}")
         return cast(Job, job), getattr(job, JOBS[name][0])
     config_class = None if name in {*MISSING, *HELPERS} or name[:1] == "-" else plugins.find("commands", name)
     if config_class is None:

@@ -11,8 +11,8 @@ from browsing import Browser, browsing
 from exchanging import export
 
 import rlds_beam
+from rlds_beam.cli.commands.browse import BrowseConfig
 from rlds_beam.episodes.episode import EpisodeKey
-from rlds_beam.pipelines.browse import BrowseConfig
 from rlds_beam.testing import make_episode, read_items, write_dataset
 from rlds_beam.viewing.browser.server import open_datasets
 

@@ -22,9 +22,9 @@ pytest.importorskip("reverb")
 
 from serving import Serve, a_table, refused
 
+from rlds_beam.cli.commands.serve import read_spec
 from rlds_beam.encoding.structured_values import SignatureLeaf
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.pipelines.serve import read_spec
 from rlds_beam.reverb.connection import Connection
 from rlds_beam.reverb.serving import EmbeddedServer, ServedTable, _reserve_port, parse_tables
 from rlds_beam.testing import make_episode, write_dataset
@@ -178,7 +178,7 @@ def test_a_port_is_taken_if_any_address_listens_on_it(address):
 def test_the_server_ends_when_its_parent_is_killed(dataset) -> None:
     script = f"""
 import os, signal
-from rlds_beam.pipelines.serve import read_spec
+from rlds_beam.cli.commands.serve import read_spec
 from rlds_beam.reverb.serving import EmbeddedServer, ServedTable
 from rlds_beam.trajectories.options import FrameOptions
 with EmbeddedServer([ServedTable("replay")], read_spec({str(dataset)!r}, FrameOptions())) as server:

@@ -12,20 +12,21 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from rlds_beam import plugins
+from rlds_beam.cli.commands.example import ExampleConfig
+from rlds_beam.cli.commands.inspect import InspectConfig
+from rlds_beam.cli.commands.upload import UploadConfig
 from rlds_beam.errors import UsageError, naming_limits
 from rlds_beam.options import Options, option_names
 from rlds_beam.pipelines.check import CheckConfig
 from rlds_beam.pipelines.compare import CompareConfig
 from rlds_beam.pipelines.convert import ConvertConfig
-from rlds_beam.pipelines.example import ExampleConfig
-from rlds_beam.pipelines.inspect import InspectConfig
 from rlds_beam.pipelines.push import PushConfig
 from rlds_beam.pipelines.report import ReportConfig
 from rlds_beam.pipelines.stats import StatsConfig
-from rlds_beam.pipelines.upload import UploadConfig
 from rlds_beam.runners.process_setup import quiet
 
 if TYPE_CHECKING:
+    from rlds_beam.cli.commands.upload import UploadOutcome
     from rlds_beam.jobs.inspect import Survey
     from rlds_beam.pipelines.check import CheckOutcome
     from rlds_beam.pipelines.compare import Comparison
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from rlds_beam.pipelines.push import PushOutcome
     from rlds_beam.pipelines.report import ReportOutcome
     from rlds_beam.pipelines.stats import StatsOutcome
-    from rlds_beam.pipelines.upload import UploadOutcome
 
 Path = str | os.PathLike[str]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -104,7 +104,7 @@ def inspect(input: Path | Sequence[Path], **options: Any) -> Survey:
     Raises:
       UsageError: an option or the input cannot be used.
     """
-    from rlds_beam.pipelines.inspect import inspect as run
+    from rlds_beam.cli.commands.inspect import inspect as run
 
     return run(_config(InspectConfig, input, **options))
 
@@ -258,7 +258,7 @@ def upload(output: Path, destination: str, **options: Any) -> UploadOutcome:
       NotVerifiedError: a file of the output differs from its manifest.
       BucketError: the Hub failed, or refuses this token; the same call resumes.
     """
-    from rlds_beam.pipelines.upload import upload as run
+    from rlds_beam.cli.commands.upload import upload as run
 
     return run(_config(UploadConfig, output, destination, **options))
 
@@ -281,7 +281,7 @@ def example(directory: Path, **options: Any) -> str:
     Raises:
       UsageError: the dataset already exists or cannot be written.
     """
-    from rlds_beam.pipelines.example import example as run
+    from rlds_beam.cli.commands.example import example as run
 
     return run(_config(ExampleConfig, directory, **options))
 

@@ -16,9 +16,9 @@ import pytest
 from browsing import httpx
 from processes import DEADLINE, running, wait_until
 
+from rlds_beam.cli.commands.browse import BrowseConfig, browse
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError, pip_install
-from rlds_beam.pipelines.browse import BrowseConfig, browse
 from rlds_beam.testing import make_episode, write_dataset
 
 
@@ -149,7 +149,7 @@ def test_without_the_extra_the_error_names_it(dataset: Path) -> None:
 def test_the_browser_needs_neither_beam_nor_tensorflow(dataset: Path) -> None:
     code = f"""
         import sys
-        from rlds_beam.pipelines.browse import BrowseConfig, browse
+        from rlds_beam.cli.commands.browse import BrowseConfig, browse
         with browse(BrowseConfig.create([{str(dataset)!r}])) as server:
             server.datasets[0].about()
         assert not {{"apache_beam", "tensorflow", "tensorflow_datasets", "reverb"}} & set(sys.modules)
