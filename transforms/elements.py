@@ -34,11 +34,11 @@ def combine_windows(combine: beam.CombineFn, elements: beam.PCollection[Any]) ->
     return combined if elements.windowing.is_default() else combined.without_defaults()
 
 
-def refuse_windows(transform: beam.PTransform[Any, Any], elements: beam.PCollection[Any]) -> None:
+def refuse_windows(writer: str, elements: beam.PCollection[Any]) -> None:
     """Raises UsageError for windowed elements: what writes one dataset cannot finish it window by window."""
     if not elements.windowing.is_default():
         raise UsageError(
-            f"{type(transform).__name__} writes one dataset, so it needs the global window: put "
+            f"{writer} writes one dataset, so it needs the global window: put "
             "beam.WindowInto(beam.window.GlobalWindows()) before it"
         )
 

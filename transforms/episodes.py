@@ -3,41 +3,42 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-from apache_beam.pvalue import AsList, AsSingleton, TaggedOutput
+import numpy as np
 
 from rlds_beam.checking.rules import CheckOptions
-from rlds_beam.checking.verdicts import Rejection
+from rlds_beam.checking.verdicts import Rejection, count_verdict
+from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.given_meaning import with_attributes, with_given_meaning
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.episodes.conformance import Conformance
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import OutputOptions
 from rlds_beam.formats.outputs import configuration_for, create_output, list_files
 from rlds_beam.formats.rlds.output import RldsOutput
-from rlds_beam.formats.trajectories.bundles import open_parts, read_rejected_list, remove_parts
 from rlds_beam.output.base import Output
 from rlds_beam.output.commits import RangeCommit
-from rlds_beam.output.completion import GlobalIndices, RangeFinisher, with_ranges
+from rlds_beam.output.completion import with_ranges
 from rlds_beam.output.directory import check_output
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, add_files
-from rlds_beam.output.range_conversion import DatasetCommitter
-from rlds_beam.output.stored_episodes import EpisodePart, StoredEpisode, StoredRange, StoredRangeWriter, cut_ranges
+from rlds_beam.output.range_conversion import DatasetCommitter, finish_range
 from rlds_beam.processing.dataset import check_source
+from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
-from rlds_beam.transforms.elements import in_global_window, refuse_windows
-from rlds_beam.transforms.jobs.ranges import CommitDataset
-from rlds_beam.worker_status import working_on
+from rlds_beam.reading.plan import WorkRange
+from rlds_beam.transforms.keyed_sink import WriteKeyed
+from rlds_beam.writing.keyed_parts import KeyedSink, Packed, Placed, read_stored, remove_parts
+from rlds_beam.writing.pipeline_output import open_output, read_rejected_list
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,39 +46,87 @@ class _WriteOptions(OutputOptions, ConnectorOptions, CheckOptions):
     """The options of `convert` that concern what is written."""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Planner:
-    """Cuts the stored episodes into ranges. Picklable.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _EpisodeSink(KeyedSink):
+    """Checks the episodes of each range, and writes them as a conversion does.
 
     Attributes:
+      directory, splits: as in `KeyedSink`.
       source: the dataset of the episodes.
       output: the output, which does not know its ranges yet.
       to: the name of its format.
       shards: the most ranges of a split; None chooses by size.
       check: the policy of each rule.
+      connecting: the connectors that run over the accepted episodes.
       report: the report on the dataset as a whole.
-      plan: the `OutputPlan.digest` of the pipeline.
+      output_plan: the plan of the pipeline.
+      overwrite: whether what was there is replaced.
+      listed: the `RejectedList.id` before the pipeline runs.
     """
 
+    directory: str
+    splits: tuple[str, ...]
     source: Source
     output: Output
     to: str
     shards: int | None
     check: CheckOptions
+    connecting: ConnectorRunner
     report: Report
-    plan: str
+    output_plan: OutputPlan
+    overwrite: bool
+    listed: str | None
 
-    def plan_ranges(self, stored: Iterable[StoredEpisode]) -> Iterator[StoredRange | TaggedOutput]:
-        """Yields the ranges, and a `DatasetCommitter` that knows them (`committer`). Adds their files to plan.json."""
-        ranges = cut_ranges(stored, [split.name for split in self.source.splits], self.shards)
-        works = tuple(stored.work for stored in ranges)
-        output = with_ranges(self.output, works)
-        add_files(output.directory, list_files(output, works, self.to))
+    def open(self) -> None:
+        open_output(self.directory, self.output_plan, overwrite=self.overwrite, rejected=self.listed)
+
+    def packer(self) -> Callable[[Episode], Packed]:
+        return lambda episode: Packed(episode.key.split, episode.key, episode, _weight(episode))
+
+    def plan(self, ranges: Sequence[WorkRange]) -> DatasetCommitter:
+        output = with_ranges(self.output, ranges)
+        add_files(output.directory, list_files(output, ranges, self.to))
         # Episodes may have been dropped, so they are not compared with the counts that the source states.
         source = with_attributes(self.source, splits=())
-        committer = DatasetCommitter(source, self.check, output, works, self.report, self.plan)
-        yield TaggedOutput("committer", committer)
-        yield from ranges
+        return DatasetCommitter(source, self.check, output, tuple(ranges), self.report, self.output_plan.digest)
+
+    def write(
+        self, work: WorkRange, placed: Sequence[Placed], plan: DatasetCommitter, duplicates: object
+    ) -> tuple[RangeCommit, list[Rejection]]:
+        del duplicates
+        output, report, rejections = plan.output, Report(), list[Rejection]()
+        schema, ignored = self.connecting.probed.given, self.connecting.ignored_values(output.ignored_values)
+        conformance, writer = Conformance(schema), output.open_range(work)
+
+        def write(batch: Batch) -> None:
+            writer.write(batch.replace(read=None))  # the record as read may have other values
+
+        try:
+            for episode in read_stored(placed):
+                if not episode.faults:
+                    schema.check(episode)
+                    if faults := conformance.violations(episode):
+                        episode = episode.replace(faults=tuple(faults))
+                record = check_and_connect(episode, self.check, self.connecting, ignored, write, sound=episode.sound)
+                report.add(record)
+                count_verdict(record.verdict)
+                if record.verdict.rejected is not None:
+                    rejections.append(record.verdict.rejected)
+                del episode, record
+            return finish_range(output, work, writer, report, None, self.output_plan.digest), rejections
+        finally:
+            writer.abort()
+
+    def commit(self, plan: DatasetCommitter) -> Report:
+        report = plan.commit()
+        remove_parts(self.directory)
+        return report
+
+
+def _weight(episode: Episode) -> int:
+    """The size of its record, or of its arrays if it was not read from a file. Sizes of pickles differ by process."""
+    columns = episode.steps.values()
+    return len(episode.payload) or sum(column.nbytes for column in columns if isinstance(column, np.ndarray))
 
 
 class WriteEpisodesResult(NamedTuple):
@@ -149,45 +198,34 @@ class WriteEpisodes(beam.PTransform[Episode, Any]):
         connecting = ConnectorRunner.for_source(configuration, described)
         if connecting.unfitted:
             raise UsageError("a connector needs the whole dataset: use pipelines.convert, which reads it twice")
-        self._output = create_output(with_attributes(described, schema=source.schema), connecting, output, given)
-        if self._output.whole_shards:
+        writes = create_output(with_attributes(described, schema=source.schema), connecting, output, given)
+        if writes.whole_shards:
             raise UsageError("across_episodes needs the order of a shard, but a PCollection is unordered")
-        if isinstance(self._output, RldsOutput) and (field := self._output.schema.recorded.slow_reason):
+        if isinstance(writes, RldsOutput) and (field := writes.schema.recorded.slow_reason):
             raise UsageError(
                 f"to='rlds': {field}, whose bytes can only be copied from a record, but episodes of a pipeline may be "
                 "edited: use convert, or remove it with connectors=[DropFields([...])]"
             )
-        plan = _plan(to, described, check, configuration, self._output)
+        plan = _plan(to, described, check, configuration, writes)
         check_output(output, plan, overwrite=overwrite)
-        report = check_source(source, check)
-        self._planner = _Planner(described, self._output, to, shards, check, report, plan.digest)
-        self._writer = StoredRangeWriter(check, connecting, plan.digest)
-        self._open = functools.partial(
-            open_parts, output, plan, overwrite=overwrite, rejected=read_rejected_list(output).id
+        self._sink = _EpisodeSink(
+            directory=output,
+            splits=tuple(split.name for split in described.splits),
+            source=described,
+            output=writes,
+            to=to,
+            shards=shards,
+            check=check,
+            connecting=connecting,
+            report=check_source(source, check),
+            output_plan=plan,
+            overwrite=overwrite,
+            listed=read_rejected_list(output).id,
         )
 
     def expand(self, episodes: beam.PCollection[Episode]) -> WriteEpisodesResult:
-        refuse_windows(self, episodes)
-        directory = self._output.directory
-        # Building the graph, which may never run, writes nothing.
-        opened = episodes.pipeline | "Start" >> beam.Create([None]) | "Open" >> beam.Map(_open, self._open)
-        planned = (
-            episodes
-            | "Store" >> beam.ParDo(_StoreFn(directory), AsList(opened))
-            | "All" >> beam.CombineGlobally(beam.combiners.ToListCombineFn())
-            | "Plan" >> beam.FlatMap(self._planner.plan_ranges).with_outputs("committer", main="ranges")
-        )
-        committer = AsSingleton(planned.committer)
-        write = beam.ParDo(_WriteRangeFn(self._writer), committer).with_output_types(RangeCommit, rejected=Rejection)
-        written = (
-            planned.ranges | "Spread" >> beam.Reshuffle() | "Write" >> write.with_outputs("rejected", main="commits")
-        )
-        finisher = None
-        if isinstance(self._output, GlobalIndices):
-            finisher = AsSingleton(planned.committer | "Finisher" >> beam.Map(_find_finisher))
-        report = written.commits | "Commit" >> CommitDataset(committer, finisher)
-        end = beam.Map(_end, directory).with_output_types(Report)
-        return WriteEpisodesResult(report | "RemoveParts" >> end, written.rejected)
+        written = episodes | "Write" >> WriteKeyed(self._sink, "WriteEpisodes", Report)
+        return WriteEpisodesResult(written.result, written.rejected)
 
 
 def _plan(to: str, source: Source, check: CheckOptions, configuration: Configuration, output: Output) -> OutputPlan:
@@ -206,53 +244,3 @@ def _plan(to: str, source: Source, check: CheckOptions, configuration: Configura
         "pipeline": uuid.uuid4().hex,
     }
     return OutputPlan.of(content, output.all_files(()))
-
-
-class _StoreFn(beam.DoFn):
-    def __init__(self, directory: str):
-        self._directory = directory
-        self._part: EpisodePart | None = None
-
-    def start_bundle(self) -> None:
-        self.teardown()  # if the last bundle failed
-
-    def process(self, episode: Episode, opened: object) -> None:
-        del opened  # only a signal that the directory is ready
-        if self._part is None:
-            self._part = EpisodePart(self._directory)
-        self._part.add(episode)
-
-    def finish_bundle(self) -> Iterator[Any]:
-        part, self._part = self._part, None
-        if part is not None:
-            yield from map(in_global_window, part.finish())
-
-    def teardown(self) -> None:
-        if self._part is not None:
-            self._part.abort()
-            self._part = None
-
-
-class _WriteRangeFn(beam.DoFn):
-    def __init__(self, writer: StoredRangeWriter):
-        self._writer = writer
-
-    def process(self, stored: StoredRange, committer: DatasetCommitter) -> Iterator[Any]:
-        with working_on(stored.work):
-            commit, rejections = self._writer.write(stored, committer.output)
-        for rejection in rejections:
-            yield TaggedOutput("rejected", rejection)
-        yield commit
-
-
-def _open(start: None, open_output: Callable[[], None]) -> None:
-    open_output()
-
-
-def _find_finisher(committer: DatasetCommitter) -> RangeFinisher | None:
-    return committer.finisher
-
-
-def _end(report: Report, directory: str) -> Report:
-    remove_parts(directory)
-    return report

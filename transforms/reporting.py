@@ -20,7 +20,7 @@ class WriteReport(beam.PTransform[Report, Report]):
         self._path = path
 
     def expand(self, report: beam.PCollection[Report]) -> beam.PCollection[Report]:
-        refuse_windows(self, report)
+        refuse_windows(type(self).__name__, report)
         return report | "Write" >> beam.Map(_write, self._path).with_output_types(Report)
 
 

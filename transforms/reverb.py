@@ -89,7 +89,7 @@ class WriteToReverb(beam.PTransform[Items, Any]):
         self._target, self._baseline = open_target(reverb, spec, self._conversion.items, make_salt(self._conversion))
 
     def expand(self, items: beam.PCollection[Any]) -> WriteToReverbResult:
-        refuse_windows(self, items)
+        refuse_windows("WriteToReverb", items)
         rejected: tuple[beam.PCollection[Rejection], ...] = ()
         if self._convert is not None:
             converted = items | self._convert

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import apache_beam as beam
-from apache_beam.pvalue import AsList
 
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.verdicts import Rejection
@@ -15,14 +14,12 @@ from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.formats.format_options import RldsOptions
-from rlds_beam.formats.rlds.parts import check_directory
 from rlds_beam.processing.report import Report
-from rlds_beam.transforms.elements import in_global_window, refuse_windows
+from rlds_beam.transforms.keyed_sink import WriteKeyed
 from rlds_beam.writing.episodes import ArrayEpisodes
-from rlds_beam.writing.keyed_parts import KeyedBundle, KeyedWriter, ShardPlan, Written
+from rlds_beam.writing.rlds_sink import RldsSink, check_directory, describe_refusal
 from rlds_beam.writing.source import SHARD_BYTES, WriteSettings
 from rlds_beam.writing.step_columns import ImageEncoding, ImageStorage
-from rlds_beam.writing.write_rlds import describe_refusal
 
 
 class WriteToRlds(beam.PTransform):
@@ -91,66 +88,13 @@ class WriteToRlds(beam.PTransform):
         )
         if not by_split:
             raise UsageError("WriteToRlds needs a PCollection of episodes for at least one split")
-        for own in by_split.values():
-            refuse_windows(self, own)
-        writer = KeyedWriter(self._settings, self._episodes, tuple(by_split), self._strict)
-        root = next(iter(by_split.values())).pipeline
-        # Building the graph, which may never run, writes nothing.
-        opened = root | "Start" >> beam.Create([None]) | "Open" >> beam.Map(_open, writer)
-        written = [
-            own | f"Write {split}" >> beam.ParDo(_WritePartsFn(writer, split), AsList(opened))
-            for split, own in by_split.items()
-        ]
-        return (
-            written
-            | "Splits" >> beam.Flatten()
-            | "All" >> beam.CombineGlobally(beam.combiners.ToListCombineFn())
-            | "Plan" >> beam.FlatMap(_plan_shards, writer)
-            | "Spread" >> beam.Reshuffle()
-            | "WriteShards" >> beam.Map(_write_shard, writer)
-            | "AllShards" >> beam.CombineGlobally(beam.combiners.ToListCombineFn())
-            | "Commit" >> beam.Map(_commit, writer).with_output_types(Report)
-        )
+        sink = RldsSink(settings=self._settings, episodes=self._episodes, splits=tuple(by_split), strict=self._strict)
+        named = [own | f"Split {split}" >> beam.Map(_with_split, split) for split, own in by_split.items()]
+        written = named | beam.Flatten() | "Write" >> WriteKeyed(sink, "WriteToRlds", Report)
+        return written.result
 
 
-class _WritePartsFn(beam.DoFn):
-    def __init__(self, writer: KeyedWriter, split: str):
-        self._writer, self._split = writer, split
-        self._bundle: KeyedBundle | None = None
-
-    def start_bundle(self) -> None:
-        self.teardown()  # if the last bundle failed
-
-    def process(self, element: tuple[Any, Any], opened: object) -> None:
-        del opened  # only a signal that the directory is ready
-        if not isinstance(element, tuple) or len(element) != 2:
-            raise UsageError(f"WriteToRlds: an element is a {type(element).__name__}: expected (key, episode)")
-        if self._bundle is None:
-            self._bundle = self._writer.open_bundle()
-        self._bundle.add(self._split, *element)
-
-    def finish_bundle(self) -> Iterator[Any]:
-        bundle, self._bundle = self._bundle, None
-        if bundle is not None:
-            yield from map(in_global_window, bundle.finish())
-
-    def teardown(self) -> None:
-        if self._bundle is not None:
-            self._bundle.abort()
-            self._bundle = None
-
-
-def _open(start: None, writer: KeyedWriter) -> None:
-    writer.open()
-
-
-def _plan_shards(written: Iterable[Written], writer: KeyedWriter) -> list[ShardPlan]:
-    return writer.plan_shards(written)
-
-
-def _write_shard(shard: ShardPlan, writer: KeyedWriter) -> str:
-    return writer.write_shard(shard).range
-
-
-def _commit(ranges: Iterable[str], writer: KeyedWriter) -> Report:
-    return writer.commit(ranges)
+def _with_split(element: tuple[Any, Any], split: str) -> tuple[str, Any, Any]:
+    if not isinstance(element, tuple) or len(element) != 2:
+        raise UsageError(f"WriteToRlds: an element is a {type(element).__name__}: expected (key, episode)")
+    return split, *element

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-from apache_beam.pvalue import AsList, TaggedOutput
 from apache_beam.utils.windowed_value import WindowedValue
 
 from rlds_beam import naming
@@ -16,24 +15,29 @@ from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, UsageError
-from rlds_beam.formats.trajectories.bundles import (
-    BundleFile,
-    BundleWriter,
-    commit_parts,
-    commit_rejections,
-    open_parts,
-    read_rejected_list,
-    write_rejections,
-)
 from rlds_beam.formats.trajectories.output import TrajectoryOutput
+from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.directory import check_output
-from rlds_beam.output.plans import OutputPlan
+from rlds_beam.output.manifest import commit_dataset
+from rlds_beam.output.plans import OutputPlan, add_files
+from rlds_beam.output.range_conversion import finish_range
+from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
+from rlds_beam.reading.plan import WorkRange
 from rlds_beam.trajectories.items import Items
 from rlds_beam.trajectories.options import FrameOptions, Images, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec
 from rlds_beam.transforms.converting import check_items, choose_input
 from rlds_beam.transforms.elements import in_global_window, refuse_windows
+from rlds_beam.transforms.keyed_sink import WriteKeyed
+from rlds_beam.writing.keyed_parts import KeyedSink, Packed, Placed, read_stored, remove_parts
+from rlds_beam.writing.pipeline_output import (
+    RejectedPart,
+    commit_rejections,
+    open_output,
+    read_rejected_list,
+    write_rejections,
+)
 
 
 class WriteToTrajectoryRecordsResult(NamedTuple):
@@ -59,10 +63,11 @@ class WriteToTrajectoryRecords(beam.PTransform[Items, Any]):
     With the schema of episodes instead of a spec, the input is a PCollection of checked episodes, which are converted
     first: `checked.accepted | WriteToTrajectoryRecords("pairs", read.schema, frames, items)`.
 
-    Writes one shard per bundle of episodes and split; episodes are not shuffled. The runner chooses the bundles, so a
-    pipeline that was killed starts over. `rlds_beam.pipelines.convert` cuts the input itself, so it writes the same
-    shards on every run, commits each of them, and resumes. Both end with commits that hold checksums and predicted
-    counts, and then the manifest. Use this transform if your pipeline edits episodes in a way that a connector cannot.
+    The items are written in the order of their episodes' keys, so any number of workers writes the same bytes. Workers
+    store them in the output directory, which they must share, until all keys are known: for that time the disk needs
+    room for them twice. A pipeline that was killed starts over; `rlds_beam.pipelines.convert` cuts the input itself,
+    and resumes. Both end with commits that hold checksums and predicted counts, and then the manifest. Use this
+    transform if your pipeline edits episodes in a way that a connector cannot.
 
     Args:
       output: a new or empty directory.
@@ -73,6 +78,7 @@ class WriteToTrajectoryRecords(beam.PTransform[Items, Any]):
       source: the dataset that the items are made from (`ReadFromRlds(...).source`, `ConnectEpisodes(...).source`): the
         output gets its name, rate, and robot.
       name: the name of the output, if another; without a source, `trajectories`.
+      num_shards: files per split, at most; by size if not given.
       overwrite: replaces what rlds-beam wrote there before.
 
     Raises:
@@ -91,42 +97,102 @@ class WriteToTrajectoryRecords(beam.PTransform[Items, Any]):
         keep: Sequence[str] = (),
         source: Source | None = None,
         name: str | None = None,
+        num_shards: int | None = None,
         overwrite: bool = False,
     ):
         super().__init__()
+        if num_shards is not None and num_shards < 1:
+            raise UsageError(f"num_shards={num_shards}: must be at least 1")
         name = name or ("trajectories" if source is None else source.name)
         if not naming.is_file_name(name):
             raise UsageError(f"name={name!r}: expected a name without path separators; it becomes part of file names")
         self._spec, self._convert = choose_input(spec, frames, items, keep)
         self.with_input_types(Items if self._convert is None else Episode)
-        self._output = TrajectoryOutput.of(output, name, self._spec, images, source)
+        writes = TrajectoryOutput.of(output, name, self._spec, images, source)
         # The pipeline may change its episodes in unknown ways, so every run is a new plan.
-        self._plan = OutputPlan.of({"to": "trajectories", "pipeline": uuid.uuid4().hex}, self._output.metadata, name)
-        check_output(output, self._plan, overwrite=overwrite)
-        self._open = functools.partial(
-            open_parts, output, self._plan, overwrite=overwrite, rejected=read_rejected_list(output).id
+        plan = OutputPlan.of({"to": "trajectories", "pipeline": uuid.uuid4().hex}, writes.metadata, name)
+        check_output(output, plan, overwrite=overwrite)
+        self._sink = _ItemSink(
+            directory=output,
+            shards=num_shards,
+            output=writes,
+            spec=self._spec,
+            output_plan=plan,
+            overwrite=overwrite,
+            listed=read_rejected_list(output).id,
         )
 
     def expand(self, items: beam.PCollection[Any]) -> WriteToTrajectoryRecordsResult:
-        refuse_windows(self, items)
         rejected: tuple[beam.PCollection[Rejection], ...] = ()
         if self._convert is not None:
             converted = items | self._convert
             items, rejected = converted.items, (converted.rejected,)
-        # Building the graph, which may never run, removes nothing.
-        opened = items.pipeline | "Start" >> beam.Create([None]) | "Open" >> beam.Map(_open, self._open)
-        parts = items | "Write" >> (
-            beam.ParDo(_WritePartsFn(self._output, self._spec), AsList(opened))
-            .with_output_types(BundleFile, rejected=Rejection)
-            .with_outputs("rejected", main="parts")
+        written = items | "Write" >> WriteKeyed(self._sink, "WriteToTrajectoryRecords", dict[str, Any])
+        rejections = (*rejected, written.rejected) | "Rejected" >> beam.Flatten()
+        return WriteToTrajectoryRecordsResult(written.result, rejections)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _ItemSink(KeyedSink):
+    """Writes items as trajectory records.
+
+    Attributes:
+      directory, shards: as in `KeyedSink`.
+      output: the output.
+      spec: the spec of the items.
+      output_plan: the plan of the pipeline.
+      overwrite: whether what was there is replaced.
+      listed: the `RejectedList.id` before the pipeline runs.
+    """
+
+    directory: str
+    shards: int | None
+    output: TrajectoryOutput
+    spec: TrajectorySpec
+    output_plan: OutputPlan
+    overwrite: bool
+    listed: str | None
+
+    splits = ()
+    unique = False  # a step may have made several elements of an episode
+
+    def open(self) -> None:
+        open_output(self.directory, self.output_plan, overwrite=self.overwrite, rejected=self.listed)
+
+    def packer(self) -> Callable[[Items], Packed]:
+        return self._pack
+
+    def _pack(self, items: Items) -> Packed:
+        check_items(items, self.spec)
+        split = naming.check_name(items.key.split, "the split of an episode")
+        return Packed(split, items.key, items, len(items.payload) or 1)
+
+    def plan(self, ranges: Sequence[WorkRange]) -> tuple[WorkRange, ...]:
+        add_files(self.directory, self.output.all_files(ranges))
+        return tuple(ranges)
+
+    def write(
+        self, work: WorkRange, placed: Sequence[Placed], plan: object, duplicates: object
+    ) -> tuple[RangeCommit, list[Rejection]]:
+        del plan, duplicates
+        rejections, writer = list[Rejection](), self.output.open_range(work)
+        try:
+            for items in read_stored(placed):
+                try:
+                    writer.write_items(items)
+                except BadEpisode as bad:
+                    rejections.append(Rejection.of(items, bad))
+                del items
+            return finish_range(self.output, work, writer, Report(), None, self.output_plan.digest), rejections
+        finally:
+            writer.abort()
+
+    def commit(self, plan: tuple[WorkRange, ...]) -> dict[str, Any]:
+        committed = commit_dataset(
+            self.directory, self.output.name, plan, self.output.complete, self.output_plan.digest
         )
-        commit = beam.Map(_commit_parts, self._output, self._plan.digest, AsList(opened))
-        written = (
-            parts.parts
-            | "All" >> beam.CombineGlobally(beam.combiners.ToListCombineFn())
-            | "Commit" >> commit.with_output_types(dict[str, Any])
-        )
-        return WriteToTrajectoryRecordsResult(written, (*rejected, parts.rejected) | "Rejected" >> beam.Flatten())
+        remove_parts(self.directory)
+        return committed
 
 
 @beam.typehints.with_input_types(Rejection)
@@ -141,40 +207,13 @@ class WriteRejected(beam.PTransform[Rejection, dict[str, Any]]):
         self._output = output
 
     def expand(self, rejected: beam.PCollection[Rejection]) -> beam.PCollection[dict[str, Any]]:
-        refuse_windows(self, rejected)
+        refuse_windows("WriteRejected", rejected)
         return (
             rejected
             | "Write" >> beam.ParDo(_WriteRejectedFn(self._output))
             | "All" >> beam.CombineGlobally(beam.combiners.ToListCombineFn())
             | "Commit" >> beam.Map(_commit_rejections, self._output).with_output_types(dict[str, Any])
         )
-
-
-class _WritePartsFn(beam.DoFn):
-    def __init__(self, output: TrajectoryOutput, spec: TrajectorySpec):
-        self._output, self._spec = output, spec
-        self._writer: BundleWriter | None = None
-
-    def start_bundle(self) -> None:
-        self.teardown()  # if the last bundle failed
-        self._writer = BundleWriter(self._output)
-
-    def process(self, items: Items, opened: object) -> Iterator[TaggedOutput]:
-        del opened  # only a signal that the directory is ready
-        assert self._writer is not None
-        check_items(items, self._spec)
-        try:
-            self._writer.add(items)
-        except BadEpisode as bad:
-            yield TaggedOutput("rejected", Rejection.of(items, bad))
-
-    def finish_bundle(self) -> Iterator[WindowedValue]:
-        assert self._writer is not None
-        yield from map(in_global_window, self._writer.finish())
-
-    def teardown(self) -> None:
-        if self._writer is not None:
-            self._writer.abort()
 
 
 class _WriteRejectedFn(beam.DoFn):
@@ -191,14 +230,5 @@ class _WriteRejectedFn(beam.DoFn):
         yield from map(in_global_window, write_rejections(self._output, self._rejections))
 
 
-def _open(start: None, open_output: Callable[[], None]) -> None:
-    open_output()
-
-
-def _commit_parts(parts: Iterable[BundleFile], output: TrajectoryOutput, plan: str, opened: object) -> dict[str, Any]:
-    del opened
-    return commit_parts(output, list(parts), plan)
-
-
-def _commit_rejections(parts: Iterable[BundleFile], output: str) -> dict[str, Any]:
+def _commit_rejections(parts: Iterable[RejectedPart], output: str) -> dict[str, Any]:
     return commit_rejections(output, list(parts))

@@ -20,9 +20,8 @@ from rlds_beam import Field
 from rlds_beam.connectors import DropFields, Normalize, SubsampleSteps
 from rlds_beam.connectors.given_meaning import with_attributes
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.errors import NotVerifiedError, UsageError
+from rlds_beam.errors import UsageError
 from rlds_beam.output.manifest import read_manifest
-from rlds_beam.output.stored_episodes import EpisodePart, cut_ranges, read_stored
 from rlds_beam.processing.report import Report
 from rlds_beam.testing import make_episode, read_rejected, write_dataset
 from rlds_beam.transforms import ConnectEpisodes, ReadFromRlds, ValidateEpisodes, WriteEpisodes, WriteRejected
@@ -244,14 +243,3 @@ def test_an_empty_input(tmp_path: Path, data: Path, to: str) -> None:
         report = (root | beam.Create([]) | WriteEpisodes(str(tmp_path / "out"), source, to=to)).report
         assert_that(report | beam.Map(lambda report: report.records), equal_to([0]))
     assert read_manifest(str(tmp_path / "out"))["items"] == 0
-
-
-def test_a_part_that_changed_is_never_unpickled(tmp_path: Path) -> None:
-    part = EpisodePart(str(tmp_path))
-    part.add(make_episode(3))
-    (stored,) = part.finish()
-    (episode,) = read_stored([stored])
-    assert len(episode) == 3 and cut_ranges([stored], ["train"], 4)[0].work.of == 1
-    Path(stored.part).write_bytes(Path(stored.part).read_bytes()[:-1] + b"!")
-    with pytest.raises(NotVerifiedError, match="has changed since it was written"):
-        list(read_stored([stored]))

@@ -1,314 +1,307 @@
-"""Episodes with keys, written in any order by any number of workers, become shards in the order of the keys.
+"""Elements with keys, in any order and from any number of workers, become the ranges of an output in key order.
 
-    bundles     each writes a part with the records of its episodes, in the order in which they come
-    plan        one worker sorts the keys, and cuts the dataset into shards as `ArrayWriter` does
-    shards      each copies its records from the parts
+    bundles   each stores its elements in a part, in the order in which they come
+    buckets   a sample of the keys cuts them into buckets of about equal numbers; each sorts its own, and the sizes of
+              all buckets say in which range each element is
+    ranges    each reads its elements from the parts, in order, and writes them as a conversion does
 
-So the same episodes give the same bytes: those that `write_rlds` writes if it gets them in the order of their keys.
-
-Unlike `output.stored_episodes`, a bundle checks and encodes its episodes, and stores only their records. A bad episode
-is found at once, and the verdicts are known before the shards are cut, as in `write_rlds`.
+So equal elements give equal bytes, a worker holds one element at a time, and no value grows with their number: what
+goes through a single place is a size for each bucket, and the name of each range. `transforms/keyed_sink.py` runs this.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
+import abc
+import bisect
+import hashlib
 import itertools
+import pickle
+import re
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-import xxhash
-
 from rlds_beam import storage
-from rlds_beam.checking.verdicts import Rejection, Verdict
-from rlds_beam.connectors.base import Batch
-from rlds_beam.connectors.configuration import Configuration
-from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.encoding.base import Damage
-from rlds_beam.encoding.tfrecord.file import TFRecordFormat
-from rlds_beam.encoding.tfrecord.framing import OVERHEAD
-from rlds_beam.episodes.episode import Episode, EpisodeKey
-from rlds_beam.errors import NotVerifiedError, UsageError, Violation
-from rlds_beam.formats.rlds.output import RldsOutput
-from rlds_beam.formats.rlds.parts import open_parts, remove_parts
-from rlds_beam.output.commits import RangeCommit, commit_range, rejected_path
-from rlds_beam.output.files import PARTS
-from rlds_beam.output.plans import OutputPlan, add_files
-from rlds_beam.output.range_conversion import DatasetCommitter
-from rlds_beam.output.shards import RejectedWriter, WrittenFile, open_record_file
-from rlds_beam.processing.dataset import check_source
-from rlds_beam.processing.ranges import check_and_connect
-from rlds_beam.processing.report import Report
-from rlds_beam.reading.plan import WorkRange
-from rlds_beam.writing.episodes import ArrayEpisodes
-from rlds_beam.writing.source import ArraySource, WriteSettings, ends_shard
-from rlds_beam.writing.write_rlds import describe_refusal
+from rlds_beam.checking.verdicts import Rejection
+from rlds_beam.errors import NotVerifiedError, UsageError
+from rlds_beam.output.commits import RangeCommit
+from rlds_beam.output.files import PARTS, listdir
+from rlds_beam.output.shards import ShardWriter
+from rlds_beam.reading.plan import MAX_RANGES, RANGE_BYTES, WorkRange
 
-Key = str | int
+_PART = re.compile(r".+-[0-9a-f]{32}(\.tfrecord|\.jsonl)?")
+
+BUCKETS = 1024
+"""Buckets that are sorted on their own: 100,000 elements each for 100 million."""
 
 
-class Written(NamedTuple):
-    """An episode in a part.
+Rank = tuple[int, str]
+"""The rank of a split, and its name."""
+
+
+class Packed(NamedTuple):
+    """An element to store.
 
     Attributes:
       split: its split.
-      key: its key.
-      part: the path of the part.
-      offset: where its records begin.
-      sizes: the size of each record: one, or several if a repair split the episode; a rejected episode has one.
-      size: the size of the record before repairs.
-      steps: the steps of each record.
-      digest: the digest of the record before repairs; empty if it is rejected.
-      violations: the broken rules.
-      repaired: the rules whose violations were repaired.
-      rejected: the rule that rejects it; None if it is accepted.
+      key: its key, whose type can be compared with that of the other keys.
+      content: what is stored.
+      weight: the size that counts for ranges; the same for equal elements, as sizes of pickles are not.
+      digest: elements with equal digests are duplicates; empty if they are not searched for.
     """
 
     split: str
-    key: Key
-    part: str
-    offset: int
-    sizes: tuple[int, ...]
-    size: int
-    steps: tuple[int, ...]
-    digest: bytes
-    violations: tuple[Violation, ...]
-    repaired: tuple[str, ...]
-    rejected: str | None
+    key: Any
+    content: Any
+    weight: int
+    digest: bytes = b""
 
 
-class ShardPlan(NamedTuple):
-    """A shard: its range, and its episodes with their positions in the split."""
-
-    work: WorkRange
-    episodes: tuple[tuple[int, Written], ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class KeyedWriter:
-    """Writes episodes with keys. Picklable.
+class Stored(NamedTuple):
+    """The place of a stored element. Ordered by split and key.
 
     Attributes:
-      settings: the settings.
-      episodes: converts the episodes.
-      splits: the names of the splits.
-      strict: raise FailedRuleError for a bad episode.
+      split: the rank of its split, and its name.
+      key, weight, digest: as in `Packed`.
+      part: the path of the part.
+      offset, size: its bytes in the part.
+      checksum: their checksum.
     """
 
-    settings: WriteSettings
-    episodes: ArrayEpisodes
-    splits: tuple[str, ...]
-    strict: bool
+    split: Rank
+    key: Any
+    weight: int
+    digest: bytes
+    part: str
+    offset: int
+    size: int
+    checksum: bytes
 
-    @functools.cached_property
-    def source(self) -> ArraySource:
-        return self.settings.source(self.episodes.schema, self.splits)
+    @property
+    def order(self) -> tuple[Rank, Any]:
+        return (self.split, self.key)
 
-    @functools.cached_property
-    def output(self) -> RldsOutput:
-        return self.settings.output(self.source)
 
-    @functools.cached_property
-    def plan(self) -> OutputPlan:
-        return self.settings.plan(self.source, self.output)
+class Placed(NamedTuple):
+    """A stored element; the split and the number of its range; and its position in the split."""
 
+    range: tuple[Rank, int]
+    position: int
+    stored: Stored
+
+
+Sizes = dict[Rank, tuple[int, int]]
+"""The number of elements of each split, and their weight."""
+Duplicates = Mapping[tuple[str, int], int]
+"""From the split and position of each duplicate to the position of the original."""
+
+
+class KeyedSink(abc.ABC):
+    """What a keyed sink does with its elements. Picklable.
+
+    Attributes:
+      directory: the output directory, which all workers share.
+      splits: the splits in order; empty if any is taken, in the order of their names.
+      unique: whether keys must be unique.
+      shards: the largest number of ranges of a split; None chooses by size.
+    """
+
+    directory: str
+    splits: tuple[str, ...] = ()
+    unique: bool = True
+    shards: int | None = None
+
+    @abc.abstractmethod
     def open(self) -> None:
-        """Prepares the directory."""
-        open_parts(self.settings.directory, self.plan)
+        """Prepares the directory. Can be repeated."""
 
-    def open_bundle(self) -> KeyedBundle:
-        """Opens the part of a bundle."""
-        return KeyedBundle(self)
+    @abc.abstractmethod
+    def packer(self) -> Callable[[Any], Packed]:
+        """A function that says what to store of an element, for one part."""
 
-    def plan_shards(self, written: Iterable[Written]) -> list[ShardPlan]:
-        """Sorts the episodes by key and cuts them into shards. Writes nothing but the names of the shards.
+    @abc.abstractmethod
+    def plan(self, ranges: Sequence[WorkRange]) -> Any:
+        """What `write` and `commit` need to know of all ranges. Writes nothing but their names."""
 
-        Raises:
-          UsageError: two episodes have the same key, or there are no episodes.
-          FailedRuleError: two episodes are equal, and `strict` is set.
-        """
-        in_order = sorted(written, key=lambda episode: (self.splits.index(episode.split), episode.key))
-        if not in_order:
-            raise UsageError(f"WriteToRlds({self.settings.directory!r}): there are no episodes")
-        for before, after in itertools.pairwise(in_order):
-            if (before.split, before.key) == (after.split, after.key):
-                raise UsageError(
-                    f"two episodes of split {before.split} have the key {before.key!r}: keys must be unique"
-                )
-        shards: list[ShardPlan] = []
-        for split, own in itertools.groupby(in_order, key=lambda episode: episode.split):
-            groups = _cut(self._without_duplicates(split, own), self.settings.shard_bytes)
-            shards += [ShardPlan(WorkRange(split, i, len(groups), ()), tuple(group)) for i, group in enumerate(groups)]
-        add_files(self.settings.directory, [name for shard in shards for name in self.output.files(shard.work)])
-        return shards
-
-    def write_shard(self, shard: ShardPlan) -> RangeCommit:
-        """Copies the records of a shard from the parts, and commits it. Can be repeated."""
-        (file,) = self.output.files(shard.work)
-        report, path = Report(), storage.below(self.settings.directory, file)
-        writer = open_record_file(self.output.format, path)
-        try:
-            with RejectedWriter(rejected_path(self.settings.directory, shard.work)) as rejected:
-                for position, episode in shard.episodes:
-                    key = EpisodeKey(self.settings.dataset, episode.split, 0, position)
-                    records = list(_records(episode))
-                    verdict = _verdict(episode, key, records)
-                    report.add(verdict)
-                    if verdict.rejected is not None:
-                        line = {**verdict.rejected.to_json(), "id": episode.key}
-                        rejected.write(verdict.rejected.payload, line, key)
-                        continue
-                    for record in records:
-                        writer.add(record, key)
-                        report.items_predicted += 1
-                kept, info = rejected.commit(), writer.commit()
-        finally:
-            writer.abort()
-        report.items_written, report.bytes_written = info.records, info.bytes
-        files = [WrittenFile(file, info, report.items_predicted)]
-        return commit_range(
-            self.settings.directory, shard.work, files, rejected=kept, report=report, plan=self.plan.digest
-        )
-
-    def commit(self, ranges: Iterable[str]) -> Report:
-        """Completes the dataset when all shards are written.
+    @abc.abstractmethod
+    def write(
+        self, work: WorkRange, placed: Sequence[Placed], plan: Any, duplicates: Duplicates
+    ) -> tuple[RangeCommit, list[Rejection]]:
+        """Writes and commits a range. Can be repeated.
 
         Args:
-          ranges: the names of the ranges.
+          work: the range.
+          placed: its elements, in order; `read_stored` reads their contents.
+          plan: the result of `plan`.
+          duplicates: the elements of the whole dataset with the digest of an earlier one.
         """
-        works = [_parse_range(name) for name in sorted(ranges)]
-        check = self.settings.check
-        committer = DatasetCommitter(
-            self.source, check, self.output, tuple(works), check_source(self.source, check), self.plan.digest
+
+    @abc.abstractmethod
+    def commit(self, plan: Any) -> Any:
+        """Completes the dataset when all ranges are written, and returns the result."""
+
+    def bounds(self, weight: int) -> Sequence[int]:
+        """The weights at which a split of this weight is cut: ranges of about equal size, as a conversion's."""
+        count = min(MAX_RANGES, -(-weight // RANGE_BYTES)) if self.shards is None else self.shards
+        return [weight * i // count for i in range(1, count)]
+
+    def describe_equal_keys(self, stored: Stored) -> str:
+        """The error for two elements with equal keys."""
+        return (
+            f"two episodes have the key {stored.key}: keys must be unique. If your step splits episodes, number them: "
+            "dataclasses.replace(key, part=1)"
         )
-        report = committer.commit()
-        remove_parts(self.settings.directory)
-        return report
 
-    def _without_duplicates(self, split: str, own: Iterable[Written]) -> Iterator[tuple[int, Written]]:
-        """The episodes of a split with their positions; those equal to an earlier one are rejected."""
-        seen: dict[bytes, int] = {}
-        for position, episode in enumerate(own):
-            earlier = seen.setdefault(episode.digest, position) if episode.digest else position
-            if earlier == position:
-                yield position, episode
-                continue
-            original = EpisodeKey(self.settings.dataset, split, 0, earlier)
-            fault = Violation("duplicate_episode", f"byte-identical to {original}")
-            accepted = self.settings.check.policy(fault.rule) == "accept"
-            if self.strict and not accepted:
-                rejection = Rejection(dataclasses.replace(original, position=position), fault.rule, (fault,), b"")
-                raise describe_refusal(rejection, repr(episode.key))
-            violations = (*episode.violations, fault)
-            yield position, episode._replace(violations=violations, rejected=None if accepted else fault.rule)
+    def rank(self, split: str) -> Rank:
+        """The place of a split among the others. Raises UsageError if it is none of `splits`."""
+        if not self.splits:
+            return (0, split)
+        if split not in self.splits:
+            raise UsageError(
+                f"an episode is in the split {split}, but the source has {', '.join(self.splits)}: the split of a key "
+                "must stay"
+            )
+        return (self.splits.index(split), split)
 
 
-class KeyedBundle:
-    """Writes the episodes of a bundle to a part."""
+class Part:
+    """Stores the elements of a bundle."""
 
-    def __init__(self, writer: KeyedWriter):
-        self._writer, self._written = writer, list[Written]()
-        name = f"bundle-{uuid.uuid4().hex}-00000-of-00000"
-        self._path = storage.below(writer.settings.directory, PARTS, name)
-        self._file = open_record_file("tfrecord", self._path)
-        self._connecting = ConnectorRunner.for_source(Configuration(), writer.source)
-        self._encoder, self._ignored = writer.output.encoder(), writer.output.ignored_values
-        self._at, self._verified = 0, False
+    def __init__(self, sink: KeyedSink):
+        self._sink, self._pack = sink, sink.packer()
+        storage.makedirs(storage.below(sink.directory, PARTS))
+        self._path = storage.below(sink.directory, PARTS, f"part-{uuid.uuid4().hex}")
+        self._file, self._stored, self._offset = ShardWriter(self._path), list[Stored](), 0
 
-    def add(self, split: str, key: Any, content: Any) -> None:
-        """Checks and writes an episode.
-
-        Raises:
-          UsageError: its key is not text or an integer.
-          FailedRuleError: it breaks a rule, and the writer is strict.
-        """
-        if type(key) not in (str, int):
-            raise UsageError(f"the key of an episode is {key!r:.60}: expected text or an integer")
-        writer = self._writer
-        episode = writer.episodes.episode(content, EpisodeKey(writer.settings.dataset, split, 0, 0))
-        records: list[tuple[bytes, int]] = []
-
-        def encode(batch: Batch) -> None:
-            records.extend((self._encoder.encode(episode, batch.read), len(episode)) for episode in batch.episodes)
-
-        verdict = check_and_connect(episode, writer.settings.check, self._connecting, self._ignored, encode).verdict
-        rejected = verdict.rejected
-        if rejected is not None and writer.strict:
-            raise describe_refusal(rejected, repr(key))
-        if rejected is not None:
-            records = [(rejected.payload, 0)]
-        elif not self._verified:
-            writer.output.verify(episode.payload, episode)
-            self._verified = True
-        for record, _ in records:
-            self._file.add(record, key)
-        sizes, steps = tuple(len(record) for record, _ in records), tuple(steps for _, steps in records)
-        digest = b"" if rejected is not None else xxhash.xxh3_128_digest(episode.payload)
-        violations = verdict.violations if rejected is None else rejected.violations
-        rule = None if rejected is None else rejected.rule
-        stored = Written(
-            split,
-            key,
-            self._path,
-            self._at,
-            sizes,
-            len(episode.payload),
-            steps,
-            digest,
-            violations,
-            verdict.repaired,
-            rule,
+    def add(self, element: Any) -> None:
+        """Stores an element."""
+        packed = self._pack(element)
+        content = pickle.dumps(packed.content, protocol=5)
+        self._file.write([content], 1, packed.key)
+        self._stored.append(
+            Stored(
+                self._sink.rank(packed.split),
+                packed.key,
+                max(1, packed.weight),
+                packed.digest,
+                self._path,
+                self._offset,
+                len(content),
+                _checksum(content),
+            )
         )
-        self._written.append(stored)
-        self._at += sum(sizes) + OVERHEAD * len(sizes)
+        self._offset += len(content)
 
-    def finish(self) -> list[Written]:
+    def finish(self) -> list[Stored]:
         """Completes the part."""
         self._file.commit()
-        return self._written
+        return self._stored
 
     def abort(self) -> None:
         """Removes the part; does nothing after `finish`."""
         self._file.abort()
 
 
-def _cut(episodes: Iterable[tuple[int, Written]], shard_bytes: int) -> list[list[tuple[int, Written]]]:
-    """Cuts a split into shards, as `ArrayWriter` does."""
-    groups: list[list[tuple[int, Written]]] = []
-    filled = 0
-    for position, episode in episodes:
-        if not groups or ends_shard(shard_bytes, filled, episode.size):
-            groups.append([])
-            filled = 0
-        groups[-1].append((position, episode))
-        filled += episode.size + OVERHEAD if episode.rejected is None else 0
-    return groups
+def _checksum(content: bytes) -> bytes:
+    """Of a kind that nobody can forge: what others wrote is never unpickled."""
+    return hashlib.blake2b(content, digest_size=32).digest()
 
 
-def _records(episode: Written) -> Iterator[bytes]:
-    """The records of an episode, read from its part; raises NotVerifiedError if they changed."""
-    files, offset = TFRecordFormat(), episode.offset
-    for size in episode.sizes:
-        (record,) = list(files.read(episode.part, offset, offset + 1))
-        if isinstance(record, Damage) or len(record.payload) != size:
-            raise NotVerifiedError(f"{episode.part} has changed since it was written: run the pipeline again")
-        yield record.payload
-        offset += size + OVERHEAD
+def measure(bucket: Iterable[Stored]) -> Sizes:
+    """The size of a bucket."""
+    sizes: Sizes = {}
+    for stored in bucket:
+        count, weight = sizes.get(stored.split, (0, 0))
+        sizes[stored.split] = (count + 1, weight + stored.weight)
+    return sizes
 
 
-def _verdict(episode: Written, key: EpisodeKey, records: Sequence[bytes]) -> Verdict:
-    """The verdict on an episode, with stubs that have only its steps."""
-    if episode.rejected is not None:
-        rejection = Rejection(key, episode.rejected, episode.violations, records[0])
-        return Verdict(key, (), episode.violations, rejection, size=episode.size)
-    stubs = tuple(Episode(key, {"is_first": np.broadcast_to(np.False_, steps)}) for steps in episode.steps)
-    return Verdict(key, stubs, episode.violations, repaired=episode.repaired, size=episode.size)
+def place(number: int, bucket: Iterable[Stored], sizes: Mapping[int, Sizes], sink: KeyedSink) -> Iterator[Placed]:
+    """Sorts a bucket, and finds the range of each element.
+
+    Args:
+      number: the bucket, whose elements are behind those of the buckets with lower numbers.
+      bucket: its elements.
+      sizes: the sizes of all buckets.
+      sink: says where splits are cut.
+
+    Raises:
+      UsageError: two elements have the same key.
+    """
+    for split, own in itertools.groupby(
+        sorted(bucket, key=lambda stored: stored.order), key=lambda stored: stored.split
+    ):
+        before = [sizes[i].get(split, (0, 0)) for i in sizes if i < number]
+        position, end = sum(count for count, _ in before), sum(weight for _, weight in before)
+        bounds = sink.bounds(sum(size.get(split, (0, 0))[1] for size in sizes.values()))
+        last: Stored | None = None
+        for stored in own:
+            if sink.unique and last is not None and last.key == stored.key:
+                raise UsageError(sink.describe_equal_keys(stored))
+            end += stored.weight
+            yield Placed((split, bisect.bisect_right(bounds, end - stored.weight // 2 - 1)), position, stored)
+            position, last = position + 1, stored
 
 
-def _parse_range(name: str) -> WorkRange:
-    """The inverse of `str(work)`."""
-    split, index, _, of = name.rsplit("-", 3)
-    return WorkRange(split, int(index), int(of), ())
+def name_ranges(found: Iterable[tuple[Rank, int]]) -> dict[tuple[Rank, int], WorkRange]:
+    """The name of each range that has elements."""
+    ranges: dict[tuple[Rank, int], WorkRange] = {}
+    for split, own in itertools.groupby(sorted(found), key=lambda each: each[0]):
+        numbers = list(own)
+        ranges |= {each: WorkRange(split[1], i, len(numbers), ()) for i, each in enumerate(numbers)}
+    return ranges
+
+
+def read_stored(placed: Iterable[Placed]) -> Iterator[Any]:
+    """The contents of stored elements. Raises NotVerifiedError if a part has changed since it was written."""
+    for part, own in itertools.groupby((each.stored for each in placed), key=lambda stored: stored.part):
+        with storage.open_read(part) as file:
+            for stored in own:
+                file.seek(stored.offset)
+                content = file.read(stored.size)
+                if _checksum(content) != stored.checksum:
+                    raise NotVerifiedError(f"{part} has changed since it was written: run the pipeline again")
+                element = pickle.loads(content)
+                del content
+                yield element
+                del element  # not held while the next one is read
+
+
+def find_duplicates(split: str, equal: Iterable[int]) -> Iterator[tuple[tuple[str, int], int]]:
+    """The duplicates among the positions of elements with equal digests, with the first of them."""
+    original, *others = sorted(equal)
+    for position in others:
+        yield (split, position), original
+
+
+def remove_parts(directory: str, *below: str) -> None:
+    """Removes parts, also those of failed bundles, from the output `directory`, or from a directory in it."""
+    parts = "/".join((*below, PARTS))
+    names = listdir(storage.below(directory, parts))
+    ours = [name for name in names if _PART.fullmatch(storage.final_name(name) or name)]
+    storage.remove_files(directory, [f"{parts}/{name}" for name in ours])
+    storage.remove_empty(storage.below(directory, parts))
+
+
+def write_all(sink: KeyedSink, elements: Iterable[Any]) -> Any:
+    """Writes all elements in this process, without Beam, and returns the result of the sink."""
+    sink.open()
+    part = Part(sink)
+    try:
+        for element in elements:
+            part.add(element)
+            del element  # not held while the next one is made
+        stored = part.finish()
+    finally:
+        part.abort()
+    placed = list(place(0, stored, {0: measure(stored)}, sink))
+    equal: dict[tuple[str, bytes], list[int]] = {}
+    for each in placed:
+        if each.stored.digest:
+            equal.setdefault((each.stored.split[1], each.stored.digest), []).append(each.position)
+    duplicates = dict(pair for (split, _), same in equal.items() for pair in find_duplicates(split, same))
+    names = name_ranges({each.range for each in placed})
+    plan = sink.plan(list(names.values()))
+    for found, own in itertools.groupby(placed, key=lambda each: each.range):
+        sink.write(names[found], list(own), plan, duplicates)
+    return sink.commit(plan)

@@ -17,7 +17,6 @@ from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.encoding.tfds.dataset_info import FEATURES
 from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.encoding.tfds.rlds_dataset import features_json
-from rlds_beam.encoding.tfrecord.framing import OVERHEAD
 from rlds_beam.episodes.schema import MAX_NAME, Schema, is_name
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.format_options import RldsOptions
@@ -170,8 +169,3 @@ class WriteSettings:
             **output.plan(),
         }
         return OutputPlan.of(content, output.metadata)
-
-
-def ends_shard(shard_bytes: int, written: int, record: int) -> bool:
-    """Whether a shard ends before a record of this size."""
-    return written > 0 and written + record + OVERHEAD > shard_bytes

@@ -1,0 +1,176 @@
+"""Writes elements with keys as a dataset in the order of their keys: `writing.keyed_parts` on Beam."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+from apache_beam.pvalue import AsDict, AsSingleton, TaggedOutput
+from apache_beam.transforms.util import WaitOn
+
+from rlds_beam.checking.verdicts import Rejection
+from rlds_beam.output.commits import RangeCommit
+from rlds_beam.output.completion import GlobalIndices, RangeFinisher
+from rlds_beam.reading.plan import WorkRange
+from rlds_beam.transforms.elements import in_global_window, refuse_windows
+from rlds_beam.worker_status import working_on
+from rlds_beam.writing.keyed_parts import (
+    BUCKETS,
+    Duplicates,
+    KeyedSink,
+    Part,
+    Placed,
+    Sizes,
+    Stored,
+    find_duplicates,
+    measure,
+    name_ranges,
+    place,
+)
+
+
+class WriteKeyedResult(NamedTuple):
+    """The outputs of `WriteKeyed`: one result, and the elements that could not be written."""
+
+    result: beam.PCollection[Any]
+    rejected: beam.PCollection[Rejection]
+
+
+class WriteKeyed(beam.PTransform[Any, Any]):
+    """Writes a PCollection with a keyed sink. Without Beam: `keyed_parts.write_all`.
+
+    Args:
+      sink: packs, writes, and commits the elements.
+      writer: the name of the public transform, for errors.
+      result: the type of the sink's result.
+    """
+
+    def __init__(self, sink: KeyedSink, writer: str, result: Any):
+        super().__init__()
+        self._sink, self._writer, self._result = sink, writer, result
+
+    def expand(self, elements: beam.PCollection[Any]) -> WriteKeyedResult:
+        refuse_windows(self._writer, elements)
+        sink, root = self._sink, elements.pipeline
+        # Building the graph, which may never run, writes nothing.
+        opened = root | "Start" >> beam.Create([sink]) | "Open" >> beam.Map(lambda sink: sink.open())
+        stored = (
+            elements | "AfterOpen" >> WaitOn(opened) | "Store" >> beam.ParDo(_StoreFn(sink)).with_output_types(Stored)
+        )
+        # A sample of the keys cuts the elements into buckets of about equal numbers, which workers sort.
+        bounds = (
+            stored
+            | "Keys" >> beam.Map(lambda stored: stored.order)
+            | "Sample" >> beam.ApproximateQuantiles.Globally(BUCKETS + 1)
+        )
+        buckets = (
+            stored
+            | "Bucket" >> beam.Map(_with_bucket, AsSingleton(bounds)).with_output_types(tuple[int, Stored])
+            | "Buckets" >> beam.GroupByKey()
+        )
+        # Their sizes, a few numbers each, say at which position in the whole each bucket begins.
+        sizes = buckets | "Measure" >> beam.MapTuple(lambda number, own: (number, measure(own)))
+        placed = buckets | "Place" >> beam.FlatMap(_place, AsDict(sizes), sink).with_output_types(Placed)
+        duplicates = (
+            placed
+            | "Digests" >> beam.FlatMap(_digest).with_output_types(tuple[tuple[str, bytes], int])
+            | "Equal" >> beam.GroupByKey()
+            | "Duplicates" >> beam.FlatMapTuple(lambda key, positions: find_duplicates(key[0], positions))
+        )
+        names = (
+            placed
+            | "Ranges" >> beam.Map(lambda placed: placed.range)
+            | "Distinct" >> beam.Distinct()
+            | "AllRanges" >> beam.combiners.ToList()
+            | "Name" >> beam.Map(name_ranges)
+        )
+        plan = names | "Plan" >> beam.Map(lambda names, sink: sink.plan(list(names.values())), sink)
+        written = (
+            placed
+            | "ByRange" >> beam.Map(lambda placed: (placed.range, placed)).with_output_types(tuple[Any, Placed])
+            | "Group" >> beam.GroupByKey()
+            | "Write"
+            >> beam.ParDo(_WriteFn(sink), AsSingleton(names), AsSingleton(plan), AsDict(duplicates))
+            .with_output_types(RangeCommit, rejected=Rejection)
+            .with_outputs("rejected", main="written")
+        )
+        done = written.written | "Done" >> beam.combiners.Count.Globally()
+        finished = (
+            plan
+            | "AfterWrite" >> WaitOn(done)
+            | "Indices" >> beam.FlatMap(_list_indices)
+            | "Spread" >> beam.Reshuffle()
+            | "Finish" >> beam.MapTuple(lambda finisher, commit, indices: finisher.finish(commit, indices))
+            | "Finished" >> beam.combiners.Count.Globally()
+        )
+        commit = beam.Map(lambda plan, sink: sink.commit(plan), sink).with_output_types(self._result)
+        return WriteKeyedResult(plan | "AfterAll" >> WaitOn(finished) | "Commit" >> commit, written.rejected)
+
+
+class _StoreFn(beam.DoFn):
+    def __init__(self, sink: KeyedSink):
+        self._sink = sink
+        self._part: Part | None = None
+
+    def start_bundle(self) -> None:
+        self.teardown()  # if the last bundle failed
+
+    def process(self, element: Any) -> None:
+        if self._part is None:
+            self._part = Part(self._sink)
+        self._part.add(element)
+
+    def finish_bundle(self) -> Iterator[Any]:
+        part, self._part = self._part, None
+        if part is not None:
+            yield from map(in_global_window, part.finish())
+
+    def teardown(self) -> None:
+        if self._part is not None:
+            self._part.abort()
+            self._part = None
+
+
+class _WriteFn(beam.DoFn):
+    def __init__(self, sink: KeyedSink):
+        self._sink = sink
+
+    def process(
+        self,
+        group: tuple[Any, Iterable[Placed]],
+        names: Mapping[Any, WorkRange],
+        plan: Any,
+        duplicates: Duplicates,
+    ) -> Iterator[Any]:
+        found, placed = group
+        work = names[found]
+        in_order = sorted(placed, key=lambda placed: placed.position)
+        with working_on(work):
+            commit, rejections = self._sink.write(work, in_order, plan, duplicates)
+        for rejection in rejections:
+            yield TaggedOutput("rejected", rejection)
+        yield commit
+
+
+def _with_bucket(stored: Stored, bounds: Sequence[Any]) -> tuple[int, Stored]:
+    return bisect.bisect_right(bounds, stored.order), stored
+
+
+def _place(bucket: tuple[int, Iterable[Stored]], sizes: Mapping[int, Sizes], sink: KeyedSink) -> Iterator[Placed]:
+    return place(*bucket, sizes, sink)
+
+
+def _digest(placed: Placed) -> Iterator[tuple[tuple[str, bytes], int]]:
+    if placed.stored.digest:
+        yield (placed.stored.split[1], placed.stored.digest), placed.position
+
+
+def _list_indices(plan: Any) -> Iterator[tuple[RangeFinisher, Any, Any]]:
+    """What each range of an output with global indices still needs (`GlobalIndices`)."""
+    output = getattr(plan, "output", None)
+    if isinstance(output, GlobalIndices):
+        finisher = RangeFinisher(output, plan.ranges)
+        for commit, indices in finisher.commits():
+            yield finisher, commit, indices
