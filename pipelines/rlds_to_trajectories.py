@@ -1,6 +1,6 @@
 """RLDS to trajectory records, from public transforms. `rlds-beam convert` writes the same items, and can resume.
 
-python -m rlds_beam.pipelines.rlds_to_trajectories --input=DATASET --output=DIRECTORY --runner=DirectRunner
+python -m rlds_beam.pipelines.rlds_to_trajectories --input=DATASET --output=DIRECTORY --runner=FnApiRunner
 """
 
 from __future__ import annotations

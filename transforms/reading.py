@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.io.filesystem import FileMetadata
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.metrics import Metrics
 from apache_beam.pvalue import PBegin
@@ -16,6 +18,7 @@ from rlds_beam.checking.screen import screen_batches
 from rlds_beam.encoding.base import Damage, Record
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
+from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.framing import Framing, first_record
@@ -25,6 +28,9 @@ from rlds_beam.worker_status import METRICS_NAMESPACE
 
 Piece = tuple[str, Segment]
 """The element that is read: a split's name and a segment of one of its shards."""
+
+_KEPT_READERS = 16
+"""Open datasets that a worker keeps."""
 
 
 class ReadFromRlds(beam.PTransform[PBegin, Episode]):
@@ -73,6 +79,80 @@ class ReadFromRlds(beam.PTransform[PBegin, Episode]):
             | "Stretches" >> beam.Create(pieces, reshuffle=True)
             | "Read" >> beam.ParDo(_ReadEpisodesFn(EpisodeReader(self.source))).with_output_types(Episode)
         )
+
+
+@beam.typehints.with_input_types(str | FileMetadata)
+class ReadAllFromRlds(beam.PTransform[str, Episode]):
+    """Reads the episodes of all datasets whose paths are in a PCollection, which may be unbounded.
+
+        paths = root | apache_beam.io.fileio.MatchContinuously("in/*.tfrecord-*", interval=60)
+        episodes = paths | ReadAllFromRlds("in/first.tfrecord-00000-of-00001")
+
+    A path is a dataset directory or a shard file, as text or as the result of a match. Records are read as in
+    `ReadFromRlds`. Shard files of one dataset have the keys that their names say (`-00007-of-00100`).
+
+    Args:
+      like: a dataset directory, a shard file, or an open `Source`, with the schema of all others.
+      split: as in `ReadFromRlds`.
+      features: the path of features.json, if it is not next to each path.
+
+    Attributes:
+      source: the dataset `like`.
+      schema: the `Schema` of the episodes.
+
+    Raises:
+      UsageError: on construction, if `like` cannot be opened; while running, if a dataset cannot be, or if its fields
+        are others.
+    """
+
+    def __init__(self, like: str | Source, split: str | None = None, features: str | None = None):
+        super().__init__()
+        self.source = like if isinstance(like, Source) else open_source(like, split, features)
+        self._split, self._features = split, features
+
+    @property
+    def schema(self) -> Schema:
+        return self.source.schema
+
+    def expand(self, paths: beam.PCollection[str]) -> beam.PCollection[Episode]:
+        return (
+            paths
+            | "List" >> beam.FlatMap(_list_pieces, self.schema, self._split, self._features)
+            | "Spread" >> beam.Reshuffle()
+            | "Read" >> beam.ParDo(_ReadPiecesFn(self._split, self._features)).with_output_types(Episode)
+        )
+
+
+def _list_pieces(
+    path: str | FileMetadata, schema: Schema, split: str | None, features: str | None
+) -> Iterator[tuple[str, Piece]]:
+    """The segments of a dataset. Raises UsageError if its fields are others."""
+    path = path if isinstance(path, str) else path.path
+    source = open_source(path, split, features)
+    for fields, expected in ((source.schema.steps, schema.steps), (source.schema.metadata, schema.metadata)):
+        for name in sorted({*fields, *expected}):
+            if fields.get(name) != expected.get(name):
+                raise UsageError(
+                    f"{path}: its field {name} is {fields.get(name)}, but in the dataset given as `like` it is "
+                    f"{expected.get(name)}"
+                )
+    for work in plan_ranges(source, starts=Framing(source).record_starts):
+        for segment in work.segments:
+            yield path, (work.split, segment)
+
+
+class _ReadPiecesFn(beam.DoFn):
+    """Reads segments of any dataset whole: a runner splits them no further, so they may come from a stream."""
+
+    def __init__(self, split: str | None, features: str | None):
+        self._open = functools.partial(open_source, split=split, features=features)
+
+    def setup(self) -> None:
+        self._find_reader = functools.lru_cache(_KEPT_READERS)(lambda path: EpisodeReader(self._open(path)))
+
+    def process(self, element: tuple[str, Piece]) -> Iterator[Episode]:
+        path, piece = element
+        yield from self._find_reader(path).read(*piece)
 
 
 class _ReadEpisodesFn(beam.DoFn, RestrictionProvider):

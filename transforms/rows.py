@@ -5,12 +5,13 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import numpy as np
 from apache_beam.typehints.row_type import RowTypeConstraint
 
+from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
@@ -52,6 +53,52 @@ class EpisodesToRows(beam.PTransform[Episode, beam.Row]):
         types = [("episode", str), ("step", int), *((name, _find_type(field)) for name, field in self._fields.items())]
         rows = beam.ParDo(_ToRowsFn(self._schema, self._fields))
         return episodes | "Rows" >> rows.with_output_types(RowTypeConstraint.from_fields(types))
+
+
+class RejectedRow(NamedTuple):
+    """A rejected record, for CSV and BigQuery.
+
+    Attributes:
+      episode: its key as text.
+      split: its split.
+      rule: the first rule that rejects it.
+      field: the field that breaks the rule; empty if it concerns the whole record.
+      detail: what is wrong.
+      violations: the number of broken rules.
+      bytes: the size of the record.
+    """
+
+    episode: str
+    split: str
+    rule: str
+    field: str
+    detail: str
+    violations: int
+    bytes: int
+
+
+@beam.typehints.with_input_types(Rejection)
+class RejectionsToRows(beam.PTransform[Rejection, RejectedRow]):
+    """Makes a `RejectedRow`, which has a schema, of each rejected record. `WriteRejected` keeps the records.
+
+    checked.rejected | RejectionsToRows() | beam.io.WriteToCsv("rejected.csv")
+    """
+
+    def expand(self, rejected: beam.PCollection[Rejection]) -> beam.PCollection[RejectedRow]:
+        return rejected | "Rows" >> beam.Map(_reject_row).with_output_types(RejectedRow)
+
+
+def _reject_row(rejection: Rejection) -> RejectedRow:
+    violation = next(violation for violation in rejection.violations if violation.rule == rejection.rule)
+    return RejectedRow(
+        str(rejection.key),
+        rejection.key.split,
+        rejection.rule,
+        violation.field or "",
+        violation.detail,
+        len(rejection.violations),
+        len(rejection.payload),
+    )
 
 
 class _ToRowsFn(beam.DoFn):

@@ -18,7 +18,7 @@ from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.testing import make_episode
-from rlds_beam.transforms import EpisodesToRows
+from rlds_beam.transforms import EpisodesToRows, RejectionsToRows, ValidateEpisodes
 
 EPISODES = [make_episode(n, seed=n, observation={"state": 2}, action=3) for n in (3, 1, 5)]
 SCHEMA = default_schema(EPISODES[0])
@@ -123,3 +123,12 @@ def test_an_element_that_is_no_episode_of_the_schema_is_an_error(element: Any, m
     root | beam.Create([element]) | EpisodesToRows(SCHEMA)
     with pytest.raises(Exception, match=message):
         root.run()
+
+
+def test_rejected_records_are_rows_with_a_schema() -> None:
+    broken = [make_episode(4, seed=seed, breaks=["missing_is_last"]) for seed in (1, 2)]
+    with new_pipeline() as root:
+        checked = root | beam.Create([EPISODES[0], *broken]) | ValidateEpisodes()
+        rows = checked.rejected | RejectionsToRows()
+        counts = rows | beam.GroupBy("rule", "field").aggregate_field("bytes", beam.combiners.CountCombineFn(), "count")
+        assert_that(counts | beam.Map(tuple), equal_to([("missing_is_last", "is_last", 2)]))

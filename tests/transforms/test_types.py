@@ -50,6 +50,7 @@ OVER_EPISODES: dict[str, New] = {
 }
 OVER_OTHERS: dict[str, tuple[New, Any]] = {
     "WriteRejected": (lambda data, out: rb.WriteRejected(str(out)), REJECTION),
+    "RejectionsToRows": (lambda data, out: rb.RejectionsToRows(), REJECTION),
     "WriteReport": (lambda data, out: rb.WriteReport(str(out / "report.json")), Report()),
 }
 FROM_NOTHING: dict[str, New] = {
@@ -59,6 +60,7 @@ FROM_NOTHING: dict[str, New] = {
 OTHERS = {
     "WriteToReverb",  # needs a server: tests/reverb
     "WriteToRlds",  # takes (key, dict of arrays)
+    "ReadAllFromRlds",  # takes paths, or the results of a match
 }
 
 
