@@ -6,13 +6,10 @@ read as 8, alpha dropped, BMP, CMYK) and, if installed, has the last word on byt
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.util
-import os
 import struct
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
@@ -30,7 +27,6 @@ _PNG_REMARKS = frozenset(b"IEND bKGD cHRM eXIf gAMA iCCP iTXt pHYs sBIT sRGB tEX
 _PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 _MAX_INFLATION = 1032  # the maximum compression ratio of deflate
 _STORED_BLOCK = 65535  # the maximum bytes of an uncompressed deflate block
-_silencing = threading.Lock()
 
 
 def decode_image(
@@ -51,7 +47,7 @@ def decode_image(
     Raises:
       UndecodableImageError: the image is damaged, or too large (ImageTooLargeError).
     """
-    image, silent = None, False
+    image = None
     check_decodable(data, declared)
     try:
         if dtype == "uint8" and data.startswith(b"\xff\xd8\xff"):
@@ -63,8 +59,7 @@ def decode_image(
     except UndecodableImageError:
         if importlib.util.find_spec("tensorflow") is None:
             raise
-        silent = True
-    return _decode_with_tensorflow(data, channels, dtype, silent) if image is None else image
+    return _decode_with_tensorflow(data, channels, dtype) if image is None else image
 
 
 def _libjpeg(data: bytes, channels: int | None, place: Array | None, jpeg: Jpeg) -> Array | None:
@@ -214,37 +209,18 @@ def _inflated_png(header: bytes, stream: bytes, size: int) -> bytes:
     return b"".join((header, (len(body) - 4).to_bytes(4, "big"), body, checksum, _PNG_END))
 
 
-def _decode_with_tensorflow(data: bytes, channels: int | None, dtype: str, silent: bool) -> Array:
+def _decode_with_tensorflow(data: bytes, channels: int | None, dtype: str) -> Array:
     with needs("tf", "decoding palette, 16-bit, CMYK, and BMP images, or other numbers of channels, needs TensorFlow"):
         import tensorflow as tf
 
     try:
-        with _silence() if silent else contextlib.nullcontext():
-            image: Array = tf.image.decode_image(data, channels=channels or 0, dtype=tf.dtypes.as_dtype(dtype)).numpy()
+        image: Array = tf.image.decode_image(data, channels=channels or 0, dtype=tf.dtypes.as_dtype(dtype)).numpy()
     except (tf.errors.OpError, ValueError) as error:
         message = str(getattr(error, "message", error)).partition("} ")[2] or str(error)
         raise UndecodableImageError(f"TensorFlow cannot decode the image ({message.strip()[:120]})") from None
     if image.ndim != 3:
         raise UndecodableImageError("the image is a GIF, which TFDS decodes as a video")
     return image
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Discards what TensorFlow's libjpeg prints about a damaged image, past Python."""
-    with _silencing:
-        try:
-            stderr = os.dup(2)
-        except OSError:  # it is closed
-            yield
-            return
-        try:
-            with open(os.devnull, "wb") as null:
-                os.dup2(null.fileno(), 2)
-            yield
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
 
 
 def encode_jpeg(images: Array, quality: int = 95) -> list[bytes]:

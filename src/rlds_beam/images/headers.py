@@ -16,9 +16,6 @@ PNG, JPEG, or video can decode to any number of pixels."""
 
 _allowed = MAX_PIXELS  # the maximum of this process, see allow_pixels
 
-_MAX_SCANS = 100
-"""Maximum scans of a JPEG; encoders write up to about 20. Each takes a pass over all pixels, and 30 bytes of file."""
-
 IMAGE_FILES = ("png", "jpeg")
 """The encodings of fields whose values are image files."""
 
@@ -48,9 +45,6 @@ class _KnownJpeg(NamedTuple):
     header: ImageHeader
 
 
-_single_scan = b"none"
-"""The start of the last JPEG with one scan."""
-
 _known = _KnownJpeg(b"none", ImageHeader(0, 0))
 
 
@@ -64,18 +58,6 @@ def jpeg_start(data: bytes) -> bytes:
     return b""
 
 
-def check_scans(data: bytes) -> None:
-    """Raises UndecodableImageError for a JPEG that would take minutes to decode, whatever its size."""
-    global _single_scan
-    if data.startswith(_single_scan):
-        return
-    start = jpeg_start(data)
-    if start and not _has_scans(start):
-        _single_scan = start
-    elif (count := data.count(b"\xff\xda")) > _MAX_SCANS:
-        raise UndecodableImageError(f"the JPEG has {count:,} scans; at most {_MAX_SCANS} are supported")
-
-
 def allow_pixels(count: int) -> None:
     """Lets this process decode images of up to `count` pixels, because its user said so (`--max_image_pixels`)."""
     global _allowed
@@ -83,8 +65,8 @@ def allow_pixels(count: int) -> None:
 
 
 def check_decodable(data: bytes, declared: int = 0) -> None:
-    """Checks that decoding an image takes neither too much memory nor minutes, from its header. Everything that decodes
-    an image calls it first, also for images that break a rule.
+    """Checks that decoding an image does not take too much memory, from its header. Everything that decodes an image
+    calls it first, also for images that break a rule.
 
     Args:
       data: the image.
@@ -92,12 +74,11 @@ def check_decodable(data: bytes, declared: int = 0) -> None:
 
     Raises:
       ImageTooLargeError: it has more pixels than allowed.
-      UndecodableImageError: it is a JPEG with too many scans, or has no header.
+      UndecodableImageError: it has no header.
     """
     if data.startswith(_known.start):
         height, width = _known.header
     elif data.startswith(b"\xff\xd8\xff"):
-        check_scans(data)
         height, width = _jpeg_size(data)
     elif data.startswith(b"\x89PNG\r\n\x1a\n"):
         if len(data) < 33:
@@ -107,12 +88,6 @@ def check_decodable(data: bytes, declared: int = 0) -> None:
         height, width = read_image_header(data)
     if height * width > max(_allowed, declared):
         raise ImageTooLargeError(f"{height}x{width} pixels, but at most {max(_allowed, declared)} are allowed")
-
-
-def _has_scans(start: bytes) -> bool:
-    """Whether a JPEG that starts like this may have several scans: it is progressive, or its first lacks a channel."""
-    frame, scan = _jpeg_frame(start), start.rfind(b"\xff\xda")
-    return start[frame + 1] not in (0xC0, 0xC1) or start[scan + 4] < start[frame + 9]
 
 
 def alike(header: ImageHeader) -> bytes:
@@ -126,9 +101,8 @@ def read_image_header(data: bytes) -> ImageHeader:
     if data.startswith(_known.start) and data.endswith(JPEG_END):
         return _known.header
     if data.startswith(b"\xff\xd8\xff"):
-        check_scans(data)
         header, start = _jpeg_header(data), jpeg_start(data)
-        if start and not _has_scans(start):
+        if start:
             _known = _KnownJpeg(start, header)
         return header
     if data.startswith(b"\x89PNG\r\n\x1a\n"):

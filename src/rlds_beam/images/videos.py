@@ -24,7 +24,6 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.errors import needs
 from rlds_beam.images.headers import MAX_PIXELS
-from rlds_beam.images.mp4_boxes import check_tables
 from rlds_beam.lazy import lockless_property
 from rlds_beam.typing import Array
 
@@ -206,8 +205,6 @@ def _open(path: str) -> Iterator[tuple[Any, Any]]:
         import av
 
     with storage.open_read(path) as file, contextlib.ExitStack() as stack:
-        check_tables(file, storage.size(path))
-        file.seek(0)
         container = stack.enter_context(av.open(file, options=_OWN_FILE))
         if not container.streams.video:
             raise ValueError("it has no video stream")
