@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import shutil
@@ -22,7 +21,7 @@ from exchanging import rich_episode
 from processes import DEADLINE
 
 from rlds_beam.cli.main import main
-from rlds_beam.errors import NotVerifiedError, UsageError
+from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.output.directory import lock_output
 from rlds_beam.output.manifest import read_manifest
@@ -39,14 +38,10 @@ OUTPUTS: dict[str, dict[str, Any]] = {
     "rlds": {"to": "rlds"},
     "array_record": {"to": "rlds", "array_record_beside": True},
     "lerobot": {"to": "lerobot", "fps": 10, "image_samples": 1000},
-    "numpy": {"to": "numpy"},
-    "numpy jpeg": {"to": "numpy", "images": "jpeg"},
-    "zarr": {"to": "zarr"},
     "lerobot 2.1": {"to": "lerobot", "fps": 10, "image_samples": 1000, "lerobot_version": "2.1"},
 }
-MERGED = ("numpy", "zarr")
-"""Outputs of a few files, which get the new episodes at their end."""
-REFUSED = ("scope_rl",)
+REFUSED = ("scope_rl", "numpy", "zarr")
+"""Outputs of a few files that hold all episodes."""
 PLAIN = ("trajectories", "episodes", "scope_rl")
 """Outputs that get episodes without images and texts."""
 SHARDS = 4
@@ -86,8 +81,6 @@ def convert_files(files: list[str], output: Path, options: dict[str, Any]) -> No
 def read(output: Path, name: str) -> Any:
     """The items of an output."""
     manifest = read_manifest(str(output))
-    if name.startswith("numpy"):
-        return [episode for file in sorted(output.glob("*/episode_offsets.npy")) for episode in read_arrays(file)]
     if name in ("trajectories", "episodes", "columns", "parquet"):
         source: Any = None
     else:
@@ -104,27 +97,6 @@ def read(output: Path, name: str) -> Any:
     found = [episode_content(episode) for split, segment in works for episode in reader.read(split, segment)]
     assert not any(content["faults"] for content in found), [c["faults"] for c in found]
     return [{key: value for key, value in content.items() if key != "key"} for content in found]
-
-
-def read_arrays(file: Path) -> list[dict[str, Any]]:
-    """The episodes of a split of `--to=numpy`, given the file with their offsets."""
-    offsets, episodes = np.load(file), list[dict[str, Any]]()
-    arrays = {path.name.removesuffix(".npy"): np.load(path) for path in sorted(file.parent.glob("*.npy"))}
-    del arrays["episode_offsets"]
-    for number, (start, stop) in enumerate(itertools.pairwise(offsets)):
-        values: dict[str, Any] = {}
-        for name, array in arrays.items():
-            if name.endswith(".offsets"):
-                continue
-            rows = slice(number, number + 1) if name.startswith("episode_metadata") else slice(start, stop)
-            ends = arrays.get(f"{name}.offsets")
-            if ends is None:
-                values[name] = array[rows].tolist()
-            else:
-                pairs = itertools.pairwise(ends[rows.start : rows.stop + 1])
-                values[name] = [array[low:high].tobytes() for low, high in pairs]
-        episodes.append(values)
-    return episodes
 
 
 def read_json(output: Path, name: str) -> dict[str, Any]:
@@ -155,8 +127,7 @@ def test_it_is_what_one_conversion_gives(
 
     assert read(out, name) == read(whole, name)
     data = {shard["file"] for shard in json.loads(old["manifest.json"])["shards"]}
-    kept = files_in(whole) if name.startswith(MERGED) else old
-    assert all((out / file).read_bytes() == kept[file] for file in data)
+    assert all((out / file).read_bytes() == old[file] for file in data)
     assert not (out / "_append").exists()
     cut = ("plan_sha256", "shards", "rejected", "bytes", "appends")
     manifest, expected = read_manifest(str(out)), read_manifest(str(whole))
@@ -211,7 +182,7 @@ def check_episodes(out: Path, whole: Path) -> None:
         assert row["episode_index"] in pq.read_table(file)["episode_index"].to_pylist()
 
 
-@pytest.mark.parametrize("name", ["trajectories", "columns", "rlds", "lerobot", "lerobot 2.1", "numpy", "zarr"])
+@pytest.mark.parametrize("name", ["trajectories", "columns", "rlds", "lerobot", "lerobot 2.1"])
 def test_killed_at_any_change(tmp_path: Path, shards: dict[bool, list[Path]], name: str) -> None:
     """The old dataset or the new one is there, whole; the same command ends with the bytes of an undisturbed one."""
     every, whole, copies = paths(shards, name), tmp_path / "whole", tmp_path / "copies"
@@ -232,34 +203,6 @@ def test_killed_at_any_change(tmp_path: Path, shards: dict[bool, list[Path]], na
         assert source is None or not source.violations
         append(every, out, options)
         assert files_in(out) == files, last
-
-
-@pytest.mark.parametrize("name", MERGED)
-def test_a_split_that_does_not_grow_is_kept(tmp_path: Path, name: str) -> None:
-    old, new = tmp_path / "old", tmp_path / "new"
-    for data, split, seeds in ((old, "train", (0, 1)), (old, "val", (2, 3)), (new, "train", (4, 5))):
-        write_dataset(data, [make_episode(3, seed=i) for i in seeds], split=split)
-    out, own = tmp_path / "out", tmp_path / "own"
-    convert_here(str(old), out, {"to": name})
-    before, first = files_in(out), read(out, name)
-    append([str(new)], out, {"to": name})
-    convert_here(str(new), own, {"to": name})
-    kept = [file for file in files_in(out) if file.startswith("val")]
-    assert kept and all((out / file).read_bytes() == before[file] for file in kept)
-    assert read(out, name) == first[:2] + read(own, name) + first[2:]
-
-
-@pytest.mark.parametrize("name", MERGED)
-def test_a_damaged_file_is_not_copied(tmp_path: Path, shards: dict[bool, list[Path]], name: str) -> None:
-    every, out = paths(shards, name), tmp_path / "out"
-    begin(shards, name, out)
-    file = next(path for path in out.rglob("*") if path.suffix in (".npy", ".zip"))
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(NotVerifiedError, match=f"{file.name} has another checksum than .*manifest.json") as error:
-        append(every, out, OUTPUTS[name])
-    check_error(error.value)
 
 
 @pytest.mark.parametrize("name", REFUSED)

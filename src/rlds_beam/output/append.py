@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _COMPARED = ("format", "to", "check", "connectors", "functions", "to_options")
 """Entries of a plan that an append must share, besides those of the output."""
 
-_INDEXES = (".offsets.npy", "/episode_offsets.npy", "dataset_info.json", "meta/info.json")
+_INDEXES = ("dataset_info.json", "meta/info.json")
 """The ends of the files in which a format lists other files, or their rows: replaced last, in this order."""
 
 _RECENT_SECONDS, _PAUSE_SECONDS = 60.0, 1.0

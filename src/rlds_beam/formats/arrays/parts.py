@@ -17,8 +17,8 @@ import functools
 import io
 import json
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, ClassVar, NamedTuple, Self
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -26,12 +26,11 @@ from rlds_beam import storage
 from rlds_beam.connectors.base import Batch
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
-from rlds_beam.errors import NotVerifiedError, UsageError
+from rlds_beam.errors import UsageError
 from rlds_beam.images.codecs import encode_jpeg, encode_png
-from rlds_beam.output.base import EarlierOutput, FileRangeWriter
+from rlds_beam.output.base import FileRangeWriter
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.completion import MergedFile, MergesRanges
-from rlds_beam.output.files import compute_checksum
 from rlds_beam.output.shards import ShardInfo, ShardWriter
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.typing import Array
@@ -188,40 +187,6 @@ class Part:
         return (data for data, _ in self.blocks(column))
 
 
-class StoredColumn(NamedTuple):
-    """A column of a `StoredPart`.
-
-    Attributes:
-      rows: the number of rows.
-      read: reads the rows in pieces. Those of the two columns of values of varying length belong together.
-    """
-
-    rows: int
-    read: Callable[[], Iterator[bytes]]
-
-
-class StoredPart(Part):
-    """The episodes of files that an earlier conversion merged, as a part that `convert --append` merges again.
-
-    It has `len`, `total`, `column_bytes`, and `block_bytes`, which is what outputs that can be appended to use.
-    """
-
-    def __init__(self, episodes: int, stored: Sequence[StoredColumn]):
-        self._episodes, self._stored = episodes, stored
-
-    def __len__(self) -> int:
-        return self._episodes
-
-    def total(self, column: int) -> int:
-        return self._stored[column].rows
-
-    def column_bytes(self, column: int) -> Iterator[bytes]:
-        return self._stored[column].read()
-
-    def block_bytes(self, column: int) -> Iterator[bytes]:
-        return self._stored[column].read()
-
-
 def read_pieces(file: BinaryIO, offset: int, size: int) -> Iterator[bytes]:
     """Reads `size` bytes of a file from an offset, at most 1 MiB at a time."""
     file.seek(offset)
@@ -279,13 +244,9 @@ class MergedOutput(MergesRanges):
 
     Attributes:
       splits: the names of the dataset's splits.
-      earlier: the output that is appended to.
-      appends: whether `open_stored` is implemented, so that it can be appended to.
     """
 
     splits: tuple[str, ...]
-    earlier: EarlierOutput | None = None
-    appends: ClassVar[bool] = False
 
     @property
     @abc.abstractmethod
@@ -303,15 +264,6 @@ class MergedOutput(MergesRanges):
     def merge(self, split: str, parts: Sequence[Part]) -> Iterator[MergedFile]:
         """Writes the files of a split. Empty parts are not passed."""
 
-    def open_stored(self, split: str) -> StoredPart:
-        """The episodes of a split in the files of `earlier`."""
-        raise NotImplementedError
-
-    def append_to(self, earlier: EarlierOutput, ranges: Sequence[WorkRange], directory: str) -> Self | None:
-        """See `Output.append_to`. The files of splits that grow are copied, with the new episodes at their end."""
-        del ranges
-        return dataclasses.replace(self, directory=directory, earlier=earlier) if self.appends else None  # type: ignore[type-var]
-
     def describe_merged(self, parts: Mapping[str, Sequence[Part]]) -> dict[str, Any]:
         """Writes other files; returns the manifest's entry."""
         del parts
@@ -324,42 +276,13 @@ class MergedOutput(MergesRanges):
         return PartWriter(self, storage.below(self.directory, self.file(work)))
 
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
-        known = {commit.range for commit in self.earlier.commits} if self.earlier is not None else {}
         parts: dict[str, list[Part]] = {}
         for commit in commits:
-            if commit.items and commit.range not in known:
+            if commit.items:
                 part = Part(storage.join(self.directory, commit.files[0].file))
                 parts.setdefault(commit.split, []).append(part)
-        there = self._earlier_files()
-        merged: list[MergedFile] = []
-        for split in dict.fromkeys([*there, *parts]):
-            if split not in parts:
-                merged += there[split]
-            elif split not in there:
-                merged += self.merge(split, parts[split])
-            else:
-                self._verify(there[split])
-                merged += self.merge(split, [self.open_stored(split), *parts[split]])
+        merged = [file for split, of_split in parts.items() for file in self.merge(split, of_split)]
         return {**self.describe_merged(parts), "merged": merged}
-
-    def _earlier_files(self) -> dict[str, list[MergedFile]]:
-        """The files of each split of `earlier`."""
-        files: dict[str, list[MergedFile]] = {}
-        for entry in self.earlier.manifest["shards"] if self.earlier is not None else ():
-            shard = ShardInfo(**{field.name: entry[field.name] for field in dataclasses.fields(ShardInfo)})
-            files.setdefault(entry["split"], []).append(MergedFile(entry["file"], entry["split"], shard))
-        return files
-
-    def _verify(self, files: Sequence[MergedFile]) -> None:
-        """Raises NotVerifiedError if an earlier file has changed: its copy would get a new, valid checksum."""
-        assert self.earlier is not None
-        for file in files:
-            path = storage.below(self.earlier.directory, file.file)
-            if compute_checksum(path) != file.shard.checksum:
-                raise NotVerifiedError(
-                    f"--append: {path} has another checksum than {self.earlier.directory}/manifest.json says: it was "
-                    "changed or damaged; convert again with --overwrite"
-                )
 
 
 def write_merged(directory: str, name: str, split: str, episodes: int, pieces: Iterable[bytes]) -> MergedFile:

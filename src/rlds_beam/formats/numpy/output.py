@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from rlds_beam import storage
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Episode
@@ -26,16 +25,13 @@ from rlds_beam.formats.arrays.parts import (
     MergedOutput,
     Part,
     PartColumn,
-    StoredColumn,
-    StoredPart,
     npy_header,
-    read_pieces,
     sized_columns,
     sized_rows,
     write_merged,
 )
 from rlds_beam.formats.format_options import ImageOptions
-from rlds_beam.output.base import Description, EarlierOutput
+from rlds_beam.output.base import Description
 from rlds_beam.output.completion import MergedFile
 from rlds_beam.output.last_steps import HoldsLastActions
 from rlds_beam.reading.base import LastAction, Source
@@ -97,7 +93,7 @@ class NumpyOutput(HoldsLastActions, MergedOutput):
     """A directory of arrays for each split.
 
     Attributes:
-      directory, name, splits, earlier: see `MergedOutput`.
+      directory, name, splits: see `MergedOutput`.
       columns: the stored fields.
       left_out: the fields not written, with the reasons.
       meaning: what is known of the dataset.
@@ -109,10 +105,8 @@ class NumpyOutput(HoldsLastActions, MergedOutput):
     columns: tuple[NumpyColumn, ...]
     left_out: dict[str, str]
     meaning: Meaning = dataclasses.field(default_factory=Meaning)
-    earlier: EarlierOutput | None = None
 
     options_class = ImageOptions
-    appends = True
 
     @classmethod
     def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: ImageOptions) -> NumpyOutput:
@@ -158,18 +152,6 @@ class NumpyOutput(HoldsLastActions, MergedOutput):
         steps = np.array([len(episode)], "<i8")
         return [steps, *(rows for column in self.columns for rows in column.rows(episode))]
 
-    def open_stored(self, split: str) -> StoredPart:
-        assert self.earlier is not None
-        folder = storage.below(self.earlier.directory, split)
-        steps = _stored_offsets(folder, OFFSETS)
-        columns = [steps]
-        for column in self.columns:
-            data = _NpyFile.open(storage.join(folder, f"{column.file}.npy"))
-            columns.append(StoredColumn(data.rows, data.pieces))
-            if column.as_bytes:
-                columns.append(_stored_offsets(folder, f"{column.file}.offsets"))
-        return StoredPart(steps.rows, columns)
-
     def merge(self, split: str, parts: Sequence[Part]) -> Iterator[MergedFile]:
         episodes = sum(map(len, parts))
         yield self._write(split, OFFSETS, episodes, np.dtype("<i8"), (episodes + 1,), _offsets(_bytes(parts, 0)))
@@ -209,42 +191,6 @@ def _columns(fields: Iterable[Field], left_out: dict[str, str], *, jpeg: bool) -
 
 def _files(column: NumpyColumn) -> list[str]:
     return [column.file, f"{column.file}.offsets"] if column.as_bytes else [column.file]
-
-
-class _NpyFile(NamedTuple):
-    """A `.npy` file that `write_merged` wrote.
-
-    Attributes:
-      rows: the number of rows.
-      offset, size: the place of the values in the file.
-    """
-
-    path: str
-    rows: int
-    offset: int
-    size: int
-
-    @classmethod
-    def open(cls, path: str) -> _NpyFile:
-        formats: Any = np.lib.format
-        with storage.open_read(path) as file:
-            formats.read_magic(file)
-            shape, *_ = formats.read_array_header_1_0(file)
-            return cls(path, shape[0], file.tell(), storage.size(path) - file.tell())
-
-    def pieces(self) -> Iterator[bytes]:
-        with storage.open_read(self.path) as file:
-            yield from read_pieces(file, self.offset, self.size)
-
-
-def _stored_offsets(folder: str, name: str) -> StoredColumn:
-    """The lengths between offsets."""
-    file = _NpyFile.open(storage.join(folder, f"{name}.npy"))
-
-    def lengths() -> Iterator[bytes]:
-        yield np.diff(np.frombuffer(b"".join(file.pieces()), "<i8")).tobytes()
-
-    return StoredColumn(file.rows - 1, lengths)
 
 
 def _bytes(parts: Sequence[Part], column: int) -> Iterator[bytes]:

@@ -12,7 +12,6 @@ Images are decoded, one in each chunk. Text is an array of bytes (`S`) as long a
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import re
 from collections import Counter
@@ -21,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam import storage
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.columns import text_bytes
@@ -37,19 +35,15 @@ from rlds_beam.formats.arrays.leaves import (
     text_values,
 )
 from rlds_beam.formats.arrays.parts import (
-    BLOCK_BYTES,
     MergedOutput,
     Part,
     PartColumn,
-    StoredColumn,
-    StoredPart,
     sized_columns,
     sized_rows,
     write_merged,
 )
 from rlds_beam.formats.format_options import ZarrOptions
-from rlds_beam.formats.zarr.reader import RowReader, read_array_metadata, read_ends
-from rlds_beam.formats.zarr.stores import ENDS, MAX_BYTES, OWN, open_store
+from rlds_beam.formats.zarr.stores import ENDS, OWN
 from rlds_beam.formats.zarr.writer import (
     BLOSC,
     JPEGXL,
@@ -61,7 +55,7 @@ from rlds_beam.formats.zarr.writer import (
     metadata,
     zip_pieces,
 )
-from rlds_beam.output.base import Description, EarlierOutput, FileRangeWriter
+from rlds_beam.output.base import Description, FileRangeWriter
 from rlds_beam.output.completion import MergedFile
 from rlds_beam.output.last_steps import RowsOutput, RowsWriter, all_rows
 from rlds_beam.reading.base import Source
@@ -136,23 +130,6 @@ class ZarrColumn:
             raise not_representable("a text ends with a zero byte, which arrays of bytes do not keep", path)
         return texts
 
-    def open_stored(self, root: str) -> list[StoredColumn]:
-        """The part columns of its array in a store."""
-        with open_store(root) as store:
-            shape = read_array_metadata(store, self.key).shape
-
-        def values() -> Iterator[Sequence[bytes]]:
-            rows = _stored_rows(root, self.key)
-            return _stored_frames(root, self.key, shape) if self.in_frames else map(list, rows)
-
-        if not self.is_text and not self.in_frames:
-            read = functools.partial(_stored_rows, root, self.key)
-            return [StoredColumn(shape[0], lambda: (rows.astype(self.dtype, copy=False).tobytes() for rows in read()))]
-        return [
-            StoredColumn(0, lambda: map(b"".join, values())),  # nobody asks for the sum of their lengths
-            StoredColumn(shape[0], lambda: (np.array([*map(len, own)], "<i8").tobytes() for own in values())),
-        ]
-
     def members(self, parts: Sequence[Part], at: int) -> Iterator[Member]:
         """The array, from the part columns `at` and, if it has two, `at + 1`."""
         rows = sum(part.total(at + self.is_text + self.in_frames) for part in parts)
@@ -174,29 +151,6 @@ class ZarrColumn:
             yield from array_members(self.key, shape, self.dtype, pieces, self.compressor)
 
 
-def _stored_rows(root: str, key: str) -> Iterator[Array]:
-    """The rows of a stored array, chunk by chunk."""
-    with open_store(root) as store:
-        array = read_array_metadata(store, key)
-        yield from RowReader(store, array).pieces(0, array.shape[0])
-
-
-def _stored_frames(root: str, key: str, shape: tuple[int, ...]) -> Iterator[list[bytes]]:
-    """The chunks of a stored array, each a row, as they are: about `BLOCK_BYTES` at a time."""
-    with open_store(root) as store:
-        held, size = list[bytes](), 0
-        for i in range(shape[0]):
-            chunk = store.read(chunk_key(key, i, len(shape)), MAX_BYTES)
-            if chunk is None:
-                raise OSError(f"{root} has no {chunk_key(key, i, len(shape))}")
-            held.append(chunk)
-            size += len(chunk)
-            if size >= BLOCK_BYTES:
-                yield held
-                held, size = [], 0
-        yield held
-
-
 def _lengths(parts: Sequence[Part], at: int) -> Iterator[Array]:
     """The lengths of the values of `sized_columns`, block by block."""
     for part in parts:
@@ -216,7 +170,7 @@ class ZarrOutput(MergedOutput, RowsOutput):
     """A zarr store, packed as a zip file, for each split.
 
     Attributes:
-      directory, name, splits, earlier: see `MergedOutput`.
+      directory, name, splits: see `MergedOutput`.
       columns: the stored fields.
       left_out: the fields not written, with the reasons.
       rule: see `RowsOutput`.
@@ -230,10 +184,8 @@ class ZarrOutput(MergedOutput, RowsOutput):
     left_out: dict[str, str]
     rule: RowRule
     meaning: Meaning = dataclasses.field(default_factory=Meaning)
-    earlier: EarlierOutput | None = None
 
     options_class = ZarrOptions
-    appends = True
     input_facts = ("zarr.last_step.assumed",)
 
     @classmethod
@@ -294,16 +246,6 @@ class ZarrOutput(MergedOutput, RowsOutput):
 
     def encode(self, episode: Episode) -> Sequence[Array]:
         return [np.array([len(episode)], "<i8"), *(rows for column in self.columns for rows in column.rows(episode))]
-
-    def open_stored(self, split: str) -> StoredPart:
-        assert self.earlier is not None
-        root = storage.below(self.earlier.directory, f"{split}.zarr.zip")
-        with open_store(root) as store:
-            lengths = np.diff(read_ends(store), prepend=0).astype("<i8")
-        columns = [StoredColumn(len(lengths), lambda: iter([lengths.tobytes()]))]
-        for column in self.columns:
-            columns += column.open_stored(root)
-        return StoredPart(len(lengths), columns)
 
     def merge(self, split: str, parts: Sequence[Part]) -> Iterator[MergedFile]:
         members = self._members(split, parts)
