@@ -15,7 +15,7 @@ import numpy as np
 from rlds_beam.checking.signals import Context
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import episode_flags
-from rlds_beam.jobs import example_robot
+from rlds_beam.jobs import example
 from rlds_beam.typing import Array
 
 
@@ -59,7 +59,7 @@ class Kind:
 def make_robot(count: int, seed: int) -> list[Episode]:
     """The arm of the example, with the timestamps of a camera: 10 Hz, with a noise of 2 ms."""
     episodes = []
-    for number, episode in enumerate(example_robot.make_episodes(count, seed=seed)):
+    for number, episode in enumerate(example.make_robot_episodes(count, seed=seed)):
         rng, steps = np.random.default_rng([1, seed, number]), len(episode)
         columns = {**episode.steps, "timestamp": np.arange(steps) * 0.1 + rng.normal(0, 0.002, steps)}
         metadata = {**episode.metadata, "num_steps": np.int64(steps)}
@@ -166,7 +166,7 @@ KINDS = (
         "observation/images/front",
         "timestamp",
         "language_instruction",
-        example_robot.MEANING.names,
+        example.MEANING.names,
         moving=(0, 1),
         position=True,
     ),

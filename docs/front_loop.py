@@ -20,7 +20,7 @@ import svg
 from PIL import Image, ImageDraw, ImageFont
 
 import rlds_beam
-from rlds_beam.jobs import example_robot
+from rlds_beam.jobs import example
 
 WIDTH, HEIGHT, SCALE, DRAWN = 800, 450, 1.2, 2
 """Size in pixels of a page; how much larger the file is, for sharp displays; and the scale at which it is drawn."""
@@ -158,7 +158,7 @@ def loss(points: Sequence[tuple[float, float]]) -> Iterator[Frame]:
 
 
 def main() -> None:
-    episodes = list(example_robot.make_episodes(8, broken=1))
+    episodes = list(example.make_robot_episodes(8, broken=1))
     episodes = episodes[-5:] + episodes[:-5]  # the interrupted one in the second row
     frames = [*play(episodes)]
     with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):

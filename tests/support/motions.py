@@ -8,7 +8,7 @@ import numpy as np
 
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import episode_flags
-from rlds_beam.jobs.example_robot import PLACES, _plan, simulate
+from rlds_beam.jobs.example import TRAYS, plan_motion, simulate
 from rlds_beam.typing import Array
 
 STATE, ACTION, TEXT = "observation/state", "action", "language_instruction"
@@ -17,8 +17,8 @@ STATE, ACTION, TEXT = "observation/state", "action", "language_instruction"
 def arm(seed: int) -> Episode:
     """An episode of `example --robot`."""
     rng = np.random.default_rng([3, seed])
-    place, block = str(rng.choice(list(PLACES))), float(rng.choice((0.25, 0.36)) + rng.uniform(-0.012, 0.012))
-    actions = _plan(rng, block, PLACES[place], bool(rng.uniform() < 0.2))
+    place, block = str(rng.choice(list(TRAYS))), float(rng.choice((0.25, 0.36)) + rng.uniform(-0.012, 0.012))
+    actions = plan_motion(rng, block, TRAYS[place], bool(rng.uniform() < 0.2))
     states, _ = simulate(actions, block)
     return make(seed, states + rng.uniform(-0.002, 0.002, states.shape), actions, f"put it on the {place}")
 

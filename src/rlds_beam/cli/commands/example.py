@@ -7,12 +7,11 @@ import functools
 import os
 import shlex
 import shutil
-from collections.abc import Iterator
 
 from rlds_beam import storage
 from rlds_beam.errors import UsageError
-from rlds_beam.options import option
-from rlds_beam.terminal.options import PrintOptions, print_json
+from rlds_beam.options import Options, option
+from rlds_beam.terminal.options import print_json
 
 __all__ = ["ExampleConfig", "example"]
 
@@ -25,7 +24,7 @@ EXAMPLES = """
 
 
 @dataclasses.dataclass(frozen=True)
-class ExampleConfig(PrintOptions):
+class ExampleConfig(Options):
     """Write a small RLDS dataset in TFDS layout: simulated episodes of a point mass pushed to a goal, or of an arm."""
 
     directory: str = option(
@@ -46,6 +45,7 @@ class ExampleConfig(PrintOptions):
         "simulate an arm with a gripper instead, which puts blocks on trays and sometimes misses: two 128x128 cameras, "
         "named joints, 10 Hz, instructions; the dataset is DIRECTORY/planar_arm/1.0.0",
     )
+    json: bool = option(False, "print the path and the next commands as JSON")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,40 +68,32 @@ def example(config: ExampleConfig) -> str:
     Raises:
       UsageError: the dataset already exists or cannot be written.
     """
-    from rlds_beam import worker_status
     from rlds_beam.encoding.tfds.rlds_dataset import default_schema, encode_example, write_dataset
-    from rlds_beam.jobs import example as point_mass
-    from rlds_beam.jobs import example_robot
+    from rlds_beam.jobs import example as examples
     from rlds_beam.output.files import to_json
     from rlds_beam.reading.meaning import MEANING
-    from rlds_beam.terminal.job_progress import Total, in_this_process
 
     if config.robot:
-        name, make_episodes = example_robot.NAME, example_robot.make_episodes
+        name, make_episodes = examples.PLANAR_ARM, examples.make_robot_episodes
     else:
-        name = point_mass.CAMERA_NAME if config.camera else point_mass.NAME
-        make_episodes = functools.partial(point_mass.make_episodes, camera=config.camera)
-    path = os.path.join(config.directory, name, point_mass.VERSION)
+        name = examples.POINT_MASS_CAMERA if config.camera else examples.POINT_MASS
+        make_episodes = functools.partial(examples.make_episodes, camera=config.camera)
+    path = os.path.join(config.directory, name, examples.VERSION)
     if os.path.exists(path):
         raise UsageError(f"{path} already exists: remove it, or name another directory")
     schema = default_schema(next(make_episodes(1, seed=config.seed)))
-
-    def records() -> Iterator[bytes]:
-        for episode in make_episodes(config.episodes, broken=config.broken, seed=config.seed):
-            yield encode_example(episode, schema)
-            worker_status.count(records=1, steps=len(episode))
-
+    episodes = make_episodes(config.episodes, broken=config.broken, seed=config.seed)
+    records = (encode_example(episode, schema) for episode in episodes)
     try:
-        with in_this_process(Total("example", episodes=config.episodes), config.progress):
-            version = point_mass.VERSION
-            write_dataset(config.directory, records(), name=name, version=version, shards=config.shards, schema=schema)
-            if config.robot:
-                storage.write_text(storage.join(path, MEANING), to_json(example_robot.MEANING.to_json()))
-    except OSError as error:
+        write_dataset(
+            config.directory, records, name=name, version=examples.VERSION, shards=config.shards, schema=schema
+        )
+        if config.robot:
+            storage.write_text(storage.join(path, MEANING), to_json(examples.MEANING.to_json()))
+    except (OSError, KeyboardInterrupt) as error:
         shutil.rmtree(path, ignore_errors=True)
-        raise UsageError(f"{path} cannot be written: {error}") from error
-    except KeyboardInterrupt:
-        shutil.rmtree(path, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise UsageError(f"{path} cannot be written: {error}") from error
         raise
     return path
 
