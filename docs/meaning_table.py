@@ -133,10 +133,10 @@ def convert(*arguments: Any, **options: Any) -> None:
 def known(path: Path, **options: Any) -> str:
     """What `inspect` says of a dataset."""
     survey = rlds_beam.inspect(path, **options)
-    source, overview = survey.source, survey.overview
-    vectors = [values for values in overview.values if values.field.shape]
-    named = sum(bool(values.field.names) for values in vectors)
-    tasks = sum(bool(text) for text in overview.tasks)
+    source, card = survey.source, survey.card
+    vectors = [field for path, field in source.schema.steps.items() if path in card["values"] and field.shape]
+    named = sum(bool(field.names) for field in vectors)
+    tasks = sum(bool(text) for text in card["tasks"])
     facts = [
         source.robot or "",
         f"{source.fps:g} Hz" if source.fps else "",

@@ -1,53 +1,70 @@
-"""Surveys a dataset: its schema, shards, and episodes, what a conversion would write, and the next command."""
+"""Surveys a dataset: what it is, its schema and episodes, what a conversion would write, and the next command."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import math
 import shlex
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.checking.duplicates import find_duplicates, mark_duplicate
 from rlds_beam.checking.rules import CheckOptions
-from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch
+from rlds_beam.connectors.cleaning.language import TASK_FIELDS
 from rlds_beam.connectors.cleaning.presets import PRESETS, suggest_presets
+from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.episodes.schema import schema_tree
+from rlds_beam.episodes.columns import is_numeric
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.schema import Field, schema_tree, shown_dimensions
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.merged.comparison import compare
 from rlds_beam.formats.merged.source import MergedSource
+from rlds_beam.formats.options import SourceOptions
 from rlds_beam.formats.outputs import configuration_for, create_output
 from rlds_beam.formats.registry import LEROBOT, MERGED, RLDS, TRAJECTORIES
-from rlds_beam.jobs.card import card_lines
-from rlds_beam.jobs.overview import Overview, OverviewBuilder
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.headers import UndecodableImageError, read_image_header
+from rlds_beam.images.resizing import EditedImages
+from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.jobs.plan_text import record_lines
-from rlds_beam.options import options_given
+from rlds_beam.options import flag_name
 from rlds_beam.output.base import Output
 from rlds_beam.output.completion import with_ranges
-from rlds_beam.processing.ranges import Duplicates, check_and_connect
+from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Shard, Source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.meaning import LastSteps, find_last_steps, is_action
-from rlds_beam.reading.plan import WorkRange, plan_ranges
+from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.terminal.tables import table_lines
-from rlds_beam.text import format_size, join_lines
+from rlds_beam.text import count, duration, format_size, join_lines, join_texts, printable
+from rlds_beam.trajectories.options import ItemOptions
+from rlds_beam.typing import Array
 
-_REMOTE_SHARE = 1000
-"""A survey of a large dataset in a remote store reads one byte in so many, besides metadata and windows of reads."""
-_REMOTE_BYTES = 4 << 20
-"""The fewest bytes that it may read."""
-_REMOTE_RANGES = 16
-"""The most ranges that it reads."""
+_SAMPLED_RANGES = 16  # the most ranges that the sample of a large dataset is from
+_REMOTE_BYTES = 4 << 20  # the most bytes that the sample of a large dataset in a remote store has
+_EPISODE_NAMES = 3
+_MAX_TASKS = 10_000  # different task texts that are counted
+_LISTED_TASKS = 5
+_MAX_VALUES = 64  # values of a vector with a range each; a longer one is an embedding
+_FILES = {"hdf5": "HDF5", "tfrecord": "TFRecord", "array_record": "ArrayRecord", "parquet": "Parquet"}
+_CODINGS = {b"\xff\xd8": "jpeg", b"\x89P": "png"}  # by the first bytes of an image
+_POLICIES = ("ACT", "diffusion policy", "pi0", "SmolVLA", "GR00T")
+_ROBOTS = ("hdf5", "ros2", "zarr")  # formats of recorded robots, whose users train with LeRobot
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Survey:
-    """A description of a dataset, and a prediction of its conversion.
+    """A description of a dataset, and of what a conversion writes.
 
     Attributes:
       source: the dataset.
@@ -56,13 +73,13 @@ class Survey:
       sampled: the report on the records read.
       complete: whether all records were read. Only then are duplicates found.
       ranges: the number of ranges that the dataset is cut into.
-      items: the predicted number of items: exact if `complete`, else an estimate.
+      items: the number of items: exact if `complete`, else an estimate.
       steps: the number of steps of the accepted episodes: exact if `complete`, else an estimate.
+      card: the main facts, as JSON: episodes, steps, rate, tasks, cameras, ranges of values, and what learners lack.
       plan: the plan as flags, `--items=sequences --sequence_length=8`.
       repair: the rules that the plan repairs.
       last_steps: what last steps are; None if there are no actions, or if a remote dataset does not say it.
       format: the format of the dataset, with what tells it: `minari (data/metadata.json)`; empty if unknown.
-      overview: the card of the dataset.
       next: the next command for this dataset; empty if unknown.
     """
 
@@ -74,7 +91,7 @@ class Survey:
     ranges: int
     items: int
     steps: int
-    overview: Overview
+    card: Mapping[str, Any]
     plan: str = ""
     repair: tuple[str, ...] = ()
     last_steps: LastSteps | None = None
@@ -82,7 +99,7 @@ class Survey:
     next: str = ""
 
     def __str__(self) -> str:
-        return _text(self)
+        return join_lines(_lines(self))
 
     def __repr__(self) -> str:
         about = "" if self.complete else "about "
@@ -97,7 +114,7 @@ class Survey:
             "name": source.name,
             "robot": source.robot,
             "last_action": source.last_action,
-            "card": self.overview.to_json(),
+            "card": dict(self.card),
             "next": self.next,
             "file_format": source.files.name,
             "schema": {path: field.to_json() for path, field in sorted(source.schema.steps.items())},
@@ -124,10 +141,10 @@ class Survey:
 
 
 def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int) -> Survey:
-    """Reads about `sample_bytes` of the records and predicts the conversion.
+    """Reads about `sample_bytes` of the records and counts the items of a conversion.
 
-    The sample is spread over the ranges of the dataset, so that an estimate does not depend on the first shard alone.
-    If all records are read, duplicates are found as well, and the prediction is exact.
+    If all records are read, duplicates are found as well, and the count is exact. Otherwise the sample is spread over
+    the dataset, so that an estimate does not depend on the first shard alone.
 
     Args:
       source: the dataset.
@@ -135,33 +152,50 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
       options: the job's config, with the options of the output.
       sample_bytes: the most bytes to read.
     """
-    connecting, output, error = _output(source, options)
-    whole_shards = output is not None and output.whole_shards
+    connecting, output, error = _open_output(source, options)
     small, framing = source.size <= sample_bytes, Framing(source)
     # For a large dataset even the framing is not read completely: an estimate may start anywhere.
-    starts = framing.record_starts if small else _as_they_are
-    ranges = plan_ranges(source, whole_shards=whole_shards, starts=starts)
+    starts = framing.record_starts if small else _keep_positions
+    ranges = plan_ranges(source, whole_shards=output is not None and output.whole_shards, starts=starts)
     output = None if output is None else with_ranges(output, ranges)
-    sampled = ranges
-    if not small and any(storage.scheme(shard.path) for split in source.splits for shard in split.shards):
-        sampled = ranges[:: -(-len(ranges) // _REMOTE_RANGES)]
-        sample_bytes = min(sample_bytes, max(_REMOTE_BYTES, source.size // _REMOTE_SHARE))
+    sampled = ranges if small else ranges[:: -(-len(ranges) // _SAMPLED_RANGES)]
+    if not small and _is_remote(source):
+        sample_bytes = min(sample_bytes, _REMOTE_BYTES)
     segments = [(work.split, segment) for work in ranges for segment in work.segments]
-    look = small and check.policy("duplicate_episode") != "accept"
-    duplicates = find_duplicates(source, framing, segments) if look else {}
+    duplicates = (
+        find_duplicates(source, framing, segments) if small and check.policy("duplicate_episode") != "accept" else {}
+    )
     ignored = connecting.ignored_values(None if output is None else output.ignored_values)
     connecting = connecting.as_probed()
-    most = sample_bytes if small else max(1, sample_bytes // max(1, len(sampled)))
-    about = OverviewBuilder(source.schema, source.fps)
-    sample, predicted = _Sample(EpisodeReader(source), check, connecting, ignored, duplicates, most, about, output), 0
+    limit = sample_bytes if small else max(1, sample_bytes // max(1, len(sampled)))
+    reader, facts, report = EpisodeReader(source), _Facts(source), Report()
+    complete, items = len(sampled) == len(ranges), 0
+
+    def keep(batches: list[Batch], batch: Batch) -> None:
+        if output is not None:
+            output.check_batch(batch)
+        batches.append(batch)
+
     for work in sampled:
-        batches = sample.read(work)
-        predicted += 0 if output is None else output.predict(batches)
-        for _ in batches:  # those that the output did not read
-            pass
-    report = dataclasses.replace(sample.report, notes=connecting.notes)
-    complete = sample.complete and len(sampled) == len(ranges)
-    scale = _scale(source, report) if not complete else 1.0
+        size, accepted = 0, list[Batch]()
+        for episode in (e for segment in work.segments for e in reader.read(work.split, segment)):
+            size += len(episode.payload)
+            if size > limit and accepted:
+                complete = False
+                break
+            batches: list[Batch] = []
+            episode = mark_duplicate(episode, duplicates)
+            facts.add(episode)
+            report.add(check_and_connect(episode, check, connecting, ignored, functools.partial(keep, batches)))
+            accepted += batches
+        items += 0 if output is None else output.predict(accepted)
+    report = dataclasses.replace(report, notes=connecting.notes)
+    scale = 1.0
+    if not complete and source.episodes is not None:
+        scale = source.episodes / max(1, report.records)
+    elif not complete:
+        scale = source.size / max(1, report.bytes)
+    has_task = options.task is not None or options.task_file is not None
     return Survey(
         source=source,
         output=output,
@@ -169,114 +203,19 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
         sampled=report,
         complete=complete,
         ranges=len(ranges),
-        items=round(predicted * scale),
+        items=round(items * scale),
         steps=round(report.steps * scale),
-        overview=dataclasses.replace(
-            about.finish(source, report, complete=complete, scale=scale),
-            gives_task=options.task is not None or options.task_file is not None,
-        ),
+        card=facts.card(report, complete, scale, has_task),
         last_steps=_last_steps(source),
     )
 
 
-def _text(survey: Survey) -> str:
-    """The text of `inspect`: the card, the schema, and the items that a conversion would write."""
-    source = survey.source
-    lines = [*compare(source.inputs), ""] if isinstance(source, MergedSource) else []
-    lines += [*card_lines(source, survey.overview, survey.format, survey.last_steps, survey.next), ""]
-    lines += schema_tree(source.schema).splitlines()
-    if source.schema.slow_reason:
-        lines.append(f"({source.schema.slow_reason}, so TFDS decodes the dataset)")
-    lines += ["", *_split_lines(source), *(f"problem: {violation}" for violation in source.violations)]
-    lines += [f"note: {note}" for note in source.notes]
-    lines += [
-        f"ranges    {survey.ranges:,}",
-        "",
-        "all episodes were read" if survey.complete else "a sample was read; duplicates were not checked",
-        *survey.sampled.summary(survey.repair).split("\n"),
-        "",
-        *conversion_lines(survey),
-    ]
-    return join_lines(lines)
-
-
-def conversion_lines(survey: Survey) -> list[str]:
-    """The items that a conversion would write, or why it cannot."""
-    estimated = "" if survey.complete else "about "
-    lines = [f"{survey.plan} gives {estimated}{survey.items:,} items of {estimated}{survey.steps:,} steps"]
-    if survey.output is not None:
-        lines += record_lines(*survey.output.describe())
-    else:
-        lines += f"cannot be converted: {survey.error}".split("\n")
-    names = suggest_presets(survey.source.dataset, survey.source.schema)
-    return lines + [f"--preset={name} fixes it: {PRESETS[name].fault}" for name in names]
-
-
-def _split_lines(source: Source) -> list[str]:
-    """A table of the splits."""
-    rows = [
-        (
-            split.name,
-            f"{len(split.shards):,}",
-            "unknown" if split.episodes is None else f"{split.episodes:,}",
-            format_size(split.size),
-        )
-        for split in source.splits
-    ]
-    return table_lines(("split", "shards", "episodes", "size"), rows)
-
-
-def _last_steps(source: Source) -> LastSteps | None:
-    """The kind of last steps; None if it would take a look at more of a remote dataset, or if there are no actions."""
-    remote = any(storage.scheme(shard.path) for split in source.splits for shard in split.shards)
-    if not any(map(is_action, source.schema.steps)) or (remote and source.last_action == "unknown"):
-        return None
-    return find_last_steps(source)
-
-
-@dataclasses.dataclass
-class _Sample:
-    """Reads and checks the first `most` bytes of each range."""
-
-    reader: EpisodeReader
-    check: CheckOptions
-    connecting: ConnectorRunner
-    ignored: IgnoredValues
-    duplicates: Duplicates
-    most: int
-    about: OverviewBuilder
-    output: Output | None
-    report: Report = dataclasses.field(default_factory=Report)
-    complete: bool = True
-
-    def read(self, work: WorkRange) -> Iterator[Batch]:
-        """The accepted episodes of a range after connectors, from at least one record."""
-        size, began = 0, False
-        for episode in (e for segment in work.segments for e in self.reader.read(work.split, segment)):
-            size += len(episode.payload)
-            if size > self.most and began:
-                self.complete = False
-                return
-            batches: list[Batch] = []
-            episode = mark_duplicate(episode, self.duplicates)
-            self.about.add(episode)
-            keep = functools.partial(self._keep, batches)
-            self.report.add(check_and_connect(episode, self.check, self.connecting, self.ignored, keep))
-            began = began or bool(batches)
-            yield from batches
-
-    def _keep(self, batches: list[Batch], batch: Batch) -> None:
-        if self.output is not None:
-            self.output.check_batch(batch)
-        batches.append(batch)
-
-
-def _as_they_are(shard: Shard, positions: Sequence[int]) -> Sequence[int]:
+def _keep_positions(shard: Shard, positions: Sequence[int]) -> Sequence[int]:
     """Replaces `Framing.record_starts`."""
     return positions
 
 
-def _output(source: Source, options: Any) -> tuple[ConnectorRunner, Output | None, str | None]:
+def _open_output(source: Source, options: Any) -> tuple[ConnectorRunner, Output | None, str | None]:
     """The connectors, the output, and why there is none; raises UsageError for connectors that cannot be used."""
     try:
         connecting = ConnectorRunner.for_source(configuration_for(options, source.schema), source)
@@ -290,16 +229,278 @@ def _output(source: Source, options: Any) -> tuple[ConnectorRunner, Output | Non
         return ConnectorRunner.for_reading(source), None, str(error)
 
 
-def _scale(source: Source, sampled: Report) -> float:
-    """Ratio of dataset to sample: by episodes if their number is known, else by bytes."""
-    if source.episodes is not None:
-        return source.episodes / max(1, sampled.records)
-    return source.size / max(1, sampled.bytes)
+def _is_remote(source: Source) -> bool:
+    return any(storage.scheme(shard.path) for split in source.splits for shard in split.shards)
 
 
-_OF_INPUT = ("split", "features", "task", "task_file", "robot_type", "exclude", "only")
-_ROBOTS = ("hdf5", "ros2", "zarr")
-"""Formats of recorded robots, whose users train with LeRobot."""
+def _last_steps(source: Source) -> LastSteps | None:
+    """The kind of last steps; None if it would take a look at more of a remote dataset, or if there are no actions."""
+    if not any(map(is_action, source.schema.steps)) or (_is_remote(source) and source.last_action == "unknown"):
+        return None
+    return find_last_steps(source)
+
+
+class _Facts:
+    """Gathers what the episodes that are read say of a dataset."""
+
+    def __init__(self, source: Source):
+        self._source, self._fields = source, source.schema.steps
+        self._task = next((p for p in TASK_FIELDS if p in self._fields or p in source.schema.metadata), None)
+        self._tasks: Counter[str] = Counter()
+        self._names: list[str] = []
+        self._images: dict[str, EncodedImages] = {}
+        self._ranges: dict[str, tuple[Array, Array]] = {}
+        self._steps = 0
+
+    def add(self, episode: Episode) -> None:
+        """Adds an episode as read; one with faults may have no steps."""
+        if not episode.steps:
+            return
+        self._steps += len(episode)
+        if len(self._names) < _EPISODE_NAMES and (name := _episode_name(episode)):
+            self._names.append(name)
+        text = None if self._task is None else _find_task(episode, self._task)
+        if text is not None and (text in self._tasks or len(self._tasks) < _MAX_TASKS):
+            self._tasks[text] += 1
+        for path, column in episode.steps.items():
+            if isinstance(column, EncodedImages) and not isinstance(column, (EditedImages, VideoFrames)):
+                self._images.setdefault(path, column)
+            elif _is_vector(self._fields.get(path)) and is_numeric(column) and len(column):
+                self._add_range(path, column)
+
+    def _add_range(self, path: str, column: Column) -> None:
+        rows = np.asarray(column)
+        rows = rows.astype(np.float32) if rows.dtype.name == "bfloat16" else rows
+        with np.errstate(all="ignore"):
+            low, high = np.atleast_1d(np.fmin.reduce(rows, axis=0)), np.atleast_1d(np.fmax.reduce(rows, axis=0))
+        known = self._ranges.get(path, (low, high))
+        if known[0].shape == low.shape:
+            self._ranges[path] = np.fmin(known[0], low), np.fmax(known[1], high)
+
+    def card(self, report: Report, complete: bool, scale: float, has_task: bool) -> dict[str, Any]:
+        """The main facts as JSON.
+
+        Args:
+          report: counts the episodes read.
+          complete: whether all episodes were read.
+          scale: the ratio of the dataset to the episodes read.
+          has_task: whether the user gives a task.
+        """
+        source, steps = self._source, round(self._steps * scale)
+        vectors = {path: field for path, field in self._fields.items() if _is_vector(field)}
+        none: tuple[Array, Array] = (np.array([]), np.array([]))
+        values = {
+            path: {
+                **field.to_json(),
+                "names": list(field.names),
+                "min": _finite(self._ranges.get(path, none)[0]),
+                "max": _finite(self._ranges.get(path, none)[1]),
+            }
+            for path, field in vectors.items()
+        }
+        files = {file for split in source.splits for shard in split.shards for file in source.companions(shard)}
+        cameras = [self._camera(field) for _, field in sorted(self._fields.items()) if field.holds_images]
+        return {
+            "episodes": source.episodes if source.episodes is not None else report.records if complete else None,
+            "steps": steps,
+            "seconds": steps / source.fps if source.fps else None,
+            "fps": source.fps,
+            "complete": complete,
+            "steps_read": self._steps,
+            "episode_names": self._names,
+            "tasks": dict(self._tasks.most_common()),
+            "cameras": cameras,
+            "values": values,
+            "bytes": source.size,
+            "other_files": len(files),
+            "missing": _missing(bool(cameras), list(vectors), source.fps, has_task or any(self._tasks)),
+        }
+
+    def _camera(self, field: Field) -> dict[str, Any]:
+        """A camera's field, height, and width, each None if unknown, and how it is stored."""
+        height, width = field.shape[:2]
+        images = self._images.get(field.path)
+        coding = field.encoding.replace("none", "pixels")
+        if images is not None and len(images):
+            coding = _CODINGS.get(images.image(0)[:2], "other")
+            if None in (height, width):
+                with contextlib.suppress(UndecodableImageError):
+                    header = read_image_header(images.image(0))
+                    height, width = header.height, header.width
+        if field.path in self._source.videos:
+            codec = printable(self._source.videos[field.path].get("video.codec", ""), 40)
+            coding = f"{codec} video".lstrip()
+        return {"path": field.path, "height": height, "width": width, "coding": coding}
+
+
+def _is_vector(field: Field | None) -> bool:
+    """Whether a field is numbers of the observation or the action."""
+    if field is None or field.path.split("/")[0] not in ("observation", "action"):
+        return False
+    return field.dtype not in ("string", "bool") and len(field.shape) <= 1 and not field.holds_images
+
+
+def _episode_name(episode: Episode) -> str:
+    """The name of an episode in its file: `demo_3 of demos.hdf5`, or `episode_0.hdf5`."""
+    file, group = (episode.metadata.get(name) for name in ("file", "group"))
+    texts = [printable(text, 100) for text in (group, file) if isinstance(text, (bytes, str)) and text]
+    return f"{texts[0].rpartition('/')[2]} of {texts[1]}" if len(texts) == 2 else "".join(texts)
+
+
+def _find_task(episode: Episode, path: str) -> str | None:
+    value = episode.metadata.get(path)
+    if value is None and path in episode.steps and len(episode):
+        value = np.asarray(episode.steps[path]).reshape(-1)[0]
+    return printable(value, 500) if isinstance(value, (bytes, str)) else None
+
+
+def _finite(values: Array) -> list[float | None]:
+    """Numbers for JSON, which has no NaN."""
+    return [float(value) if math.isfinite(value) else None for value in values.tolist()]
+
+
+def _missing(has_cameras: bool, vectors: Sequence[str], fps: float | None, has_task: bool) -> dict[str, list[str]]:
+    """What LeRobot's policies need and the data lacks, by policy; empty lists if nothing.
+
+    ACT can do without a state, the others need `observation.state`.
+    """
+    if not has_cameras:
+        return {policy: ["no images"] for policy in _POLICIES}
+    lacks = [] if any(is_action(path) for path in vectors) else ["no action"]
+    lacks += [] if fps else ["no rate, give --fps"]
+    states, state = [path for path in vectors if path.startswith("observation/")], []
+    if "observation/state" not in states:
+        known = "+".join(states[:3]) if len(states) <= 3 else f"{states[0]}+{states[1]}+..."
+        state = [f"no observation/state, give --map=observation.state={known}" if states else "no state"]
+    task = [] if has_task else ["no task text, give --task"]
+    modality = ["no modality.json, give --lerobot_version=2.1 --modality=auto"]
+    needs: tuple[list[str], ...] = ([], state, [*state, *task], [*state, *task], [*state, *task, *modality])
+    return {policy: [*lacks, *more] for policy, more in zip(_POLICIES, needs, strict=True)}
+
+
+def _lines(survey: Survey) -> Iterator[str]:
+    """The text of `inspect`: the card, the schema, what was read, and the items that a conversion would write."""
+    source = survey.source
+    if isinstance(source, MergedSource):
+        yield from [*compare(source.inputs), ""]
+    yield from [*_card_lines(survey), ""]
+    yield from schema_tree(source.schema).splitlines()
+    if source.schema.slow_reason:
+        yield f"({source.schema.slow_reason}, so TFDS decodes the dataset)"
+    yield ""
+    rows = [
+        (
+            split.name,
+            f"{len(split.shards):,}",
+            "unknown" if split.episodes is None else f"{split.episodes:,}",
+            format_size(split.size),
+        )
+        for split in source.splits
+    ]
+    yield from table_lines(("split", "shards", "episodes", "size"), rows)
+    yield from (f"problem: {violation}" for violation in source.violations)
+    yield from (f"note: {note}" for note in source.notes)
+    yield from [f"ranges    {survey.ranges:,}", ""]
+    yield "all episodes were read" if survey.complete else "a sample was read; duplicates were not checked"
+    yield from [*survey.sampled.summary(survey.repair).split("\n"), ""]
+    about = "" if survey.complete else "about "
+    yield f"{survey.plan} gives {about}{survey.items:,} items of {about}{survey.steps:,} steps"
+    if survey.output is not None:
+        yield from record_lines(*survey.output.describe())
+    else:
+        yield from f"cannot be converted: {survey.error}".split("\n")
+    for name in suggest_presets(source.dataset, source.schema):
+        yield f"--preset={name} fixes it: {PRESETS[name].fault}"
+
+
+def _card_lines(survey: Survey) -> list[str]:
+    """The card: the kind of dataset, what it lacks for learners, and the next command."""
+    source, card = survey.source, survey.card
+    rate = f"{source.fps:g} Hz" if source.fps else "unknown"
+    if source.fps is None and len(source.rates) > 1:
+        rate = join_texts([f"{rate:g}" for rate in source.rates]) + " Hz"
+    shards = len({shard.path for split in source.splits for shard in split.shards})
+    kind = _FILES.get(source.files.name, printable(source.files.name, 40))
+    size = f"{format_size(source.size)} in {count(shards, f'{kind} file')}"
+    if others := card["other_files"]:
+        size += f", and {count(others, 'video' if source.videos else 'other file')}"
+    cameras = [
+        f"{printable(camera['path'], 100)}: {camera['width'] or '?'} x {camera['height'] or '?'}, {camera['coding']}"
+        for camera in card["cameras"]
+    ]
+    together: dict[tuple[str, ...], list[str]] = {}
+    for learner, lacks in card["missing"].items():
+        together.setdefault(tuple(lacks), []).append(learner)
+    facts = {
+        "format": [survey.format] if survey.format else [],
+        "robot": [printable(source.robot, 100)] if source.robot else [],
+        "rate": [rate],
+        "episodes": [_episodes(card)],
+        "size": [size],
+        "tasks": list(_tasks(card)),
+        "cameras": cameras or ["none"],
+        "values": _values(card),
+        "last step": [str(survey.last_steps or "unknown")] if any(map(is_action, source.schema.steps)) else [],
+        "learners": [f"{', '.join(names)}: {'; '.join(lacks) or 'ready'}" for lacks, names in together.items()],
+        "next": [survey.next] if survey.next else [],
+    }
+    lines = [source.dataset if source.tfds is not None else source.name]  # the versions of others are ours
+    for name, texts in facts.items():
+        lines += [f"{name if i == 0 else '':10}{text}".rstrip() for i, text in enumerate(texts)]
+    return lines
+
+
+def _episodes(card: Mapping[str, Any]) -> str:
+    """`2, 40 steps, 0.8 s: episode_0.hdf5, episode_1.hdf5`."""
+    about, number, names = "" if card["complete"] else "about ", card["episodes"], card["episode_names"]
+    text = f"{'unknown' if number is None else f'{number:,}'}, {about}{count(card['steps'], 'step')}"
+    if (seconds := card["seconds"]) is not None:
+        text += f", {about}{f'{seconds / 60:,.1f} min' if seconds >= 60 else duration(seconds)}"
+    more = ", ..." if number is None or number > len(names) else ""
+    return text + (f": {', '.join(names)}{more}" if names else "")
+
+
+def _tasks(card: Mapping[str, Any]) -> Iterator[str]:
+    """The most frequent tasks, each with its number of episodes."""
+    tasks = {text: number for text, number in card["tasks"].items() if text}
+    if not tasks:
+        yield "none"
+        return
+    sample = "" if card["complete"] else " in the episodes read"
+    empty = f"; {count(card['tasks'][''], 'episode')} without a text" if "" in card["tasks"] else ""
+    yield f"{count(len(tasks), 'task')}{sample}{empty}"
+    for text, number in list(tasks.items())[:_LISTED_TASKS]:
+        yield f'  "{printable(text, 80)}" ({count(number, "episode")})'
+    if len(tasks) > _LISTED_TASKS:
+        yield f"  and {len(tasks) - _LISTED_TASKS:,} more"
+
+
+def _values(card: Mapping[str, Any]) -> list[str]:
+    """Tables of the ranges for the fields whose values have the same names, or the same number of unnamed values."""
+    values = card["values"]
+    if not values:
+        return ["none"]
+    read = count(card["steps_read"], "step")
+    lines = [f"ranges of {'all' if card['complete'] else 'a sample of'} {read}"]
+    tables: dict[Any, list[str]] = {}
+    for path in sorted(values, key=lambda path: not is_action(path)):  # actions first
+        tables.setdefault(tuple(values[path]["names"]) or len(values[path]["min"]), []).append(path)
+    for key, paths in tables.items():
+        size = len(values[paths[0]]["min"])
+        if not 0 < size <= _MAX_VALUES:
+            lines += [printable(path, 100) + (f": {size:,} values" if size else "") for path in paths]
+            continue
+        labels = [printable(name, 40) for name in key] if isinstance(key, tuple) else [str(i) for i in range(size)]
+        rows = [(label, *(_range(values[path], i) for path in paths)) for i, label in enumerate(labels)]
+        shown = shown_dimensions(size)
+        lines += table_lines(("", *paths), rows[:shown])
+        lines += [f"... {size - shown} more"] if size > shown else []
+    return lines
+
+
+def _range(values: Mapping[str, Any], i: int) -> str:
+    low, high = (math.nan if values[name][i] is None else values[name][i] for name in ("min", "max"))
+    return f"always {low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
 
 
 def output_for(source_format: str, source: Source) -> str:
@@ -310,30 +511,40 @@ def output_for(source_format: str, source: Source) -> str:
     return LEROBOT if source_format in _ROBOTS or (source_format in (RLDS, MERGED, "npz") and cameras) else TRAJECTORIES
 
 
+def plan_text(config: Any) -> str:
+    """The options of the items as flags: `--items=sequences --sequence_length=8`; otherwise the format."""
+    items = config.to_options
+    if not isinstance(items, ItemOptions):
+        return f"--to={config.to}"
+    return " ".join(_flags(items, ItemOptions)) or f"--items={items.items}"
+
+
 def next_command(config: Any, survey: Survey) -> str:
     """The command that converts a dataset, with the options that it was read with."""
     source, to = survey.source, config.to
-    inputs = [config.input] if isinstance(config.input, str) else list(config.input)
-    words = ["rlds-beam", "convert", *inputs, f"{source.name}_{to}"]
-    words += [] if config.from_ is None else [f"--from={config.from_}"]
-    words += [_flag(name, value) for name in _OF_INPUT if (value := getattr(config, name)) is not None]
-    words += [f"--names={names}" for names in config.names]
-    if config.from_options is not None:
-        given = options_given(config.from_options, type(config.from_options))
-        words += [_flag(name, getattr(config.from_options, name)) for name in given]
-    presets = suggest_presets(source.dataset, source.schema) if config.preset is None else [config.preset]
+    words = ["rlds-beam", "convert", *([config.input] if isinstance(config.input, str) else config.input)]
+    words.append(f"{source.name}_{to}")
+    words += [*_flags(config, SourceOptions), *_flags(config, ConnectorOptions)]
+    words += [] if config.robot_type is None else [f"--robot_type={config.robot_type}"]
+    words += _flags(config.from_options, type(config.from_options)) if config.from_options is not None else []
+    presets = [] if config.preset else suggest_presets(source.dataset, source.schema)
     words += [f"--preset={name}" for name in presets]
-    needs_end = "missing_is_last" in survey.sampled.rules and not presets
-    words += ["--repair=missing_is_last"] if needs_end else []
-    words += [] if config.connectors is None else [f"--connectors={config.connectors}"]
+    if "missing_is_last" in survey.sampled.rules and not (presets or config.preset):
+        words.append("--repair=missing_is_last")
     words += [] if to == TRAJECTORIES else [f"--to={to}"]
-    given = options_given(config.to_options, type(config.to_options))
-    words += [_flag(name, getattr(config.to_options, name)) for name in given if name != "fps" or source.fps]
-    rate = " --fps=RATE" if to == LEROBOT and source.fps is None else ""
-    return shlex.join(words) + rate
+    output = _flags(config.to_options, type(config.to_options))
+    words += [flag for flag in output if source.fps is not None or not flag.startswith("--fps=")]
+    return shlex.join(words) + (" --fps=RATE" if to == LEROBOT and source.fps is None else "")
 
 
-def _flag(name: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return f"--{name}" if value else f"--no_{name}"
-    return f"--{name}={','.join(map(str, value)) if isinstance(value, (list, tuple)) else value}"
+def _flags(options: Any, group: type[Any]) -> Iterator[str]:
+    """The options of a group that differ from their defaults, as flags."""
+    for field in dataclasses.fields(group):
+        value, flag = getattr(options, field.name), flag_name(field.name)
+        if value == field.default or field.metadata.get("positional") or field.metadata.get("hidden"):
+            continue
+        if isinstance(value, bool):
+            yield f"--{flag}" if value else f"--no_{flag}"
+            continue
+        texts = [*map(str, value)] if isinstance(value, tuple) else [str(value)]
+        yield from (f"--{flag}={text}" for text in (texts if field.metadata.get("repeated") else [",".join(texts)]))

@@ -271,10 +271,6 @@ class Source(abc.ABC):
         sizes = [storage.size(file) for file in files[:_COMPANIONS] if storage.exists(file)]
         return self.size + sum(sizes) * len(files) // max(1, len(sizes))
 
-    def stated_ranges(self) -> Mapping[str, tuple[Sequence[float], Sequence[float]]]:
-        """The lowest and highest value of each dimension of step fields by path, if the dataset's statistics say so."""
-        return {}
-
     def episode_names(self) -> Iterator[tuple[EpisodeKey, tuple[str, ...]]]:
         """The key of each episode with its names in its file (`demo_3 of demos.hdf5`, `demo_3`), if they have names."""
         return iter(())

@@ -11,7 +11,6 @@ from rlds_beam.formats.registry import LEROBOT, TRAJECTORIES, output_group
 from rlds_beam.jobs.options import PlanOptions
 from rlds_beam.options import Group, option, options_given
 from rlds_beam.terminal.options import print_json
-from rlds_beam.trajectories.options import ItemOptions
 
 if TYPE_CHECKING:
     from rlds_beam.jobs.inspect import Survey
@@ -58,13 +57,14 @@ def inspect(config: InspectConfig) -> Survey:
     """
     from rlds_beam.connectors.cleaning.presets import with_preset
     from rlds_beam.formats.inputs import open_input
-    from rlds_beam.jobs.inspect import next_command, survey
+    from rlds_beam.jobs.inspect import next_command, plan_text, survey
 
     config = with_preset(config).resolve()
     source = open_input(config)
     config = _with_output(config, source)
     found = survey(source, config, config, config.sample_bytes)
-    described = dataclasses.replace(found, plan=_plan(config), repair=config.repair, format=_format(config))
+    told = f"{config.from_} (--from)" if config.recognized is None else str(config.recognized)
+    described = dataclasses.replace(found, plan=plan_text(config), repair=config.repair, format=told)
     return dataclasses.replace(described, next=next_command(config, described))
 
 
@@ -84,11 +84,6 @@ def main(config: InspectConfig) -> int:
     return 0
 
 
-def _format(config: InspectConfig) -> str:
-    """The format of the input, with what tells it."""
-    return f"{config.from_} (--from)" if config.recognized is None else str(config.recognized)
-
-
 def _with_output(config: InspectConfig, source: Source) -> InspectConfig:
     """The config with the output for this data, if none is given."""
     from rlds_beam.jobs.inspect import output_for
@@ -99,13 +94,3 @@ def _with_output(config: InspectConfig, source: Source) -> InspectConfig:
         return dataclasses.replace(config, to=to)
     rate = {"fps": _SOME_RATE} if to == LEROBOT and source.fps is None else {}
     return dataclasses.replace(config, to=to, to_options=output_group(to).options_class(**rate))
-
-
-def _plan(config: InspectConfig) -> str:
-    """The options of the items as flags: `--items=sequences --sequence_length=8`."""
-    items = config.to_options
-    if not isinstance(items, ItemOptions):
-        return f"--to={config.to}"
-    given = {name: getattr(items, name) for name in options_given(items, ItemOptions)}
-    flags = [f"--{name}" + ("" if value is True else f"={value}") for name, value in given.items()]
-    return " ".join(flags or [f"--items={items.items}"])
