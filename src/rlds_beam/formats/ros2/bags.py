@@ -1,25 +1,65 @@
-"""A bag: a directory with metadata.yaml, or one `.mcap` or `.db3` file."""
+"""Bags: their files, topics, and messages. `mcap` reads `.mcap` files, rosbags reads `.db3` files."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
+import shlex
+import sqlite3
+import struct
+import urllib.parse
 from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from rlds_beam import naming, storage
 from rlds_beam.encoding.checked_json import parse_yaml
-from rlds_beam.errors import UsageError
-from rlds_beam.formats.ros2.mcap import McapFile
-from rlds_beam.formats.ros2.mcap_records import decompress, zstd_size
-from rlds_beam.formats.ros2.messages import BagFile, DamagedBag, Message, Topic
-from rlds_beam.formats.ros2.sqlite import SqliteFile
+from rlds_beam.errors import UsageError, needs
 from rlds_beam.text import shorten
 from rlds_beam.typing import Array
 
 METADATA = "metadata.yaml"
 ENDINGS = (".mcap", ".db3")
-_KINDS = {".mcap": McapFile, ".db3": SqliteFile}
+EVER = (1 << 63) - 1
+_RECORD_HEAD = 9  # bytes before the content of an MCAP record: its kind and length
+
+
+class DamagedBag(OSError):
+    """Messages of a bag cannot be read. The text says where and why."""
+
+
+class Topic(NamedTuple):
+    """A topic.
+
+    Attributes:
+      name: for example `/joint_states`.
+      type: the message type, `sensor_msgs/msg/JointState`.
+      definition: the text of the type's definition as stored in the bag; empty if there is none.
+      language: the language of the definition: `ros2msg` or `ros2idl`.
+      encoding: how messages are serialized; only `cdr` is supported.
+    """
+
+    name: str
+    type: str
+    definition: str = ""
+    language: str = ""
+    encoding: str = "cdr"
+
+
+class Message(NamedTuple):
+    """A message as recorded.
+
+    Attributes:
+      topic: the topic's name.
+      time: when the recorder received it, in nanoseconds.
+      data: its serialized bytes.
+    """
+
+    topic: str
+    time: int
+    data: bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,13 +70,11 @@ class BagLayout:
       path: its metadata.yaml, or its only file.
       files: the files with messages, in order.
       is_compressed: whether each message is compressed (zstd).
-      distribution: the ROS distribution that wrote it; empty if unknown.
     """
 
     path: str
     files: tuple[str, ...]
     is_compressed: bool = False
-    distribution: str = ""
 
     @property
     def size(self) -> int:
@@ -56,103 +94,23 @@ def bag_layout(path: str) -> BagLayout:
         return BagLayout(path, (path,))
     content = parse_yaml(storage.read_text(path), path)
     about = content.get("rosbag2_bagfile_information") if isinstance(content, dict) else None
-    named = about.get("relative_file_paths") if isinstance(about, dict) else None
-    if not isinstance(about, dict) or not isinstance(named, list) or not named:
+    names = about.get("relative_file_paths") if isinstance(about, dict) else None
+    if not isinstance(about, dict) or not isinstance(names, list) or not names:
         raise UsageError(f"{path} is not the metadata of a ROS 2 bag: it has no relative_file_paths")
     files = []
-    for entry in named:
-        parts = entry.split("/") if isinstance(entry, str) else []
-        # before version 4, the paths begin with the name of the bag's directory
-        if not parts or not all(map(naming.is_file_name, parts)) or len(parts) > 2:
-            raise UsageError(f"{path} names {shorten(repr(entry), 80)}, which is not a file in its directory")
-        if parts[-1].endswith((".zstd", ".zst")) or about.get("compression_mode", "") in ("file", "FILE"):
+    for entry in names:
+        file = str(entry).rpartition("/")[2]  # before version 4, the paths begin with the name of the bag's directory
+        if file.endswith((".zstd", ".zst")):
             raise UsageError(
-                f"{storage.join(directory, parts[-1])} is compressed as a whole: decompress it (zstd -d), or convert "
-                "the bag (ros2 bag convert)"
+                f"{storage.join(directory, file)} is compressed as a whole: decompress it (zstd -d), or convert the "
+                "bag (ros2 bag convert)"
             )
-        if not parts[-1].endswith(ENDINGS):
-            raise UsageError(f"{path} names {parts[-1]}; --from=ros2 reads {' and '.join(ENDINGS)} files")
-        files.append(storage.join(directory, parts[-1]))
-    mode = str(about.get("compression_mode") or "").lower()
-    if mode == "message" and about.get("compression_format") != "zstd":
-        raise UsageError(f"{path}: messages are compressed as {shorten(repr(about.get('compression_format')), 40)}")
-    return BagLayout(path, tuple(files), mode == "message", str(about.get("ros_distro") or ""))
-
-
-class Bag:
-    """An open bag, as a context manager.
-
-    Attributes:
-      layout: its files.
-      topics: its topics by name.
-      damage: why a part of it cannot be read; empty if it is intact.
-    """
-
-    def __init__(self, layout: BagLayout):
-        """
-        Raises:
-          OSError: a file is missing, or is not of a bag.
-        """
-        self.layout = layout
-        self._files: list[BagFile] = []
-        try:
-            for path in layout.files:
-                if not storage.exists(path):
-                    raise DamagedBag(f"{path} is missing, but {layout.path} names it")
-                self._files.append(_KINDS["." + path.rpartition(".")[2]](path))
-            self.topics = self._topics()
-        except BaseException:
-            self.close()
-            raise
-        self.damage = next((file.damage for file in self._files if file.damage), "")
-
-    def __enter__(self) -> Bag:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Closes the files."""
-        for file in self._files:
-            file.close()
-
-    def messages(self, topics: Collection[str], start: int = 0, stop: int = 1 << 63) -> Iterator[Message]:
-        """The messages of these topics with a log time in [start, stop). Raises DamagedBag."""
-        for file in self._files:
-            found = file.messages(topics, start, stop)
-            yield from map(self._decompress, found) if self.layout.is_compressed else found
-
-    def times(self, topic: str) -> Array:
-        """The log times of a topic's messages, int64, ascending. Raises DamagedBag."""
-        found = np.concatenate([np.zeros(0, np.int64), *(file.times(topic) for file in self._files)])
-        return np.sort(found, kind="stable")
-
-    def last_time(self, topic: str, before: int) -> int | None:
-        """The log time of a topic's last message before a log time. Raises DamagedBag."""
-        times = [time for file in self._files if (time := file.last_time(topic, before)) is not None]
-        return max(times, default=None)
-
-    def first(self, topic: str) -> Message | None:
-        """The first message of a topic in the order of the files; None if there is none. Raises DamagedBag."""
-        return next(self.messages((topic,)), None)
-
-    def _decompress(self, message: Message) -> Message:
-        where = f"{self.layout.path}: a message of {message.topic}"
-        size = zstd_size(message.data, where)
-        return message._replace(data=decompress(message.data, "zstd", size, where))
-
-    def _topics(self) -> dict[str, Topic]:
-        topics: dict[str, Topic] = {}
-        for file in self._files:
-            for name, topic in file.topics.items():
-                known = topics.get(name)
-                if known is not None and known.type != topic.type:
-                    raise DamagedBag(f"{file.path}: {name} is a {topic.type}, but elsewhere a {known.type}")
-                counts = (known.total if known else 0, topic.total)
-                count = None if None in counts else sum(count or 0 for count in counts)
-                topics[name] = topic._replace(total=count)
-        return topics
+        if not naming.is_file_name(file) or not file.endswith(ENDINGS):
+            raise UsageError(
+                f"{path} names {shorten(repr(entry), 80)}; --from=ros2 reads {' and '.join(ENDINGS)} files"
+            )
+        files.append(storage.join(directory, file))
+    return BagLayout(path, tuple(files), str(about.get("compression_mode")).lower() == "message")
 
 
 def find_bags(input: str) -> list[str]:
@@ -166,3 +124,202 @@ def find_bags(input: str) -> list[str]:
     below = [storage.join(input, name, METADATA) for name in names]
     found = [path for path in below if storage.exists(path)]
     return found + [storage.join(input, name) for name in names if name.endswith(ENDINGS)]
+
+
+class McapFile:
+    """An MCAP file, open for reading.
+
+    Attributes:
+      topics: the topics by name.
+    """
+
+    def __init__(self, path: str):
+        with needs("ros", "reading ROS 2 bags needs mcap"):
+            from mcap.reader import make_reader
+
+        self._file = storage.open_read(path)
+        try:
+            self._reader = make_reader(self._file, validate_crcs=True)
+            summary = self._reader.get_summary()
+            if summary is None:
+                raise ValueError("it has no summary")
+        except BaseException:
+            self.close()
+            raise
+        self._chunks, self._channels = summary.chunk_indexes, summary.channels
+        self.topics: dict[str, Topic] = {}
+        for channel in summary.channels.values():
+            schema = summary.schemas.get(channel.schema_id)
+            kind, text, language = (schema.name, schema.data.decode(), schema.encoding) if schema else ("", "", "")
+            self.topics[channel.topic] = Topic(channel.topic, kind, text, language, channel.message_encoding)
+
+    def messages(self, topics: Collection[str], start: int, stop: int) -> Iterator[Message]:
+        """The messages of these topics with a log time in [start, stop)."""
+        from mcap.data_stream import ReadDataStream
+        from mcap.records import Chunk
+        from mcap.records import Message as McapMessage
+        from mcap.stream_reader import breakup_chunk
+
+        if not self._chunks:
+            for _, channel, message in self._reader.iter_messages(topics, starting_at=start, ending_before=stop):
+                yield Message(channel.topic, message.log_time, message.data)
+            return
+        names = {key: channel.topic for key, channel in self._channels.items() if channel.topic in topics}
+        for chunk in self._chunks:  # iter_messages would read all of them first, or sort what need not be sorted
+            offsets = chunk.message_index_offsets
+            if chunk.message_start_time < stop and chunk.message_end_time >= start:
+                if offsets and names.keys().isdisjoint(offsets):
+                    continue
+                self._file.seek(chunk.chunk_start_offset + _RECORD_HEAD)
+                for record in breakup_chunk(Chunk.read(ReadDataStream(self._file)), validate_crc=True):
+                    if (
+                        isinstance(record, McapMessage)
+                        and record.channel_id in names
+                        and start <= record.log_time < stop
+                    ):
+                        yield Message(names[record.channel_id], record.log_time, record.data)
+
+    def times(self, topic: str) -> Array:
+        """The log times of a topic's messages, int64."""
+        if not self._chunks or not all(chunk.message_index_offsets for chunk in self._chunks):
+            return np.array([message.time for message in self.messages((topic,), 0, EVER)], np.int64)
+        found = [np.zeros(0, np.int64)]
+        for chunk in self._chunks:
+            for channel, offset in chunk.message_index_offsets.items():
+                if self._channels[channel].topic == topic:
+                    self._file.seek(offset + _RECORD_HEAD)
+                    _, size = struct.unpack("<HI", self._file.read(6))
+                    entries = np.frombuffer(self._file.read(size), "<u8").reshape(-1, 2)  # times and places
+                    found.append(entries[:, 0].astype(np.int64))
+        return np.concatenate(found)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class SqliteFile:
+    """A `.db3` file, rosbag2's SQLite storage, with the members of McapFile. It must be on a local disk."""
+
+    def __init__(self, path: str):
+        with needs("ros", "reading ROS 2 bags needs rosbags"):
+            from rosbags.interfaces import MessageDefinitionFormat
+            from rosbags.rosbag2 import Reader
+
+        if storage.scheme(path) is not None:
+            raise UsageError(f"cannot read {path}: .db3 files are read from local disks only; copy the bag first")
+        if os.path.exists(f"{path}-wal") and os.path.getsize(f"{path}-wal"):
+            raise DamagedBag(
+                f"{path} was not closed: {path}-wal holds its last messages. Open it once with SQLite, on a copy of "
+                f"both files: sqlite3 {shlex.quote(path)} 'PRAGMA wal_checkpoint(TRUNCATE)'"
+            )
+        self._path = path
+        self._reader = Reader(path)
+        self._reader.open()
+        languages = {MessageDefinitionFormat.MSG: "ros2msg", MessageDefinitionFormat.IDL: "ros2idl"}
+        self.topics = {
+            topic.topic: Topic(
+                topic.topic,
+                topic.msgtype,
+                topic.msgdef.data,
+                languages.get(topic.msgdef.format, ""),
+                topic.ext.serialization_format,
+            )
+            for topic in self._reader.connections
+        }
+
+    def messages(self, topics: Collection[str], start: int, stop: int) -> Iterator[Message]:
+        connections = [one for one in self._reader.connections if one.topic in topics]
+        if connections:  # rosbags takes none for all
+            for connection, time, data in self._reader.messages(connections, start, stop):
+                yield Message(connection.topic, time, data)
+
+    def times(self, topic: str) -> Array:
+        ids = [connection.id for connection in self._reader.connections if connection.topic == topic]
+        query = f"SELECT timestamp FROM messages WHERE topic_id IN ({','.join('?' * len(ids))})"
+        uri = f"file:{urllib.parse.quote(os.path.abspath(self._path))}?mode=ro&immutable=1"
+        with contextlib.closing(sqlite3.connect(uri, uri=True)) as base:
+            return np.array([time for (time,) in base.execute(query, ids)], np.int64)
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+@contextlib.contextmanager
+def _reading(path: str) -> Iterator[None]:
+    """Turns what the libraries raise for a damaged file into DamagedBag."""
+    try:
+        yield
+    except (DamagedBag, UsageError, ImportError, GeneratorExit):
+        raise
+    except Exception as error:
+        hint = "; `mcap recover` saves what is intact" if path.endswith(".mcap") else ""
+        raise DamagedBag(f"{path} cannot be read: {type(error).__name__}: {shorten(error, 300)}{hint}") from error
+
+
+class Bag:
+    """An open bag, as a context manager.
+
+    Attributes:
+      layout: its files.
+      topics: its topics by name.
+    """
+
+    def __init__(self, layout: BagLayout):
+        """
+        Raises:
+          OSError: a file is missing, or is not of a bag.
+        """
+        self.layout = layout
+        self.topics: dict[str, Topic] = {}
+        self._files: dict[str, McapFile | SqliteFile] = {}
+        self._times: dict[str, Array] = {}
+        try:
+            for path in layout.files:
+                if not storage.exists(path):
+                    raise DamagedBag(f"{path} is missing, but {layout.path} names it")
+                with _reading(path):
+                    file: McapFile | SqliteFile = McapFile(path) if path.endswith(".mcap") else SqliteFile(path)
+                self._files[path] = file
+                for name, topic in file.topics.items():
+                    if self.topics.setdefault(name, topic).type != topic.type:
+                        raise DamagedBag(f"{path}: {name} is a {topic.type}, but elsewhere a {self.topics[name].type}")
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Bag:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the files."""
+        for file in self._files.values():
+            file.close()
+
+    def messages(self, topics: Collection[str], start: int = 0, stop: int = EVER) -> Iterator[Message]:
+        """The messages of these topics with a log time in [start, stop). Raises DamagedBag."""
+        for path, file in self._files.items():
+            with _reading(path):
+                for message in file.messages(topics, start, stop):
+                    yield self._decompress(message) if self.layout.is_compressed else message
+
+    def times(self, topic: str) -> Array:
+        """The log times of a topic's messages, int64, ascending. Raises DamagedBag."""
+        if topic not in self._times:
+            found = [np.zeros(0, np.int64)]
+            for path, file in self._files.items():
+                with _reading(path):
+                    found.append(file.times(topic))
+            self._times[topic] = np.sort(np.concatenate(found))
+        return self._times[topic]
+
+    def first(self, topic: str) -> Message | None:
+        """The first message of a topic in the order of the files; None if there is none. Raises DamagedBag."""
+        return next(self.messages((topic,)), None)
+
+    def _decompress(self, message: Message) -> Message:
+        import imagecodecs
+
+        return message._replace(data=bytes(imagecodecs.zstd_decode(message.data)))

@@ -5,14 +5,13 @@ A CompressedImage is copied byte for byte. The pixels of an Image keep their typ
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.ros2.cdr import BadMessage, Cursor
-from rlds_beam.formats.ros2.messages import Definitions
+from rlds_beam.formats.ros2.messages import BadMessage
 from rlds_beam.images.headers import UndecodableImageError, read_image_header
 from rlds_beam.text import shorten
 from rlds_beam.typing import Array
@@ -23,11 +22,6 @@ IMAGES = (IMAGE, COMPRESSED)
 _DEPTH_HEADER = 12
 """Bytes before the PNG of compressed_depth_image_transport: its format and two parameters of the quantization."""
 _PNG, _JPEG = b"\x89PNG", b"\xff\xd8\xff"
-
-_FIELDS = {
-    IMAGE: ["header", "height", "width", "encoding", "is_bigendian", "step", "data"],
-    COMPRESSED: ["header", "format", "data"],
-}
 
 
 class PixelLayout(NamedTuple):
@@ -67,45 +61,41 @@ class ImageReader(NamedTuple):
     width: int
     field: Field
 
-    def read(self, data: memoryview) -> bytes | Array:
+    def read(self, message: Any) -> bytes | Array:
         """The encoded image, or its pixels. Raises BadMessage if it is unlike the first one."""
         if self.kind == COMPRESSED:
-            form, image = _decode_compressed(data)
+            form, image = _decode_compressed(message)
             if form != self.encoding:
                 raise BadMessage(f"a {form} image, but the first one is {self.encoding}")
             return image
-        encoding, height, width, pixels = _pixels(data)
-        if (encoding, height, width) != (self.encoding, self.height, self.width):
+        if (message.encoding, message.height, message.width) != (self.encoding, self.height, self.width):
             raise BadMessage(
-                f"an image of {width}x{height} {encoding}, but the first one has "
+                f"an image of {message.width}x{message.height} {shorten(message.encoding, 40)}, but the first one has "
                 f"{self.width}x{self.height} {self.encoding}"
             )
-        return pixels
+        return _pixels(message)
 
 
-def image_reader(kind: str, definitions: Definitions, path: str, first: memoryview) -> ImageReader:
-    """The reader for images like the first one of a topic.
+def image_reader(kind: str, path: str, first: Any) -> ImageReader:
+    """The reader for images like the first one of a topic, a decoded message.
 
     Raises:
-      UsageError: the type is not the usual one, or its encoding is not supported.
-      BadMessage: the message cannot be read.
+      UsageError: the encoding is not supported.
+      BadMessage: the image cannot be read.
     """
-    names = [name for name, _ in definitions[kind]]
-    if names != _FIELDS[kind] or definitions[kind][0][1][1] != "std_msgs/msg/Header":
-        raise UsageError(f"the bag defines {kind} with the fields {', '.join(names)}, unlike ROS 2")
-    if kind == COMPRESSED:
-        encoding, image = _decode_compressed(first)
-        try:
-            height, width = read_image_header(image)
-        except UndecodableImageError as error:
-            raise BadMessage(str(error)) from error
-        deep = image.startswith(_PNG) and len(image) > 25 and image[24] == 16
-        channels = {0: 1, 2: 3, 4: 2, 6: 4}.get(image[25], 3) if image.startswith(_PNG) else _jpeg_channels(image)
-        form = "png" if image.startswith(_PNG) else "jpeg"
-        field = Field(path, "uint16" if deep else "uint8", (height, width, channels), form, "Image")
-        return ImageReader(kind, encoding, height, width, field)
-    encoding, height, width, pixels = _pixels(first)
-    field = Field(path, pixels.dtype.name, pixels.shape, "bytes")
+    if kind == IMAGE:
+        pixels = _pixels(first)
+        field = Field(path, pixels.dtype.name, pixels.shape, "bytes")
+        return ImageReader(kind, first.encoding, first.height, first.width, field)
+    encoding, image = _decode_compressed(first)
+    try:
+        height, width = read_image_header(image)
+    except UndecodableImageError as error:
+        raise BadMessage(str(error)) from error
+    deep = image.startswith(_PNG) and len(image) > 25 and image[24] == 16
+    channels = {0: 1, 2: 3, 4: 2, 6: 4}.get(image[25], 3) if image.startswith(_PNG) else _jpeg_channels(image)
+    form = "png" if image.startswith(_PNG) else "jpeg"
+    field = Field(path, "uint16" if deep else "uint8", (height, width, channels), form, "Image")
     return ImageReader(kind, encoding, height, width, field)
 
 
@@ -120,10 +110,9 @@ def _jpeg_channels(image: bytes) -> int:
     return 1 if str(colorspace).lower() == "gray" else 3
 
 
-def _decode_compressed(data: memoryview) -> tuple[str, bytes]:
-    cursor = _after_header(data)
-    label = cursor.text().decode("utf-8", "replace")
-    image = bytes(cursor.block(cursor.length()))
+def _decode_compressed(message: Any) -> tuple[str, bytes]:
+    """The encoding of a CompressedImage, and the image."""
+    label, image = str(message.format), message.data.tobytes()
     if "compressedDepth" in label:
         if label.partition(";")[0].strip() not in ("16UC1", "mono16") or not image[_DEPTH_HEADER:].startswith(_PNG):
             raise UsageError(
@@ -138,42 +127,21 @@ def _decode_compressed(data: memoryview) -> tuple[str, bytes]:
     raise UsageError(f"CompressedImage in the format {shorten(label, 60)!r}: only JPEG and PNG can be copied")
 
 
-def _pixels(data: memoryview) -> tuple[str, int, int, Array]:
-    cursor = _after_header(data)
-    height, width = cursor.number("I", 4), cursor.number("I", 4)
-    encoding = cursor.text().decode("utf-8", "replace")
-    big, step = cursor.number("B", 1), cursor.number("I", 4)
-    pixels = cursor.block(cursor.length())
-    if encoding not in ENCODINGS:
+def _pixels(message: Any) -> Array:
+    """The pixels of an Image, [height, width, channels], with RGB for BGR."""
+    if message.encoding not in ENCODINGS:
         raise UsageError(
-            f"Image with the encoding {shorten(encoding, 40)!r}; supported: {', '.join(ENCODINGS)}. "
+            f"Image with the encoding {shorten(message.encoding, 40)!r}; supported: {', '.join(ENCODINGS)}. "
             "Record a CompressedImage instead, or convert it with image_proc"
         )
-    form = ENCODINGS[encoding]
+    form, height, width, step = ENCODINGS[message.encoding], message.height, message.width, message.step
     dtype = np.dtype(form.dtype)
-    row = width * form.channels * dtype.itemsize
-    if not height or not width or step < row or height * step > len(pixels) + (step - row):
-        raise BadMessage(f"{len(pixels):,} bytes are not {width}x{height} pixels of {encoding} in rows of {step} bytes")
-    rows: Array = np.lib.stride_tricks.as_strided(
-        np.frombuffer(pixels, np.uint8), (height, row), (step, 1), writeable=False
-    )
-    values = np.ascontiguousarray(rows).view(dtype.newbyteorder(">" if big else "<")).astype(dtype, copy=False)
-    values = values.reshape(height, width, form.channels)
-    if form.swap:
-        values = values[..., [2, 1, 0, 3][: form.channels]]
-    return encoding, height, width, values
-
-
-def _after_header(data: memoryview) -> Cursor:
-    """The position after a std_msgs/Header."""
-    cursor = Cursor(data)
-    cursor.skip(8)
-    cursor.skip(cursor.number("I", 4))
-    return cursor
-
-
-def read_stamp(data: memoryview) -> int | None:
-    """The stamp of a message that begins with a std_msgs/Header, in nanoseconds; None if there is none."""
-    cursor = Cursor(data)
-    stamp = int(cursor.number("i", 4)) * 1_000_000_000 + int(cursor.number("I", 4))
-    return stamp if stamp > 0 else None
+    row, padding = width * form.channels * dtype.itemsize, step - width * form.channels * dtype.itemsize
+    if not height or not width or padding < 0 or height * step > len(message.data) + padding:
+        raise BadMessage(
+            f"{len(message.data):,} bytes are not {width}x{height} pixels of {message.encoding} in rows of {step} bytes"
+        )
+    rows: Array = np.lib.stride_tricks.as_strided(message.data, (height, row), (step, 1), writeable=False)
+    stored = dtype.newbyteorder(">" if message.is_bigendian else "<")
+    values = np.ascontiguousarray(rows).view(stored).astype(dtype, copy=False).reshape(height, width, form.channels)
+    return values[..., [2, 1, 0, 3][: form.channels]] if form.swap else values

@@ -17,14 +17,11 @@ _MADE = ("is_first", "is_last", "is_terminal", "discount", "timestamp_ns")
 
 _DTYPES = sorted(DTYPES - {"string"})
 _SCALARS = {bool, int, str}
-_MAX_NAME = 255
-"""Maximum characters of a name; of a topic's in ROS 2."""
-_NAME = Kind(f"text of up to {_MAX_NAME} characters", lambda value: isinstance(value, str) and len(value) <= _MAX_NAME)
 _TOPIC = Kind(
     "the name of a topic, for example /joint_states",
-    lambda value: _NAME.test(value) and bool(value.strip()) and not value.endswith("/"),
+    lambda value: isinstance(value, str) and bool(value.strip()) and not value.endswith("/"),
 )
-_TEXTS = Maybe(Kind("text, or a list of texts", lambda value: all(map(_NAME.test, _as_list(value)))))
+_TEXTS = Maybe(Kind("text, or a list of texts", lambda value: all(isinstance(text, str) for text in _as_list(value))))
 _VALUES = Maybe(Kind("values such as true, 1, or start", lambda value: {*map(type, _as_list(value))} <= _SCALARS))
 _POSITIVE = Kind("a number above 0", lambda value: type(value) in (int, float) and 1e-6 <= value <= 1e6)
 _AGE = Maybe(Kind("seconds, or null for any age", lambda value: type(value) in (int, float) and 0 <= value <= 1e9))
@@ -42,15 +39,14 @@ _FIELD = {
     "topic?": _TOPIC,
     "field?": _TEXTS,
     "names?": _TEXTS,
-    "names_field?": _NAME,
+    "names_field?": TEXT,
     "dtype?": Kind(f"one of {', '.join(_DTYPES)}", lambda value: value in _DTYPES),
     "max_age_s?": _AGE,
     "value?": TEXT,
 }
 _EPISODES = {
     "topic?": _TOPIC,
-    "service?": _TOPIC,
-    "field?": _NAME,
+    "field?": TEXT,
     "start?": _VALUES,
     "stop?": _VALUES,
     "discard?": _VALUES,
@@ -90,7 +86,6 @@ class Boundaries:
     Attributes:
       kind: the whole bag is one, `gaps` between messages, or `markers`.
       topic: the topic whose gaps or messages count; empty is the reference topic.
-      service: whether the topic holds events of a service.
       field: the path of a marker's value.
       start, stop, discard: the values that begin an episode, end it, and mark it as useless.
       gap: the nanoseconds of a gap.
@@ -98,7 +93,6 @@ class Boundaries:
 
     kind: Literal["bag", "gaps", "markers"] = "bag"
     topic: str = ""
-    service: bool = False
     field: str = "data"
     start: tuple[str, ...] = ()
     stop: tuple[str, ...] = ()
@@ -183,7 +177,7 @@ def parse_mapping(content: Any, where: str) -> TopicMapping:
 
 def _field(path: Any, entry: Any, max_age: int | None, where: str) -> TopicField:
     name = shorten(path)
-    if len(str(path)) > _MAX_NAME or name.split("/")[0] not in _ROOTS or not all(name.split("/")):
+    if name.split("/")[0] not in _ROOTS or not all(name.split("/")):
         hint = did_you_mean(name.split("/")[0], _ROOTS, otherwise=f"it begins with one of {', '.join(_ROOTS)}")
         made = f" ({path} is made by rlds-beam)" if path in _MADE else ""
         raise UsageError(f"{where}: not a step field{made}{hint}")
@@ -213,17 +207,14 @@ def _boundaries(content: Any, where: str, has_reference: bool) -> Boundaries:
         if not has_reference and not topic:
             raise UsageError(f"{where}: with rate, name the topic whose gaps separate episodes")
         return Boundaries("gaps", topic, gap=round(content["gap_s"] * NS))
-    service = "service" in content
-    if service == bool(topic):
-        raise UsageError(f"{where}: name a topic or a service of markers, or gap_s")
-    if service:
-        topic = f"{_topic(content['service']).removesuffix('/_service_event')}/_service_event"
+    if not topic:
+        raise UsageError(f"{where}: name a topic of markers, or gap_s")
     start, stop, discard = (tuple(map(_marker, _as_list(content.get(key)))) for key in ("start", "stop", "discard"))
     if not start:
         raise UsageError(f"{where}: start is missing: the values that begin an episode, for example start: [true]")
     if both := set(start) & {*stop, *discard} | set(stop) & set(discard):
         raise UsageError(f"{where}: {shorten(repr(min(both)), 40)} has two meanings")
-    return Boundaries("markers", topic, service, content.get("field", "data"), start, stop, discard)
+    return Boundaries("markers", topic, content.get("field", "data"), start, stop, discard)
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -1,240 +1,256 @@
-"""Topics, messages, the definitions of their types, and the interface of a bag's files.
+"""Message types and values in messages: `pose.position.x`, `position`, `transforms[0].child_frame_id`.
 
-Only rosbags' parser is used. Its generated classes are not: they would execute code made from a stranger's text.
+rosbags parses the definitions of types and decodes messages with code that it generates from them. That code holds only
+names that its parser accepted. A definition may still be absurdly large, so its size is limited first.
 """
 
 from __future__ import annotations
 
-import abc
 import functools
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeAlias
+import struct
+import threading
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from rlds_beam.errors import UsageError, needs
+from rlds_beam.formats.ros2.bags import Topic
 from rlds_beam.text import did_you_mean, shorten
 from rlds_beam.typing import Array
 
-MAX_BYTES = 256 << 20
-"""Maximum bytes of a message, and of an uncompressed chunk of messages."""
-
-MAX_EPISODE_BYTES = 4 << 30
-"""Maximum bytes of an episode's messages, and of a column of its values."""
-
-
-class DamagedBag(OSError):
-    """Messages of a bag cannot be read. The text says where and why."""
-
-
-class Topic(NamedTuple):
-    """A topic in a file.
-
-    Attributes:
-      name: for example `/joint_states`.
-      type: the message type, `sensor_msgs/msg/JointState`.
-      total: the number of messages; None if unknown.
-      definition: the text of the type's definition as stored in the file; empty if there is none.
-      language: the language of the definition: `ros2msg` or `ros2idl`.
-      encoding: how messages are serialized; only `cdr` is supported.
-    """
-
-    name: str
-    type: str
-    total: int | None
-    definition: str = ""
-    language: str = ""
-    encoding: str = "cdr"
+_MAX_DEFINITION_CHARACTERS = 1 << 18
+_MAX_FIELDS = 5_000  # of a definition; an element of a fixed array of texts or messages counts as one
+_DTYPES = {"byte": "uint8", "octet": "uint8", "char": "uint8"}
+_UNREADABLE = ("float128", "wchar", "wstring", "fixed")
+_STEP = re.compile(r"([A-Za-z_]\w*)(?:\[(\d{1,6})\])?")
+_COMMENT_LINES = re.compile(r"^[ \t]*(?:#[^\n]*)?\n", re.MULTILINE)
+_IDL_FILE = "=" * 80 + "\nIDL: "
+_REGISTERING = threading.Lock()  # rosbags' register() is not for several threads
 
 
-class Message(NamedTuple):
-    """A message as recorded.
+class BadMessage(ValueError):
+    """A message's bytes do not match its type."""
+
+
+class ValuePath(NamedTuple):
+    """The path of a value in the messages of a type.
 
     Attributes:
-      topic: the topic's name.
-      time: when the recorder received it, in nanoseconds.
-      data: its serialized bytes.
+      text: the path as given.
+      leaves: the names and indices that lead to each number or list that it consists of.
+      dtype: the dtype of its numbers; `string` for text; `strings` for a list of them.
+      is_scalar: whether it is one value, not a list.
     """
 
-    topic: str
-    time: int
-    data: memoryview
+    text: str
+    leaves: tuple[tuple[str | int, ...], ...]
+    dtype: str
+    is_scalar: bool
 
-
-class BagFile(abc.ABC):
-    """A file of a bag, open for reading.
-
-    Attributes:
-      path: the path of the file.
-      topics: the topics by name.
-      damage: why the rest of the file cannot be read; empty if it is intact.
-    """
-
-    path: str
-    topics: dict[str, Topic]
-    damage: str = ""
-
-    @abc.abstractmethod
-    def messages(self, topics: Collection[str], start: int, stop: int) -> Iterator[Message]:
-        """The messages of these topics with a log time in [start, stop), in the order of the file.
+    def read(self, message: Any) -> Any:
+        """The value in a decoded message: an array (of shape () or (n,)), bytes, or a list of bytes.
 
         Raises:
-          DamagedBag: a part of the file that holds such messages is damaged.
+          BadMessage: a list in it has no such element.
         """
-
-    @abc.abstractmethod
-    def times(self, topic: str) -> Array:
-        """The log times of a topic's messages, int64, in the order of the file. Raises DamagedBag."""
-
-    @abc.abstractmethod
-    def last_time(self, topic: str, before: int) -> int | None:
-        """The log time of a topic's last message before a log time. Raises DamagedBag."""
-
-    @abc.abstractmethod
-    def close(self) -> None:
-        """Closes the file."""
-
-
-Fields: TypeAlias = "list[tuple[str, Any]]"
-"""The fields of a type: names, and rosbags' description of each type."""
-
-Definitions: TypeAlias = "Mapping[str, Fields]"
-"""The fields of each message type."""
-
-_MAX_DEFINITION_CHARACTERS = 1 << 20
-"""Maximum characters of a definition, with its comments."""
-_MAX_PARSED = 64 << 10
-"""Maximum characters of a definition without comments; the parser takes up to 30 microseconds for each."""
-_MAX_PARSED_OF_BAG = 256 << 10
-_MAX_ARRAY = (1 << 32) - 1
-_IDL = ("ros2idl", "omgidl")
-_RULE = "=" * 80 + "\n"
-_SERVICE = re.compile(r"^---[ \t]*$\n?", re.MULTILINE)
-"""Between the request and the response of a service."""
-_NOTHING = re.compile(r"^[ \t]*(?:#[^\n]*)?\n", re.MULTILINE)
-"""Lines of comments, and empty ones."""
-_IDL_TOKENS = re.compile(
-    r'(?P<comment>(?://|#)[^\n]*|/\*.*?(?:\*/|\Z))|(?P<text>"(?:\\.|[^"\\])*(?:"|\\?\Z))|(?P<annotation>@\w+\s*\(?)|[^"@/()#]+|.',
-    re.DOTALL,
-)
-_COMPUTED = re.compile(r"[(*]|<<")
-"""Expressions that rosbags computes: nested ones take exponential time, products and shifts take any memory."""
+        values = []
+        for leaf in self.leaves:
+            value = message
+            for step in leaf:
+                if isinstance(step, int) and step >= len(value):
+                    raise BadMessage(f"{self.text}: the list has {len(value)} elements")
+                value = value[step] if isinstance(step, int) else getattr(value, step)
+            values.append(value)
+        if self.dtype == "string":
+            return values[0].encode()
+        if self.dtype == "strings":
+            return [text.encode() for text in values[0]]
+        if self.is_scalar:
+            return np.dtype(self.dtype).type(values[0])
+        return concatenate([np.asarray(value, self.dtype) for value in values])
 
 
-def distributions() -> list[str]:
-    """The names of the ROS 2 distributions whose types are known: `humble`."""
-    with needs("ros", "reading ROS 2 bags needs rosbags"):
-        from rosbags.typesys import Stores
+def concatenate(values: list[Array]) -> Array:
+    """Numbers of several fields as one vector."""
+    return np.atleast_1d(values[0]) if len(values) == 1 else np.concatenate([np.atleast_1d(value) for value in values])
 
-    return [store.value.removeprefix("ros2_") for store in Stores if store.value.startswith("ros2_")]
+
+class MessageType:
+    """The type of a topic's messages.
+
+    Attributes:
+      topic: the topic.
+      name: the type's name.
+    """
+
+    def __init__(self, topic: Topic, store: Any):
+        self.topic, self.name, self._store = topic.name, topic.type, store
+        self._paths: dict[str, ValuePath] = {}
+
+    @property
+    def has_header(self) -> bool:
+        """Whether the messages begin with a std_msgs/Header."""
+        fields = self.fields()
+        return bool(fields) and next(iter(fields)) == "header" and fields["header"][1] == "std_msgs/msg/Header"
+
+    def fields(self, kind: str = "") -> dict[str, Any]:
+        """The fields of this type, or of one inside it, with rosbags' description of each. Raises UsageError."""
+        kind = kind or self.name
+        if kind not in self._store.fielddefs:
+            raise UsageError(
+                f"the message type {kind} is unknown: the bag does not define it, and it is in no ROS distribution; "
+                "convert the bag to MCAP on a machine that has the type (ros2 bag convert)"
+            )
+        return dict(self._store.fielddefs[kind][1])
+
+    def decode(self, data: bytes) -> Any:
+        """A message's bytes as an object. Raises BadMessage."""
+        try:
+            return self._store.deserialize_cdr(memoryview(data), self.name)
+        except Exception as error:
+            raise BadMessage(f"not a {self.name}: {shorten(error, 200)}") from error
+
+    def find(self, path: str) -> ValuePath:
+        """Finds a value in the type.
+
+        Raises:
+          UsageError: there is no such field, or it is neither numbers nor text.
+        """
+        if path not in self._paths:
+            try:
+                self._paths[path] = self._find(path)
+            except UsageError as error:
+                raise UsageError(f"{self.topic}: {error}") from error
+        return self._paths[path]
+
+    def _find(self, path: str) -> ValuePath:
+        from rosbags.interfaces import Nodetype
+
+        steps: list[str | int] = []
+        here: Any = (Nodetype.NAME, self.name)
+        for text in path.split("."):
+            match = _STEP.fullmatch(text)
+            if match is None:
+                raise UsageError(f"{path!r} is not the path of a field; write for example pose.position.x")
+            if here[0] != Nodetype.NAME:
+                raise UsageError(f"{self.name} has no field {path}: {text} is not in a message")
+            fields = self.fields(here[1])
+            if match[1] not in fields:
+                hint = did_you_mean(match[1], fields, otherwise=shorten(f"it has {', '.join(fields)}"))
+                raise UsageError(f"{here[1]} has no field {match[1]}{hint}")
+            here = fields[match[1]]
+            steps.append(_attribute(match[1]))
+            if match[2] is not None:
+                if here[0] not in (Nodetype.ARRAY, Nodetype.SEQUENCE):
+                    raise UsageError(f"{self.name}: {match[1]} is not a list, so it has no element {match[2]}")
+                here = here[1][0]
+                steps.append(int(match[2]))
+        leaves = [*self._leaves(here, tuple(steps))]
+        dtypes = {dtype for _, dtype in leaves}
+        if here[0] == Nodetype.NAME and (len(dtypes) != 1 or not dtypes.isdisjoint({"string", "strings", ""})):
+            inside = shorten(", ".join(f"{path}.{name}" for name in self.fields(here[1])))
+            raise UsageError(f"{self.name}: {path} is a {here[1]}; name what to take of it: {inside}")
+        (dtype,) = dtypes
+        if not dtype:
+            raise UsageError(f"{self.name}: {path} cannot be read; of a list of messages, name one: {path}[0]")
+        return ValuePath(path, tuple(steps for steps, _ in leaves), dtype, here[0] == Nodetype.BASE)
+
+    def _leaves(self, here: Any, steps: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        """The numbers, texts, and lists of them in a value, with their dtypes; empty for what cannot be read."""
+        from rosbags.interfaces import Nodetype
+
+        if here[0] == Nodetype.NAME:
+            for name, inner in self.fields(here[1]).items():
+                # a list of varying length in a message is not part of a vector
+                found = self._leaves(inner, (*steps, _attribute(name)))
+                yield from found if inner[0] != Nodetype.SEQUENCE else [((*steps, name), "")]
+            return
+        base = here if here[0] == Nodetype.BASE else here[1][0]
+        if base[0] != Nodetype.BASE or base[1][0] in _UNREADABLE:
+            yield steps, ""
+            return
+        name = base[1][0]
+        dtype = ("string" if here is base else "strings") if name == "string" else _DTYPES.get(name, name)
+        yield steps, dtype
+
+
+def _attribute(name: str) -> str:
+    from rosbags.typesys.base import normalize_fieldname
+
+    return str(normalize_fieldname(name))
 
 
 @functools.cache
-def of_distribution(name: str) -> Definitions:
-    """The types of a ROS 2 distribution, or of the latest one if the name is empty.
+def distribution_types(name: str) -> Any:
+    """rosbags' store of the types of a ROS 2 distribution, or of the latest one if the name is empty.
 
     Raises:
       UsageError: there is no such distribution.
     """
     with needs("ros", "reading ROS 2 bags needs rosbags"):
         from rosbags.typesys import Stores, get_typestore
-    if name and name not in distributions():
-        hint = did_you_mean(name, distributions(), otherwise=f"known: {', '.join(distributions())}")
+
+    known = [store.value.removeprefix("ros2_") for store in Stores if store.value.startswith("ros2_")]
+    if name and name not in known:
+        hint = did_you_mean(name, known, otherwise=f"known: {', '.join(known)}")
         raise UsageError(f"--ros_distro={name}: no such ROS 2 distribution{hint}")
-    store = get_typestore(Stores(f"ros2_{name}" if name else "latest"))
-    return {kind: list(fields) for kind, (_, fields) in store.fielddefs.items()}
-
-
-def find_definitions(topics: Iterable[Topic], distribution: str, recorded: str) -> Definitions:
-    """The types of these topics: as the bag defines them, otherwise as a distribution does.
-
-    Args:
-      distribution: the distribution that the user chose; empty for the `recorded` one.
-      recorded: the one that wrote the bag by its metadata, which may be anything.
-    """
-    chosen = distribution or (recorded if recorded in distributions() else "")
-    known = dict(of_distribution(chosen))
-    texts = dict.fromkeys((topic.type, topic.language, topic.definition) for topic in topics if topic.definition)
-    if sum(len(_essence(*text)) for text in texts) > _MAX_PARSED_OF_BAG:
-        raise UsageError(f"the definitions of its types have more than {_MAX_PARSED_OF_BAG:,} characters")
-    for text in texts:
-        known.update(_parse(*text))
-    return known
+    return get_typestore(Stores(f"ros2_{name}" if name else "latest"))
 
 
 @functools.lru_cache(maxsize=256)
-def _essence(kind: str, language: str, text: str) -> str:
-    """A definition without comments and annotations. Raises UsageError if the parser may not be given it."""
+def message_type(topic: Topic, distribution: str) -> MessageType:
+    """The type of a topic's messages: as the bag defines it, otherwise as a distribution does.
+
+    Raises:
+      UsageError: the definition cannot be parsed, or is too large.
+    """
+    if topic.definition:
+        return MessageType(topic, _defined_types(topic.type, topic.language, topic.definition))
+    return MessageType(topic, distribution_types(distribution))
+
+
+@functools.lru_cache(maxsize=256)
+def _defined_types(kind: str, language: str, text: str) -> Any:
+    """rosbags' store of the types in a definition."""
+    with needs("ros", "reading ROS 2 bags needs rosbags"):
+        from rosbags.interfaces import Nodetype
+        from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
+
     if len(text) > _MAX_DEFINITION_CHARACTERS:
         raise UsageError(f"the definition of {kind} has {len(text):,} characters")
-    if language == "ros2msg":
-        text = _NOTHING.sub("", text)
-    elif language in _IDL:
-        text = _plain_idl(kind, text)
-    if len(text) > _MAX_PARSED:
-        raise UsageError(f"the definition of {kind} has {len(text):,} characters without its comments")
-    return text
-
-
-def _plain_idl(kind: str, text: str) -> str:
-    """IDL without comments, annotations, and includes. Raises UsageError if it computes a value."""
-    kept, depth = [], 0
-    for token in _IDL_TOKENS.finditer(text):
-        if depth:
-            depth += (token[0] == "(") - (token[0] == ")")
-        elif token["annotation"]:
-            depth = token[0].endswith("(")
-        elif token["comment"]:
-            kept.append(" ")
-        elif not token["text"] and (computed := _COMPUTED.search(token[0])):
-            raise UsageError(f"the definition of {kind} computes a value ({computed[0]}), which is not supported")
-        else:
-            kept.append(token[0])
-    return "".join(kept)
-
-
-@functools.lru_cache(maxsize=256)
-def _parse(kind: str, language: str, text: str) -> Definitions:
-    """The types that a definition contains. Raises UsageError if it cannot be parsed."""
-    from rosbags.interfaces import Nodetype
-    from rosbags.typesys import get_types_from_idl, get_types_from_msg
-
-    text = _essence(kind, language, text)
     types: dict[str, Any] = {}
     try:
-        if language == "ros2msg" and kind.endswith("_Event") and _SERVICE.search(text):
-            types.update(_service_event(kind, text))
-        elif language == "ros2msg":
-            types.update(get_types_from_msg(text, kind))
-        elif language in _IDL:
-            parts = text.split(_RULE)[1:] if text.startswith(f"{_RULE}IDL: ") else [text]
-            for part in parts:
-                types.update(get_types_from_idl(part.partition("\n")[2] if part.startswith("IDL: ") else part))
+        if language == "ros2msg":
+            types.update(get_types_from_msg(_COMMENT_LINES.sub("", text), kind))
         else:
-            raise UsageError(f"{kind} is defined in {shorten(language, 40)!r}; supported: ros2msg, ros2idl")
+            for part in text.removeprefix(_IDL_FILE).split(_IDL_FILE):
+                types.update(get_types_from_idl(part.partition("\n")[2] if text.startswith(_IDL_FILE) else part))
+        size = 0
+        for _, fields in types.values():
+            for _, (node, about) in fields:
+                is_code = node == Nodetype.ARRAY and (about[0][0] == Nodetype.NAME or about[0][1][0] == "string")
+                size += max(about[1], 1) if is_code else 1
+        if size > _MAX_FIELDS:
+            raise UsageError(f"the definition of {kind} has {size:,} fields")
+        store = get_typestore(Stores.EMPTY)
+        with _REGISTERING:
+            store.register(types)
+        store.get_msgdef(kind)
     except UsageError:
         raise
-    except Exception as error:  # the parser meets a stranger's text
-        raise UsageError(f"the definition of {kind} cannot be read: {shorten(error)}") from error
-    definitions = {name: list(fields) for name, (_, fields) in types.items()}
-    for field, (node, about) in (field for fields in definitions.values() for field in fields):
-        if node == Nodetype.ARRAY and not 0 <= about[1] <= _MAX_ARRAY:
-            raise UsageError(f"the definition of {kind} cannot be read: {field} has {shorten(about[1])} elements")
-    return definitions
+    except Exception as error:
+        raise UsageError(
+            f"the definition of {kind} cannot be read: {type(error).__name__}: {shorten(error, 200)}"
+        ) from error
+    return store
 
 
-def _service_event(kind: str, text: str) -> dict[str, Any]:
-    """The types of a service's events, which rosbag2 stores as the text of the service."""
-    from rosbags.interfaces import Nodetype
-    from rosbags.typesys import get_types_from_msg
-
-    own, *others = text.split(_RULE)
-    service = f"{kind.split('/')[0]}/msg/{kind.split('/')[-1].removesuffix('_Event')}"  # rosbags' parser knows only msg
-    types: dict[str, Any] = {}
-    fields: list[Any] = [("info", (Nodetype.NAME, "service_msgs/msg/ServiceEventInfo"))]
-    for name, part in zip(("Request", "Response"), _SERVICE.split(own, maxsplit=1), strict=True):
-        # ROS gives a message without fields one of a byte
-        definition = _RULE.join([part if part.strip() else "uint8 structure_needs_at_least_one_member\n", *others])
-        types.update(get_types_from_msg(definition, f"{service}_{name}"))
-        fields.append((name.lower(), (Nodetype.SEQUENCE, ((Nodetype.NAME, f"{service}_{name}"), 1))))
-    types[kind] = ([], fields)
-    return types
+def read_stamp(data: bytes) -> int | None:
+    """The stamp of a message that begins with a std_msgs/Header, in nanoseconds; None if there is none."""
+    if len(data) < 12:
+        raise BadMessage("it ends early")
+    seconds, nanoseconds = struct.unpack_from("<iI" if data[1] else ">iI", data, 4)
+    stamp = int(seconds) * 1_000_000_000 + int(nanoseconds)
+    return stamp if stamp > 0 else None

@@ -13,9 +13,8 @@ import numpy as np
 from rlds_beam.episodes.schema import MAX_UNFOLDED
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.ros2.bags import Bag, bag_layout
-from rlds_beam.formats.ros2.cdr import BadMessage, Reader
 from rlds_beam.formats.ros2.images import IMAGES, image_reader
-from rlds_beam.formats.ros2.messages import Definitions, find_definitions
+from rlds_beam.formats.ros2.messages import BadMessage, message_type
 from rlds_beam.text import count, format_size, join_lines, printable, shorten
 
 _JOINTS, _TEXT = "sensor_msgs/msg/JointState", "std_msgs/msg/String"
@@ -68,17 +67,15 @@ def proposal(paths: Sequence[str], where: str, distribution: str) -> str:
     Raises:
       UsageError: the bag cannot be read.
     """
-    layout = bag_layout(paths[0])
     try:
-        with Bag(layout) as bag:
+        with Bag(bag_layout(paths[0])) as bag:
             facts = topic_facts(bag)
-            known = [topic for topic in bag.topics.values() if topic.type == _JOINTS]
-            definitions = find_definitions(known, distribution, layout.distribution)
-            fields = _fields(bag, [fact for fact in facts if fact.messages], definitions)
+            there = [fact for fact in facts if fact.messages]
+            joints = {fact.name: _joints(bag, fact.name, distribution) for fact in there if fact.type == _JOINTS}
+            fields = _fields(there, joints)
             driver = _driver(facts, fields)
             lines = [f"{paths[0]} ({count(len(paths), 'bag')} in {where})"]
-            lines += [*_card(bag, facts, definitions, driver), "", *_table(facts)]
-            lines += ["", bag.damage] if bag.damage else []
+            lines += [*_card(bag, there, joints, driver, distribution), "", *_table(facts)]
             lines += ["", "A mapping to start from; save it as topics.yaml, edit it, and run:"]
             lines += [f"  rlds-beam inspect {shlex.quote(where)} --from=ros2 --topics=topics.yaml", ""]
             return join_lines([*lines, *_mapping(fields, driver)])
@@ -104,33 +101,36 @@ def _table(facts: Sequence[TopicFacts]) -> list[str]:
     return ["  ".join(forms).format(*row) for row in rows]
 
 
-def _card(bag: Bag, facts: Sequence[TopicFacts], definitions: Definitions, driver: TopicFacts | None) -> list[str]:
-    """The facts about a bag before its topics are mapped; `definitions` are those of joint states."""
-    there = [fact for fact in facts if fact.messages]
-    times = np.concatenate([bag.times(topic.name) for topic in there] or [np.zeros(1)])
+def _card(
+    bag: Bag,
+    facts: Sequence[TopicFacts],
+    joints: Mapping[str, Sequence[str]],
+    driver: TopicFacts | None,
+    distribution: str,
+) -> list[str]:
+    """The facts about a bag before its topics are mapped."""
+    times = np.concatenate([bag.times(topic.name) for topic in facts] or [np.zeros(1)])
     seconds = float(times.max() - times.min()) / 1e9
     long = f"{seconds / 60:,.1f} min" if seconds >= 60 else f"{seconds:.1f} s"
     rows = [("rate", f"{driver.rate:.1f} Hz, that of {printable(driver.name, 100)}" if driver else "unknown")]
     rows += [("time", f"{long}, {format_size(bag.layout.size)}")]
-    rows += [("cameras", _camera(bag, topic)) for topic in there if topic.type in IMAGES]
-    for joint_topic in (topic for topic in there if topic.type == _JOINTS):
-        joints = [printable(name, 40) for name in _joints(bag, joint_topic.name, definitions)]
-        more = ["..."] if len(joints) > MAX_UNFOLDED else []
-        rows.append(("joints", f"{printable(joint_topic.name, 100)}: {', '.join([*joints[:MAX_UNFOLDED], *more])}"))
+    rows += [("cameras", _camera(bag, topic, distribution)) for topic in facts if topic.type in IMAGES]
+    for topic, names in joints.items():
+        shown = [printable(name, 40) for name in names[:MAX_UNFOLDED]] + ["..."] * (len(names) > MAX_UNFOLDED)
+        rows.append(("joints", f"{printable(topic, 100)}: {', '.join(shown)}"))
     labels = [label for label, _ in rows]
     return [f"{label if label not in labels[:i] else '':10}{text}" for i, (label, text) in enumerate(rows)]
 
 
-def _camera(bag: Bag, facts: TopicFacts) -> str:
+def _camera(bag: Bag, facts: TopicFacts, distribution: str) -> str:
     """`/camera/compressed: 640 x 480, jpeg, 30.0 Hz`."""
     topic, first = bag.topics[facts.name], bag.first(facts.name)
     stored = "no readable message"
     try:
         if first is not None and topic.encoding == "cdr":
-            known = find_definitions([topic], "", bag.layout.distribution)
-            reader = image_reader(topic.type, known, "image", first.data)
+            reader = image_reader(topic.type, "image", message_type(topic, distribution).decode(first.data))
             stored = f"{reader.width} x {reader.height}, {reader.encoding}"
-    except (UsageError, BadMessage, IndexError, KeyError) as error:
+    except (AttributeError, UsageError, BadMessage) as error:
         stored = shorten(str(error), 100)
     return f"{printable(facts.name, 100)}: {stored}, {facts.rate:.1f} Hz"
 
@@ -160,8 +160,8 @@ def _mapping(fields: Mapping[str, str], driver: TopicFacts | None) -> list[str]:
     ]
 
 
-def _fields(bag: Bag, facts: Sequence[TopicFacts], definitions: Definitions) -> dict[str, str]:
-    """The proposed fields, as YAML."""
+def _fields(facts: Sequence[TopicFacts], joints: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """The proposed fields, as YAML. `joints` has the names of the joints by topic."""
     fields: dict[str, str] = {}
     for fact in facts:
         topic = f"topic: {json.dumps(fact.name)}"
@@ -169,7 +169,7 @@ def _fields(bag: Bag, facts: Sequence[TopicFacts], definitions: Definitions) -> 
             fields[_free(f"observation/{_label(fact.name)}", fields)] = f"{{{topic}}}"
         elif fact.type == _JOINTS:
             path = "action" if _ACTION.search(fact.name) else "observation/state"
-            names = ", ".join(json.dumps(name) for name in _joints(bag, fact.name, definitions))
+            names = ", ".join(json.dumps(name) for name in joints[fact.name])
             fields[_free(path, fields)] = f"{{{topic}, field: position, names: [{names}]}}"
         elif fact.type == _TEXT and _TASK.search(fact.name):
             fields[_free("language_instruction", fields)] = f"{{{topic}, field: data, max_age_s: null}}"
@@ -180,12 +180,12 @@ def _fields(bag: Bag, facts: Sequence[TopicFacts], definitions: Definitions) -> 
     return fields
 
 
-def _joints(bag: Bag, topic: str, definitions: Definitions) -> list[str]:
+def _joints(bag: Bag, topic: str, distribution: str) -> list[str]:
     first = bag.first(topic)
     if first is None:
         return []
-    reader = Reader(definitions)
-    return [name.decode("utf-8", "replace") for name in reader.read(reader.find(_JOINTS, "name"), first.data)]
+    kind = message_type(bag.topics[topic], distribution)
+    return [name.decode() for name in kind.find("name").read(kind.decode(first.data))]
 
 
 def _label(topic: str) -> str:

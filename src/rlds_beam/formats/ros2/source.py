@@ -31,12 +31,11 @@ from rlds_beam.formats.arrays.array_files import SourceOfFiles, make_shard, no_f
 from rlds_beam.formats.arrays.parts import as_images
 from rlds_beam.formats.format_options import Ros2Options
 from rlds_beam.formats.ros2.bags import ENDINGS, METADATA, Bag, bag_layout, find_bags
-from rlds_beam.formats.ros2.cdr import BadMessage
-from rlds_beam.formats.ros2.episodes import DROPPED, LACKING, START, TIMES, Ros2Format, count_incomplete
+from rlds_beam.formats.ros2.episodes import DROPPED, LACKING, START, TIMES, Ros2Format
+from rlds_beam.formats.ros2.fields import FieldReader, field_reader
 from rlds_beam.formats.ros2.mapping import NO_MAPPING, NS, TopicMapping, read_mapping
-from rlds_beam.formats.ros2.messages import find_definitions, of_distribution
+from rlds_beam.formats.ros2.messages import BadMessage, distribution_types, message_type
 from rlds_beam.formats.ros2.proposal import proposal
-from rlds_beam.formats.ros2.values import FieldReader, field_reader
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Shard
 from rlds_beam.reading.directory_listing import MAX_TRIED, names_below, names_in
@@ -130,7 +129,7 @@ class Ros2Source(SourceOfFiles):
             )
         mapping = read_mapping(options.topics)
         distribution = options.ros_distro or ""
-        of_distribution(distribution)
+        distribution_types(distribution)
         found = _readers(paths, mapping, distribution, f"--topics={options.topics}")
         readers = [dataclasses.replace(match, schema=as_images(match.schema, options.raw_images)) for match in found]
         files = Ros2Format(mapping, distribution, tuple(readers))
@@ -153,27 +152,22 @@ class Ros2Source(SourceOfFiles):
         if mapping.by_stamp:
             return (*notes, "times are stamps of headers; incomplete steps are counted in each episode's metadata")
         steps, lacking = 0, dict.fromkeys((field.path for field in mapping.fields), 0)
-        shards = [shard for split in self.splits for shard in split.shards][:_NOTED]
-        for shard in shards:
+        shards = [shard for split in self.splits for shard in split.shards]
+        assert isinstance(self.files, Ros2Format)
+        for shard in shards[:_NOTED]:
             with contextlib.suppress(OSError, BadMessage):
-                assert isinstance(self.files, Ros2Format)
-                more, of_bag = count_incomplete(shard.path, self.files)
+                more, of_bag = self.files.count_incomplete(shard.path)
                 steps += more
                 lacking = {path: number + of_bag[path] for path, number in lacking.items()}
-        topics = {field.path: field.topic for field in mapping.fields}
-        ages = {field.path: field.max_age for field in mapping.fields}
-        notes += [
-            f"{path} is missing in {number:,} of {steps:,} steps, which are dropped: {topics[path]} has no message "
-            + ("by then" if (age := ages[path]) is None else f"of the last {age / NS:g} s")
-            + ("" if len(shards) == self._bags else f" (in the first {len(shards)} bags)")
-            for path, number in lacking.items()
-            if number
-        ]
+        for field in mapping.fields:
+            if lacking[field.path]:
+                age = "by then" if field.max_age is None else f"of the last {field.max_age / NS:g} s"
+                notes.append(
+                    f"{field.path} is missing in {lacking[field.path]:,} of {steps:,} steps, which are dropped: "
+                    f"{field.topic} has no message {age}"
+                    + (f" (in the first {_NOTED} bags)" if len(shards) > _NOTED else "")
+                )
         return tuple(notes)
-
-    @property
-    def _bags(self) -> int:
-        return sum(len(split.shards) for split in self.splits)
 
     def companions(self, shard: Shard) -> Sequence[str]:
         try:
@@ -231,8 +225,7 @@ def _readers(paths: Sequence[str], mapping: TopicMapping, distribution: str, whe
     problem = ""
     for path in paths:
         try:
-            layout = bag_layout(path)
-            with Bag(layout) as bag:
+            with Bag(bag_layout(path)) as bag:
                 topics |= bag.topics.keys()
                 for field in [
                     missing for missing in wanted.values() if missing.path not in found and missing.topic in bag.topics
@@ -240,9 +233,8 @@ def _readers(paths: Sequence[str], mapping: TopicMapping, distribution: str, whe
                     topic = bag.topics[field.topic]
                     first = bag.first(topic.name) if topic.encoding == "cdr" else None
                     if first is not None:
-                        known = find_definitions([topic], distribution, layout.distribution)
-                        found[field.path] = field_reader(field, topic, known, first.data)
-        except (OSError, BadMessage, IndexError) as error:
+                        found[field.path] = field_reader(field, message_type(topic, distribution), first.data)
+        except (AttributeError, OSError, BadMessage) as error:
             problem = problem or f"{path}: {shorten(error, 500)}"
         except UsageError as error:
             raise UsageError(f"{path}: {shorten(error, 500)}") from error

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.ros2.bags import Bag
-from rlds_beam.formats.ros2.cdr import Reader, ValuePath
+from rlds_beam.formats.ros2.bags import EVER, Bag
 from rlds_beam.formats.ros2.mapping import Boundaries, TopicMapping
-from rlds_beam.formats.ros2.messages import Definitions
+from rlds_beam.formats.ros2.messages import message_type
 from rlds_beam.text import did_you_mean, shorten
 from rlds_beam.typing import Array
-
-EVER = (1 << 63) - 1
-_REQUEST_SENT, _REQUEST_RECEIVED = 0, 1
-"""Constants of service_msgs/msg/ServiceEventInfo."""
 
 
 class BagWindow(NamedTuple):
@@ -33,26 +28,20 @@ class BagWindow(NamedTuple):
     damage: str = ""
 
 
-def find_windows(bag: Bag, mapping: TopicMapping, definitions: Definitions) -> tuple[BagWindow, ...]:
+def find_windows(bag: Bag, mapping: TopicMapping, distribution: str) -> tuple[BagWindow, ...]:
     """The episodes of a bag, in order.
-
-    If the rest of the bag is damaged, the episode that may reach into the damage is the last one, and damaged.
 
     Raises:
       DamagedBag: a part of the bag that tells is damaged.
       UsageError: the bag has no such topic, or its messages have no such field.
+      BadMessage: a marker cannot be read.
     """
     bounds = mapping.boundaries
     if bounds.kind == "bag":
-        return (BagWindow(0, EVER, bag.damage),)
-    windows = _between_gaps(bag, bounds.topic or mapping.reference, bounds.gap)
-    if bounds.kind == "markers":
-        windows = _between_markers(bag, bounds, Reader(definitions))
-    if not bag.damage:
-        return tuple(windows)
-    if windows and (bounds.kind == "gaps" or windows[-1].stop == EVER):
-        return (*windows[:-1], windows[-1]._replace(damage=bag.damage))
-    return (*windows, BagWindow(windows[-1].stop if windows else 0, EVER, bag.damage))
+        return (BagWindow(0, EVER),)
+    if bounds.kind == "gaps":
+        return tuple(_between_gaps(bag, bounds.topic or mapping.reference, bounds.gap))
+    return tuple(_between_markers(bag, bounds, distribution))
 
 
 def _between_gaps(bag: Bag, topic: str, gap: int) -> list[BagWindow]:
@@ -64,10 +53,10 @@ def _between_gaps(bag: Bag, topic: str, gap: int) -> list[BagWindow]:
     return [BagWindow(start, end + 1) for start, end in zip(starts, ends, strict=True)]
 
 
-def _between_markers(bag: Bag, bounds: Boundaries, reader: Reader) -> list[BagWindow]:
+def _between_markers(bag: Bag, bounds: Boundaries, distribution: str) -> list[BagWindow]:
     windows: list[BagWindow] = []
     begun: int | None = None
-    for time, value in _markers(bag, bounds, reader):
+    for time, value in _markers(bag, bounds, distribution):
         starts = value in bounds.start
         if not starts and value not in (*bounds.stop, *bounds.discard):
             continue
@@ -85,41 +74,20 @@ def _between_markers(bag: Bag, bounds: Boundaries, reader: Reader) -> list[BagWi
     return windows
 
 
-def _markers(bag: Bag, bounds: Boundaries, reader: Reader) -> list[tuple[int, str]]:
-    """The values of the markers, by log time."""
+def _markers(bag: Bag, bounds: Boundaries, distribution: str) -> list[tuple[int, str]]:
+    """The values of the markers as in the mapping, by log time."""
     topic = bag.topics.get(bounds.topic)
     if topic is None:
         hint = did_you_mean(bounds.topic, bag.topics, otherwise=f"it has {shorten(', '.join(sorted(bag.topics)))}")
         raise UsageError(f"{bag.layout.path} has no topic {bounds.topic} with the markers of episodes{hint}")
-    messages = sorted(bag.messages((topic.name,)), key=lambda message: message.time)
-    if not bounds.service:
-        path = reader.find(topic.type, bounds.field)
-        return [(message.time, as_text(reader.read(path, message.data))) for message in messages]
-    kind = reader.find(topic.type, "info.event_type")
-    path = reader.find(topic.type, f"request[0].{bounds.field}")
-    found: dict[int, list[tuple[int, str]]] = {_REQUEST_SENT: [], _REQUEST_RECEIVED: []}
-    for entry in messages:
-        event = int(reader.read(kind, entry.data))
-        if event in found and (value := _request(reader, path, entry.data)) is not None:
-            found[event].append((entry.time, value))
-    return found[_REQUEST_RECEIVED] or found[_REQUEST_SENT]
-
-
-def _request(reader: Reader, path: ValuePath, data: memoryview) -> str | None:
-    """The value in a service's request; None if the event was recorded without it."""
-    try:
-        return as_text(reader.read(path, data))
-    except IndexError:
-        return None
-
-
-def as_text(value: Any) -> str:
-    """A marker's value as in the mapping."""
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace").strip()
-    if isinstance(value, np.bool_):
-        return str(bool(value)).lower()
-    return str(value)
+    kind = message_type(topic, distribution)
+    path, found = kind.find(bounds.field), []
+    for message in sorted(bag.messages((topic.name,)), key=lambda message: message.time):
+        value = path.read(kind.decode(message.data))
+        if isinstance(value, bytes):
+            value = value.decode().strip()
+        found.append((message.time, str(value).lower() if isinstance(value, np.bool_) else str(value)))
+    return found
 
 
 class AlignedSteps(NamedTuple):
