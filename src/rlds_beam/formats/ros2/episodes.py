@@ -112,16 +112,16 @@ class Ros2Format(ArrayFormat):
         if not len(steps):
             raise BadMessage(f"no message of {self.mapping.reference or 'any mapped topic'}, so it has no steps")
         if not len(frames.times):
-            reasons = [f"{path} ({topic}): {number:,} of {len(steps):,} steps" for path, topic, number in lacking]
+            reasons = [f"{path} ({name}): {number:,} of {len(steps):,} steps" for path, name, number in lacking]
             missing = [f"the bag has no topic {name}" for name in self.mapping.topics if name not in kinds]
             raise BadMessage(f"no step is complete; lacking or older than max_age_s: {'; '.join(reasons + missing)}")
         arrays: dict[str, Array] = {TIMES: frames.times}
         for reader in self.readers:
-            if topic := reader.field.topic:
-                path = reader.field.path
-                arrays[path] = reader.column(streams[topic].data, frames.chosen[path], kinds[topic])
-        notes = [f"{path} ({topic}): {number:,}" for path, topic, number in lacking]
-        notes += [f"{topic}: {number:,} messages without a stamp" for topic, number in unstamped.items() if number]
+            path, source = reader.field.path, reader.field.topic
+            if source:
+                arrays[path] = reader.column(streams[source].data, frames.chosen[path], kinds[source])
+        notes = [f"{path} ({name}): {number:,}" for path, name, number in lacking]
+        notes += [f"{name}: {number:,} messages without a stamp" for name, number in unstamped.items() if number]
         arrays[DROPPED] = np.array([frames.dropped])
         arrays[LACKING] = np.array([", ".join(notes).encode()], object)
         arrays[START] = frames.times[:1].copy()
@@ -148,11 +148,11 @@ class Ros2Format(ArrayFormat):
         wanted = {reader.field.topic for reader in self.readers}
         for topics, first, last in spans:
             for entry in bag.messages(topics, first, last):
-                time = read_stamp(entry.data) if entry.topic in stamped else entry.time
-                if time is None:
+                stamp = read_stamp(entry.data) if entry.topic in stamped else entry.time
+                if stamp is None:
                     unstamped[entry.topic] += window.start <= entry.time < window.stop
                 else:
-                    found[entry.topic].append((time, entry.time, entry.data if entry.topic in wanted else b""))
+                    found[entry.topic].append((stamp, entry.time, entry.data if entry.topic in wanted else b""))
         streams = {}
         for name, messages in found.items():
             messages.sort(key=lambda message: message[:2])
