@@ -15,6 +15,7 @@ action and info are repeated, with reward 0, pscore 1, done 1. Since `done` has 
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -28,6 +29,7 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import FLAGS, Schema
 from rlds_beam.episodes.transitions import transitions
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.arrays.array_episodes import split_bytes
 from rlds_beam.formats.arrays.leaves import (
     LeafColumn,
     Leaves,
@@ -41,7 +43,6 @@ from rlds_beam.formats.arrays.leaves import (
 )
 from rlds_beam.formats.arrays.parts import MergedOutput, Part, PartColumn, sized_columns, sized_rows, write_merged
 from rlds_beam.formats.format_options import ScopeRlOptions
-from rlds_beam.formats.scope_rl.merged_pickle import merge_logged_dataset, read_lengths, trajectory_steps
 from rlds_beam.output.base import Description
 from rlds_beam.output.completion import MergedFile
 from rlds_beam.reading.base import Source
@@ -214,10 +215,14 @@ class ScopeRlOutput(MergedOutput):
         about["policies"] = sorted({*about.get("policies", ()), name})
 
     def describe_merged(self, parts: Mapping[str, Sequence[Part]]) -> dict[str, Any]:
-        lengths = [read_lengths(some) for some in parts.values()]
-        rows = sum(len(own) * trajectory_steps(self, some) for own, some in zip(lengths, parts.values(), strict=True))
+        lengths = [_lengths(some) for some in parts.values()]
+        rows = sum(len(own) * self._steps(some) for own, some in zip(lengths, parts.values(), strict=True))
         padding = {"rows": rows, "padded": rows - sum(int(length.sum()) for length in lengths)}
         return {"padding": padding, **self.meaning.entry()}
+
+    def _steps(self, parts: Sequence[Part]) -> int:
+        """The number of steps of each trajectory of a split, with padding."""
+        return self.options.step_per_trajectory or max(part.about["steps"] for part in parts)
 
     def notes(self, manifest: Mapping[str, Any]) -> list[str]:
         padding = manifest.get("padding", {})
@@ -230,9 +235,64 @@ class ScopeRlOutput(MergedOutput):
         ]
 
     def merge(self, split: str, parts: Sequence[Part]) -> Iterator[MergedFile]:
-        episodes = sum(map(len, parts))
-        pieces = merge_logged_dataset(self, self.splits.index(split), parts)
-        yield write_merged(self.directory, self._file(split), split, episodes, pieces)
+        content = pickle.dumps(self._logged_dataset(self.splits.index(split), parts), protocol=5)
+        yield write_merged(self.directory, self._file(split), split, sum(map(len, parts)), [content])
+
+    def _logged_dataset(self, dataset_id: int, parts: Sequence[Part]) -> dict[str, Any]:
+        """SCOPE-RL's dict of a split, in memory."""
+        steps, lengths = self._steps(parts), _lengths(parts)[:, None]
+        place = np.arange(steps)
+        starts = np.cumsum(lengths)[:, None] - lengths
+        index = (starts + np.minimum(place, lengths - 1)).reshape(-1)  # repeats the last row
+
+        def padded(name: str, dtype: str, size: int = 0, pad: float | None = None) -> Array:
+            values = _read(parts, name, dtype).reshape(-1, size or 1)[index]
+            if pad is not None:
+                values[(place >= lengths).reshape(-1)] = pad
+            return values if size else values[:, 0]
+
+        def marks(where: Array) -> Array:
+            return where.astype(np.float64).reshape(-1)
+
+        info: dict[str, Any] = {}
+        for key, leaf in self.info:
+            name = f"info/{key}"
+            if is_text(leaf.field):
+                texts = split_bytes(_read(parts, name, "u1").tobytes(), _read(parts, f"{name} lengths", "<i8"))
+                info[key] = [text.decode() for text in texts[index]]
+            else:
+                info[key] = padded(name, "<i8" if leaf.dtype.kind in "iub" else "<f8")
+        pscore = None if self.propensity is None else padded("pscore", "<f8", pad=1.0)
+        if pscore is not None and not self.discrete:  # SCOPE-RL repeats the joint density for each dimension
+            pscore = np.repeat(pscore[:, None], self.action_dim, axis=1)
+        state_dim = sum(leaf.field.known_size for leaf in self.states)
+        terminated = _read(parts, "terminated", "?")[:, None]
+        policies = sorted({name for part in parts for name in part.about["policies"] if name})
+        n_actions = self.options.n_actions or max(part.about.get("n_actions", 0) for part in parts)
+        return {
+            "size": len(index),
+            "n_trajectories": len(lengths),
+            "step_per_trajectory": steps,
+            "action_type": "discrete" if self.discrete else "continuous",
+            "n_actions": n_actions if self.discrete else None,
+            "action_dim": None if self.discrete else self.action_dim,
+            "action_meaning": None,
+            "action_keys": self.action_keys,
+            "state_dim": state_dim,
+            "state_keys": self.state_keys,
+            "state": padded("state", "<f8", state_dim),
+            "action": padded("action", "<i8") if self.discrete else padded("action", "<f8", self.action_dim),
+            "reward": padded("reward", "<f8", pad=0.0),
+            "done": marks(place >= lengths - 1),
+            "terminal": marks((place == lengths - 1) & (lengths == steps)),
+            "info": info,
+            "pscore": pscore,
+            "behavior_policy": self.options.behavior_policy or "+".join(policies) or self.name,
+            "dataset_id": dataset_id,
+            "mask": marks(place < lengths),
+            "terminated": marks((place == lengths - 1) & terminated),
+            "truncated": marks((place == lengths - 1) & ~terminated),
+        }
 
     @property
     def state_keys(self) -> list[str]:
@@ -248,3 +308,15 @@ class ScopeRlOutput(MergedOutput):
     def action_keys(self) -> list[str] | None:
         """The name of each dimension of a continuous action, if they are known."""
         return None if self.discrete else list(self.action.field.names) or None
+
+
+def _read(parts: Sequence[Part], name: str, dtype: str) -> Array:
+    """The values of a column in all parts, [N]."""
+    column = [column.name for column in parts[0].columns].index(name)
+    return np.frombuffer(b"".join(data for part in parts for data in part.column_bytes(column)), dtype)
+
+
+def _lengths(parts: Sequence[Part]) -> Array:
+    """The number of steps of each trajectory of a split, without padding."""
+    column = [column.name for column in parts[0].columns].index("reward")
+    return np.concatenate([part.rows[:, column] for part in parts])
