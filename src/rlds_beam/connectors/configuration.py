@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import hashlib
 import inspect
 import pickle
 import re
+import sys
 import types
-from collections.abc import Callable, Mapping
+import typing
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
+
+import msgspec
 
 from rlds_beam import connectors, storage
 from rlds_beam.connectors.base import Connector, ConnectorPipeline, rate_after
-from rlds_beam.connectors.catalog import accepts, connector_class, describe_type, number_hint, type_hints
+from rlds_beam.connectors.catalog import connector_class
 from rlds_beam.connectors.cleaning.presets import find_preset
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.given_meaning import Names, check_names, parse_names, with_attributes
 from rlds_beam.encoding.checked_json import parse_given
 from rlds_beam.errors import MissingExtraError, UsageError
 from rlds_beam.reading.base import Source
-from rlds_beam.text import count, did_you_mean, shorten
+from rlds_beam.text import shorten
 from rlds_beam.user_functions import (
     ByValue,
     check_configurable,
@@ -102,29 +107,20 @@ def load(name: str) -> Configuration:
     Raises:
       UsageError: the file, the function, the connector, or an argument does not exist.
     """
-    if not isinstance(name, ByValue) and is_inline(name):
-        return parse(entries(name), f"--connectors={shorten(name)}")
-    if isinstance(name, ByValue) or not name.endswith((".yaml", ".yml", ".json")):
-        if ":" not in name and not isinstance(name, ByValue):
-            raise UsageError(
-                f"--connectors={name}: expected connectors, for example DropIdleSteps, a YAML or JSON file of them, or "
-                "module:name"
-            )
-        resolved: Any = resolve(name, "--connectors", callable_only=False)
-        if isinstance(resolved, Configuration):
-            return resolved
-        return Configuration(flat(_of_class(resolved, name) if isinstance(resolved, type) else resolved))
-    where = f"--connectors={name}"
-    return parse(parse_given(storage.read_given(name, where), name, where), where)
-
-
-def _of_class(connector_class: type, name: str) -> Any:
-    """Creates a connector from a class that `--connectors` names, if its objects are callable."""
-    check_configurable(
-        connector_class, name, "--connectors", lambda cls: any("__call__" in vars(base) for base in cls.__mro__)
-    )
-    with user_code(f"--connectors={name}:"):
-        return connector_class()
+    is_file = not isinstance(name, ByValue) and name.endswith((".yaml", ".yml", ".json"))
+    if is_file:
+        where = f"--connectors={name}"
+        return parse(parse_given(storage.read_given(name, where), name, where), where)
+    if not isinstance(name, ByValue) and re.match(r"\s*\w+\s*(\(|,|$)", name):
+        return Configuration(flat(_parse_calls(name)))
+    resolved: Any = resolve(name, "--connectors", callable_only=False)
+    if isinstance(resolved, Configuration):
+        return resolved
+    if isinstance(resolved, type):  # a class whose objects are callable
+        check_configurable(resolved, name, "--connectors", lambda cls: any("__call__" in vars(c) for c in cls.__mro__))
+        with user_code(f"--connectors={name}:"):
+            resolved = resolved()
+    return Configuration(flat(resolved))
 
 
 def parse(content: Any, where: str) -> Configuration:
@@ -138,16 +134,17 @@ def parse(content: Any, where: str) -> Configuration:
     """
     fields, names = StepFields(), {}
     if isinstance(content, Mapping):
-        _check_names(content, ("connectors", "fields", "names"), where, "entry")
+        if unknown := content.keys() - {"connectors", "fields", "names"}:
+            raise UsageError(f"{where}: there is no entry {shorten(min(map(str, unknown)))}")
         named = content.get("names") or {}
         if not isinstance(named, Mapping):
             raise UsageError(f"{where}: names: expected a mapping of fields to lists of names")
         names = {str(path): check_names(list_, f"{where}: names: {path}") for path, list_ in named.items()}
-        fields = _construct(StepFields, content.get("fields") or {}, f"{where}: fields")
+        fields = _construct(StepFields, (), content.get("fields") or {}, f"{where}: fields")
         content = content.get("connectors")
     if not isinstance(content, list):
         raise UsageError(f"{where}: expected a list of connectors, or a mapping with the list as `connectors`")
-    return Configuration(flat([_connector(entry, where) for entry in content]), fields, names)
+    return Configuration(flat([_parse_entry(entry, where) for entry in content]), fields, names)
 
 
 def flat(connectors: Any) -> tuple[Connector, ...]:
@@ -185,8 +182,8 @@ def _plain(value: Any) -> Any:
     return f"sha256:{hashlib.sha256(pickle.dumps(value, protocol=4)).hexdigest()}"
 
 
-def _connector(entry: Any, where: str) -> Connector:
-    """One entry: `Name`, or `{Name: {argument: value}}`."""
+def _parse_entry(entry: Any, where: str) -> Connector:
+    """One entry of a file: `Name`, or `{Name: {argument: value}}`."""
     name, given = entry, None
     if isinstance(entry, Mapping) and len(entry) == 1:
         ((name, given),) = entry.items()
@@ -195,106 +192,84 @@ def _connector(entry: Any, where: str) -> Connector:
             f"{where}: {shorten(repr(entry))}: expected the name of a connector, or its name with a mapping of "
             "arguments"
         )
-    make: Any
-    if ":" in name:
-        make = resolve_configurable(name, where)
-    else:
-        make = connector_class(name, where)
+    make: Any = resolve_configurable(name, where) if ":" in name else connector_class(name, where)
     if given is None and not isinstance(make, type):
         return cast(Connector, make)  # a bare function is a connector; with arguments, it returns one
-    return cast(Connector, _construct(make, given or {}, f"{where}: {name}"))
+    return cast(Connector, _construct(make, (), given or {}, f"{where}: {name}"))
 
 
-def _construct(make: Callable[..., Any], given: Mapping[str, Any], where: str) -> Any:
-    parameters = inspect.signature(make).parameters
-    any_name = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    named = {n: p for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
-    given = {f"{name}_" if f"{name}_" in named else name: value for name, value in given.items()}  # from -> from_
-    _check_names(given, given if any_name else named, where, "argument")
-    required = [name for name, p in named.items() if p.default is p.empty and name not in given]
-    if required:
-        others = f"; it takes {', '.join(named)}" if len(named) > 1 else ""
-        raise UsageError(f"{where}: missing argument {required[0]}{others}")
-    hints, values = type_hints(make), {}
-    for name, value in given.items():
-        if not accepts(hints.get(name, Any), value):
-            hint = number_hint(value)
-            raise UsageError(
-                f"{where}: {name}: expected {describe_type(hints[name])}, got {shorten(repr(value))}{hint}"
-            )
-        values[name] = tuple(value) if isinstance(value, list) else value
+def _parse_calls(text: str) -> list[Connector]:
+    """The connectors of `MinimumLength(10),FlipChannels`. Nothing is evaluated but literals."""
+    where = f"--connectors={shorten(text)}"
+    found = []
     try:
-        instance = make(**values)
+        for node in ast.parse(f"[{text}]", mode="eval").body.elts:  # type: ignore[attr-defined]
+            call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
+            name = ast.unparse(call.func)
+            make = connector_class(name, where)
+            arguments = [ast.literal_eval(value) for value in call.args]
+            named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+            found.append(_construct(make, arguments, named, f"{where}: {name}"))
+    except UsageError:
+        raise
+    except (SyntaxError, ValueError, TypeError, AttributeError, RecursionError, MemoryError):
+        raise UsageError(
+            f"{where}: expected a list such as \"MinimumLength(10),DropFields('info')\", a YAML or JSON file, or "
+            "module:name"
+        ) from None
+    return found
+
+
+def _construct(make: Callable[..., Any], positional: Sequence[Any], given: Mapping[str, Any], where: str) -> Any:
+    """Calls a class or function with arguments of YAML or JSON, whose types are those of its annotations."""
+    signature = inspect.signature(make)
+    given = {f"{name}_" if f"{name}_" in signature.parameters else str(name): v for name, v in given.items()}  # from_
+    try:
+        bound = signature.bind(*positional, **given)
+    except TypeError as error:
+        raise UsageError(f"{where}: {error}; it takes {', '.join(signature.parameters) or 'none'}") from None
+    hints = _type_hints(make)
+    for name, value in bound.arguments.items():
+        try:
+            msgspec.convert([value] if isinstance(value, str) and _takes_several(hints[name]) else value, hints[name])
+        except msgspec.ValidationError as error:
+            raise UsageError(f"{where}: {name}: {error}, {shorten(repr(value))}{_number_hint(value)}") from None
+        except (TypeError, KeyError):  # a type that is not of YAML, such as a function
+            pass
+        bound.arguments[name] = tuple(value) if isinstance(value, list) else value
+    try:
+        instance = make(*bound.args, **bound.kwargs)
     except MissingExtraError:
         raise
     except (TypeError, ValueError) as error:
         place, _, name = where.rpartition(": ")
         raise UsageError(f"{place if str(error).startswith(f'{name}:') else where}: {error}") from error
     for name, also in getattr(make, "functions", {}).items():
-        if isinstance(given.get(name), str):  # imported above, but not called yet
-            check_configurable(getattr(instance, name), given[name], f"{where}: {name}", also)
+        if isinstance(bound.arguments.get(name), str):  # imported above, but not called yet
+            check_configurable(getattr(instance, name), bound.arguments[name], f"{where}: {name}", also)
     return instance
 
 
-def _check_names(given: Mapping[str, Any], known: Any, where: str, what: str) -> None:
-    for name in given:
-        if name not in known:
-            takes = f"it takes {', '.join(known)}" if known else "it takes none"
-            hint = did_you_mean(str(name), known, otherwise=takes)
-            raise UsageError(f"{where}: there is no {what} {shorten(name)}{hint}")
+def _takes_several(hint: Any) -> bool:
+    """Whether a type has a list of texts: such arguments also take one text."""
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    several = [kind for kind in kinds if typing.get_origin(kind) in (tuple, list, Sequence)]
+    return bool(several) and str not in kinds and typing.get_args(several[0])[0] is str
 
 
-def is_inline(text: str) -> bool:
-    """Whether a value of `--connectors` lists connectors; otherwise it is a file or `module:name`."""
-    return re.match(r"\s*\w+\s*(\(|,|$)", text) is not None and not text.endswith((".yaml", ".yml", ".json"))
+def _number_hint(value: Any) -> str:
+    """A hint for text that looks like a number but is not one in YAML: `1e-4`, without a dot."""
+    if isinstance(value, str) and re.fullmatch(r"[-+]?\d+[eE][-+]?\d+", value):
+        return f" (YAML reads {value} as text; write {re.sub('[eE]', '.0e', value)})"
+    return ""
 
 
-def entries(text: str) -> list[dict[str, dict[str, Any]]]:
-    """The entries of a connectors file that says the same: `[{"MinimumLength": {"transitions": 10}}]`.
-
-    Nothing is evaluated: there are names of connectors, and literals.
-
-    Raises:
-      UsageError: the text is no such list, a connector does not exist, or it takes fewer arguments.
-    """
-    where = f"--connectors={shorten(text)}"
-    try:
-        parsed = ast.parse(f"[{text}]", mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        parsed = None
-    if not isinstance(parsed, ast.List):
-        raise UsageError(f'{where}: expected a list such as "MinimumLength(10),FlipChannels", a file, or module:name')
-    return [_entry(node, where) for node in parsed.elts]
-
-
-def _entry(node: ast.expr, where: str) -> dict[str, dict[str, Any]]:
-    call = node if isinstance(node, ast.Call) else None
-    function = node if call is None else call.func
-    if not isinstance(function, ast.Name):
-        raise UsageError(
-            f"{where}: {shorten(ast.unparse(node))}: expected the name of a connector; those without an entry point "
-            "go into a file of connectors"
-        )
-    name = function.id
-    takes = list(inspect.signature(connector_class(name, where)).parameters)
-    given, named = (call.args, call.keywords) if call else ([], [])
-    if len(given) > len(takes):
-        raise UsageError(
-            f"{where}: {name} takes {count(len(takes), 'argument')} ({', '.join(takes)}), not {len(given):,}"
-        )
-    arguments = dict(zip(takes, given, strict=False))
-    for keyword in named:
-        if keyword.arg is None or keyword.arg in arguments:
-            twice = "**" if keyword.arg is None else f"{keyword.arg} is given twice"
-            raise UsageError(f"{where}: {name}: {twice}; it takes {', '.join(takes)}")
-        arguments[keyword.arg] = keyword.value
-    return {name: {argument: _literal(value, f"{where}: {name}: {argument}") for argument, value in arguments.items()}}
-
-
-def _literal(node: ast.expr, where: str) -> Any:
-    try:
-        return ast.literal_eval(node)
-    except (ValueError, TypeError, RecursionError, MemoryError):
-        text = ast.unparse(node)
-        quoted = f', for example "{text}"' if isinstance(node, (ast.Name, ast.Attribute)) else ""
-        raise UsageError(f"{where}: expected a text in quotes, a number, or a list{quoted}") from None
+def _type_hints(make: Any) -> dict[str, Any]:
+    """The annotated types of a class's or function's parameters, except those that cannot be evaluated."""
+    called = getattr(make, "__init__", None) if isinstance(make, type) else make
+    names = vars(sys.modules[make.__module__]) if getattr(make, "__module__", None) in sys.modules else {}
+    hints: dict[str, Any] = {}
+    for name, hint in getattr(called, "__annotations__", {}).items():
+        with contextlib.suppress(NameError, TypeError, SyntaxError):  # the name is imported for type checkers only
+            hints |= typing.get_type_hints(types.SimpleNamespace(__annotations__={name: hint}), names)
+    return hints
