@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from rlds_beam import naming, storage
@@ -18,6 +19,8 @@ from rlds_beam.formats.lerobot.episode_fields import EpisodeFields, episode_fiel
 from rlds_beam.formats.lerobot.metadata import Meta
 from rlds_beam.reading.base import LastAction, Shard, Source, Span, Split, VideoSpan
 from rlds_beam.reading.directory_listing import names_below
+from rlds_beam.reading.plan import parse_slice, selected_splits
+from rlds_beam.text import count, shorten
 
 _MAX_ENTRIES = 100
 """Entries that are read of what info.json says of a video."""
@@ -131,3 +134,108 @@ class LerobotSource(Source):
 
     def plan(self) -> dict[str, Any]:
         return {"meta_sha256": self.digest}
+
+
+def _about_video(feature: Mapping[str, Any]) -> dict[str, Any]:
+    """The single values of a video feature in info.json."""
+    about = feature.get("info") or feature.get("video_info")
+    entries = list(about.items())[:_MAX_ENTRIES] if isinstance(about, dict) else []
+    return {name: value for name, value in entries if isinstance(value, (str, int, float, bool))}
+
+
+def _shards(meta: Meta) -> tuple[list[Shard], tuple[Violation, ...]]:
+    """The data files in episode order, and a violation for each missing one."""
+    records: dict[str, int] = {}
+    for row in meta.episodes:
+        records[row.file] = records.get(row.file, 0) + 1
+    shards, violations = [], []
+    for index, (file, episodes) in enumerate(records.items()):
+        path = storage.join(meta.root, file)
+        if storage.exists(path):
+            shards.append(Shard(index, path, storage.size(path), episodes))
+        else:
+            violations.append(Violation("missing_shard", f"{path} is missing; it should have {episodes} episodes"))
+            shards.append(Shard(index, path, 0, episodes))
+    return shards, tuple(violations)
+
+
+def _ranges(meta: Meta) -> dict[str, tuple[int, int]]:
+    """The first episode and the end of each split in info.json."""
+    ranges: dict[str, tuple[int, int]] = {}
+    for name, text in (meta.info.get("splits") or {"train": f"0:{len(meta.episodes)}"}).items():
+        naming.check_name(name, f"{meta.path(layout.INFO)}: a split")
+        match = re.fullmatch(r"(\d{1,18}):(\d{1,18})", text)
+        if match is None:
+            raise UsageError(f"{meta.path('meta/info.json')}: the split {name} is {shorten(text)}, expected FIRST:END")
+        ranges[name] = int(match[1]), int(match[2])
+    return ranges
+
+
+def _within(ranges: Mapping[str, tuple[int, int]], total: int) -> dict[str, tuple[int, int]]:
+    """The existing episodes of each split; first and end are equal for an empty one."""
+    firsts = {name: min(first, total) for name, (first, _) in ranges.items()}
+    return {name: (first, max(first, min(ranges[name][1], total))) for name, first in firsts.items()}
+
+
+def _notes(ranges: Mapping[str, tuple[int, int]], total: int) -> Iterator[str]:
+    """Says which splits name episodes that do not exist, and which episodes are in no split, or in two."""
+    for name, (first, end) in ranges.items():
+        if end > total:
+            yield f"the split {name} is {first}:{end}, but the dataset has {count(total, 'episode')}"
+        elif end < first:
+            yield f"the split {name} is {first}:{end}, which is empty"
+    reached, before, missed = 0, "", 0
+    for name, (first, end) in sorted(_within(ranges, total).items(), key=lambda item: item[1]):
+        if first < min(end, reached):
+            yield f"the splits {before} and {name} share {count(min(end, reached) - first, 'episode')}"
+        missed += max(0, first - reached) if first < end else 0
+        if end > max(first, reached):
+            reached, before = end, name
+    if missed := missed + total - reached:
+        yield f"{count(missed, 'episode')} of {total:,} {'is' if missed == 1 else 'are'} in no split, so not read"
+
+
+def _splits(
+    meta: Meta, shards: Sequence[Shard], ranges: Mapping[str, tuple[int, int]], wanted: str | None
+) -> tuple[Split, ...]:
+    """The selected splits, each a slice of the episodes."""
+    total, splits = len(meta.episodes), []
+    for name, low, high in selected_splits(wanted, ranges, storage.split(meta.root.rstrip("/"))[1]):
+        start, stop = ranges[name]
+        if low is not None or high is not None:
+            first, last = parse_slice(name, stop - start, low, high)
+            start, stop = start + first, start + last
+        if (start, stop) != (0, total):
+            _check_order(meta, name)
+        own, first, end = _slice_files(shards, start, stop)
+        splits.append(Split(name, own, first, end))
+    return tuple(splits)
+
+
+def _check_order(meta: Meta, split: str) -> None:
+    """Raises UsageError if a file's episodes are not consecutive: a slice of them is then not a run of records."""
+    last: dict[str, int] = {}
+    for number, row in enumerate(meta.episodes):
+        if last.get(row.file, number - 1) != number - 1:
+            raise UsageError(
+                f"{meta.path(row.file)} holds the episodes {last[row.file]} and {number} but not those between them, "
+                f"so the split {split} cannot be sliced. Read all episodes (one split, without a slice)"
+            )
+        last[row.file] = number
+
+
+def _slice_files(shards: Sequence[Shard], start: int, stop: int) -> tuple[tuple[Shard, ...], int, int | None]:
+    """The files with the episodes start to stop, and their slice of these files; (0, None) for all."""
+    if start == stop:
+        return (), 0, None
+    own, first, skipped = [], 0, 0
+    for shard in shards:
+        episodes = shard.records or 0
+        if first + episodes <= start:
+            skipped += episodes
+        elif first < stop:
+            own.append(shard)
+        first += episodes
+    held = sum(shard.records or 0 for shard in own)
+    whole = start == skipped and stop == skipped + held
+    return tuple(own), 0 if whole else start - skipped, None if whole else stop - skipped
