@@ -188,9 +188,7 @@ class FlinkOptions(Options):
 class RunOptions(FlinkOptions, DataflowOptions):
     """Where to run the job; Beam's own flags go after --."""
 
-    runner: str = option(
-        "local", "local, flink, dataflow, or a Beam runner (--runner=flink --help lists its options)", chooses=True
-    )
+    runner: str = option("local", "local, flink, dataflow, or a Beam runner (--runner=flink --help lists its options)")
     workers: int | None = option(None, "local worker processes (default: one per core if faster)", least=1)
     beam_options: tuple[str, ...] = option((), "Beam's own flags, as a list", hidden=True)
 

@@ -260,7 +260,7 @@ def test_what_an_index_cannot_hold(data: Path) -> None:
         open_dataset(data, unit="steps", connectors=[AddObservationsFromEpisodesToBatch()])
     with pytest.raises(UsageError, match="open a split of its output"):
         open_dataset(data, unit="steps", connectors=[SplitEpisodes({"train": 0.5, "val": 0.5})])
-    with pytest.raises(UsageError, match="unknown option unitt"):
+    with pytest.raises(UsageError, match="unknown option --unitt"):
         open_dataset(data, unitt="steps")
 
 

@@ -323,7 +323,6 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
     Raises:
       UsageError: the input, the options, or the output cannot be used.
     """
-    options = options.resolve()
     source = options.open_source()
     directory.check_apart(options.output, getattr(options, "input", None), "OUTPUT")
     appends = getattr(options, "append", False)
@@ -419,8 +418,9 @@ def _plan(
 
 def _own_options(options: ConvertOptions | RecordOptions) -> dict[str, Any]:
     """The options of users' sources and outputs, by field. Our own outputs put theirs in their `plan`."""
-    groups = [group for group in options.groups(vars(options)) if group.choice.partition("=")[2] not in FORMATS]
-    own = {group.field: dataclasses.asdict(getattr(options, group.field)) for group in groups}
+    groups = options.groups({**vars(options), "from_": options.source_format})
+    users = [group for group in groups if group.choice.partition("=")[2] not in FORMATS]
+    own = {g.field: dataclasses.asdict(getattr(options, g.field) or g.options_class()) for g in users}
     return {field: values for field, values in own.items() if values}
 
 
