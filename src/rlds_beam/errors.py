@@ -72,6 +72,7 @@ Extra = Literal[
     "demo",
     "rerun",
     "ros",
+    "zarr",
     "hub",
     "loading",
 ]

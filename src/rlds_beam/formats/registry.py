@@ -141,6 +141,8 @@ _KNOWN = {
         output="rlds_beam.formats.zarr.output:ZarrOutput",
         output_options="rlds_beam.formats.format_options:ZarrOptions",
         opens="[diffusion policy](https://github.com/real-stanford/diffusion_policy): `ReplayBuffer.create_from_path`",
+        extra="zarr",
+        extra_for="reading",
         known_by="meta/episode_ends of a zarr directory or .zarr.zip file",
         names=("meta/episode_ends", "*.zarr.zip"),
     ),
