@@ -11,7 +11,6 @@ A format's options are a group in one field of the config: `--to=lerobot` puts a
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import json
 import numbers
@@ -171,8 +170,7 @@ def options_given(options: Any, *groups: type[Options]) -> list[str]:
     return [field.name for field in fields if getattr(options, field.name) != field.default]
 
 
-@functools.cache
-def type_hints(options_class: Any) -> dict[str, Any]:
+def type_hints(options_class: type[Any]) -> dict[str, Any]:
     """The type of each option by name; `int` for `int | None`."""
     hints: dict[str, Any] = {}
     for owner in reversed(options_class.__mro__):

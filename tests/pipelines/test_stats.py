@@ -122,7 +122,7 @@ def test_no_accepted_episode_is_reported(all_broken, tmp_path, capsys, flags, co
         ),
         (["--format=octo", "--output=x.json", "--action=reward"], "--action=reward: the field is a scalar"),
         (["--format=openpi", "--output=x.json"], "--proprio=PATH"),
-        (["--format=rlds", "--output=x.json"], "--format=rlds: expected one of"),
+        (["--format=rlds", "--output=x.json"], "argument --format: invalid choice: 'rlds'"),
     ],
 )
 def test_a_format_that_cannot_be_written_is_refused_before_the_dataset_is_read(
