@@ -38,6 +38,7 @@ CONVENTIONS = {
     "lerobot_foreign": "real",
     "lerobot_v21": "real",
     "zarr": "real",
+    "zarr_version_3": "real",
     "npz_ogbench": "real",
     "hdf5_aloha": "real",
     "hdf5_droid": "real",
