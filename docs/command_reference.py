@@ -13,8 +13,8 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from rlds_beam.cli import flags
-from rlds_beam.cli.parsers import EXIT_CODES, HELPERS, JOBS, SIGNALS, exit_codes, job_parser
+from rlds_beam.cli import arguments
+from rlds_beam.cli.main import EXIT_CODES, HELP, JOBS, find_job, job_parser
 from rlds_beam.formats.registry import FORMATS, OUTPUTS, SOURCES, output_group, source_group
 from rlds_beam.options import Options
 from rlds_beam.runners.base import DataflowOptions, FlinkOptions
@@ -79,7 +79,7 @@ def pages() -> dict[Path, str]:
 
 def page() -> str:
     """The page of all commands: each with its own options, then those that several share, once."""
-    groups = {name: dict(sections(job_parser(name, {}).parser)) for name in JOBS}
+    groups = {name: dict(of_job(name)) for name in JOBS}
     users: dict[str, list[str]] = {}
     for name, own in groups.items():
         for title in own:
@@ -87,9 +87,9 @@ def page() -> str:
     shared = {
         title: names for title, names in users.items() if len(names) > 1 and title not in ("Arguments", "Options")
     }
-    lines = [f"- [`rlds-beam {name}`](#rlds-beam-{name}): {line}" for name, (_, line) in JOBS.items()]
-    lines += [f"- `rlds-beam {name}`: {line}" for name, line in HELPERS.items()]
-    parts = [HEAD.format(commands="\n".join(lines), codes="\n".join(code_lines(EXIT_CODES | SIGNALS)))]
+    lines = [f"- [`rlds-beam {name}`](#rlds-beam-{name}): {line}" for name, line in JOBS.items()]
+    codes = [f"- **{code}**: {marked(text)}" for code, text in EXIT_CODES.items()]
+    parts = [HEAD.format(commands="\n".join([*lines, f"- `rlds-beam help`: {HELP}"]), codes="\n".join(codes))]
     for name, own in groups.items():
         parts += command(name, {title: options for title, options in own.items() if title not in shared})
         parts += [f"- shared: {'; '.join(title for title in own if title in shared)}", ""]
@@ -103,20 +103,21 @@ def page() -> str:
 
 def command(name: str, own: Mapping[str, list[str]]) -> list[str]:
     """The section of a command, with the options that only it has."""
-    job = job_parser(name, {})
-    also = [f" See {GUIDES[name]}." if name in GUIDES else ""]
-    different = [f"exit {line[2:]}" for line in code_lines(exit_codes(name)) if line not in code_lines(EXIT_CODES)]
+    job, config_class = find_job(name)
+    also = f" See {GUIDES[name]}." if name in GUIDES else ""
     return [
         f"## rlds-beam {name}\n",
-        f"{marked(' '.join((job.config_class.__doc__ or '').split()))}{also[0]}\n",
-        f"```text\n{textwrap.dedent(flags.commands(job.module.EXAMPLES))}\n```\n",
+        f"{marked(' '.join((config_class.__doc__ or '').split()))}{also}\n",
+        f"```text\n{textwrap.dedent(job.EXAMPLES).strip()}\n```\n",
         *(option for options in own.values() for option in options),
-        *(f"- {line}" for line in different),
     ]
 
 
-def code_lines(codes: Mapping[int, str]) -> list[str]:
-    return [f"- **{code}**: {marked(text)}" for code, text in codes.items()]
+def of_job(name: str) -> Iterator[tuple[str, list[str]]]:
+    """The sections of a job's options, without those of formats."""
+    parser, config_class = job_parser(name), find_job(name)[1]
+    arguments.add_options(parser, config_class)
+    return sections(parser)
 
 
 def format_options() -> Iterator[str]:
@@ -136,19 +137,18 @@ def runner_options() -> Iterator[str]:
 
 def of_class(options_class: type[Options]) -> Iterator[str]:
     """The options of a group."""
-    parser = flags.new_parser("", "", add_help=False)
-    shown = {"runner": "flink"} | dict([vars(options_class).get("shown_with", ("", ""))])
-    flags.add_config(parser, options_class, shown)
+    parser = arguments.Parser("", add_help=False)
+    arguments.add_options(parser, options_class, dict([vars(options_class).get("shown_with", ("", ""))]))
     for _, options in sections(parser):
         yield from options
 
 
 def sections(parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[str]]]:
-    """The titles of a parser's groups, each with its visible options; those of formats have a section of their own."""
+    """The titles of a parser's groups, each with its visible options; as the help shows them."""
     for group in parser._action_groups:
         title = str(group.title).removesuffix(" (rlds-beam help rules)")
         visible = [a for a in group._group_actions if a.help != argparse.SUPPRESS and a.dest not in _EVERYWHERE]
-        if visible and "(--from=" not in title and "(--to=" not in title:
+        if visible:
             title = {"positional arguments": "Arguments", "options": "Options"}.get(title, title)
             yield marked(title), list(map(option, visible))
 
@@ -156,12 +156,11 @@ def sections(parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[str]]]
 def option(action: argparse.Action) -> str:
     """An option as an item of a list."""
     name = action.option_strings[-1] if action.option_strings else str(action.metavar)
-    text = marked((action.help or "").replace("%%", "%")).replace("listed below", "[list](formats.md)")
-    metavar = str(action.metavar or "")
+    text = marked((action.help or "").replace("%%", "%")).replace("rlds-beam help formats", "[list](formats.md)")
     if action.option_strings and action.nargs != 0:
-        name += "=..." if metavar.startswith("{") else f"={metavar}"
-    if metavar.startswith("{"):
-        text += "; one of " + ", ".join(f"`{choice}`" for choice in metavar.strip("{}").split(","))
+        name += "=..." if action.choices else f"={action.metavar}"
+    if action.choices:
+        text += "; one of " + ", ".join(f"`{choice}`" for choice in action.choices)
     also = "".join(f", `{short}`" for short in action.option_strings[:-1])
     return f"- `{name}`{also}: {text}"
 

@@ -1,32 +1,33 @@
-"""Where jobs run: processes of this machine, or a Beam pipeline on any runner."""
+"""Runners: this machine, Flink, Dataflow, or any other Beam runner."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rlds_beam.platforms import count_cores
-from rlds_beam.processing.job import Stage
 from rlds_beam.runners.base import DATAFLOW, RunOptions
 
 if TYPE_CHECKING:
-    from rlds_beam.processing.job import Figures
-    from rlds_beam.runners.beam import BeamRunner
-    from rlds_beam.terminal.job_progress import Progress
+    from rlds_beam.runners.base import Runner, Watcher
 
 
-def _find_runner(options: RunOptions) -> BeamRunner:
+def find_runner(options: RunOptions, watcher: Watcher | None = None) -> Runner:
+    """The runner of a job; `watcher` receives the progress."""
+    if options.runner in ("local", "FnApiRunner"):
+        from rlds_beam.runners.local import LocalRunner
+
+        return LocalRunner(options, watcher)
     if options.runner in DATAFLOW:
         from rlds_beam.runners.dataflow import DataflowRunner
 
-        return DataflowRunner(options)
+        return DataflowRunner(options, watcher)
     if options.runner == "flink":
         from rlds_beam.runners.flink import FlinkRunner
 
-        return FlinkRunner(options)
-    from rlds_beam.runners.beam import BeamRunner
+        return FlinkRunner(options, watcher)
+    from rlds_beam.runners.remote import RemoteRunner
 
-    return BeamRunner(options)
+    return RemoteRunner(options, watcher)
 
 
 def check(options: RunOptions) -> None:
@@ -35,31 +36,24 @@ def check(options: RunOptions) -> None:
     Raises:
       UsageError: it cannot; the message says what to do.
     """
-    if options.runner != "local":
-        _find_runner(options).check()
+    find_runner(options).check()
 
 
-def run(stages: Sequence[Stage], options: RunOptions, input_bytes: int, progress: Progress) -> tuple[Any, Figures]:
-    """Runs a job; every command calls this.
+def run_pipeline(
+    define: Callable[[Any], Any], options: RunOptions, input_bytes: int, watcher: Watcher | None = None
+) -> dict[str, Any]:
+    """Builds a pipeline with `define(root)` and runs it.
 
     Args:
-      stages: the stages of the job.
+      define: builds the pipeline under a given root.
       options: the runner, the worker processes, and Beam's own flags.
       input_bytes: the size of the input, which decides whether to start worker processes.
-      progress: shows the progress.
+      watcher: receives the progress.
 
     Returns:
-      The result of the last stage, and how the job ran.
+      The job's metrics, by name (`runners.base`).
 
     Raises:
       RldsBeamError: the job failed; the message says why.
     """
-    if options.runner == "local":
-        from rlds_beam.runners.local import LARGE_INPUT, run_here
-
-        workers = options.workers or (count_cores() if input_bytes > LARGE_INPUT else 1)
-        with progress.show():
-            return run_here(stages, workers)
-    runner = _find_runner(options)
-    with progress.show(runner.done, runner.place, runner.tick_seconds):
-        return runner.run(stages)
+    return find_runner(options, watcher).run(define, input_bytes)

@@ -12,8 +12,7 @@ from typing import Any
 
 from rlds_beam import storage
 from rlds_beam.errors import RldsBeamError, UsageError, missing
-from rlds_beam.runners.base import RunOptions
-from rlds_beam.runners.beam import BeamRunner, read_metrics
+from rlds_beam.runners.base import Define, Runner, RunOptions, read_metrics
 from rlds_beam.worker_status import Done
 
 _COPY = "copy it to a bucket (gcloud storage cp -r) and give its gs:// path"
@@ -40,6 +39,8 @@ def check(options: RunOptions) -> None:
     Raises:
       UsageError: something is missing or cannot work on a worker; the message says what to do.
     """
+    if options.workers is not None:
+        raise _refuse("--workers", "sets local processes; use -- --num_workers=N or --max_num_workers=N")
     _check_paths(options)
     _check_servers(getattr(options, "reverb", ()))
     flags = _parse(options)
@@ -147,7 +148,7 @@ def _parse(options: RunOptions) -> dict[str, Any]:
     return parsed
 
 
-class DataflowRunner(BeamRunner):
+class DataflowRunner(Runner):
     """Submits a job to Dataflow and waits for it; Ctrl-C cancels it."""
 
     tick_seconds = 15.0
@@ -157,7 +158,7 @@ class DataflowRunner(BeamRunner):
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[str]:
-        """A directory below the temp location."""
+        """A temporary directory below the temp location, for results that workers return to this process."""
         directory = storage.join(_parse(self.options)["temp_location"], f"rlds-beam-{time.time_ns()}")
         try:
             yield directory
@@ -165,18 +166,21 @@ class DataflowRunner(BeamRunner):
             with contextlib.suppress(OSError):  # small leftovers must not fail a job
                 storage.rmtree(directory)
 
-    def create_pipeline(self) -> Any:
+    def run_job(self, define: Define, input_bytes: int) -> dict[str, Any]:
+        """Runs the job. Raises UsageError if the job cannot be submitted, and RldsBeamError if the job failed."""
         import apache_beam as beam
         from apache_beam.options.pipeline_options import PipelineOptions
         from apache_beam.runners.dataflow import dataflow_runner
 
+        self.check()
         with _submitting():
             options = PipelineOptions(beam_flags(self.options))
-            return beam.Pipeline(runner=dataflow_runner.DataflowRunner(), options=options)
+            pipeline = beam.Pipeline(runner=dataflow_runner.DataflowRunner(), options=options)
+        return self.complete(pipeline, define)
 
-    def submit(self, pipeline: Any) -> Any:
+    def submit(self, pipeline: Any, define: Define) -> Any:
         with _submitting():
-            return pipeline.run()
+            return super().submit(pipeline, define)
 
     def place(self) -> str | None:
         if self.result is None:
@@ -189,12 +193,16 @@ class DataflowRunner(BeamRunner):
         return None if self.result is None else Done.of_metrics(read_metrics(self.result))
 
     def wait(self) -> None:
+        from rlds_beam.runners.local import plain
+
         try:
             self.result.wait_until_finish()
         except KeyboardInterrupt:
             # Otherwise it would continue next to the job that a rerun of the command starts.
             self.result.cancel()
             raise
+        except Exception as error:
+            raise plain(error) from error
 
 
 @contextlib.contextmanager

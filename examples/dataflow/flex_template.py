@@ -9,15 +9,15 @@ ends when the job is described: it does not wait, so a job's report is its `mani
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
 from collections.abc import Iterator
 from typing import Any
 
-from rlds_beam.cli import flags
-from rlds_beam.cli.parsers import job_parser
-from rlds_beam.formats.registry import OUTPUTS, SOURCES
+from rlds_beam.cli.arguments import Parser, add_options, parse
+from rlds_beam.pipelines.convert import ConvertConfig
 
 HIDDEN = {"help", "verbose", "quiet", "dry_run", "json", "progress", "max_rejected", "allow_empty", "runner", "workers"}
 """Options of a terminal, or of other runners."""
@@ -28,11 +28,13 @@ CLOUD = {"project", "region", "temp_location", "staging_location"}
 
 def actions() -> Iterator[tuple[argparse.Action, str]]:
     """Each option of `convert` once, with the format that it needs."""
-    seen = {*HIDDEN}
-    chosen = [({}, ""), *(({"to": name}, f"--to={name}: ") for name in OUTPUTS)]
-    chosen += [({"from_": name}, f"--from={name}: ") for name in SOURCES]
-    for choice, needs in chosen:
-        for action in job_parser("convert", choice).parser._actions:
+    parser, seen = Parser("", add_help=False), {*HIDDEN}
+    add_options(parser, ConvertConfig)
+    groups = ConvertConfig.known_groups()
+    for needs, options_class in (("", None), *((f"{group.choice}: ", group.options_class) for group in groups)):
+        if options_class is not None:
+            add_options(parser, options_class)
+        for action in parser._actions:
             if action.help != argparse.SUPPRESS and action.dest not in seen:
                 seen.add(action.dest)
                 yield action, needs
@@ -44,7 +46,7 @@ def name_of(action: argparse.Action) -> str:
 
 def parameter(action: argparse.Action, needs: str) -> dict[str, Any]:
     """An option as a template's parameter."""
-    text = " ".join((action.help or "").replace("%%", "%").replace(" (listed below)", "").split())
+    text = " ".join((action.help or "").replace("%%", "%").replace(" (rlds-beam help formats)", "").split())
     name = name_of(action)
     found: dict[str, Any] = {
         "name": name,
@@ -53,11 +55,10 @@ def parameter(action: argparse.Action, needs: str) -> dict[str, Any]:
         "isOptional": bool(action.option_strings),
         "paramType": "TEXT",
     }
-    metavar = str(action.metavar or "")
     if action.nargs == 0:
         found.update(paramType="BOOLEAN", defaultValue="false")
-    elif metavar.startswith("{"):
-        options = [{"value": choice, "label": choice} for choice in metavar.strip("{}").split(",")]
+    elif action.choices:
+        options = [{"value": choice, "label": choice} for choice in action.choices]
         found.update(paramType="ENUM", enumOptions=options)
     elif name in ("input", "output"):
         found["regexes"] = [r"^gs:\/\/[^\n\r]+$"]
@@ -115,8 +116,8 @@ def launch(argv: list[str]) -> None:
 
     words, beam = arguments(argv)
     template = [flag for flag in beam if flag.startswith("--template_location=")]
-    _, config_class, parser = job_parser("convert", words)
-    config: Any = flags.parse_config(parser, config_class, words, tuple(flag for flag in beam if flag not in template))
+    config = parse(ConvertConfig, Parser("convert"), words)
+    config = dataclasses.replace(config, beam_options=tuple(flag for flag in beam if flag not in template))
     dataflow.check(config)
     options = PipelineOptions([*dataflow.beam_flags(config), *template])
     pipeline = apache_beam.Pipeline(runner=DataflowRunner(), options=options)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from rlds_beam.text import join_lines, without_secrets
+from rlds_beam.text import join_lines, shorten, without_secrets
 
 
 class RldsBeamError(Exception):
@@ -72,51 +72,19 @@ Extra = Literal[
     "demo",
     "rerun",
     "ros",
+    "zarr",
     "hub",
     "loading",
 ]
 """The extras of pyproject.toml that a message may name."""
 
-_TENSORFLOW = ("tf", "agents", "envlogger", "demo")
-"""The extras that need TensorFlow 2.15, which has no wheels for newer Pythons."""
-
-_LINUX = ("agents", "envlogger", "demo")
-"""The extras whose packages have wheels for Linux only; elsewhere they install the others."""
+_TENSORFLOW = ("tf", "agents", "envlogger", "demo")  # these need TensorFlow 2.15
+_LINUX = ("agents", "envlogger", "demo")  # their packages have wheels for Linux only; elsewhere they install the others
 
 
-def pip_install(extra: Extra | None = None, *options: str) -> str:
-    """The command that installs rlds-beam again from where it was installed: a checkout, a file, or a package index."""
-    extras = f"[{extra}]" if extra else ""
-    origin = _origin()
-    package = f".{extras}" if origin == "." else f"rlds-beam{extras}{origin and f' @ {origin}'}"
-    if extra or " " in package:
-        package = f"'{package}'"
-    return " ".join(["pip install", *options, package]) + " (in the checkout)" * (origin == ".")
-
-
-def _origin() -> str:
-    """ "." for a checkout, the URL of an installed file, or "" for a package index (PEP 610)."""
-    import importlib.metadata
-    import json
-
-    # Building in a checkout leaves an egg-info, which is found if the checkout is the current directory.
-    found = [*importlib.metadata.distributions(name="rlds-beam")]
-    record = next(filter(None, (distribution.read_text("direct_url.json") for distribution in found)), None)
-    origin = json.loads(record or "{}")
-    if "archive_info" in origin:
-        return str(origin["url"])
-    return "." if origin or not found else ""
-
-
-def install(extra: Extra) -> str:
-    """The command that installs an extra, and the Python it needs if this one is too new."""
-    command = pip_install(extra)
-    if extra in _TENSORFLOW and sys.version_info >= (3, 12):
-        python = ".".join(map(str, sys.version_info[:2]))
-        command += f", on Python 3.11 (this is {python}): TensorFlow 2.15 supports no newer version"
-    elif extra in _LINUX and sys.platform != "linux":
-        command += ", on Linux: Reverb and EnvLogger support no other system"
-    return command
+def pip_install(extra: Extra | None = None) -> str:
+    """The command that installs rlds-beam or an extra; installers take the extras of an installed checkout."""
+    return f"pip install 'rlds-beam[{extra}]'" if extra else "pip install rlds-beam"
 
 
 def missing(extra: Extra, what: str) -> MissingExtraError:
@@ -126,7 +94,13 @@ def missing(extra: Extra, what: str) -> MissingExtraError:
       extra: the extra to install.
       what: the start of the message: what needs which package.
     """
-    return MissingExtraError(f"{what}: {install(extra)}")
+    hint = ""
+    if extra in _TENSORFLOW and sys.version_info >= (3, 12):
+        python = ".".join(map(str, sys.version_info[:2]))
+        hint = f", on Python 3.11 (this is {python}): TensorFlow 2.15 supports no newer version"
+    elif extra in _LINUX and sys.platform != "linux":
+        hint = ", on Linux: Reverb and EnvLogger support no other system"
+    return MissingExtraError(f"{what}: {pip_install(extra)}{hint}")
 
 
 @contextlib.contextmanager
@@ -176,7 +150,7 @@ class OutOfMemoryError(RldsBeamError, MemoryError):
     @classmethod
     def of(cls, detail: object) -> OutOfMemoryError:
         """The error for a MemoryError's text, which may be empty."""
-        said = f" ({' '.join(str(detail).split())})" if str(detail).strip() else ""
+        said = f" ({shorten(detail)})" if str(detail).strip() else ""
         return cls(f"there is not enough memory{said}: use fewer --workers, or a machine with more memory")
 
 
@@ -190,8 +164,7 @@ class NoMoreThreadsError(RldsBeamError):
     """The system cannot start more threads or processes (exit code 1). Libraries may hang when this process ends."""
 
 
-NO_MORE_THREADS = "can't start new thread"
-"""Python's message if the system starts no more threads."""
+NO_MORE_THREADS = "can't start new thread"  # Python's message
 
 
 def no_more_threads() -> NoMoreThreadsError:

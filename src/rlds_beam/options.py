@@ -1,4 +1,4 @@
-"""Job options, in groups: each option is a Python argument, a flag, and JSON at once.
+"""Job options, in groups: each option is a Python argument and a flag at once.
 
 The groups are frozen dataclasses that import nothing heavy, so that `--help` answers at once. A job's config inherits
 the groups it needs (`class ConvertConfig(SourceOptions, CheckOptions, ...)`). A core function takes the group it needs,
@@ -11,27 +11,20 @@ A format's options are a group in one field of the config: `--to=lerobot` puts a
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import functools
 import inspect
 import json
 import numbers
 import os
-import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Self, TypeVar, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
-from rlds_beam import lazy
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean, join_texts
 from rlds_beam.user_functions import by_value, qualified_name
 
 __all__ = ["Options", "option"]
-
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def option(default: Any, help: str, **metadata: Any) -> Any:
@@ -41,9 +34,10 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
       default: the option's default value.
       help: the help text of its flag.
       metadata: `least`: the smallest allowed number. `metavar`: the name of its value in the help. `code`: it names a
-        function as `module:function`, whose code becomes part of the plan. `shared`: a format's option that shares
-        its name and value with an option of the job. `short`: a short spelling of its flag: `("-o",)`. `mapping`: a
-        list of KEY=VALUE, which is a mapping in Python.
+        function as `module:function`, whose code becomes part of the plan. `by_value`: it takes any object for a name.
+        `parse`: a function that reads its text. `short`: a short spelling of its flag: `("-o",)`. `repeated`: a flag
+        for each value. `mapping`: a list of KEY=VALUE, which is a mapping in Python. `positional`: no flag; `several`:
+        one or more of them. `hidden`: neither a flag nor in the help.
     """
     return dataclasses.field(default=default, metadata={"help": help, **metadata})
 
@@ -61,14 +55,24 @@ class Group(NamedTuple):
     choice: str
     options_class: type[Options]
 
+    def take(self, value: Any) -> Options:
+        """The group's options, given as such, by name, or not at all. Raises UsageError if they cannot be used."""
+        if value is None or isinstance(value, Mapping):
+            try:
+                return self.options_class.create(**(value or {}))
+            except ValueError as error:  # of a user's `__post_init__`
+                raise error if isinstance(error, UsageError) else UsageError(f"{self.choice}: {error}") from error
+        if type(value) is not self.options_class:
+            raise UsageError(f"{self.choice} takes {self.options_class.__name__}, not {type(value).__name__}")
+        return value
+
 
 @dataclasses.dataclass(frozen=True)
 class Options:
     """The base of all groups, and the empty group.
 
     An option accepts a path for its text, a list or comma-separated text for a tuple, and a function for
-    `module:function`; an option with `by_value` accepts any object for its name. A group (`to_options`) may be a
-    mapping, as in JSON.
+    `module:function`. A group (`to_options`) may be a mapping.
 
     Raises:
       UsageError: a value is not of the type of its option.
@@ -82,45 +86,28 @@ class Options:
                 taken = check_value(value, hints[field.name], field)
                 object.__setattr__(self, field.name, taken)  # how a frozen dataclass initializes itself
         for group in self.groups(vars(self)):
-            object.__setattr__(self, group.field, _take_group(getattr(self, group.field), group))
+            object.__setattr__(self, group.field, group.take(getattr(self, group.field)))
 
     @classmethod
     def of(cls, options: Any) -> Self:
         """This group's options, taken from a config that includes them."""
         return cls(**{field.name: getattr(options, field.name) for field in dataclasses.fields(cls)})
 
-    def resolve(self) -> Self:
-        """These options with what only a look at the input tells: here, nothing."""
-        return self
-
     @classmethod
     def groups(cls, values: Mapping[str, Any]) -> tuple[Group, ...]:
-        """The groups of the formats that these option values name.
-
-        Raises:
-          UsageError: the format is unknown.
-        """
+        """The groups of the formats that these option values name. Raises UsageError if a format is unknown."""
         del values
         return ()
 
     @classmethod
-    def imply(cls, values: Mapping[str, Any], *, look: bool = False) -> dict[str, Any]:
-        """Options that follow from these option values: what the input is recognized as.
-
-        Args:
-          values: the values of options.
-          look: also look at inputs whose format need not be known to sort the options.
-
-        Raises:
-          UsageError: the values cannot be used.
-        """
-        del values, look
-        return {}
+    def known_groups(cls) -> tuple[Group, ...]:
+        """The groups of all our formats that could be named."""
+        return ()
 
     @classmethod
-    def known_groups(cls) -> tuple[Group, ...]:
-        """The groups of all formats that could be named."""
-        return ()
+    def open_input(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """These option values with the format of the input, which decides what further options there are."""
+        return values
 
     @classmethod
     def create(cls, *positional: Any, **options: Any) -> Self:
@@ -131,23 +118,40 @@ class Options:
         Raises:
           UsageError: an option is unknown or belongs to another format, or its value is not allowed.
         """
-        positions = (field.name for field in dataclasses.fields(cls) if not field.kw_only)
-        options |= cls.imply({**dict(zip(positions, positional, strict=False)), **options})
-        own, groups = option_names(cls), distinct_groups(cls, options)
-        values = {name: value for name, value in options.items() if name in own}
+        names = [field.name for field in dataclasses.fields(cls) if not field.kw_only]
+        if len(positional) > len(names):
+            raise TypeError(f"{cls.__name__} takes {len(names)} positional arguments, not {len(positional)}")
+        values: Mapping[str, Any] = {**dict(zip(names, positional, strict=False)), **options}
+        own, groups = option_names(cls), cls.groups(values)
+        if values.keys() - {*own, *(name for group in groups for name in option_names(group.options_class))}:
+            values = cls.open_input(values)
+            groups = cls.groups(values)
+        made = {name: values[name] for name in own if name in values}
+        unknown = [name for name in values if name not in own]
         for group in groups:
             names = option_names(group.options_class)
-            given = {name: options[name] for name in names if name in options}
-            own += names
-            if given and group.field in values:
-                raise UsageError(f"{next(iter(given))} and {group.field} were both given: use one of them")
-            if given:
-                values[group.field] = _make(group, given)
-        for name in options:
-            if name not in own:
-                belongs = belongs_to(cls, name, groups)
-                raise UsageError(belongs or _unknown(cls, name, groups))
-        return cls(*positional, **values)
+            if given := {name: values[name] for name in names if name in values}:
+                if group.field in made:
+                    raise UsageError(f"{next(iter(given))} and {group.field} were both given: use one of them")
+                made[group.field] = group.take(given)
+            unknown = [name for name in unknown if name not in names]
+        if unknown:
+            raise unknown_option(cls, unknown[0], groups)
+        return cls(**made)
+
+
+def unknown_option(config_class: type[Options], name: str, chosen: Sequence[Group] = ()) -> UsageError:
+    """The error for an option that a job and the chosen formats lack: which format has it, or the nearest option."""
+    owners = [group for group in config_class.known_groups() if name in option_names(group.options_class)]
+    if owners:
+        instead = [group.choice for group in chosen if group.field in {owner.field for owner in owners}]
+        choices = join_texts([owner.choice for owner in owners])
+        other = f", not {' or '.join(instead)}" if instead else ""
+        return UsageError(f"--{flag_name(name)} is an option of {choices}{other}")
+    classes = (config_class, *(group.options_class for group in (*chosen, *config_class.known_groups())))
+    names = dict.fromkeys(f"--{flag_name(name)}" for options_class in classes for name in option_names(options_class))
+    flag = f"--{flag_name(name)}"
+    return UsageError(f"unknown option {flag}{did_you_mean(flag, names)}")
 
 
 def option_names(options_class: type[Options]) -> list[str]:
@@ -155,215 +159,9 @@ def option_names(options_class: type[Options]) -> list[str]:
     return [field.name for field in dataclasses.fields(options_class)]
 
 
-class Section(NamedTuple):
-    """The options that one class declares, with the title of the class."""
-
-    title: str
-    owner: type[Any]
-    fields: list[dataclasses.Field[Any]]
-
-
-def sections(options_class: type[Options]) -> Iterator[Section]:
-    """The options by the class that declares them, as the help lists them."""
-    added: set[str] = set()
-    for owner in reversed(options_class.__mro__):
-        declared = vars(owner).get("__annotations__", {})
-        own = [field for field in dataclasses.fields(options_class) if field.name in declared]
-        own = [field for field in own if field.name not in added]  # an overridden default stays in its group
-        added.update(field.name for field in own)
-        if own:
-            yield Section((owner.__doc__ or "").split("\n")[0].rstrip("."), owner, own)
-
-
-def in_python(text: str) -> str:
-    """Text that names flags, with Python's arguments: `to="lerobot"` for `--to=lerobot`."""
-    named = re.sub(r"--(\w+)=([\w.]*\w)", r'--\1="\2"', text)
-    return re.sub(r"--(\w+)", lambda flag: "from_" if flag[1] == "from" else flag[1], named)
-
-
-def _unknown(config_class: type[Options], name: str, groups: Sequence[Group] = (), also: Sequence[str] = ()) -> str:
-    """The error for an argument that does not exist; `also` are other arguments of the function."""
-    if near := difflib.get_close_matches(name, also, 1, 0.8):
-        return f"unknown option {name}; did you mean {near[0]}?"
-    nearest = nearest_option(config_class, name, groups, also)
-    if nearest is None:
-        return f"unknown option {name}"
-    value = f'="{nearest.value}"' if nearest.value else ""
-    place = f", an option of {join_texts([in_python(choice) for choice in nearest.choices])}" if nearest.choices else ""
-    return f"unknown option {name}; did you mean {nearest.name}{value}{place}?"
-
-
-def check_names(options_class: type[Options]) -> Callable[[Function], Function]:
-    """Makes a mistyped argument of a function an error that suggests the right name.
-
-    Args:
-      options_class: what `**options` takes besides the options of formats; `Options` without `**options`.
-    """
-
-    def decorate(function: Function) -> Function:
-        parameters = inspect.signature(function).parameters.values()
-        own = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-
-        @functools.wraps(function)
-        def call(*args: Any, **options: Any) -> Any:
-            unknown = options.keys() - set(own)
-            if unknown and ":" not in str(options.get("from_")):  # a class of the user may have other options
-                groups = options_class.known_groups()
-                known = {
-                    name for own in (options_class, *(g.options_class for g in groups)) for name in option_names(own)
-                }
-                for name in sorted(unknown - known):
-                    raise UsageError(f"{function.__name__}: {_unknown(options_class, name, groups, own)}")
-            return function(*args, **options)
-
-        return cast(Function, call)
-
-    return decorate
-
-
-_EVERYWHERE = ("help", "verbose", "quiet")
-"""Flags of every command that are not job options."""
-
-
-def distinct_groups(config_class: type[Options], values: Mapping[str, Any]) -> tuple[Group, ...]:
-    """The groups of the formats that these values name.
-
-    Raises:
-      UsageError: there is no such format, or two options have the same name.
-    """
-    groups = config_class.groups(values)
-    taken = dict.fromkeys((*_EVERYWHERE, *option_names(config_class)), "the command")
-    for group in groups:
-        for field in dataclasses.fields(group.options_class):
-            name = field.name
-            if name in taken and not field.metadata.get("shared"):
-                raise UsageError(
-                    f"{group.choice}: its option --{flag_name(name)} is also one of {taken[name]}: rename it"
-                )
-            taken[name] = group.choice
-    return groups
-
-
-def belongs_to(config_class: type[Options], name: str, chosen: tuple[Group, ...]) -> str | None:
-    """The error for an option of a format that was not chosen; None if no format has the option."""
-    owners = [group for group in config_class.known_groups() if name in option_names(group.options_class)]
-    if not owners:
-        return None
-    instead = [group.choice for group in chosen if group.field in {owner.field for owner in owners}]
-    choices = join_texts([owner.choice for owner in owners])
-    return f"--{flag_name(name)} is an option of {choices}" + (f", not {' or '.join(instead)}" if instead else "")
-
-
-SYNONYMS = {
-    "images=video": "video videos use_video use_videos mp4",
-    "fps": "framerate frame_rate rate hz frequency",
-    "to": "output_format out_format target_format",
-    "from_": "input_format source_format in_format",
-    "overwrite": "force clobber f",
-    "workers": "jobs j n_jobs num_workers num_proc n_proc threads processes parallel cores cpus",
-    "sequence_length": "window window_size horizon seq_len seq_length chunk_size",
-    "stride_length": "stride",
-    "vcodec": "codec video_codec",
-    "robot_type": "robot",
-    "progress=none": "no_progress silent",
-    "dry_run": "plan simulate n",
-    "repair": "fix",
-    "env": "environment gym",
-    "policy": "agent",
-    "steps": "num_steps n_steps total_steps",
-    "episodes": "num_episodes n_episodes max_episodes",
-    "split=train[:N]": "limit max_episodes num_episodes n_episodes episodes head",
-    "output": "o out out_dir output_dir output_path dst dest target",
-    "input": "i in input_dir input_path src dataset data path",
-}
-"""Option, perhaps with a value -> what people call it who come from other programs."""
-
-
-_MIN_ABBREVIATION = 3
-"""Letters from which on the beginning of an option is taken to mean it."""
-
-
-class Nearest(NamedTuple):
-    """The option that a mistyped or foreign name may mean.
-
-    Attributes:
-      name: the option: `images`.
-      value: the value that it may need: `video`; empty if any.
-      choices: the formats that have the option, if none of them was chosen: `["--to=lerobot"]`.
-    """
-
-    name: str
-    value: str = ""
-    choices: Sequence[str] = ()
-
-    def __str__(self) -> str:
-        flag = f"--{flag_name(self.name)}{'=' * bool(self.value)}{self.value}"
-        return f"{flag}, an option of {join_texts(self.choices)}" if self.choices else flag
-
-
-def nearest_option(
-    config_class: type[Options], name: str, chosen: Sequence[Group] = (), also: Sequence[str] = ()
-) -> Nearest | None:
-    """The option that a name may mean which is none: one of the job, of the chosen formats, or of the others.
-
-    Args:
-      config_class: the options of the job.
-      name: the name.
-      chosen: the groups of the formats that were chosen.
-      also: more names that the job has.
-    """
-    name = name.replace("-", "_").lower()
-    places = [("", config_class, tuple(also)), *(("", group.options_class, ()) for group in chosen)]
-    places += [(group.choice, group.options_class, ()) for group in config_class.known_groups() if group not in chosen]
-    meant = [(name, ""), *(called.partition("=")[::2] for called, words in SYNONYMS.items() if name in words.split())]
-    near = [
-        candidate for candidate in meant if any(_takes(options_class, *candidate) for _, options_class, _ in places)
-    ]
-    names = [known for _, options_class, more in places for known in (*_shown_names(options_class), *more)]
-    longer = [known for known in names if known.startswith(name)] if len(name) >= _MIN_ABBREVIATION else []
-    likely = difflib.get_close_matches(name, names, 1, 0.85) or longer or difflib.get_close_matches(name, names, 1)
-    near += [(similar, "") for similar in likely[:1]]
-    if not near:
-        return None
-    having = [choice for choice, options_class, _ in places if _takes(options_class, *near[0])]
-    return Nearest(*near[0], () if "" in having else having)
-
-
-def _shown_names(options_class: type[Options]) -> list[str]:
-    return [field.name for field in dataclasses.fields(options_class) if not field.metadata.get("hidden")]
-
-
-def _takes(options_class: type[Options], name: str, value: str) -> bool:
-    """Whether a group has this option with this value; an empty value stands for any."""
-    if name not in option_names(options_class):
-        return False
-    hint = type_hints(options_class)[name]
-    return not value or typing.get_origin(hint) is not typing.Literal or value in typing.get_args(hint)
-
-
 def flag_name(name: str) -> str:
     """The flag of an option: `from` for `from_`, which is a keyword in Python."""
     return name.rstrip("_")
-
-
-def _make(group: Group, values: Mapping[str, Any]) -> Options:
-    """Makes a group's options; turns a ValueError of a user's `__post_init__` into a UsageError."""
-    try:
-        return group.options_class.create(**values)
-    except UsageError:
-        raise
-    except ValueError as error:
-        raise UsageError(f"{group.choice}: {error}") from error
-
-
-def _take_group(value: Any, group: Group) -> Options:
-    if value is None:
-        return _make(group, {})
-    if isinstance(value, Mapping):
-        return _make(group, value)
-    if type(value) is not group.options_class:
-        raise UsageError(f"{group.choice} takes {group.options_class.__name__}, not {type(value).__name__}")
-    return value
 
 
 def options_given(options: Any, *groups: type[Options]) -> list[str]:
@@ -400,27 +198,16 @@ def check_value(value: Any, kind: Any, field: dataclasses.Field[Any]) -> Any:
             raise UsageError(f"{flag}={value}: expected one of {', '.join(map(str, choices))}{hint}")
         return value
     if typing.get_origin(kind) is tuple:
-        repeated = field.metadata.get("repeated")  # one flag per value; a value may contain commas
-        if isinstance(value, Mapping) and field.metadata.get("mapping"):
-            value = [
-                f"{key}={_text(flag, of_key) if _is_text(of_key) else _list_text(flag, of_key)}"
-                for key, of_key in value.items()
-            ]
-        alone = isinstance(value, os.PathLike) or (repeated and not isinstance(value, (list, tuple)))
-        parts: Any = [value] if alone else value
-        parts = parts.split(",") if isinstance(parts, str) else parts
-        if not isinstance(parts, (list, tuple, set, frozenset)):
-            raise UsageError(f"{flag}={value!r}: expected a list of text")
-        return tuple(_part(flag, part, field) for part in parts if not (isinstance(part, str) and part == ""))
-    if _is_object(value, field):
-        return by_value(field.name, value)
+        parts = _take_list(flag, value, field)
+        return tuple(_take_text(flag, part, field) for part in parts if not (isinstance(part, str) and part == ""))
+    if kind is str and field.metadata.get("positional") and isinstance(value, (list, tuple)):
+        return ",".join(_take_text(flag, part, field) for part in value)
     if kind is str:
-        if field.metadata.get("positional") and isinstance(value, (list, tuple)):
-            return ",".join(_text(flag, part) for part in value)
-        return _text(flag, value)
+        return _take_text(flag, value, field)
     if isinstance(value, str) and "parse" in field.metadata:
         return field.metadata["parse"](value)
-    if not _is_number(value, kind):
+    expected = bool if kind is bool else numbers.Integral if kind is int else numbers.Real
+    if not isinstance(value, expected) or isinstance(value, bool) != (kind is bool):
         raise UsageError(f"{flag}={value!r}: expected {getattr(kind, '__name__', 'a number')}")
     least = field.metadata.get("least")
     if least is not None and not value >= least:
@@ -428,50 +215,30 @@ def check_value(value: Any, kind: Any, field: dataclasses.Field[Any]) -> Any:
     return value
 
 
-def _part(flag: str, value: Any, field: dataclasses.Field[Any]) -> str:
-    return by_value(field.name, value) if _is_object(value, field) else _text(flag, value)
+def _take_list(flag: str, value: Any, field: dataclasses.Field[Any]) -> Sequence[Any]:
+    """The values of an option with several: of a list, of comma-separated text, of a mapping."""
+    if isinstance(value, Mapping) and field.metadata.get("mapping"):
+        return [
+            f"{key}={own if isinstance(own, (str, os.PathLike)) else json.dumps(list(own))}"
+            for key, own in value.items()
+        ]
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return list(value)
+    if field.metadata.get("repeated") or isinstance(value, os.PathLike):  # one flag per value, which may have commas
+        return [value]
+    if isinstance(value, str):
+        return value.split(",")
+    raise UsageError(f"{flag}={value!r}: expected a list of text")
 
 
-def _is_object(value: Any, field: dataclasses.Field[Any]) -> bool:
-    """Whether an option that accepts any object got an object, not a name."""
-    named = isinstance(value, (str, os.PathLike, type, types.FunctionType))
-    return bool(field.metadata.get("by_value")) and not named
-
-
-def _text(flag: str, value: Any) -> str:
+def _take_text(flag: str, value: Any, field: dataclasses.Field[Any]) -> str:
+    """The text of a value: itself, a path, the name of a function, or what stands for an object."""
+    if isinstance(value, str):
+        return value
     if isinstance(value, os.PathLike):
-        value = os.fspath(value)
-    elif callable(value):
-        value = qualified_name(value)
-    if not isinstance(value, str):
-        raise UsageError(f"{flag}={value!r}: expected text, not {type(value).__name__}")
-    return value
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, (str, os.PathLike))
-
-
-def _list_text(flag: str, value: Any) -> str:
-    """A list of texts as JSON."""
-    if not isinstance(value, (list, tuple)) or not all(isinstance(part, str) for part in value):
-        raise UsageError(f"{flag}={value!r}: expected a list of text")
-    return json.dumps([*value])
-
-
-def _is_number(value: Any, kind: Any) -> bool:
-    if kind is bool or isinstance(value, bool):
-        return kind is bool and isinstance(value, bool)
-    return isinstance(value, numbers.Integral if kind is int else numbers.Real)
-
-
-# Documented under this path.
-__getattr__, *_ = lazy.exports(
-    __name__,
-    {
-        "CheckOptions": "rlds_beam.checking.rules",
-        "FrameOptions": "rlds_beam.trajectories.options",
-        "ItemOptions": "rlds_beam.trajectories.options",
-        "SourceOptions": "rlds_beam.formats.options",
-    },
-)
+        return str(os.fspath(value))
+    if field.metadata.get("by_value") and not isinstance(value, (type, types.FunctionType)):
+        return by_value(field.name, value)
+    if callable(value):
+        return qualified_name(value)
+    raise UsageError(f"{flag}={value!r}: expected text, not {type(value).__name__}")

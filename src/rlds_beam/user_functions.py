@@ -1,7 +1,7 @@
 """The user's functions and classes, named `module:function` or given directly.
 
-The module is installed or in the current directory. From there only this module and its submodules are imported: a
-`google.py` or `numpy.py` next to it never shadows a package that a dependency imports, installed or not.
+The module is installed or in the current directory, which is searched last: a `google.py` or `numpy.py` there never
+shadows an installed package.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from typing import Any, TypeVar, cast
 from rlds_beam import lazy
 from rlds_beam.errors import RldsBeamError, UsageError
 
-_MODULES = "RLDS_BEAM_USER_MODULES"
-"""The environment variable that tells worker processes the directory of each module, as JSON."""
-
+_PATH = "RLDS_BEAM_USER_PATH"
+"""The environment variable that tells worker processes where the user's modules are, as JSON."""
 
 _CONFIGURABLE = "__rlds_beam_configurable__"
 
@@ -47,11 +46,6 @@ def configurable(function: Configurable) -> Configurable:
     """
     setattr(function, _CONFIGURABLE, True)
     return function
-
-
-def is_configurable(value: Any) -> bool:
-    """Whether a file may name `value`: a marked function or class, or an instance of a marked class."""
-    return getattr(value if isinstance(value, (type, types.FunctionType)) else type(value), _CONFIGURABLE, None) is True
 
 
 def nothing_else(value: Any) -> bool:
@@ -76,7 +70,8 @@ def resolve_configurable(name: str, where: str) -> Any:
 
 def check_configurable(value: Any, name: str, where: str, also: Callable[[Any], bool] = nothing_else) -> None:
     """Raises UsageError if a file may not name `value`: it is not marked, and `also` does not accept it."""
-    if is_configurable(value) or also(value):
+    owner = value if isinstance(value, (type, types.FunctionType)) else type(value)  # or an instance of a marked class
+    if getattr(owner, _CONFIGURABLE, None) is True or also(value):
         return
     raise UsageError(
         f"{where}: {name} was not called: it neither subclasses EpisodeConnector, ColumnConnector, or another base "
@@ -85,16 +80,15 @@ def check_configurable(value: Any, name: str, where: str, also: Callable[[Any], 
 
 
 class _UserModules(importlib.abc.MetaPathFinder):
-    """Finds the modules that the user named, each in its own directory; the last finder on the path."""
+    """Finds modules in the user's directories; the last finder, so namespace packages (google) are found before."""
 
     def __init__(self) -> None:
-        self.directories: dict[str, str] = {}
-        self.inherited = False
+        self.directories: list[str] = []
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        if path is not None or name not in self.directories:
-            return None  # a submodule is found through its package's path
-        return importlib.machinery.PathFinder.find_spec(name, [self.directories[name]], target)
+        if path is not None:  # a submodule is found through its package's path
+            return None
+        return importlib.machinery.PathFinder.find_spec(name, self.directories, target)
 
 
 _user_modules = _UserModules()
@@ -130,7 +124,7 @@ def qualified_name(value: Callable[..., Any]) -> str:
     except (AttributeError, KeyError):
         imported = None
     if imported is value and module != "__main__":
-        _add_imported(str(module))
+        _search_where_found(str(module))
         return f"{module}:{name}"
     if not isinstance(value, (types.FunctionType, type)):
         raise UsageError(f"{value!r} is a {type(value).__name__}; give a function or a class, or module:function")
@@ -202,7 +196,7 @@ _named: set[str] = set()
 
 
 def expect_user_code(module: str) -> None:
-    """Call before a module that the user or an entry point names is imported: it may need Beam's cloud clients."""
+    """Call before a module that the user or an entry point names is imported: its errors are not ours."""
     lazy.show_clients()
     package = module.partition(".")[0]
     if package != "rlds_beam":  # ours, although a user named it
@@ -248,14 +242,16 @@ def _import(name: str, flag: str) -> Callable[..., Any]:
     if not (module and colon and attribute):
         raise UsageError(f"{flag}={name}: expected module:function, for example my_module:my_function")
     top = module.partition(".")[0]
-    if top != "rlds_beam":
-        expect_user_code(top)
-    if not (top in sys.modules or _user_modules.inherited):
-        _add({top: os.getcwd()})
+    expect_user_code(top)
+    if top not in sys.modules:
+        _search(os.getcwd())
     try:
         value = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
     except (ImportError, AttributeError) as error:
-        raise UsageError(f"{flag}={name}: {error}{_hint(error) or _where(error, module)}") from error
+        where = ""
+        if isinstance(error, ModuleNotFoundError) and error.name in (top, module):
+            where = f". It is neither installed nor in the current directory, {os.getcwd()}, nor on PYTHONPATH"
+        raise UsageError(f"{flag}={name}: {error}{where}") from error
     except SystemExit as error:
         raise UsageError(f"{flag}={name}: {describe_error(error)}") from error
     return cast("Callable[..., Any]", value)
@@ -285,48 +281,24 @@ def find_version(name: str, flag: str = "--policy_info_fn") -> str:
 
 def search_as_the_parent() -> None:
     """Makes a worker process find modules where its parent does; call it before anything is unpickled."""
-    _user_modules.inherited = True  # this process's current directory does not count
-    if _MODULES in os.environ:
-        _add(json.loads(os.environ[_MODULES]))
+    for directory in json.loads(os.environ.get(_PATH, "[]")):
+        _search(directory)
 
 
-def _add(directories: dict[str, str]) -> None:
+def _search(directory: str) -> None:
+    """Searches a directory for modules that are found nowhere else, also in worker processes that start later."""
     if _user_modules not in sys.meta_path:
         sys.meta_path.append(_user_modules)
-    _user_modules.directories.update(directories)
-    os.environ[_MODULES] = json.dumps(_user_modules.directories)
+    if directory not in _user_modules.directories:
+        _user_modules.directories.append(directory)
+        os.environ[_PATH] = json.dumps(_user_modules.directories)
 
 
-def _add_imported(module: str) -> None:
+def _search_where_found(module: str) -> None:
     """Lets worker processes find a module that this process has imported from anywhere."""
     top = module.partition(".")[0]
     package = sys.modules.get(top)
     file = getattr(package, "__file__", None) or next(iter(getattr(package, "__path__", ())), None)
     if file is not None and top != "rlds_beam":
         path = Path(file).resolve()
-        _add({top: str(path.parent.parent if path.name == "__init__.py" else path.parent)})
-
-
-def _where(error: Exception, module: str) -> str:
-    """Where modules are searched, if the named one is not found."""
-    missing = error.name if isinstance(error, ModuleNotFoundError) else None
-    if missing is None or not f"{module}.".startswith(f"{missing}."):
-        return ""
-    return (
-        f". It is neither installed nor on PYTHONPATH, nor in the current directory, {os.getcwd()}: run the command in "
-        "the module's directory, or add that directory to PYTHONPATH"
-    )
-
-
-def _hint(error: Exception) -> str:
-    """The remedy if the user's module imports another one of the same directory."""
-    name = (getattr(error, "name", None) or "").partition(".")[0]
-    directories = set(_user_modules.directories.values())
-    if name in _user_modules.directories or not any(
-        Path(directory, name + ending).exists() for directory in directories for ending in (".py", "") if name
-    ):
-        return ""
-    return (
-        f" ({name} is in the current directory, but only the named module is imported from there: put both into one "
-        "package, or set PYTHONPATH)"
-    )
+        _search(str(path.parent.parent if path.name == "__init__.py" else path.parent))

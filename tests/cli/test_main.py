@@ -23,7 +23,6 @@ import rlds_beam
 from rlds_beam import worker_status
 from rlds_beam.cli.commands.inspect import InspectConfig
 from rlds_beam.cli.main import JOBS, main
-from rlds_beam.cli.parsers import job_parser
 from rlds_beam.pipelines.check import CheckConfig
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.testing import make_episode, read_items, shard_paths, write_dataset
@@ -87,7 +86,6 @@ def test_help_mentions_every_field(run, command):
         else:
             assert f"--{field.name.rstrip('_')}" in out
         assert field.metadata.get("help")
-    assert "exit codes" in out
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])
@@ -106,16 +104,10 @@ def test_version(run):
 
 @pytest.mark.parametrize(
     ("flag", "near"),
-    [
-        ("--item=pairs", "--items"),
-        ("--sequence-length=3", "--sequence_length"),
-        ("--max_reject=1", "--max_rejected"),
-        ("--overwite", "--overwrite"),
-        ("--policy_info", "--policy_info_"),
-    ],
+    [("--sequence-length=3", "sequence_length"), ("--max_reject=1", "max_rejected"), ("--overwite", "overwrite")],
 )
 def test_unknown_flag_names_the_nearest(run, source, tmp_path, flag, near):
-    refused(run("convert", source, tmp_path / "out", flag), flag.split("=")[0], f"did you mean {near}")
+    refused(run("convert", source, tmp_path / "out", flag), "unknown option", f"did you mean --{near}?")
     assert not (tmp_path / "out").exists()
 
 
@@ -218,9 +210,7 @@ def test_validate_writes_nothing_but_the_report(run, broken, tmp_path, monkeypat
 
 
 def test_flags_of_beam_after_the_dashes(run, source, tmp_path):
-    flags = ["--", "--direct_num_workers=1", "--job_name=mine"]
-    refused(run("convert", source, tmp_path / "out", *flags), "--direct_num_workers=1 is a flag of Beam")
-    code, _, err = run("convert", source, tmp_path / "out", "--runner=direct", *flags)
+    code, _, err = run("convert", source, tmp_path / "out", "--", "--direct_num_workers=1", "--job_name=mine")
     assert (code, complaints(err)) == (0, [])
     assert len(read_items(tmp_path / "out")) == 24
 
@@ -363,14 +353,8 @@ def test_quiet_prints_errors_only(run, source, tmp_path):
 
 
 def test_verbose_shows_the_logs_of_beam(source, tmp_path):
-    assert "apache_beam" in process("check", "--rules", source, "--runner=direct", "-v").stderr
+    assert "apache_beam" in process("check", "--rules", source, "-v").stderr
     assert worker_status.VERBOSE not in os.environ
-
-
-def test_a_flag_of_another_command_is_not_treated_as_a_typo(capsys):
-    assert main(["check", "--rules", "data", "--fps=10"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("rlds-beam: check has no flag --fps (Beam's own flags") and "mean" not in said
 
 
 UNKNOWN = [
@@ -395,8 +379,6 @@ def test_a_mistyped_flag_is_no_path(command, source, tmp_path, monkeypatch, caps
         assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
         out, err = capsys.readouterr()
         assert out == "" and len(err.splitlines()) == 1, words
-        if words[-1] == "--splt=a b" and "split" in job_parser(command, {}).config_class.__dataclass_fields__:
-            assert f"{command} has no flag --splt; did you mean --split?" in err
 
 
 def test_a_value_may_have_spaces_and_dashes(source, tmp_path, monkeypatch, capsys):
@@ -405,28 +387,6 @@ def test_a_value_may_have_spaces_and_dashes(source, tmp_path, monkeypatch, capsy
     assert "--fps=-1: expected a number above 0" in capsys.readouterr().err
     assert main(["example", "./-data", "--episodes=1", "--shards=1"]) == 0
     assert (tmp_path / "-data").is_dir()
-
-
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        (["convert", "--videos"], "did you mean --images=video, an option of --to=lerobot?"),
-        (["convert", "--to=lerobot", "--videos"], "did you mean --images=video?"),
-        (["convert", "--frame-rate=10"], "did you mean --fps, an option of --to=lerobot?"),
-        (["convert", "--fsp=10"], "did you mean --fps, an option of --to=lerobot?"),
-        (["convert", "--sequence-length=8"], "did you mean --sequence_length?"),
-        (["convert", "--seq-len=8", "--to=columns"], "did you mean --sequence_length, an option of --to=trajectories?"),
-        (["convert", "-o", "pairs"], "OUTPUT is given without a flag"),
-        (["check", "--rules", "--num-workers=2"], "did you mean --workers?"),
-        (["check", "--rules", "--limit=10"], "did you mean --split=train[:N]?"),
-        (["record", "--num_episodes=10"], "did you mean --episodes?"),
-        (["show", "--video"], "(Beam's own"),
-    ],
-)
-def test_words_of_other_programs_lead_to_ours(run, source, words, hint):
-    code, out, err = run(words[0], source, *words[1:])
-    assert (code, out) == (2, "")
-    assert hint in err and ("mean" in hint or "mean" not in err)
 
 
 @pytest.mark.parametrize(

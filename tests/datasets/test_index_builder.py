@@ -219,7 +219,7 @@ def test_the_progress_of_a_large_index(
     path = write_dataset(tmp_path, [make_episode(20, seed=seed) for seed in range(3)], name="large")
     lines: list[str] = []
 
-    def tick(progress: Progress, done: Done) -> None:
+    def tick(progress: Progress, done: Done, notes: object) -> None:
         lines.append(", ".join(progress.facts(done)))
         if "20 steps" in lines[-1]:
             WaitsForProgress.shown.set()
@@ -260,7 +260,7 @@ def test_what_an_index_cannot_hold(data: Path) -> None:
         open_dataset(data, unit="steps", connectors=[AddObservationsFromEpisodesToBatch()])
     with pytest.raises(UsageError, match="open a split of its output"):
         open_dataset(data, unit="steps", connectors=[SplitEpisodes({"train": 0.5, "val": 0.5})])
-    with pytest.raises(UsageError, match="unknown option unitt"):
+    with pytest.raises(UsageError, match="unknown option --unitt"):
         open_dataset(data, unitt="steps")
 
 

@@ -249,5 +249,5 @@ def test_a_wrong_method_is_named(
 
 
 def test_missing_methods_are_named(dataset: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="it lacks create, describe, file, open_range and plan; "):
+    with pytest.raises(UsageError, match="it lacks create, describe, file, open_range, plan; "):
         rlds_beam.convert(dataset, tmp_path / "out", to=Empty)

@@ -299,4 +299,3 @@ def test_write_rlds_is_killed_and_run_again(tmp_path: Path) -> None:
     with start([*command, str(out)]) as process:
         assert process.wait(DEADLINE) == 0
     assert bytes_of(out) == bytes_of(whole)
-    assert "from a program's episodes" in (out / "README.md").read_text()

@@ -38,7 +38,6 @@ CONVENTIONS = {
     "lerobot_foreign": "real",
     "lerobot_v21": "real",
     "zarr": "real",
-    "zarr_version_3": "real",
     "npz_ogbench": "real",
     "hdf5_aloha": "real",
     "hdf5_droid": "real",

@@ -5,69 +5,24 @@ from __future__ import annotations
 import dataclasses
 import json
 import pickle
-import typing
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
-from own_options import (
-    Clashing,
-    Foreign,
-    HeadOptions,
-    HeadSource,
-    Numbered,
-    Refusing,
-    Reserved,
-    ScaledOutput,
-    SwitchedOn,
-    Undecorated,
-    Unnamed,
-    Untyped,
-    WrongDefault,
-)
+from own_options import Foreign, HeadOptions, HeadSource, Refusing, ScaledOutput
 from small_datasets import DATASETS
 
 import rlds_beam
-from rlds_beam.cli import flags
-from rlds_beam.cli.main import JOBS, main
-from rlds_beam.cli.parsers import find_job
+from rlds_beam.cli.main import JOBS, find_job, main
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.format_options import TrajectoryOptions
 from rlds_beam.formats.lerobot.options import LerobotOptions
 from rlds_beam.formats.registry import FORMATS, OUTPUTS, SOURCES, output_class, output_group, source_class, source_group
-from rlds_beam.options import belongs_to, type_hints
 from rlds_beam.pipelines.check import CheckConfig
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.pipelines.push import PushConfig
 from rlds_beam.testing import make_episode, write_dataset
-
-METAVARS = {
-    "N",
-    "NAME",
-    "NAMES",
-    "FILE",
-    "DIR",
-    "FORMAT",
-    "SPLIT",
-    "FIELD",
-    "FIELDS",
-    "RULES",
-    "FUNCTION",
-    "HOST:PORT",
-    "JSON",
-    "TEXT",
-    "LEAF=DTYPE",
-    "NAME=PATH",
-    "CONDITIONS",
-    "EPISODE",
-    "INPUT",
-    "SIGNAL=NUMBER",
-    "TAG",
-    "FIELD=NAMES",
-    "CONNECTORS",
-}
-
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -110,30 +65,15 @@ def test_every_format_can_be_read_or_written_and_is_documented() -> None:
         assert known.about and len(known.about) <= 65, name
 
 
-@pytest.mark.parametrize("command", JOBS)
-def test_metavars_name_the_type_of_value(command: str) -> None:
-    config = configs()[command]
-    for options_class in (config, *(group.options_class for group in config.known_groups())):
-        hints = type_hints(options_class)
-        for field in dataclasses.fields(options_class):
-            if field.metadata.get("positional") or field.metadata.get("hidden") or hints[field.name] is bool:
-                continue
-            metavar = flags.metavar(field, hints[field.name])
-            assert metavar in METAVARS or typing.get_origin(hints[field.name]) is Literal, field.name
-            assert metavar == "N" or hints[field.name] not in (int, float), field.name
-
-
-def test_the_help_lists_formats_and_the_options_of_the_chosen_ones(run: Run) -> None:
+def test_the_help_lists_the_options_of_the_chosen_formats(run: Run) -> None:
     def help_of(*arguments: str) -> str:
         code, out, err = run(*arguments, "--help")
         assert (code, err) == (0, "")
         return out
 
     plain = help_of("convert")
-    assert len(plain.splitlines()) <= 130 and all(f"\n  {name} " in plain for name in FORMATS)
-    assert "--items" not in plain.replace("--items=", "") and "--fps" not in plain and "--limit" not in plain
-    assert "--to=trajectories --help" in plain
-    assert "--items {pairs,sequences,episodes,frames}" in help_of("convert", "--to=trajectories")
+    assert "--items {pairs,sequences,episodes,frames}" in plain and "--topics" in plain
+    assert "--fps" not in plain and "--limit" not in plain
     lerobot = help_of("convert", "--to", "lerobot")
     assert "--fps N" in lerobot and "LeRobot output (--to=lerobot):" in lerobot
     assert "--items {" not in lerobot
@@ -150,19 +90,17 @@ def test_the_help_lists_formats_and_the_options_of_the_chosen_ones(run: Run) -> 
         (["--fps=3"], "--fps is an option of --to=lerobot, not --to=trajectories"),
         (["--to=columns", "--items=pairs"], "--items is an option of --to=trajectories, not --to=columns"),
         (["--to=numpy", "--format=parquet"], "--format is an option of --to=rlds and --to=columns, not --to=numpy"),
-        (["--to=rlds", "--format=parquet"], "--format=parquet: expected one of tfrecord, array_record"),
+        (["--to=rlds", "--format=parquet"], "argument --format: invalid choice: 'parquet'"),
         ([OUTPUT, "--fps=3"], f"--fps is an option of --to=lerobot, not {OUTPUT}"),
         ([OUTPUT, "--gamma=-1"], "--gamma=-1.0: must be at least 0"),
         ([OUTPUT, "--gamma=2"], "--gamma=2.0: it must be at most 1"),
-        ([OUTPUT, "--unit=point"], "--unit=point: expected one of points, percent; did you mean points"),
-        ([OUTPUT, "--gama=2"], "has no flag --gama; did you mean --gamma"),
+        ([OUTPUT, "--unit=point"], "argument --unit: invalid choice: 'point'"),
+        ([OUTPUT, "--gama=2"], "unknown option --gama; did you mean --gamma"),
         ([SOURCE, "--limit=0"], "--limit=0: must be at least 1"),
-        (["--to=numpy", "--crf=3"], "--crf is an option of --to=lerobot, not --to=numpy"),
         (["--to=rlds", "--images=copy"], "--to=numpy and --to=zarr, not --to=rlds"),
         (["--to=d4rl"], "--to=d4rl: there is no such output (d4rl can only be read); choose rlds, "),
         (["--from=columns"], "--from=columns: there is no such source (columns can only be written); choose rlds, "),
         (["--to=json:JSONDecoder"], "not a subclass of rlds_beam.output.Output"),
-        (["--overwrite=1"], "--overwrite takes no value"),
     ],
 )
 def test_an_option_of_another_format_is_refused_by_name(
@@ -177,7 +115,7 @@ def test_an_option_of_another_format_is_refused_by_name(
 def test_functions_also_refuse_options_of_other_formats(dataset: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--fps is an option of --to=lerobot, not --to=trajectories"):
         rlds_beam.convert(dataset, tmp_path / "out", fps=3)
-    with pytest.raises(UsageError, match="unknown option gama; did you mean gamma"):
+    with pytest.raises(UsageError, match="unknown option --gama; did you mean --gamma"):
         rlds_beam.convert(dataset, tmp_path / "out", to=ScaledOutput, gama=3)
     with pytest.raises(UsageError, match="gamma and to_options were both given: use one of them"):
         rlds_beam.convert(dataset, tmp_path / "out", to=ScaledOutput, gamma=0.5, to_options={"gamma": 1})
@@ -208,34 +146,18 @@ def test_a_config_is_json_and_pickles() -> None:
     assert ConvertConfig("in", "out").to_options == TrajectoryOptions()
     with pytest.raises(UsageError, match="--to=lerobot takes LerobotOptions, not TrajectoryOptions"):
         ConvertConfig("in", "out", to="lerobot", to_options=TrajectoryOptions())
-    with pytest.raises(UsageError, match="unknown option fsp; did you mean fps"):
+    with pytest.raises(UsageError, match="unknown option --fsp; did you mean --fps"):
         ConvertConfig("in", "out", to="lerobot", to_options={"fsp": 10})
-
-
-def test_no_job_shares_an_option_with_a_format() -> None:
-    for name, config in configs().items():
-        taken = {field.name for field in dataclasses.fields(config)}
-        for group in config.known_groups():
-            own = [f for f in dataclasses.fields(group.options_class) if not f.metadata.get("shared")]
-            assert taken.isdisjoint(field.name for field in own), (name, group.choice)
 
 
 @pytest.mark.parametrize(
     ("output", "said"),
     [
-        (Clashing, "its option --workers is also one of the command: rename it"),
-        (Untyped, "its option weights needs a default, and the type bool, int"),
-        (Undecorated, "its options_class lacks @dataclasses.dataclass"),
-        (Reserved, "its option --quiet is also one of the command: rename it"),
-        (Unnamed, "the type of one of its options: name 'flaot' is not defined"),
-        (Numbered, "its option level needs a default, and the type bool, int"),
-        (SwitchedOn, "its option scale must be False by default"),
-        (WrongDefault, "invalid default of an option: --gamma=-1.0: must be at least 0"),
         (Refusing, "Refusing: a gamma of the wrong kind"),
-        (Foreign, "its options_class is not a dataclass and subclass of rlds_beam.options.Options"),
+        (Foreign, "its options_class is not a subclass of rlds_beam.options.Options"),
     ],
 )
-def test_options_that_cannot_be_flags_are_refused(output: Any, said: str, dataset: Path, tmp_path: Path) -> None:
+def test_options_that_cannot_be_used_are_refused(output: Any, said: str, dataset: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=said):
         rlds_beam.convert(dataset, tmp_path / "out", to=output)
 
@@ -259,7 +181,3 @@ def test_options_of_a_recognized_format_work_in_python(format: str, tmp_path: Pa
         assert config.from_options == source_group(format).options_class(raw_images=value)
     with pytest.raises(UsageError, match=r"^--fps is an option of --to=lerobot, not --to=trajectories$"):
         ConvertConfig.create(data, tmp_path / "out", fps=10)
-
-
-def test_an_option_of_no_chosen_format_is_named_whole() -> None:
-    assert belongs_to(CheckConfig, "topics", ()) == "--topics is an option of --from=ros2"

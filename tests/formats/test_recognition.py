@@ -20,11 +20,8 @@ from exchanging import export
 import rlds_beam
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
-from rlds_beam.formats import recognition
 from rlds_beam.formats.inputs import open_source
-from rlds_beam.formats.options import InputOptions
 from rlds_beam.formats.recognition import recognize
-from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.testing import make_episode, shard_paths, write_dataset
 
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -259,16 +256,6 @@ def test_unreadable_directories(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0)
     with pytest.raises(UsageError, match="not a dataset"):
         recognize(tmp_path)
-
-
-def test_configs_hold_what_was_recognized(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = ConvertConfig.create(outputs / "lerobot", "out", shards=2).resolve()
-    assert (config.from_, config.source_format) == (None, "lerobot")
-    monkeypatch.setattr(recognition, "_recognize_one", lambda *_: pytest.fail("recognized again"))
-    assert InputOptions.of(config).source_format == "lerobot"
-    assert config.for_input  # other inputs are recognized again:
-    with pytest.raises(pytest.fail.Exception):
-        config.for_input(str(outputs / "zarr"))
 
 
 def test_the_plan_has_the_recognized_format(outputs: Path, tmp_path: Path) -> None:

@@ -309,7 +309,7 @@ def test_another_dataset(tmp_path: Path, shards: dict[bool, list[Path]]) -> None
         path.rename(other / path.name.replace("testing", "other"))
     append(other, out, {"to": "rlds"})
     assert len(read(out, "rlds")) == 9
-    assert "from `testing/1.0.0`, `other/1.0.0` (3 files" in (out / "README.md").read_text()
+    assert json.loads((out / "provenance.json").read_text())["source"]["appended"] == ["other/1.0.0"]
     assert [entry["dataset"] for entry in read_manifest(str(out))["appends"]] == ["testing/1.0.0", "other/1.0.0"]
 
 

@@ -60,26 +60,6 @@ def test_the_python_that_an_extra_needs(python: tuple[int, int], monkeypatch: py
     assert str(errors.missing("gcs", "a")) == f"a: {errors.pip_install('gcs')}"
 
 
-@pytest.mark.parametrize(
-    ("record", "package"),
-    [
-        ('{"dir_info": {"editable": true}, "url": "file:///code"}', "'.[hub]' (in the checkout)"),
-        ('{"archive_info": {}, "url": "file:///dist/a.whl"}', "'rlds-beam[hub] @ file:///dist/a.whl'"),
-        (None, "'rlds-beam[hub]'"),
-    ],
-)
-def test_an_extra_comes_from_where_the_package_came(
-    record: str | None, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    info = tmp_path / "rlds_beam-0.1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rlds-beam\nVersion: 0.1.0\n")
-    if record:
-        (info / "direct_url.json").write_text(record)
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    assert str(errors.missing("hub", "a")) == f"a: pip install {package}"
-
-
 def test_an_import_that_fails_is_a_usage_error_and_an_import_error() -> None:
     with pytest.raises(ImportError) as caught, errors.needs("tf", "this needs that"):
         importlib.import_module("no_such_module")

@@ -55,7 +55,7 @@ BELOW = {
     "viewing": "jobs writing",
     "drop_in": "jobs",
     "transforms": "reverb viewing",
-    "runners": "terminal transforms",
+    "runners": "terminal",
     "pipelines": "runners transforms",
     "cli": "pipelines buckets",
     TESTING: "jobs",

@@ -50,53 +50,6 @@ class HeadSource(RldsSource):
         return dataclasses.replace(source, splits=tuple(splits))
 
 
-class Clashing(NumpyOutput):
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class options_class(Options):  # noqa: N801
-        workers: int = option(1, "taken")
-
-
-class Untyped(NumpyOutput):
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class options_class(Options):  # noqa: N801
-        weights: dict[str, float] | None = option(None, "no flag can hold it")
-
-
-class Undecorated(NumpyOutput):
-    class options_class(Options):  # noqa: N801
-        gamma: float = 1.0
-
-
-class Reserved(NumpyOutput):
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class options_class(Options):  # noqa: N801
-        quiet: bool = option(False, "a flag of every command")
-
-
-class Unnamed(NumpyOutput):
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class options_class(Options):  # noqa: N801
-        gamma: flaot = option(None, "no such type")  # type: ignore[name-defined]  # noqa: F821
-
-
-class Numbered(NumpyOutput):
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class options_class(Options):  # noqa: N801
-        level: Literal[1, 2] = option(1, "a flag is text")
-
-
-class SwitchedOn(NumpyOutput):
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class options_class(Options):  # noqa: N801
-        scale: bool = option(True, "no flag can switch it off")
-
-
-class WrongDefault(NumpyOutput):
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class options_class(Options):  # noqa: N801
-        gamma: float = option(-1.0, "a factor", least=0)
-
-
 class Refusing(NumpyOutput):
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class options_class(Options):  # noqa: N801

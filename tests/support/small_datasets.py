@@ -225,7 +225,6 @@ DATASETS = {
     "zarr": SmallDataset(_zarr("x.zarr"), _FROM["zarr"]),
     "zarr_plain": SmallDataset(_zarr("x.zarr", compressors=dict.fromkeys(("state", "action"))), _FROM["zarr"]),
     "zarr_zip": SmallDataset(_zarr("x.zarr.zip"), _FROM["zarr"]),
-    "zarr_version_3": SmallDataset(lambda directory: zarr_data.write_version_3(directory / "x.zarr"), _FROM["zarr"]),
     "envlogger": SmallDataset(lambda directory: envlogger_data.write_log(directory, 6), "{} --from=envlogger"),
     "ros2": SmallDataset(_bag(), _ROS),
     "ros2_sqlite": SmallDataset(_bag("sqlite3"), _ROS),

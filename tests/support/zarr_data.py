@@ -84,46 +84,6 @@ def _add(zarr: Any, group: Any, name: str, values: Array, options: dict[str, Any
     group.create_array(name, data=values, **options)
 
 
-def write_version_3(path: Path) -> None:
-    """Writes two episodes in version 3 of the format by hand, since zarr 2 cannot."""
-    import google_crc32c
-    import imagecodecs
-
-    for key, values, codecs in (
-        (
-            "data/action",
-            np.arange(6, dtype=">f4").reshape(3, 2),
-            [
-                {"name": "transpose", "configuration": {"order": [1, 0]}},
-                {"name": "bytes", "configuration": {"endian": "big"}},
-                {"name": "zstd"},
-                {"name": "crc32c"},
-            ],
-        ),
-        ("meta/episode_ends", np.array([1, 3], "<i8"), [{"name": "bytes", "configuration": {"endian": "little"}}]),
-    ):
-        is_action = values.ndim == 2
-        content = {
-            "zarr_format": 3,
-            "node_type": "array",
-            "shape": values.shape,
-            "fill_value": 0,
-            "codecs": codecs,
-            "data_type": "float32" if is_action else "int64",
-            "attributes": {},
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": values.shape}},
-            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        }
-        data = values.T.tobytes() if is_action else values.tobytes()
-        if is_action:
-            data = imagecodecs.zstd_encode(data)
-            data += google_crc32c.value(data).to_bytes(4, "little")
-        chunk = (path / key / "c" / "0" / "0") if is_action else path / key / "c" / "0"
-        chunk.parent.mkdir(parents=True)
-        chunk.write_bytes(data)
-        (path / key / "zarr.json").write_text(json.dumps(content))
-
-
 def zipped(folder: Path, path: Path) -> Path:
     """Packs a directory store as `zarr.ZipStore` does."""
     with zipfile.ZipFile(path, "w") as file:

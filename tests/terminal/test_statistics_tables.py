@@ -1,4 +1,4 @@
-"""The table of `stats`: at most a screen, with a histogram of each dimension."""
+"""The table of `stats`, with a histogram of each dimension."""
 
 from __future__ import annotations
 
@@ -31,27 +31,18 @@ def test_a_small_table_is_complete() -> None:
     assert all(len(line.split()[-1]) == BINS for line in lines[2:])
 
 
-def test_a_large_table_fits_a_screen() -> None:
-    wide = content(a=100, b=3, **{f"field_{i:02}": 2 for i in range(30)})
-    lines = statistics_lines(wide)
-    assert len(lines) <= 28 + 3
+def test_a_large_table_has_the_first_fields_and_the_episodes() -> None:
+    lines = statistics_lines(content(a=100, b=3, **{f"field_{i:02}": 2 for i in range(30)}))
     said = next(line for line in lines if line.startswith("shown "))
-    assert f" of {100 + 3 + 60 + wide_rows():,} rows; --fields=" in said and "--output=FILE" in said
-    assert any(line.startswith("episode_return"[:8]) for line in lines)
-
-
-def wide_rows() -> int:
-    """The rows of the fields that every episode of `make_episode` has, and of lengths and returns."""
-    return len([line for line in statistics_lines(content(one=1)) if line.split()[-1][0] in "▁█▂▃▄▅▆▇"]) - 1
+    assert "; --fields=observation/a prints a whole field" in said and "--output=FILE" in said
+    assert len(lines) <= 60 + 5 and any(line.startswith("episode_return") for line in lines)
 
 
 def test_only_fields_of_more_than_32_dimensions_are_folded() -> None:
     lines = statistics_lines(content(large=512, left=14, right=32))
-    for field, shown in (("large", 0), ("left", 14), ("right", 32)):
+    for field, shown in (("large", 8), ("left", 14), ("right", 32)):
         assert sum(line.startswith(f"observation/{field}[") for line in lines) == shown
     assert "--fields=observation/large prints a whole field" in lines[-1]
-    lines = statistics_lines(content(large=33, small=3))
-    assert sum(line.startswith("observation/large[") for line in lines) == 8
 
 
 def test_dimensions_have_names() -> None:

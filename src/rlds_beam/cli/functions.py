@@ -1,6 +1,10 @@
 """The jobs as functions: `rlds_beam.convert("data/point_mass/1.0.0", "pairs", items="pairs")`.
 
-Keyword arguments are the fields of the job's config and of the options of its formats, which check their values.
+Keyword arguments are the fields of the job's config and of the options of its formats, which check their values:
+`rlds-beam convert --help` describes them. An input is a dataset directory, or files, of any format that
+`rlds-beam help formats` lists. Functions, sources, outputs, environments, and policies may be given as objects. All
+raise `UsageError` if an option, an input, or an output cannot be used, before anything is written; `RldsBeamError` if
+the job fails; and `FailedRuleError` if an episode breaks a rule of `fail`.
 """
 
 from __future__ import annotations
@@ -9,20 +13,12 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from rlds_beam import plugins
-from rlds_beam.cli.commands.example import ExampleConfig
-from rlds_beam.cli.commands.inspect import InspectConfig
-from rlds_beam.cli.commands.upload import UploadConfig
 from rlds_beam.errors import UsageError, naming_limits
-from rlds_beam.options import Options, option_names
-from rlds_beam.pipelines.check import CheckConfig
-from rlds_beam.pipelines.compare import CompareConfig
-from rlds_beam.pipelines.convert import ConvertConfig
-from rlds_beam.pipelines.push import PushConfig
-from rlds_beam.pipelines.report import ReportConfig
-from rlds_beam.pipelines.stats import StatsConfig
+from rlds_beam.options import Options
+from rlds_beam.runners.process_setup import quiet
 
 if TYPE_CHECKING:
     from rlds_beam.cli.commands.upload import UploadOutcome
@@ -38,26 +34,19 @@ Path = str | os.PathLike[str]
 Function = TypeVar("Function", bound=Callable[..., Any])
 Config = TypeVar("Config", bound=Options)
 
-_OF_THE_COMMAND = {
-    "dry_run": "use rlds_beam.inspect to see what a job would do",
-    "expect": "it sets the command's exit code; compare the numbers of the report",
-    "json": "the function's result has the same numbers (`to_json`)",
-    "keep_serving": "use rlds_beam.reverb.serving.EmbeddedServer, which runs until you stop it",
-    "max_rejected": "it sets the command's exit code; check `rejected` in the report",
-}
-"""Options of the command that have no effect here, and what to use instead."""
+_OF_THE_COMMAND = ("dry_run", "expect", "json", "keep_serving", "max_rejected")
+"""Options without effect here: what a command prints, its exit code, and how long it runs."""
 
 
 def _job(function: Function) -> Function:
-    """Names the limit of the system that a job meets."""
-    return naming_limits()(function)
+    """Silences Beam's logs, and names the limit of the system that a job meets."""
+    return cast(Function, naming_limits()(quiet(function)))
 
 
 def _config(config_class: type[Config], *paths: Any, **options: Any) -> Config:
-    """The job's config; raises UsageError for an unknown option."""
-    for name in options:
-        if name in _OF_THE_COMMAND and name in option_names(config_class):
-            raise UsageError(f"{name} is an option of the command only: {_OF_THE_COMMAND[name]}")
+    for name in _OF_THE_COMMAND:
+        if name in options and name in config_class.__dataclass_fields__:
+            raise UsageError(f"{name} is an option of the command only: look at the result of the function instead")
     return config_class.create(*paths, **options)
 
 
@@ -69,21 +58,17 @@ def convert(input: Path | Sequence[Path], output: Path, **options: Any) -> Conve
         print(outcome.report.summary())
 
     Rejected episodes do not raise: `outcome.report.rejected` counts them, and `output/rejected` has their records.
+    The same call resumes a failed job.
 
     Args:
-      input: a dataset directory, or files, of any format that `rlds-beam help formats` lists (`from_`).
+      input: a dataset directory, or files.
       output: the directory to write to.
-      options: the fields of `ConvertConfig` and of the options of the `from_` and `to` formats; `rlds-beam convert
-        --help` describes them. Pass a function
-        (`policy_info_fn`, a source, an output) as an object or as `module:function`. A function defined outside a
-        module, for example in a notebook, must be picklable.
+      options: the fields of `ConvertConfig` and of the options of the `from_` and `to` formats.
 
     Raises:
-      UsageError: an option, the input, or the output cannot be used; nothing was done.
-      FailedRuleError: a rule of `fail` was broken.
       NotVerifiedError: the output differs from the prediction.
-      RldsBeamError: the pipeline failed; the same call resumes it.
     """
+    from rlds_beam.pipelines.convert import ConvertConfig
     from rlds_beam.pipelines.convert import convert as run
 
     return run(_config(ConvertConfig, input, output, **options))
@@ -99,10 +84,8 @@ def inspect(input: Path | Sequence[Path], **options: Any) -> Survey:
     Args:
       input: as in `convert`.
       options: the fields of `InspectConfig`: the options of the conversion to predict.
-
-    Raises:
-      UsageError: an option or the input cannot be used.
     """
+    from rlds_beam.cli.commands.inspect import InspectConfig
     from rlds_beam.cli.commands.inspect import inspect as run
 
     return run(_config(InspectConfig, input, **options))
@@ -119,12 +102,8 @@ def check(input: Path | Sequence[Path], **options: Any) -> CheckOutcome:
     Args:
       input: as in `convert`.
       options: the fields of `CheckConfig`. With `output`, the table is also kept as a file.
-
-    Raises:
-      UsageError: an option or the input cannot be used.
-      FailedRuleError: a rule of `fail` was broken.
-      RldsBeamError: the pipeline failed, or a file cannot be written.
     """
+    from rlds_beam.pipelines.check import CheckConfig
     from rlds_beam.pipelines.check import check as run
 
     return run(_config(CheckConfig, input, **options), keep_table=True)
@@ -135,18 +114,13 @@ def stats(input: Path | Sequence[Path], **options: Any) -> StatsOutcome:
     """Computes each field's mean, standard deviation, range, and quantiles, as `rlds-beam stats` does.
 
         outcome = rlds_beam.stats("data/point_mass/1.0.0", by="language_instruction")
-        print(outcome)
         print(outcome.statistics["fields"]["action"]["mean"])
 
     Args:
       input: as in `convert`.
       options: the fields of `StatsConfig`. With `output`, the statistics are also written to a file.
-
-    Raises:
-      UsageError: an option or the input cannot be used.
-      FailedRuleError: a rule of `fail` was broken.
-      RldsBeamError: the pipeline failed, or the output cannot be written.
     """
+    from rlds_beam.pipelines.stats import StatsConfig
     from rlds_beam.pipelines.stats import stats as run
 
     return run(_config(StatsConfig, input, **options))
@@ -163,12 +137,8 @@ def report(input: Path, second: Path | None = None, **options: Any) -> ReportOut
       input: a dataset directory, or a directory that `convert` wrote.
       second: a dataset to compare it with.
       options: the fields of `ReportConfig`.
-
-    Raises:
-      UsageError: an option or an input cannot be used; nothing was written.
-      FailedRuleError: a rule of `fail` was broken.
-      RldsBeamError: the pipeline failed, or the report cannot be written.
     """
+    from rlds_beam.pipelines.report import ReportConfig
     from rlds_beam.pipelines.report import report as run
 
     return run(_config(ReportConfig, input, second, **options))
@@ -185,12 +155,8 @@ def compare(input: Path, second: Path, **options: Any) -> Comparison:
       input: a dataset directory.
       second: the version to compare with it.
       options: the fields of `CompareConfig`.
-
-    Raises:
-      UsageError: an option or an input cannot be used.
-      FailedRuleError: a rule of `fail` was broken.
-      RldsBeamError: the pipeline failed.
     """
+    from rlds_beam.pipelines.compare import CompareConfig
     from rlds_beam.pipelines.compare import compare as run
 
     return run(_config(CompareConfig, input, second, **options))
@@ -200,25 +166,23 @@ def compare(input: Path, second: Path, **options: Any) -> Comparison:
 def push(input: Path | Sequence[Path], **options: Any) -> PushOutcome:
     """Fills Reverb tables with a dataset's items, as `rlds-beam push` does.
 
-    Rejected episodes do not raise: `outcome.report.rejected` counts them.
+    Rejected episodes do not raise: `outcome.report.rejected` counts them. The same call after a failure writes no item
+    twice (`writer="stream"`).
 
     Args:
       input: as in `convert`, or a directory that `convert` wrote.
       options: the fields of `PushConfig`; `reverb` (the servers) and `table` are required.
 
     Raises:
-      UsageError: an option, the input, or the tables cannot be used; nothing was written.
-      FailedRuleError: a rule of `fail` was broken.
       NotVerifiedError: the tables' content differs from the prediction.
-      RldsBeamError: the pipeline failed; the same call writes no item twice (`writer="stream"`).
     """
+    from rlds_beam.pipelines.push import PushConfig
     from rlds_beam.pipelines.push import push as run
 
     return run(_config(PushConfig, input, **options))
 
 
 if TYPE_CHECKING or find_spec("rlds_beam.recording") is not None:
-    from rlds_beam.pipelines.record import RecordConfig
 
     @_job
     def record(output: Path, **options: Any) -> ConvertOutcome:
@@ -228,14 +192,12 @@ if TYPE_CHECKING or find_spec("rlds_beam.recording") is not None:
 
         Args:
           output: the directory to write to.
-          options: the fields of `RecordConfig`; `env`, `policy`, and either `episodes` or `steps` are required. The
-            environment and the policies can be passed as objects.
+          options: the fields of `RecordConfig`; `env`, `policy`, and either `episodes` or `steps` are required.
 
         Raises:
-          UsageError: an option, the environment, or a policy cannot be used; nothing was done.
           NotVerifiedError: a recorded propensity does not match the stored action.
-          RldsBeamError: the job failed; the same call resumes it.
         """
+        from rlds_beam.pipelines.record import RecordConfig
         from rlds_beam.pipelines.record import record as run
 
         return run(_config(RecordConfig, output, **options))
@@ -253,10 +215,10 @@ def upload(output: Path, destination: str, **options: Any) -> UploadOutcome:
       options: the fields of `UploadConfig`.
 
     Raises:
-      UsageError: the output or the repository cannot be used; nothing was sent.
       NotVerifiedError: a file of the output differs from its manifest.
       BucketError: the Hub failed, or refuses this token; the same call resumes.
     """
+    from rlds_beam.cli.commands.upload import UploadConfig
     from rlds_beam.cli.commands.upload import upload as run
 
     return run(_config(UploadConfig, output, destination, **options))
@@ -276,10 +238,8 @@ def example(directory: Path, **options: Any) -> str:
     Returns:
       The dataset directory: `directory/point_mass/1.0.0`; `point_mass_camera/1.0.0` with `camera=True`,
       `planar_arm/1.0.0` with `robot=True`.
-
-    Raises:
-      UsageError: the dataset already exists or cannot be written.
     """
+    from rlds_beam.cli.commands.example import ExampleConfig
     from rlds_beam.cli.commands.example import example as run
 
     return run(_config(ExampleConfig, directory, **options))

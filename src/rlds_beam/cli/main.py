@@ -2,27 +2,83 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
+import importlib
 import io
 import logging
 import os
 import signal
 import sys
+import textwrap
 import threading
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
-from typing import cast
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from typing import Any, cast
 
 from rlds_beam import interrupts, lazy, plugins, worker_status
-from rlds_beam.cli import flags
-from rlds_beam.cli.parsers import JOBS, MISSING, command_parser, complete_arguments, job_parser
+from rlds_beam._version import __version__
+from rlds_beam.cli import arguments
 from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError, naming_limits, pip_install
-from rlds_beam.platforms import keep_freed_memory
+from rlds_beam.options import Options
+from rlds_beam.pipelines.base import Job
+from rlds_beam.runners import process_setup
+from rlds_beam.runners.process_setup import keep_freed_memory
 from rlds_beam.terminal.options import PrintOptions, begin, print_json
-from rlds_beam.text import escaping, without_secrets
+from rlds_beam.text import did_you_mean, escaping, without_secrets
 from rlds_beam.user_functions import describe_error, is_users
+
+_JOBS = {
+    "example": "write a small dataset to try the other commands on",
+    "record": "run policies in environments and record the episodes",
+    "inspect": "show what a dataset holds, and predict a conversion",
+    "check": "check every episode, and measure quality signals; write nothing",
+    "stats": "compute mean, standard deviation and quantiles of each field",
+    "show": "show one episode here, or as a picture or a video",
+    "report": "write an HTML page that shows a dataset or a conversion",
+    "compare": "show what changed between two versions of a dataset",
+    "browse": "look at episodes in a web browser on this machine",
+    "convert": "check a dataset and write it in another format",
+    "index": "build the index of steps that open_dataset reads, with many processes",
+    "upload": "publish what convert or record wrote on the Hugging Face Hub",
+    "push": "check a dataset and write it to Reverb tables",
+    "serve": "run a Reverb server with tables that fit a dataset",
+}
+
+_COMMANDS = ("browse", "example", "inspect", "serve", "show", "upload")
+"""Those without a pipeline: their modules are in `cli.commands`, the others in `pipelines`."""
+
+_ROOMS = {"record": "recording", **dict.fromkeys(("show", "report", "compare", "browse"), "viewing")}
+"""The package that a job needs, if it is one that an installation may lack."""
+
+JOBS = {name: line for name, line in _JOBS.items() if name not in _ROOMS or find_spec(f"rlds_beam.{_ROOMS[name]}")}
+"""The jobs of this installation, each with its line in the help."""
+
+HELP = "list the rules, signals, formats, or connectors"
+
+EXIT_CODES = {
+    0: "success",
+    1: "the job failed; the same command resumes convert, record, push, and upload",
+    2: "wrong usage, or the input or output cannot be used; nothing was written",
+    3: "finished, but too much was rejected, there are no items, or versions differ",
+    4: "the result is not what was predicted, or the input changed meanwhile",
+    130: "interrupted by Ctrl-C or SIGTERM (serve and browse then end with 0)",
+    141: "the program that reads the output closed it, for example head",
+}
+
+_ABOUT = """\
+Checks episodic datasets (RLDS, LeRobot, Minari, D4RL and others) and converts
+them to training data, with Apache Beam.
+
+examples:
+  rlds-beam example data
+  rlds-beam inspect data/point_mass/1.0.0
+  rlds-beam check data/point_mass/1.0.0
+  rlds-beam convert data/point_mass/1.0.0 pairs
+"""
 
 _RESUMES = "finished work is kept, run the same command to resume"
 _LEFT = {
@@ -39,19 +95,6 @@ _STORES = ("apache_beam", "azure", "boto3", "botocore", "google", "httplib2", "r
 _MAX_ERROR_CHARACTERS = 1500
 """Longest error, in characters."""
 
-_ENVIRONMENT = {
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-    "TF_ENABLE_ONEDNN_OPTS": "0",
-    "GRPC_VERBOSITY": "NONE",
-    "GLOG_minloglevel": "4",
-    "PYTHONWARNINGS": "ignore",
-    "GRPC_ENABLE_FORK_SUPPORT": "0",
-}
-"""Silences TensorFlow, gRPC, EnvLogger, and our processes, unless the user has set other values.
-
-gRPC's handler of a fork waits for threads that wait for the interpreter's lock, which this thread holds.
-"""
-
 _PIPE_CLOSED = 128 + signal.SIGPIPE
 _INTERRUPTED = 128 + signal.SIGINT
 
@@ -59,7 +102,7 @@ _INTERRUPTED = 128 + signal.SIGINT
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
     if argv is None and "_ARGCOMPLETE" in os.environ:
-        complete_arguments(os.environ["COMP_LINE"].split()[1:])
+        _complete(os.environ["COMP_LINE"].split()[1:])
     if argv is None and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal may lack the characters of a dataset's texts
     with contextlib.redirect_stdout(escaping(sys.stdout)), contextlib.redirect_stderr(escaping(sys.stderr)):
@@ -142,37 +185,101 @@ def _discard_stdout() -> None:
         os.close(null)
 
 
-def _run(arguments: list[str], of_this_process: bool) -> int:
-    command = arguments[0] if arguments else "--help"
-    if command in JOBS:
-        return _job(command, arguments[1:], of_this_process)
-    if command == "help":
+def _run(words: list[str], of_this_process: bool) -> int:
+    command = words[0] if words else "--help"
+    if command.startswith("-"):
+        parser = arguments.Parser("rlds-beam", _ABOUT, usage="rlds-beam COMMAND ...", epilog=_overview())
+        parser.add_argument("--version", action="version", version=f"rlds-beam {__version__}", help="show the version")
+        return _until_exit(lambda: parser.parse_args(words or ["--help"])) or 0
+    if command == "help" and not (words[1:] and words[1] in commands()):
         from rlds_beam.cli import help_tables
 
-        named = arguments[1] if len(arguments) > 1 else ""
-        if named in JOBS or (named not in help_tables.TABLES and named in plugins.names("commands")):
-            return _job(named, [*arguments[2:], "--help"], of_this_process)
-        return help_tables.main(arguments[1:])
-    if command in MISSING:
-        raise UsageError(f"{command} needs rlds_beam.{MISSING[command]}, which is not installed: {pip_install()}")
-    if not command.startswith("-"):  # of another package, or unknown
-        return _job(command, arguments[1:], of_this_process)
+        return help_tables.main(words[1:])
+    if command == "help":
+        command, words = words[1], [*words[1:], "--help"]
+    return _job(command, words[1:], of_this_process)
+
+
+def commands() -> dict[str, str]:
+    """All commands with their lines in the help; at the end those of other packages, which are not imported."""
+    others = [name for name in plugins.names("commands") if name not in _JOBS]
+    return {**JOBS, "help": HELP, **{name: plugins.describe_package("commands", name) for name in others}}
+
+
+def _overview() -> str:
+    lines = [f"  {name:<8} {line}" for name, line in commands().items()]
+    codes = [f"  {code:<8} {line}" for code, line in EXIT_CODES.items()]
+    return "\n".join(["commands:", *lines, "", "exit codes:", *codes])
+
+
+def find_job(name: str) -> tuple[Job, type[Options]]:
+    """A job and its config, ours or another package's.
+
+    Raises:
+      UsageError: there is none of that name, or it cannot be used.
+    """
+    if name in JOBS:
+        job = importlib.import_module(f"rlds_beam.{'cli.commands' if name in _COMMANDS else 'pipelines'}.{name}")
+        return cast(Job, job), getattr(job, f"{name.capitalize()}Config")
+    if name in _JOBS:
+        raise UsageError(f"{name} needs rlds_beam.{_ROOMS[name]}, which is not installed: {pip_install()}")
+    config_class = plugins.find("commands", name)
+    if config_class is None:
+        raise UsageError(f"unknown command {name!r}{did_you_mean(name, commands())}")
+    job = sys.modules[getattr(config_class, "__module__", __name__)]
+    if not (isinstance(config_class, type) and issubclass(config_class, Options) and hasattr(job, name)):
+        raise UsageError(f"{name}: its entry point is not the config of a job: see rlds_beam.pipelines.base.Job")
+    return cast(Job, job), config_class
+
+
+def job_parser(name: str) -> argparse.ArgumentParser:
+    """The parser of a job, without the flags of its config (`arguments.parse`)."""
+    job, config_class = find_job(name)
+    examples = textwrap.indent(textwrap.dedent(job.EXAMPLES).strip(), "  ")
+    about = textwrap.fill(" ".join((config_class.__doc__ or "").split()), arguments.WIDTH)
+    parser = arguments.Parser(
+        f"rlds-beam {name}", f"{about}\n\nexamples:\n{examples}", usage=f"rlds-beam {name} {job.USAGE} [options]"
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="show what Beam, TensorFlow and workers log")
+    if "progress" in config_class.__dataclass_fields__:
+        parser.add_argument("-q", "--quiet", action="store_true", help="print errors only (and the report of --json)")
+    return parser
+
+
+def _complete(words: Sequence[str]) -> None:
+    """Answers argcomplete, which runs the command in a shell to ask what may follow `words`; ends the process."""
+    import argcomplete
+
+    parser = argparse.ArgumentParser("rlds-beam")
+    children = parser.add_subparsers()
+    for name, line in commands().items():
+        child = children.add_parser(name, help=line)
+        if name in words[:1] and name != "help":
+            config_class = find_job(name)[1]
+            arguments.add_config(child, config_class, arguments.find_choices(config_class, words[1:]))
+    argcomplete.autocomplete(parser)
+
+
+def _until_exit(parse: Callable[[], Any]) -> Any:
+    """What `parse` returns; None if argparse ends the process, after --help or --version."""
     try:
-        command_parser().parse_args(arguments or ["--help"])
-    except SystemExit as done:  # --help, --version
-        return int(done.code or 0)
-    raise UsageError("the command is missing: rlds-beam --help lists the commands")
+        return parse()
+    except SystemExit:
+        return None
 
 
-def _job(name: str, arguments: list[str], of_this_process: bool) -> int:
+def _job(name: str, words: list[str], of_this_process: bool) -> int:
     if of_this_process:
         keep_freed_memory()
-    ours, beam_options = _split(arguments)
-    job, config_class, parser = job_parser(name, ours)
-    try:
-        config = flags.parse_config(parser, config_class, ours, beam_options)
-    except SystemExit as done:  # --help
-        return int(done.code or 0)
+    ours, beam_options = _split(words)
+    job, config_class = find_job(name)
+    if beam_options and "beam_options" not in config_class.__dataclass_fields__:
+        raise UsageError(f"rlds-beam {name} runs nothing on Beam: it takes no flags after --")
+    config: Any = _until_exit(lambda: arguments.parse(config_class, job_parser(name), ours))
+    if config is None:
+        return 0
+    if beam_options:
+        config = dataclasses.replace(config, beam_options=beam_options)
     silent = hasattr(config, "progress") and not {"-q", "--quiet"}.isdisjoint(ours)
     if silent:
         config = dataclasses.replace(cast(PrintOptions, config), progress="none")
@@ -232,7 +339,7 @@ def _logging(verbose: bool) -> Iterator[None]:
             del os.environ[worker_status.VERBOSE]
         return
     os.environ.pop(worker_status.VERBOSE, None)
-    for name, value in _ENVIRONMENT.items():
+    for name, value in process_setup.ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     warnings.simplefilter("ignore")
     logging.basicConfig(level=logging.CRITICAL)

@@ -23,7 +23,6 @@ from rlds_beam.images.codecs import Jpeg
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.lazy import Viewable
-from rlds_beam.options import Options, check_names
 from rlds_beam.text import count, tree
 from rlds_beam.typing import Array
 
@@ -101,7 +100,6 @@ class Dataset(Viewable):
         """Selected columns of selected rows; only these are decoded."""
         return self._read(self._check_indices(np.asarray(index)), columns)
 
-    @check_names(Options)
     def batches(
         self,
         batch_size: int,

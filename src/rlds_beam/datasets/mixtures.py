@@ -16,11 +16,9 @@ from rlds_beam.datasets.windows import Size
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.format_options import LastStep
 from rlds_beam.formats.merged.inputs import MergeMapping
-from rlds_beam.options import Options, check_names
 from rlds_beam.text import escape_controls, shorten
 
 
-@check_names(Options)
 def mix_batches(
     datasets: Mapping[Dataset, float] | Sequence[tuple[Dataset, float]] | str,
     batch_size: int,

@@ -29,7 +29,6 @@ from rlds_beam.formats.recognition import as_input
 from rlds_beam.formats.registry import COLUMNS, TRAJECTORIES
 from rlds_beam.formats.trajectories.output import read_fields, read_kept_fields
 from rlds_beam.images.codecs import Jpeg
-from rlds_beam.options import check_names
 from rlds_beam.output.directory import holding, is_output
 from rlds_beam.output.files import MANIFEST
 from rlds_beam.output.manifest import load_manifest, read_manifest
@@ -49,7 +48,6 @@ _OF_INPUT = {"from_", "features"}
 """Options that neither check nor change episodes."""
 
 
-@check_names(LoadOptions)
 def open_dataset(
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     split: str | None = None,

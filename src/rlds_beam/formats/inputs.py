@@ -22,7 +22,7 @@ from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.options import InputOptions, SourceOptions
 from rlds_beam.formats.recognition import Recognized, as_input, datasets_in, recognize, written_by_convert
 from rlds_beam.formats.registry import MERGED, SOURCES, source_class, source_group
-from rlds_beam.options import Options, check_names
+from rlds_beam.options import Options
 from rlds_beam.output.directory import holding
 from rlds_beam.processing.dataset import check_source
 from rlds_beam.processing.report import Report
@@ -38,7 +38,6 @@ _FILES = ("name", "unit", "read", "scan", "is_splittable", "end", "positions")
 _CONTRACT = attrgetter("dataset", "schema.steps", "violations", "decoder.decode", *(f"files.{name}" for name in _FILES))
 
 
-@check_names(Options)
 def open_source(
     input: str | Sequence[str],
     split: str | None = None,
@@ -179,13 +178,11 @@ def describe_input(input: str | Sequence[str]) -> str:
 
 def open_input(options: SourceOptions) -> Source:
     """Opens the input of a job (of several, the first), with the meaning that its options give it."""
-    if options.from_ is None:
-        options = options.resolve()
-        assert options.recognized is not None  # the input is a required option
+    if options.recognized is not None:
         source = open_recognized(options.recognized, options.split, options.features, options.from_options)
     else:
-        given = as_input(getattr(options, options.reads))
-        source = _open(given, options.split, options.features, options.from_, options.from_options)
+        given, from_ = as_input(getattr(options, options.reads)), options.source_format
+        source = _open(given, options.split, options.features, from_, options.from_options)
     return with_given_meaning(source, options)
 
 

@@ -6,8 +6,6 @@ and from the entry points `rlds_beam.formats` of other packages (`plugins`).
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import inspect
 import typing
 from importlib.util import find_spec
@@ -15,8 +13,8 @@ from typing import Any, NamedTuple
 
 from rlds_beam import plugins
 from rlds_beam.errors import Extra, UsageError
-from rlds_beam.options import Group, Options, check_value, type_hints
-from rlds_beam.text import did_you_mean, join_texts
+from rlds_beam.options import Group, Options
+from rlds_beam.text import did_you_mean
 from rlds_beam.user_functions import resolve
 
 if typing.TYPE_CHECKING:
@@ -143,6 +141,8 @@ _KNOWN = {
         output="rlds_beam.formats.zarr.output:ZarrOutput",
         output_options="rlds_beam.formats.format_options:ZarrOptions",
         opens="[diffusion policy](https://github.com/real-stanford/diffusion_policy): `ReplayBuffer.create_from_path`",
+        extra="zarr",
+        extra_for="reading",
         known_by="meta/episode_ends of a zarr directory or .zarr.zip file",
         names=("meta/episode_ends", "*.zarr.zip"),
     ),
@@ -198,7 +198,7 @@ def find_format(name: str) -> Format | None:
     """
     found = FORMATS.get(name) or (None if ":" in name else plugins.find("formats", name))
     if not isinstance(found, Format | None):
-        raise plugins.refuse("formats", name, f"is a {type(found).__name__}, not a rlds_beam.formats.Format")
+        raise UsageError(f"{name}: its entry point is a {type(found).__name__}, not a rlds_beam.formats.Format")
     return found
 
 
@@ -213,16 +213,6 @@ def formats() -> dict[str, Format]:
     return {**FORMATS, **{name: known for name, known in others.items() if name not in _KNOWN}}
 
 
-def source_names() -> list[str]:
-    """The values of `--from`. Imports nothing, so some of other packages may only be written."""
-    return [*SOURCES, *other_names()]
-
-
-def output_names() -> list[str]:
-    """The values of `--to`. Imports nothing, so some of other packages may only be read."""
-    return [*OUTPUTS, *other_names()]
-
-
 def can_read(name: str) -> bool:
     """Whether `--from` takes a name. False also for a format of another package that cannot be used."""
     try:
@@ -235,94 +225,51 @@ def source_class(from_: str) -> type[Source]:
     """The source that `--from` names. Raises UsageError if there is none of that name."""
     from rlds_beam.reading.base import Source
 
-    known = find_format(from_)
-    return typing.cast("type[Source]", _class(known.source if known else "", from_, "from", Source))
+    return typing.cast("type[Source]", _find_class("from", from_, Source))
 
 
 def output_class(to: str) -> type[Output]:
     """The output that `--to` names. Raises UsageError if there is none of that name."""
     from rlds_beam.output.base import Output
 
-    known = find_format(to)
-    return typing.cast("type[Output]", _class(known.output if known else "", to, "to", Output))
+    return typing.cast("type[Output]", _find_class("to", to, Output))
 
 
-def _class(known: str, name: str, flag: str, base: type[Any]) -> type[Any]:
-    if ":" not in (known or name):
-        kind, verb = ("source", "written") if flag == "from" else ("output", "read")
-        names = source_names() if flag == "from" else output_names()
+def _find_class(flag: str, name: str, base: type[Any]) -> type[Any]:
+    known = find_format(name)
+    path = name if known is None else known.kinds[flag]
+    if ":" not in path:
+        kind, verb, ours = ("source", "written", SOURCES) if flag == "from" else ("output", "read", OUTPUTS)
+        names = [*ours, *other_names()]
         choose = f"choose {', '.join(names)}, or module:Class for your own"
-        only = f" ({name} can only be {verb}); {choose}"
-        there = name in FORMATS or name in other_names()
-        hint = only if there else did_you_mean(name, names, otherwise=choose)
+        hint = f" ({name} can only be {verb}); {choose}" if known else did_you_mean(name, names, otherwise=choose)
         raise UsageError(f"--{flag}={name}: there is no such {kind}{hint}")
-    named = resolve(known or name, f"--{flag}")
+    named = resolve(path, f"--{flag}")
     contract = f"{'rlds_beam.reading' if flag == 'from' else 'rlds_beam.output'}.{base.__name__}"
     if not (isinstance(named, type) and issubclass(named, base)):
         raise UsageError(f"--{flag}={name}: not a subclass of {contract}")
     if inspect.isabstract(named):
-        lacks = join_texts(sorted(named.__abstractmethods__))  # type: ignore[attr-defined]
+        lacks = ", ".join(sorted(named.__abstractmethods__))  # type: ignore[attr-defined]
         raise UsageError(f"--{flag}={name}: it lacks {lacks}; see {contract}")
     return named
 
 
 def source_group(from_: str) -> Group:
-    """The options of the source that `--from` names.
-
-    Raises:
-      UsageError: there is no such source, or it declares options that cannot be flags.
-    """
+    """The options of the source that `--from` names. Raises UsageError if there is no such source."""
     if from_ in SOURCES:
-        return Group("from_options", f"--from={from_}", _options_class(FORMATS[from_].source_options))
-    declared = source_class(from_).options_class
-    return Group("from_options", f"--from={from_}", _check(declared, f"--from={from_}"))
+        return _group("from", from_, FORMATS[from_].source_options)
+    return _group("from", from_, source_class(from_).options_class)
 
 
 def output_group(to: str) -> Group:
-    """The options of the output that `--to` names.
-
-    Raises:
-      UsageError: there is no such output, or it declares options that cannot be flags.
-    """
+    """The options of the output that `--to` names. Raises UsageError if there is no such output."""
     if to in OUTPUTS:
-        return Group("to_options", f"--to={to}", _options_class(FORMATS[to].output_options))
-    return Group("to_options", f"--to={to}", _check(output_class(to).options_class, f"--to={to}"))
+        return _group("to", to, FORMATS[to].output_options)
+    return _group("to", to, output_class(to).options_class)
 
 
-@functools.cache
-def _options_class(name: str) -> type[Options]:
-    return typing.cast("type[Options]", resolve(name, "internal error")) if name else Options
-
-
-def _is_flag_type(hint: Any) -> bool:
-    if typing.get_origin(hint) is typing.Literal:
-        return all(isinstance(choice, str) for choice in typing.get_args(hint))
-    return hint in (bool, int, float, str) or hint == tuple[str, ...]
-
-
-def _check(declared: Any, where: str) -> type[Options]:
-    """The options that a user's class declares. Raises UsageError if they cannot be flags."""
-    if not (isinstance(declared, type) and issubclass(declared, Options)):
-        raise UsageError(f"{where}: its options_class is not a dataclass and subclass of rlds_beam.options.Options")
-    try:
-        hints = type_hints(declared)
-    except NameError as error:
-        raise UsageError(f"{where}: the type of one of its options: {error}") from None
-    for field in dataclasses.fields(declared):
-        if not _is_flag_type(hints[field.name]) or field.default is dataclasses.MISSING:
-            raise UsageError(
-                f"{where}: its option {field.name} needs a default, and the type bool, int, float, str, "
-                "tuple[str, ...] or Literal of strings"
-            )
-        if field.default is True:
-            raise UsageError(f"{where}: its option {field.name} must be False by default: a flag can only set it")
-        try:
-            check_value(field.default, hints[field.name], field)
-        except UsageError as error:
-            raise UsageError(f"{where}: invalid default of an option: {error}") from None
-    undeclared = [
-        name for name in vars(declared).get("__annotations__", {}) if name not in declared.__dataclass_fields__
-    ]
-    if undeclared:
-        raise UsageError(f"{where}: its options_class lacks @dataclasses.dataclass(frozen=True)")
-    return declared
+def _group(flag: str, name: str, declared: Any) -> Group:
+    options_class = resolve(declared or "rlds_beam.options:Options", "") if isinstance(declared, str) else declared
+    if not (isinstance(options_class, type) and issubclass(options_class, Options)):
+        raise UsageError(f"--{flag}={name}: its options_class is not a subclass of rlds_beam.options.Options")
+    return Group(f"{flag}_options", f"--{flag}={name}", options_class)

@@ -14,8 +14,6 @@ from rlds_beam.text import printable, raw_stream
 from rlds_beam.typing import Array
 
 _MAX_CELL_CHARACTERS = 2000
-"""Longest text of a cell, in characters."""
-
 _NUMBER = re.compile(r"[-+]?(\d[\d,.]*(e[-+]?\d+)?|inf)( [kMGT]?B|%)?|nan")
 
 

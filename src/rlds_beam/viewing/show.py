@@ -20,7 +20,6 @@ from rlds_beam.formats.options import InputOptions
 from rlds_beam.formats.registry import COLUMNS, TRAJECTORIES
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.thumbnails import spread, thumbnail
-from rlds_beam.options import check_names
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.reader import episode_at, read_episode
 from rlds_beam.viewing.episodes import ShownEpisode, of_row
@@ -29,7 +28,6 @@ from rlds_beam.viewing.html import View, strip
 _ROWS, _CAMERAS, _HEIGHT = 6, 4, 96
 
 
-@check_names(InputOptions)
 def show(value: Any, episode: int | str | None = None, **options: Any) -> View:
     """Shows an episode or a dataset: as text, with pictures in a notebook.
 
@@ -125,7 +123,7 @@ def open_viewed(path: str, options: Mapping[str, Any]) -> Source | Dataset:
     Raises:
       UsageError: the dataset does not exist or cannot be read.
     """
-    config = InputOptions.create(path, **options).resolve()
+    config = InputOptions.create(path, **options)
     found = config.recognized
     if found is not None and found.problem is not None and found.format in (COLUMNS, TRAJECTORIES):
         return open_dataset(path, config.split)

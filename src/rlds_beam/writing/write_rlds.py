@@ -15,7 +15,6 @@ from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.formats.format_options import RldsOptions
-from rlds_beam.options import Options, check_names
 from rlds_beam.output.directory import lock_output
 from rlds_beam.processing.report import Report
 from rlds_beam.text import count, format_size, join_lines
@@ -54,7 +53,6 @@ class WriteOutcome:
         return [f"output    {self.directory}: {count(self.report.episodes, 'episode')}, {size}"]
 
 
-@check_names(Options)
 def write_rlds(
     directory: str | os.PathLike[str],
     episodes: Iterable[Any] | Mapping[str, Iterable[Any]],

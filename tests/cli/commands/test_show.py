@@ -143,7 +143,7 @@ def test_violations_and_signals(show: Show, tmp_path: Path) -> None:
         (["--fps=0"], "--fps=0: expected a number above 0"),
         (["--height=9999"], "expected at most 4096"),
         (["--frames=0"], "must be at least 1"),
-        (["--images=yes"], "expected one of auto, always, never"),
+        (["--images=yes"], "invalid choice"),
         (["--split=test"], "test"),
     ],
 )

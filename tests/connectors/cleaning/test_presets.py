@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import rlds_beam
@@ -47,4 +49,4 @@ def test_a_preset_runs_before_the_given_connectors(tmp_path, capsys):
         path, tmp_path / "out", to="rlds", preset="roboturk", connectors=str(tmp_path / "more.json")
     )
     assert (done.report.repaired, done.report.items_written) == (3, 2)
-    assert "repair missing_is_last" in (tmp_path / "out/README.md").read_text()
+    assert "missing_is_last" in json.loads((tmp_path / "out/provenance.json").read_text())["check"]["repair"]

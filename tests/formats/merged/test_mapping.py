@@ -277,7 +277,7 @@ def test_one_value_in_other_units_is_said(tmp_path: Path) -> None:
 
 def test_a_file_names_splits_weights_and_formats(tmp_path: Path) -> None:
     one, two = rlds(tmp_path / "one"), rlds(tmp_path / "two", seed=5)
-    file = write(tmp_path, {"split": "train[1:]", "weight": 3}, {"from": "rlds", "dataset": "two/1.0.0"})
+    file = write(tmp_path, {"split": "train[1:]", "weight": 3}, {"from": "rlds"})
     source = open_merged(one, two, fields=file)
     assert source.episodes == 5
     done = rlds_beam.convert([one, two], tmp_path / "out", to="rlds", merge_fields=file)
@@ -294,7 +294,6 @@ def test_a_file_names_splits_weights_and_formats(tmp_path: Path) -> None:
         ("fields: some\ninputs: [{}, {}]", 'fields is "some", not one of same, common, all'),
         ("inputs: [{wieght: 1}, {}]", r"inputs\[0\]: there is no entry wieght; did you mean weight\?"),
         ("inputs: [{weight: 0}, {}]", r"inputs\[0\]: weight is 0, not a number above 0"),
-        ("inputs: [{dataset: b/1.0.0}, {}]", "expected b/1.0.0, but .* is a/1.0.0"),
         ("inputs: [{connectors: [RenameFields: {fields: {x: y}}]}, {}]", "RenameFields: there is no field x"),
         ("inputs: [{connectors: [Nothing]}, {}]", r"inputs\[0\]: there is no connector Nothing"),
         ("inputs: [{connectors: [{Normalize: {fields: [action]}}]}, {}]", "nor be fitted to the data"),

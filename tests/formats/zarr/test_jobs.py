@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -123,21 +122,3 @@ def test_images_of_floats_stay_arrays(tmp_path: Path) -> None:
     source = open_source(str(path), from_="zarr")
     assert "data/img holds images of float32 (read as an array)" in source.describe()
     assert source.schema.steps["observation/img"].encoding != "png"
-
-
-def test_shards_are_refused_with_a_remedy(tmp_path: Path) -> None:
-    path = write_buffer(tmp_path / "x.zarr", {"action": np.zeros((4, 2))}, (4,))
-    (path / "data" / "action" / ".zarray").unlink()
-    content: dict[str, Any] = {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": [4, 2],
-        "fill_value": 0,
-        "data_type": "float32",
-        "codecs": [{"name": "sharding_indexed", "configuration": {"chunk_shape": [1, 2]}}],
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [4, 2]}},
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-    }
-    (path / "data" / "action" / "zarr.json").write_text(json.dumps(content))
-    with pytest.raises(UsageError, match=r"data/action: its chunks are in shards, .* again without shards"):
-        open_source(str(path), from_="zarr")

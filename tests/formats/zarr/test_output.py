@@ -13,7 +13,7 @@ from zarr_data import open_zip
 
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.zarr import writer
-from rlds_beam.formats.zarr.stores import open_store
+from rlds_beam.formats.zarr.store import open_store
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.testing import make_episode, read_rejected, write_dataset
 

@@ -34,9 +34,7 @@ class InspectConfig(PlanOptions):
     """Show a dataset's schema, shards, episodes, and bytes, and the items that a conversion would write."""
 
     _: dataclasses.KW_ONLY
-    to: str = option(
-        "", "format to predict (default: the one that suits the data)", metavar="FORMAT", chooses="to_options"
-    )
+    to: str = option("", "format to predict (default: the one that suits the data)", metavar="FORMAT")
     sample_bytes: int = option(
         64 << 20, "most bytes to read; the predictions for a larger dataset are estimates", least=1
     )
@@ -59,7 +57,7 @@ def inspect(config: InspectConfig) -> Survey:
     from rlds_beam.formats.inputs import open_input
     from rlds_beam.jobs.inspect import next_command, plan_text, survey
 
-    config = with_preset(config).resolve()
+    config = with_preset(config)
     source = open_input(config)
     config = _with_output(config, source)
     found = survey(source, config, config, config.sample_bytes)

@@ -8,9 +8,9 @@ stores those that lead out of it, with zeros at the last step:
 
     logged   o0 --   o1 a0 r0 d0   o2 a1 r1 d1        RLDS   o0 a0 r0 d0   o1 a1 r1 d1   o2 (void)
 
-EnvLogger's own reader finds the steps through the index files of a shard. A shard that it cannot open, because its
-writer was killed or a file is damaged, is one `corrupt_record`; so are steps that its index does not list. An episode
-with an unreadable step is `corrupt_record`, an episode without a last step `missing_is_last`.
+EnvLogger's own reader finds the steps through the index files of a shard; of a log whose writer was killed, it reads
+what was flushed. A shard that it cannot open is one `corrupt_record`. An episode with an unreadable step is
+`corrupt_record`, an episode without a last step `missing_is_last`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import dataclasses
 import functools
 import itertools
 import os
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -53,68 +52,28 @@ class EnvLoggerFormat(ArrayFormat):
     name = "envlogger"
 
     def count(self, path: str) -> int:
-        episodes, unlisted = _contents(path, _stamps(path))
-        return episodes + bool(unlisted)
+        return _count(path, tuple(storage.stamp(storage.join(os.path.dirname(path), name)) for name in FILES))
 
     def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
-        listed, unlisted = _contents(path, _stamps(path))
-        position, last = start, min(stop, listed)
-        while position < last:  # after an error, a reader reads nothing more: continue with another one
+        position = start
+        while position < stop:  # after an error, a reader reads nothing more: continue with another one
             with _open_shard(path) as reader:
-                while position < last:
+                while position < stop:
                     episode = _read(reader, position)
                     yield episode
                     position += 1
                     if isinstance(episode, Damage):
                         break
-        if stop > listed:
-            yield Damage(listed, listed + 1, unlisted, b"")
-
-
-def _stamps(path: str) -> tuple[storage.Stamp | None, ...]:
-    return tuple(storage.stamp(storage.join(os.path.dirname(path), name)) for name in FILES)
 
 
 @functools.lru_cache(maxsize=64)
-def _contents(path: str, stamps: tuple[storage.Stamp | None, ...]) -> tuple[int, str]:
-    """The number of episodes of a shard, and what its index lacks; "" if nothing. Raises OSError if it is damaged."""
-    del stamps
+def _count(path: str, stamps: tuple[storage.Stamp | None, ...]) -> int:
+    """The number of episodes of a shard. Raises OSError if it is damaged."""
     with _open_shard(path) as reader:
-        episodes, listed = int(reader.num_episodes), int(reader.num_steps)
+        episodes = int(reader.num_episodes)
         if not episodes or reader.episode(0).start:
             raise OSError(f"{os.path.dirname(path)} is damaged: {EPISODES} does not list its first episode")
-    steps = _count_records(path)
-    if steps < listed:
-        raise OSError(f"{path} is damaged: it has {steps:,} of the {listed:,} steps that {OFFSETS} lists")
-    return episodes, f"{path}: {OFFSETS} lists {listed:,} of its {steps:,} steps" if steps > listed else ""
-
-
-_BLOCK, _USABLE, _HEADER = 1 << 16, (1 << 16) - 24, struct.Struct("<QQQB7sQ")
-
-
-def _count_records(path: str) -> int:
-    """The number of records in a Riegeli file, by the headers of its chunks up to a damaged one.
-
-    A header is a hash, the size of the chunk's data, their hash, a type, the number of records, and their size. A block
-    header of 24 bytes lies at each multiple of 64 KiB, within a chunk.
-    """
-    place = records = 0
-    with open(path, "rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        while place < size:
-            file.seek(place)
-            content, block = file.read(_HEADER.size + 24), -place % _BLOCK
-            header = (content[:block] + content[block + 24 :])[: _HEADER.size]
-            if len(header) < _HEADER.size:
-                break
-            _, length, _, _, number, _ = _HEADER.unpack(header)
-            length, found = _HEADER.size + length, int.from_bytes(number, "little")
-            blocks = (length + (place + _USABLE - 1) % _BLOCK) // _USABLE
-            within = -(place + found) % _BLOCK  # each record has a position of its own
-            place = max(place + length + 24 * blocks, place + found + max(0, within - (_USABLE - 1)))
-            if place <= size:
-                records += found
-    return records
+        return episodes
 
 
 @contextlib.contextmanager
@@ -145,10 +104,7 @@ def _read(reader: Any, position: int) -> Arrays | Damage:
     try:
         info = reader.episode(position, True)
         first, count = int(info.start), int(info.num_steps)
-        steps = [reader.serialized_step(step) for step in range(first, first + count)]
-        if None in steps:
-            raise ValueError("a step cannot be read")
-        steps = [_with_sorted_names(step) for step in steps]
+        steps = [_with_sorted_names(reader.serialized_step(step)) for step in range(first, first + count)]
         about = b"" if info.metadata is None else info.metadata.SerializeToString(deterministic=True)
     except (AttributeError, RuntimeError, TypeError, ValueError) as error:
         reason = f"episode {position}: steps from {first} on cannot be read"
@@ -181,7 +137,10 @@ def _columns(arrays: Arrays) -> tuple[dict[str, Column], dict[str, Any]]:
     for name, values in led_to.items():
         for path, column in _stack(values, name).items():
             columns[path] = np.concatenate([column, zeros_like(column, 1)])
-    for path, column in _stack([_custom_values(custom) for _, _, custom in logged], "").items():
+    customs = [
+        custom if isinstance(custom, Mapping) else {} if custom is None else {"custom": custom} for *_, custom in logged
+    ]
+    for path, column in _stack(customs, "").items():
         columns.setdefault(path, column)
     first, last = types == FIRST, types == LAST
     ended = np.array([False, *(timestep[2] == 0 for timestep, _, _ in logged[1:])])
@@ -203,13 +162,6 @@ def _decode(data: bytes) -> Any:
         from envlogger.converters import codec
         from envlogger.proto import storage_pb2
     return codec.decode(storage_pb2.Data.FromString(bytes(data)))
-
-
-def _custom_values(custom: Any) -> Mapping[str, Any]:
-    """The custom data that the step function of the log added."""
-    if custom is None:
-        return {}
-    return custom if isinstance(custom, Mapping) else {"custom": custom}
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -17,10 +17,9 @@ from rlds_beam.encoding.base import Damage, Headers, Record
 from rlds_beam.encoding.parquet_files import (
     UNREADABLE,
     byte_chunks,
-    open_parquet,
     open_shared,
-    read_group,
     request_chunks,
+    verified_parquet,
 )
 from rlds_beam.formats.lerobot.metadata import EpisodeRow, Meta
 from rlds_beam.text import shorten
@@ -126,7 +125,7 @@ class LerobotFiles:
             return
         with file:
             try:
-                frames = _Frames(file, storage.size(path), images)
+                frames = _Frames(file, images)
             except UNREADABLE as error:
                 yield from ((position, f"the file is damaged: {shorten(error)}") for position in wanted)
                 return
@@ -161,10 +160,10 @@ class LerobotFiles:
 class _Frames:
     """The row groups of a file, with the last one cached."""
 
-    def __init__(self, file: Any, size: int, images: bool):
+    def __init__(self, file: Any, images: bool):
         import pyarrow as pa
 
-        self._opened, self._file = file, open_parquet(file, size)
+        self._opened, self._file = file, verified_parquet(file)
         self.metadata = self._file.metadata
         schema = self._file.schema_arrow
         if len(set(schema.names)) < len(schema.names):
@@ -225,7 +224,7 @@ class _Frames:
         if self._held[0] != group:
             following = range(group, min(group + 2, self.metadata.num_row_groups))
             request_chunks(self._opened, self.metadata, following, self._columns)
-            self._held = group, read_group(self._file, group, self._columns)
+            self._held = group, self._file.read_row_group(group, columns=self._columns, use_threads=False)
         return self._held[1]
 
 
@@ -235,7 +234,7 @@ def _locate_chunks(path: str, stamp: object) -> tuple[dict[int, range], dict[str
     del stamp
     try:
         with open_shared(path) as file:
-            frames = _Frames(file, storage.size(path), images=False)
+            frames = _Frames(file, images=False)
             groups = {episode: frames.find_groups(episode) for episode in frames.episodes}
             return groups, byte_chunks(frames.metadata, ("UNCOMPRESSED", "SNAPPY"))
     except UNREADABLE:

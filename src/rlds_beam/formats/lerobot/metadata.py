@@ -14,7 +14,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.encoding.checked_json import ANY, COUNT, TEXT, Kind, Maybe, check_json, parse_json, parsing
-from rlds_beam.encoding.parquet_files import UNREADABLE, open_parquet, read_all
+from rlds_beam.encoding.parquet_files import UNREADABLE, verified_parquet
 from rlds_beam.episodes.episode import EPISODE_KEY
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.lerobot import layout
@@ -242,11 +242,11 @@ def _read_table(path: str, wanted: Any = None) -> Any:
     try:
         with storage.open_read(path) as file:
             data = file.read()
-            content = open_parquet(io.BytesIO(data), len(data))
+            content = verified_parquet(io.BytesIO(data))
             names = [name for name in content.schema_arrow.names if wanted is None or wanted(name)]
             if len(set(names)) < len(names):
                 raise ValueError("two columns have the same name")
-            return read_all(content, names)
+            return content.read(columns=names, use_threads=False)
     except UNREADABLE as error:
         raise UsageError(f"{path} is damaged: {shorten(error)}") from error
 

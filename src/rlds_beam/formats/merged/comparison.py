@@ -129,14 +129,12 @@ def compare(inputs: Sequence[MergedInput]) -> list[str]:
             for texts in (names, known):
                 if any(texts):
                     rows.append(["", "", *(shorten(text, 44) for text in texts)])
-            spans = [_span(own.get(path)) for own in ranges]
-            if any(spans):
+            if any(path in own for own in ranges):
+                spans = [
+                    f"{own[path][0].min():.3g} to {own[path][1].max():.3g}" if path in own else "" for own in ranges
+                ]
                 rows.append(["", "", *spans])
     return aligned([["", "", *(member.name for member in inputs)], *rows])
-
-
-def _span(found: tuple[Array, Array] | None) -> str:
-    return "" if found is None else f"{found[0].min():.3g} to {found[1].max():.3g}"
 
 
 def propose(inputs: Sequence[MergedInput]) -> str:
@@ -157,7 +155,7 @@ def propose(inputs: Sequence[MergedInput]) -> str:
     rates = [member.fps for member in inputs if member.fps is not None]
     datasets = [re.sub(r"\W+", "_", member.source.name) for member in inputs]
     for i, (member, own) in enumerate(zip(inputs, fields, strict=True)):
-        lines += [f"- input: {yaml_text(member.path)}", f"  dataset: {yaml_text(member.source.dataset)}"]
+        lines += [f"- input: {yaml_text(member.path)}"]
         lines += ["  weight: 1.0  # its share of a mixture (mix_batches)"]
         if unnamed := [path for path, field in own.items() if _lacks_names(path, field, fields)]:
             lines += ["  names:  # unknown: until you name them, they are not joined with values of the other datasets"]

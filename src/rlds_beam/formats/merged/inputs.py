@@ -25,7 +25,6 @@ Opener = Callable[[str, str | None, str | None, Mapping[str, Any]], Source]
 
 _INPUT = {
     "input?": TEXT,
-    "dataset?": TEXT,
     "from?": TEXT,
     "split?": TEXT,
     "options?": {"*": ANY},
@@ -46,46 +45,17 @@ class InputMapping:
 
     Attributes:
       input: its path: `mix_batches` opens it, others check that it is the one they are given.
-      dataset: its name and version, to notice that the datasets are given in another order.
       from_, split, options: as the options of a job.
       weight: its share of a mixture.
       connectors: what makes its fields those of the others; and the names of values that the dataset does not name.
     """
 
     input: str | None = None
-    dataset: str | None = None
     from_: str | None = None
     split: str | None = None
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     weight: float = 1.0
     connectors: Configuration = dataclasses.field(default_factory=Configuration)
-
-    def open(self, path: str, split: str | None, where: str, opener: Opener) -> tuple[Source, ConnectorRunner]:
-        """Opens the dataset, and tries its connectors.
-
-        Raises:
-          UsageError: it cannot be opened, is another dataset, or a connector cannot be used here.
-        """
-        if self.input is not None and _normalize(self.input) != _normalize(path):
-            raise UsageError(f"{where}: its input is {self.input}, not {path}: name the datasets in the file's order")
-        source = opener(path, self.split or split, self.from_, self.options)
-        if self.dataset is not None and self.dataset != source.dataset:
-            raise UsageError(
-                f"{where}: expected {self.dataset}, but {path} is {source.dataset}: name them in this order"
-            )
-        if not source.splits:
-            raise UsageError(f"{path} has no episodes: it has no splits")
-        try:
-            connecting = ConnectorRunner.for_source(self.connectors, source)
-        except UsageError as error:
-            raise UsageError(f"{where}: {error}") from error
-        adds = sorted({name for columns in connecting.probed.modules.values() for name in columns})
-        if connecting.unfitted or connecting.splits or adds:
-            raise UsageError(
-                f"{where}: connectors: they may edit fields and steps, but neither add columns, choose splits, nor be "
-                "fitted to the data: give such connectors to the job (--connectors)"
-            )
-        return source, connecting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,14 +97,6 @@ class MergeMapping:
             inputs.append(InputMapping(**own))
         return cls(content.get("fields", "same"), content.get("same_units", False), tuple(inputs), where)
 
-    def entry(self, number: int, datasets: int) -> InputMapping:
-        """The entry of a dataset; raises UsageError if there are as many entries as datasets."""
-        if not self.inputs:
-            return InputMapping()
-        if len(self.inputs) != datasets:
-            raise UsageError(f"{self.where}: {count(len(self.inputs), 'input')} for {count(datasets, 'dataset')}")
-        return self.inputs[number]
-
 
 @dataclasses.dataclass(frozen=True)
 class MergedInput:
@@ -142,7 +104,7 @@ class MergedInput:
 
     Attributes:
       path: where it is.
-      name: what `source_dataset` says of its episodes: its name and version, and its path if others have these too.
+      name: what `source_dataset` says of its episodes: its name and version, and its number if others have these too.
       source: the dataset as it is.
       connecting: the connectors that make its fields those of the others.
     """
@@ -171,14 +133,41 @@ def open_inputs(
     Raises:
       UsageError: one cannot be opened, or does not fit its entry of the mapping.
     """
+    entries = mapping.inputs or (InputMapping(),) * len(paths)
+    if len(entries) != len(paths):
+        raise UsageError(f"{mapping.where}: {count(len(entries), 'input')} for {count(len(paths), 'dataset')}")
     opened = [
-        mapping.entry(i, len(paths)).open(path, split, f"{mapping.where}: inputs[{i}]", opener)
-        for i, path in enumerate(paths)
+        _open_input(path, split, entry, f"{mapping.where}: inputs[{i}]", opener)
+        for i, (path, entry) in enumerate(zip(paths, entries, strict=True))
     ]
     names = [source.dataset for source, _ in opened]
-    apart = _differences(paths)
-    names = [f"{name} ({apart[i]})" if names.count(name) > 1 else name for i, name in enumerate(names)]
+    names = [f"{name} ({i})" if names.count(name) > 1 else name for i, name in enumerate(names, 1)]
     return tuple(MergedInput(path, name, *pair) for path, name, pair in zip(paths, names, opened, strict=True))
+
+
+def _open_input(
+    path: str, split: str | None, entry: InputMapping, where: str, opener: Opener
+) -> tuple[Source, ConnectorRunner]:
+    """Opens a dataset, and tries its connectors.
+
+    Raises:
+      UsageError: it cannot be opened, is another one than the entry says, or a connector cannot be used here.
+    """
+    if entry.input is not None and _normalize(entry.input) != _normalize(path):
+        raise UsageError(f"{where}: its input is {entry.input}, not {path}: name the datasets in the file's order")
+    source = opener(path, entry.split or split, entry.from_, entry.options)
+    if not source.splits:
+        raise UsageError(f"{path} has no episodes: it has no splits")
+    try:
+        connecting = ConnectorRunner.for_source(entry.connectors, source)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
+    if connecting.unfitted or connecting.splits or any(connecting.probed.modules.values()):
+        raise UsageError(
+            f"{where}: connectors: they may edit fields and steps, but neither add columns, choose splits, nor be "
+            "fitted to the data: give such connectors to the job (--connectors)"
+        )
+    return source, connecting
 
 
 def _normalize(path: str) -> str:
@@ -186,14 +175,3 @@ def _normalize(path: str) -> str:
     if storage.scheme(path) is None:
         return os.path.realpath(path)
     return re.sub("@[0-9a-f]{40}(?=/|$)", "", path).rstrip("/")
-
-
-def _differences(paths: Sequence[str]) -> list[str]:
-    """Short distinct names of paths: without the folders at both ends that all have, or their number."""
-    parts = [path.strip("/").split("/") for path in paths]
-    while all(len(own) > 1 and own[0] == parts[0][0] for own in parts):
-        parts = [own[1:] for own in parts]
-    while all(len(own) > 1 and own[-1] == parts[0][-1] for own in parts):
-        parts = [own[:-1] for own in parts]
-    texts = ["/".join(own) for own in parts]
-    return texts if len({*texts}) == len(texts) else [str(i + 1) for i in range(len(paths))]

@@ -111,7 +111,10 @@ class MergedSource(Source):
         inputs = tuple(
             member
             if member.connecting.connectors
-            else dataclasses.replace(member, source=member.source.without(_steps_among(paths, member.source), why))
+            else dataclasses.replace(
+                member,
+                source=member.source.without([path for path in paths if path in member.source.schema.steps], why),
+            )
             for member in self.inputs
         )
         merge = dataclasses.replace(self.merge, schema=self.schema.without(paths))
@@ -270,7 +273,8 @@ class MergedDecoder:
             if column is None:
                 steps[path] = zeros_of(field, len(episode))
             elif place is not None:
-                steps[path] = _arranged(exact_cast(np.asarray(column), field.numpy_dtype, path), place)
+                values, index = exact_cast(np.asarray(column), field.numpy_dtype, path), np.array(place)
+                steps[path] = np.where(index >= 0, values[:, index], np.zeros((), values.dtype))
             else:
                 steps[path] = _cast(column, field)
         for path, mask in masks.items():
@@ -296,19 +300,9 @@ class MergedDecoder:
         return {**metadata, **{mask: np.bool_(path in episode.metadata) for path, mask in masks.items()}}
 
 
-def _steps_among(paths: Collection[str], source: Source) -> list[str]:
-    return [path for path in paths if path in source.schema.steps]
-
-
 def _conforms(source: Source) -> bool:
     """Whether what the decoder returns has the schema's fields, so that they need no check."""
     return isinstance(source.decoder, EpisodeDecoder) and source.schema.fast and source.schema == source.decoder.schema
-
-
-def _arranged(column: np.ndarray[Any, Any], place: Sequence[int]) -> np.ndarray[Any, Any]:
-    """The values at these places, zeros at those of -1."""
-    index = np.array(place)
-    return np.where(index >= 0, column[:, index], np.zeros((), column.dtype))
 
 
 def _cast(column: Column, field: Field) -> Column:

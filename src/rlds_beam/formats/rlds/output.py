@@ -22,12 +22,10 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.formats.format_options import ColumnsFormat, RldsOptions
-from rlds_beam.formats.rlds.card import (
-    CARD,
+from rlds_beam.formats.rlds.provenance import (
     CARRIED,
     PROVENANCE,
     appended_provenance,
-    card,
     is_license,
     name_and_version,
     provenance,
@@ -140,7 +138,6 @@ class RldsOutput(HoldsLastActions):
             FEATURES,
             DATASET_INFO,
             PROVENANCE,
-            CARD,
             *([MEANING] if self.meaning.to_json() else []),
             *self._read_carried(),
         )
@@ -214,9 +211,7 @@ class RldsOutput(HoldsLastActions):
                 self._write(MEANING, to_json(self.meaning.to_json()))
             for name, content in self._read_carried().items():
                 storage.write_bytes(storage.below(self.directory, name), content)
-        described = self._provenance(dataset_info["splits"])
-        self._write(PROVENANCE, to_json(described))
-        self._write(CARD, card(self.name, self.version, described))
+        self._write(PROVENANCE, to_json(self._provenance(dataset_info["splits"])))
         return {"name": self.name, "version": self.version, "format": self.format}
 
     def _provenance(self, splits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

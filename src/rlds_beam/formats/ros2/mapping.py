@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+import msgspec
 
 from rlds_beam import storage
-from rlds_beam.encoding.checked_json import ANY, TEXT, Kind, Maybe, check_written, parse_yaml
+from rlds_beam.encoding.checked_json import parse_yaml
 from rlds_beam.encoding.tfds.features import DTYPES
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean, shorten
@@ -15,89 +18,69 @@ NS = 1_000_000_000
 _ROOTS = ("observation", "action", "reward", "language_instruction", "info")
 _MADE = ("is_first", "is_last", "is_terminal", "discount", "timestamp_ns")
 
-_DTYPES = sorted(DTYPES - {"string"})
-_SCALARS = {bool, int, str}
-_TOPIC = Kind(
-    "the name of a topic, for example /joint_states",
-    lambda value: isinstance(value, str) and bool(value.strip()) and not value.endswith("/"),
-)
-_TEXTS = Maybe(Kind("text, or a list of texts", lambda value: all(isinstance(text, str) for text in _as_list(value))))
-_VALUES = Maybe(Kind("values such as true, 1, or start", lambda value: {*map(type, _as_list(value))} <= _SCALARS))
-_POSITIVE = Kind("a number above 0", lambda value: type(value) in (int, float) and 1e-6 <= value <= 1e6)
-_AGE = Maybe(Kind("seconds, or null for any age", lambda value: type(value) in (int, float) and 0 <= value <= 1e9))
-_MAPPING = {
-    "reference?": Maybe(_TOPIC),
-    "rate?": Maybe(_POSITIVE),
-    "time?": Kind("log or header", lambda value: value in ("log", "header")),
-    "max_age_s?": _AGE,
-    "fps?": Maybe(_POSITIVE),
-    "end?": Kind("truncated or terminal", lambda value: value in ("truncated", "terminal")),
-    "fields": {"*": ANY},
-    "episodes?": ANY,
-}
-_FIELD = {
-    "topic?": _TOPIC,
-    "field?": _TEXTS,
-    "names?": _TEXTS,
-    "names_field?": TEXT,
-    "dtype?": Kind(f"one of {', '.join(_DTYPES)}", lambda value: value in _DTYPES),
-    "max_age_s?": _AGE,
-    "value?": TEXT,
-}
-_EPISODES = {
-    "topic?": _TOPIC,
-    "field?": TEXT,
-    "start?": _VALUES,
-    "stop?": _VALUES,
-    "discard?": _VALUES,
-    "gap_s?": _POSITIVE,
-}
+_Topic = Annotated[str, msgspec.Meta(pattern="[^/ ]$")]
+_Positive = Annotated[float, msgspec.Meta(ge=1e-6, le=1e6)]
+_Age = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
-@dataclasses.dataclass(frozen=True)
-class TopicField:
+class TopicField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A step field.
 
     Attributes:
-      path: its path, `observation/state`.
       topic: the topic; empty for a constant.
       fields: the paths in the message whose numbers are concatenated; empty for an image.
       names: the names to select, in this order, if a list of names goes with the numbers.
       names_field: the path of these names in the message.
       dtype: the dtype to cast to; empty keeps the message's.
-      max_age: the most nanoseconds that a message may be older than its step; None is any age.
+      max_age_s: the most seconds that a message may be older than its step; None is any age.
       value: the constant text.
+      path: its path, `observation/state`.
     """
 
-    path: str
-    topic: str = ""
-    fields: tuple[str, ...] = ()
+    topic: _Topic = ""
+    fields: tuple[str, ...] = msgspec.field(default=(), name="field")
     names: tuple[str, ...] = ()
     names_field: str = "name"
     dtype: str = ""
-    max_age: int | None = None
+    max_age_s: _Age | None = None
     value: str = ""
+    path: str = ""
+
+    @property
+    def max_age(self) -> int | None:
+        """`max_age_s` in nanoseconds."""
+        return None if self.max_age_s is None else round(self.max_age_s * NS)
 
 
-@dataclasses.dataclass(frozen=True)
-class Boundaries:
-    """The messages at which the episodes of a bag begin and end.
+class Boundaries(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The messages at which the episodes of a bag begin and end. Without a topic, a bag is an episode.
 
     Attributes:
-      kind: the whole bag is one, `gaps` between messages, or `markers`.
-      topic: the topic whose gaps or messages count; empty is the reference topic.
+      topic: the topic whose gaps or messages count.
+      gap_s: the seconds of a gap; None if the messages are markers.
       field: the path of a marker's value.
       start, stop, discard: the values that begin an episode, end it, and mark it as useless.
-      gap: the nanoseconds of a gap.
     """
 
-    kind: Literal["bag", "gaps", "markers"] = "bag"
-    topic: str = ""
+    topic: _Topic = ""
+    gap_s: _Positive | None = None
     field: str = "data"
     start: tuple[str, ...] = ()
     stop: tuple[str, ...] = ()
     discard: tuple[str, ...] = ()
-    gap: int = 0
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    """The content of the file, with lists for single values."""
+
+    fields: dict[str, TopicField]
+    reference: _Topic | None = None
+    rate: _Positive | None = None
+    time: Literal["log", "header"] = "log"
+    max_age_s: _Age | None = 0.5
+    fps: _Positive | None = None
+    end: Literal["truncated", "terminal"] = "truncated"
+    episodes: Boundaries | Literal["bag"] = "bag"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,12 +88,12 @@ class TopicMapping:
     """The content of the file.
 
     Attributes:
+      fields: the step fields.
       reference: the topic with a message for each step; empty if there is a rate.
       rate: steps a second; 0 if there is a reference.
       by_stamp: whether a message's time is the stamp in its header, not when it was recorded.
       fps: frames a second, if known.
       terminal: whether an episode ends in a terminal state.
-      fields: the step fields.
       boundaries: where episodes begin and end.
     """
 
@@ -120,7 +103,7 @@ class TopicMapping:
     by_stamp: bool = False
     fps: float | None = None
     terminal: bool = False
-    boundaries: Boundaries = Boundaries()
+    boundaries: Boundaries = dataclasses.field(default_factory=Boundaries)
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -145,96 +128,85 @@ def read_mapping(path: str) -> TopicMapping:
 
 def parse_mapping(content: Any, where: str) -> TopicMapping:
     """Checks the content of the file. Raises UsageError."""
-    content = check_written(content, _MAPPING, where)
-    reference, rate, fps = (content.get(key) for key in ("reference", "rate", "fps"))
-    if (reference is None) == (rate is None):
+    if isinstance(content, dict) and isinstance(content.get("fields"), dict):
+        oldest = content.get("max_age_s", 0.5)
+        entries = {path: _with_lists(entry, "field", "names") for path, entry in content["fields"].items()}
+        entries = {path: {"max_age_s": oldest, **e} if isinstance(e, dict) else e for path, e in entries.items()}
+        episodes = _with_lists(content.get("episodes", "bag"), "start", "stop", "discard")
+        content = {**content, "fields": entries, "episodes": episodes}
+    try:
+        given = msgspec.convert(content, _File)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{where}: {error}") from error
+    if (given.reference is None) == (given.rate is None):
         raise UsageError(
             f"{where}: give either reference (a topic: one step for each message) or rate (steps a second)"
         )
-    if not content["fields"]:
+    if not any(entry.topic for entry in given.fields.values()):
         raise UsageError(
-            f"{where}: fields is empty; write for example observation/state: {{topic: /joint_states, ...}}"
+            f"{where}: no field names a topic; write for example observation/state: {{topic: /joint_states, ...}}"
         )
-    max_age = _nanoseconds(content.get("max_age_s", 0.5))
-    fields = tuple(
-        _field(path, entry, max_age, f"{where}: fields: {shorten(path)}") for path, entry in content["fields"].items()
-    )
-    if not any(field.topic for field in fields):
-        raise UsageError(f"{where}: no field names a topic")
-    _check_nesting([field.path for field in fields], where)
-    if rate and fps not in (None, rate):
-        raise UsageError(f"{where}: fps is {fps:g}, but rate is {rate:g}: leave fps out")
+    for path, entry in given.fields.items():
+        _check_field(path, entry, given.fields, f"{where}: fields: {shorten(path)}")
+    if given.rate and given.fps not in (None, given.rate):
+        raise UsageError(f"{where}: fps is {given.fps:g}, but rate is {given.rate:g}: leave fps out")
+    reference = _absolute(given.reference or "")
     return TopicMapping(
-        fields,
-        _topic(reference or ""),
-        float(rate or 0),
-        content.get("time") == "header",
-        float(fps or rate) if fps or rate else None,
-        content.get("end") == "terminal",
-        _boundaries(content.get("episodes"), f"{where}: episodes", bool(reference)),
+        tuple(
+            msgspec.structs.replace(entry, path=path, topic=_absolute(entry.topic))
+            for path, entry in given.fields.items()
+        ),
+        reference,
+        given.rate or 0.0,
+        given.time == "header",
+        given.fps or given.rate,
+        given.end == "terminal",
+        Boundaries() if given.episodes == "bag" else _boundaries(given.episodes, reference, f"{where}: episodes"),
     )
 
 
-def _field(path: Any, entry: Any, max_age: int | None, where: str) -> TopicField:
-    name = shorten(path)
-    if name.split("/")[0] not in _ROOTS or not all(name.split("/")):
-        hint = did_you_mean(name.split("/")[0], _ROOTS, otherwise=f"it begins with one of {', '.join(_ROOTS)}")
+def _with_lists(entry: Any, *names: str) -> Any:
+    """An entry of the file with lists of texts for single values; true and false as in YAML."""
+    if not isinstance(entry, dict):
+        return entry
+    lists: dict[str, list[str]] = {}
+    for name in names:
+        value = entry.get(name)
+        values = value if isinstance(value, list) else [] if value is None else [value]
+        lists[name] = [str(one).lower() if isinstance(one, bool) else str(one) for one in values]
+    return {**entry, **lists}
+
+
+def _check_field(path: str, entry: TopicField, others: Iterable[str], where: str) -> None:
+    root, *names = path.split("/")
+    if root not in _ROOTS or not all(names):
+        hint = did_you_mean(root, _ROOTS, otherwise=f"it begins with one of {', '.join(_ROOTS)}")
         made = f" ({path} is made by rlds-beam)" if path in _MADE else ""
         raise UsageError(f"{where}: not a step field{made}{hint}")
-    entry = check_written(entry, _FIELD, where)
-    if "value" in entry:
-        if len(entry) > 1:
-            raise UsageError(f"{where}: value is a constant text, and goes with no other key")
-        return TopicField(path, value=entry["value"])
-    if "topic" not in entry:
-        raise UsageError(f"{where}: there is no topic")
-    names, fields = (tuple(_as_list(entry.get(key))) for key in ("names", "field"))
-    if names and len(fields) != 1:
+    if inside := [other for other in others if other.startswith(f"{path}/")]:
+        raise UsageError(f"{where} cannot be a field, because {inside[0]} is in it")
+    if bool(entry.value) == bool(entry.topic):
+        raise UsageError(f"{where}: give either topic or value, a constant text")
+    if entry.dtype and entry.dtype not in DTYPES - {"string"}:
+        raise UsageError(f"{where}: dtype is {entry.dtype}, not one of {', '.join(sorted(DTYPES - {'string'}))}")
+    if entry.names and len(entry.fields) != 1:
         raise UsageError(f"{where}: names selects from one field, for example field: position")
-    max_age = _nanoseconds(entry["max_age_s"]) if "max_age_s" in entry else max_age
-    names_field, dtype = entry.get("names_field", "name"), entry.get("dtype", "")
-    return TopicField(path, _topic(entry["topic"]), fields, names, names_field, dtype, max_age)
 
 
-def _boundaries(content: Any, where: str, has_reference: bool) -> Boundaries:
-    if content is None or content == "bag":
-        return Boundaries()
-    content = check_written(content, _EPISODES, where)
-    topic = _topic(content.get("topic", ""))
-    if "gap_s" in content:
-        if extra := content.keys() - {"gap_s", "topic"}:
-            raise UsageError(f"{where}: {sorted(extra)[0]} is for markers, not for gaps")
-        if not has_reference and not topic:
-            raise UsageError(f"{where}: with rate, name the topic whose gaps separate episodes")
-        return Boundaries("gaps", topic, gap=round(content["gap_s"] * NS))
-    if not topic:
-        raise UsageError(f"{where}: name a topic of markers, or gap_s")
-    start, stop, discard = (tuple(map(_marker, _as_list(content.get(key)))) for key in ("start", "stop", "discard"))
-    if not start:
-        raise UsageError(f"{where}: start is missing: the values that begin an episode, for example start: [true]")
-    if both := set(start) & {*stop, *discard} | set(stop) & set(discard):
+def _boundaries(given: Boundaries, reference: str, where: str) -> Boundaries:
+    """The boundaries with the topic that counts. Raises UsageError if they contradict themselves."""
+    start, stop, discard = map(set, (given.start, given.stop, given.discard))
+    topic = _absolute(given.topic)
+    if given.gap_s is not None:
+        if start | stop | discard or not (topic or reference):
+            raise UsageError(f"{where}: gap_s goes with the topic whose gaps count, and with no markers")
+        return msgspec.structs.replace(given, topic=topic or reference)
+    if not topic or not start:
+        raise UsageError(f"{where}: name the topic of markers and the values that begin an episode, start: [true]")
+    if both := start & (stop | discard) | stop & discard:
         raise UsageError(f"{where}: {shorten(repr(min(both)), 40)} has two meanings")
-    return Boundaries("markers", topic, content.get("field", "data"), start, stop, discard)
+    return msgspec.structs.replace(given, topic=topic)
 
 
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]
-
-
-def _topic(name: str) -> str:
-    return name if name.startswith("/") or not name else f"/{name}"
-
-
-def _marker(value: Any) -> str:
-    """A marker's value as text; true and false as in YAML."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _nanoseconds(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * NS)
-
-
-def _check_nesting(paths: list[str], where: str) -> None:
-    for path in paths:
-        if inside := [other for other in paths if other.startswith(f"{path}/")]:
-            raise UsageError(f"{where}: {path} cannot be a field, because {inside[0]} is in it")
+def _absolute(topic: str) -> str:
+    return topic if topic.startswith("/") or not topic else f"/{topic}"

@@ -14,6 +14,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from rlds_beam import naming, storage
@@ -33,7 +34,7 @@ from rlds_beam.formats.format_options import Ros2Options
 from rlds_beam.formats.ros2.bags import ENDINGS, METADATA, Bag, bag_layout, find_bags
 from rlds_beam.formats.ros2.episodes import DROPPED, LACKING, START, TIMES, Ros2Format
 from rlds_beam.formats.ros2.fields import FieldReader, field_reader
-from rlds_beam.formats.ros2.mapping import NO_MAPPING, NS, TopicMapping, read_mapping
+from rlds_beam.formats.ros2.mapping import NO_MAPPING, TopicMapping, read_mapping
 from rlds_beam.formats.ros2.messages import BadMessage, distribution_types, message_type
 from rlds_beam.formats.ros2.proposal import proposal
 from rlds_beam.images.encoded_images import EncodedImages
@@ -143,7 +144,7 @@ class Ros2Source(SourceOfFiles):
 
     def plan(self) -> dict[str, Any]:
         assert isinstance(self.files, Ros2Format)
-        return {"topics": dataclasses.asdict(self.mapping), "ros_distro": self.files.distribution}
+        return {"topics": msgspec.to_builtins(self.mapping), "ros_distro": self.files.distribution}
 
     @functools.cached_property
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -161,7 +162,7 @@ class Ros2Source(SourceOfFiles):
                 lacking = {path: number + of_bag[path] for path, number in lacking.items()}
         for field in mapping.fields:
             if lacking[field.path]:
-                age = "by then" if field.max_age is None else f"of the last {field.max_age / NS:g} s"
+                age = "by then" if field.max_age_s is None else f"of the last {field.max_age_s:g} s"
                 notes.append(
                     f"{field.path} is missing in {lacking[field.path]:,} of {steps:,} steps, which are dropped: "
                     f"{field.topic} has no message {age}"

@@ -9,7 +9,7 @@ import numpy as np
 
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.ros2.bags import EVER, Bag
-from rlds_beam.formats.ros2.mapping import Boundaries, TopicMapping
+from rlds_beam.formats.ros2.mapping import NS, Boundaries, TopicMapping
 from rlds_beam.formats.ros2.messages import message_type
 from rlds_beam.text import did_you_mean, shorten
 from rlds_beam.typing import Array
@@ -37,10 +37,10 @@ def find_windows(bag: Bag, mapping: TopicMapping, distribution: str) -> tuple[Ba
       BadMessage: a marker cannot be read.
     """
     bounds = mapping.boundaries
-    if bounds.kind == "bag":
+    if not bounds.topic:
         return (BagWindow(0, EVER),)
-    if bounds.kind == "gaps":
-        return tuple(_between_gaps(bag, bounds.topic or mapping.reference, bounds.gap))
+    if bounds.gap_s is not None:
+        return tuple(_between_gaps(bag, bounds.topic, round(bounds.gap_s * NS)))
     return tuple(_between_markers(bag, bounds, distribution))
 
 

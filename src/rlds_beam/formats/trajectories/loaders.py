@@ -17,7 +17,6 @@ from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError, needs
 from rlds_beam.formats.trajectories.output import read_fields, read_kept_fields
 from rlds_beam.formats.trajectories.written_items import open_converted
-from rlds_beam.options import Options, check_names
 from rlds_beam.output.manifest import read_manifest
 from rlds_beam.trajectories.spec import is_tuple
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 _PARSED_AT_ONCE = 256  # parsing many records at once costs little more than parsing one
 
 
-@check_names(Options)
 def load_items(path: str | os.PathLike[str], split: str | None = None) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
     """Iterates over the items of a dataset that `rlds-beam convert` wrote, without TensorFlow.
 
@@ -58,7 +56,6 @@ def load_items(path: str | os.PathLike[str], split: str | None = None) -> Iterat
                 yield {name: column[rows] for name, column in columns.items()}
 
 
-@check_names(Options)
 def load_trajectories(
     path: str, split: str | None = None, *, batch_size: int | None = None, kept: bool = False
 ) -> tf.data.Dataset:

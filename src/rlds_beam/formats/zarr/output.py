@@ -43,7 +43,7 @@ from rlds_beam.formats.arrays.parts import (
     write_merged,
 )
 from rlds_beam.formats.format_options import ZarrOptions
-from rlds_beam.formats.zarr.stores import ENDS, OWN
+from rlds_beam.formats.zarr.store import ENDS, OWN
 from rlds_beam.formats.zarr.writer import (
     BLOSC,
     JPEGXL,

@@ -6,7 +6,7 @@
 
 A row is a step, as in LeRobot: the action of a row belongs to the state of that row, also in the last row. An episode
 ends truncated (`is_last`), because a replay buffer does not say that it terminated; without rewards, they are zero.
-What `--to=zarr` wrote is read back as it was. Chunks are decoded by our own code: see docs/decisions/025-zarr.md.
+What `--to=zarr` wrote is read back as it was.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from rlds_beam.formats.arrays.hdf5_reader import UNREADABLE
 from rlds_beam.formats.arrays.leaves import field_from_json
 from rlds_beam.formats.arrays.parts import as_images
 from rlds_beam.formats.format_options import ZarrSourceOptions
-from rlds_beam.formats.zarr.arrays import ZarrArray, attributes, read_array
-from rlds_beam.formats.zarr.reader import ZarrFormat, read_array_metadata
-from rlds_beam.formats.zarr.stores import (
+from rlds_beam.formats.zarr.store import (
     ENDS,
     METADATA,
     OWN,
-    DirectoryStore,
+    ZarrFormat,
     ZarrStore,
+    is_text,
     is_zip,
+    missing_chunks,
     open_store,
     shard_path,
     store_root,
@@ -61,9 +61,6 @@ from rlds_beam.typing import Array
 _ROLES = {"actions": "action", "rewards": "reward"}
 _TOP = ("action", "reward", "discount", *FLAGS)
 _ENDINGS = (".zarr", ".zarr.zip")
-_UNSTORED, _MAX_RATIO = 16 << 20, 2000
-"""Arrays may claim this many bytes, and this many for each stored byte."""
-
 _MIN_IMAGE_PIXELS = 8
 """Pixels; a smaller array is not an image."""
 
@@ -197,15 +194,13 @@ class ZarrSource(SourceOfFiles):
         return ", ".join([super().describe(), *self.notes])
 
     def companions(self, shard: Shard) -> list[str]:
-        return [] if is_zip(shard.path) else [path for path in _files(store_root(shard.path)) if path != shard.path]
-
-
-def _files(root: str) -> list[str]:
-    """The files of a directory store that may be read."""
-    store = DirectoryStore(root)
-    files = [*store.files("data"), *store.files("meta")]
-    described = (storage.join(root, *key.split("/"), name) for key in store.arrays("data") for name in METADATA)
-    return [*files, *(path for path in described if storage.exists(path))]
+        if is_zip(shard.path):
+            return []
+        root = store_root(shard.path)
+        with open_store(root) as store:
+            described = [f"{key}/{name}" for key in store.arrays("data") for name in METADATA]
+            paths = [storage.join(root, *key.split("/")) for key in {*store, *described}]
+        return sorted(path for path in paths if path != shard.path and storage.exists(path))
 
 
 def _stores(input: str | Sequence[str]) -> tuple[str, Mapping[str, tuple[str, ...]]]:
@@ -228,47 +223,47 @@ def _stores(input: str | Sequence[str]) -> tuple[str, Mapping[str, tuple[str, ..
 def _shards(files: ZarrFormat, roots: Sequence[str]) -> tuple[Shard, ...]:
     shards = []
     for i, root in enumerate(roots):
-        path, store = shard_path(root), DirectoryStore(root)
-        size = storage.size(path) if is_zip(path) else store.usage("data").size + store.usage("meta").size
+        path = shard_path(root)
+        size = storage.size(path) if is_zip(path) else sum(ZarrStore(root, None).sizes().values())
         shards.append(make_shard(files, i, path, size))
     return tuple(shards)
 
 
 def _fields(store: ZarrStore) -> Iterator[ZarrField]:
     """The fields of a store. Raises OSError or UsageError if it has none, or one that cannot be read."""
-    if OWN in (found := attributes(store)):
+    if OWN in (found := store.attributes()):
         yield from _own_fields(found[OWN], f"{store.root}: {OWN}")
         return
-    episodes = read_array_metadata(store, ENDS).shape[0]
+    episodes = store.open(ENDS).shape[0]
     keys = store.arrays("data")
     if not keys:
         raise OSError("it has no arrays below data")
     for key in keys:
-        yield _field(read_array_metadata(store, key), False)
+        yield _field(key, store.open(key), False)
     for key in store.arrays("meta"):
         try:
-            array = read_array(store, key)
+            array = store.open(key)
         except OSError:  # nothing that an episode needs
             continue
-        if key != ENDS and array is not None and array.shape[0] == episodes:
-            yield _field(array, True)
+        if key != ENDS and array.shape[0] == episodes:
+            yield _field(key, array, True)
 
 
-def _field(array: ZarrArray, of_episode: bool) -> ZarrField:
-    name, shape = array.name, array.shape[1:]
+def _field(key: str, array: Any, of_episode: bool) -> ZarrField:
+    name, shape = key.partition("/")[2], tuple(array.shape[1:])
     parts = name.split("/")
     path = _ROLES.get(name, name)
     if not of_episode and path not in _TOP and parts[0] not in ("observation", "action"):
         path = f"observation/{name}"
-    if array.is_text:
-        return ZarrField(text_field(path, shape), array.key, of_episode)
+    if is_text(array):
+        return ZarrField(text_field(path, shape), key, of_episode)
     if path in ("reward", "discount", *FLAGS) and shape == (1,):
         shape = ()
     if path in FLAGS:
-        return ZarrField(FLAG_FIELDS[path], array.key)
+        return ZarrField(FLAG_FIELDS[path], key)
     if not of_episode and array.dtype == np.uint8 and _has_image_shape(array):
-        return ZarrField(Field(path, "uint8", shape, "png", "Image"), array.key)
-    return ZarrField(number_field(path, array.dtype.newbyteorder("=").name, shape), array.key, of_episode)
+        return ZarrField(Field(path, "uint8", shape, "png", "Image"), key)
+    return ZarrField(number_field(path, array.dtype.newbyteorder("=").name, shape), key, of_episode)
 
 
 def _as_images(field: ZarrField, raw_images: str) -> ZarrField:
@@ -278,7 +273,7 @@ def _as_images(field: ZarrField, raw_images: str) -> ZarrField:
     return dataclasses.replace(field, field=as_images(pixels, raw_images))
 
 
-def _has_image_shape(array: ZarrArray) -> bool:
+def _has_image_shape(array: Any) -> bool:
     shape = array.shape[1:]
     return len(shape) == 3 and shape[2] in (1, 3, 4) and min(shape[:2]) >= _MIN_IMAGE_PIXELS
 
@@ -292,7 +287,7 @@ _OWN_FIELD = {
 
 def _meaning(store: ZarrStore) -> Meaning:
     """The facts that `--to=zarr` wrote about the dataset."""
-    about = attributes(store).get(OWN)
+    about = store.attributes().get(OWN)
     own = about.get(KEY) if isinstance(about, dict) else None
     return Meaning() if own is None else Meaning.from_json(own, f"{store.root}: {OWN}")
 
@@ -309,20 +304,16 @@ def _own_fields(about: Any, where: str) -> Iterator[ZarrField]:
 
 
 def _notes(store: ZarrStore, fields: Sequence[ZarrField]) -> Iterator[str]:
-    """Notes on missing data. Raises OSError if arrays claim far more values than are stored."""
-    arrays = [read_array_metadata(store, field.key) for field in fields]
-    used = {array.key: store.usage(array.key) for array in arrays}
-    claimed, size = sum(a.row_bytes * a.shape[0] for a in arrays), sum(usage.size for usage in used.values())
-    if claimed > _UNSTORED + _MAX_RATIO * size:
-        raise OSError(f"its arrays claim {claimed:,} bytes, but only {size:,} are stored")
+    """Notes on missing data."""
+    arrays = {field.key: store.open(field.key) for field in fields}
     paths = {field.field.path for field in fields}
     if not any(path == "action" or path.startswith("action/") for path in paths):
         yield "no action (see NextStateAsAction)"
     if "reward" not in paths:
         yield NO_REWARD
-    for stored, array in zip(fields, arrays, strict=True):
+    for stored in fields:
+        array = arrays[stored.key]
         if not stored.of_episode and array.dtype.kind == "f" and _has_image_shape(array):
-            yield f"{array.key} holds images of {array.dtype.name} (read as an array)"
-        missing = array.chunk_count - used[array.key].chunks
-        if missing > 0:
-            yield f"{array.key} lacks {missing:,} of {count(array.chunk_count, 'chunk')} (read as {array.fill})"
+            yield f"{stored.key} holds images of {array.dtype.name} (read as an array)"
+    for key, missing, total in missing_chunks(store, arrays):
+        yield f"{key} lacks {missing:,} of {count(total, 'chunk')} (read as {arrays[key].fill_value})"

@@ -218,7 +218,7 @@ def open_datasets(config: Any) -> list[BrowsedDataset]:
 
 def _open(path: str, config: Any) -> tuple[str, Source]:
     """Opens a dataset; items and columns of `convert` as rows."""
-    own = config.for_input(path).resolve()
+    own = config.for_input(path)
     try:
         return own.source_format, open_input(own)
     except UsageError:

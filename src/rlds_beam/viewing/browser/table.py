@@ -20,7 +20,7 @@ from rlds_beam import storage
 from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.checking.signals.conditions import Condition, check_known, mask
 from rlds_beam.checking.signals.table import StoredTable
-from rlds_beam.encoding.parquet_files import UNREADABLE, open_parquet
+from rlds_beam.encoding.parquet_files import UNREADABLE, verified_parquet
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean, shorten
@@ -358,7 +358,7 @@ def map_parquet(path: str) -> StoredTable:
 
     try:
         with storage.open_read(path) as file, tempfile.TemporaryFile() as kept:
-            content = open_parquet(file, storage.size(path))
+            content = verified_parquet(file)
             names = content.schema_arrow.names
             if not {*PLACE, "key", "steps"} <= set(names) or len(set(names)) < len(names):
                 raise UsageError(f"{path} is not a table of rlds-beam check: it lacks {', '.join(('key', *PLACE))}")
@@ -388,7 +388,7 @@ def find_dataset(path: str) -> str | None:
     """
     try:
         with storage.open_read(path) as file:
-            batches = open_parquet(file, storage.size(path)).iter_batches(1, columns=["key"], use_threads=False)
+            batches = verified_parquet(file).iter_batches(1, columns=["key"], use_threads=False)
             batch = next(batches, None)
             return None if batch is None else str(batch["key"][0]).partition(":")[0]
     except UNREADABLE as error:

@@ -1,8 +1,7 @@
-"""The name and version of a written dataset, and what it has for people: provenance.json and README.md."""
+"""The name and version of a written dataset, and provenance.json."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,9 +11,8 @@ from rlds_beam import storage
 from rlds_beam._version import __version__
 from rlds_beam.output.manifest import VERSION
 from rlds_beam.reading.base import Source
-from rlds_beam.text import count, escape_controls, printable, shorten
 
-PROVENANCE, CARD = "provenance.json", "README.md"
+PROVENANCE = "provenance.json"
 _FROM_INFO = ("citation", "description", "location", "redistributionInfo", "releaseNotes")
 
 
@@ -92,72 +90,6 @@ def _shards(
         {"file": name, "bytes": size, "fingerprint": fingerprint}
         for (name, size), fingerprint in zip(shards, fingerprints, strict=True)
     ]
-
-
-def card(name: str, version: str, facts: Mapping[str, Any]) -> str:
-    """README.md: the provenance for people."""
-    source, counts = facts["source"], facts["counts"]
-    files = sum(len(shards) for shards in source["shards"].values())
-    size = sum(shard["bytes"] for shards in source["shards"].values() for shard in shards)
-    read = f" ({count(files, 'file')}, {size:,} bytes)" if size else ""  # a recording has no files
-    by_program = source["from"] == "write_rlds"
-    made_from = "a program's episodes, with `rlds_beam.write_rlds`" if by_program else _datasets(source) + read
-    lines = [
-        f"# {name} {version}",
-        "",
-        f"RLDS, written by {facts['written_by']} from {made_from}.",
-        "`provenance.json` has the same facts for programs.",
-        "",
-        *_section("Splits", [f"- `{fact['name']}`: {count(fact['episodes'], 'episode')}" for fact in facts["splits"]]),
-        *_section("Processing", [*_check_lines(facts), *map(_connector_line, facts["connectors"]["connectors"])]),
-        *_section("Records", _count_lines(counts, facts["rules"])),
-        *_section("Statistics", ["`fitted.json` has the connectors' fitted values."] if "statistics" in facts else []),
-        *_section("About the source", _block(source["info"].get("description"))),
-    ]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _datasets(source: Mapping[str, Any]) -> str:
-    return ", ".join(f"`{dataset}`" for dataset in (source["dataset"], *source.get("appended", ())))
-
-
-def _section(title: str, lines: Sequence[str]) -> list[str]:
-    filled = [line for line in lines if line]
-    return [f"## {title}", "", *filled, ""] if filled else []
-
-
-def _block(text: Any) -> list[str]:
-    """A text of the source as a block, which Markdown and HTML in it cannot end."""
-    longest = max((len(found) for found in re.findall("`+", str(text))), default=0)
-    fence = "`" * max(3, longest + 1)
-    return [fence, escape_controls(str(text)), fence] if text else []
-
-
-def _code(text: object) -> str:
-    """A text in a line as code."""
-    return f"`{printable(text).replace('`', chr(39))}`"
-
-
-def _check_lines(facts: Mapping[str, Any]) -> list[str]:
-    policies = {name: facts["check"][name] for name in ("repair", "accept") if facts["check"].get(name)}
-    said = [f"{name} {', '.join(rules)}" for name, rules in policies.items()]
-    return [f"- checked against rlds-beam's rules{': ' + '; '.join(said) if said else ''}"]
-
-
-def _connector_line(connector: Mapping[str, Any]) -> str:
-    texts = {name: json.dumps(value, ensure_ascii=False) for name, value in connector["arguments"].items()}
-    arguments = ", ".join(f"{name}={shorten(text, 80)}" for name, text in texts.items())
-    return f"- {_code('{}({})'.format(connector['name'], arguments))}"
-
-
-def _count_lines(counts: Mapping[str, Any], rules: Mapping[str, Any]) -> list[str]:
-    lines = [f"- {counts['records']} read, {counts['written']} episodes written"]
-    lines += [f"- {number} dropped by {_code(name)}" for name, number in counts["dropped"].items()]
-    lines += [f"- {counts['rejected']} rejected, kept in `rejected/`"] if counts["rejected"] else []
-    for rule, outcome_counts in rules.items():
-        outcomes = ", ".join(f"{number} {outcome}" for outcome, number in outcome_counts.items() if number)
-        lines += [f"  - `{rule}`: {outcomes}"] if outcomes else []
-    return lines
 
 
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
