@@ -39,7 +39,6 @@ from measuring import COMMAND, DATA, Figure, at_least, below, table
 from rlds_beam.encoding.tfds.rlds_dataset import default_schema, encode_example
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.testing import make_episode
-from rlds_beam.worker_status import read_notes
 
 GIGA = 10**9
 FULL = 20
@@ -145,25 +144,19 @@ def _kilobytes(process: int) -> int:
     return 0
 
 
-class Notes:
-    """The bytes that each worker has read, by the notes that it writes twice a second below a directory."""
+class Reads:
+    """The bytes that the processes of a command have read, those that ended included."""
 
-    def __init__(self, scratch: Path):
-        self._scratch = scratch
-        self._seen: dict[int, dict[float, int]] = {}
+    def __init__(self, processes: Processes):
+        self._processes = processes
+        self._seen: dict[int, int] = {}
 
     def look(self) -> int:
-        """Reads the notes; returns the bytes read by all workers, as of their last notes."""
-        for room in self._scratch.glob("rlds-beam-*"):
-            for note in read_notes(str(room)):
-                with contextlib.suppress(OSError):
-                    written = (room / f"{note.process}.note").stat().st_mtime
-                    self._seen.setdefault(note.process, {})[written] = note.done.bytes
-        return sum(max(seen.values()) for seen in self._seen.values())
-
-    def bytes_at(self, seconds: float) -> int:
-        """The bytes read until a moment, between two notes in proportion to the time."""
-        return round(sum(np.interp(seconds, [*seen], [*seen.values()]) for seen in self._seen.values()))
+        for process in self._processes.living():
+            with contextlib.suppress(OSError, ValueError):  # It has just ended.
+                read = Path(f"/proc/{process}/io").read_text().partition("rchar:")[2].split()[0]
+                self._seen[process] = int(read)
+        return sum(self._seen.values())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,7 +176,7 @@ def run(arguments: list[str], home: Path, kill_at: float = float("inf")) -> Run:
     """Runs a command until it ends, or kills all its processes as soon as it has read `kill_at` bytes."""
     scratch = Path(tempfile.mkdtemp(dir=home))
     command = [str(COMMAND), *arguments, "--json", f"--workers={WORKERS}", "--progress=none"]
-    samples, notes = [], Notes(scratch)
+    samples: list[Sample] = []
     with open(scratch / "out", "w+") as out, open(scratch / "err", "w+") as err:
         process = subprocess.Popen(
             command,
@@ -194,14 +187,14 @@ def run(arguments: list[str], home: Path, kill_at: float = float("inf")) -> Run:
             env={**os.environ, "TMPDIR": str(scratch)},
         )
         processes = Processes(process.pid)
+        reads = Reads(processes)
         try:
             while process.poll() is None:
-                done = notes.look()
+                done = reads.look()
                 samples.append(Sample(time.time(), done, *processes.measure()))
                 if done >= kill_at:
                     return Run(samples, {})
                 time.sleep(LOOK)
-            samples = [dataclasses.replace(one, bytes=notes.bytes_at(one.seconds)) for one in samples]
             out.seek(0)
             err.seek(0)
             if process.returncode:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import shlex
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
@@ -23,13 +23,16 @@ from rlds_beam.text import join_lines
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from rlds_beam.checking.findings import Findings
     from rlds_beam.checking.signals.dataset import DatasetFinding
     from rlds_beam.checking.signals.results import SignalsWriter
     from rlds_beam.formats.inputs import OpenedInput
+    from rlds_beam.processing.job import Job
+    from rlds_beam.processing.range_summary import RangeSummary
     from rlds_beam.processing.report import Report
     from rlds_beam.terminal.gate import Gate
 
-__all__ = ["CheckConfig", "CheckOutcome", "check", "define_pipeline"]
+__all__ = ["CheckConfig", "CheckOutcome", "check"]
 
 USAGE = "INPUT..."
 EXAMPLES = """
@@ -150,43 +153,63 @@ class CheckOutcome:
         return [*signal_lines(self.signals), *finding_lines(self.findings)]
 
 
-def define_pipeline(
-    root: Any,
-    config: CheckConfig,
-    opened: OpenedInput | None = None,
-    writer: SignalsWriter | None = None,
-    directory: str | None = None,
-) -> Any:
-    """Reads and checks the dataset under `root`, and measures the signals of every episode unless `config.rules`.
+def stages(config: CheckConfig, opened: OpenedInput, writer: SignalsWriter) -> Job:
+    """The stages of the job, which measure the signals of every episode unless `config.rules`: a `CheckedSignals`.
 
     Args:
-      root: a Beam pipeline.
       config: the job's config.
-      opened: the input, if already open.
-      writer: writes the results; by default to the files of the config.
-      directory: a directory that all workers share, for temporary files; None if there is none.
-
-    Returns:
-      PCollection of one `CheckedSignals`.
+      opened: the input.
+      writer: writes the results.
     """
-    import apache_beam as beam
-
+    from rlds_beam.checking.findings import FindingLog
     from rlds_beam.checking.signals.context import Context
     from rlds_beam.checking.signals.table import EpisodeTable
-    from rlds_beam.formats.inputs import prepare_input
     from rlds_beam.processing.range_summary import RangeSummarizer
+    from rlds_beam.processing.stages import summarize
     from rlds_beam.reading.reader import EpisodeReader
-    from rlds_beam.transforms.jobs.checks import CheckDataset, WriteSignals, list_findings, log_findings
 
-    opened = opened or prepare_input(config)
     source, rules = opened.source, dataclasses.replace(opened.check, reject=None)  # here, --reject only lists
-    log = log_findings(source) if config.lists_findings else None
-    if config.rules:
-        summarizer = RangeSummarizer(EpisodeReader(source), rules, opened.connecting, log=log)
-        return root | CheckDataset(source, summarizer) | "Findings" >> beam.Map(list_findings)
-    measured = EpisodeTable(Context.of(source.schema, fps=source.fps, decoded=config.decode), directory)
-    summarizer = RangeSummarizer(EpisodeReader(source), rules, opened.connecting, measured, log=log)
-    return root | CheckDataset(source, summarizer, directory) | WriteSignals(writer or _writer(config))
+    context = Context.of(source.schema, fps=source.fps, decoded=config.decode)
+    summarizer = RangeSummarizer(
+        EpisodeReader(source),
+        rules,
+        opened.connecting,
+        measured=None if config.rules else EpisodeTable(context),
+        log=FindingLog(context.instructions) if config.lists_findings else None,
+    )
+    return summarize(source, summarizer, functools.partial(_finish, writer))
+
+
+class CheckedSignals(NamedTuple):
+    """The result of the stages.
+
+    Attributes:
+      signals: the summary of the signals (`SignalsWriter.write`); empty without signals.
+      report: the report on the records read.
+      listed: the findings, if they are listed.
+    """
+
+    signals: dict[str, Any]
+    report: Report
+    listed: Findings | None = None
+
+
+def _finish(writer: SignalsWriter, summary: RangeSummary) -> CheckedSignals:
+    """Writes the signals of all records, in any worker."""
+    from rlds_beam.checking.findings import Finding
+
+    log = summary.log
+    if summary.signals is None:
+        return CheckedSignals({}, summary.report, None if log is None else log.finish())
+    signals = writer.write(summary.signals)
+    if log is None:
+        return CheckedSignals(signals, summary.report)
+    of_dataset = [
+        Finding(f"dataset/{found['check']}", "warning", "", found["detail"], found["field"])
+        for found in signals["findings"]
+    ]
+    counts = {f"signal/{name}": signal["beyond"] for name, signal in signals["signals"].items()}
+    return CheckedSignals(signals, summary.report, log.finish([*signals.pop("beyond"), *of_dataset], counts))
 
 
 def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
@@ -200,10 +223,9 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
       NotVerifiedError: an input file changed during the run.
       RldsBeamError: the dataset cannot be read at all, the pipeline failed, or a file cannot be written.
     """
-    from rlds_beam.checking.findings import Findings
     from rlds_beam.checking.signals.dataset import DatasetFinding
     from rlds_beam.formats.inputs import prepare_input
-    from rlds_beam.pipelines.base import run_checks, shared_directory
+    from rlds_beam.pipelines.base import add_dataset_report, run_over
     from rlds_beam.runners import check as check_runner
     from rlds_beam.terminal import gate as gates
     from rlds_beam.terminal import outcome
@@ -217,19 +239,12 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
         temporary = ScratchDirectory()
         writer = dataclasses.replace(writer, output=storage.join(temporary.name, "signals.parquet"))
     opened = prepare_input(config)
-    with shared_directory(config) as directory:
-        report, content = run_checks(
-            "check",
-            config,
-            opened,
-            lambda root: define_pipeline(root, config, opened, writer, directory),
-            "report",
-        )
+    content, records, listed = run_over("check", config, [opened], stages(config, opened, writer))
+    report = add_dataset_report(opened, records)
     findings = tuple(DatasetFinding(**item) for item in content.get("findings", ()))
     signals = content.get("signals", {})
     gate = None
     if config.lists_findings:
-        listed = Findings.from_json(content["listed"])
         kinds = ["rule"] if config.rules else ["rule", "signal", "dataset"]
         unmeasured = {
             f"signal/{name}": signal["unmeasured"]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rlds_beam import storage
+from rlds_beam import storage, worker_status
 from rlds_beam.formats.options import SourceOptions
 from rlds_beam.options import option
+from rlds_beam.processing.job import Job, Stage, Totals
 from rlds_beam.runners.base import RunOptions
 from rlds_beam.terminal.options import PrintOptions, print_json
 from rlds_beam.text import join_lines, list_few
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from rlds_beam.reading.base import Source
     from rlds_beam.reading.plan import WorkRange
 
-__all__ = ["CompareConfig", "Comparison", "compare", "define_pipeline"]
+__all__ = ["CompareConfig", "Comparison", "compare"]
 
 USAGE = "INPUT SECOND"
 EXAMPLES = """
@@ -77,21 +78,6 @@ class Comparison:
         return join_lines([*lines, f"different (exit code {DIFFERS})" if self.differs else "equal"])
 
 
-def define_pipeline(root: Any, config: CompareConfig, sources: Sequence[Source] = ()) -> Any:
-    """Reads both datasets (`sources`, if already open) under `root`: a PCollection of one `Comparison`."""
-    import apache_beam as beam
-
-    from rlds_beam.processing.range_summary import plan_summaries
-    from rlds_beam.reading.framing import Framing
-
-    sources, digests = sources or open_sources(config), []
-    for name, source in zip(("First", "Second"), sources, strict=True):
-        ranges = root | f"{name}Ranges" >> beam.Create(plan_summaries(source, Framing(source)), reshuffle=True)
-        found = ranges | f"{name}Digests" >> beam.Map(_digest, source)
-        digests.append(beam.pvalue.AsIter(found))
-    return root | beam.Create([None]) | "Compare" >> beam.Map(_compare, tuple(sources), *digests)
-
-
 def open_sources(config: CompareConfig) -> tuple[Source, ...]:
     """Opens both datasets. Raises UsageError if one cannot be opened."""
     from rlds_beam.formats.inputs import open_input
@@ -99,33 +85,59 @@ def open_sources(config: CompareConfig) -> tuple[Source, ...]:
     return tuple(open_input(config.for_input(storage.pin(path))) for path in (config.input, config.second))
 
 
-def _digest(work: WorkRange, source: Source) -> list[Digest]:
-    """The digests of a range's records; one without bytes is identified by its key."""
-    import xxhash
+@dataclasses.dataclass(frozen=True)
+class DigestRecords(Stage):
+    """The digests of a dataset's records; one without bytes is identified by its key."""
 
-    from rlds_beam import worker_status
-    from rlds_beam.reading.reader import EpisodeReader
+    name: str
+    source: Source
 
-    found = []
-    with worker_status.working_on(work):
-        for episode in itertools.chain(*(EpisodeReader(source).read(work.split, part) for part in work.segments)):
+    def ranges(self, totals: Totals) -> Iterable[WorkRange]:
+        from rlds_beam.processing.range_summary import plan_summaries
+        from rlds_beam.reading.framing import Framing
+
+        return plan_summaries(self.source, Framing(self.source))
+
+    def process(self, work: WorkRange, totals: Totals) -> list[Digest]:
+        import xxhash
+
+        from rlds_beam.reading.reader import EpisodeReader
+
+        found, reader = [], EpisodeReader(self.source)
+        for episode in itertools.chain(*(reader.read(work.split, part) for part in work.segments)):
             content = episode.payload or str(episode.key).encode(errors="surrogatepass")
             found.append((episode.key, xxhash.xxh3_64_intdigest(content)))
             worker_status.count(records=1, bytes=len(episode.payload), steps=len(episode))
-    return found
+        return found
+
+    def merge(self, partials: Iterable[list[Digest]]) -> list[Digest]:
+        return [*itertools.chain.from_iterable(partials)]
 
 
-def _compare(start: None, sources: Sequence[Source], *digests: Any) -> Comparison:
-    del start
-    from rlds_beam.checking.content_changes import compare_contents
-    from rlds_beam.episodes.schema import find_differences
+@dataclasses.dataclass(frozen=True)
+class CompareDigests(Stage):
+    """Compares the digests of two datasets; `passes` are the names of the stages that made them."""
 
-    equal, added, removed, changed = compare_contents(*(sorted(itertools.chain(*parts)) for parts in digests))
-    fields = [list(field) for field in find_differences(*(source.schema for source in sources))]
-    rates = ["" if source.fps is None else f"{source.fps:g}" for source in sources]
-    fields += [["fps", *rates]] if rates[0] != rates[1] else []
-    new, gone = (len(added), added[:_LISTED]), (len(removed), removed[:_LISTED])
-    return Comparison(equal, new, gone, (len(changed), changed[:_LISTED]), fields)
+    sources: tuple[Source, ...]
+    passes: tuple[str, ...]
+    name = "compare"
+
+    def finish(self, total: Any, totals: Totals) -> Comparison:
+        from rlds_beam.checking.content_changes import compare_contents
+        from rlds_beam.episodes.schema import find_differences
+
+        equal, added, removed, changed = compare_contents(*(sorted(totals[name]) for name in self.passes))
+        fields = [list(field) for field in find_differences(*(source.schema for source in self.sources))]
+        rates = ["" if source.fps is None else f"{source.fps:g}" for source in self.sources]
+        fields += [["fps", *rates]] if rates[0] != rates[1] else []
+        new, gone = (len(added), added[:_LISTED]), (len(removed), removed[:_LISTED])
+        return Comparison(equal, new, gone, (len(changed), changed[:_LISTED]), fields)
+
+
+def stages(sources: Sequence[Source]) -> Job:
+    """The stages of the job: a `Comparison` of two datasets."""
+    passes = [DigestRecords(name, source) for name, source in zip(("first", "second"), sources, strict=True)]
+    return *passes, CompareDigests(tuple(sources), tuple(each.name for each in passes))
 
 
 def compare(config: CompareConfig) -> Comparison:
@@ -144,7 +156,8 @@ def compare(config: CompareConfig) -> Comparison:
     check(config)
     sources = open_sources(config)
     opened = [OpenedInput(source, CheckOptions(), ConnectorRunner.none()) for source in sources]
-    return Comparison(**run_over("compare", config, opened, lambda root, _: define_pipeline(root, config, sources)))
+    comparison: Comparison = run_over("compare", config, opened, stages(sources))
+    return comparison
 
 
 def main(config: CompareConfig) -> int:

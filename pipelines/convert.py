@@ -1,17 +1,17 @@
 """`rlds-beam convert`: checks episodes and writes them as training data.
 
-The steps are those of `rlds_to_trajectories`: read, check, connect, convert, write. Here one DoFn does them all for a
-range of the input (`range_conversion.RangeConverter`), because a shard is finished only when its whole range is. So a
-killed job loses only the ranges in progress, and any number of workers writes the same shards. Bundles, which the
-runner chooses in each run, cannot promise that.
+The steps are those of `rlds_to_trajectories`: read, check, connect, convert, write. Here one function does them all for
+a range of the input (`range_conversion.RangeConverter`), because a shard is finished only when its whole range is. So a
+killed job loses only the ranges in progress, and any number of workers writes the same shards. Bundles, which a runner
+of Beam chooses in each run, cannot promise that.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
+import operator
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.options import option
@@ -22,9 +22,10 @@ from rlds_beam.text import join_lines
 
 if TYPE_CHECKING:
     from rlds_beam.jobs.convert import ConvertJob
+    from rlds_beam.processing.job import Figures
     from rlds_beam.processing.report import Report
 
-__all__ = ["ConvertConfig", "ConvertOutcome", "ConvertResult", "convert", "define_pipeline"]
+__all__ = ["ConvertConfig", "ConvertOutcome", "convert", "define_pipeline"]
 
 USAGE = "INPUT... OUTPUT"
 EXAMPLES = """
@@ -44,50 +45,21 @@ class ConvertConfig(RunOptions, ReportOptions, ConvertOptions):
     dry_run: bool = option(False, "check everything and print the plan, but write nothing")
 
 
-class ConvertResult(NamedTuple):
-    """The outputs of the job.
+def define_pipeline(root: Any, config: ConvertConfig) -> Any:
+    """Converts a dataset under `root`, a Beam pipeline, for a pipeline of yours: a PCollection of one `Report`.
 
-    Attributes:
-      written: a PCollection of `RangeCommit`, one for each output shard that this run wrote.
-      report: a PCollection of one `Report` on the whole dataset, once it is committed.
-    """
-
-    written: Any
-    report: Any
-
-
-def define_pipeline(root: Any, config: ConvertConfig, job: ConvertJob | None = None) -> ConvertResult:
-    """Converts a dataset under `root`.
-
-    Args:
-      root: a Beam pipeline.
-      config: the job's config.
-      job: the job, if already prepared.
+    The output is opened when the pipeline runs: building the graph, which may never run, writes nothing.
 
     Raises:
       UsageError: the input or the output cannot be used; nothing was written.
     """
+    import apache_beam as beam
+
     from rlds_beam.jobs.convert import prepare
-    from rlds_beam.transforms.jobs.ranges import OpenOutput
+    from rlds_beam.transforms.stages import RunStages
 
-    job = job or prepare(config)
-    # The output is opened when the pipeline runs: building the graph, which may never run, writes nothing.
-    return _define(config, job, root, root | OpenOutput(functools.partial(job.open, config.overwrite)))
-
-
-def _define(config: ConvertConfig, job: ConvertJob, root: Any, ranges: Any) -> ConvertResult:
-    """Converts a PCollection of the job's pending ranges."""
-    from rlds_beam.transforms import FindDuplicateEpisodes
-    from rlds_beam.transforms.jobs.fitted_connectors import FitConnectors
-    from rlds_beam.transforms.jobs.ranges import CommitDataset, ConvertRanges
-
-    # Finding duplicates needs the framing of the whole dataset, but not its episodes.
-    duplicates = root | FindDuplicateEpisodes(job.source, job.framing) if job.finds_duplicates else None
-    job, fitted = job.with_fitted(), None
-    if job.connecting.unfitted:
-        fitted = root | FitConnectors(job.fitter, job.ranges, duplicates, job.keep_fitted)
-    written = ranges | ConvertRanges(job.converter, duplicates, fitted)
-    return ConvertResult(written, written | CommitDataset(job.committer, job.finisher))
+    stages = prepare(config).stages(config.overwrite)
+    return root | "Convert" >> RunStages(stages) | "Report" >> beam.Map(operator.itemgetter(stages[-1].name))
 
 
 def convert(config: ConvertConfig) -> ConvertOutcome:
@@ -106,7 +78,7 @@ def convert(config: ConvertConfig) -> ConvertOutcome:
     from rlds_beam.runners import check
     from rlds_beam.terminal.job_progress import planning
 
-    began, metrics = time.monotonic(), {}
+    began, figures = time.monotonic(), None
     check(config)
     if getattr(config, "append", False) and storage.isdir(config.output):
         with lock_output(config.output):
@@ -118,9 +90,9 @@ def convert(config: ConvertConfig) -> ConvertOutcome:
         if status.complete:
             job.remove_temporary()
         else:
-            metrics = run_ranges(functools.partial(_define, config, job), config, job, status.pending)
+            figures = run_ranges(config, job, status.pending)
         report = job.read_report()
-    return ConvertOutcome(job, report, metrics, time.monotonic() - began)
+    return ConvertOutcome(job, report, figures, time.monotonic() - began)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,13 +102,13 @@ class ConvertOutcome:
     Attributes:
       job: the job.
       report: the report on the whole dataset, including earlier runs.
-      metrics: the metrics of this run.
+      run: how this run went; None if there was nothing to do.
       seconds: the duration of this run, including start-up.
     """
 
     job: ConvertJob
     report: Report
-    metrics: dict[str, Any]
+    run: Figures | None
     seconds: float
 
     def __repr__(self) -> str:
@@ -150,7 +122,7 @@ class ConvertOutcome:
         """The lines printed after the report."""
         from rlds_beam.terminal import outcome
 
-        nothing_to_do = not self.metrics and self.job.ranges
+        nothing_to_do = self.run is None and self.job.ranges
         lines = ["nothing to do: an earlier run finished this job"] if nothing_to_do else []
         lines += [outcome.timing_line(self.figures()), f"output    {self.job.target}"]
         return [*lines, *self.job.notes()]
@@ -160,7 +132,7 @@ class ConvertOutcome:
         from rlds_beam.terminal import outcome
 
         return {
-            **outcome.figures(self.metrics, self.seconds),
+            **outcome.figures(self.run, self.seconds),
             "output_shards": self.job.shards,
             "output": self.job.target,
         }

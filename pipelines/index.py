@@ -42,8 +42,13 @@ def index(config: IndexConfig) -> StepIndex:
     from rlds_beam.datasets.index_builder import open_index
     from rlds_beam.datasets.opening import make_recipe
     from rlds_beam.formats.inputs import open_input
+    from rlds_beam.runners.local import Workers
 
-    return open_index(make_recipe(open_input(config), config), config.workers or 1)
+    recipe = make_recipe(open_input(config), config)
+    if (config.workers or 1) == 1:
+        return open_index(recipe)
+    with Workers(config.workers or 1) as workers:
+        return open_index(recipe, workers.process)
 
 
 def main(config: IndexConfig) -> int:

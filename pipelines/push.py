@@ -17,12 +17,13 @@ from rlds_beam.terminal.options import ReportOptions, print_json
 from rlds_beam.text import join_lines
 
 if TYPE_CHECKING:
-    from rlds_beam.jobs.push import PushInput, PushJob
+    from rlds_beam.jobs.push import PushInput
+    from rlds_beam.processing.job import Figures
     from rlds_beam.processing.report import Report
     from rlds_beam.reverb.pushers import Verified
     from rlds_beam.reverb.serving import EmbeddedServer
 
-__all__ = ["PushConfig", "PushOutcome", "define_pipeline", "push"]
+__all__ = ["PushConfig", "PushOutcome", "push"]
 
 USAGE = "INPUT... --reverb=HOST:PORT --table=NAMES"
 EXAMPLES = """
@@ -56,58 +57,6 @@ class PushConfig(RunOptions, ReportOptions, PushOptions):
         return self.reverb == (EMBEDDED,)
 
 
-def define_pipeline(root: Any, config: PushConfig, job: PushJob | None = None) -> Any:
-    """Pushes a dataset under `root`.
-
-    Args:
-      root: a Beam pipeline.
-      config: the job's config; its servers are running.
-      job: the job, if already prepared.
-
-    Returns:
-      PCollection of one `Verified`: the items predicted, acknowledged, and found in the tables at the end.
-
-    Raises:
-      UsageError: the input or the tables cannot be used; nothing was written.
-    """
-    import apache_beam as beam
-
-    from rlds_beam.jobs.push import open_input, prepare
-    from rlds_beam.transforms.reverb import PushRanges, VerifyTables
-
-    job = job or prepare(config, open_input(config))
-    # Only the list of ranges is spread over the workers; episodes are never shuffled.
-    ranges = root | "Ranges" >> beam.Create(job.open(config.rejected), reshuffle=True)
-    duplicates = _duplicates(root, config, job)
-    pushed = ranges | PushRanges(job.pusher, job.target, duplicates, _fit(root, job, duplicates))
-    return pushed | VerifyTables(job.target, job.baseline)
-
-
-def _define_count(root: Any, config: PushConfig, job: PushJob) -> Any:
-    import apache_beam as beam
-
-    from rlds_beam.transforms.reverb import CountItems
-
-    ranges = root | "Ranges" >> beam.Create(job.input.ranges, reshuffle=True)
-    duplicates = _duplicates(root, config, job)
-    return ranges | CountItems(job.pusher, duplicates, _fit(root, job, duplicates))
-
-
-def _fit(root: Any, job: PushJob, duplicates: Any) -> Any:
-    from rlds_beam.transforms.jobs.fitted_connectors import FitConnectors
-
-    fitter = job.input.fitter
-    return None if fitter is None else root | FitConnectors(fitter, job.input.cut, duplicates)
-
-
-def _duplicates(root: Any, config: PushConfig, job: PushJob) -> Any:
-    from rlds_beam.transforms import FindDuplicateEpisodes
-
-    if job.input.source is None or "duplicate_episode" in config.accept:
-        return None
-    return root | FindDuplicateEpisodes(job.input.source, job.input.framing)
-
-
 @dataclasses.dataclass(frozen=True)
 class PushOutcome:
     """A finished job.
@@ -115,14 +64,14 @@ class PushOutcome:
     Attributes:
       verified: what was pushed, and what the tables hold.
       report: the report on the dataset.
-      metrics: the metrics of this run.
+      run: how this run went.
       seconds: the duration of this run, including start-up.
       has_ended: whether the server has ended with the job, and the items with it.
     """
 
     verified: Verified
     report: Report
-    metrics: dict[str, Any]
+    run: Figures
     seconds: float
     has_ended: bool = False
 
@@ -147,7 +96,7 @@ class PushOutcome:
         from rlds_beam.terminal import outcome
 
         tables = [check.to_json() for check in self.verified.checks]
-        figures = outcome.figures(self.metrics, self.seconds)
+        figures = outcome.figures(self.run, self.seconds)
         return {**self.report.to_json(), "tables": tables, **figures}
 
 
@@ -183,9 +132,9 @@ def _push(config: PushConfig, filled: Callable[[EmbeddedServer, Verified], None]
     with EmbeddedServer(parse_tables(config.table), source.spec) as server:
         names = tuple(table.split(":")[0] for table in config.table)
         own = dataclasses.replace(config, reverb=(server.address,), table=names, keep_serving=False)
-        verified, report, metrics = _fill(own, source)
+        verified, report, figures = _fill(own, source)
         filled(server, verified)
-    return _keep(config, PushOutcome(verified, report, metrics, time.monotonic() - began, has_ended=True))
+    return _keep(config, PushOutcome(verified, report, figures, time.monotonic() - began, has_ended=True))
 
 
 def _keep(config: PushConfig, done: PushOutcome) -> PushOutcome:
@@ -196,28 +145,21 @@ def _keep(config: PushConfig, done: PushOutcome) -> PushOutcome:
     return done
 
 
-def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict[str, Any]]:
-    """Fills the tables of running servers; returns the tables' content, the report, and the metrics."""
+def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, Figures]:
+    """Fills the tables of running servers; returns the tables' content, the report, and how the job ran."""
     from rlds_beam.jobs.push import prepare
     from rlds_beam.processing.dataset import check_counts
-    from rlds_beam.reverb.pushers import Pushed, Verified
-    from rlds_beam.runners.results import run_for_result
+    from rlds_beam.runners import run
     from rlds_beam.terminal.job_progress import Progress, Total
 
     job = prepare(config, source, on_wait=_on_wait)
     if not job.fits:
         # The tables may be too small for all items, so count them first.
-        with Progress(Total("count", bytes=source.size), config.progress).show() as progress:
-            counted, _ = run_for_result(
-                lambda root: _define_count(root, config, job), config, source.input_bytes, progress
-            )
-        job = prepare(config, source, Pushed.from_json(counted).predicted)
-    total = Total("push", len(source.ranges), bytes=source.size)
-    with Progress(total, config.progress).show() as progress:
-        result, metrics = run_for_result(
-            lambda root: define_pipeline(root, config, job), config, source.input_bytes, progress
-        )
-    verified = Verified.from_json(result)
+        progress = Progress(Total("count", bytes=source.size), config.progress)
+        counted, _ = run(job.count_stages(config), config, source.input_bytes, progress)
+        job = prepare(config, source, counted.predicted)
+    progress = Progress(Total("push", len(source.ranges), bytes=source.size), config.progress)
+    verified, figures = run(job.stages(config), config, source.input_bytes, progress)
     if source.snapshot is not None:
         source.snapshot.verify_all()
     report = source.dataset_report.merge(verified.pushed.report)
@@ -225,7 +167,7 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict
     if source.source is not None:
         report = report.merge(check_counts(source.source, report.shards, config))
         report.check()
-    return verified, report, metrics
+    return verified, report, figures
 
 
 def main(config: PushConfig) -> int:

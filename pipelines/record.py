@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, cast
+from typing import cast
 
 from rlds_beam.options import option
 from rlds_beam.pipelines import convert
@@ -11,10 +11,7 @@ from rlds_beam.recording.record_options import RecordOptions
 from rlds_beam.runners.base import RunOptions
 from rlds_beam.terminal.options import ReportOptions
 
-if TYPE_CHECKING:
-    from rlds_beam.jobs.convert import ConvertJob
-
-__all__ = ["RecordConfig", "define_pipeline", "record"]
+__all__ = ["RecordConfig", "record"]
 
 USAGE = "OUTPUT"
 EXAMPLES = """
@@ -33,20 +30,6 @@ class RecordConfig(RunOptions, ReportOptions, RecordOptions):
 
     _: dataclasses.KW_ONLY
     dry_run: bool = option(False, "check everything and print the plan, but write nothing")
-
-
-def define_pipeline(root: Any, config: RecordConfig, job: ConvertJob | None = None) -> convert.ConvertResult:
-    """Records a dataset under `root`.
-
-    Args:
-      root: a Beam pipeline.
-      config: the job's config.
-      job: the job, if already prepared.
-
-    Raises:
-      UsageError: the environment, a policy, or the output cannot be used; nothing was written.
-    """
-    return convert.define_pipeline(root, _as_conversion(config), job)
 
 
 def record(config: RecordConfig) -> convert.ConvertOutcome:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rlds_beam.viewing.report.dataset import Settings
     from rlds_beam.viewing.report.report_file import ConversionView, ReportWriter
 
-__all__ = ["ReportConfig", "ReportOutcome", "define_pipeline", "report"]
+__all__ = ["ReportConfig", "ReportOutcome", "report"]
 
 USAGE = "INPUT [SECOND]"
 ENDINGS = (".html", ".htm")
@@ -81,31 +81,6 @@ class ReportConfig(RunOptions, PrintOptions, ConnectorOptions, CheckOptions, Sou
     decode: int = option(3, "images to decode of each camera and episode, for signals; 0 for none", least=0)
 
 
-def define_pipeline(
-    root: Any,
-    config: ReportConfig,
-    writer: ReportWriter | None = None,
-    opened: tuple[OpenedInput, ...] = (),
-    directory: str | None = None,
-) -> Any:
-    """Reads and checks the datasets under `root`, and writes the report.
-
-    Args:
-      root: a Beam pipeline.
-      config: the job's config.
-      writer, opened: the result of `prepare`, if already known.
-      directory: a directory that all workers share, for temporary files; None if there is none.
-
-    Returns:
-      PCollection of one `WrittenReport`.
-    """
-    from rlds_beam.transforms.jobs.reports import WriteDatasetReport
-
-    if writer is None:
-        writer, opened = prepare(config)
-    return root | WriteDatasetReport(writer, [each.connecting for each in opened], directory)
-
-
 def prepare(config: ReportConfig) -> tuple[ReportWriter, tuple[OpenedInput, ...]]:
     """Opens the datasets. Reads only metadata.
 
@@ -139,18 +114,16 @@ def report(config: ReportConfig) -> ReportOutcome:
       NotVerifiedError: an input file changed during the run.
       RldsBeamError: a dataset cannot be read at all, the pipeline failed, or the report cannot be written.
     """
-    from rlds_beam.processing.report import Report
     from rlds_beam.runners import check
     from rlds_beam.terminal import outcome
 
     check(config)
     outcome.check_writable(config.output, "--output", config.input, rewritten=ENDINGS, endings=ENDINGS)
     writer, opened = prepare(config)
-    content = run_over("report", config, opened, lambda root, d: define_pipeline(root, config, writer, opened, d))
-    reports = tuple(map(Report.from_json, content["reports"]))
-    for input_report in reports:
-        input_report.check()
-    return ReportOutcome(reports, content["path"], content["bytes"])
+    written = run_over("report", config, opened, writer.stages([each.connecting for each in opened]))
+    for records in written.reports:
+        records.check()
+    return ReportOutcome(written.reports, written.path, written.bytes)
 
 
 def main(config: ReportConfig) -> int:

@@ -23,9 +23,11 @@ from rlds_beam.text import did_you_mean, join_lines, some
 if TYPE_CHECKING:
     from rlds_beam.episodes.schema import Schema
     from rlds_beam.formats.inputs import OpenedInput
+    from rlds_beam.processing.job import Job
+    from rlds_beam.processing.range_summary import RangeSummary
     from rlds_beam.processing.report import Report
 
-__all__ = ["StatsConfig", "StatsOutcome", "define_pipeline", "stats"]
+__all__ = ["StatsConfig", "StatsOutcome", "stats"]
 
 USAGE = "INPUT..."
 EXAMPLES = """
@@ -85,32 +87,20 @@ class StatsConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, Inp
     )
 
 
-def define_pipeline(
-    root: Any,
-    config: StatsConfig,
-    opened: OpenedInput | None = None,
-    directory: str | None = None,
-) -> Any:
-    """Reads and checks the dataset under `root`, and computes statistics of the accepted episodes.
-
-    Args:
-      root: a Beam pipeline.
-      config: the job's config.
-      opened: the input, if already open (`prepare`).
-      directory: a directory that all workers share, for temporary files; None if there is none.
-
-    Returns:
-      PCollection of one `RangeSummary`.
-    """
+def stages(config: StatsConfig, opened: OpenedInput) -> Job:
+    """The stages of the job: the report on the records, and the statistics of the accepted episodes as JSON."""
     from rlds_beam.connectors.statistics.dataset_statistics import Groups
     from rlds_beam.processing.range_summary import RangeSummarizer
+    from rlds_beam.processing.stages import summarize
     from rlds_beam.reading.reader import EpisodeReader
-    from rlds_beam.transforms.jobs.checks import CheckDataset
 
-    opened = opened or prepare(config)
     groups = functools.partial(Groups, config.by, config.target_propensity_fn)
     summarizer = RangeSummarizer(EpisodeReader(opened.source), opened.check, opened.connecting, groups=groups)
-    return root | CheckDataset(opened.source, summarizer, directory)
+    return summarize(opened.source, summarizer, _finish)
+
+
+def _finish(summary: RangeSummary) -> tuple[Report, dict[str, Any]]:
+    return summary.report, summary.statistics.to_json()
 
 
 def stats(config: StatsConfig) -> StatsOutcome:
@@ -120,7 +110,7 @@ def stats(config: StatsConfig) -> StatsOutcome:
       NotVerifiedError: an input file changed during the run.
       RldsBeamError: the dataset cannot be read at all, the pipeline failed, or the output cannot be written.
     """
-    from rlds_beam.pipelines.base import run_checks, shared_directory
+    from rlds_beam.pipelines.base import add_dataset_report, run_over
     from rlds_beam.runners import check
     from rlds_beam.terminal import outcome
 
@@ -130,15 +120,9 @@ def stats(config: StatsConfig) -> StatsOutcome:
     source, connecting = opened.source, opened.connecting
     _check_fields(config, connecting.probed.schema)
     _check_format(config, connecting.probed.schema)
-    with shared_directory(config) as directory:
-        report, content = run_checks(
-            "stats",
-            config,
-            opened,
-            lambda root: define_pipeline(root, config, opened, directory),
-            "report",
-        )
-    statistics = {"dataset": source.dataset, **content["statistics"]}
+    records, computed = run_over("stats", config, [opened], stages(config, opened))
+    report = add_dataset_report(opened, records)
+    statistics = {"dataset": source.dataset, **computed}
     for path, names in connecting.schema.names.items():
         if path in statistics["fields"]:
             statistics["fields"][path]["names"] = [*names]

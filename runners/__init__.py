@@ -1,33 +1,32 @@
-"""Runners: this machine, Flink, Dataflow, or any other Beam runner."""
+"""Where jobs run: processes of this machine, or a Beam pipeline on any runner."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from rlds_beam.platforms import count_cores
+from rlds_beam.processing.job import Stage
 from rlds_beam.runners.base import DATAFLOW, RunOptions
 
 if TYPE_CHECKING:
-    from rlds_beam.runners.base import Runner, Watcher
+    from rlds_beam.processing.job import Figures
+    from rlds_beam.runners.beam import BeamRunner
+    from rlds_beam.terminal.job_progress import Progress
 
 
-def find_runner(options: RunOptions, watcher: Watcher | None = None) -> Runner:
-    """The runner of a job; `watcher` receives the progress."""
-    if options.runner in ("local", "FnApiRunner"):
-        from rlds_beam.runners.local import LocalRunner
-
-        return LocalRunner(options, watcher)
+def _find_runner(options: RunOptions) -> BeamRunner:
     if options.runner in DATAFLOW:
         from rlds_beam.runners.dataflow import DataflowRunner
 
-        return DataflowRunner(options, watcher)
+        return DataflowRunner(options)
     if options.runner == "flink":
         from rlds_beam.runners.flink import FlinkRunner
 
-        return FlinkRunner(options, watcher)
-    from rlds_beam.runners.remote import RemoteRunner
+        return FlinkRunner(options)
+    from rlds_beam.runners.beam import BeamRunner
 
-    return RemoteRunner(options, watcher)
+    return BeamRunner(options)
 
 
 def check(options: RunOptions) -> None:
@@ -36,24 +35,31 @@ def check(options: RunOptions) -> None:
     Raises:
       UsageError: it cannot; the message says what to do.
     """
-    find_runner(options).check()
+    if options.runner != "local":
+        _find_runner(options).check()
 
 
-def run_pipeline(
-    define: Callable[[Any], Any], options: RunOptions, input_bytes: int, watcher: Watcher | None = None
-) -> dict[str, Any]:
-    """Builds a pipeline with `define(root)` and runs it.
+def run(stages: Sequence[Stage], options: RunOptions, input_bytes: int, progress: Progress) -> tuple[Any, Figures]:
+    """Runs a job; every command calls this.
 
     Args:
-      define: builds the pipeline under a given root.
+      stages: the stages of the job.
       options: the runner, the worker processes, and Beam's own flags.
       input_bytes: the size of the input, which decides whether to start worker processes.
-      watcher: receives the progress.
+      progress: shows the progress.
 
     Returns:
-      The job's metrics, by name (`runners.base`).
+      The result of the last stage, and how the job ran.
 
     Raises:
       RldsBeamError: the job failed; the message says why.
     """
-    return find_runner(options, watcher).run(define, input_bytes)
+    if options.runner == "local":
+        from rlds_beam.runners.local import LARGE_INPUT, run_here
+
+        workers = options.workers or (count_cores() if input_bytes > LARGE_INPUT else 1)
+        with progress.show():
+            return run_here(stages, workers)
+    runner = _find_runner(options)
+    with progress.show(runner.done, runner.place, runner.tick_seconds):
+        return runner.run(stages)

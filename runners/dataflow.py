@@ -12,7 +12,8 @@ from typing import Any
 
 from rlds_beam import storage
 from rlds_beam.errors import RldsBeamError, UsageError, missing
-from rlds_beam.runners.base import Define, Runner, RunOptions, read_metrics
+from rlds_beam.runners.base import RunOptions
+from rlds_beam.runners.beam import BeamRunner, read_metrics
 from rlds_beam.worker_status import Done
 
 _COPY = "copy it to a bucket (gcloud storage cp -r) and give its gs:// path"
@@ -39,8 +40,6 @@ def check(options: RunOptions) -> None:
     Raises:
       UsageError: something is missing or cannot work on a worker; the message says what to do.
     """
-    if options.workers is not None:
-        raise _refuse("--workers", "sets local processes; use -- --num_workers=N or --max_num_workers=N")
     _check_paths(options)
     _check_servers(getattr(options, "reverb", ()))
     flags = _parse(options)
@@ -148,7 +147,7 @@ def _parse(options: RunOptions) -> dict[str, Any]:
     return parsed
 
 
-class DataflowRunner(Runner):
+class DataflowRunner(BeamRunner):
     """Submits a job to Dataflow and waits for it; Ctrl-C cancels it."""
 
     tick_seconds = 15.0
@@ -158,7 +157,7 @@ class DataflowRunner(Runner):
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[str]:
-        """A temporary directory below the temp location, for results that workers return to this process."""
+        """A directory below the temp location."""
         directory = storage.join(_parse(self.options)["temp_location"], f"rlds-beam-{time.time_ns()}")
         try:
             yield directory
@@ -166,21 +165,18 @@ class DataflowRunner(Runner):
             with contextlib.suppress(OSError):  # small leftovers must not fail a job
                 storage.rmtree(directory)
 
-    def run_job(self, define: Define, input_bytes: int) -> dict[str, Any]:
-        """Runs the job. Raises UsageError if the job cannot be submitted, and RldsBeamError if the job failed."""
+    def create_pipeline(self) -> Any:
         import apache_beam as beam
         from apache_beam.options.pipeline_options import PipelineOptions
         from apache_beam.runners.dataflow import dataflow_runner
 
-        self.check()
         with _submitting():
             options = PipelineOptions(beam_flags(self.options))
-            pipeline = beam.Pipeline(runner=dataflow_runner.DataflowRunner(), options=options)
-        return self.complete(pipeline, define)
+            return beam.Pipeline(runner=dataflow_runner.DataflowRunner(), options=options)
 
-    def submit(self, pipeline: Any, define: Define) -> Any:
+    def submit(self, pipeline: Any) -> Any:
         with _submitting():
-            return super().submit(pipeline, define)
+            return pipeline.run()
 
     def place(self) -> str | None:
         if self.result is None:
@@ -193,16 +189,12 @@ class DataflowRunner(Runner):
         return None if self.result is None else Done.of_metrics(read_metrics(self.result))
 
     def wait(self) -> None:
-        from rlds_beam.runners.local import plain
-
         try:
             self.result.wait_until_finish()
         except KeyboardInterrupt:
             # Otherwise it would continue next to the job that a rerun of the command starts.
             self.result.cancel()
             raise
-        except Exception as error:
-            raise plain(error) from error
 
 
 @contextlib.contextmanager

@@ -21,8 +21,9 @@ from apache_beam.runners.portability import flink_runner
 from apache_beam.utils.subprocess_server import JavaJarServer
 
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.runners import local
-from rlds_beam.runners.base import Define, Runner, RunOptions
+from rlds_beam.runners import errors
+from rlds_beam.runners.base import RunOptions
+from rlds_beam.runners.beam import BeamRunner
 
 POOL = "localhost:50000"
 """Where a TaskManager looks for its worker pool by default."""
@@ -63,10 +64,6 @@ def check(options: RunOptions) -> tuple[Master, str, list[str]]:
     Raises:
       UsageError: one of them cannot be used.
     """
-    if options.workers is not None:
-        raise UsageError(
-            "--workers needs --runner=local; use --parallelism on Flink, which counts slots of all TaskManagers"
-        )
     launcher = PipelineOptions(list(options.beam_options)).view_as(JobServerOptions).job_server_java_launcher
     if shutil.which(launcher) is None:
         raise UsageError(
@@ -136,7 +133,7 @@ def _job_server_jar(version: str, options: RunOptions) -> str:
         ) from error
 
 
-class FlinkRunner(Runner):
+class FlinkRunner(BeamRunner):
     """Runs a job on `options.flink_master`.
 
     Ending this process also ends the job on the cluster, except by SIGKILL.
@@ -152,27 +149,21 @@ class FlinkRunner(Runner):
         job = self._find()
         return None if job is None else f"Flink job {job}, {self._master.url}/#/job/{job}/overview"
 
-    def run_job(self, define: Define, input_bytes: int) -> dict[str, Any]:
-        """Runs the job.
-
-        Raises:
-          UsageError: Java, the job server, the cluster, or the workers cannot be used; nothing was done.
-          RldsBeamError: the job failed after all restarts that the cluster allows; the message is the cause.
-        """
+    def create_pipeline(self) -> Any:
+        """Raises UsageError if Java, the job server, the cluster, or the workers cannot be used; nothing was done."""
         self._name = f"rlds-beam-{uuid.uuid4().hex[:12]}"
         self._master, version, flags = check(self.options)
         flags += [f"--flink_job_server_jar={_job_server_jar(version, self.options)}", f"--job_name={self._name}"]
         flags += self.options.beam_options
-        runner = _Runner()
-        try:
-            return self.complete(beam.Pipeline(runner=runner, options=PipelineOptions(flags)), define)
-        except RldsBeamError:
-            raise
-        except Exception as error:
-            raise plain(error, self.options, self._master) from error
-        finally:
-            self._cancel()
-            runner.stop()
+        self._flink = _Runner()
+        return beam.Pipeline(runner=self._flink, options=PipelineOptions(flags))
+
+    def plain(self, error: Exception) -> RldsBeamError:
+        return plain(error, self.options, self._master)
+
+    def end(self) -> None:
+        self._cancel()
+        self._flink.stop()
 
     def _find(self) -> str | None:
         """Flink's ID of the job, once the cluster has it."""
@@ -246,13 +237,13 @@ def plain(error: Exception, options: RunOptions, master: Master) -> RldsBeamErro
     if "Service failed to start up" in text:
         return RldsBeamError(f"Beam's job server does not start ({text}); -v shows its output")
     if "Traceback" in text:  # a worker's traceback, which ends with the cause
-        return local.plain(RuntimeError(_STATE.sub("", text)))
+        return errors.plain(RuntimeError(_STATE.sub("", text)))
     if "StatusRuntimeException: UNAVAILABLE" in text:
         return RldsBeamError(
             f"a TaskManager found no SDK workers at {options.environment_config or POOL}: start a worker pool next to "
             "each TaskManager (python -m rlds_beam.runners.worker_pool) and keep it running"
         )
-    return local.plain(RuntimeError(_cause(_STATE.sub("", text))))
+    return errors.plain(RuntimeError(_cause(_STATE.sub("", text))))
 
 
 def _cause(text: str) -> str:

@@ -1,251 +1,195 @@
-"""Runs jobs on this machine: Beam's in-process runner, with worker processes if the job is large enough.
-
-Beam is imported only when a job runs, so usage errors are reported at once.
-
-Errors in threads that Beam starts would go unnoticed: `run_watched` ends the job with them.
-"""
+"""Runs jobs on this machine without Beam: in this process, or in worker processes if the input is worth their start."""
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import logging
 import os
+import pickle
 import queue
-import re
+import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import rlds_beam.errors
-from rlds_beam import interrupts, worker_status
-from rlds_beam.errors import NO_MORE_THREADS, DiskError, OutOfMemoryError, RldsBeamError, UsageError, no_more_threads
-from rlds_beam.output.scratch import ScratchDirectory
-from rlds_beam.platforms import count_cores
-from rlds_beam.runners.base import Define, Runner
-from rlds_beam.runners.worker_processes import worker_processes
-from rlds_beam.user_functions import describe_error, is_users
-from rlds_beam.worker_status import Done, Note, is_verbose
+import cloudpickle
 
-LARGE_INPUT = 100 * 10**6
-"""Bytes of input for which starting worker processes, a few seconds, pays."""
+from rlds_beam import interrupts, platforms, worker_status
+from rlds_beam.errors import NO_MORE_THREADS, RldsBeamError, UsageError, no_more_threads
+from rlds_beam.processing.job import Figures, Stage, Totals, process_here, run_stages
+from rlds_beam.runners.errors import WorkerTraceback, plain
 
-_OURS = re.compile(r"rlds_beam\.errors\.(?P<name>\w+): (?P<message>[^\n]*?)(?: \[while running|\\n|\n|$)")
-_ERRNO = re.compile(r"Error: \[Errno (?P<number>\d+)\] [^\n']*: '(?P<path>[^']+)'")
-"""An OSError that names a file, in a worker's traceback."""
-_MEMORY = re.compile(r"\b_?\w*MemoryError(: )?(?P<said>.*?)(?: \[while running|\\n|$)")
-"""A MemoryError in the last line of a worker's traceback."""
-_STEP = re.compile(r" \[while running '[^']*'\]$")
-"""The suffix that Beam adds to an error message in a step."""
+LARGE_INPUT = 64 * 10**6
+"""Bytes of input from which worker processes pay: two take a quarter of a second to start."""
+
+_AHEAD = 4
+"""Ranges per worker that may be finished before the one whose result is needed next."""
+
+_END_SECONDS = 5.0
 
 
-class LocalRunner(Runner):
-    """Runs a job in this process, or in worker processes that it starts."""
+def run_here(stages: Sequence[Stage], workers: int = 1) -> tuple[Any, Figures]:
+    """Runs the stages of a job, with this many worker processes, or in this process if it is one.
 
-    _look: Callable[[], Sequence[Note]] = staticmethod(tuple)
-
-    def check(self) -> None:
-        if self.options.beam_options and _running_mode(self.options.beam_options) != "in_memory":
-            raise UsageError(
-                "--direct_running_mode opens Beam's services to every network; use --workers=N to start workers"
-            )
-
-    def run_job(self, define: Define, input_bytes: int) -> dict[str, Any]:
-        from rlds_beam.runners.beam_adapters import JobOptions
-
-        self.check()
-        workers = self.options.workers or (count_cores() if input_bytes > LARGE_INPUT else 1)
-        flags = JobOptions([f"--direct_num_workers={workers}", *self.options.beam_options])
-        try:
-            return self._in_processes(define, flags) if workers > 1 else self._in_process(define, flags)
-        except RldsBeamError as error:
-            raise type(error)(_STEP.sub("", str(error))) from error
-        except Exception as error:
-            if "KeyboardInterrupt [while running" in str(error):  # Beam's wording for Ctrl-C during a step
-                raise KeyboardInterrupt from error
-            raise plain(error) from error
-
-    def done(self) -> Done | None:
-        notes = self._look()
-        return sum((note.done for note in notes), Done()) if notes else None
-
-    def notes(self) -> Sequence[Note]:
-        return self._look()
-
-    def _in_process(self, define: Define, flags: Any) -> dict[str, Any]:
-        import apache_beam as beam
-        from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-
-        before = worker_status.done()
-
-        def look() -> list[Note]:
-            note = worker_status.note()
-            return [note._replace(done=note.done - before)]
-
-        self._look = look
-        # DirectRunner would first try to download another runner.
-        return self._complete_in(None, beam.Pipeline(runner=FnApiRunner(), options=flags), define)
-
-    def _in_processes(self, define: Define, flags: Any) -> dict[str, Any]:
-        import apache_beam as beam
-
-        from rlds_beam.runners.worker_services import WorkerRunner
-
-        with thread_errors() as fatal, worker_processes() as workers:
-
-            def job() -> dict[str, Any]:
-                return self._complete_in(
-                    workers.home, beam.Pipeline(runner=WorkerRunner(workers), options=flags), define
-                )
-
-            def error() -> RldsBeamError | None:
-                with contextlib.suppress(queue.Empty):
-                    return fatal.get_nowait()
-                return workers.error()
-
-            self._look = workers.notes
-            metrics = run_watched(job, error)
-            workers.end()
-            metrics["worker_seconds"] = [note.seconds for note in workers.notes()]
-        return metrics
-
-    def _complete_in(self, home: str | None, pipeline: Any, define: Define) -> dict[str, Any]:
-        """Completes a pipeline with its temporary files in `home`: Beam removes its directory only after a success."""
-        os.rmdir(pipeline.local_tempdir)
-        with ScratchDirectory(home) as pipeline.local_tempdir:
-            return self.complete(pipeline, define)
-
-
-def _running_mode(flags: tuple[str, ...]) -> str:
-    from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
-
-    return str(PipelineOptions(list(flags)).view_as(DirectOptions).direct_running_mode)
-
-
-def plain(error: Exception) -> RldsBeamError:
-    """The error for the user: our own errors by their class, others by their last line."""
-    ours = _ours(error)
-    if ours is not None:
-        return ours
-    if NO_MORE_THREADS in str(error):
-        return no_more_threads()
-    match = _ERRNO.search(str(error))
-    if match is not None and (disk := DiskError.of(int(match["number"]), match["path"])) is not None:
-        return disk
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    memory = _MEMORY.search(lines[-1] if lines else "")
-    if isinstance(error, MemoryError) or memory is not None:
-        return OutOfMemoryError.of(memory["said"] if memory else _STEP.sub("", str(error)))
-    if is_users(error):
-        return RldsBeamError(re.sub(r" \[while running '[^']*'\]", "", f"your code {describe_error(error)}"))
-    return RldsBeamError(f"{type(error).__name__}: {lines[-1] if lines else error}")
-
-
-def _ours(error: Exception) -> RldsBeamError | None:
-    """Our own error that a worker raised, if `error` contains one."""
-    match = _OURS.search(str(error))
-    if match is not None:
-        kind: type[RldsBeamError] = getattr(rlds_beam.errors, match["name"], RldsBeamError)
-        return kind(match["message"])
-    return error if isinstance(error, RldsBeamError) else None
-
-
-_JOIN_SECONDS = 1.0
-
-
-@contextlib.contextmanager
-def thread_errors() -> Iterator[queue.SimpleQueue[RldsBeamError]]:
-    """Collects errors in library threads that must end the job, while the block runs.
-
-    Ignores lost connections, which Beam's threads report whenever a job ends.
-    """
-    before, previous = {*threading.enumerate()}, threading.excepthook
-    fatal: queue.SimpleQueue[RldsBeamError] = queue.SimpleQueue()
-
-    def hook(args: threading.ExceptHookArgs) -> None:
-        if NO_MORE_THREADS in str(args.exc_value):
-            fatal.put(no_more_threads())
-        elif not _is_lost_connection(args.exc_value) or is_verbose():
-            previous(args)
-
-    threading.excepthook = hook
-    try:
-        yield fatal
-    finally:
-        _join([thread for thread in threading.enumerate() if thread not in before])
-        if threading.excepthook is hook:
-            threading.excepthook = previous
-
-
-def _is_lost_connection(error: BaseException | None) -> bool:
-    grpc = sys.modules.get("grpc")
-    return grpc is not None and isinstance(error, grpc.RpcError)
-
-
-def _join(threads: list[threading.Thread]) -> None:
-    """Waits for threads that are about to end; the threads of a pool never end."""
-    deadline = time.monotonic() + _JOIN_SECONDS
-    for thread in threads:
-        if not thread.daemon and thread is not threading.current_thread():
-            thread.join(max(0.0, deadline - time.monotonic()))
-
-
-_LOOK_SECONDS = 0.2
-_CAUSE_SECONDS = 1.0
-"""Seconds to look for the cause of a failed job: a worker process that died."""
-
-Outcome = BaseException | dict[str, Any]
-
-
-def run_watched(job: Callable[[], dict[str, Any]], error: Callable[[], RldsBeamError | None]) -> dict[str, Any]:
-    """Runs `job` in a thread and stops waiting once it can no longer end.
-
-    Args:
-      job: the function to run.
-      error: returns why the job cannot end; None while it is running normally.
+    Returns:
+      The result of the last stage, and how the job ran.
 
     Raises:
-      RldsBeamError: the error that `error` returned.
-      KeyboardInterrupt: the command was interrupted.
-      Exception: any error that `job` raised.
+      RldsBeamError: a stage failed, or a worker died.
+      KeyboardInterrupt: Ctrl-C; nothing is left behind.
     """
-    ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-
-    def target() -> None:
+    began, before, interrupted = time.monotonic(), worker_status.done(), interrupts.count()
+    with Workers(workers) as pool:
         try:
-            ended.put(job())
-        except BaseException as raised:
-            ended.put(raised)
+            totals = run_stages(stages, pool.process)
+        except RldsBeamError:
+            raise
+        except Exception as error:
+            raise plain(error) from error
+        if interrupts.count() > interrupted:
+            raise KeyboardInterrupt  # a library or a finalizer dropped it
+        done = worker_status.done() - before
+        memory = max(platforms.peak_memory_kb(), pool.memory_kb)
+        return totals[stages[-1].name], Figures(done.steps, time.monotonic() - began, memory)
 
+
+class Workers:
+    """The worker processes of a job, which start with the first stage that has work for them.
+
+    A context manager: no process is left at the end of the block.
+
+    Args:
+      count: how many; one means this process.
+
+    Attributes:
+      memory_kb: the peak memory of a worker so far.
+    """
+
+    def __init__(self, count: int):
+        self._count, self._workers = count, list[_Worker]()
+        self.memory_kb = 0
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        for worker in self._workers:
+            worker.end(at_once=kind is not None)
+
+    def process(self, stage: Stage, totals: Totals) -> Iterator[Any]:
+        """Processes the ranges of a stage; yields the partial results in the order of the ranges."""
+        works = list(stage.ranges(totals))
+        if self._count == 1 or len(works) < 2:
+            yield from process_here(stage, totals, works)
+            return
+        while len(self._workers) < min(self._count, len(works)):
+            self._workers.append(_Worker())
+        try:
+            content = cloudpickle.dumps((stage, dict(totals)))
+        except Exception as error:  # what objects of users raise
+            raise UsageError(f"--workers={self._count}: {error}: move it to a module, or use --workers=1") from error
+        pending = collections.deque(enumerate(works))
+        answers: queue.SimpleQueue[tuple[str, int, Any]] = queue.SimpleQueue()
+        room = threading.Semaphore(_AHEAD * len(self._workers))
+        for worker in self._workers:
+            _start_thread(worker.work, content, pending, room, answers)
+        finished: dict[int, Any] = {}
+        try:
+            for number in range(len(works)):
+                while number not in finished:
+                    kind, place, value = answers.get()
+                    if kind == "died":
+                        raise self._died(stage.describe(works[place]), value)
+                    if kind == "error":
+                        raise value[0] from WorkerTraceback(value[1])
+                    if kind == "counts":
+                        worker_status.count(**value)
+                    else:
+                        finished[place], memory = value
+                        self.memory_kb = max(self.memory_kb, memory)
+                yield finished.pop(number)
+                room.release()
+        finally:
+            pending.clear()
+            room.release(len(self._workers))  # so that no thread waits for it
+
+    def _died(self, at: str, worker: _Worker) -> RldsBeamError:
+        """The error for a dead worker: what it was doing, and how it ended."""
+        code = worker.process.wait(_END_SECONDS)
+        if code == -signal.SIGKILL:
+            why = "killed by SIGKILL, probably because the system ran out of memory: use fewer --workers"
+        else:
+            why = f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+        return RldsBeamError(
+            f"a worker process died at {at} ({why}); finished work is kept, run the same command to resume"
+        )
+
+
+def _start_thread(function: Any, *arguments: Any) -> None:
     try:
-        threading.Thread(target=target, name="pipeline", daemon=True).start()
-    except RuntimeError as raised:
-        raise (no_more_threads() if NO_MORE_THREADS in str(raised) else raised) from raised
-    outcome = _next(ended, error)
-    if isinstance(outcome, Exception) and not isinstance(outcome, RldsBeamError):
-        outcome = _cause(error) or outcome  # Our cause explains more than Beam's error.
-    if isinstance(outcome, BaseException):
-        raise outcome
-    return outcome
+        threading.Thread(target=function, args=arguments, daemon=True).start()
+    except RuntimeError as error:
+        raise (no_more_threads() if NO_MORE_THREADS in str(error) else error) from error
 
 
-def _next(ended: queue.SimpleQueue[Outcome], error: Callable[[], RldsBeamError | None]) -> Outcome:
-    before = interrupts.count()
-    while True:
-        if interrupts.count() > before:
-            raise KeyboardInterrupt
-        with contextlib.suppress(queue.Empty):
-            return ended.get(timeout=_LOOK_SECONDS)
-        cause = error()
-        if cause is not None:
-            return cause
+class _Worker:
+    """A worker process: `runners.worker`."""
 
+    def __init__(self) -> None:
+        # A worker inherits that Ctrl-C is blocked: in a terminal it reaches all processes, but this one handles it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self.process: Any = subprocess.Popen(
+                worker_status.command("rlds_beam.runners.worker", str(os.getpid())),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+        except BlockingIOError as error:
+            raise no_more_threads() from error
+        except OSError as error:
+            raise RldsBeamError(f"a worker process could not be started: {error}") from error
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self._hello = pickle.dumps((sys.path, logging.getLogger().level))
 
-def _cause(error: Callable[[], RldsBeamError | None]) -> RldsBeamError | None:
-    deadline = time.monotonic() + _CAUSE_SECONDS
-    while time.monotonic() < deadline:
-        cause = error()
-        if cause is not None:
-            return cause
-        time.sleep(_LOOK_SECONDS / 4)
-    return None
+    def work(self, content: bytes, pending: Any, room: threading.Semaphore, answers: Any) -> None:
+        """Sends it a stage and range after range until none is left, an error, or its death."""
+        place = 0
+        try:
+            self._send(self._hello + content)
+            self._hello = b""
+            while room.acquire():
+                try:
+                    place, work = pending.popleft()
+                except IndexError:
+                    return
+                self._send(cloudpickle.dumps((place, work)))
+                kind = "counts"
+                while kind == "counts":
+                    kind, value = pickle.load(self.process.stdout)
+                    answers.put((kind, place, value))
+                if kind == "error":
+                    return
+        except (OSError, EOFError, pickle.UnpicklingError, ValueError):
+            answers.put(("died", place, self))
+
+    def _send(self, content: bytes) -> None:
+        self.process.stdin.write(content)
+        self.process.stdin.flush()
+
+    def end(self, at_once: bool) -> None:
+        """Ends the process: it closes what it holds, unless it must end at once."""
+        if not at_once:
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(_END_SECONDS)
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            with contextlib.suppress(OSError):
+                pipe.close()

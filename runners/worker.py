@@ -1,90 +1,99 @@
-"""A worker process of the local runner: Beam's worker, without output on the terminal."""
+"""A worker process of the local runner: reads stages and ranges from its parent, and answers with results or errors."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
 import os
-import shutil
-import signal
+import pickle
 import sys
 import threading
 import time
+import traceback
+from typing import Any
 
-from rlds_beam.lazy import hide_clients_as_the_parent
-from rlds_beam.runners.process_setup import keep_freed_memory
+import cloudpickle
+
+from rlds_beam import platforms, worker_status
+from rlds_beam.errors import RldsBeamError
+from rlds_beam.processing.job import Stage, Totals
+from rlds_beam.runners.errors import plain
 from rlds_beam.user_functions import search_as_the_parent
-from rlds_beam.worker_status import is_verbose, keep_note
 
-_WATCH_SECONDS = 0.2
+_TELL_SECONDS = 0.5
 
 
 def main() -> None:
-    """Serves the runner that started this process, while the file `sys.argv[1]` and the runner's process exist."""
-    atexit.register(_end_at_once)
-    alive = sys.argv.pop(1)
-    # Ctrl-C in a terminal reaches all processes, but only the runner handles it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    home = os.path.dirname(alive)
+    """Works until an error, or until the parent closes its end of the pipe or is gone."""
+    requests, answers = os.fdopen(os.dup(0), "rb"), _Answers(os.fdopen(os.dup(1), "wb"))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)  # what a library prints is not an answer
     try:
-        if not is_verbose():
-            _be_quiet(os.path.join(home, f"{os.getpid()}.log"))
-        threading.Thread(target=_end_with, args=(alive, os.getppid()), daemon=True).start()
-        keep_note(home)
-    except FileNotFoundError:  # The runner has already ended.
-        sys.exit(1)
-    search_as_the_parent()
-    _end_without_threads()
-    hide_clients_as_the_parent()
-    keep_freed_memory()
-    from apache_beam.runners.worker import sdk_worker_main
-
-    sdk_worker_main.main(sys.argv)
-    _finished.set()
+        threading.Thread(target=answers.tell_counts, args=(int(sys.argv[1]),), daemon=True).start()
+        path, level = pickle.load(requests)
+        sys.path += [place for place in path if place not in sys.path]  # at the end, so that nothing there shadows
+        logging.getLogger().setLevel(level)
+        search_as_the_parent()
+        platforms.keep_freed_memory()
+        _work(requests, answers)
+    except BaseException as error:  # also of sys.exit
+        answers.send(_pickle_error(error))
 
 
-_finished = threading.Event()
-
-
-def _end_at_once() -> None:
-    """Runs after all other exit functions, because it was registered first. Freeing every object takes 0.3 s."""
-    if _finished.is_set():
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(0)
-
-
-def _end_without_threads() -> None:
-    """Makes this process exit if a thread cannot be started, because gRPC may then wait forever."""
-    start = threading.Thread.start
-
-    def start_or_end(thread: threading.Thread) -> None:
+def _work(requests: Any, answers: _Answers) -> None:
+    """Processes ranges until there are no more requests."""
+    stage: Stage | None = None
+    totals: Totals = {}
+    while True:
         try:
-            start(thread)
-        except RuntimeError as error:
-            print(error, file=sys.stderr, flush=True)  # the runner recognizes it (`errors.NO_MORE_THREADS`)
-            os._exit(1)
-
-    threading.Thread.start = start_or_end  # type: ignore[assignment,method-assign]
-
-
-def _end_with(alive: str, parent: int) -> None:
-    while os.path.exists(alive) and os.getppid() == parent:
-        time.sleep(_WATCH_SECONDS)
-    if os.getppid() != parent:  # The runner was killed, so no other process removes the directory.
-        shutil.rmtree(os.path.dirname(alive), ignore_errors=True)
-    os._exit(1)
+            first, second = pickle.load(requests)
+        except EOFError:
+            first, second = None, None
+        if stage is not None and (first is None or isinstance(first, Stage)):
+            stage.close()
+        if first is None:
+            return
+        if isinstance(first, Stage):
+            stage, totals = first, second
+        elif stage is not None:
+            partial = stage.process(second, totals)
+            answers.send(cloudpickle.dumps(("done", (partial, platforms.peak_memory_kb()))))
 
 
-def _be_quiet(log: str) -> None:
-    """Redirects this process's output to a file; if the process dies, the runner shows the last line."""
-    # A handler on the root logger keeps Beam's imports from installing one that prints.
-    logging.getLogger().addHandler(logging.NullHandler())
-    with open(log, "w") as file:
-        os.dup2(file.fileno(), sys.stderr.fileno())
-        os.dup2(file.fileno(), sys.stdout.fileno())
+def _pickle_error(error: BaseException) -> bytes:
+    """An error for the user, which the parent can unpickle, and its traceback."""
+    said, text = plain(error), "".join(traceback.format_exception(error))
+    try:
+        content = pickle.dumps(("error", (said, text)))
+        pickle.loads(content)
+    except Exception:  # one of ours that needs more than its message
+        content = pickle.dumps(("error", (RldsBeamError(str(said)), text)))
+    return content
+
+
+class _Answers:
+    """The pipe to the parent."""
+
+    def __init__(self, file: Any):
+        self._file, self._lock, self._told = file, threading.Lock(), worker_status.done()
+
+    def send(self, content: bytes) -> None:
+        with self._lock:
+            done = worker_status.done()
+            counted, self._told = done - self._told, done
+            if any(counted):
+                pickle.dump(("counts", counted._asdict()), self._file)
+            self._file.write(content)
+            self._file.flush()
+
+    def tell_counts(self, parent: int) -> None:
+        """Sends what this process has counted twice a second, and ends it with its parent."""
+        with contextlib.suppress(OSError):
+            while os.getppid() == parent:
+                time.sleep(_TELL_SECONDS)
+                if worker_status.done() != self._told:
+                    self.send(b"")
+        os._exit(1)
 
 
 if __name__ == "__main__":

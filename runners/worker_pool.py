@@ -10,8 +10,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import subprocess
+import sys
 import threading
+import time
 from collections.abc import Sequence
 from concurrent import futures
 from typing import Any
@@ -27,8 +30,11 @@ from google.protobuf import json_format, text_format
 
 from rlds_beam import interrupts
 from rlds_beam.output.scratch import ScratchDirectory
+from rlds_beam.platforms import keep_freed_memory
+from rlds_beam.user_functions import search_as_the_parent
 from rlds_beam.worker_status import command
 
+_WATCH_SECONDS = 0.2
 _DEADLINE = 30.0
 """Seconds that a worker may take to end, and a runner to answer."""
 
@@ -49,7 +55,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
         """Starts a worker for `request.worker_id`; returns errors to the caller."""
         try:
             self._workers[request.worker_id] = subprocess.Popen(
-                command("rlds_beam.runners.worker", self._alive),
+                command("rlds_beam.runners.worker_pool", "--worker", self._alive),
                 env={**os.environ, **_environment(request)},
                 stdin=subprocess.DEVNULL,
             )
@@ -114,8 +120,30 @@ def serving(host: str, port: int) -> Any:
             server.stop(None).wait(_DEADLINE)
 
 
+def _be_worker() -> None:
+    """Runs Beam's worker in this process, while the file `sys.argv[2]` and the pool exist."""
+    alive = sys.argv.pop(2)
+    parent = os.getppid()
+
+    def end_with_the_pool() -> None:
+        while os.path.exists(alive) and os.getppid() == parent:
+            time.sleep(_WATCH_SECONDS)
+        os._exit(1)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches all processes, but the pool handles it
+    threading.Thread(target=end_with_the_pool, daemon=True).start()
+    search_as_the_parent()
+    keep_freed_memory()
+    from apache_beam.runners.worker import sdk_worker_main
+
+    sdk_worker_main.main(sys.argv)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Serves until SIGTERM or Ctrl-C."""
+    if argv is None and sys.argv[1:2] == ["--worker"]:
+        _be_worker()
+        return
     parser = argparse.ArgumentParser(prog="python -m rlds_beam.runners.worker_pool", description=__doc__)
     parser.add_argument(
         "--port", type=int, required=True, help="port to listen on; the job names it in --environment_config"

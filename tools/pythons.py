@@ -56,7 +56,6 @@ SENSITIVE = (
     "connectors/test_every_connector.py",
     "core/test_lazy.py",
     "core/test_user_functions.py",
-    "core/test_worker_status.py",
     "cli/test_main.py",
     "cli/test_functions.py",
     "project/test_public.py",

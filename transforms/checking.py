@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -18,7 +18,6 @@ from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.processing.report import Processed, Report
 from rlds_beam.transforms.duplicates import as_side_input
 from rlds_beam.transforms.elements import combine_windows
-from rlds_beam.transforms.jobs.fitted_connectors import Results, as_results
 
 
 class CheckResult(NamedTuple):
@@ -43,7 +42,6 @@ class ValidateEpisodes(beam.PTransform[Episode, Any]):
       options: the policy of each rule; None rejects every episode that breaks a rule.
       duplicates: the result of `FindDuplicateEpisodes`, to reject the second of two equal episodes.
       connecting: the connectors that run over accepted episodes; the result has what they return.
-      fitted: the result of `FitConnectors`; None if no connector needs fitting.
 
     Raises:
       FailedRuleError: while running, at the first violation of a rule whose policy is `fail`.
@@ -54,16 +52,13 @@ class ValidateEpisodes(beam.PTransform[Episode, Any]):
         options: CheckOptions | None = None,
         duplicates: beam.PCollection[Duplicates] | None = None,
         connecting: ConnectorRunner | None = None,
-        fitted: beam.PCollection[Results] | None = None,
     ):
         super().__init__()
         self._options, self._connecting = options or CheckOptions(), connecting or ConnectorRunner.none()
-        self._duplicates, self._fitted = duplicates, fitted
+        self._duplicates = duplicates
 
     def expand(self, episodes: beam.PCollection[Episode]) -> CheckResult:
-        check = beam.ParDo(
-            _CheckFn(self._options, self._connecting), as_side_input(self._duplicates), as_results(self._fitted)
-        )
+        check = beam.ParDo(_CheckFn(self._options, self._connecting), as_side_input(self._duplicates))
         checked = episodes | "Check" >> (
             check.with_output_types(Episode, rejected=Rejection, checked=Processed).with_outputs(
                 "rejected", "checked", main="accepted"
@@ -93,20 +88,13 @@ class _CheckFn(beam.DoFn):
     def __init__(self, options: CheckOptions, connecting: ConnectorRunner):
         self._options, self._connecting = options, connecting
 
-    def start_bundle(self) -> None:
-        self._fitted: ConnectorRunner | None = None
-
-    def process(
-        self, episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey], results: Sequence[Any]
-    ) -> Iterator[Any]:
-        if self._fitted is None:
-            self._fitted = self._connecting.fit(results)
+    def process(self, episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> Iterator[Any]:
         batches: list[Batch] = []
         ignored = self._connecting.ignored_values()
         record = check_and_connect(
             mark_duplicate(episode, duplicates),
             self._options,
-            self._fitted,
+            self._connecting,
             ignored,
             batches.append,
             sound=episode.sound,

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import time
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.coders import Coder, registry
-from apache_beam.metrics import Metrics
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
-from rlds_beam import platforms, worker_status
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
-from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Segment, Shard
 from rlds_beam.reading.plan import WorkRange
-from rlds_beam.worker_status import METRICS_NAMESPACE
 
 
 def in_global_window(value: Any) -> WindowedValue:
@@ -73,30 +68,3 @@ class WorkRangeCoder(Coder):
 
 registry.register_coder(EpisodeKey, EpisodeKeyCoder)
 registry.register_coder(WorkRange, WorkRangeCoder)
-
-
-_COUNTED = ("records", "bytes", "steps", "rejected")
-
-
-class RangeMetrics:
-    """The metrics of a DoFn that works on ranges: time, amount of work, and memory. Picklable."""
-
-    def __init__(self) -> None:
-        self._ranges = Metrics.counter(METRICS_NAMESPACE, "ranges")
-        self._counters = {name: Metrics.counter(METRICS_NAMESPACE, name) for name in _COUNTED}
-        self._began = Metrics.distribution(METRICS_NAMESPACE, "range_began_msec")
-        self._ended = Metrics.distribution(METRICS_NAMESPACE, "range_ended_msec")
-        self._memory = Metrics.distribution(METRICS_NAMESPACE, "peak_memory_kb")
-
-    def begin(self) -> None:
-        """Call before a range."""
-        self._began.update(int(time.time() * 1000))
-
-    def end(self, report: Report) -> None:
-        """Call after a range, with its report."""
-        self._ended.update(int(time.time() * 1000))
-        self._ranges.inc()
-        for name, counter in self._counters.items():
-            counter.inc(getattr(report, name))
-        self._memory.update(platforms.peak_memory_kb())
-        worker_status.count(ranges=1)

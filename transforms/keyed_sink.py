@@ -15,7 +15,6 @@ from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.completion import GlobalIndices, RangeFinisher
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.transforms.elements import in_global_window, refuse_windows
-from rlds_beam.worker_status import working_on
 from rlds_beam.writing.keyed_parts import (
     BUCKETS,
     Duplicates,
@@ -147,8 +146,7 @@ class _WriteFn(beam.DoFn):
         found, placed = group
         work = names[found]
         in_order = sorted(placed, key=lambda placed: placed.position)
-        with working_on(work):
-            commit, rejections = self._sink.write(work, in_order, plan, duplicates)
+        commit, rejections = self._sink.write(work, in_order, plan, duplicates)
         for rejection in rejections:
             yield TaggedOutput("rejected", rejection)
         yield commit

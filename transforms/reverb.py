@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -10,13 +10,11 @@ from apache_beam.pvalue import TaggedOutput
 from apache_beam.utils.windowed_value import WindowedValue
 
 from rlds_beam.checking.verdicts import Rejection
-from rlds_beam.episodes.episode import Episode, EpisodeKey
+from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode
-from rlds_beam.formats.trajectories.written_items import ConvertedRange
-from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reverb.options import ReverbOptions
-from rlds_beam.reverb.pushers import Pushed, Pusher, ReverbRangeWriter, Verified, verify
+from rlds_beam.reverb.pushers import Pushed, ReverbRangeWriter, Verified, verify
 from rlds_beam.reverb.tables import Baseline
 from rlds_beam.reverb.target import ReverbTarget, make_salt, open_target
 from rlds_beam.reverb.writer import Writer, new_writer
@@ -25,10 +23,7 @@ from rlds_beam.trajectories.items import Items
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec
 from rlds_beam.transforms.converting import check_items, choose_input
-from rlds_beam.transforms.duplicates import as_side_input
-from rlds_beam.transforms.elements import RangeMetrics, in_global_window, refuse_windows
-from rlds_beam.transforms.jobs.fitted_connectors import as_results
-from rlds_beam.worker_status import working_on
+from rlds_beam.transforms.elements import in_global_window, refuse_windows
 
 
 class WriteToReverbResult(NamedTuple):
@@ -103,48 +98,6 @@ class WriteToReverb(beam.PTransform[Items, Any]):
         return WriteToReverbResult(verified, (*rejected, written.rejected) | "Rejected" >> beam.Flatten())
 
 
-class PushRanges(beam.PTransform):
-    """Reads, checks, converts, and writes whole ranges to Reverb tables: a PCollection of `Pushed`.
-
-    A range is one element because sequences across episodes need a whole shard in order. Without Beam:
-    `reverb.pushers`.
-
-    Args:
-      pusher: pushes a range.
-      target: the tables to write to.
-      duplicates: the result of `FindDuplicateEpisodes`; None skips the search for duplicates.
-      fitted: the result of `FitConnectors`; None if no connector needs fitting.
-    """
-
-    def __init__(self, pusher: Pusher, target: ReverbTarget, duplicates: Any = None, fitted: Any = None):
-        super().__init__()
-        self._pusher, self._target, self._duplicates, self._fitted = pusher, target, duplicates, fitted
-
-    def expand(self, ranges: Any) -> Any:
-        return ranges | "Push" >> beam.ParDo(
-            _PushRangeFn(self._pusher, self._target), as_side_input(self._duplicates), as_results(self._fitted)
-        )
-
-
-class CountItems(beam.PTransform):
-    """Counts the items for each server: a PCollection of one `Pushed`. Without Beam: `reverb.pushers`.
-
-    Args:
-      pusher, duplicates, fitted: as in `PushRanges`.
-    """
-
-    def __init__(self, pusher: Pusher, duplicates: Any = None, fitted: Any = None):
-        super().__init__()
-        self._pusher, self._duplicates, self._fitted = pusher, duplicates, fitted
-
-    def expand(self, ranges: Any) -> Any:
-        return (
-            ranges
-            | "Count" >> beam.Map(_count, self._pusher, as_side_input(self._duplicates), as_results(self._fitted))
-            | "Add" >> beam.CombineGlobally(_merge)
-        )
-
-
 class VerifyTables(beam.PTransform):
     """Waits for all writes, then asks the servers for their items: a PCollection of one `Verified`.
 
@@ -163,16 +116,6 @@ class VerifyTables(beam.PTransform):
         )
 
 
-def _count(work: Any, pusher: Pusher, duplicates: Mapping[EpisodeKey, EpisodeKey], results: Sequence[Any]) -> Pushed:
-    with working_on(_name(work)):
-        return pusher.count(work, duplicates, results)
-
-
-def _name(work: WorkRange | ConvertedRange) -> str:
-    """A range as text, for errors; ranges of RLDS datasets name their files later, as they are read."""
-    return f"{work}, {work.path}" if isinstance(work, ConvertedRange) else str(work)
-
-
 def _merge(pushed: Iterable[Pushed]) -> Pushed:
     return Pushed().merge(*pushed)
 
@@ -181,11 +124,9 @@ def _several(names: str | Sequence[str]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-class _WriterFn(beam.DoFn):
-    """A DoFn that owns a writer."""
-
-    def __init__(self, target: ReverbTarget):
-        self._target = target
+class _WriteItemsFn(beam.DoFn):
+    def __init__(self, conversion: WindowItemConversion, target: ReverbTarget):
+        self._conversion, self._target = conversion, target
         self._writer: Writer | None = None
 
     def setup(self) -> None:
@@ -195,29 +136,6 @@ class _WriterFn(beam.DoFn):
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-
-
-class _PushRangeFn(_WriterFn):
-    def __init__(self, pusher: Pusher, target: ReverbTarget):
-        super().__init__(target)
-        self._pusher = pusher
-        self._metrics = RangeMetrics()
-
-    def process(
-        self, work: Any, duplicates: Mapping[EpisodeKey, EpisodeKey], results: Sequence[Any]
-    ) -> Iterator[Pushed]:
-        assert self._writer is not None
-        self._metrics.begin()
-        with working_on(_name(work)):
-            pushed = self._pusher.push(work, duplicates, self._writer, results)
-        self._metrics.end(pushed.report)
-        yield pushed
-
-
-class _WriteItemsFn(_WriterFn):
-    def __init__(self, conversion: WindowItemConversion, target: ReverbTarget):
-        super().__init__(target)
-        self._conversion, self._target = conversion, target
 
     def start_bundle(self) -> None:
         assert self._writer is not None

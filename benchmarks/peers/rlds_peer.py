@@ -151,7 +151,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=0, help="steps of the copied dataset")
     parser.add_argument("--episodes", type=int, default=1)
     given = parser.parse_intermixed_args()
-    from rlds_beam.runners.process_setup import keep_freed_memory
+    from rlds_beam.platforms import keep_freed_memory
 
     keep_freed_memory()  # as the command does; for the peers as well
     room = Path(tempfile.mkdtemp(dir=given.dataset.parents[1]))

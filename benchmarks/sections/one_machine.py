@@ -78,23 +78,16 @@ def skew(sizes: Sizes) -> list[Figure]:
                 (run("convert", source, OUTPUT, "--items=frames", f"--workers={count}") for _ in range(sizes.repeats)),
                 key=lambda one: one.content["working_seconds"],
             )
-            each = one.content["worker_seconds"]
-            uneven = max(each) / (sum(each) / len(each)) - 1
             rates[name, count] = one.wall
             working = one.content["working_seconds"]
-            shown = " ".join(f"{seconds:.1f}" for seconds in each)
-            rows.append([f"{name}, {count} worker(s)", f"{one.wall:.1f}", f"{working:.1f}", shown, f"{uneven:.1%}"])
-            if count == 2:
-                what = f"the busier of two workers above their mean, {mega:,} MB in {name}"
-                title = f"skew, {name}: imbalance of two workers, of their mean"
-                figures.append(below(title, uneven, 0.1, what=what, against="their mean"))
+            rows.append([f"{name}, {count} worker(s)", f"{one.wall:.1f}", f"{working:.1f}"])
         shutil.rmtree(OUTPUT, ignore_errors=True)
         figures.append(Figure(f"skew, {name}: one worker's seconds over two's", rates[name, 1] / rates[name, 2]))
     for name in list(layouts)[:2]:
         what, speed = f"speed of `convert` on {mega:,} MB in {name}", rates["32 shards", 2] / rates[name, 2]
         title = f"skew, {name}: of an even dataset's speed"
         figures.append(at_least(title, speed, 0.8, what=what, against="32 even shards"))
-    head = ["", "seconds", "at work s", "each worker s", "imbalance"]
+    head = ["", "seconds", "at work s"]
     table(f"skewed input: {mega:,} MB of state episodes into frames", head, *rows)
     return figures
 

@@ -109,8 +109,6 @@ def test_no_secret_is_shown(s3: Server, tmp_path: Path, monkeypatch: pytest.Monk
             "--to=rlds",
             "--workers=2",
             "-v",
-            "--",
-            f"--azure_connection_string={SECRET}",
         )
         commands.run("upload", tmp_path / "out", published, "-v", "--json")
         commands.run("check", "--rules", published, "-v", "--json")

@@ -86,5 +86,5 @@ class TestRules:
 
     def test_a_rejected_episode_is_kept(self, tmp_path, capsys):
         source = write_dataset(tmp_path / "data", [logged(0), logged(1, wrong=0.0)])
-        assert main(["check", "--rules", str(source), "--json", "--runner=FnApiRunner"]) == 3
+        assert main(["check", "--rules", str(source), "--json", "--workers=1"]) == 3
         assert json.loads(capsys.readouterr().out)["rules"]["propensity_out_of_range"]["rejected"] == 1

@@ -32,7 +32,7 @@ def dataset(tmp_path: Path) -> Path:
 
 
 def test_the_jobs_take_paths_and_plain_options(dataset: Path, tmp_path: Path) -> None:
-    report = rlds_beam.check(dataset, runner="FnApiRunner", rules=True).report
+    report = rlds_beam.check(dataset, workers=1, rules=True).report
     assert (report.records, report.rejected) == (10, 2)
     survey = rlds_beam.inspect(dataset, repair="missing_is_last")
     outcome = rlds_beam.convert(dataset, tmp_path / "pairs", repair="missing_is_last", shards=1)
@@ -49,7 +49,7 @@ def test_files_may_be_a_list_of_paths(dataset: Path) -> None:
 def test_stats_and_example_are_functions_like_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = rlds_beam.example(tmp_path / "data", episodes=6, broken=1, shards=2)
     assert directory == str(tmp_path / "data" / "point_mass" / "1.0.0")
-    outcome = rlds_beam.stats(directory, repair="missing_is_last", output=tmp_path / "stats.json", runner="FnApiRunner")
+    outcome = rlds_beam.stats(directory, repair="missing_is_last", output=tmp_path / "stats.json", workers=1)
     assert (outcome.report.records, outcome.report.rejected, outcome.statistics["episodes"]) == (6, 0, 6)
     assert json.loads((tmp_path / "stats.json").read_text()) == outcome.statistics
     assert repr(outcome) == f"<StatsOutcome: {outcome.report.line()}>"

@@ -210,7 +210,9 @@ def test_validate_writes_nothing_but_the_report(run, broken, tmp_path, monkeypat
 
 
 def test_flags_of_beam_after_the_dashes(run, source, tmp_path):
-    code, _, err = run("convert", source, tmp_path / "out", "--", "--direct_num_workers=1", "--job_name=mine")
+    flags = ["--", "--direct_num_workers=1", "--job_name=mine"]
+    refused(run("convert", source, tmp_path / "out", *flags), "--direct_num_workers=1 is a flag of Beam")
+    code, _, err = run("convert", source, tmp_path / "out", "--runner=direct", *flags)
     assert (code, complaints(err)) == (0, [])
     assert len(read_items(tmp_path / "out")) == 24
 
@@ -353,7 +355,7 @@ def test_quiet_prints_errors_only(run, source, tmp_path):
 
 
 def test_verbose_shows_the_logs_of_beam(source, tmp_path):
-    assert "apache_beam" in process("check", "--rules", source, "-v").stderr
+    assert "apache_beam" in process("check", "--rules", source, "--runner=direct", "-v").stderr
     assert worker_status.VERBOSE not in os.environ
 
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import errno
 import json
 import os
-from urllib.error import HTTPError, URLError
 
 import ml_dtypes
 import numpy as np
 import pytest
-from apache_beam.utils import subprocess_server
 
 import rlds_beam
 from rlds_beam.cli.main import main
 from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.processing.report import Report, left_out_lines
-from rlds_beam.runners.local import plain
+from rlds_beam.runners.errors import plain
 from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.trajectories.record_layout import record_fields
 from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
@@ -283,26 +281,3 @@ def test_a_disk_error_is_reported_without_beams_wrappers(number, said):
     wrapped = RuntimeError(f"{type(cause).__name__}: {cause} [while running 'ConvertRanges/Convert']")
     assert str(plain(wrapped)) == said
     assert isinstance(plain(wrapped), DiskError)
-
-
-@pytest.mark.parametrize(
-    ("raised", "why"),
-    [(HTTPError("http://x", 404, "Not Found", None, None), "404"), (URLError("no route"), "no connection")],
-)
-def test_a_job_server_that_cannot_be_fetched_is_one_line(tmp_path, capsys, monkeypatch, raised, why):
-    def urlopen(*_, **__):
-        raise raised
-
-    monkeypatch.setattr(subprocess_server, "urlopen", urlopen)
-    monkeypatch.setattr(subprocess_server.JavaJarServer, "JAR_CACHE", str(tmp_path / "jars"))
-    source = str(write_dataset(tmp_path, [make_episode(5)]))
-    assert main(["check", "--rules", source, "--runner=spark"]) == 2
-    assert capsys.readouterr().err == (
-        f"rlds-beam: --runner=spark: Beam's job server for Spark could not be downloaded ({why}). "
-        "Tested runners: local, flink, dataflow. -v shows the traceback.\n"
-    )
-    assert main(["check", "--rules", source, "--runner=spark", "-v"]) == 2
-    assert "Traceback (most recent call last)" in capsys.readouterr().err
-    assert main(["check", "--rules", source, "--runner=PortableRunner"]) == 1
-    err = capsys.readouterr().err
-    assert err.startswith("rlds-beam: --runner=PortableRunner: NotImplementedError: You must") and err.count("\n") == 1

@@ -219,7 +219,7 @@ def test_the_progress_of_a_large_index(
     path = write_dataset(tmp_path, [make_episode(20, seed=seed) for seed in range(3)], name="large")
     lines: list[str] = []
 
-    def tick(progress: Progress, done: Done, notes: object) -> None:
+    def tick(progress: Progress, done: Done) -> None:
         lines.append(", ".join(progress.facts(done)))
         if "20 steps" in lines[-1]:
             WaitsForProgress.shown.set()

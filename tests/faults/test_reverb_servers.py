@@ -267,11 +267,11 @@ class TestLostAcknowledgments:
         assert held(server) == pairs
 
     def test_24_all_at_once(self, push, data, server, pairs) -> None:
-        """Worker processes, each bundle twice, lost acknowledgments, and a second run."""
+        """Each bundle twice, lost acknowledgments, and a second run."""
         with Proxy(server) as proxy:
             proxy.at_byte(STREAM_BYTES // 4, proxy.swallow)
             code, out, err = run(
-                arguments(data, [proxy.address], "--workers=2", "--", "--direct_runner_bundle_repeat=1")
+                arguments(data, [proxy.address], "--runner=direct", "--", "--direct_runner_bundle_repeat=1")
             )
             ran = Ran(code, json.loads(out or "{}"), err)
             check = ran.assert_clean()

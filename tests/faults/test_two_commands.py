@@ -10,9 +10,10 @@ import pytest
 from own_formats import options
 from processes import DEADLINE, kill, run, running, wait_until
 
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output import directory
 from rlds_beam.pipelines.convert import ConvertConfig, define_pipeline
+from rlds_beam.processing.job import Stage, Totals, run_stages
 from rlds_beam.testing import make_episode, read_items, write_dataset
 
 FLAGS = ("--to=test_own_output:ReturnsOutput", "--shards=5", "--workers=1")
@@ -91,21 +92,24 @@ def test_only_one_command_holds_the_lock(tmp_path):
 
 def test_a_plan_that_was_replaced_meanwhile_is_not_committed(source, tmp_path):
     """Without a lock: in a user's pipeline, a bucket, or a network file system without locks."""
-    import apache_beam as beam
+    from rlds_beam.jobs.convert import prepare
 
     output = tmp_path / "out"
-    accepted = {"accept": ("duplicate_episode",)}
-    pipeline = beam.Pipeline("FnApiRunner")
-    result = define_pipeline(pipeline, ConvertConfig.create(str(source), str(output), **accepted))
-    result.written | "Meanwhile" >> beam.Map(_replace, str(output / "plan.json"))
-    with pytest.raises(Exception, match="was replaced by another command"):
-        pipeline.run().wait_until_finish()
+    *stages, commit = prepare(ConvertConfig.create(str(source), str(output))).stages()
+    with pytest.raises(NotVerifiedError, match="was replaced by another command"):
+        run_stages([*stages, _Replace(output / "plan.json"), commit])
 
 
-def _replace(commit: object, path: str) -> None:
-    content = json.loads(Path(path).read_text())
-    content["plan"]["items"]["items"] = "frames"
-    Path(path).write_text(json.dumps(content))
+class _Replace(Stage):
+    name = "replace"
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def finish(self, total: object, totals: Totals) -> None:
+        content = json.loads(self.path.read_text())
+        content["plan"]["items"]["items"] = "frames"
+        self.path.write_text(json.dumps(content))
 
 
 def test_a_pipeline_that_is_not_run_removes_nothing(source, tmp_path):

@@ -43,7 +43,7 @@ def test_convert(cluster, source, tmp_path, capsys) -> None:
     # All the work was done on the cluster, by both TaskManagers.
     job = cluster.get(f"/jobs/{cluster.jobs()[0]['jid']}")
     assert job["state"] == "FINISHED"
-    assert {vertex["parallelism"] for vertex in job["vertices"] if "Convert" in vertex["name"]} == {2}
+    assert {vertex["parallelism"] for vertex in job["vertices"] if "Process convert" in vertex["name"]} == {2}
     before = len(cluster.jobs())
     assert main([*command, *cluster.flags()]) == 0  # nothing is left to do and no worker is needed
     assert len(cluster.jobs()) == before

@@ -128,7 +128,7 @@ def test_scope_rl_pads_to_the_longest_episode(tmp_path):
 
 def test_the_summary_of_scope_rl_counts_padding(tmp_path, capsys):
     data = write_dataset(tmp_path / "data", [logged(steps, terminal=True, seed=steps) for steps in (4, 6, 2)])
-    flags = ["--to=scope_rl", "--runner=FnApiRunner"]
+    flags = ["--to=scope_rl", "--workers=1"]
     for _ in range(2):  # the second time, it is already complete
         assert main(["convert", str(data), str(tmp_path / "out"), *flags]) == 0
         assert "6 of 15 rows are padding (their mask is 0)" in capsys.readouterr().out

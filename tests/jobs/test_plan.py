@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from types import SimpleNamespace
 
 import pytest
 from disks import small_filesystem
@@ -16,7 +15,6 @@ from rlds_beam.cli.main import main
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.reading import plan
 from rlds_beam.reading.plan import largest_first, plan_ranges, range_bytes
-from rlds_beam.runners import local
 from rlds_beam.testing import make_episode, shard_paths, write_dataset
 
 SMALL = 1 << 12
@@ -66,21 +64,6 @@ def test_a_plan_counts_ranges_and_shards(tmp_path, capsys):
     assert "ranges    2\n" in said and "out: 2 shards\n" in said and "room" not in said
     assert main([*command, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ranges"] == 2
-
-
-@pytest.mark.parametrize(
-    ("input_bytes", "given", "workers"),
-    [(0, None, 1), (local.LARGE_INPUT, None, 1), (local.LARGE_INPUT + 1, None, 8), (10**12, 3, 3), (1, 2, 2)],
-)
-def test_a_large_input_gets_a_worker_for_each_core(monkeypatch, input_bytes, given, workers):
-    started = []
-    monkeypatch.setattr(local, "count_cores", lambda: 8)
-    for name in ("_in_process", "_in_processes"):
-        monkeypatch.setattr(local.LocalRunner, name, lambda self, define, flags: started.append(flags))
-    options = SimpleNamespace(workers=given, beam_options=())
-    local.LocalRunner(options, None).run_job(lambda root: None, input_bytes)
-    (flags,) = started
-    assert flags.get_all_options()["direct_num_workers"] == workers
 
 
 def test_videos_are_input(tmp_path):

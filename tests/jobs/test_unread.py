@@ -148,7 +148,7 @@ def test_images_are_read_if_something_needs_them(tmp_path, options, connectors, 
 
 
 def stats(data, capsys, *flags: str, code: int = 0) -> dict:
-    assert main(["stats", str(data), "--json", "--runner=FnApiRunner", *flags]) == code
+    assert main(["stats", str(data), "--json", "--workers=1", *flags]) == code
     return json.loads(capsys.readouterr().out)
 
 

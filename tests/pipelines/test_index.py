@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import multiprocessing
 import os
 import shutil
 import signal
@@ -23,9 +22,9 @@ from rlds_beam.datasets import index_builder
 from rlds_beam.datasets.index_builder import open_index
 from rlds_beam.datasets.opening import LoadOptions, make_recipe
 from rlds_beam.datasets.step_index import StepIndex
-from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import open_input
 from rlds_beam.reading.plan import plan_ranges
+from rlds_beam.runners.local import Workers
 from rlds_beam.testing import make_episode, write_dataset
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -48,8 +47,11 @@ class FlipEverySecond(EpisodeConnector):
 class Dies(EpisodeConnector):
     """Kills the process that reads an episode, but not the one that tries the connector on zeros."""
 
+    def __init__(self, parent: int):
+        self.parent = parent
+
     def edit(self, episode: rlds_beam.Episode, fields: Any) -> rlds_beam.Episode:
-        if multiprocessing.parent_process() is not None:
+        if os.getpid() != self.parent:
             os.kill(os.getpid(), signal.SIGKILL)
         return episode
 
@@ -64,7 +66,8 @@ CONNECTORS: dict[str, list[Any]] = {
 def build(path: Path, cache: Path, processes: int, connectors: Any = ()) -> tuple[dict[str, bytes], StepIndex]:
     """Builds an index, and removes it from the cache: its files, and the index."""
     options = LoadOptions.create(str(path), connectors=connectors)
-    index = open_index(make_recipe(open_input(options), options), processes)
+    with Workers(processes) as workers:
+        index = open_index(make_recipe(open_input(options), options), workers.process)
     found = {path.name: path.read_bytes() for path in sorted(Path(index.directory).iterdir())}
     shutil.rmtree(cache / "steps")
     return found, index
@@ -94,19 +97,19 @@ def test_images_and_videos_of_lerobot(tmp_path: Path, cache: Path, images: str) 
     assert together == alone
 
 
+@pytest.mark.usefixtures("many_ranges")
 def test_a_process_that_dies_is_an_error(data: Path, cache: Path) -> None:
     with pytest.raises(rlds_beam.RldsBeamError, match="a worker process died"):
-        build(data, cache, 2, [Dies()])
+        build(data, cache, 2, [Dies(os.getpid())])
     assert not [*(cache / "steps").glob("*.new")]
 
 
-def test_a_connector_that_cannot_be_pickled(data: Path, cache: Path) -> None:
+@pytest.mark.usefixtures("many_ranges")
+def test_a_connector_of_a_function(data: Path, cache: Path) -> None:
     class Local(MinimumLength):
         pass
 
-    with pytest.raises(UsageError, match=r"workers=2: .*Local.*: move it to a module, or use one worker"):
-        build(data, cache, 2, [Local(3)])
-    build(data, cache, 1, [Local(3)])
+    assert build(data, cache, 2, [Local(3)])[0] == build(data, cache, 1, [Local(3)])[0]
 
 
 def test_the_command_fills_the_cache_of_open_dataset(data: Path, cache: Path, capsys, monkeypatch) -> None:

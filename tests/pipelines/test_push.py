@@ -174,7 +174,7 @@ def test_input_that_changes_during_a_push_is_noticed(push, server, tmp_path, mon
 
 
 def test_a_bundle_that_runs_twice_changes_nothing(push, server, data) -> None:
-    code, report, said = push(data, server, "--", "--direct_runner_bundle_repeat=1")
+    code, report, said = push(data, server, "--runner=direct", "--", "--direct_runner_bundle_repeat=1")
     assert code == 0, said
     assert report["tables"][0]["size"] == PAIRS
     assert set(items_of(server).values()) == {1}

@@ -15,7 +15,7 @@ from recorded_environments import LENGTH, q_function, walk
 from rlds_beam import RldsBeamError, UsageError, check, open_source
 from rlds_beam.cli.main import main
 from rlds_beam.jobs.convert import prepare
-from rlds_beam.pipelines.record import RecordConfig, define_pipeline
+from rlds_beam.pipelines.record import RecordConfig
 from rlds_beam.recording.logger import has_envlogger
 from rlds_beam.recording.record_options import RecordOptions
 from rlds_beam.recording.seeds import Address, environment_seed
@@ -86,11 +86,13 @@ def test_the_same_bytes_with_workers_and_on_a_second_run(tmp_path, undisturbed, 
 def test_in_a_users_pipeline(tmp_path, undisturbed):
     import apache_beam as beam
 
+    from rlds_beam.transforms.stages import RunStages
+
     config = RecordConfig.create(
         str(tmp_path / "out"), env=WALK, policy=(GREEDY, "random"), episodes=40, progress="none", logger="own"
     )
     with beam.Pipeline("FnApiRunner") as root:
-        define_pipeline(root, config)
+        root | RunStages(prepare(config).stages())
     assert bytes_of(tmp_path / "out") == bytes_of(undisturbed)
 
 

@@ -17,6 +17,7 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
 from rlds_beam.jobs.example import make_episodes
 from rlds_beam.pipelines.report import ReportConfig, prepare
+from rlds_beam.processing.job import run_stages
 from rlds_beam.testing import flip_byte, make_episode, shard_paths, write_dataset
 from rlds_beam.viewing.report.document import DatasetPart, ReportDocument
 from rlds_beam.viewing.report.page import render
@@ -27,9 +28,9 @@ HOSTILE = "<script>alert(1)</script>&\u202e\"'\x00\x1b[31m"
 def document(*paths: object, **options: Any) -> ReportDocument:
     """The report of datasets, made in this process; it must be possible to render it."""
     writer, opened = prepare(ReportConfig(*map(str, paths), **options))
-    found = writer.document(
-        [dataset.gather(one.connecting) for dataset, one in zip(writer.inputs, opened, strict=True)]
-    )
+    stages = writer.stages([one.connecting for one in opened])
+    totals = run_stages(stages[:-1])
+    found = writer.document([totals[f"input {i}"] for i in range(1, len(opened) + 1)])
     assert len(render(found)) < 10_000_000
     return found
 
@@ -46,7 +47,7 @@ def camera(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_bytes_do_not_depend_on_workers(camera: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pages = []
-    for i, chosen in enumerate((["--workers=1"], ["--", "--direct_num_workers=2"])):
+    for i, chosen in enumerate((["--workers=1"], ["--workers=2"])):
         (tmp_path / str(i)).mkdir()
         monkeypatch.chdir(tmp_path / str(i))
         assert main(["report", str(camera), "-o", "report.html", "-q", *chosen]) == 0
@@ -55,10 +56,9 @@ def test_the_bytes_do_not_depend_on_workers(camera: Path, tmp_path: Path, monkey
     assert str(tmp_path).encode() not in pages[0]
 
 
-def test_the_job_writes_what_the_function_without_beam_gives(camera: Path, tmp_path: Path) -> None:
-    outcome = rlds_beam.report(camera, output=tmp_path / "report.html", runner="FnApiRunner")
-    writer, opened = prepare(ReportConfig(str(camera), output=str(tmp_path / "report.html")))
-    page = render(writer.document([writer.inputs[0].gather(opened[0].connecting)]))
+def test_the_job_writes_the_document(camera: Path, tmp_path: Path) -> None:
+    outcome = rlds_beam.report(camera, output=tmp_path / "report.html", workers=1)
+    page = render(document(camera, output=str(tmp_path / "report.html")))
     assert (tmp_path / "report.html").read_text() == page
     assert outcome.bytes == len(page.encode())
     assert outcome.reports[0].rejected == 2
@@ -206,7 +206,7 @@ def test_a_conversion_shows_what_it_did(plain: Path, tmp_path: Path, to: str) ->
     lines = ["MinimumLength: {transitions: 15}", "Normalize: {fields: [action]}", *columns]
     connectors.write_text("".join(f"- {line}\n" for line in lines))
     output, options = tmp_path / "out", {"fps": 10} if to == "lerobot" else {}
-    rlds_beam.convert(plain, output, to=to, connectors=str(connectors), runner="FnApiRunner", **options)
+    rlds_beam.convert(plain, output, to=to, connectors=str(connectors), workers=1, **options)
     found = document(output, source=str(plain))
     conversion = found.conversion
     assert conversion is not None
@@ -224,7 +224,7 @@ def test_a_conversion_shows_what_it_did(plain: Path, tmp_path: Path, to: str) ->
 
 
 def test_a_conversion_without_its_source_shows_the_bytes_of_rejected_records(plain: Path, tmp_path: Path) -> None:
-    rlds_beam.convert(plain, tmp_path / "out", runner="FnApiRunner")
+    rlds_beam.convert(plain, tmp_path / "out", workers=1)
     found = document(tmp_path / "out")
     view = found.datasets[0].episodes[found.datasets[0].rules[0].samples[0].key]
     assert "--source=INPUT" in view.note and view.excerpt
@@ -258,7 +258,7 @@ def test_wrong_options_are_refused(plain: Path, change: dict[str, Any], message:
 
 
 def test_another_source_is_refused(plain: Path, camera: Path, tmp_path: Path) -> None:
-    rlds_beam.convert(plain, tmp_path / "out", runner="FnApiRunner")
+    rlds_beam.convert(plain, tmp_path / "out", workers=1)
     with pytest.raises(UsageError, match="was made from plain"):
         document(tmp_path / "out", source=str(camera))
 

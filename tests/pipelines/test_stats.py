@@ -31,7 +31,7 @@ def source(tmp_path_factory, episodes):
 
 def run(source, tmp_path, *flags: str) -> dict:
     path = tmp_path / "stats.json"
-    assert main(["stats", str(source), f"--output={path}", "--runner=FnApiRunner", *flags]) == 0
+    assert main(["stats", str(source), f"--output={path}", "--workers=1", *flags]) == 0
     return json.loads(path.read_text())
 
 
@@ -56,7 +56,7 @@ def test_it_equals_numpy_on_the_whole_data(source, episodes, tmp_path):
 def test_rejected_episodes_do_not_count(tmp_path, capsys):
     broken = [make_episode(5, seed=i, breaks=["missing_is_last"] if i == 2 else []) for i in range(5)]
     source = write_dataset(tmp_path / "data", broken)
-    assert main(["stats", str(source), "--json", "--runner=FnApiRunner"]) == 3
+    assert main(["stats", str(source), "--json", "--workers=1"]) == 3
     printed = json.loads(capsys.readouterr().out)
     assert printed["statistics"]["episodes"] == 4
     assert printed["rejected"] == 1
@@ -90,7 +90,7 @@ def test_formats_of_other_projects(source, tmp_path):
     ],
 )
 def test_wrong_use_is_reported(source, tmp_path, capsys, flags, message):
-    assert main(["stats", str(source), f"--output={tmp_path / 'out.json'}", "--runner=FnApiRunner", *flags]) != 0
+    assert main(["stats", str(source), f"--output={tmp_path / 'out.json'}", "--workers=1", *flags]) != 0
     assert message in capsys.readouterr().err
 
 
@@ -102,7 +102,7 @@ def all_broken(tmp_path_factory):
 @pytest.mark.parametrize(("flags", "code"), [([], 3), (["--allow_empty", "--max_rejected=1.0"], 0)])
 def test_no_accepted_episode_is_reported(all_broken, tmp_path, capsys, flags, code):
     output = tmp_path / "stats.json"
-    assert main(["stats", str(all_broken), f"--output={output}", "--runner=FnApiRunner", *flags]) == code
+    assert main(["stats", str(all_broken), f"--output={output}", "--workers=1", *flags]) == code
     printed = capsys.readouterr().out
     assert "3 rejected" in printed
     assert (
@@ -132,7 +132,7 @@ def test_a_format_that_cannot_be_written_is_refused_before_the_dataset_is_read(
         raise AssertionError("the dataset was read")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("rlds_beam.runners.results.run_for_result", read)
+    monkeypatch.setattr("rlds_beam.runners.run", read)
     try:
         code = main(["stats", str(source), *flags])
     except SystemExit as error:  # from argparse
@@ -156,7 +156,7 @@ def test_the_file_is_the_same_to_the_last_byte_on_every_run(tmp_path):
     found = set()
     for i, workers in enumerate((1, 2)):
         path = tmp_path / f"{i}.json"
-        flags = [f"--output={path}", f"--workers={workers}", "--runner=FnApiRunner"]
+        flags = [f"--output={path}", f"--workers={workers}"]
         assert main(["stats", str(data), *flags]) == 0
         found.add(path.read_bytes())
     assert len(found) == 1
@@ -179,7 +179,7 @@ def numbers(content):
 
 def test_fields_are_chosen(source, tmp_path, capsys):
     path = tmp_path / "stats.json"
-    arguments = ["stats", str(source), "--runner=FnApiRunner", "--fields=observation/*,episode_length"]
+    arguments = ["stats", str(source), "--workers=1", "--fields=observation/*,episode_length"]
     assert main([*arguments, f"--output={path}"]) == 0
     printed = capsys.readouterr().out
     assert "observation/state[3]" in printed and "episode_length" in printed

@@ -2,10 +2,7 @@
 
 import json
 import random
-from collections import Counter
-from types import SimpleNamespace
 
-import apache_beam as beam
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,11 +12,8 @@ from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.validation import validate_episode
 from rlds_beam.checking.verdicts import Verdict
 from rlds_beam.episodes.episode import EpisodeKey
-from rlds_beam.errors import RldsBeamError, UsageError, Violation
+from rlds_beam.errors import UsageError, Violation
 from rlds_beam.processing.report import SAMPLES, Report
-from rlds_beam.runners.base import read_metrics
-from rlds_beam.runners.results import hand_over, handed_over
-from rlds_beam.terminal import outcome
 from rlds_beam.terminal.options import parse_max_rejected
 from rlds_beam.testing import BREAKABLE, make_episode
 
@@ -150,27 +144,3 @@ def test_parse_max_rejected() -> None:
     for text in ("-1", "1.5", "many", "nan", "200%", "", "%"):
         with pytest.raises(UsageError, match="max_rejected"):
             parse_max_rejected(text)
-
-
-def test_a_report_of_any_size_is_returned_as_a_metric() -> None:
-    """The counts of 10,000 shards are returned once; zero or two results are an error."""
-    report = Report(shards=Counter({f"bridge_dataset:train:{shard:05d}": shard for shard in range(10_000)}))
-    with beam.Pipeline("FnApiRunner") as root:
-        _ = root | beam.Create([report], reshuffle=False) | beam.Map(hand_over)
-    metrics = read_metrics(root.result)
-    assert Report.from_json(handed_over(metrics)) == report
-    for several in ({}, {"handed_over": {"a", "b"}}):
-        with pytest.raises(RldsBeamError, match=f"returned {2 * len(several)} reports"):
-            handed_over(several)
-
-
-@pytest.mark.parametrize(("began", "ended"), [(5_000, 3_000), (0, 86_400_000)], ids=["set back", "set forward"])
-def test_rates_of_a_run_during_which_the_clock_was_set(began: int, ended: int) -> None:
-    metrics = {
-        "range_began_msec": SimpleNamespace(min=began),
-        "range_ended_msec": SimpleNamespace(max=ended),
-        "steps": 600,
-    }
-    found = outcome.figures(metrics, 6.0)
-    assert (found["working_seconds"], found["steps_per_second"]) == (6.0, 100)
-    assert outcome.timing_line(found) == "took      6.0 s with start-up, 100 steps/s while working"

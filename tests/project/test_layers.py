@@ -55,7 +55,7 @@ BELOW = {
     "viewing": "jobs writing",
     "drop_in": "jobs",
     "transforms": "reverb viewing",
-    "runners": "terminal",
+    "runners": "terminal transforms",
     "pipelines": "runners transforms",
     "cli": "pipelines buckets",
     TESTING: "jobs",

@@ -18,7 +18,6 @@ PRINTING = {
     "src/rlds_beam/terminal/options.py": "what commands print",
     "src/rlds_beam/terminal/outcome.py": "what commands print",
     "src/rlds_beam/reverb/serving.py": "JSON for the process that started this one",
-    "runners/worker.py": "a file",
     "runners/worker_pool.py": "a port",
 }
 """Modules outside of `pipelines` and `cli` that print, and why it is safe."""

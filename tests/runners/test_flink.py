@@ -87,22 +87,6 @@ def test_a_workers_error_is_raised_as_our_type() -> None:
     assert str(error) == "missing_is_last: toy/1.0.0:train:00000@12"
 
 
-def test_a_job_leaves_the_process_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    class _Empty(Master):
-        def get(self, path: str) -> Any:
-            return {"jobs": []}
-
-    def define(root: Any) -> None:
-        raise UsageError("this far and no further")
-
-    before = threading.excepthook
-    monkeypatch.setattr(flink, "check", lambda options: (_Empty(""), "1.19", []))
-    monkeypatch.setattr(flink, "_job_server_jar", lambda *_: "job-server.jar")
-    with pytest.raises(UsageError, match="no further"):
-        flink.FlinkRunner(OPTIONS).run(define, 0.0)
-    assert threading.excepthook is before
-
-
 def test_the_end_of_a_job_server_is_the_end_of_its_messages() -> None:
     def messages() -> Iterator[str]:
         yield "running"
@@ -197,7 +181,8 @@ def test_the_cluster(master: str, java: Path) -> None:
 def test_the_options(master: str, java: Path) -> None:
     docker = options(master, environment_type="DOCKER")
     assert "--environment_type=DOCKER needs --environment_config" in refusal(docker)
-    assert "use --parallelism" in refusal(options(master, workers=2))
+    with pytest.raises(UsageError, match="use --parallelism"):
+        options(master, workers=2)
 
 
 def test_the_jar(master: str, java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +194,7 @@ def test_the_jar(master: str, java: Path, tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(JavaJarServer, repository, f"http://127.0.0.1:{free_port()}")
     monkeypatch.setattr(JavaJarServer, "JAR_CACHE", str(tmp_path / "cache"))
     with pytest.raises(UsageError, match=r"beam-runners-flink-2\.2-job-server-.* --flink_job_server_jar=PATH"):
-        flink.FlinkRunner(options(master)).run(lambda root: None, 0)
+        flink.FlinkRunner(options(master)).run(())
 
 
 def test_a_job_server_that_does_not_start() -> None:

@@ -1,8 +1,8 @@
-"""Jobs called from Python: logs, and what ends the wait for a job that runs in a thread."""
+"""Jobs on this machine: the same bytes with any number of processes, their errors, their ends, and what they print."""
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import importlib.util
 import os
 import re
@@ -10,18 +10,28 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import DEADLINE
+from directories import bytes_of
+from processes import DEADLINE, end_of, members, running, start, wait_until
 
-from rlds_beam import interrupts
-from rlds_beam.runners.local import run_watched
+from rlds_beam import runners
+from rlds_beam.cli.main import main
+from rlds_beam.errors import NeedsMappingError, RldsBeamError, UsageError
+from rlds_beam.processing.job import Stage, Totals
+from rlds_beam.runners import local
+from rlds_beam.runners.base import RunOptions
+from rlds_beam.runners.errors import WorkerTraceback
+from rlds_beam.runners.local import LARGE_INPUT
+from rlds_beam.terminal.job_progress import Progress, Total
 from rlds_beam.testing import make_episode, write_dataset
 
 JOBS = """
 import logging, os, sys, warnings
+import numpy  # adds filters of warnings
 import rlds_beam
 
 def state():
@@ -35,9 +45,11 @@ rlds_beam.convert(data, f"pairs{workers}", workers=workers, progress="none")
 assert state() == before
 if len(sys.argv) > 3:
     rlds_beam.push(data, reverb=sys.argv[3], table="t", workers=workers, progress="none")
+assert state() == before
 if workers == 1:
     rlds_beam.check(data, workers=workers, progress="none", rules=True)
     rlds_beam.stats(data, workers=workers, progress="none")
+    assert state() == before
     options = {"env": "gymnasium:CartPole-v1", "policy": "random", "progress": "none"}
     rlds_beam.record("recorded", episodes=2, workers=workers, **options)
     rlds_beam.inspect(rlds_beam.example("examples", episodes=2))
@@ -45,7 +57,6 @@ if workers == 1:
         rlds_beam.check(data, workers=workers, fail="missing_is_last", progress="none", rules=True)
     except rlds_beam.FailedRuleError:
         pass
-assert state() == before
 """
 
 MINE = """
@@ -105,42 +116,246 @@ def test_what_the_users_code_logs_is_printed(workers: int, data: str, tmp_path: 
     options = f"connectors='mine.yaml', workers={workers}, progress='none'"
     program = f"import rlds_beam; rlds_beam.convert({data!r}, 'out', {options})"
     said = python(program, tmp_path)
-    for start in ("seen", "root of"):  # each of two shards begins at 0
-        assert re.search(rf"{start} 0\b", said) and re.search(rf"{start} [1-9]", said), said
-    assert "unseen" not in said and "semi_persistent" not in said and "direct_num_workers" not in said
+    for word in ("seen", "root of"):  # each of two shards begins at 0
+        assert re.search(rf"{word} 0\b", said) and re.search(rf"{word} [1-9]", said), said
+    assert "unseen" not in said
 
 
-def test_a_user_who_sets_the_level_of_beams_logger_sees_its_logs(data: str, tmp_path: Path) -> None:
-    program = f"""
-import logging, rlds_beam
-logging.basicConfig()
-logging.getLogger("apache_beam").setLevel(logging.INFO)
-rlds_beam.check({data!r}, workers=1, progress="none", rules=True).report
+# The same results with any number of processes, and as a Beam pipeline.
+
+WAYS = {"two processes": ["--workers=2"], "direct": ["--runner=direct"]}
+CLEAN = """
+- Normalize: {fields: [action]}
 """
-    assert "INFO:apache_beam" in python(program, tmp_path)
 
 
-# A job that runs in a thread, and what ends the wait for it.
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A record that is rejected, one that is repaired, and a duplicate."""
+    episodes = [make_episode(12, seed=i, observation={"state": 3}) for i in range(9)]
+    rejected = make_episode(5, seed=100, breaks=["non_finite"], observation={"state": 3})
+    repaired = make_episode(6, seed=101, breaks=["missing_is_last"], observation={"state": 3})
+    data = [*episodes[:4], rejected, repaired, episodes[2], *episodes[4:]]
+    return write_dataset(tmp_path_factory.mktemp("mixed"), data, shards=3)
+
+
+def bytes_and_output(command: list[str], output: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """What a command writes and prints, without what differs between two runs."""
+    code = main(command)
+    printed = capsys.readouterr()
+    assert code in (0, 3), printed.err
+    lines = [line for line in printed.out.splitlines() if not line.startswith(("took", "repair"))]
+    files = bytes_of(output) if output.is_dir() else {output.name: output.read_bytes()} if output.exists() else {}
+    return code, files, [line.replace(str(output), "OUTPUT") for line in lines]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["convert", "DATA", "OUT", "--shards=5", "--repair=missing_is_last", "--connectors=CLEAN"],
+        ["convert", "DATA", "OUT", "--shards=5", "--to=lerobot", "--fps=10"],
+        ["check", "DATA", "--output=OUT"],
+        ["check", "DATA", "--rules", "--report=OUT", "--format=junit", "--expect=episodes=9"],
+        ["stats", "DATA", "--output=OUT", "--by=is_last"],
+        ["compare", "DATA", "DATA"],
+        ["record", "OUT", "--env=recorded_environments:walk", "--policy=random", "--episodes=12", "--logger=own"],
+    ],
+    ids=lambda command: " ".join(command[:1] + [word for word in command if word.startswith(("--to", "--rules"))]),
+)
+def test_every_way_gives_the_same_bytes(
+    way: str, command: list[str], mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (clean := tmp_path / "clean.yaml").write_text(CLEAN)
+    ending = {"check": ".xml" if "--rules" in command else ".parquet", "stats": ".json"}.get(command[0], "")
+    results = []
+    for name, flags in (("one", ["--workers=1"]), ("other", WAYS[way])):
+        (home := tmp_path / name).mkdir()
+        output = home / f"out{ending}"
+        places = {"DATA": str(mixed), "OUT": str(output), "CLEAN": str(clean)}
+        words = [functools.reduce(lambda text, place: text.replace(*place), places.items(), word) for word in command]
+        results.append(bytes_and_output([*words, *flags, "--progress=none"], output, capsys))
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize(
+    ("input_bytes", "given", "workers"),
+    [(0, None, 1), (LARGE_INPUT, None, 1), (LARGE_INPUT + 1, None, 8), (10**12, 3, 3), (1, 2, 2)],
+)
+def test_a_large_input_gets_a_worker_for_each_core(
+    monkeypatch: pytest.MonkeyPatch, input_bytes: int, given: int | None, workers: int
+) -> None:
+    started: list[int] = []
+
+    def run_here(stages: object, workers: int) -> None:
+        started.append(workers)
+
+    monkeypatch.setattr(runners, "count_cores", lambda: 8)
+    monkeypatch.setattr(local, "run_here", run_here)
+    runners.run((), RunOptions(workers=given), input_bytes, Progress(Total("test"), "none"))
+    assert started == [workers]
+
+
+def test_a_local_job_imports_no_beam(data: str, tmp_path: Path) -> None:
+    program = f"""
+import sys, rlds_beam
+rlds_beam.convert({data!r}, "out", progress="none")
+rlds_beam.check({data!r}, progress="none")
+rlds_beam.stats({data!r}, progress="none")
+assert not {{"apache_beam", "grpc"}} & sys.modules.keys()
+"""
+    assert python(program, tmp_path) == ""
+
+
+# Worker processes.
+
+
+class Squares(Stage):
+    """The sum of the squares of numbers."""
+
+    name = "squares"
+
+    def __init__(self, count: int, do: Callable[[], object] | None = None):
+        self.count, self.do = count, do
+
+    def ranges(self, totals: Totals) -> range:
+        return range(self.count)
+
+    def process(self, work: int, totals: Totals) -> int:
+        if self.do is not None and work == 5:
+            self.do()
+        return work * work
+
+    def merge(self, partials: Iterable[int]) -> int:
+        return sum(partials)
+
+
+class Order(Stage):
+    """The order in which partial results come."""
+
+    name = "order"
+
+    def ranges(self, totals: Totals) -> range:
+        return range(totals["squares"])
+
+    def process(self, work: int, totals: Totals) -> list[int]:
+        return [work]
+
+    def merge(self, partials: Iterable[list[int]]) -> list[int]:
+        return [number for part in partials for number in part]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_stages_run_one_after_the_other(workers: int) -> None:
+    found, _ = local.run_here((Squares(9), Order()), workers)
+    assert found == list(range(sum(i * i for i in range(9))))
+
+
+class Demanding(Exception):
+    """An error that cannot be unpickled."""
+
+    def __init__(self, *, number: int):
+        super().__init__(f"number {number}")
+
+
+def _demand() -> None:
+    raise Demanding(number=7)
+
+
+def _need_a_mapping() -> None:
+    raise NeedsMappingError("give a mapping", propose=lambda: "")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("do", "said"), [(_demand, "Demanding: number 7"), (_need_a_mapping, "give a mapping"), (sys.exit, "SystemExit")]
+)
+def test_an_error_is_an_error_of_ours(workers: int, do: Callable[[], object], said: str) -> None:
+    if workers == 1 and do is sys.exit:
+        pytest.skip("it ends this process")
+    with pytest.raises(RldsBeamError, match=said) as raised:
+        local.run_here((Squares(20, do),), workers)
+    if workers == 2:
+        assert isinstance(raised.value.__cause__, WorkerTraceback) and "self.do()" in str(raised.value.__cause__)
+
+
+@pytest.mark.parametrize(
+    ("do", "why"),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "killed by SIGKILL, probably because the system ran out"),
+        (lambda: os.kill(os.getpid(), signal.SIGSEGV), "killed by SIGSEGV"),
+        (lambda: os._exit(3), "exit code 3"),
+        (lambda: os._exit(0), "exit code 0"),
+    ],
+)
+def test_a_dead_worker_ends_the_job(do: Callable[[], object], why: str) -> None:
+    with pytest.raises(RldsBeamError, match=rf"a worker process died at 5 \({why}"):
+        local.run_here((Squares(20, do),), 2)
+
+
+def test_what_cannot_be_pickled_is_an_error() -> None:
+    with pytest.raises(UsageError, match=r"--workers=2: .*lock.*: move it to a module, or use --workers=1"):
+        local.run_here((Squares(20, threading.Lock()),), 2)  # type: ignore[arg-type]
+
+
+def test_a_worker_ends_when_it_is_told_to_and_frees_what_it_holds(tmp_path: Path) -> None:
+    class Closing(Squares):
+        def close(self) -> None:
+            (tmp_path / str(os.getpid())).touch()
+
+    local.run_here((Closing(40),), 2)
+    assert 1 <= len(list(tmp_path.iterdir())) <= 2 and str(os.getpid()) not in {p.name for p in tmp_path.iterdir()}
+
+
+HOSTILE = ("apache_beam", "cloudpickle", "json", "logging", "numpy", "pickle", "runpy", "socket")
+
+
+def test_no_module_in_the_current_directory_shadows_ours(data: str, tmp_path: Path) -> None:
+    for name in HOSTILE:
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from the current directory')")
+    command = [sys.executable, "-P", "-m", "rlds_beam", "convert", data, str(tmp_path / "out")]
+    with start([*command, "--workers=2", "--max_rejected=1"], cwd=tmp_path) as process:
+        code, _, err = end_of(process)
+    assert code == 0, err
+
+
+def test_a_script_without_a_main_guard_runs_once(data: str, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        "import rlds_beam\nprint('once')\n"
+        "def double(batch):\n    return batch\n"
+        f"print(rlds_beam.convert({data!r}, 'out', workers=2, connectors=[double], progress='none').report.records)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "once\n4\n"), done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_that_a_library_drops_ends_the_wait(number: signal.Signals) -> None:
-    finish = threading.Event()
+def test_ctrl_c_leaves_nothing_behind(number: signal.Signals, tmp_path: Path) -> None:
+    episodes = [make_episode(300, seed=i, observation=400) for i in range(12)]
+    data, output = write_dataset(tmp_path / "data", episodes, shards=2), tmp_path / "out"
+    (temporary := tmp_path / "tmp").mkdir()
+    command = ["convert", data, output, "--shards=6", "--workers=2"]
+    with running(command, env={**os.environ, "TMPDIR": str(temporary)}) as process:
+        wait_until(lambda: list(output.glob("*.tfrecord-*")), process)
+        os.killpg(process.pid, number)
+        code, out, err = end_of(process)
+        assert members(process.pid) == []
+    if code == 0:  # it finished before the signal
+        return
+    assert (code, out) == (130, ""), err
+    assert err == "rlds-beam: interrupted; finished work is kept, run the same command to resume\n"
+    assert list(temporary.iterdir()) == []
+    assert main(["convert", str(data), str(output), "--shards=6"]) == 0
 
-    def job() -> dict[str, Any]:
-        assert finish.wait(DEADLINE)
-        return {}
 
-    def library() -> None:
-        with contextlib.suppress(KeyboardInterrupt):  # as a bare `except` does
-            os.kill(os.getpid(), number)
-            finish.wait(DEADLINE)
-
-    before = interrupts.on_interrupt(signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            run_watched(job, library)
-    finally:
-        finish.set()
-        for given, handler in before.items():
-            signal.signal(given, handler)
+def test_workers_end_with_a_command_that_is_killed(tmp_path: Path) -> None:
+    episodes = [make_episode(300, seed=i, observation=400) for i in range(12)]
+    data, output = write_dataset(tmp_path / "data", episodes, shards=2), tmp_path / "out"
+    with running(["convert", data, output, "--shards=6", "--workers=2"]) as process:
+        wait_until(lambda: len(members(process.pid, "rlds_beam.runners.worker")) == 2, process)
+        process.kill()
+        process.wait(DEADLINE)
+        wait_until(lambda: members(process.pid) == [])
+    assert main(["convert", str(data), str(output), "--shards=6"]) == 0

@@ -11,7 +11,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,12 +24,11 @@ from rlds_beam import worker_status
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.pipelines.convert import ConvertConfig
-from rlds_beam.runners import base
 from rlds_beam.terminal import job_progress as progress
 from rlds_beam.terminal.job_progress import Progress, Total, planning
 from rlds_beam.testing import flip_byte, make_episode, shard_paths, write_dataset
 from rlds_beam.text import format_size
-from rlds_beam.worker_status import Done, Note
+from rlds_beam.worker_status import Done
 
 FLAGS = ("--shards=8", "--accept=duplicate_episode", "--policy_info_fn=flink_gate:hold")
 
@@ -52,8 +51,7 @@ def gate(tmp_path, monkeypatch) -> Iterator[Gate]:
 
 @pytest.fixture
 def eager(monkeypatch) -> None:
-    monkeypatch.setattr(base, "_LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(base.Runner, "tick_seconds", 0.02)
+    monkeypatch.setattr(progress, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(progress, "EVERY_SECONDS", 0.05)
 
 
@@ -179,8 +177,8 @@ def test_without_a_terminal_there_are_plain_lines(data, gate, convert, monkeypat
 def test_none_prints_nothing(data, gate, convert, monkeypatch, eager, flag) -> None:
     tick = Progress.tick
 
-    def tick_and_open(self: Progress, done: Done | None, notes: Sequence[Note]) -> None:
-        tick(self, done, notes)
+    def tick_and_open(self: Progress, done: Done | None) -> None:
+        tick(self, done)
         if done is not None and done.ranges:
             gate.open()
 
@@ -206,42 +204,6 @@ def test_the_line_of_a_conversion() -> None:
     assert facts(Total("convert", ranges=4, bytes=1_000_000), compressed) == "1 of 4 ranges, 300 steps, 5.0 MB"
     half = Done(records=10, bytes=500_000, steps=7200)
     assert facts(Total("check", bytes=1_000_000), half) == "7,200 steps, 500.0 kB of 1.0 MB"
-
-
-def test_a_file_that_takes_long_is_named(monkeypatch, capsys) -> None:
-    """After a minute, and again after 2, 4, 8, ... minutes; another file starts the clock again."""
-    clock, shown = [0.0], Progress(Total("convert", ranges=4), "plain")
-    monkeypatch.setattr(progress, "LONG_SECONDS", 60.0)
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
-
-    def at(seconds: float, *places: tuple[str, ...]) -> list[str]:
-        clock[0] = seconds
-        shown.tick(Done(), [Note(7 + number, place, 0.0) for number, place in enumerate(places)])
-        return [line.partition("rlds-beam: ")[2] for line in capsys.readouterr().err.splitlines()]
-
-    assert at(0, ("a range", "a.mp4"), ("a range", "b.h5")) == []
-    assert at(59, ("a range", "a.mp4"), ("a range", "b.h5")) == []
-    assert at(70, ("a range", "a.mp4"), ("a range", "c.h5")) == ["worker 7 has been at a.mp4 for 1:10"]
-    assert at(100, ("a range", "a.mp4"), ("a range", "c.h5")) == []
-    both = ["worker 7 has been at a.mp4 for 2:10", "worker 8 has been at c.h5 for 1:00"]
-    assert at(130, ("a range", "a.mp4"), ("a range", "c.h5")) == both
-    assert at(500, (), ()) == []
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_job_says_what_its_workers_are_at(data, gate, convert, monkeypatch, eager, workers) -> None:
-    monkeypatch.setattr(progress, "LONG_SECONDS", 0.0)
-    printed = Progress._print
-
-    def print_and_open(self: Progress, text: str) -> None:
-        printed(self, text)
-        if " has been at " in text:
-            gate.open()
-
-    monkeypatch.setattr(Progress, "_print", print_and_open)
-    monkeypatch.syspath_prepend(str(SUPPORT))
-    ran = convert(data, *FLAGS, f"--workers={workers}")
-    assert ran.code == 0 and re.search(rf"worker \d+ has been at {data}\S* .*for 0:0", ran.err), ran.err
 
 
 @pytest.mark.parametrize("damaged", [False, True])
@@ -282,7 +244,6 @@ def large(tmp_path_factory) -> Path:
 @pytest.mark.parametrize(
     ("command", "shown", "said"),
     [
-        (["example", "{out}", "--episodes=10000000"], " of 10,000,000 episodes, ", "nothing was written"),
         (
             ["check", "--rules", "{large}", "--accept=duplicate_episode", "--workers=1"],
             " steps, ",
@@ -294,7 +255,7 @@ def large(tmp_path_factory) -> Path:
             "run the same command",
         ),
     ],
-    ids=["example", "check", "convert"],
+    ids=["check", "convert"],
 )
 def test_an_interrupted_command_says_what_was_kept(tmp_path, large, command, shown, said) -> None:
     master, terminal = pty.openpty()
@@ -332,7 +293,7 @@ def test_a_line_that_cannot_be_printed_is_not_an_error(monkeypatch) -> None:
 
 
 def test_counting_is_nearly_free() -> None:
-    """No note is written and no lock is taken, because an episode may take only 20 microseconds."""
+    """No lock is taken, because an episode may take only 20 microseconds."""
     assert bytecodes(lambda: worker_status.count(records=1, bytes=100, steps=10)) < 200
 
 

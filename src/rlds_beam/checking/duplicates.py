@@ -19,9 +19,8 @@ from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import Violation
 from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.framing import Framing, reading_shard
-from rlds_beam.reading.reader import read_segment, stretch
+from rlds_beam.reading.reader import read_segment
 from rlds_beam.typing import Array
-from rlds_beam.worker_status import working_on
 
 _DIGEST_WORDS = 4
 """The number of 64-bit words in a SHA-256."""
@@ -53,7 +52,7 @@ class Fingerprints:
 
 def scan(files: RecordFormat, segment_index: int, segment: Segment) -> Fingerprints:
     """The fingerprints of a segment's records, except damaged ones. Raises UsageError if it cannot be read."""
-    with working_on(stretch(files, segment)), reading_shard(segment.shard):
+    with reading_shard(segment.shard):
         return _fingerprints(segment_index, files.scan(segment.shard.path, segment.start, segment.stop))
 
 

@@ -13,12 +13,11 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlds_beam import plugins
 from rlds_beam.errors import UsageError, naming_limits
 from rlds_beam.options import Options
-from rlds_beam.runners.process_setup import quiet
 
 if TYPE_CHECKING:
     from rlds_beam.cli.commands.upload import UploadOutcome
@@ -39,8 +38,8 @@ _OF_THE_COMMAND = ("dry_run", "expect", "json", "keep_serving", "max_rejected")
 
 
 def _job(function: Function) -> Function:
-    """Silences Beam's logs, and names the limit of the system that a job meets."""
-    return cast(Function, naming_limits()(quiet(function)))
+    """Names the limit of the system that a job meets."""
+    return naming_limits()(function)
 
 
 def _config(config_class: type[Config], *paths: Any, **options: Any) -> Config:

@@ -25,8 +25,7 @@ from rlds_beam.cli import arguments
 from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError, naming_limits, pip_install
 from rlds_beam.options import Options
 from rlds_beam.pipelines.base import Job
-from rlds_beam.runners import process_setup
-from rlds_beam.runners.process_setup import keep_freed_memory
+from rlds_beam.platforms import keep_freed_memory
 from rlds_beam.terminal.options import PrintOptions, begin, print_json
 from rlds_beam.text import did_you_mean, escaping, without_secrets
 from rlds_beam.user_functions import describe_error, is_users
@@ -94,6 +93,19 @@ _STORES = ("apache_beam", "azure", "boto3", "botocore", "google", "httplib2", "r
 
 _MAX_ERROR_CHARACTERS = 1500
 """Longest error, in characters."""
+
+_ENVIRONMENT = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+    "GRPC_VERBOSITY": "NONE",
+    "GLOG_minloglevel": "4",
+    "PYTHONWARNINGS": "ignore",
+    "GRPC_ENABLE_FORK_SUPPORT": "0",
+}
+"""Silences TensorFlow, gRPC, EnvLogger, and our processes, unless the user has set other values.
+
+gRPC's handler of a fork waits for threads that wait for the interpreter's lock, which this thread holds.
+"""
 
 _PIPE_CLOSED = 128 + signal.SIGPIPE
 _INTERRUPTED = 128 + signal.SIGINT
@@ -339,7 +351,7 @@ def _logging(verbose: bool) -> Iterator[None]:
             del os.environ[worker_status.VERBOSE]
         return
     os.environ.pop(worker_status.VERBOSE, None)
-    for name, value in process_setup.ENVIRONMENT.items():
+    for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     warnings.simplefilter("ignore")
     logging.basicConfig(level=logging.CRITICAL)

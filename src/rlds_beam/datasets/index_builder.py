@@ -6,26 +6,19 @@ The index is kept in the user's cache directory. Its name is a digest of everyth
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import glob
 import hashlib
 import json
-import multiprocessing
 import os
 import pickle
 import shutil
-import signal
 import sys
 import tempfile
-import threading
-import time
 import warnings
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import google_crc32c
@@ -33,7 +26,7 @@ import numpy as np
 
 from rlds_beam import storage, worker_status
 from rlds_beam._version import __version__
-from rlds_beam.checking.duplicates import duplicates_among, find_duplicates, mark_duplicate
+from rlds_beam.checking.duplicates import mark_duplicate
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.screen import screen_batches
 from rlds_beam.checking.verdicts import count_verdict
@@ -47,29 +40,28 @@ from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.encoding.tfrecord.framing import HEADER
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field, Schema
-from rlds_beam.errors import DiskError, RldsBeamError, UsageError
+from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.images.encoded_images import EncodedImages, StoredImages
 from rlds_beam.images.resizing import EditedImages
 from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.output.directory import release, take
+from rlds_beam.processing.job import Stage, Totals, process_here, run_stages
 from rlds_beam.processing.ranges import Duplicates, RangeFitter, check_and_connect
+from rlds_beam.processing.stages import find_duplicates, fit_connectors
 from rlds_beam.reading.base import Shard, Source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.meaning import LastSteps, find_last_steps
 from rlds_beam.reading.plan import WorkRange, plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.terminal.job_progress import Kind, Progress, Total, in_this_process
+from rlds_beam.terminal.job_progress import Kind, Progress, Total
 from rlds_beam.text import escape_controls, format_size
 from rlds_beam.typing import Array
-from rlds_beam.user_functions import search_as_the_parent
 
 CACHE = "RLDS_BEAM_CACHE"
 """The environment variable with the directory of the cache; by default `~/.cache/rlds-beam`."""
 
-_AHEAD = 4
-"""Ranges of the input that the threads of a process read at the same time."""
-
-_LOOK_SECONDS = 1.0
+Process = Callable[[Stage, Totals], Iterator[Any]]
+"""Processes the ranges of a stage, in order (`processing.job.process_here`)."""
 
 _LARGE = 1 << 30
 """Input bytes from which the user is told that an index is being built."""
@@ -134,22 +126,22 @@ def cache_directory() -> str:
     return os.environ.get(CACHE) or os.path.join(home, "rlds-beam")
 
 
-def open_index(recipe: Recipe, processes: int = 1) -> StepIndex:
+def open_index(recipe: Recipe, process: Process = process_here) -> StepIndex:
     """The index of a dataset, which is built if there is none. Processes that need the same index wait for one of them.
 
     Args:
       recipe: what to index.
-      processes: how many processes read the dataset; one reads it in threads.
+      process: processes the ranges of a stage; by default in this process.
 
     Raises:
       UsageError: an episode breaks a rule whose policy is `fail`, the connectors left nothing, or the cache cannot be
         written.
     """
     directory = os.path.join(cache_directory(), "steps", recipe.digest())
-    return StepIndex(directory, functools.partial(_replace, recipe, directory, processes))
+    return StepIndex(directory, functools.partial(_replace, recipe, directory, process))
 
 
-def _replace(recipe: Recipe, directory: str, processes: int, name: str, stamp: storage.Stamp | None) -> None:
+def _replace(recipe: Recipe, directory: str, process: Process, name: str, stamp: storage.Stamp | None) -> None:
     """See `step_index.Rebuild`."""
     cache = os.path.dirname(directory)
     try:
@@ -165,7 +157,7 @@ def _replace(recipe: Recipe, directory: str, processes: int, name: str, stamp: s
                 if os.path.lexists(directory):
                     what = f"the index of {recipe.source.dataset} is damaged ({os.path.join(directory, name)})"
                     warnings.warn(escape_controls(f"{what}: it is built again"), stacklevel=2)
-                _build(recipe, directory, processes)
+                _build(recipe, directory, process)
         finally:
             release(lock, descriptor)
     except OSError as error:
@@ -174,11 +166,11 @@ def _replace(recipe: Recipe, directory: str, processes: int, name: str, stamp: s
         raise UsageError(f"{detail}. Set {CACHE} to a directory for the index of {recipe.source.dataset}") from error
 
 
-def _build(recipe: Recipe, directory: str, processes: int) -> None:
+def _build(recipe: Recipe, directory: str, process: Process) -> None:
     cache, name = os.path.split(directory)
     unfinished, damaged = (tempfile.mkdtemp(".new", f"{name}.", cache) for _ in range(2))
     try:
-        _Builder(recipe, unfinished, processes).build(name)
+        _Builder(recipe, unfinished, process).build(name)
         _check_unchanged(recipe, name)
         if os.path.lexists(directory):
             os.rename(directory, os.path.join(damaged, name))
@@ -205,9 +197,8 @@ class _Part:
 
 
 class _Builder:
-    def __init__(self, recipe: Recipe, directory: str, processes: int):
-        self._recipe, self._processes = recipe, processes
-        self._ahead = _AHEAD if processes == 1 else 2 * processes
+    def __init__(self, recipe: Recipe, directory: str, process: Process):
+        self._recipe, self._process = recipe, process
         self._source, self._check, self._connecting = recipe.source, recipe.check, recipe.connecting
         self.notes: list[str] = []
         self.rejected: Counter[str] = Counter()
@@ -231,31 +222,25 @@ class _Builder:
 
     def build(self, digest: str) -> None:
         source, framing = self._source, Framing(self._source)
-        if self._processes > 1:
-            try:
-                pickle.dumps(self._reader)
-            except Exception as error:  # what objects of users raise
-                raise UsageError(
-                    f"workers={self._processes}: {error}: move it to a module, or use one worker"
-                ) from error
         large = source.size > _LARGE
         if large:
             text = f"indexing the steps of {source.dataset} ({format_size(source.size)}), once"
             Progress(Total("index")).say(text)
         kind: Kind = "auto" if large else "none"
         with share_spans():
-            with in_this_process(Total("index"), kind):
+            with Progress(Total("index"), kind).show():
                 ranges = plan_ranges(source, starts=framing.record_starts)
-                segments = [(work.split, segment) for work in ranges for segment in work.segments]
-                duplicates = duplicates_among(source.dataset, [])
+                stages: list[Stage] = []
                 if self._check.policy("duplicate_episode") != "accept":
-                    duplicates = find_duplicates(source, framing, segments)
-            total = Total("index", len(ranges) * (1 + self._connecting.unfitted))
-            with in_this_process(total, kind), _pool(self._processes) as pool:
-                fitted = self._fit(ranges, duplicates, pool)
-                read = functools.partial(self._reader.read, duplicates=duplicates, fitted=fitted)
-                self._add(_in_order(read, ranges, pool, self._ahead))
-        self._finish(digest, fitted)
+                    stages += find_duplicates(source, framing)
+                if self._connecting.unfitted:
+                    ignored = self._connecting.ignored_values()
+                    fitter = RangeFitter(EpisodeReader(source), self._check, self._connecting, ignored)
+                    stages += fit_connectors(fitter, ranges)
+            with Progress(Total("index", len(ranges)), kind).show():
+                totals = run_stages(stages, self._process)
+                self._add(self._process(ReadParts(ranges, self._reader), totals))
+        self._finish(digest, totals.get("fitted", ()))
 
     def _add(self, parts: Iterable[_Part]) -> None:
         """Writes the episodes of parts."""
@@ -295,18 +280,22 @@ class _Builder:
             scales=self._videos.scales,
         )
 
-    def _fit(self, ranges: Sequence[WorkRange], duplicates: Duplicates, pool: Executor) -> list[Any]:
-        """The results of the connectors that must be fitted, in order."""
-        fitter = RangeFitter(
-            EpisodeReader(self._source), self._check, self._connecting, self._connecting.ignored_values()
-        )
-        results: list[Any] = []
-        for _ in range(self._connecting.unfitted):
-            gather = functools.partial(fitter.gather, duplicates=duplicates, results=results)
-            gathered = list(_in_order(gather, ranges, pool, self._ahead))
-            first = gathered[0] if gathered else self._connecting.fit(results).accumulator()
-            results.append(first.merge(*gathered[1:]).finish())
-        return results
+
+@dataclasses.dataclass(frozen=True)
+class ReadParts(Stage):
+    """Reads, checks, and connects the episodes of every range, for the index. Its parts are written in order."""
+
+    all_ranges: tuple[WorkRange, ...]
+    reader: _RangeReader
+    name = "index"
+
+    def ranges(self, totals: Totals) -> Sequence[WorkRange]:
+        return self.all_ranges
+
+    def process(self, work: WorkRange, totals: Totals) -> _Part:
+        part = self.reader.read(work, totals.get("duplicates", {}), totals.get("fitted", ()))
+        worker_status.count(ranges=1)
+        return part
 
 
 @dataclasses.dataclass(frozen=True)
@@ -461,62 +450,3 @@ def _places(blobs: Mapping[int, bytes], count: int) -> Array:
     for row, data in blobs.items():
         places[row] = (0, len(data), google_crc32c.value(data), BLOB, 0)
     return places
-
-
-@contextlib.contextmanager
-def _pool(processes: int) -> Iterator[Executor]:
-    """Threads of this process, or processes."""
-    if processes == 1:
-        with ThreadPoolExecutor(min(_AHEAD, os.cpu_count() or 1)) as threads:
-            yield threads
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=_start_worker, initargs=(os.getpid(),)) as pool:
-        try:
-            yield pool
-        except BrokenProcessPool as error:
-            raise RldsBeamError(
-                "a worker process died, probably because the system ran out of memory: use fewer --workers"
-            ) from error
-
-
-def _start_worker(parent: int) -> None:
-    """Prepares a process that reads ranges: it ends with its parent, which alone handles Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    search_as_the_parent()
-
-    def end_with_the_parent() -> None:
-        while os.getppid() == parent:
-            time.sleep(_LOOK_SECONDS)
-        os._exit(1)
-
-    threading.Thread(target=end_with_the_parent, daemon=True).start()
-
-
-def _in_order(function: Any, ranges: Sequence[WorkRange], pool: Executor, ahead: int) -> Iterator[Any]:
-    """Maps a function over ranges, and counts them; yields the results in order, at most `ahead` ahead."""
-    is_elsewhere = isinstance(pool, ProcessPoolExecutor)
-    pending: deque[Future[Any]] = deque()
-
-    def finished() -> Any:
-        result, done = pending.popleft().result()
-        worker_status.count(**(done._asdict() if is_elsewhere else {}))
-        worker_status.count(ranges=1)
-        return result
-
-    try:
-        for work in ranges:
-            pending.append(pool.submit(_call, function, work))
-            if len(pending) >= ahead:
-                yield finished()
-        while pending:
-            yield finished()
-    finally:
-        for future in pending:
-            future.cancel()
-
-
-def _call(function: Any, work: WorkRange) -> tuple[Any, worker_status.Done]:
-    """A result, and what this process has counted meanwhile."""
-    before = worker_status.done()
-    return function(work), worker_status.done() - before

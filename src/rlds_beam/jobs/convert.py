@@ -23,16 +23,19 @@ from rlds_beam.output import directory
 from rlds_beam.output.append import append_plan, number_ranges, open_earlier, select_new, staging
 from rlds_beam.output.base import EarlierOutput, Output
 from rlds_beam.output.commits import read_commits
-from rlds_beam.output.completion import RangeFinisher, with_ranges
+from rlds_beam.output.completion import with_ranges
 from rlds_beam.output.directory import lock_output, read_fitted, write_fitted
 from rlds_beam.output.files import COMMITS, REPORT, listdir
 from rlds_beam.output.manifest import load_manifest
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, holds, read_plan
 from rlds_beam.output.range_conversion import AppendCommitter, DatasetCommitter, RangeConverter
 from rlds_beam.output.removal import remove_temporary
+from rlds_beam.output.stages import CommitDataset, ConvertRanges, NumberRanges, OpenOutput
 from rlds_beam.processing.dataset import check_counts
+from rlds_beam.processing.job import Job, Stage, run_stages
 from rlds_beam.processing.ranges import RangeFitter
 from rlds_beam.processing.report import Report
+from rlds_beam.processing.stages import find_duplicates, fit_connectors
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.framing import Framing
@@ -128,9 +131,34 @@ class ConvertJob:
         """
         with lock_output(self.target):
             pending = self.open(overwrite)
-            for work in pending:
-                self.converter.convert_range(work, {})
-            return self.read_report() if self.adds_nothing else self.committer.commit()
+            if not self.adds_nothing:
+                run_stages((ConvertRanges(self.converter, pending), *self.completion))
+            return self.read_report()
+
+    def stages(self, overwrite: bool = False, pending: Sequence[WorkRange] | None = None) -> Job:
+        """The stages of the job; the result of the last is the report.
+
+        Args:
+          overwrite: as in `make_ready`.
+          pending: the unfinished ranges, if the output is ready; by default it is made ready when the job runs.
+        """
+        stages: list[Stage] = []
+        if pending is None:
+            stages.append(OpenOutput(functools.partial(self.open, overwrite)))
+        if self.finds_duplicates:
+            stages += find_duplicates(self.source, self.framing)
+        results = read_fitted(self.directory, self.plan) if self.connecting.unfitted else None
+        fitted = self if results is None else dataclasses.replace(self, connecting=self.connecting.fit(results))
+        if fitted.connecting.unfitted:
+            keep = functools.partial(write_fitted, self.directory, self.plan)
+            stages += fit_connectors(fitted.fitter, self.ranges, keep)
+        return (*stages, ConvertRanges(fitted.converter, pending), *self.completion)
+
+    @property
+    def completion(self) -> Job:
+        """The stages after the conversion of the ranges."""
+        commit, finisher = CommitDataset(self.committer), self.committer.finisher
+        return (commit,) if finisher is None else (NumberRanges(finisher), commit)
 
     def remove_temporary(self) -> None:
         """Removes temporary files of a run that was killed after it had committed the dataset."""
@@ -204,26 +232,11 @@ class ConvertJob:
         ignored = self.connecting.ignored_values(self.output.ignored_values)
         return RangeFitter(self._reader, self.check, self.connecting, ignored)
 
-    def with_fitted(self) -> ConvertJob:
-        """The job with connectors fitted by an earlier run; unchanged if no run has fitted them."""
-        results = read_fitted(self.directory, self.plan) if self.connecting.unfitted else None
-        return self if results is None else dataclasses.replace(self, connecting=self.connecting.fit(results))
-
-    @property
-    def keep_fitted(self) -> Callable[[Any], None]:
-        """Saves the connectors' fitted results for later runs of the job."""
-        return functools.partial(write_fitted, self.directory, self.plan)
-
     @property
     def committer(self) -> DatasetCommitter:
         return DatasetCommitter(
             self.source, self.check, self.output, self.ranges, self.dataset_report, self.plan.digest, self.snapshot
         )
-
-    @property
-    def finisher(self) -> RangeFinisher | None:
-        """Completes the files of ranges before the dataset is committed."""
-        return self.committer.finisher
 
     def notes(self) -> list[str]:
         """Notes for the user of the finished output, one per line."""

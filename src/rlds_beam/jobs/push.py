@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.options import ConnectorOptions
@@ -17,9 +16,10 @@ from rlds_beam.formats.registry import RLDS, TRAJECTORIES
 from rlds_beam.formats.trajectories.written_items import ConvertedRange, is_converted, open_converted
 from rlds_beam.jobs.options import PushOptions
 from rlds_beam.options import options_given
-from rlds_beam.output.files import REJECTED, is_rejected_file
+from rlds_beam.processing.job import Job, Stage
 from rlds_beam.processing.ranges import RangeFitter
 from rlds_beam.processing.report import Report
+from rlds_beam.processing.stages import find_duplicates, fit_connectors
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.framing import Framing
@@ -27,7 +27,7 @@ from rlds_beam.reading.plan import WorkRange, largest_first
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reverb import tables
 from rlds_beam.reverb.column_items import ColumnItemConversion
-from rlds_beam.reverb.pushers import EpisodePusher, ItemPusher, Pusher
+from rlds_beam.reverb.pushers import CountItems, EpisodePusher, ItemPusher, Pusher, PushRanges
 from rlds_beam.reverb.tables import Baseline, OnWait
 from rlds_beam.reverb.target import KEY_FORMAT, ReverbTarget, make_salt, open_target
 from rlds_beam.trajectories.converter import ItemConversion, WindowItemConversion
@@ -197,24 +197,24 @@ class PushJob:
     def pusher(self) -> Pusher:
         return self.input.pusher(self.target)
 
-    def open(self, rejected: str | None) -> tuple[WorkRange | ConvertedRange, ...]:
-        """Prepares the directory for rejected records and returns all ranges.
+    def stages(self, config: PushOptions) -> Job:
+        """The stages of the job: a `Verified`."""
+        push = PushRanges(self.pusher, self.target, self.baseline, self.input.ordered, config.rejected)
+        return *self._before(config), push
 
-        Files of an earlier push in the directory are replaced; other files stay.
+    def count_stages(self, config: PushOptions) -> Job:
+        """The stages that only count the items: a `Pushed`."""
+        return *self._before(config), CountItems(self.pusher, self.input.ranges)
 
-        Raises:
-          UsageError: the directory cannot be written to.
-        """
-        if rejected is not None:
-            try:
-                directory = storage.below(rejected, REJECTED)
-                storage.makedirs(directory)
-                names = storage.listdir(directory)
-                old = [name for name in names if is_rejected_file(name) or storage.is_temporary(name)]
-                storage.remove_files(rejected, [f"{REJECTED}/{name}" for name in old])
-            except OSError as error:
-                raise UsageError(f"--rejected={rejected} cannot be written to: {error}") from error
-        return self.input.ordered
+    def _before(self, config: PushOptions) -> Job:
+        """The search for duplicates, and the fitting of connectors."""
+        source, framing = self.input.source, self.input.framing
+        stages: list[Stage] = []
+        if source is not None and framing is not None and "duplicate_episode" not in config.accept:
+            stages += find_duplicates(source, framing)
+        if self.input.fitter is not None:
+            stages += fit_connectors(self.input.fitter, self.input.cut)
+        return tuple(stages)
 
 
 def _most_frames(source: Source, frames: FrameOptions) -> int | None:

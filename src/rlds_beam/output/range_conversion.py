@@ -131,8 +131,11 @@ class DatasetCommitter:
         """Completes the ranges' files before the dataset is committed; None if they need nothing."""
         return RangeFinisher(self.output, self.ranges) if isinstance(self.output, GlobalIndices) else None
 
-    def commit(self) -> Report:
+    def commit(self, *, numbered: bool = False) -> Report:
         """Checks all files, writes the report and the metadata, and last the manifest.
+
+        Args:
+          numbered: whether the `finisher` has already completed the ranges' files.
 
         Raises:
           NotVerifiedError: the files differ from the prediction, or an input file changed during the job.
@@ -141,7 +144,7 @@ class DatasetCommitter:
         directory = self.output.directory
         if self.snapshot is not None:
             self.snapshot.verify_all()
-        if (finisher := self.finisher) is not None:
+        if not numbered and (finisher := self.finisher) is not None:
             for commit, numbers in finisher.commits():
                 finisher.finish(commit, numbers)
         reports = commits.read_reports(directory, self.ranges)

@@ -18,7 +18,7 @@ from rlds_beam import storage
 from rlds_beam.encoding.base import Headers, RecordFormat, has_offsets
 from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import Segment, Shard, Source
-from rlds_beam.worker_status import count, working_on
+from rlds_beam.worker_status import count
 
 RecordStarts = Callable[[Shard, Sequence[int]], Sequence[int]]
 """Maps each of these positions in a shard to the first record that begins at or after it."""
@@ -63,7 +63,7 @@ class Framing:
     def headers(self, shard: Shard) -> Headers:
         """The record headers of a shard; raises UsageError if it cannot be read."""
         if shard.path not in self._headers:
-            with working_on(f"the framing of {shard.path}"), reading_shard(shard):
+            with reading_shard(shard):
                 self._headers[shard.path] = self._files.scan(shard.path)
         return self._headers[shard.path]
 

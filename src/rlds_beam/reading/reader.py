@@ -14,7 +14,6 @@ from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.text import count
 from rlds_beam.user_functions import describe_error
-from rlds_beam.worker_status import working_on
 
 BATCH_BYTES, MAX_RECORDS = 1 << 20, 64
 """Maximum size of a batch: its records stay in the cache between reading, checking, and writing."""
@@ -25,14 +24,7 @@ def read_segment(files: RecordFormat, segment: Segment) -> Iterator[Record | Dam
 
     Adjacent segments give each record exactly once.
     """
-    with working_on(stretch(files, segment)):
-        yield from files.read(segment.shard.path, segment.start, segment.stop)
-
-
-def stretch(files: RecordFormat, segment: Segment) -> str:
-    """A segment in words: its file, and its bytes or records."""
-    stop = "the end" if segment.stop is None else f"{segment.stop}"
-    return f"{segment.shard.path}, {format_of(files, segment.shard.path).unit} {segment.start} to {stop}"
+    yield from files.read(segment.shard.path, segment.start, segment.stop)
 
 
 class EpisodeReader:
@@ -67,9 +59,8 @@ class EpisodeReader:
 
         A batch has at most `MAX_RECORDS` episodes of `BATCH_BYTES`, or one longer episode.
         """
-        with working_on(stretch(self.files, segment)):  # also while the last batch is checked and written
-            records = self.files.read(segment.shard.path, segment.start, segment.stop)
-            yield from self.decode_batches(split, segment, records)
+        records = self.files.read(segment.shard.path, segment.start, segment.stop)
+        yield from self.decode_batches(split, segment, records)
         self.verify(split, segment)
 
     def decode_batches(

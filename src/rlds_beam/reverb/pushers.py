@@ -8,16 +8,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rlds_beam import storage, worker_status
 from rlds_beam.checking.duplicates import mark_duplicate
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.encoding.checked_json import from_json
 from rlds_beam.episodes.episode import EpisodeKey
-from rlds_beam.errors import BadEpisode, NotVerifiedError, RldsBeamError
+from rlds_beam.errors import BadEpisode, NotVerifiedError, RldsBeamError, UsageError
 from rlds_beam.formats.trajectories.written_items import ConvertedDataset, ConvertedRange
 from rlds_beam.output.commits import rejected_path
+from rlds_beam.output.files import REJECTED, is_rejected_file
 from rlds_beam.output.shards import RejectedWriter
+from rlds_beam.processing.job import Stage, Totals
 from rlds_beam.processing.ranges import check_and_connect, write_range
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.plan import WorkRange
@@ -27,7 +29,7 @@ from rlds_beam.reverb.connection import ServerError
 from rlds_beam.reverb.options import WriterKind
 from rlds_beam.reverb.tables import Baseline, TableCheck
 from rlds_beam.reverb.target import ReverbTarget
-from rlds_beam.reverb.writer import Writer
+from rlds_beam.reverb.writer import Writer, new_writer
 from rlds_beam.trajectories.converter import ItemConversion, ItemConverter
 from rlds_beam.trajectories.items import Items, UnusedSteps, item_count
 
@@ -54,14 +56,6 @@ class Pushed:
             _sum(pushed.predicted for pushed in all_of),
             _sum(pushed.acknowledged for pushed in all_of),
         )
-
-    def to_json(self) -> dict[str, Any]:
-        counts = {"predicted": dict(self.predicted), "acknowledged": dict(self.acknowledged)}
-        return {"report": self.report.to_json(), **counts}
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Pushed:
-        return from_json(cls, content, "the result")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,13 +215,6 @@ class Verified:
     pushed: Pushed
     checks: tuple[TableCheck, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        return {"pushed": self.pushed.to_json(), "tables": [check.to_json() for check in self.checks]}
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Verified:
-        return cls(Pushed.from_json(content["pushed"]), tuple(TableCheck(**check) for check in content["tables"]))
-
     def lines(self) -> list[str]:
         """The lines for a terminal, one per table."""
         return [f"table     {check}" for check in self.checks]
@@ -247,6 +234,89 @@ def verify(pushed: Pushed, target: ReverbTarget, baseline: Baseline) -> Verified
             f"all items were acknowledged, but cannot be verified: {error}. When the server is up, {remedy}"
         ) from error
     return Verified(pushed, tables.compare_tables(baseline, after, pushed.predicted, pushed.acknowledged, remedy))
+
+
+@dataclasses.dataclass
+class PushRanges(Stage):
+    """Reads, checks, converts, and writes whole ranges to Reverb tables: what the tables hold at the end (`Verified`).
+
+    A range is one element because sequences across episodes need a whole shard in order.
+
+    Attributes:
+      pusher: pushes a range.
+      target: the tables to write to.
+      baseline: their content before.
+      all_ranges: the ranges, in scheduling order.
+      rejected: the directory for rejected records, if any. Files of an earlier push there are replaced; others stay.
+    """
+
+    pusher: Pusher
+    target: ReverbTarget
+    baseline: Baseline
+    all_ranges: Sequence[Any]
+    rejected: str | None
+    name = "push"
+
+    def __post_init__(self) -> None:
+        self._writer: Writer | None = None  # one for each process
+
+    def ranges(self, totals: Totals) -> Sequence[Any]:
+        if self.rejected is not None:
+            try:
+                directory = storage.below(self.rejected, REJECTED)
+                storage.makedirs(directory)
+                names = storage.listdir(directory)
+                old = [name for name in names if is_rejected_file(name) or storage.is_temporary(name)]
+                storage.remove_files(self.rejected, [f"{REJECTED}/{name}" for name in old])
+            except OSError as error:
+                raise UsageError(f"--rejected={self.rejected} cannot be written to: {error}") from error
+        return self.all_ranges
+
+    def describe(self, work: Any) -> str:
+        return _describe(work)
+
+    def process(self, work: Any, totals: Totals) -> Pushed:
+        if self._writer is None:
+            self._writer = new_writer(self.target)
+        pushed = self.pusher.push(work, totals.get("duplicates", {}), self._writer, totals.get("fitted", ()))
+        worker_status.count(ranges=1)
+        return pushed
+
+    def merge(self, partials: Iterable[Pushed]) -> Pushed:
+        return Pushed().merge(*partials)
+
+    def finish(self, total: Pushed, totals: Totals) -> Verified:
+        return verify(total, self.target, self.baseline)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+@dataclasses.dataclass(frozen=True)
+class CountItems(Stage):
+    """Counts the items for each server: a `Pushed`. The attributes are as in `PushRanges`."""
+
+    pusher: Pusher
+    all_ranges: Sequence[Any]
+    name = "count"
+
+    def ranges(self, totals: Totals) -> Sequence[Any]:
+        return self.all_ranges
+
+    def describe(self, work: Any) -> str:
+        return _describe(work)
+
+    def process(self, work: Any, totals: Totals) -> Pushed:
+        return self.pusher.count(work, totals.get("duplicates", {}), totals.get("fitted", ()))
+
+    def merge(self, partials: Iterable[Pushed]) -> Pushed:
+        return Pushed().merge(*partials)
+
+
+def _describe(work: WorkRange | ConvertedRange) -> str:
+    return f"{work}, {work.path}" if isinstance(work, ConvertedRange) else str(work)
 
 
 class ReverbRangeWriter:

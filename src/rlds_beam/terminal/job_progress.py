@@ -1,4 +1,4 @@
-"""The progress of a job: a bar on a terminal, elsewhere a line every 30 seconds; and the files that take long."""
+"""The progress of a job: a bar on a terminal, elsewhere a line every 30 seconds."""
 
 from __future__ import annotations
 
@@ -8,24 +8,21 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, TextIO
 
 from rlds_beam import worker_status
 from rlds_beam.terminal.options import now
 from rlds_beam.text import clock, count, escape_controls, format_size, raw_stream
-from rlds_beam.worker_status import Done, Note
+from rlds_beam.worker_status import Done
 
 Kind = Literal["auto", "plain", "none"]
 
 EVERY_SECONDS = 30.0
 """Seconds before the first line and between two; a short job prints none."""
 
-LONG_SECONDS = 60.0
-"""Seconds that a worker has been at one file when a line says so; the next lines come after 2, 4, 8, ... times that."""
-
 LOOK_SECONDS = 1.0
-"""Seconds between two updates while this process works."""
+"""Seconds between two updates."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +45,7 @@ class Total:
 
 
 class Progress:
-    """Shows the progress that a runner reports (a `runners.base.Watcher`).
+    """Shows the progress of a job.
 
     Args:
       total: the total amount of work.
@@ -70,49 +67,60 @@ class Progress:
         self._overwrites = kind == "auto" and self._stream.isatty() and not dumb
         self._bar: Any = None
         self._began = self._printed = time.monotonic()
-        self._stays: dict[
-            int, tuple[str, float, float]
-        ] = {}  # process -> its file, since when, seconds to the next line
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
-    def show(self) -> Iterator[Progress]:
-        """Shows the progress during the block; removes the bar after it, also after an error or Ctrl-C."""
+    def show(
+        self,
+        look: Callable[[], Done | None] | None = None,
+        place: Callable[[], str | None] = lambda: None,
+        seconds: float | None = None,
+    ) -> Iterator[Progress]:
+        """Shows the progress during the block; removes the bar after it, also after an error or Ctrl-C.
+
+        Args:
+          look: returns the progress, None if the runner does not report it; by default what this process counts.
+          place: returns where to watch the job, a name with a URL, once a cluster or service has accepted it.
+          seconds: the time between two looks.
+        """
+        before, ended = worker_status.done(), threading.Event()
+
+        def follow() -> None:
+            told = False
+            while not ended.wait(seconds or LOOK_SECONDS):
+                with contextlib.suppress(Exception):  # a cluster may not answer at the moment
+                    if not told and (at := place()) is not None:
+                        told = True
+                        self.say(at)
+                    done = worker_status.done() - before if look is None else look()
+                    if not ended.is_set():
+                        self.tick(done)
+
+        threading.Thread(target=follow, name="progress", daemon=True).start()
         try:
             yield self
         finally:
+            ended.set()
             with self._lock, contextlib.suppress(OSError):
-                self._kind = "none"
                 if self._bar is not None:
                     self._bar.stop()
-
-    def started(self, place: str) -> None:
-        """Prints where to watch the job that a cluster or service accepted."""
-        self.say(place)
+                self._bar, self._overwrites = None, False
 
     def say(self, text: str) -> None:
         """Prints a permanent line."""
         with self._lock:
             self._print(text)
 
-    def tick(self, done: Done | None, notes: Sequence[Note] = ()) -> None:
-        """Updates the progress.
-
-        Args:
-          done: the work done; None if the runner does not report it.
-          notes: what each process of this machine is at.
-        """
+    def tick(self, done: Done | None) -> None:
+        """Updates the progress; None if the runner does not report it."""
         done = self._poll() if done is None else done
-        moment = time.monotonic()
         with self._lock:
-            for line in self._long_stays(notes, moment):
-                self._print(line)
             if self._kind == "none":
                 return
             if self._overwrites:
                 self._draw(done)
-            elif moment - self._printed >= EVERY_SECONDS:
-                elapsed = clock(moment - self._began)
+            elif time.monotonic() - self._printed >= EVERY_SECONDS:
+                elapsed = clock(time.monotonic() - self._began)
                 self._print(f"{self._total.name} {', '.join([*self.facts(done), f'{elapsed} so far'])}")
 
     def facts(self, done: Done) -> list[str]:
@@ -148,18 +156,6 @@ class Progress:
     def _by_bytes(self, done: Done) -> bool:
         """Whether the files' size is the amount to read; it is not for compressed files."""
         return self._total.bytes is not None and 0 < done.bytes <= self._total.bytes
-
-    def _long_stays(self, notes: Sequence[Note], moment: float) -> Iterator[str]:
-        """A line for each process that has been at one file for a minute, and again after 2, 4, 8, ... minutes."""
-        for note in notes:
-            at = note.at[-1] if note.at else ""
-            before, since, due = self._stays.get(note.process, ("", moment, LONG_SECONDS))
-            if at != before:
-                since, due = moment, LONG_SECONDS
-            if at and moment - since >= due:
-                due *= 2
-                yield f"worker {note.process} has been at {at} for {clock(moment - since)}"
-            self._stays[note.process] = (at, since, due)
 
     def _print(self, text: str) -> None:
         if self._kind == "none":
@@ -201,26 +197,9 @@ def _new_bar(stream: TextIO) -> Any:
     )
 
 
-@contextlib.contextmanager
-def in_this_process(total: Total, kind: Kind) -> Iterator[None]:
-    """Shows the progress of work that this process does and counts in the block (`worker_status.count`)."""
-    before, ended = worker_status.done(), threading.Event()
-
-    def tick(progress: Progress) -> None:
-        while not ended.wait(LOOK_SECONDS):
-            progress.tick(worker_status.done() - before, [worker_status.note()])
-
-    with Progress(total, kind).show() as progress:
-        threading.Thread(target=tick, args=(progress,), name="planning", daemon=True).start()
-        try:
-            yield
-        finally:
-            ended.set()
-
-
-def planning(name: str, kind: Kind) -> contextlib.AbstractContextManager[None]:
+def planning(name: str, kind: Kind) -> contextlib.AbstractContextManager[Progress]:
     """Shows how much input was read while the block plans a job in this process."""
-    return in_this_process(Total(name), kind)
+    return Progress(Total(name), kind).show()
 
 
 def _at_the_start(done: Done) -> str:

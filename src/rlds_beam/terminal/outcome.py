@@ -22,6 +22,7 @@ from rlds_beam.trajectories.options import ItemOptions
 from rlds_beam.user_functions import ByValue
 
 if TYPE_CHECKING:
+    from rlds_beam.processing.job import Figures
     from rlds_beam.terminal.gate import Gate
 
 REJECTED = 3
@@ -99,21 +100,16 @@ def empty_reason(report: Report, options: Any) -> str | None:
     return f"no item was written: {why} (--allow_empty accepts that)"
 
 
-def figures(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """A run's speed with and without start-up, from its metrics (`runners.run_pipeline`)."""
-    steps, working, memory = metrics.get("steps", 0), 0.0, metrics.get("peak_memory_kb")
-    if "range_ended_msec" in metrics:
-        # The clocks of workers on several machines may differ, and may be set during the run.
-        working = (metrics["range_ended_msec"].max - metrics["range_began_msec"].min) / 1000
-        if not 0 <= working <= seconds:
-            working = seconds
+def figures(run: Figures | None, seconds: float) -> dict[str, Any]:
+    """A run's speed with and without start-up. None: there was nothing to do."""
+    steps, working, memory = run or (0, 0.0, 0)
+    working = min(working, seconds)
     return {
         "seconds": round(seconds, 3),
         "working_seconds": round(working, 3),
         "steps_this_run": steps,
         "steps_per_second": round(steps / working) if working else None,
-        "worker_seconds": [round(seconds, 3) for seconds in metrics.get("worker_seconds", [working])],
-        "peak_memory_mb": round(memory.max / 1024) if memory else None,
+        "peak_memory_mb": round(memory / 1024) if memory else None,
     }
 
 

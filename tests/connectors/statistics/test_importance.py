@@ -57,7 +57,7 @@ class TestWeights:
     def test_propensities_without_a_valid_ratio_are_rejected(self, tmp_path, capsys):
         episodes = [recorded([0.5, 0.5], [0.5, 0.25]), recorded([0.5, 0.5], [0.5, -1.0])]
         source = write_dataset(tmp_path / "data", episodes)
-        flags = ["--to=columns", f"--connectors={tmp_path / 'ope.yaml'}", "--runner=FnApiRunner", "--json"]
+        flags = ["--to=columns", f"--connectors={tmp_path / 'ope.yaml'}", "--workers=1", "--json"]
         columns = "[AddImportanceWeights, SelfNormalizeImportanceWeights, AddColumnsFromEpisodesToTrainBatch]"
         (tmp_path / "ope.yaml").write_text(columns)
         assert main(["convert", str(source), str(tmp_path / "out"), *flags]) == 3
@@ -74,7 +74,7 @@ class TestWeights:
         episodes = [recorded([0.5], [0.5]), recorded([1e-3] * 200, [1.0] * 200)]
         source = write_dataset(tmp_path / "data", episodes)
         (tmp_path / "ope.yaml").write_text("[AddImportanceWeights, AddColumnsFromEpisodesToTrainBatch]")
-        flags = ["--to=columns", f"--connectors={tmp_path / 'ope.yaml'}", "--runner=FnApiRunner", "--progress=none"]
+        flags = ["--to=columns", f"--connectors={tmp_path / 'ope.yaml'}", "--workers=1", "--progress=none"]
         assert main(["convert", str(source), str(tmp_path / "out"), *flags]) == 2
         told = capsys.readouterr().err
         assert "step_wise_importance_weight at step 102 overflows float64" in told
@@ -140,7 +140,7 @@ class TestStatistics:
         return write_dataset(tmp_path_factory.mktemp("data"), [logged(seed) for seed in range(40)], shards=2)
 
     def test_correct_propensities_pass(self, source, capsys):
-        flags = ["--runner=FnApiRunner", f"--target_propensity_fn={always_one.__module__}:always_one"]
+        flags = ["--workers=1", f"--target_propensity_fn={always_one.__module__}:always_one"]
         assert main(["stats", str(source), "--json", *flags]) == 0
         found = json.loads(capsys.readouterr().out)["statistics"]["propensities"]
         assert found["transitions"] == 40 * 50
@@ -206,5 +206,5 @@ class TestStatistics:
 
     def test_there_are_no_statistics_without_propensities(self, tmp_path, capsys):
         source = write_dataset(tmp_path, [make_episode(4, seed=0)])
-        assert main(["stats", str(source), "--json", "--runner=FnApiRunner"]) == 0
+        assert main(["stats", str(source), "--json", "--workers=1"]) == 0
         assert "propensities" not in json.loads(capsys.readouterr().out)["statistics"]

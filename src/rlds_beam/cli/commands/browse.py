@@ -77,7 +77,7 @@ def browse(config: BrowseConfig) -> BrowserServer:
 
 def main(config: BrowseConfig) -> int:
     """Runs the command: serves until a signal ends it, and returns the exit code."""
-    from rlds_beam.runners.process_setup import keep_freed_memory
+    from rlds_beam.platforms import keep_freed_memory
 
     keep_freed_memory(1 << 20, 1 << 20)  # a table of a million episodes has columns of megabytes
     with _until_interrupted() as ended, browse(config) as server:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from rlds_beam import storage
 from rlds_beam._version import __version__
-from rlds_beam.checking.duplicates import find_duplicates
 from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.table import EpisodeTable
 from rlds_beam.connectors.runner import ConnectorRunner
@@ -17,10 +17,11 @@ from rlds_beam.connectors.statistics.dataset_statistics import Groups
 from rlds_beam.formats.registry import RLDS
 from rlds_beam.output.directory import Holding
 from rlds_beam.processing.dataset import check_counts, first_episodes
-from rlds_beam.processing.range_summary import RangeSummarizer, plan_summaries
+from rlds_beam.processing.job import Job, Stage, Totals
+from rlds_beam.processing.range_summary import RangeSummarizer
 from rlds_beam.processing.report import Report
+from rlds_beam.processing.stages import summarize
 from rlds_beam.reading.base import Source
-from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.viewing.report.comparison import compare, find_examples
 from rlds_beam.viewing.report.conversion import describe_conversion, items_part, read_report, with_examples
@@ -51,23 +52,12 @@ class Input:
         """The fields whose signals are measured."""
         return Context.of(self.source.schema, fps=self.source.fps, decoded=self.settings.decode)
 
-    def gather(self, connecting: ConnectorRunner) -> Gathered:
-        """Reads and checks the dataset in this process; with Beam: `transforms.jobs.reports.WriteDatasetReport`."""
-        framing, summarizer = Framing(self.source), self.summarizer(connecting)
-        ranges = plan_summaries(self.source, framing)
-        segments = [(work.split, segment) for work in ranges for segment in work.segments]
-        duplicates = find_duplicates(self.source, framing, segments)
-        return Gathered.of(summarizer.merge(summarizer.summarize(work, duplicates) for work in ranges))
-
-    def summarizer(self, connecting: ConnectorRunner, directory: str | None = None) -> RangeSummarizer:
-        """Measures the signals, and computes the statistics.
-
-        Args:
-          connecting: the connectors.
-          directory: a directory that all workers share, for temporary files; None if there is none.
-        """
-        reader, measured = EpisodeReader(self.source), EpisodeTable(self.context, directory)
-        return RangeSummarizer(reader, self.settings.check, connecting, measured, functools.partial(Groups, None, None))
+    def stages(self, connecting: ConnectorRunner, name: str) -> Job:
+        """The pass over the dataset: the signals, and the statistics (`Gathered`) after the connectors."""
+        reader, measured = EpisodeReader(self.source), EpisodeTable(self.context)
+        groups = functools.partial(Groups, None, None)
+        summarizer = RangeSummarizer(reader, self.settings.check, connecting, measured, groups)
+        return summarize(self.source, summarizer, Gathered.of, name)
 
     def part(self, gathered: Gathered) -> DatasetPart:
         """Its part of the report; reads the episodes that it shows."""
@@ -88,9 +78,6 @@ class WrittenReport(NamedTuple):
     reports: tuple[Report, ...]
     path: str
     bytes: int
-
-    def to_json(self) -> dict[str, Any]:
-        return {"reports": [report.to_json() for report in self.reports], "path": self.path, "bytes": self.bytes}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,6 +146,16 @@ class ReportWriter:
         storage.write_given(self.path, page, "--output")
         return WrittenReport(tuple(summary.report for summary in gathered), self.path, len(page))
 
+    def stages(self, connecting: Sequence[ConnectorRunner]) -> Job:
+        """The stages that read the inputs and write the report: a `WrittenReport`.
+
+        Args:
+          connecting: the connectors of each input.
+        """
+        pairs = zip(self.inputs, connecting, strict=True)
+        passes = [shown.stages(runner, f"input {i}") for i, (shown, runner) in enumerate(pairs, 1)]
+        return (*itertools.chain(*passes), _Write(self, tuple(each[-1].name for each in passes)))
+
     def document(self, gathered: Sequence[Gathered]) -> ReportDocument:
         """The content of the report."""
         parts = [shown.part(found) for shown, found in zip(self.inputs, gathered, strict=True)]
@@ -180,3 +177,15 @@ class ReportWriter:
             (first.source.schema, second.source.schema),
             (one.statistics.whole, other.statistics.whole),
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Write(Stage):
+    """Writes the report; `passes` are the names of the stages that read its inputs."""
+
+    writer: ReportWriter
+    passes: tuple[str, ...]
+    name = "write"
+
+    def finish(self, total: Any, totals: Totals) -> WrittenReport:
+        return self.writer.write([totals[name] for name in self.passes])

@@ -1,0 +1,217 @@
+"""Runs jobs as a Beam pipeline, on any runner."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import logging
+import os
+import pickle
+import warnings
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.metrics import Metrics
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners import create_runner
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+from rlds_beam import interrupts, storage
+from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.output.scratch import ScratchDirectory
+from rlds_beam.processing.job import Figures, Stage, Totals
+from rlds_beam.runners import errors
+from rlds_beam.runners.base import RunOptions
+from rlds_beam.transforms.stages import RunStages
+from rlds_beam.worker_status import METRICS_NAMESPACE, Done, is_verbose
+
+_RESULT = "result"
+"""The metric that carries a job's result, if no file can."""
+
+_RUNNERS = {"prism": "PrismRunner"}
+"""Our name of a runner -> Beam's."""
+
+_PACKAGES = r"(apache_beam|google|grpc|httplib2|tensorflow|tf_agents|tree)(\.|$)"
+"""Modules whose warnings concern only their own dependencies."""
+
+
+class BeamRunner:
+    """Runs a job on `options.runner`, with Beam's own flags. Flink's and Dataflow's runners inherit from it.
+
+    Args:
+      options: the job's options.
+    """
+
+    tick_seconds = 1.0
+    """Seconds between two looks at the progress."""
+
+    def __init__(self, options: RunOptions):
+        self.options = options
+        self.result: Any = None
+
+    def check(self) -> None:
+        """Checks that the runner can run the job, before anything is read or written.
+
+        Raises:
+          UsageError: it cannot; the message says what to do.
+        """
+        try:
+            self._runner()
+        except (ImportError, ValueError, AttributeError) as error:
+            text = " ".join(str(error).split())
+            known = "use local, direct, prism, flink, dataflow, or module:Class"
+            raise UsageError(f"--runner={self.options.runner}: {text}; {known}") from error
+
+    def _runner(self) -> Any:
+        if self.options.runner == "direct":
+            return FnApiRunner()  # DirectRunner would first try to download another runner
+        return create_runner(_RUNNERS.get(self.options.runner, self.options.runner.replace(":", ".")))
+
+    def create_pipeline(self) -> Any:
+        """An empty pipeline."""
+        try:
+            options = PipelineOptions([*self.options.beam_options])
+            return beam.Pipeline(runner=self._runner(), options=options)
+        except ValueError as error:  # a flag that the runner does not take
+            raise UsageError(f"--runner={self.options.runner}: {' '.join(str(error).split())}") from error
+
+    def scratch(self) -> contextlib.AbstractContextManager[str | None]:
+        """A temporary directory that this process and the workers share; None if there is none."""
+        if self.options.runner == "direct":
+            return ScratchDirectory()
+        return contextlib.nullcontext()
+
+    def submit(self, pipeline: Any) -> Any:
+        """Starts the pipeline; returns Beam's `PipelineResult`."""
+        return pipeline.run()
+
+    def wait(self) -> None:
+        """Waits until the job has succeeded."""
+        state = self.result.wait_until_finish()
+        if state not in (None, "DONE"):
+            raise RldsBeamError(f"{self.options.runner} ended the job in state {state}; see its log")
+
+    def end(self) -> None:
+        """Called when the job has ended, in any way."""
+
+    def place(self) -> str | None:
+        """The job's name and URL on a cluster or service, once known."""
+        return None
+
+    def done(self) -> Done | None:
+        """The progress of the job; None if the runner does not report it, as most report only finished work."""
+        return None
+
+    def plain(self, error: Exception) -> RldsBeamError:
+        """The error for the user."""
+        return errors.plain(error)
+
+    def run(self, stages: Sequence[Stage]) -> tuple[Any, Figures]:
+        """Runs a job; see `runners.run`."""
+        before = interrupts.count()
+        with _quiet(), self.scratch() as directory:
+            pipeline = self.create_pipeline()
+            try:
+                path = None if directory is None else storage.join(directory, "result")
+                _build(pipeline, stages, path)
+                self.result = self.submit(pipeline)
+                self.wait()
+                metrics = read_metrics(self.result)
+                value = _handed_over(metrics) if path is None else _read_result(path)
+            except RldsBeamError as error:
+                raise errors.plain(error) from error
+            except Exception as error:
+                if "KeyboardInterrupt [while running" in str(error):  # Beam's wording for Ctrl-C during a step
+                    raise KeyboardInterrupt from error
+                raise self.plain(error) from error
+            finally:
+                self.end()
+        if interrupts.count() > before:
+            raise KeyboardInterrupt
+        return value, _figures(metrics)
+
+
+def _build(pipeline: Any, stages: Sequence[Stage], path: str | None) -> None:
+    pipeline | "Run" >> RunStages(stages) | "Result" >> beam.Map(_hand_over, stages[-1].name, path)
+
+
+def _hand_over(totals: Totals, name: str, path: str | None) -> None:
+    """Hands the job's result to the process that started it: as a file, or as a metric."""
+    content = pickle.dumps(totals[name])
+    if path is not None:
+        storage.write_bytes(path, content)
+        return
+    # Beam drops strings longer than 1 MB; the packed counts of 10,000 shards take a tenth of that.
+    Metrics.string_set(METRICS_NAMESPACE, _RESULT).add(base64.b85encode(zlib.compress(content)).decode())
+
+
+def _read_result(path: str) -> Any:
+    with storage.open_read(path) as file:
+        return pickle.load(file)
+
+
+def _handed_over(metrics: Mapping[str, Any]) -> Any:
+    texts = sorted(metrics.get(_RESULT, ()))
+    if len(texts) != 1:
+        raise RldsBeamError(f"the job ended, but its runner returned {len(texts)} results instead of one")
+    return pickle.loads(zlib.decompress(base64.b85decode(texts[0])))
+
+
+def read_metrics(result: Any) -> dict[str, Any]:
+    """This package's counters (int), distributions (`.min`, `.max`, `.sum`), and string sets, over all steps."""
+    values: dict[str, Any] = {}
+    metrics = result.metrics().query()
+    for kind in ("counters", "distributions", "string_sets"):
+        for metric in metrics.get(kind, ()):
+            if metric.key.metric.namespace == METRICS_NAMESPACE:
+                name, value = metric.key.metric.name, metric.committed
+                value = value.data if kind == "distributions" else value
+                if name not in values:
+                    values[name] = value
+                elif kind == "counters":
+                    values[name] += value
+                elif kind == "string_sets":
+                    values[name] = values[name] | value
+                else:
+                    values[name] = values[name].combine(value)
+    return values
+
+
+def _figures(metrics: Mapping[str, Any]) -> Figures:
+    began, ended, memory = (metrics.get(name) for name in ("range_began_msec", "range_ended_msec", "peak_memory_kb"))
+    if began is None or ended is None or memory is None:
+        return Figures()
+    # The clocks of workers on several machines may differ, and may be set during the run.
+    return Figures(metrics.get("steps", 0), max(0.0, (ended.max - began.min) / 1000), memory.max)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hides Beam's logs, unless the user has set their level, and warnings about its dependencies."""
+    if is_verbose():
+        yield
+        return
+    root, logger = logging.getLogger(), logging.getLogger("apache_beam")
+    # Beam calls `logging.warning`, which would permanently add a handler to a root logger without one.
+    handler = None if root.handlers else logging.lastResort
+    shown = logger.level
+    if handler is not None:
+        root.addHandler(handler)
+    if not shown:
+        logger.setLevel(logging.CRITICAL)
+        root.addFilter(_is_not_of_beam)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=_PACKAGES)
+            yield
+    finally:
+        root.removeFilter(_is_not_of_beam)
+        logger.setLevel(shown)
+        if handler is not None:
+            root.removeHandler(handler)
+
+
+def _is_not_of_beam(record: logging.LogRecord) -> bool:
+    return f"{os.sep}apache_beam{os.sep}" not in record.pathname or record.levelno >= logging.CRITICAL
