@@ -91,11 +91,6 @@ class Ros2Options(Options):
     topics: str | None = option(
         None, "YAML that maps topics to step fields (rlds-beam inspect BAG proposes one)", metavar="FILE"
     )
-    ros_distro: str | None = option(
-        None,
-        "ROS 2 distribution whose types a bag without definitions uses: humble (latest by default)",
-        metavar="NAME",
-    )
     raw_images: RawImages = raw_images_option()
 
 

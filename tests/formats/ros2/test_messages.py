@@ -19,7 +19,7 @@ RULE = "=" * 80 + "\n"
 
 
 def type_of(definition: str, language: str = "ros2msg") -> MessageType:
-    return message_type(Topic("/x", "a/msg/T0", definition, language), "")
+    return message_type(Topic("/x", "a/msg/T0", definition, language))
 
 
 @pytest.mark.parametrize(

@@ -285,7 +285,7 @@ def test_recognition(tmp_path: Path) -> None:
     ("changed", "said"),
     [
         ({"rate": 10}, "give either reference"),
-        ({"fields": {}}, "no field names a topic"),
+        ({"fields": {}}, "fields is empty"),
         (
             {"fields": {"observation/x": {"topic": "/a", "dtype": "string"}}},
             "dtype is string, not one of",

@@ -40,12 +40,10 @@ class Ros2Format(ArrayFormat):
 
     Attributes:
       mapping: which topic becomes which field.
-      distribution: the ROS distribution whose types a bag without definitions uses; empty for the latest.
       readers: how each field is read, as found in the first bag.
     """
 
     mapping: TopicMapping
-    distribution: str
     readers: tuple[FieldReader, ...]
 
     name = "ros2"
@@ -56,7 +54,7 @@ class Ros2Format(ArrayFormat):
     def windows(self, path: str) -> tuple[BagWindow, ...]:
         """The windows of a bag's episodes. Raises OSError if it cannot be read."""
         stamps = tuple(storage.stamp(file) for file in (path, *_layout(path).files))
-        return _windows(path, self.mapping, self.distribution, stamps)
+        return _windows(path, self.mapping, stamps)
 
     def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
         windows = self.windows(path)[start:stop]
@@ -89,12 +87,8 @@ class Ros2Format(ArrayFormat):
 
     def _align(self, steps: Array, times: Mapping[str, Array]) -> AlignedSteps:
         """Chooses the messages of each field for steps, from the times of each topic."""
-        fields = [field for field in self.mapping.fields if field.topic]
-        return align(
-            steps,
-            {field.path: times[field.topic] for field in fields},
-            {field.path: field.max_age for field in fields},
-        )
+        streams = {field.path: times[field.topic] for field in self.mapping.fields}
+        return align(steps, streams, {field.path: field.max_age for field in self.mapping.fields})
 
     def _episode(self, bag: Bag, window: BagWindow) -> Arrays:
         """The arrays of an episode: those of its fields, and what is known about it."""
@@ -102,7 +96,7 @@ class Ros2Format(ArrayFormat):
         for topic in topics:
             if topic.encoding != "cdr":
                 raise BadMessage(f"{topic.name} is serialized as {topic.encoding!r}, not as cdr")
-        kinds = {topic.name: message_type(topic, self.distribution) for topic in topics}
+        kinds = {topic.name: message_type(topic) for topic in topics}
         stamped = {name for name, kind in kinds.items() if self.mapping.by_stamp and kind.has_header}
         streams, unstamped = self._streams(bag, window, stamped)
         steps = steps_at(self.mapping, {name: stream.times[stream.inside] for name, stream in streams.items()})
@@ -118,8 +112,7 @@ class Ros2Format(ArrayFormat):
         arrays: dict[str, Array] = {TIMES: frames.times}
         for reader in self.readers:
             path, source = reader.field.path, reader.field.topic
-            if source:
-                arrays[path] = reader.column(streams[source].data, frames.chosen[path], kinds[source])
+            arrays[path] = reader.column(streams[source].data, frames.chosen[path], kinds[source])
         notes = [f"{path} ({name}): {number:,}" for path, name, number in lacking]
         notes += [f"{name}: {number:,} messages without a stamp" for name, number in unstamped.items() if number]
         arrays[DROPPED] = np.array([frames.dropped])
@@ -170,10 +163,10 @@ def _layout(path: str) -> BagLayout:
 
 
 @functools.lru_cache(maxsize=256)
-def _windows(path: str, mapping: TopicMapping, distribution: str, stamps: object) -> tuple[BagWindow, ...]:
+def _windows(path: str, mapping: TopicMapping, stamps: object) -> tuple[BagWindow, ...]:
     with Bag(_layout(path)) as bag:
         try:
-            return find_windows(bag, mapping, distribution)
+            return find_windows(bag, mapping)
         except (BadMessage, UsageError) as error:
             raise OSError(str(error)) from error
 

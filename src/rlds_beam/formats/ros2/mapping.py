@@ -27,23 +27,21 @@ class TopicField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A step field.
 
     Attributes:
-      topic: the topic; empty for a constant.
+      topic: the topic.
       fields: the paths in the message whose numbers are concatenated; empty for an image.
       names: the names to select, in this order, if a list of names goes with the numbers.
       names_field: the path of these names in the message.
       dtype: the dtype to cast to; empty keeps the message's.
       max_age_s: the most seconds that a message may be older than its step; None is any age.
-      value: the constant text.
       path: its path, `observation/state`.
     """
 
-    topic: _Topic = ""
+    topic: _Topic
     fields: tuple[str, ...] = msgspec.field(default=(), name="field")
     names: tuple[str, ...] = ()
     names_field: str = "name"
     dtype: str = ""
     max_age_s: _Age | None = None
-    value: str = ""
     path: str = ""
 
     @property
@@ -108,8 +106,7 @@ class TopicMapping:
     @property
     def topics(self) -> tuple[str, ...]:
         """The topics that are read for an episode, without repetition."""
-        names = [self.reference, *(field.topic for field in self.fields)]
-        return tuple(dict.fromkeys(name for name in names if name))
+        return tuple(dict.fromkeys([*filter(None, [self.reference]), *(field.topic for field in self.fields)]))
 
     def max_age(self, topic: str) -> int | None:
         """The largest age that a field of the topic allows; None is any age."""
@@ -142,10 +139,8 @@ def parse_mapping(content: Any, where: str) -> TopicMapping:
         raise UsageError(
             f"{where}: give either reference (a topic: one step for each message) or rate (steps a second)"
         )
-    if not any(entry.topic for entry in given.fields.values()):
-        raise UsageError(
-            f"{where}: no field names a topic; write for example observation/state: {{topic: /joint_states, ...}}"
-        )
+    if not given.fields:
+        raise UsageError(f"{where}: fields is empty; write for example action: {{topic: /leader, field: position}}")
     for path, entry in given.fields.items():
         _check_field(path, entry, given.fields, f"{where}: fields: {shorten(path)}")
     if given.rate and given.fps not in (None, given.rate):
@@ -185,8 +180,6 @@ def _check_field(path: str, entry: TopicField, others: Iterable[str], where: str
         raise UsageError(f"{where}: not a step field{made}{hint}")
     if inside := [other for other in others if other.startswith(f"{path}/")]:
         raise UsageError(f"{where} cannot be a field, because {inside[0]} is in it")
-    if bool(entry.value) == bool(entry.topic):
-        raise UsageError(f"{where}: give either topic or value, a constant text")
     if entry.dtype and entry.dtype not in DTYPES - {"string"}:
         raise UsageError(f"{where}: dtype is {entry.dtype}, not one of {', '.join(sorted(DTYPES - {'string'}))}")
     if entry.names and len(entry.fields) != 1:

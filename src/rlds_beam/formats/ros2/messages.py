@@ -100,7 +100,7 @@ class MessageType:
         kind = kind or self.name
         if kind not in self._store.fielddefs:
             raise UsageError(
-                f"the message type {kind} is unknown: the bag does not define it, and it is in no ROS distribution; "
+                f"the message type {kind} is unknown: the bag does not define it, and it is none of ROS's own; "
                 "convert the bag to MCAP on a machine that has the type (ros2 bag convert)"
             )
         return dict(self._store.fielddefs[kind][1])
@@ -182,41 +182,26 @@ def _attribute(name: str) -> str:
     return str(normalize_fieldname(name))
 
 
-@functools.cache
-def distribution_types(name: str) -> Any:
-    """rosbags' store of the types of a ROS 2 distribution, or of the latest one if the name is empty.
-
-    Raises:
-      UsageError: there is no such distribution.
-    """
-    with needs("ros", "reading ROS 2 bags needs rosbags"):
-        from rosbags.typesys import Stores, get_typestore
-
-    known = [store.value.removeprefix("ros2_") for store in Stores if store.value.startswith("ros2_")]
-    if name and name not in known:
-        hint = did_you_mean(name, known, otherwise=f"known: {', '.join(known)}")
-        raise UsageError(f"--ros_distro={name}: no such ROS 2 distribution{hint}")
-    return get_typestore(Stores(f"ros2_{name}" if name else "latest"))
-
-
 @functools.lru_cache(maxsize=256)
-def message_type(topic: Topic, distribution: str) -> MessageType:
-    """The type of a topic's messages: as the bag defines it, otherwise as a distribution does.
+def message_type(topic: Topic) -> MessageType:
+    """The type of a topic's messages: as the bag defines it, otherwise as the latest ROS 2 distribution does.
 
     Raises:
       UsageError: the definition cannot be parsed, or is too large.
     """
+    with needs("ros", "reading ROS 2 bags needs rosbags"):
+        from rosbags.typesys import Stores, get_typestore
+
     if topic.definition:
         return MessageType(topic, _defined_types(topic.type, topic.language, topic.definition))
-    return MessageType(topic, distribution_types(distribution))
+    return MessageType(topic, get_typestore(Stores.LATEST))
 
 
 @functools.lru_cache(maxsize=256)
 def _defined_types(kind: str, language: str, text: str) -> Any:
     """rosbags' store of the types in a definition."""
-    with needs("ros", "reading ROS 2 bags needs rosbags"):
-        from rosbags.interfaces import Nodetype
-        from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
+    from rosbags.interfaces import Nodetype
+    from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
 
     if len(text) > _MAX_DEFINITION_CHARACTERS:
         raise UsageError(f"the definition of {kind} has {len(text):,} characters")

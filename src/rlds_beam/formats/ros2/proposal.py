@@ -15,7 +15,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.ros2.bags import Bag, bag_layout
 from rlds_beam.formats.ros2.images import IMAGES, image_reader
 from rlds_beam.formats.ros2.messages import BadMessage, message_type
-from rlds_beam.text import count, format_size, join_lines, printable, shorten
+from rlds_beam.text import aligned, count, format_size, join_lines, printable, shorten
 
 _JOINTS, _TEXT = "sensor_msgs/msg/JointState", "std_msgs/msg/String"
 _ACTION = re.compile(r"leader|master|command|cmd|action|target|goal|desired", re.IGNORECASE)
@@ -61,7 +61,7 @@ def topic_facts(bag: Bag) -> list[TopicFacts]:
     return facts
 
 
-def proposal(paths: Sequence[str], where: str, distribution: str) -> str:
+def proposal(paths: Sequence[str], where: str) -> str:
     """Describes the first bag with a card and a table, and proposes a mapping of its topics.
 
     Raises:
@@ -71,11 +71,11 @@ def proposal(paths: Sequence[str], where: str, distribution: str) -> str:
         with Bag(bag_layout(paths[0])) as bag:
             facts = topic_facts(bag)
             there = [fact for fact in facts if fact.messages]
-            joints = {fact.name: _joints(bag, fact.name, distribution) for fact in there if fact.type == _JOINTS}
+            joints = {fact.name: _joints(bag, fact.name) for fact in there if fact.type == _JOINTS}
             fields = _fields(there, joints)
             driver = _driver(facts, fields)
             lines = [f"{paths[0]} ({count(len(paths), 'bag')} in {where})"]
-            lines += [*_card(bag, there, joints, driver, distribution), "", *_table(facts)]
+            lines += [*_card(bag, there, joints, driver), "", *_table(facts)]
             lines += ["", "A mapping to start from; save it as topics.yaml, edit it, and run:"]
             lines += [f"  rlds-beam inspect {shlex.quote(where)} --from=ros2 --topics=topics.yaml", ""]
             return join_lines([*lines, *_mapping(fields, driver)])
@@ -85,20 +85,11 @@ def proposal(paths: Sequence[str], where: str, distribution: str) -> str:
 
 def _table(facts: Sequence[TopicFacts]) -> list[str]:
     header = ("topic", "type", "messages", "Hz", "jitter ms", "longest gap s")
-    rows = [header] + [
-        (
-            printable(fact.name, 60),
-            printable(fact.type, 60),
-            f"{fact.messages:,}",
-            f"{fact.rate:.1f}",
-            f"{fact.jitter * 1e3:.1f}",
-            f"{fact.gap:.2f}",
-        )
-        for fact in facts
-    ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    forms = [f"{{:<{width}}}" if i < 2 else f"{{:>{width}}}" for i, width in enumerate(widths)]
-    return ["  ".join(forms).format(*row) for row in rows]
+    rows: list[Sequence[str]] = [header]
+    for fact in facts:
+        numbers = (f"{fact.messages:,}", f"{fact.rate:.1f}", f"{fact.jitter * 1e3:.1f}", f"{fact.gap:.2f}")
+        rows.append((printable(fact.name, 60), printable(fact.type, 60), *numbers))
+    return aligned(rows)
 
 
 def _card(
@@ -106,7 +97,6 @@ def _card(
     facts: Sequence[TopicFacts],
     joints: Mapping[str, Sequence[str]],
     driver: TopicFacts | None,
-    distribution: str,
 ) -> list[str]:
     """The facts about a bag before its topics are mapped."""
     times = np.concatenate([bag.times(topic.name) for topic in facts] or [np.zeros(1)])
@@ -114,7 +104,7 @@ def _card(
     long = f"{seconds / 60:,.1f} min" if seconds >= 60 else f"{seconds:.1f} s"
     rows = [("rate", f"{driver.rate:.1f} Hz, that of {printable(driver.name, 100)}" if driver else "unknown")]
     rows += [("time", f"{long}, {format_size(bag.layout.size)}")]
-    rows += [("cameras", _camera(bag, topic, distribution)) for topic in facts if topic.type in IMAGES]
+    rows += [("cameras", _camera(bag, topic)) for topic in facts if topic.type in IMAGES]
     for topic, names in joints.items():
         shown = [printable(name, 40) for name in names[:MAX_UNFOLDED]] + ["..."] * (len(names) > MAX_UNFOLDED)
         rows.append(("joints", f"{printable(topic, 100)}: {', '.join(shown)}"))
@@ -122,13 +112,13 @@ def _card(
     return [f"{label if label not in labels[:i] else '':10}{text}" for i, (label, text) in enumerate(rows)]
 
 
-def _camera(bag: Bag, facts: TopicFacts, distribution: str) -> str:
+def _camera(bag: Bag, facts: TopicFacts) -> str:
     """`/camera/compressed: 640 x 480, jpeg, 30.0 Hz`."""
     topic, first = bag.topics[facts.name], bag.first(facts.name)
     stored = "no readable message"
     try:
         if first is not None and topic.encoding == "cdr":
-            reader = image_reader(topic.type, "image", message_type(topic, distribution).decode(first.data))
+            reader = image_reader(topic.type, "image", message_type(topic).decode(first.data))
             stored = f"{reader.width} x {reader.height}, {reader.encoding}"
     except (AttributeError, UsageError, BadMessage) as error:
         stored = shorten(str(error), 100)
@@ -180,11 +170,11 @@ def _fields(facts: Sequence[TopicFacts], joints: Mapping[str, Sequence[str]]) ->
     return fields
 
 
-def _joints(bag: Bag, topic: str, distribution: str) -> list[str]:
+def _joints(bag: Bag, topic: str) -> list[str]:
     first = bag.first(topic)
     if first is None:
         return []
-    kind = message_type(bag.topics[topic], distribution)
+    kind = message_type(bag.topics[topic])
     return [name.decode() for name in kind.find("name").read(kind.decode(first.data))]
 
 

@@ -35,7 +35,7 @@ from rlds_beam.formats.ros2.bags import ENDINGS, METADATA, Bag, bag_layout, find
 from rlds_beam.formats.ros2.episodes import DROPPED, LACKING, START, TIMES, Ros2Format
 from rlds_beam.formats.ros2.fields import FieldReader, field_reader
 from rlds_beam.formats.ros2.mapping import NO_MAPPING, TopicMapping, read_mapping
-from rlds_beam.formats.ros2.messages import BadMessage, distribution_types, message_type
+from rlds_beam.formats.ros2.messages import BadMessage, message_type
 from rlds_beam.formats.ros2.proposal import proposal
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Shard
@@ -54,11 +54,9 @@ class Ros2Decoder(ArrayDecoder):
 
     Attributes:
       schema: see `ArrayDecoder`.
-      constants: the constant texts.
       terminal: whether an episode ends in a terminal state.
     """
 
-    constants: Mapping[str, str]
     terminal: bool
 
     def convert_arrays(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
@@ -66,9 +64,7 @@ class Ros2Decoder(ArrayDecoder):
         marks = episode_flags(steps, last=True, terminal=self.terminal)
         columns: dict[str, Column] = {**marks, "discount": discounts(marks["is_terminal"], real=True)}
         for path, field in self.schema.steps.items():
-            if path in self.constants:
-                columns[path] = np.full(steps, self.constants[path].encode(), object)
-            elif path in arrays and field.holds_image_files:
+            if path in arrays and field.holds_image_files:
                 columns[path] = EncodedImages(arrays[path], field.shape, field.dtype, field.encoding)
             elif path in arrays:
                 columns[path] = arrays[path]
@@ -126,25 +122,22 @@ class Ros2Source(SourceOfFiles):
             raise NeedsMappingError(
                 "--from=ros2 needs --topics=FILE, which maps topics to step fields: "
                 f"rlds-beam inspect {shlex.quote(given)} --from=ros2 proposes one",
-                propose=lambda: proposal(paths, given, options.ros_distro or ""),
+                propose=lambda: proposal(paths, given),
             )
         mapping = read_mapping(options.topics)
-        distribution = options.ros_distro or ""
-        distribution_types(distribution)
-        found = _readers(paths, mapping, distribution, f"--topics={options.topics}")
+        found = _readers(paths, mapping, f"--topics={options.topics}")
         readers = [dataclasses.replace(match, schema=as_images(match.schema, options.raw_images)) for match in found]
-        files = Ros2Format(mapping, distribution, tuple(readers))
+        files = Ros2Format(mapping, tuple(readers))
         shards = {"train": tuple(_shard(i, path, files) for i, path in enumerate(paths))}
         name = naming.to_name(_name(paths, input))
         schema = _schema(readers, f"--topics={options.topics}")
-        constants = {field.path: field.value for field in mapping.fields if not field.topic}
-        decoder = Ros2Decoder(schema, constants, mapping.terminal)
+        decoder = Ros2Decoder(schema, mapping.terminal)
         splits = select_splits(shards, split, name)
         return cls(f"{name}/1.0.0", schema, decoder, splits, files, fps=mapping.fps, mapping=mapping)
 
     def plan(self) -> dict[str, Any]:
         assert isinstance(self.files, Ros2Format)
-        return {"topics": msgspec.to_builtins(self.mapping), "ros_distro": self.files.distribution}
+        return {"topics": msgspec.to_builtins(self.mapping)}
 
     @functools.cached_property
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -214,13 +207,13 @@ def _shard(index: int, path: str, files: Ros2Format) -> Shard:
     return make_shard(files, index, path, size)
 
 
-def _readers(paths: Sequence[str], mapping: TopicMapping, distribution: str, where: str) -> tuple[FieldReader, ...]:
+def _readers(paths: Sequence[str], mapping: TopicMapping, where: str) -> tuple[FieldReader, ...]:
     """The reader of each field, by the first message of its topic in any bag.
 
     Raises:
       UsageError: no bag has such a topic or message field, or no bag can be read.
     """
-    wanted = {field.path: field for field in mapping.fields if field.topic}
+    wanted = {field.path: field for field in mapping.fields}
     found: dict[str, FieldReader] = {}
     topics: set[str] = set()
     problem = ""
@@ -234,7 +227,7 @@ def _readers(paths: Sequence[str], mapping: TopicMapping, distribution: str, whe
                     topic = bag.topics[field.topic]
                     first = bag.first(topic.name) if topic.encoding == "cdr" else None
                     if first is not None:
-                        found[field.path] = field_reader(field, message_type(topic, distribution), first.data)
+                        found[field.path] = field_reader(field, message_type(topic), first.data)
         except (AttributeError, OSError, BadMessage) as error:
             problem = problem or f"{path}: {shorten(error, 500)}"
         except UsageError as error:
@@ -246,7 +239,7 @@ def _readers(paths: Sequence[str], mapping: TopicMapping, distribution: str, whe
             _refuse(field.topic, f"{where}: {field.path}", topics, problem)
     if mapping.reference and mapping.reference not in topics:
         _refuse(mapping.reference, f"{where}: reference", topics, problem)
-    return tuple(found.get(field.path) or FieldReader(field, text_field(field.path)) for field in mapping.fields)
+    return tuple(found[field.path] for field in mapping.fields)
 
 
 def _refuse(topic: str, where: str, topics: set[str], problem: str) -> None:

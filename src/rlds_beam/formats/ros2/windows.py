@@ -28,7 +28,7 @@ class BagWindow(NamedTuple):
     damage: str = ""
 
 
-def find_windows(bag: Bag, mapping: TopicMapping, distribution: str) -> tuple[BagWindow, ...]:
+def find_windows(bag: Bag, mapping: TopicMapping) -> tuple[BagWindow, ...]:
     """The episodes of a bag, in order.
 
     Raises:
@@ -41,7 +41,7 @@ def find_windows(bag: Bag, mapping: TopicMapping, distribution: str) -> tuple[Ba
         return (BagWindow(0, EVER),)
     if bounds.gap_s is not None:
         return tuple(_between_gaps(bag, bounds.topic, round(bounds.gap_s * NS)))
-    return tuple(_between_markers(bag, bounds, distribution))
+    return tuple(_between_markers(bag, bounds))
 
 
 def _between_gaps(bag: Bag, topic: str, gap: int) -> list[BagWindow]:
@@ -53,10 +53,10 @@ def _between_gaps(bag: Bag, topic: str, gap: int) -> list[BagWindow]:
     return [BagWindow(start, end + 1) for start, end in zip(starts, ends, strict=True)]
 
 
-def _between_markers(bag: Bag, bounds: Boundaries, distribution: str) -> list[BagWindow]:
+def _between_markers(bag: Bag, bounds: Boundaries) -> list[BagWindow]:
     windows: list[BagWindow] = []
     begun: int | None = None
-    for time, value in _markers(bag, bounds, distribution):
+    for time, value in _markers(bag, bounds):
         starts = value in bounds.start
         if not starts and value not in (*bounds.stop, *bounds.discard):
             continue
@@ -74,13 +74,13 @@ def _between_markers(bag: Bag, bounds: Boundaries, distribution: str) -> list[Ba
     return windows
 
 
-def _markers(bag: Bag, bounds: Boundaries, distribution: str) -> list[tuple[int, str]]:
+def _markers(bag: Bag, bounds: Boundaries) -> list[tuple[int, str]]:
     """The values of the markers as in the mapping, by log time."""
     topic = bag.topics.get(bounds.topic)
     if topic is None:
         hint = did_you_mean(bounds.topic, bag.topics, otherwise=f"it has {shorten(', '.join(sorted(bag.topics)))}")
         raise UsageError(f"{bag.layout.path} has no topic {bounds.topic} with the markers of episodes{hint}")
-    kind = message_type(topic, distribution)
+    kind = message_type(topic)
     path, found = kind.find(bounds.field), []
     for message in sorted(bag.messages((topic.name,)), key=lambda message: message.time):
         value = path.read(kind.decode(message.data))
