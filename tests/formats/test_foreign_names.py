@@ -31,15 +31,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     **{to: {} for to in OUTPUTS},
     "lerobot": {"fps": 10},
     "lerobot 2.1": {"fps": 10, "lerobot_version": "2.1"},
-    "array_record beside": {"array_record_beside": True},
 }
 """The options of `prepare` for each output."""
 
 
 def output_options(name: str) -> dict[str, Any]:
-    to = {"lerobot 2.1": "lerobot", "array_record beside": "rlds"}.get(name, name)
-    if name == "array_record beside":
-        pytest.importorskip("array_record")
+    to = {"lerobot 2.1": "lerobot"}.get(name, name)
     return {"to": to, **OPTIONS[name]}
 
 

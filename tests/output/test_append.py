@@ -36,7 +36,7 @@ OUTPUTS: dict[str, dict[str, Any]] = {
     "columns": {"to": "columns"},
     "parquet": {"to": "columns", "format": "parquet"},
     "rlds": {"to": "rlds"},
-    "array_record": {"to": "rlds", "array_record_beside": True},
+    "array_record": {"to": "rlds", "format": "array_record"},
     "lerobot": {"to": "lerobot", "fps": 10, "image_samples": 1000},
     "lerobot 2.1": {"to": "lerobot", "fps": 10, "image_samples": 1000, "lerobot_version": "2.1"},
 }

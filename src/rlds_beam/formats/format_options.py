@@ -79,9 +79,6 @@ class RldsOptions(Options):
     """RLDS output."""
 
     format: Literal["tfrecord", "array_record"] = option("tfrecord", "file format")
-    array_record_beside: bool = option(
-        False, "also write ArrayRecord files next to the TFRecords; TFDS can read either"
-    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ LENGTHS = (4, 2, 6)
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory) -> Path:
-    """Edited RLDS in both formats, with images, text, and episode fields."""
+    """Edited RLDS with images, text, and episode fields."""
     episodes = []
     for seed, length in enumerate(LENGTHS):
         pixels = np.random.default_rng(seed).integers(0, 255, (length, 16, 24, 3), np.uint8)
@@ -37,7 +37,7 @@ def written(tmp_path_factory) -> Path:
         episodes.append(make_episode(length, seed=seed, observation={"state": 3}, columns=columns, metadata=metadata))
     data = write_dataset(tmp_path_factory.mktemp("data"), episodes, shards=2, name="toy")
     output = tmp_path_factory.mktemp("written") / "toy" / "1.1.0"
-    export(data, output, "rlds", connectors=[MinimumLength(3)], array_record_beside=True)
+    export(data, output, "rlds", connectors=[MinimumLength(3)])
     return output
 
 

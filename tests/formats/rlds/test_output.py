@@ -17,8 +17,6 @@ from rlds_data import LENGTHS, EditSome, Halves, episode, random, schemas
 import rlds_beam
 from rlds_beam import Field
 from rlds_beam.connectors import EpisodeConnector, MinimumLength, SplitEpisodes
-from rlds_beam.encoding.arrayrecord import read_records
-from rlds_beam.encoding.base import Record
 from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.encoding.tfds.rlds_dataset import default_schema, edited_features, encode_example
 from rlds_beam.episodes.episode import Episode, EpisodeKey
@@ -26,7 +24,6 @@ from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.rlds.records import RecordEncoder
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.jobs.options import ConvertOptions
-from rlds_beam.pipelines.check import CheckConfig, check
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.testing import make_episode, read_payloads, write_dataset
 
@@ -213,70 +210,7 @@ def test_the_directory_names_the_dataset_in_tfds_layout(data, tmp_path):
     assert tfds.builder("clean_toy", data_dir=str(tmp_path)).info.splits["train"].num_examples == 5
 
 
-@pytest.fixture(scope="module")
-def both(data, tmp_path_factory) -> Path:
-    """TFRecord and ArrayRecord files, with a connector that splits the episodes."""
-    pytest.importorskip("array_record")
-    output = tmp_path_factory.mktemp("both") / "out"
-    connectors = [SplitEpisodes(fractions={"train": 0.6, "val": 0.4, "none": 0.0}, seed=1)]
-    done = rlds_beam.convert(data, output, to="rlds", connectors=connectors, shards=2, array_record_beside=True)
-    assert (done.report.items_written, done.report.rejected) == (5, 1)
-    return output
-
-
-def test_one_directory_holds_both_formats(both, data, tmp_path):
-    info = json.loads((both / "dataset_info.json").read_text())
-    assert (info["fileFormat"], info["alternativeFileFormats"]) == ("tfrecord", ["array_record"])
-    manifest = json.loads((both / "manifest.json").read_text())
-    files = {one["file"]: one["records"] for one in manifest["shards"] if one["records"]}
-    assert manifest["items"] == 5
-    for name, records in files.items():
-        if ".tfrecord-" in name:
-            beside = name.replace(".tfrecord-", ".array_record-")
-            assert files[beside] == records
-            found = [record.payload for record in read_records(str(both / beside)) if isinstance(record, Record)]
-            assert found == read_payloads(both / name)
-    assert not [*both.glob("*-none.*")]
-    assert len(rows(both, split="train")) + len(rows(both, split="val")) == 5
-    assert check(CheckConfig(str(both), rules=True)).report.valid == 5  # the other format's files are not extra shards
-
-
-def test_a_lost_file_of_one_format_is_written_again_with_the_other(both, data, tmp_path):
-    def convert(**options):
-        return rlds_beam.convert(data, tmp_path / "out", to="rlds", shards=2, array_record_beside=True, **options)
-
-    convert()
-    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.is_file()}
-    next((tmp_path / "out").glob("*array_record-*")).unlink()
-    convert()
-    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.is_file()} == before
-    with pytest.raises(UsageError, match="--overwrite"):
-        rlds_beam.convert(data, tmp_path / "out", to="rlds", shards=2)
-    rlds_beam.convert(data, tmp_path / "out", to="rlds", shards=2, overwrite=True)
-    assert not [*(tmp_path / "out").glob("*array_record-*")]
-
-
-def test_tfds_reads_one_directory_both_ways(both):
-    tfds = pytest.importorskip("tensorflow_datasets")
-    builder = tfds.builder_from_directory(str(both))
-    episodes = [dict(e, steps=list(e["steps"])) for e in tfds.as_numpy(builder.as_dataset("train"))]
-    assert len(tfds.builder_from_directory(str(both), file_format="tfrecord").as_dataset("train")) == len(episodes)
-    source = builder.as_data_source("train")  # uses the format with random access
-    assert len(source) == len(builder.as_data_source("train", file_format="array_record")) == len(episodes) > 0
-    for place in reversed(range(len(source))):
-        for a, b in zip(episodes[place]["steps"], source[place]["steps"], strict=True):
-            images = a["observation"].pop("image"), b["observation"].pop("image")
-            np.testing.assert_equal(a, b)
-            np.testing.assert_allclose(
-                *(image.astype(int) for image in images), atol=16
-            )  # without TensorFlow, TFDS decodes JPEGs with another library
-
-
 def test_invalid_options_are_refused_before_any_work(data, tmp_path):
-    with pytest.raises(UsageError, match="--array_record_beside needs --format=tfrecord, not --format=array_record"):
-        rlds_beam.convert(data, tmp_path / "out", to="rlds", format="array_record", array_record_beside=True)
-    with pytest.raises(UsageError, match="--array_record_beside is an option of --to=rlds, not --to=numpy"):
-        rlds_beam.convert(data, tmp_path / "out", to="numpy", array_record_beside=True)
     with pytest.raises(UsageError, match="--format=parquet: expected one of tfrecord, array_record"):
         rlds_beam.convert(data, tmp_path / "out", to="rlds", format="parquet")
     with pytest.raises(UsageError, match="--keep is an option of --to=trajectories"):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rlds_beam import naming
@@ -150,7 +150,6 @@ def dataset_info_json(
     *,
     config_name: str | None = None,
     file_format: str = "tfrecord",
-    alternatives: Sequence[str] = (),
     description: str = "",
 ) -> dict[str, Any]:
     """The content of a `dataset_info.json`, for `tfds.builder_from_directory`.
@@ -161,7 +160,6 @@ def dataset_info_json(
       splits: the splits.
       config_name: the name of the configuration, if the dataset has any.
       file_format: `tfrecord` or `array_record`.
-      alternatives: other formats of the same records in the same directory.
       description: free text.
     """
     info: dict[str, Any] = {
@@ -179,6 +177,4 @@ def dataset_info_json(
             for split in splits
         ],
     }
-    if alternatives:
-        info["alternativeFileFormats"] = list(alternatives)
     return info | ({"configName": config_name} if config_name else {})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import itertools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -60,7 +59,6 @@ class RldsOutput(HoldsLastActions):
       files_beside: the bytes of other files that belong to the data, by file name.
       earlier: the provenance of the input dataset.
       splits: the splits to divide episodes among; if empty, episodes stay in their split.
-      beside_as: a second file format, to which the same records are also written.
       meaning: what `MEANING` says.
       appended_to: the directory of the output that is appended to; None if there is none.
     """
@@ -76,7 +74,6 @@ class RldsOutput(HoldsLastActions):
     files_beside: Mapping[str, bytes]
     earlier: Any = None
     splits: tuple[str, ...] = ()
-    beside_as: ColumnsFormat | None = None
     meaning: Meaning = dataclasses.field(default_factory=Meaning)
     appended_to: str | None = None
 
@@ -90,10 +87,7 @@ class RldsOutput(HoldsLastActions):
         edited = connectors.connectors or connectors.schema != source.schema
         schema = _written_schema(connectors.schema) if edited else connectors.schema
         kind = options.format
-        beside_as: ColumnsFormat | None = "array_record" if options.array_record_beside else None
-        if beside_as and kind != "tfrecord":
-            raise UsageError(f"--array_record_beside needs --format=tfrecord, not --format={kind}")
-        if "array_record" in (kind, beside_as):
+        if kind == "array_record":
             check_writable(directory)
         if splits and len(source.splits) > 1:
             known = ", ".join(split.name for split in source.splits)
@@ -114,9 +108,7 @@ class RldsOutput(HoldsLastActions):
         files = dict(tfds.files)
         earlier = parse_json(files[PROVENANCE], f"{source.dataset}: {PROVENANCE}") if files.get(PROVENANCE) else None
         meaning = Meaning.of(schema, source)
-        return cls(
-            directory, name, version, kind, schema, stored, features, info, files, earlier, splits, beside_as, meaning
-        )
+        return cls(directory, name, version, kind, schema, stored, features, info, files, earlier, splits, meaning)
 
     def append_to(self, earlier: EarlierOutput, ranges: Sequence[WorkRange], directory: str) -> Self:
         del ranges
@@ -126,11 +118,6 @@ class RldsOutput(HoldsLastActions):
     @property
     def last_action(self) -> LastAction:
         return self.meaning.last_action
-
-    @property
-    def formats(self) -> tuple[ColumnsFormat, ...]:
-        """The file formats; each record is written in every one."""
-        return (self.format, *([self.beside_as] if self.beside_as else []))
 
     @property
     def metadata(self) -> tuple[str, ...]:
@@ -147,9 +134,8 @@ class RldsOutput(HoldsLastActions):
 
     def plan(self) -> dict[str, Any]:
         described = {"format": self.format, "features": json.loads(self.features), "info": self.info}
-        beside = {"beside": self.beside_as} if self.beside_as else {}
         files = {name: _plan_entry(content) for name, content in self.files_beside.items()}
-        return {"rlds": {**described, **beside, **self.meaning.entry(), "files": files, "splits": self.splits}}
+        return {"rlds": {**described, **self.meaning.entry(), "files": files, "splits": self.splits}}
 
     def describe(self) -> Description:
         written = self.schema.recorded
@@ -183,26 +169,18 @@ class RldsOutput(HoldsLastActions):
         return self.files(work)[0]
 
     def files(self, work: WorkRange) -> tuple[str, ...]:
-        """The names that TFDS expects: one for each output split and format."""
+        """The names that TFDS expects: one for each output split."""
         splits = self.splits or (work.split,)
-        return tuple(
-            naming.shard_name(self.name, split, kind, work.number) for kind in self.formats for split in splits
-        )
+        return tuple(naming.shard_name(self.name, split, self.format, work.number) for split in splits)
 
     def open_range(self, work: WorkRange) -> RldsWriter:
         return RldsWriter(self, work)
 
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
         """Writes the metadata. Splits without episodes are left out, and their empty files removed."""
-        files: dict[str, list[tuple[str, WrittenFile]]] = {kind: [] for kind in self.formats}
-        for commit in commits:
-            places = itertools.product(self.formats, self.splits or (commit.split,))
-            for (kind, split), file in zip(places, commit.files, strict=True):
-                files[kind].append((split, file))
-        splits, *_ = [split_infos(self.directory, own) for own in files.values()]
-        dataset_info = dataset_info_json(
-            self.name, self.version, splits, file_format=self.format, alternatives=self.formats[1:]
-        )
+        files = [pair for commit in commits for pair in zip(self.splits or (commit.split,), commit.files, strict=True)]
+        splits = split_infos(self.directory, files)
+        dataset_info = dataset_info_json(self.name, self.version, splits, file_format=self.format)
         if splits:
             info = {name: self.info[name] for name in CARRIED if name in self.info}
             self._write(FEATURES, self.features)
@@ -246,12 +224,10 @@ class RldsWriter:
         self._encoder, self._names = output.encoder(), output.files(work)
         self._splits, self._output, self._verified = output.splits, output, False
         self._counts = [0] * len(self._names)
-        self._places = len(self._names) // len(output.formats)
         self._files: list[RecordFileWriter] = []
         try:
-            for i, name in enumerate(self._names):
-                kind = output.formats[i // self._places]
-                self._files.append(open_record_file(kind, storage.below(output.directory, name)))
+            for name in self._names:
+                self._files.append(open_record_file(output.format, storage.below(output.directory, name)))
         except BaseException:
             self.abort()
             raise
@@ -267,9 +243,8 @@ class RldsWriter:
                     break
         for place, episode, record in records:  # nothing can fail after encoding
             crc = read.payload_crc if read is not None and record is read.payload else None
-            for i in range(place, len(self._files), self._places):
-                self._files[i].add(record, episode.key, crc)
-                self._counts[i] += 1
+            self._files[place].add(record, episode.key, crc)
+            self._counts[place] += 1
         self.predicted += len(records)
 
     def _place(self, episode: Episode) -> int:
@@ -281,7 +256,7 @@ class RldsWriter:
 
     def finish(self) -> tuple[WrittenFile, ...]:
         written = zip(self._names, [file.commit() for file in self._files], self._counts, strict=True)
-        return tuple(WrittenFile(*file, role="items" if i < self._places else "part") for i, file in enumerate(written))
+        return tuple(WrittenFile(*file) for file in written)
 
     def abort(self) -> None:
         for file in self._files:
