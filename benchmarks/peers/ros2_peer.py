@@ -35,7 +35,7 @@ EPISODE = 10
 MODULES = {
     "mcap": ("mcap.reader", "mcap_ros2.decoder"),
     "rosbags": ("rosbags.rosbag2", "rosbags.typesys.stores.ros2_humble"),
-    "ours": ("rlds_beam.formats.ros2.source", "imagecodecs", "rosbags.typesys.stores.latest", "yaml"),
+    "ours": ("rlds_beam.formats.ros2.source", "mcap.reader", "rosbags.rosbag2", "rosbags.typesys", "yaml"),
 }
 """What a reader imports, also at its first use."""
 TFDS = ("tensorflow", "tensorflow_datasets")

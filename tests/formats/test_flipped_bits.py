@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import lerobot_data as data
 import pyarrow.parquet as pq
@@ -14,10 +13,8 @@ import pytest
 from cases import cases
 from exchanging import export
 
-import rlds_beam
 from rlds_beam.encoding.base import Damage
 from rlds_beam.encoding.parquet_files import UNREADABLE, verified_parquet
-from rlds_beam.errors import RldsBeamError
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.output.files import compute_checksum
 
@@ -47,22 +44,6 @@ def flipped(file: Path, flips: int = FLIPS) -> Iterator[None]:
     file.write_bytes(whole)
 
 
-def judge(file: Path, read: Callable[[], Any], least: int = FLIPS // 2) -> None:
-    """Reads the file once for each flipped bit, and asserts that each read fails or gives the same as before.
-
-    Args:
-      least: the number of reads that must fail; bits of page headers may have no meaning.
-    """
-    wanted, failed = read(), 0
-    for _ in flipped(file):
-        try:
-            assert read() == wanted
-        except (*UNREADABLE, RldsBeamError):
-            failed += 1
-    assert failed > least
-    assert read() == wanted
-
-
 @pytest.mark.parametrize("version", ["3.0", "2.1"])
 def test_frames_of_lerobot(source, tmp_path, version):
     """Their pages have no checksums: a read gives a record or says what is damaged; the manifest has the checksum."""
@@ -84,25 +65,13 @@ def test_frames_of_lerobot(source, tmp_path, version):
     assert rejected
 
 
-def test_metadata_of_lerobot(source, tmp_path):
-    data.convert_here(source, tmp_path / "out", shards=3)
-    for name in ("episodes/chunk-000/file-000", "tasks"):
-        file = tmp_path / f"out/meta/{name}.parquet"
-        judge(file, lambda path=file: verified_parquet(path).read().to_pylist())
-        judge(file, lambda: open_source(str(tmp_path / "out"), from_="lerobot").digest, least=1)  # reads no statistics
-
-
 def test_columns(source, tmp_path):
     export(source, tmp_path / "columns", "columns", format="parquet", shards=1)
     (file, *_) = sorted(tmp_path.glob("columns/**/*.parquet"))
-    judge(file, lambda: verified_parquet(file).read().to_pylist())
-
-
-def test_the_table_of_signals(source, tmp_path):
-    outcome = rlds_beam.check(source, output=str(tmp_path / "signals.parquet"))
-
-    def read() -> Any:
-        vars(outcome).pop("table", None)
-        return outcome.table.to_pylist()
-
-    judge(tmp_path / "signals.parquet", read)
+    wanted, failed = verified_parquet(file).read().to_pylist(), 0
+    for _ in flipped(file):
+        try:
+            assert verified_parquet(file).read().to_pylist() == wanted  # bits of page headers may have no meaning
+        except UNREADABLE:
+            failed += 1
+    assert failed > FLIPS // 2

@@ -22,7 +22,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.format_options import MergeOptions
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.recognition import datasets_in, recognize
-from rlds_beam.images.codecs import encode_jpeg, encode_png
+from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.reader import EpisodeReader
@@ -206,19 +206,6 @@ def test_an_instruction_is_kept_and_only_missing_ones_are_filled(
     )
     episodes = read(open_merged(said, mute, fields=str(file)))
     assert [e.steps["language_instruction"][0] for e in episodes] == [b"fold"] * 3 + [b"wipe"] * 3
-
-
-def test_inspect_says_all_encodings_of_a_camera(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pixels = np.zeros((6, 32, 32, 3), np.uint8)
-    mixed = images(np.array([*encode_jpeg(pixels[:3]), *encode_png(pixels[3:]), None], object)[:-1], (32, 32, 3))
-    episodes = [
-        make_episode(6, seed=i, observation={"state": 2}, columns={"observation/image": mixed}) for i in range(2)
-    ]
-    assert main(["inspect", str(write_dataset(tmp_path / "half", episodes))]) == 0
-    assert "observation/image: 32 x 32, 50% jpeg, 50% png" in capsys.readouterr().out
-    one = rlds(tmp_path / "one", **{"observation/image": lambda n: camera(n, 32)})
-    assert main(["inspect", one]) == 0
-    assert "observation/image: 32 x 32, jpeg\n" in capsys.readouterr().out
 
 
 def test_a_program_gets_an_error_instead_of_a_proposal(robots: tuple[str, ...], capsys: Any) -> None:
