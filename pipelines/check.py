@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import shlex
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
@@ -23,14 +23,12 @@ from rlds_beam.text import join_lines
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rlds_beam.checking.findings import Findings
     from rlds_beam.checking.signals.dataset import DatasetFinding
     from rlds_beam.checking.signals.results import SignalsWriter
     from rlds_beam.formats.inputs import OpenedInput
     from rlds_beam.processing.job import Job
     from rlds_beam.processing.range_summary import RangeSummary
     from rlds_beam.processing.report import Report
-    from rlds_beam.terminal.gate import Gate
 
 __all__ = ["CheckConfig", "CheckOutcome", "check"]
 
@@ -98,6 +96,7 @@ class CheckOutcome:
       rows: the number of rows of the table.
       chosen: the number of episodes that `reject` chose.
       path: the Parquet file; None if the table was not written.
+      unmet: the expectations of `expect` that the dataset does not meet.
     """
 
     report: Report
@@ -107,7 +106,7 @@ class CheckOutcome:
     chosen: int
     path: str | None
     temporary: ScratchDirectory | None = dataclasses.field(default=None, repr=False, compare=False)
-    gate: Gate | None = dataclasses.field(default=None, repr=False, compare=False)
+    unmet: tuple[str, ...] = ()
 
     @functools.cached_property
     def table(self) -> pa.Table:
@@ -131,10 +130,11 @@ class CheckOutcome:
         return "\n".join(filter(None, [self.report.summary(), join_lines(self.lines())]))
 
     def to_json(self) -> dict[str, Any]:
-        """The numbers of the signals as JSON, without the report; empty with `rules`."""
+        """The unmet expectations, and the numbers of the signals unless `rules`, as JSON, without the report."""
         if not self.signals:
-            return {}
+            return {"unmet": list(self.unmet)}
         return {
+            "unmet": list(self.unmet),
             "rows": self.rows,
             "chosen": self.chosen,
             "output": self.path,
@@ -154,14 +154,13 @@ class CheckOutcome:
 
 
 def stages(config: CheckConfig, opened: OpenedInput, writer: SignalsWriter) -> Job:
-    """The stages of the job, which measure the signals of every episode unless `config.rules`: a `CheckedSignals`.
+    """The stages of the job: the summary of the signals of every episode, unless `config.rules`, and the report.
 
     Args:
       config: the job's config.
       opened: the input.
       writer: writes the results.
     """
-    from rlds_beam.checking.findings import FindingLog
     from rlds_beam.checking.signals.context import Context
     from rlds_beam.checking.signals.table import EpisodeTable
     from rlds_beam.processing.range_summary import RangeSummarizer
@@ -175,41 +174,13 @@ def stages(config: CheckConfig, opened: OpenedInput, writer: SignalsWriter) -> J
         rules,
         opened.connecting,
         measured=None if config.rules else EpisodeTable(context),
-        log=FindingLog(context.instructions) if config.lists_findings else None,
     )
     return summarize(source, summarizer, functools.partial(_finish, writer))
 
 
-class CheckedSignals(NamedTuple):
-    """The result of the stages.
-
-    Attributes:
-      signals: the summary of the signals (`SignalsWriter.write`); empty without signals.
-      report: the report on the records read.
-      listed: the findings, if they are listed.
-    """
-
-    signals: dict[str, Any]
-    report: Report
-    listed: Findings | None = None
-
-
-def _finish(writer: SignalsWriter, summary: RangeSummary) -> CheckedSignals:
-    """Writes the signals of all records, in any worker."""
-    from rlds_beam.checking.findings import Finding
-
-    log = summary.log
-    if summary.signals is None:
-        return CheckedSignals({}, summary.report, None if log is None else log.finish())
-    signals = writer.write(summary.signals)
-    if log is None:
-        return CheckedSignals(signals, summary.report)
-    of_dataset = [
-        Finding(f"dataset/{found['check']}", "warning", "", found["detail"], found["field"])
-        for found in signals["findings"]
-    ]
-    counts = {f"signal/{name}": signal["beyond"] for name, signal in signals["signals"].items()}
-    return CheckedSignals(signals, summary.report, log.finish([*signals.pop("beyond"), *of_dataset], counts))
+def _finish(writer: SignalsWriter, summary: RangeSummary) -> tuple[dict[str, Any], Report]:
+    """Writes the signals of all records, in any worker: their summary (empty if unmeasured), and the report."""
+    return {} if summary.signals is None else writer.write(summary.signals), summary.report
 
 
 def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
@@ -227,11 +198,11 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
     from rlds_beam.formats.inputs import prepare_input
     from rlds_beam.pipelines.base import add_dataset_report, run_over
     from rlds_beam.runners import check as check_runner
-    from rlds_beam.terminal import gate as gates
     from rlds_beam.terminal import outcome
 
     check_runner(config)
-    outcome.check_gate(config, config.input)
+    outcome.check_writable(config.report, "--report", config.input)
+    outcome.parse_expect(config.expect)
     outcome.check_writable(config.output, "--output", config.input, rewritten="signals.parquet", endings=(".parquet",))
     outcome.check_writable(config.write_exclude, "--write_exclude", config.input, endings=(".txt",))
     writer, temporary = _writer(config), None
@@ -239,23 +210,15 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
         temporary = ScratchDirectory()
         writer = dataclasses.replace(writer, output=storage.join(temporary.name, "signals.parquet"))
     opened = prepare_input(config)
-    content, records, listed = run_over("check", config, [opened], stages(config, opened, writer))
+    content, records = run_over("check", config, [opened], stages(config, opened, writer))
     report = add_dataset_report(opened, records)
     findings = tuple(DatasetFinding(**item) for item in content.get("findings", ()))
     signals = content.get("signals", {})
-    gate = None
-    if config.lists_findings:
-        kinds = ["rule"] if config.rules else ["rule", "signal", "dataset"]
-        unmeasured = {
-            f"signal/{name}": signal["unmeasured"]
-            for name, signal in signals.items()
-            if signal["unmeasured"] is not None
-        }
-        gate = gates.evaluate(config, config.input, opened.source, report, listed, kinds, unmeasured)
+    unmet = tuple(outcome.find_unmet(config.expect, report, opened.source, config.input))
     done = CheckOutcome(
-        report, signals, findings, content.get("rows", 0), content.get("chosen", 0), writer.output, temporary, gate
+        report, signals, findings, content.get("rows", 0), content.get("chosen", 0), writer.output, temporary, unmet
     )
-    outcome.write_gate(gate, report, config, done.to_json())
+    outcome.write_report({**report.to_json(), **done.to_json()}, config.report)
     return done
 
 
@@ -268,22 +231,21 @@ def _writer(config: CheckConfig) -> SignalsWriter:
     if config.write_exclude is not None and config.reject is None:
         raise UsageError("--write_exclude lists the episodes that --reject chooses: add --reject='CONDITIONS'")
     thresholds = parse_thresholds(config.threshold)
-    return SignalsWriter(config.output, config.reject, config.write_exclude, thresholds, config.lists_findings)
+    return SignalsWriter(config.output, config.reject, config.write_exclude, thresholds)
 
 
 def main(config: CheckConfig) -> int:
     """Runs the command: prints the signals, worst first, and returns the exit code."""
     from rlds_beam.terminal import outcome
-    from rlds_beam.terminal.outcome import repair_lines
 
     began = time.monotonic()
     done = check(config)
     seconds = time.monotonic() - began
     extra = {"seconds": round(seconds, 3), **done.to_json()}
-    lines = [*done.lines(config.signal), *_written_lines(config, done), *repair_lines("check", config, done.report)]
+    lines = [*done.lines(config.signal), *_written_lines(config, done)]
     lines.append(f"took      {seconds:.1f} s with start-up")
-    outcome.print_report(done.report, config, extra, lines, gate=done.gate)
-    return outcome.exit_code(done.report, config, done.gate)
+    outcome.print_report(done.report, config, extra, lines, unmet=done.unmet)
+    return outcome.exit_code(done.report, config, done.unmet)
 
 
 def _written_lines(config: CheckConfig, done: CheckOutcome) -> list[str]:

@@ -145,7 +145,6 @@ def main(config: ConvertConfig) -> int:
     from rlds_beam.runners import check
     from rlds_beam.terminal import outcome
     from rlds_beam.terminal.job_progress import planning
-    from rlds_beam.terminal.outcome import repair_lines
 
     if config.dry_run:
         check(config)
@@ -160,10 +159,8 @@ def main(config: ConvertConfig) -> int:
     done = convert(config)
     notes = done.job.notes()
     extra = {**done.figures(), **({"notes": notes} if notes else {})}
-    appends = getattr(config, "append", False)
-    lines = [*done.lines(), *([] if appends else repair_lines(config.command, config, done.report))]
     if done.job.adds_nothing and not config.json:
         print(join_lines(notes))
     else:
-        outcome.print_report(done.report, config, extra, lines, done.job.target)
+        outcome.print_report(done.report, config, extra, done.lines(), done.job.target)
     return 0 if done.job.adds_nothing else outcome.exit_code(done.report, config)

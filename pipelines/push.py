@@ -173,14 +173,11 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, Figu
 def main(config: PushConfig) -> int:
     """Runs the command: prints the summary and returns the exit code."""
     from rlds_beam.terminal import outcome
-    from rlds_beam.terminal.outcome import repair_lines
 
     if config.dry_run:
         return _plan(config)
     done = _push(config, _serve_on if config.keep_serving else _end)
-    outcome.print_report(
-        done.report, config, done.to_json(), [*done.lines(), *repair_lines("push", config, done.report)], "the tables"
-    )
+    outcome.print_report(done.report, config, done.to_json(), done.lines(), "the tables")
     return outcome.exit_code(done.report, config)
 
 

@@ -16,7 +16,7 @@ from rlds_beam.formats.registry import RLDS
 from rlds_beam.options import option
 from rlds_beam.pipelines.base import run_over
 from rlds_beam.runners.base import RunOptions
-from rlds_beam.terminal.options import PrintOptions, print_json
+from rlds_beam.terminal.options import PrintOptions, format_flags, print_json
 from rlds_beam.text import join_lines
 
 if TYPE_CHECKING:
@@ -212,8 +212,9 @@ def _settings(
 
 def _command(config: ReportConfig) -> str:
     """The command that makes the report again, without options that do not change it."""
-    from rlds_beam.terminal.outcome import format_flags
-
     of_runs: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(RunOptions) if f.name != "_"}
-    arguments = format_flags(dataclasses.replace(config, **of_runs, json=False, progress="auto"))
-    return shlex.join(["rlds-beam", "report", *(arguments or [config.input])])
+    plain = dataclasses.replace(config, **of_runs, json=False, progress="auto")
+    groups = [getattr(plain, group.field) for group in plain.groups(vars(plain))]
+    flags = [flag for options in (plain, *groups) for flag in format_flags(options, type(options))]
+    inputs = [config.input] if config.second is None else [config.input, config.second]
+    return shlex.join(["rlds-beam", "report", *inputs, *flags])

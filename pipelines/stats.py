@@ -183,12 +183,11 @@ def _check_format(config: StatsConfig, schema: Schema) -> None:
 def main(config: StatsConfig) -> int:
     """Runs the command: prints the statistics and returns the exit code."""
     from rlds_beam.terminal import outcome
-    from rlds_beam.terminal.outcome import repair_lines
 
     began = time.monotonic()
     done = stats(config)
     seconds = time.monotonic() - began
     extra = {"seconds": round(seconds, 3), "statistics": done.statistics}
-    lines = [f"took      {seconds:.1f} s with start-up", *repair_lines("stats", config, done.report)]
+    lines = [f"took      {seconds:.1f} s with start-up"]
     outcome.print_report(done.report, config, extra, [*done.lines(config.fields), *lines])
     return outcome.exit_code(done.report, config)

@@ -156,7 +156,7 @@ def bytes_and_output(command: list[str], output: Path, capsys: pytest.CaptureFix
         ["convert", "DATA", "OUT", "--shards=5", "--repair=missing_is_last", "--connectors=CLEAN"],
         ["convert", "DATA", "OUT", "--shards=5", "--to=lerobot", "--fps=10"],
         ["check", "DATA", "--output=OUT"],
-        ["check", "DATA", "--rules", "--report=OUT", "--format=junit", "--expect=episodes=9"],
+        ["check", "DATA", "--rules", "--report=OUT", "--expect=episodes=9"],
         ["stats", "DATA", "--output=OUT", "--by=is_last"],
         ["compare", "DATA", "DATA"],
         ["record", "OUT", "--env=recorded_environments:walk", "--policy=random", "--episodes=12", "--logger=own"],

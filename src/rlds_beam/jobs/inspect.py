@@ -35,7 +35,6 @@ from rlds_beam.images.headers import UndecodableImageError, read_image_header
 from rlds_beam.images.resizing import EditedImages
 from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.jobs.plan_text import record_lines
-from rlds_beam.options import flag_name
 from rlds_beam.output.base import Output
 from rlds_beam.output.completion import with_ranges
 from rlds_beam.processing.ranges import check_and_connect
@@ -45,6 +44,7 @@ from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.meaning import LastSteps, find_last_steps, is_action
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.terminal.options import format_flags
 from rlds_beam.terminal.tables import table_lines
 from rlds_beam.text import count, duration, format_size, join_lines, join_texts, printable
 from rlds_beam.trajectories.options import ItemOptions
@@ -516,7 +516,7 @@ def plan_text(config: Any) -> str:
     items = config.to_options
     if not isinstance(items, ItemOptions):
         return f"--to={config.to}"
-    return " ".join(_flags(items, ItemOptions)) or f"--items={items.items}"
+    return " ".join(format_flags(items, ItemOptions)) or f"--items={items.items}"
 
 
 def next_command(config: Any, survey: Survey) -> str:
@@ -524,27 +524,14 @@ def next_command(config: Any, survey: Survey) -> str:
     source, to = survey.source, config.to
     words = ["rlds-beam", "convert", *([config.input] if isinstance(config.input, str) else config.input)]
     words.append(f"{source.name}_{to}")
-    words += [*_flags(config, SourceOptions), *_flags(config, ConnectorOptions)]
+    words += [*format_flags(config, SourceOptions), *format_flags(config, ConnectorOptions)]
     words += [] if config.robot_type is None else [f"--robot_type={config.robot_type}"]
-    words += _flags(config.from_options, type(config.from_options)) if config.from_options is not None else []
+    words += format_flags(config.from_options, type(config.from_options)) if config.from_options is not None else []
     presets = [] if config.preset else suggest_presets(source.dataset, source.schema)
     words += [f"--preset={name}" for name in presets]
     if "missing_is_last" in survey.sampled.rules and not (presets or config.preset):
         words.append("--repair=missing_is_last")
     words += [] if to == TRAJECTORIES else [f"--to={to}"]
-    output = _flags(config.to_options, type(config.to_options))
+    output = format_flags(config.to_options, type(config.to_options))
     words += [flag for flag in output if source.fps is not None or not flag.startswith("--fps=")]
     return shlex.join(words) + (" --fps=RATE" if to == LEROBOT and source.fps is None else "")
-
-
-def _flags(options: Any, group: type[Any]) -> Iterator[str]:
-    """The options of a group that differ from their defaults, as flags."""
-    for field in dataclasses.fields(group):
-        value, flag = getattr(options, field.name), flag_name(field.name)
-        if value == field.default or field.metadata.get("positional") or field.metadata.get("hidden"):
-            continue
-        if isinstance(value, bool):
-            yield f"--{flag}" if value else f"--no_{flag}"
-            continue
-        texts = [*map(str, value)] if isinstance(value, tuple) else [str(value)]
-        yield from (f"--{flag}={text}" for text in (texts if field.metadata.get("repeated") else [",".join(texts)]))

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rlds_beam.checking.duplicates import mark_duplicate
-from rlds_beam.checking.findings import FindingLog
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.screen import screen_batches
 from rlds_beam.checking.signals.table import EpisodeTable
@@ -36,13 +35,11 @@ class RangeSummary:
       statistics: the statistics of the accepted episodes, after any connectors; empty if not computed.
       signals: the signals of every record, as read, except those of which connectors kept nothing. None if they are not
         measured.
-      log: the violations of these records; None if they are not listed.
     """
 
     report: Report
     statistics: DatasetStatistics
     signals: EpisodeTable | None
-    log: FindingLog | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The statistics and the report."""
@@ -74,7 +71,6 @@ class RangeSummarizer:
       connecting: the connectors that run over accepted episodes.
       measured: an empty table for the signals; None to measure nothing.
       groups: makes the `Groups` of a part of the data, by its name; None to compute no statistics.
-      log: an empty log for the violations of the records; None to list nothing.
     """
 
     reader: EpisodeReader
@@ -82,7 +78,6 @@ class RangeSummarizer:
     connecting: ConnectorRunner
     measured: EpisodeTable | None = None
     groups: Callable[[str], Groups] | None = None
-    log: FindingLog | None = None
 
     def summarize(self, work: WorkRange, duplicates: Duplicates, results: Sequence[Any] = ()) -> RangeSummary:
         """Reads, checks, connects, and summarizes the episodes of a range.
@@ -97,7 +92,6 @@ class RangeSummarizer:
         report = Report()
         groups = None if self.groups is None else self.groups(str(work))
         signals = None if self.measured is None else self.measured.merge()
-        log = None if self.log is None else self.log.merge()
 
         def add(batch: Batch) -> None:
             if groups is not None:
@@ -110,22 +104,17 @@ class RangeSummarizer:
                 record = check_and_connect(episode, self.check, connecting, ignored, add, sound=sound)
                 report.add(record)
                 count_verdict(record.verdict)
-                if record.written or record.verdict.rejected is not None:
-                    if signals is not None:
-                        signals.add(episode, record.verdict)
-                    if log is not None:
-                        log.add(episode, record.verdict)
+                if signals is not None and (record.written or record.verdict.rejected is not None):
+                    signals.add(episode, record.verdict)
                 del episode, record  # They may be large: free them before reading the next.
-        return RangeSummary(report, DatasetStatistics() if groups is None else groups.finish(), signals, log)
+        return RangeSummary(report, DatasetStatistics() if groups is None else groups.finish(), signals)
 
     def merge(self, summaries: Iterable[RangeSummary]) -> RangeSummary:
         """Merges the summaries of different ranges; their order does not matter."""
         every = [*summaries]
         signals = [summary.signals for summary in every if summary.signals is not None]
-        logs = [summary.log for summary in every if summary.log is not None]
         return RangeSummary(
             Report().merge(*(summary.report for summary in every)),
             DatasetStatistics().merge(*(summary.statistics for summary in every)),
             None if self.measured is None else self.measured.merge(*signals),
-            None if self.log is None else self.log.merge(*logs),
         )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from rlds_beam._version import __version__
 from rlds_beam.errors import UsageError
-from rlds_beam.options import Options, option
+from rlds_beam.options import Options, flag_name, option
 from rlds_beam.text import json_text, without_secrets
 
 
@@ -50,6 +50,21 @@ def print_json(content: Mapping[str, Any]) -> None:
     print(json_text({"version": __version__, **_run, "end": now(), **content}))
 
 
+def format_flags(options: Any, group: type[Any]) -> Iterator[str]:
+    """The options of a group that differ from their defaults, as flags without secrets."""
+    for field in dataclasses.fields(group):
+        value, flag = getattr(options, field.name), flag_name(field.name)
+        if value == field.default or field.metadata.get("positional") or field.metadata.get("hidden"):
+            continue
+        if isinstance(value, bool):
+            yield f"--{flag}" if value else f"--no_{flag}"
+            continue
+        texts = [*map(str, value)] if isinstance(value, tuple) else [str(value)]
+        if not field.metadata.get("repeated"):
+            texts = [",".join(texts)]
+        yield from (without_secrets(f"--{flag}={text}") for text in texts)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrintOptions(Options):
     """Output on the terminal."""
@@ -75,22 +90,9 @@ class ReportOptions(PrintOptions):
 class GateOptions(ReportOptions):
     """What the dataset must be."""
 
-    report: str | None = option(
-        None, "file to write the report to, as JSON or in --format", metavar="FILE", short=("-o",)
-    )
-    format: Literal["json", "junit"] | None = option(None, "format of the report, printed if -o names no file")
+    report: str | None = option(None, "file to write the report to, as JSON", metavar="FILE", short=("-o",))
     expect: tuple[str, ...] = option(
         (),
-        "what the dataset must have: episodes=50,steps>=10000,tasks=3,fps=30,fields=FILE (a path and a type a line)",
+        "what the dataset must have: episodes=50,steps>=10000,fps=30,fields=FILE (a path and a type a line)",
         metavar="CONDITIONS",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.format == "json" and self.report is None:
-            object.__setattr__(self, "json", True)
-
-    @property
-    def lists_findings(self) -> bool:
-        """Whether every finding is needed, not only counts and samples."""
-        return self.format == "junit" or bool(self.expect)

@@ -1,52 +1,125 @@
-"""The end of a job: its last lines, and its exit code."""
+"""The end of a job: what was expected of the data, its last lines, and its exit code."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import shlex
+import operator
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
 from rlds_beam.checking.rules import DATASET_RULES, POLICIES, REPAIRABLE
 from rlds_beam.connectors.cleaning.presets import with_preset
+from rlds_beam.episodes.schema import Schema, describe_type
 from rlds_beam.errors import UsageError
-from rlds_beam.options import flag_name
 from rlds_beam.processing.report import Report
-from rlds_beam.terminal.options import GateOptions, ReportOptions, print_json
-from rlds_beam.text import count, join_lines, without_secrets
+from rlds_beam.reading.base import Source
+from rlds_beam.terminal.options import ReportOptions, print_json
+from rlds_beam.text import count, did_you_mean, join_lines
 from rlds_beam.trajectories.items import REASONS
 from rlds_beam.trajectories.options import ItemOptions
-from rlds_beam.user_functions import ByValue
 
 if TYPE_CHECKING:
     from rlds_beam.processing.job import Figures
-    from rlds_beam.terminal.gate import Gate
 
 REJECTED = 3
 """The exit code if more was rejected than allowed."""
 
 
-def exit_code(report: Report, options: ReportOptions, gate: Gate | None = None) -> int:
-    """0, or 3 if too much was rejected, a shard does not match the metadata, there are no items, or a gate fails."""
-    return REJECTED if failure(report, options, gate=gate) else 0
+_EXPECTABLE = ("episodes", "steps", "fps", "fields")
+_COMPARE: dict[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "=": operator.eq,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+_EXPECTED = re.compile(r"\s*(\w+)\s*(>=|<=|=|>|<)\s*(.+?)\s*")
 
 
-def failure(report: Report, options: ReportOptions, place: str = "", gate: Gate | None = None) -> str | None:
+def parse_expect(texts: Iterable[str]) -> list[tuple[str, str, float | dict[str, str]]]:
+    """Parses `--expect`; reads the file of `fields=FILE`: a path and a type in each line.
+
+    Returns:
+      A name, how to compare, and a number, or for `fields` the type of each field by path (empty for any).
+
+    Raises:
+      UsageError: an expectation is malformed, or the file cannot be read.
+    """
+    expected: list[tuple[str, str, float | dict[str, str]]] = []
+    for text in texts:
+        match, flag = _EXPECTED.fullmatch(text), f"--expect={text}"
+        if match is None or match[1] not in _EXPECTABLE:
+            names = ", ".join(_EXPECTABLE)
+            raise UsageError(f"{flag}: expected one of {names} with =, >=, <=, > or <: episodes=50,steps>=10000")
+        name, compare, value = match.groups()
+        if name == "fields":
+            lines = map(str.strip, storage.read_given(value, f"{flag}: {value} cannot be read").splitlines())
+            pairs = (re.split(r"\s+", line, maxsplit=1) for line in lines if line and not line.startswith("#"))
+            expected.append((name, compare, {path: "".join(kind) for path, *kind in pairs}))
+            continue
+        try:
+            expected.append((name, compare, float(value)))
+        except ValueError:
+            raise UsageError(f"{flag}: expected a number, for example {name}{compare}3") from None
+    return expected
+
+
+def find_unmet(texts: Iterable[str], report: Report, source: Source, where: str) -> list[str]:
+    """The expectations (`--expect`) that a dataset does not meet, each with what was expected, found, and where."""
+    unmet = []
+    lost = f" ({report.rejected:,} of {count(report.records, 'record')} rejected)" if report.rejected else ""
+    numbers = {"episodes": report.episodes, "steps": report.steps, "fps": source.fps}
+    for name, compare, expected in parse_expect(texts):
+        if isinstance(expected, dict):
+            unmet += _find_unmet_fields(expected, source.schema, where)
+            continue
+        number = numbers[name]
+        if number is None or not _COMPARE[compare](number, expected):
+            found = "none" if number is None else f"{number:g}" if name == "fps" else f"{number:,}{lost}"
+            unmet.append(f"expected {name}{compare}{expected:.15g}, found {found}, in {where}")
+    return unmet
+
+
+def _find_unmet_fields(expected: Mapping[str, str], schema: Schema, where: str) -> list[str]:
+    fields = {**schema.metadata, **schema.steps}
+    types = {
+        path: describe_type(dataclasses.replace(field, names=(), representation=None)) for path, field in fields.items()
+    }
+    unmet = []
+    for path, kind in expected.items():
+        if path not in types:
+            unmet.append(f"expected {path}, found none, in {where}{did_you_mean(path, types)}")
+        elif kind not in ("", types[path]):
+            unmet.append(f"expected {path}: {kind}, found {types[path]}, in {where}")
+    return unmet
+
+
+def exit_code(report: Report, options: ReportOptions, unmet: Sequence[str] = ()) -> int:
+    """0, or 3 if too much was rejected, a shard does not match the metadata, or there are no items.
+
+    Args:
+      unmet: the expectations that are not met (`find_unmet`), which also give 3.
+    """
+    return REJECTED if failure(report, options, unmet=unmet) else 0
+
+
+def failure(report: Report, options: ReportOptions, place: str = "", unmet: Sequence[str] = ()) -> str | None:
     """Why the exit code is 3, and which option accepts that; None if the exit code is 0.
 
     Args:
       report: the report of the job.
       options: its options.
       place: where the accepted episodes were written; empty if they were only read.
-      gate: what else may fail.
+      unmet: the expectations that are not met.
     """
     broken = {
         rule: report.rules[rule] for rule in DATASET_RULES if rule in report.rules and report.rules[rule].rejected
     }
-    reasons = [] if gate is None else gate.reasons()
+    reasons = [f"{count(len(unmet), 'expectation')} of --expect not met"] if unmet else []
     reasons += [f"{counts.samples[0][1]} (--accept={rule} accepts that)" for rule, counts in broken.items()]
     reasons += [_too_many(report, options, place)] if report.exceeds(options.max_rejected) else []
     if (why := empty_reason(report, options)) is not None:
@@ -137,8 +210,17 @@ def check_writable(
         return
     storage.refuse_read_only(path, flag)
     is_local = storage.scheme(path) is None
-    if is_local:
-        _check_place(path, flag, input, rewritten)
+    ours = bool(rewritten) and path.endswith(rewritten)
+    if (
+        is_local
+        and not ours
+        and storage.exists(path)
+        and any(storage.is_inside(path, place) for place in storage.paths_in(input))
+    ):
+        raise UsageError(f"{flag}={path} is a file in the input: choose a path outside the dataset")
+    if is_local and (storage.isdir(path) or storage.is_special(path)):
+        kind = "a directory" if storage.isdir(path) else "not a regular file"
+        raise UsageError(f"{flag}={path} is {kind}: name a file")
     if endings and not path.lower().endswith(endings):
         raise UsageError(f"{flag}={path}: its name must end with {' or '.join(endings)}")
     if not is_local:
@@ -150,46 +232,6 @@ def check_writable(
         storage.remove(beside)
     except OSError as error:
         raise UsageError(f"{flag}={path} cannot be written to: {error.strerror}") from error
-
-
-def _check_place(path: str, flag: str, input: str | Sequence[str], rewritten: str | tuple[str, ...]) -> None:
-    """Raises UsageError if a local path is a file of an input, a directory, or a device."""
-    ours = bool(rewritten) and path.endswith(rewritten)
-    if not ours and storage.exists(path) and any(storage.is_inside(path, place) for place in storage.paths_in(input)):
-        raise UsageError(f"{flag}={path} is a file in the input: choose a path outside the dataset")
-    if storage.isdir(path):
-        raise UsageError(f"{flag}={path} is a directory: name a file")
-    if storage.is_special(path):
-        raise UsageError(f"{flag}={path} is not a regular file: name a file")
-
-
-def check_gate(options: GateOptions, input: str) -> None:
-    """Checks before a job that its gate can be evaluated and its files written.
-
-    Raises:
-      UsageError: an expectation is malformed, or a file cannot be read or written.
-    """
-    from rlds_beam.terminal.gate import parse_expect
-
-    check_writable(options.report, "--report", input)
-    parse_expect(options.expect)
-
-
-def write_gate(gate: Gate | None, report: Report, options: GateOptions, extra: Mapping[str, Any] = {}) -> None:
-    """Writes the report of a job to the path of `--report`: as JSON (with `extra`), or as JUnit XML.
-
-    Raises:
-      RldsBeamError: the file cannot be written.
-    """
-    content: Any = {**report.to_json(), **extra, **(gate.to_json() if gate is not None else {})}
-    write_report(_junit(gate, options) or content, options.report)
-
-
-def _junit(gate: Gate | None, options: Any) -> str | None:
-    """The findings as JUnit XML if that is the format."""
-    from rlds_beam.terminal.junit import format_junit
-
-    return format_junit(gate) if gate is not None and options.format == "junit" else None
 
 
 def write_report(content: Mapping[str, Any] | str, path: str | None) -> None:
@@ -215,67 +257,18 @@ def print_report(
     extra: dict[str, Any],
     lines: list[str],
     place: str = "",
-    gate: Gate | None = None,
+    unmet: Sequence[str] = (),
 ) -> None:
-    """Prints the report as JSON (with `extra`), as JUnit XML, or as a summary followed by `lines`, and why
-    the exit code is 3.
-    """
-    text = None
-    if gate is not None:
-        text = _junit(gate, options) if getattr(options, "report", None) is None else None
-        lines, extra = [*lines, *gate.lines()], {**extra, **gate.to_json()}
-    if (why := failure(report, options, place, gate)) is not None:
-        lines = [*lines, why]
+    """Prints the report as JSON (with `extra`), or as a summary followed by `lines`, and why the exit code is 3."""
+    lines = [*lines, *unmet]
+    if (why := failure(report, options, place, unmet)) is not None:
+        lines.append(why)
         if (empty := empty_reason(report, options)) is not None:
             extra = {**extra, "error": empty}
-        if options.json or options.progress == "none" or text is not None:  # the summary is not shown
+        if options.json or options.progress == "none":  # the summary is not shown
             print(f"rlds-beam: {why}", file=sys.stderr)
     if options.json:
         print_json({**report.to_json(), **extra})
-    elif text is not None:
-        print(text, end="")
     else:
         repair = getattr(with_preset(options), "repair", ())
         print("\n".join([report.summary(repair), join_lines(lines)]))
-
-
-def repair_lines(job: str, config: Any, report: Report) -> list[str]:
-    """The summary line with the command; empty if no rejected record can be repaired.
-
-    Args:
-      job: the command's name: `convert`.
-      config: the config of the job that rejected records.
-      report: the report of that job.
-    """
-    repaired = with_preset(config).repair
-    rules = [r for r in REPAIRABLE if r in report.rules and report.rules[r].rejected and r not in repaired]
-    if not rules:
-        return []
-    changes: dict[str, Any] = {"repair": (*config.repair, *rules)}
-    if hasattr(config, "overwrite"):
-        changes["overwrite"] = True  # the output already has the accepted episodes, written by another plan
-    arguments = format_flags(dataclasses.replace(config, **changes))
-    return [] if arguments is None else [f"repair    {shlex.join(['rlds-beam', job, *arguments])}"]
-
-
-def format_flags(config: Any) -> list[str] | None:
-    """A config as command-line arguments, without secrets; None if it holds a function that has no name."""
-    own = [(field, getattr(config, field.name)) for field in dataclasses.fields(config)]
-    arguments = [value for field, value in own if field.metadata.get("positional") and value is not None]
-    for group in config.groups(vars(config)):
-        options = getattr(config, group.field)
-        own += [(f, getattr(options, f.name)) for f in dataclasses.fields(options) if not hasattr(config, f.name)]
-    for field, value in own:
-        if any(isinstance(entry, ByValue) for entry in (value if isinstance(value, tuple) else [value])):
-            return None
-        if value == field.default or field.metadata.get("positional") or field.metadata.get("hidden"):
-            continue
-        flag = f"--{flag_name(field.name)}"
-        if field.metadata.get("repeated"):
-            arguments += [f"{flag}={item}" for item in value]
-            continue
-        text = ",".join(value) if isinstance(value, tuple) else str(value)
-        arguments.append(flag if value is True else f"{flag}={text}")
-    beam_options = getattr(config, "beam_options", ())
-    arguments = [*arguments, "--", *beam_options] if beam_options else arguments
-    return [without_secrets(argument) for argument in arguments]

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.checking import findings as listed
 from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.checking.signals.conditions import check_known, mask, matches, parse_conditions
 from rlds_beam.checking.signals.context import Context
@@ -156,26 +155,6 @@ def _summary(table: pa.Table, name: str, threshold: float, most: int) -> dict[st
     }
 
 
-def list_beyond(stored: StoredTable, thresholds: Mapping[str, float]) -> Iterator[listed.Finding]:
-    """Yields the episodes beyond the threshold of each signal, at most `MAX_LISTED` of each, by signal and key.
-
-    Args:
-      stored: the result of `EpisodeTable.store`.
-      thresholds: the thresholds that differ from the default, by signal.
-    """
-    table = stored.table
-    for name, signal in SIGNALS.items():
-        if name not in table.column_names:
-            continue
-        limit = thresholds.get(name, signal.threshold)
-        rows = np.flatnonzero(table[name].to_numpy().astype(np.float64) > limit)[: listed.MAX_LISTED]
-        columns = table.select(["key", name, f"{name}@field", f"{name}@step"]).take(rows)
-        stored.forget()
-        for key, value, field, step in zip(*(column.to_pylist() for column in columns.columns), strict=True):
-            detail = f"{value:.4g} is above {limit:g} ({signal.unit})"
-            yield listed.Finding(f"signal/{name}", "warning", key, detail, field, step)
-
-
 @dataclasses.dataclass(frozen=True)
 class SignalsWriter:
     """Writes the results of `check`. Picklable.
@@ -185,14 +164,12 @@ class SignalsWriter:
       reject: conditions that choose episodes; None to choose none.
       exclude: the file for the list of these episodes; None to write none.
       thresholds: the thresholds that differ from the default, by signal.
-      log: whether the summary has every episode beyond a threshold, in `beyond` (`list_beyond`).
     """
 
     output: str | None = None
     reject: str | None = None
     exclude: str | None = None
     thresholds: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    log: bool = False
 
     def write(self, measured: EpisodeTable) -> dict[str, Any]:
         """Writes the files; equal tables give equal bytes.
@@ -219,7 +196,6 @@ class SignalsWriter:
             "chosen": len(chosen),
             "signals": summarize(table, self.thresholds, measured.context),
             "findings": [dataclasses.asdict(finding) for finding in measured.dataset_findings()],
-            **({"beyond": [*list_beyond(stored, self.thresholds)]} if self.log else {}),
         }
 
 
