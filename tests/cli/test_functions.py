@@ -149,7 +149,7 @@ def policy_info(current, following):
 if __name__ == "__main__":
     outcome = rlds_beam.convert(sys.argv[1], sys.argv[2], policy_info_fn=policy_info, workers=2, shards=2,
                                 repair="missing_is_last")
-    print(outcome.report.items_written, bool(outcome.metrics))
+    print(outcome.report.items_written, outcome.run is not None)
 """
 
 

@@ -6,7 +6,6 @@ import dataclasses
 import datetime
 import json
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -14,7 +13,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from checkout import ROOT
 from jobs import complaints
 from processes import DEADLINE
 from processes import run as execute
@@ -149,10 +147,6 @@ def test_wrong_path(run, tmp_path, command):
     assert not (tmp_path / "out").exists()
 
 
-def test_unknown_command(run):
-    refused(run("covert", "a", "b"), "covert")
-
-
 # Output
 
 
@@ -217,10 +211,6 @@ def test_flags_of_beam_after_the_dashes(run, source, tmp_path):
     assert len(read_items(tmp_path / "out")) == 24
 
 
-def test_runner_by_beams_name(run, source, tmp_path):
-    refused(run("convert", source, tmp_path / "out", "--runner=FlinkRunner", "--workers=2"), "--workers")
-
-
 def test_dry_run_writes_nothing(run, source, tmp_path):
     code, out, err = run("convert", source, tmp_path / "out", "--dry_run")
     assert (code, err) == (0, "")
@@ -238,12 +228,6 @@ def test_dry_run_fails_if_the_job_would(run, source, tmp_path):
     refused(run("convert", source, tmp_path / "out", "--dry_run"), "missing_shard")
     assert not (tmp_path / "out").exists()
     assert [p.name for p in (tmp_path / "taken").iterdir()] == ["thesis.tex"]
-
-
-def test_dry_run_as_json(run, source, tmp_path):
-    code, out, err = run("convert", source, tmp_path / "out", "--dry_run", "--json")
-    assert (code, err) == (0, "")
-    assert json.loads(out)["episodes"] == 6
 
 
 def test_max_rejected(run, broken, tmp_path):
@@ -315,37 +299,11 @@ def test_an_output_that_is_full_is_one_line(source):
     assert len(complaints(done.stderr)) == 1 and "No space left on device" in done.stderr
 
 
-def test_an_error_of_a_bucket_is_one_line(run, source, monkeypatch):
-    """Storage libraries raise their own exceptions rather than OSErrors."""
-
-    class Forbidden(Exception):
-        __module__ = "google.api_core.exceptions"
-
-    def forbidden(*_: object) -> None:
-        raise Forbidden("403 GET https://storage.googleapis.com:\n no access")
-
-    monkeypatch.setattr("rlds_beam.user_functions._named", set())  # other tests name modules of tests
-    monkeypatch.setattr("rlds_beam.formats.inputs.open_recognized", forbidden)
-    code, out, err = run("inspect", source)
-    assert (code, out) == (1, "")
-    assert err == "rlds-beam: Forbidden: 403 GET https://storage.googleapis.com: no access\n"
-
-
 def test_an_internal_error_keeps_its_traceback(run, source, monkeypatch):
     monkeypatch.setattr("rlds_beam.user_functions._named", set())
     monkeypatch.setattr("rlds_beam.formats.inputs.open_recognized", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run("inspect", source)
-
-
-def test_no_more_threads_is_one_line_anywhere(run, source, monkeypatch):
-    def start(_):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr("threading.Thread.start", start)
-    code, out, err = run("inspect", source)
-    assert (code, out) == (1, "")
-    assert err.startswith("rlds-beam: the system starts no more threads") and len(err.splitlines()) == 1
 
 
 def test_quiet_prints_errors_only(run, source, tmp_path):
@@ -391,27 +349,6 @@ def test_a_value_may_have_spaces_and_dashes(source, tmp_path, monkeypatch, capsy
     assert (tmp_path / "-data").is_dir()
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (
-            ["record", "out", "--policy=random", "--episodes=1", "--env=CartPole-v1"],
-            "--env=CartPole-v1: say where it comes from: gymnasium:CartPole-v1, dm_control:cheetah/run, or "
-            "module:function",
-        ),
-        (
-            ["check", "--rules", "data", "--connectors=drop.idle"],
-            "--connectors=drop.idle: expected connectors, for example DropIdleSteps, a YAML or JSON file of them, or "
-            "module:name",
-        ),
-    ],
-)
-def test_a_name_without_its_place_says_where_it_may_come_from(words, said, source, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(words) == 2
-    assert capsys.readouterr() == ("", f"rlds-beam: {said}\n")
-
-
 def test_json_says_what_ran_and_when(run, source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "out"
@@ -433,10 +370,3 @@ def test_json_says_what_ran_and_when(run, source, tmp_path, monkeypatch):
         )
         assert content["end"].endswith("Z") and began <= start <= end
     assert content["error"]["exit_code"] == 2
-
-
-def test_every_json_of_a_command_is_printed_in_one_place():
-    """So that no command lacks the version, the command line, and the times."""
-    for path in (ROOT / "pipelines").glob("*.py"):
-        code = path.read_text()
-        assert path.name == "options.py" or not re.search(r"print\(\s*json\.dumps", code), path

@@ -130,7 +130,7 @@ def test_a_users_options_are_flags_keywords_and_json_and_in_the_plan(run: Run, d
     plans = [json.loads((tmp_path / name / "plan.json").read_text())["plan"] for name in ("flags", "keywords")]
     assert plans[0] == plans[1]
     assert plans[0]["to_options"] == {"gamma": 0.5, "unit": "points"} and plans[0]["from_options"] == {"limit": 2}
-    assert not rlds_beam.convert(dataset, tmp_path / "flags", gamma=0.5, limit=2, **given).metrics  # nothing left to do
+    assert rlds_beam.convert(dataset, tmp_path / "flags", gamma=0.5, limit=2, **given).run is None  # nothing left to do
     with pytest.raises(UsageError, match=r"to_options.gamma was 0.5 and is now 0.75"):
         rlds_beam.convert(dataset, tmp_path / "flags", gamma=0.75, limit=2, **given)
     assert rlds_beam.check(dataset, from_=HeadSource, limit=1, rules=True).report.records == 2

@@ -45,13 +45,8 @@ class ReverbOptions(Options):
         if self.columns and self.writer == "observer":
             raise UsageError("--columns needs --writer=stream: TF-Agents' observers write only trajectories")
         for name in ("reverb", "table"):
-            if not getattr(self, name):
-                raise UsageError(f"--{name} is missing: " + _NEEDED[name])
-            if len(set(getattr(self, name))) < len(getattr(self, name)):
-                raise UsageError(f"--{name}={','.join(getattr(self, name))}: one of them is named twice")
-
-
-_NEEDED = {
-    "reverb": "give host:port of a Reverb server (`rlds-beam serve` starts one), or embedded",
-    "table": "give the name of the table to fill",
-}
+            given = getattr(self, name)
+            if not given:
+                raise UsageError(f"--{name} is missing: name the servers with --reverb, and what to fill with --table")
+            if len({*given}) < len(given):
+                raise UsageError(f"--{name}={','.join(given)}: one of them is named twice")
