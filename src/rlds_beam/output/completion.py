@@ -8,12 +8,10 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from rlds_beam import storage
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.output import commits
 from rlds_beam.output.base import Output
 from rlds_beam.output.commits import RangeCommit
-from rlds_beam.output.files import compute_checksum
 from rlds_beam.output.plans import add_files
 from rlds_beam.output.removal import remove_parts
 from rlds_beam.reading.plan import WorkRange
@@ -48,8 +46,7 @@ class MergedFile(NamedTuple):
 class GlobalIndices(Output):
     """Files contain, or are named by, indices that count through the whole dataset.
 
-    The indices are known only when all ranges are finished. Then each range gets its indices and writes them into its
-    files in place, or writes new files that replace these.
+    The indices are known only when all ranges are finished. Then each range gets its own and writes its final files.
     """
 
     def with_ranges(self, ranges: Sequence[WorkRange]) -> Self:
@@ -63,15 +60,15 @@ class GlobalIndices(Output):
 
     @abc.abstractmethod
     def finish_range(self, commit: RangeCommit, indices: Any) -> RangeCommit:
-        """Writes the indices into a range's files, in any worker; returns its commit with the new checksums.
+        """Writes a range's files with their indices, in any worker; returns its commit with these files.
 
-        Alternatively writes new files (`replacing_files`) and returns a commit that names them; the range's old files
-        are then removed. It may be killed and run again: equal indices must give equal bytes.
+        Files that the commit no longer names are then removed. It may be killed and run again: equal indices must give
+        equal bytes.
         """
 
-    def replacing_files(self, indices: Any) -> Sequence[str]:
-        """The names of new files that `finish_range` writes to replace a range's files, if any."""
-        del indices
+    def replacing_files(self, commit: RangeCommit, indices: Any) -> Sequence[str]:
+        """The names of the new files that `finish_range` writes, if any."""
+        del commit, indices
         return ()
 
 
@@ -101,7 +98,7 @@ class RangeFinisher:
         if len(indices) != len(done):
             raise self._wrong(f"global_indices returned {len(indices)} entries for {count(len(done), 'range')}")
         numbered = list(zip(done, indices, strict=True))
-        if files := [file for _, numbers in numbered for file in self.output.replacing_files(numbers)]:
+        if files := [file for entry in numbered for file in self.output.replacing_files(*entry)]:
             add_files(self.output.directory, files)  # the plan names them before they exist
         return numbered
 
@@ -116,28 +113,16 @@ class RangeFinisher:
         finished = commit
         if commit.numbers != numbers:
             # A runner may repeat a range that is already completed and whose first files are gone.
-            now = commits.read_again(self.output.directory, commit)
-            finished = now
-            if now.numbers != numbers:
-                finished = dataclasses.replace(self._finish(now, numbers), numbers=numbers)
-                commits.write_commit(self.output.directory, finished)
+            finished = commits.read_again(self.output.directory, commit)
+        if finished.numbers != numbers:
+            finished = self.output.finish_range(finished, numbers)
+            if not isinstance(finished, RangeCommit):
+                raise self._wrong(f"finish_range returned {finished!r:.60}, expected a RangeCommit")
+            report = {**finished.report, "bytes_written": sum(file.shard.bytes for file in finished.kept)}
+            finished = dataclasses.replace(finished, numbers=numbers, report=report)
+            commits.write_commit(self.output.directory, finished)
         written = self.output.files(self._works[commit.range])
         remove_parts(self.output.directory, {*written} - {*finished.names})
-
-    def _finish(self, commit: RangeCommit, numbers: Any) -> RangeCommit:
-        """Calls `finish_range`, which may be a user's, and checks its result."""
-        paths = {file.file: storage.below(self.output.directory, file.file) for file in commit.files}
-        stamps = {file: storage.stamp(path) for file, path in paths.items()}
-        finished = self.output.finish_range(commit, numbers)
-        if not isinstance(finished, RangeCommit):
-            raise self._wrong(f"finish_range returned {finished!r:.60}, expected a RangeCommit")
-        old = {file.file: file.shard.checksum for file in commit.files}
-        for written in finished.files:
-            same = written.shard.checksum == old.get(written.file)
-            changed = same and storage.stamp(paths[written.file]) != stamps[written.file]
-            if changed and compute_checksum(paths[written.file]) != written.shard.checksum:
-                raise self._wrong(f"finish_range changed {written.file} but returned its old checksum")
-        return finished
 
     def _wrong(self, what: str) -> RldsBeamError:
         return RldsBeamError(

@@ -104,7 +104,7 @@ def _video(episode: Episode, options: FileOptions) -> bytes:
     """An H.264 video of all cameras side by side."""
     with needs("lerobot", "writing videos needs PyAV"):
         import av  # noqa: F401
-    from rlds_beam.formats.lerobot.videos import Encoding, encoded_video
+    from rlds_beam.formats.lerobot.videos import Encoding, VideoFile
 
     frames = _frames(episode, options)
     first = next(frames)
@@ -117,7 +117,9 @@ def _video(episode: Episode, options: FileOptions) -> bytes:
 
     with ScratchDirectory() as directory:
         path, height, width = os.path.join(directory, "clip.mp4"), first.shape[0], first.shape[1]
-        return encoded_video(path, encoding, rate, height, width, every())
+        with VideoFile(path, encoding, rate, height, width) as video:
+            video.add(every(), episode.key)
+            return video.content()
 
 
 def _frames(episode: Episode, options: FileOptions) -> Iterator[Array]:

@@ -20,7 +20,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.lerobot import layout
 from rlds_beam.formats.lerobot.feature_map import map_features
-from rlds_beam.formats.lerobot.output import auto_modality, modality_text
+from rlds_beam.formats.lerobot.output import auto_modality
 from rlds_beam.jobs.convert import ConvertJob, prepare
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.testing import make_episode, write_dataset
@@ -224,48 +224,10 @@ def test_auto_is_refused_if_gr00t_would_find_nothing():
         auto_modality(features(*MAP), ())
 
 
-GOOD = {
-    "state": {"arm": {"start": 0, "end": 7}, "mode": {"start": 0, "end": 1, "original_key": "observation.mode"}},
-    "action": {"all": {"start": 0, "end": 8, "absolute": False}},
-    "video": {"front": {"original_key": "observation.images.image_0"}},
-    "annotation": {"human.task_description": {"original_key": "task_index"}},
-}
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"state": {"arm": {"start": 0, "end": 9}}}, "state.arm: start 0 and end 9 are outside observation.state"),
-        ({"state": {"arm": {"start": 2}}}, "are outside observation.state"),
-        ({"action": {"a": {"start": 0, "end": 1, "original_key": "actoin"}}}, "did you mean action"),
-        ({"video": {"front": {"original_key": "observation.images.front"}}}, "video.front: there is no video"),
-        ({"annotation": {"human.task_description": {}}}, "annotation.human.task_description"),
-        ({"sate": {}}, "did you mean state"),
-        ({"state": [1]}, "each an object"),
-        ({"video": {"front": 3}}, "expected an object"),
-    ],
-)
-def test_a_file_is_checked_against_the_features(tmp_path, change, message):
-    found = features(*MAP)
-    path = tmp_path / "modality.json"
-    path.write_text(json.dumps(GOOD, indent=1))
-    assert modality_text(str(path), found, found.images) == path.read_text()
-    path.write_text(json.dumps({**GOOD, **change}))
-    with pytest.raises(UsageError, match=message):
-        modality_text(str(path), found, found.images)
-    path.write_text("{")
-    with pytest.raises(UsageError, match="not valid JSON"):
-        modality_text(str(path), found, found.images)
-
-
 def test_it_is_written_only_for_v21(tmp_path):
     source = write_dataset(tmp_path, [make_episode(3, seed=i) for i in range(2)], name="toy")
     data.convert_here(source, tmp_path / "auto", lerobot_version="2.1", modality="auto")
-    text = (tmp_path / "auto/meta/modality.json").read_text()
-    assert json.loads(text)["state"] == {"observation": {"start": 0, "end": 3}}
-    data.convert_here(source, tmp_path / "own", lerobot_version="2.1", modality=tmp_path / "auto/meta/modality.json")
-    assert (tmp_path / "own/meta/modality.json").read_text() == text
-    assert not Path(tmp_path, "none/meta/modality.json").exists()
+    assert data.meta(tmp_path / "auto", "modality")["state"] == {"observation": {"start": 0, "end": 3}}
     with pytest.raises(UsageError, match="add --lerobot_version"):
         data.convert_here(source, tmp_path / "none", modality="auto")
     with pytest.raises(UsageError, match="another plan"):

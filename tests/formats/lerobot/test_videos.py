@@ -167,14 +167,15 @@ def test_a_camera_matches_features_json(tmp_path, encoding, images, version):
 ENCODE = """
 import hashlib, sys, tempfile
 import numpy as np
-from rlds_beam.formats.lerobot.videos import Encoding, encoded_video
+from rlds_beam.formats.lerobot.videos import Encoding, VideoFile
 for codec, preset, height, width in (("h264", "medium", 100, 90), ("h264", "slow", 48, 80), ("av1", "12", 100, 90)):
     rng = np.random.default_rng(0)
     tiles = rng.integers(0, 255, (height // 6 + 1, width // 6 + 1, 3), np.uint8).repeat(6, 0).repeat(6, 1)
     noise = rng.integers(0, 9, (30, height, width, 3), np.uint8)
     images = [np.roll(tiles[:height, :width], 2 * i, 1) // 2 + noise[i] for i in range(30)]
-    video = encoded_video(f"{sys.argv[1]}/a.mp4", Encoding(codec, 30, 2, preset), 10, height, width, images)
-    print(codec, preset, height, width, hashlib.sha256(video).hexdigest())
+    with VideoFile(f"{sys.argv[1]}/a.mp4", Encoding(codec, 30, 2, preset), 10, height, width) as video:
+        video.add(images, "key")
+        print(codec, preset, height, width, hashlib.sha256(video.content()).hexdigest())
 """
 
 

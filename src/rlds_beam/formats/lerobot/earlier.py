@@ -18,11 +18,11 @@ from rlds_beam.connectors.statistics.episode_statistics import LeafStatistics
 from rlds_beam.encoding.checked_json import read_json
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.lerobot import layout
-from rlds_beam.formats.lerobot.camera_frames import EncodedAgain
 from rlds_beam.formats.lerobot.features import FeatureMap
 from rlds_beam.formats.lerobot.metadata import Meta
-from rlds_beam.formats.lerobot.range_facts import report_damage
+from rlds_beam.formats.lerobot.ranges import report_damage
 from rlds_beam.formats.lerobot.totals import Totals, row_groups
+from rlds_beam.formats.lerobot.videos import EncodedAgain
 from rlds_beam.typing import Array
 
 if TYPE_CHECKING:

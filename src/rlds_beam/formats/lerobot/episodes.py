@@ -26,7 +26,7 @@ from rlds_beam import storage
 from rlds_beam.formats.lerobot import layout, statistics
 from rlds_beam.formats.lerobot.features import INDEX_FEATURES, LerobotFeature
 from rlds_beam.formats.lerobot.frames import FrameFormat, lists
-from rlds_beam.formats.lerobot.range_facts import RangeFacts, RangeNumbers
+from rlds_beam.formats.lerobot.ranges import RangeFacts, RangeNumbers
 from rlds_beam.formats.lerobot.statistics import StatisticsGatherer
 from rlds_beam.output.shards import ShardWriter
 from rlds_beam.typing import Array

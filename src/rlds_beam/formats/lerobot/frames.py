@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import io
 import itertools
 import json
 import operator
@@ -28,6 +29,7 @@ from rlds_beam.formats.lerobot.features import FeatureMap, LerobotFeature
 from rlds_beam.formats.lerobot.videos import DepthEncoding, Encoding
 from rlds_beam.images.codecs import encode_png
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages, StoredImages
+from rlds_beam.output.shards import ShardInfo, ShardWriter
 from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
 
 NUMBERED = ("index", "episode_index", "task_index")
-"""Columns numbered within a range, from 0, until all ranges are finished."""
+"""Columns that count through the dataset, so they are known when all ranges are finished."""
 
 Values: TypeAlias = "Array | Sequence[str] | Sequence[bytes | memoryview]"
 """The values of a column: numbers (T, ...), text, or images."""
@@ -89,14 +91,20 @@ def is_single(feature: LerobotFeature) -> bool:
     return feature.shape in ((), (1,))
 
 
+def staged_schema(features: Iterable[LerobotFeature]) -> pa.Schema:
+    """The schema of the frames without `NUMBERED`: the features, then LeRobot's own columns."""
+    import pyarrow as pa
+
+    fields = [pa.field(feature.name, arrow_type(feature)) for feature in features]
+    return pa.schema([*fields, ("timestamp", pa.float32()), ("frame_index", pa.int64())])
+
+
 def frames_schema(features: Iterable[LerobotFeature]) -> pa.Schema:
-    """The schema of the frames: the features, then LeRobot's own columns."""
+    """The schema of the frames, with what `datasets` needs to know."""
     import pyarrow as pa
 
     kept = list(features)
-    fields = [pa.field(feature.name, arrow_type(feature)) for feature in kept]
-    fields += [pa.field("timestamp", pa.float32()), pa.field("frame_index", pa.int64())]
-    fields += [pa.field(name, pa.int64(), nullable=False) for name in NUMBERED]
+    fields = [*staged_schema(kept), *(pa.field(name, pa.int64()) for name in NUMBERED)]
     return pa.schema(fields, metadata={b"huggingface": _hugging_face(kept)})
 
 
@@ -222,35 +230,15 @@ def images_array(images: Sequence[bytes | memoryview]) -> pa.Array:
     return pa.StructArray.from_arrays([content, pa.nulls(len(content), pa.string())], ["bytes", "path"])
 
 
-@dataclasses.dataclass(frozen=True)
-class LerobotFrames:
-    """The frames of an episode.
-
-    Attributes:
-      columns: all columns of the Parquet file, by name.
-      length: the number of frames.
-    """
-
-    columns: Mapping[str, Values]
-    length: int
-
-    @functools.cached_property
-    def bytes(self) -> int:
-        """The size of the columns."""
-        return sum(
-            values.nbytes if isinstance(values, np.ndarray) else sum(map(len, values))
-            for values in self.columns.values()
-        )
-
-
-def frames_table(schema: pa.Schema, features: Sequence[LerobotFeature], episodes: Sequence[LerobotFrames]) -> pa.Table:
-    """The frames of these episodes, concatenated."""
+def frames_batch(features: Sequence[LerobotFeature], episodes: Sequence[Mapping[str, Values]]) -> pa.RecordBatch:
+    """The columns of these episodes, concatenated (`staged_schema`)."""
     import pyarrow as pa
 
-    columns = [_join(feature, [frames.columns[feature.name] for frames in episodes]) for feature in features]
+    schema = staged_schema(features)
+    columns = [_join(feature, [columns[feature.name] for columns in episodes]) for feature in features]
     for name in schema.names[len(features) :]:
-        columns.append(pa.array(np.concatenate([cast(Array, frames.columns[name]) for frames in episodes])))
-    return pa.Table.from_arrays(columns, schema=schema)
+        columns.append(pa.array(np.concatenate([cast(Array, columns[name]) for columns in episodes])))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _join(feature: LerobotFeature, parts: Sequence[Any]) -> pa.Array:
@@ -260,3 +248,83 @@ def _join(feature: LerobotFeature, parts: Sequence[Any]) -> pa.Array:
     if feature.kind == "language":
         return language.rows_array(feature.name, values)
     return texts_array(feature, values) if feature.kind == "text" else images_array(values)
+
+
+_PAGE_BYTES = 64 << 20  # a column of a row group is usually one page
+_SINK_BYTES = 1 << 20
+_BOUNDED = ("index", "episode_index")  # by which readers skip row groups
+
+
+def write_data_file(
+    path: str, features: Sequence[LerobotFeature], tables: Iterable[pa.Table], episodes: Iterable[tuple[object, int]]
+) -> ShardInfo:
+    """Writes a data file with a row group for each table.
+
+    Args:
+      path: the file.
+      features: the features in it.
+      tables: the frames (`frames_schema`).
+      episodes: the key and length of each episode.
+    """
+    import pyarrow.parquet
+
+    schema = frames_schema(features)
+    leaves = [leaf for field in schema for leaf in _leaves(field.name, field.type)]
+    images = {f"{feature.name}.{leaf}" for feature in features if feature.kind == "image" for leaf in ("bytes", "path")}
+    with ShardWriter(path) as shard:
+        sink = ShardSink(shard)
+        with pyarrow.parquet.ParquetWriter(
+            sink,
+            schema,
+            use_dictionary=[leaf for leaf in leaves if leaf not in images] or False,
+            compression={leaf: "none" if leaf in images else "snappy" for leaf in leaves},
+            write_statistics=list(_BOUNDED),
+            data_page_size=_PAGE_BYTES,
+            write_page_checksum=False,
+        ) as writer:
+            for table in tables:
+                writer.write_table(table, row_group_size=table.num_rows)
+        sink.flush()
+        for key, length in episodes:
+            shard.write((), length, key)
+        return shard.commit()
+
+
+def _leaves(name: str, kind: pa.DataType) -> list[str]:
+    """The paths of a column's values in a Parquet file."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        return [leaf for field in kind for leaf in _leaves(f"{name}.{field.name}", field.type)]
+    if isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
+        return _leaves(f"{name}.list.element", kind.value_type)
+    return [name]
+
+
+class ShardSink(io.RawIOBase):
+    """A shard as a writable file. Collects the many small writes of pyarrow."""
+
+    def __init__(self, shard: ShardWriter):
+        super().__init__()
+        self._shard, self._size = shard, 0
+        self._parts: list[Any] = []
+        self._held = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._parts.append(data)
+        self._held += len(data)
+        self._size += len(data)
+        if self._held >= _SINK_BYTES:
+            self.flush()
+        return len(data)
+
+    def flush(self) -> None:
+        if self._parts:
+            self._shard.write(self._parts, 0)
+        self._parts, self._held = [], 0
+
+    def tell(self) -> int:
+        return self._size

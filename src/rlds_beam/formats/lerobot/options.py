@@ -56,11 +56,7 @@ class LerobotOptions(Options):
     depth_max: float = option(10.0, "farthest depth of depth videos in meters")
     depth_shift: float = option(3.5, "meters added before the logarithm of depth")
     last_step: LastStep | None = last_step_option()
-    modality: str | None = option(
-        None,
-        "modality.json for GR00T, with --lerobot_version=2.1: auto, or a file to check and copy",
-        metavar="FILE",
-    )
+    modality: Literal["auto"] | None = option(None, "write modality.json for GR00T (with --lerobot_version=2.1)")
 
 
 def whole_fps(options: LerobotOptions, source: Source) -> int:

@@ -1,6 +1,7 @@
 """LeRobot datasets as an output: `convert --to=lerobot`, of v3.0 or with `--lerobot_version=2.1` of v2.1.
 
-For v2.1, `--modality` adds `meta/modality.json`, which GR00T reads: the parts of each vector.
+v3.0 has a Parquet file of frames for each range and a video of each camera; v2.1 has them for each episode. For v2.1,
+`--modality=auto` adds `meta/modality.json`, which GR00T reads: the parts of each vector.
 
     {"state":      {"arm": {"start": 0, "end": 7}, "gripper": {"start": 7, "end": 8}},
      "action":     {"action": {"start": 0, "end": 7}},
@@ -13,46 +14,352 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from rlds_beam import storage
+from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.encoding.checked_json import parse_json
+from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.lerobot import layout
-from rlds_beam.formats.lerobot.dataset_output import LerobotDatasetOutput
-from rlds_beam.formats.lerobot.episodes import EpisodesLines
-from rlds_beam.formats.lerobot.features import INDEX_FEATURES, FeatureMap, LerobotFeature
-from rlds_beam.formats.lerobot.options import LerobotOptions
-from rlds_beam.formats.lerobot.range_facts import DIRECTORY, RangeNumbers, facts_file
-from rlds_beam.formats.lerobot.range_files import EpisodeFiles, file_names, unpack
+from rlds_beam.formats.lerobot.earlier import EarlierDataset, pixels_json, totals_bytes
+from rlds_beam.formats.lerobot.episodes import EpisodesLines, EpisodesTables
+from rlds_beam.formats.lerobot.feature_map import image_sizes, map_features
+from rlds_beam.formats.lerobot.features import FeatureMap, LerobotFeature
+from rlds_beam.formats.lerobot.frames import FrameFormat, write_data_file
+from rlds_beam.formats.lerobot.options import ENCODER_OPTIONS, LerobotOptions, whole_fps
+from rlds_beam.formats.lerobot.ranges import (
+    DIRECTORY,
+    LerobotWriter,
+    RangeFacts,
+    RangeNumbers,
+    check_size,
+    numbered_frames,
+    split_episodes,
+)
+from rlds_beam.formats.lerobot.statistics import FRAMES_OF_A_SAMPLE, MAX_SAMPLES, MIN_FRAMES, samples_of_few
+from rlds_beam.formats.lerobot.totals import Totals, card, dataset_statistics, features_info
+from rlds_beam.formats.lerobot.videos import PIXELS, Encoding, VideoFile, VideoPack, split_pack
+from rlds_beam.images.depth import Depth
+from rlds_beam.options import options_given
+from rlds_beam.output.base import Description, EarlierOutput
+from rlds_beam.output.completion import GlobalIndices
+from rlds_beam.output.files import to_json
+from rlds_beam.output.last_steps import RowsOutput, RowsWriter, select_rows
+from rlds_beam.output.shards import ShardWriter, WrittenFile
 from rlds_beam.reading.base import Source
+from rlds_beam.reading.meaning import RowRule
 from rlds_beam.reading.plan import WorkRange
-from rlds_beam.text import did_you_mean
+from rlds_beam.text import count, did_you_mean, printable, some
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from rlds_beam.output.commits import RangeCommit
 
 
 @dataclasses.dataclass(frozen=True)
-class LerobotV21Output(LerobotDatasetOutput):
+class LerobotOutput(GlobalIndices, RowsOutput):
+    """A LeRobot dataset: a Parquet file of frames for each range, a video of each camera, and `meta/`.
+
+    Attributes:
+      directory: where the files go.
+      name: the name of the dataset.
+      frames: how the frames are stored.
+      robot_type: the robot's name in info.json.
+      modality: the content of modality.json (v2.1); None if there is none.
+      rule: see `RowsOutput`.
+      first: the number of each split's first file.
+      ranges: the number of ranges.
+      origin: what the dataset is converted from, for its card: "`aloha` (hdf5)".
+      earlier: the dataset that is appended to; None if there is none.
+      version: the version of LeRobot's format.
+      video_class: writes the videos of a range and camera.
+      episodes_class: writes the metadata of episodes and tasks.
+    """
+
+    directory: str
+    name: str
+    frames: FrameFormat
+    robot_type: str | None = None
+    modality: Mapping[str, Any] | None = None
+    rule: RowRule = dataclasses.field(default_factory=RowRule)
+    first: tuple[tuple[str, int], ...] = ()
+    ranges: int = 0
+    origin: str = "another dataset"
+    earlier: EarlierDataset | None = None
+
+    options_class = LerobotOptions
+    input_facts = ("lerobot.last_step.assumed",)
+    version: ClassVar[str] = layout.V3
+    video_class: ClassVar[type[VideoFile | VideoPack]] = VideoFile
+    episodes_class: ClassVar[type[EpisodesTables | EpisodesLines]] = EpisodesTables
+
+    @classmethod
+    def create(
+        cls, source: Source, connectors: ConnectorRunner, directory: str, options: LerobotOptions
+    ) -> LerobotOutput:
+        fps, schema = whole_fps(options, source), connectors.schema
+        features = map_features(
+            schema,
+            options.map,
+            image_sizes(source, connectors, schema, options.map),
+            languages=options.lerobot_version != "2.1",
+            depth=_depth_scales(options, schema),
+        )
+        as_video = options.images == "video"
+        for name in _encoder_options(options) if not as_video else ():
+            raise UsageError(f"--{name} needs --images=video")
+        copied = _copied_videos(features, source, options)
+        encoding = Encoding.of(options) if as_video or copied else None
+        least = samples_of_few(split.episodes for split in source.splits)
+        frames = FrameFormat(features, fps, options.image_samples, least, encoding, copied, only_copied=not as_video)
+        for feature in frames.videos:
+            if feature.depth is None and (feature.shape[0] % 2 or feature.shape[1] % 2):
+                raise UsageError(
+                    f"--images=video: {feature.describe()} has an odd height or width, which {PIXELS} cannot hold: "
+                    "resize it with a connector, or copy the images (--images=copy)"
+                )
+        modality = None
+        if options.lerobot_version == "2.1":
+            _check_columns(features)
+            modality = auto_modality(features, frames.videos) if options.modality is not None else None
+        elif options.modality is not None:
+            raise UsageError(
+                "--modality: modality.json is for GR00T, which reads LeRobot 2.1: add --lerobot_version=2.1, or leave "
+                "--modality out"
+            )
+        rule, robot = RowRule.of(source, schema, options.last_step), source.robot
+        kind = LerobotV21Output if options.lerobot_version == "2.1" else LerobotOutput
+        return kind(directory, source.name, frames, robot, modality, rule=rule, origin=_origin(source))
+
+    @property
+    def fields(self) -> list[Field]:
+        return [field for feature in self.frames.features.features for field in feature.fields]
+
+    def stored_names(self) -> Iterator[tuple[str, str]]:
+        yield from ((feature.path, feature.name) for feature in self.frames.features.features)
+
+    def with_ranges(self, ranges: Sequence[WorkRange]) -> Self:
+        first: dict[str, int] = {}
+        for number, work in enumerate(ranges):
+            first.setdefault(work.split, number)
+        return dataclasses.replace(self, first=tuple(first.items()), ranges=len(ranges))
+
+    def append_to(self, earlier: EarlierOutput, ranges: Sequence[WorkRange], directory: str) -> Self | None:
+        known = EarlierDataset.of(earlier, ranges, self.frames.features)
+        return dataclasses.replace(self, directory=directory, earlier=known)
+
+    @property
+    def _ranges_before(self) -> int:
+        return sum(self.earlier.ranges.values()) if self.earlier is not None else 0
+
+    @property
+    def _files_before(self) -> int:
+        """The number of earlier files of meta/episodes."""
+        return self.earlier.files if self.earlier is not None else 0
+
+    @property
+    def metadata(self) -> tuple[str, ...]:
+        files = layout.episodes_files(self.ranges - self._ranges_before)
+        episodes = [layout.EPISODES_PATH.format(**layout.place(self._files_before + i)) for i in range(files)]
+        return (*episodes, layout.TASKS, layout.TOTALS, *self.metadata_of_all)
+
+    @property
+    def metadata_of_all(self) -> tuple[str, ...]:
+        """Metadata files of every version."""
+        return (layout.STATS, layout.FIELDS, layout.CARD, layout.INFO)
+
+    def plan(self) -> dict[str, Any]:
+        frames = self.frames
+        depth = {f.name: dataclasses.asdict(f.depth) for f in frames.features.features if f.depth is not None}
+        return {
+            "lerobot": {
+                **({"depth": depth} if depth else {}),
+                **self.rule.to_json(),
+                "version": self.version,
+                "fps": frames.fps,
+                "image_samples": frames.image_samples
+                or f"1 in {FRAMES_OF_A_SAMPLE}, at most {MAX_SAMPLES}; all of up to {MIN_FRAMES}",
+                "robot_type": self.robot_type,
+                **frames.features.to_json(),
+                "video": None if frames.encoding is None else dataclasses.asdict(frames.encoding),
+                **({"copied": sorted(frames.copied)} if frames.copied else {}),
+            }
+        }
+
+    def describe(self) -> Description:
+        features, encoding, lines = self.frames.features, self.frames.encoding, self.frames.features.describe()
+        if encoding is not None:
+            stored = {
+                feature.name: "copied video"
+                if feature.path in self.frames.copied
+                else f"{self.frames.video_encoding(feature).codec} video"
+                for feature in self.frames.videos
+            }
+            lines = [f"{line} as {stored[name]}" if (name := line.split(":")[0]) in stored else line for line in lines]
+        return Description(lines, features.left_out, "frame")
+
+    def predict(self, batches: Iterable[Batch]) -> int:
+        return sum(len(self.rule.rows(episode)) for batch in batches for episode in batch.episodes)
+
+    def check_batch(self, batch: Batch) -> None:
+        for episode in select_rows(batch, self.rule).episodes:
+            for feature in self.frames.features.images:
+                check_size(feature, episode.steps[feature.path])
+
+    def _file_number(self, split: str, index: int) -> int:
+        """The number of a range's file: that of the range across all splits."""
+        return dict(self.first)[split] + index
+
+    def file(self, work: WorkRange) -> str:
+        return f"{DIRECTORY}/{work}.arrow"
+
+    def files(self, work: WorkRange) -> tuple[str, ...]:
+        return (self.file(work), facts_file(work), *self.range_videos(work))
+
+    def range_videos(self, work: WorkRange) -> list[str]:
+        """The names of the videos that a range writes."""
+        place = layout.place(self._file_number(work.split, work.index))
+        return [layout.VIDEO_PATH.format(video_key=feature.name, **place) for feature in self.frames.videos]
+
+    def open_range(self, work: WorkRange) -> LerobotWriter | RowsWriter:
+        writer = LerobotWriter(self.directory, self.frames, self.files(work), self.video_class)
+        return RowsWriter(writer, self.rule) if self.rule.left_out else writer
+
+    def facts(self, commit: RangeCommit, *, whole: bool = False) -> RangeFacts:
+        """The facts that a finished range kept. Args: see `RangeFacts.read`."""
+        return RangeFacts.read(storage.join(self.directory, facts_file(commit.range)), whole=whole)
+
+    def global_indices(self, commits: Sequence[RangeCommit]) -> list[Any]:
+        tasks: dict[str, int] = {}
+        indices: list[Any] = []
+        frame = episode = 0
+        if self.earlier is not None:
+            tasks = {text: i for i, text in enumerate(self.earlier.tasks)}
+            frame, episode = self.earlier.frames, self.earlier.episodes
+        for facts in map(self.facts, commits):
+            own = [tasks.setdefault(text, len(tasks)) for text in facts.tasks]
+            indices.append(RangeNumbers(frame, episode, len(facts.lengths), own)._asdict())
+            frame, episode = frame + facts.frames, episode + len(facts.lengths)
+        return indices
+
+    def replacing_files(self, commit: RangeCommit, indices: Any) -> list[str]:
+        del indices
+        return [layout.DATA_PATH.format(**layout.place(self._file_number(commit.split, commit.index)))]
+
+    def finish_range(self, commit: RangeCommit, indices: Any) -> RangeCommit:
+        facts = self.facts(commit)
+        if not facts.frames:
+            return commit
+        frames, *others = commit.files
+        (name,) = self.replacing_files(commit, indices)
+        tables = self._numbered(frames, facts, RangeNumbers(**indices))
+        episodes = zip(facts.keys, facts.lengths.tolist(), strict=True)
+        shard = write_data_file(storage.below(self.directory, name), self.frames.stored, tables, episodes)
+        return dataclasses.replace(commit, files=(WrittenFile(name, shard, facts.frames), *others))
+
+    def _numbered(self, file: WrittenFile, facts: RangeFacts, numbers: RangeNumbers) -> Iterator[pa.Table]:
+        return numbered_frames(storage.below(self.directory, file.file), self.frames.stored, facts, numbers)
+
+    def paths(self, episodes: int) -> dict[str, Any]:
+        """The entries of info.json about files."""
+        del episodes
+        return {
+            "chunks_size": layout.CHUNK,
+            "data_files_size_in_mb": layout.DATA_MB,
+            "video_files_size_in_mb": layout.VIDEO_MB,
+            "data_path": layout.DATA_PATH,
+            "video_path": layout.VIDEO_PATH if self.frames.videos else None,
+        }
+
+    def stats(self, statistics: dict[str, Any]) -> dict[str, Any]:
+        """The content of stats.json."""
+        return statistics
+
+    def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
+        """Writes all of `meta/`, with info.json last.
+
+        Files of ranges without frames are removed: LeRobot has no empty files.
+        """
+        totals, episodes = Totals(), self.episodes_class(self.directory, self.frames, self.earlier)
+        if self.earlier is not None:
+            old = [commit for commit in commits if self.earlier.holds(commit.split, commit.index)]
+            files = [file.file for commit in old for file in commit.kept if file.role == "items" and file.shard.records]
+            totals = self.earlier.totals(files, self.frames.features)
+            commits = [commit for commit in commits if not self.earlier.holds(commit.split, commit.index)]
+        for place, commit in enumerate(commits, self._files_before * layout.RANGES_IN_EPISODES):
+            facts = self.facts(commit, whole=True)
+            numbers = RangeNumbers(**commit.numbers)
+            episodes.add(place, self._file_number(commit.split, commit.index), facts, numbers)
+            totals.add(commit.split, facts, numbers)
+            if facts.frames:
+                files = [storage.below(self.directory, file.file) for file in commit.files if file.role == "items"]
+                totals.add_numbers(files, self.frames.features)
+            else:
+                storage.remove_files(self.directory, [file.file for file in commit.kept])
+        episodes.finish(list(totals.tasks))
+        if content := totals_bytes(totals):
+            storage.write_bytes(storage.below(self.directory, layout.TOTALS), content)
+        info = self._info(totals)
+        stats = self.stats(dataset_statistics(self.frames.features, totals)) if totals.frames else {}
+        if self.modality is not None:
+            self._write(layout.MODALITY, json.dumps(self.modality, indent=4) + "\n")
+        self._write(layout.STATS, json.dumps(stats, indent=4) + "\n")
+        void = {"last_action": "void"} if self.rule.kept_void else {}
+        self._write(layout.FIELDS, to_json({**self.frames.features.to_json(), **void}))
+        self._write(layout.CARD, card(self.name, info, self.origin))
+        self._write(layout.INFO, json.dumps(info, indent=4, ensure_ascii=False) + "\n")
+        encoded = {"encoded": {name: found._asdict() for name, found in totals.encoded.items()}}
+        return {
+            "lerobot": {"version": self.version, "episodes": totals.episodes, "tasks": len(totals.tasks)}
+            | (encoded if totals.encoded else {})
+            | ({"pixels": pixels_json(totals)} if totals.histograms else {})
+        }
+
+    def notes(self, manifest: Mapping[str, Any]) -> list[str]:
+        entry = manifest.get("lerobot", {})
+        features = self.frames.features.features
+        inputs = [feature for feature in features if feature.name.startswith(("action", "observation"))]
+        flags = [printable(f.name, 100) for f in inputs if any(field.dtype == "bool" for field in f.fields)]
+        how = (
+            "LeRobot's policies cannot normalize flags; the connector CastFields makes numbers of them (dtype: float32)"
+        )
+        return [
+            *super().notes(manifest),
+            *([f"bool      {some(flags)}; {how}"] if flags else []),
+            *(
+                f"note      {name}: {found['episodes']:,} of {count(entry['episodes'], 'episode')} encoded again, not "
+                f"copied: {found['why']}"
+                for name, found in entry.get("encoded", {}).items()
+            ),
+        ]
+
+    def _info(self, totals: Totals) -> dict[str, Any]:
+        return {
+            "codebase_version": self.version,
+            "robot_type": self.robot_type,
+            "total_episodes": totals.episodes,
+            "total_frames": totals.frames,
+            "total_tasks": len(totals.tasks),
+            **self.paths(totals.episodes),
+            "fps": self.frames.fps,
+            "splits": {split: f"{first}:{stop}" for split, (first, stop) in totals.splits.items()},
+            "features": features_info(self.frames),
+        }
+
+    def _write(self, name: str, text: str) -> None:
+        storage.write_text(storage.below(self.directory, name), text)
+
+
+@dataclasses.dataclass(frozen=True)
+class LerobotV21Output(LerobotOutput):
     """A LeRobot v2.1 dataset: a Parquet file and a video per camera for each episode; `meta/` holds JSON lines."""
 
     version: ClassVar[str] = layout.V21
-    files_class = EpisodeFiles
+    video_class = VideoPack
     episodes_class = EpisodesLines
-
-    def with_modality(self, modality: str | None) -> LerobotDatasetOutput:
-        for field in self.frames.features.columns.values():
-            if field.holds_image_files:
-                raise UsageError(
-                    f"--lerobot_version=2.1: {field} is an image per episode, which episodes.jsonl cannot hold: "
-                    f"leave it out: --map=-{field.path}"
-                )
-        if modality is None:
-            return self
-        return dataclasses.replace(self, modality=modality_text(modality, self.frames.features, self.frames.videos))
 
     @property
     def metadata(self) -> tuple[str, ...]:
@@ -62,23 +369,39 @@ class LerobotV21Output(LerobotDatasetOutput):
     def plan(self) -> dict[str, Any]:
         return {"lerobot": {**super().plan()["lerobot"], "modality": self.modality}}
 
-    def files(self, work: WorkRange) -> tuple[str, ...]:
-        videos = [f"{DIRECTORY}/{work}.{feature.name}.videos" for feature in self.frames.videos]
-        return (f"{DIRECTORY}/{work}.data", facts_file(work), *videos)
+    def range_videos(self, work: WorkRange) -> list[str]:
+        return [f"{DIRECTORY}/{work}.{feature.name}.videos" for feature in self.frames.videos]
 
-    def replacing_files(self, indices: Any) -> list[str]:
+    def replacing_files(self, commit: RangeCommit, indices: Any) -> list[str]:
         numbers = RangeNumbers(**indices)
         episodes = range(numbers.first_episode, numbers.first_episode + numbers.episodes)
-        return [name for episode in episodes for name in file_names(self.frames.videos, episode)]
+        return [name for episode in episodes for name in self._episode_files(episode)]
+
+    def _episode_files(self, episode: int) -> list[str]:
+        """The names of an episode's files: its frames, then its videos."""
+        place = layout.place_of_episode(episode)
+        videos = [layout.EPISODE_VIDEO_PATH.format(video_key=feature.name, **place) for feature in self.frames.videos]
+        return [layout.EPISODE_DATA_PATH.format(**place), *videos]
 
     def finish_range(self, commit: RangeCommit, indices: Any) -> RangeCommit:
-        facts = self.facts(commit)
+        facts, numbers = self.facts(commit), RangeNumbers(**indices)
         if not facts.frames:
             return commit
-        packs = [file.file for file in commit.kept]
-        kept = [file for file in commit.files if file.role == "temporary"]
-        files = unpack(self.directory, self.frames.videos, packs, facts, RangeNumbers(**indices))
-        return dataclasses.replace(commit, files=(*files, *kept))
+        (frames, *packs), lengths = commit.kept, facts.lengths.tolist()
+        tables = split_episodes(self._numbered(frames, facts, numbers), lengths)
+        paths = [storage.below(self.directory, pack.file) for pack in packs]
+        videos = [split_pack(path, ends) for path, ends in zip(paths, facts.ends.tolist(), strict=True)]
+        files = [file for file in commit.files if file.role == "temporary"]
+        for episode, (key, length) in enumerate(zip(facts.keys, lengths, strict=True), numbers.first_episode):
+            data, *names = self._episode_files(episode)
+            path = storage.below(self.directory, data)
+            shard = write_data_file(path, self.frames.stored, [next(tables)], [(key, length)])
+            files.append(WrittenFile(data, shard, length))
+            for name, video in zip(names, videos, strict=True):
+                with ShardWriter(storage.below(self.directory, name)) as writer:
+                    writer.write([next(video)], length, key)
+                    files.append(WrittenFile(name, writer.commit(), length, role="part"))
+        return dataclasses.replace(commit, files=tuple(files))
 
     def stats(self, statistics: dict[str, Any]) -> dict[str, Any]:
         """The statistics without counts: GR00T slices the vector of every statistic that it finds."""
@@ -97,47 +420,57 @@ class LerobotV21Output(LerobotDatasetOutput):
         }
 
 
-@dataclasses.dataclass(frozen=True)
-class LerobotOutput(LerobotDatasetOutput):
-    """A LeRobot v3.0 dataset, or with `--lerobot_version=2.1` a `LerobotV21Output`."""
-
-    @classmethod
-    def create(
-        cls, source: Source, connectors: ConnectorRunner, directory: str, options: LerobotOptions
-    ) -> LerobotDatasetOutput:
-        if options.lerobot_version == "2.1":
-            return LerobotV21Output.create(source, connectors, directory, options)
-        return super().create(source, connectors, directory, options)
+def _encoder_options(options: LerobotOptions) -> list[str]:
+    """The encoder's options that are given."""
+    return [name for name in options_given(options, LerobotOptions) if name in ENCODER_OPTIONS]
 
 
-AUTO = "auto"
+def _copied_videos(features: FeatureMap, source: Source, options: LerobotOptions) -> dict[str, Mapping[str, Any]]:
+    """The source's facts about the videos to copy, by path; none if encoding or images are asked for."""
+    if options.images == "copy" or _encoder_options(options):
+        return {}
+    cameras = [f for f in features.images if f.is_video and f.depth is None and not (f.shape[0] % 2 or f.shape[1] % 2)]
+    return {feature.path: source.videos[feature.path] for feature in cameras if feature.path in source.videos}
+
+
+def _origin(source: Source) -> str:
+    """The dataset and its format, as Markdown; without the versions that formats without versions get."""
+    module = type(source).__module__
+    known = module.split(".")[2] if module.startswith("rlds_beam.formats.") else f"{module}:{type(source).__qualname__}"
+    dataset = source.name if source.tfds is None else source.dataset
+    return f"`{printable(dataset, 100).replace('`', '')}` ({known})"
+
+
+def _depth_scales(options: LerobotOptions, schema: Schema) -> dict[str, Depth]:
+    """The scale of each field of `--depth`. Raises UsageError if it cannot be used."""
+    given = [name for name in options_given(options, LerobotOptions) if name.startswith("depth")]
+    if given and (options.images != "video" or not options.depth):
+        raise UsageError(f"--{given[0]} needs {'--depth' if options.images == 'video' else '--images=video'}")
+    if options.depth and options.lerobot_version == "2.1":
+        raise UsageError("--depth: LeRobot 2.1 has no depth videos; leave --depth out to copy 16-bit images")
+    for path in options.depth:
+        if path not in schema.steps:
+            raise UsageError(f"--depth={path}: there is no field {path}{did_you_mean(path, schema.steps)}")
+    return dict.fromkeys(options.depth, Depth(options.depth_min, options.depth_max, options.depth_shift))
+
+
+def facts_file(work: object) -> str:
+    """The name of a range's facts."""
+    return f"{DIRECTORY}/{work}.npz"
+
+
+def _check_columns(features: FeatureMap) -> None:
+    """Raises UsageError if v2.1 cannot hold a field of the episodes."""
+    for field in features.columns.values():
+        if field.holds_image_files:
+            raise UsageError(
+                f"--lerobot_version=2.1: {field} is an image per episode, which episodes.jsonl cannot hold: "
+                f"leave it out: --map=-{field.path}"
+            )
+
+
 _VECTORS = {"state": "observation.state", "action": "action"}
-"""The feature of a part, unless `original_key` names another."""
 _TASK = "human.task_description"
-
-
-def modality_text(modality: str, features: FeatureMap, videos: Sequence[LerobotFeature]) -> str:
-    """The text of `modality.json`.
-
-    Args:
-      modality: `auto`, or the path of a file.
-      features: the features of the dataset.
-      videos: the features that are videos.
-
-    Raises:
-      UsageError: it cannot be derived from the features, or the file does not match them.
-    """
-    if modality == AUTO:
-        return json.dumps(auto_modality(features, videos), indent=4) + "\n"
-    try:
-        text = storage.read_text(modality)
-        content = parse_json(text, modality)
-    except (OSError, UsageError) as error:
-        raise UsageError(f"--modality={modality}: not valid JSON: {error} ({AUTO} generates one)") from None
-    problem = _problem(content, features, videos)
-    if problem is not None:
-        raise UsageError(f"--modality={modality}: {problem}")
-    return text
 
 
 def auto_modality(features: FeatureMap, videos: Sequence[LerobotFeature]) -> dict[str, Any]:
@@ -146,13 +479,13 @@ def auto_modality(features: FeatureMap, videos: Sequence[LerobotFeature]) -> dic
     for part, name in _VECTORS.items():
         if name not in named or len(named[name].shape) > 1:
             raise UsageError(
-                f"--modality={AUTO}: GR00T reads its {part} from one vector, {name}, which the dataset lacks: join "
+                f"--modality=auto: GR00T reads its {part} from one vector, {name}, which the dataset lacks: join "
                 f"its fields, --map={name}=PATH+PATH"
             )
     pictures = [feature for feature in features.images if feature.is_video and feature not in videos]
     if pictures:
         raise UsageError(
-            f"--modality={AUTO}: GR00T reads cameras from videos, but {pictures[0].name} is copied: add "
+            f"--modality=auto: GR00T reads cameras from videos, but {pictures[0].name} is copied: add "
             f"--images=video, or leave it out (--map={shlex.quote(f'-{pictures[0].path}')})"
         )
     modality: dict[str, Any] = {part: _parts(named[name]) for part, name in _VECTORS.items()}
@@ -172,46 +505,3 @@ def _parts(feature: LerobotFeature) -> dict[str, Any]:
         parts[name] = {"start": start, "end": start + field.known_size}
         start += field.known_size
     return parts
-
-
-def _problem(content: Any, features: FeatureMap, videos: Sequence[LerobotFeature]) -> str | None:
-    """The contradiction between a modality file and the features; None if there is none."""
-    sections = (*_VECTORS, "video", "annotation")
-    if not isinstance(content, dict) or not all(isinstance(part, dict) for part in content.values()):
-        return f"expected an object with {', '.join(sections)}, each an object"
-    for name in content:
-        if name not in sections:
-            hint = did_you_mean(name, sections, otherwise=f"there are {', '.join(sections)}")
-            return f"there is no modality {name}{hint}"
-    for section in _VECTORS:
-        if section not in content:
-            return f"it has no {section}"
-    for section, entries in content.items():
-        for name, entry in entries.items():
-            problem = "expected an object" if not isinstance(entry, dict) else None
-            problem = problem or _wrong_entry(section, name, entry, features, videos)
-            if problem is not None:
-                return f"{section}.{name}: {problem}"
-    return None
-
-
-def _wrong_entry(
-    section: str, name: str, entry: Mapping[str, Any], features: FeatureMap, videos: Sequence[LerobotFeature]
-) -> str | None:
-    numbers = {feature.name: feature for feature in features.numbers}
-    if section == "video":
-        key, known = entry.get("original_key", name), [feature.name for feature in videos]
-        hint = did_you_mean(str(key), known, otherwise=f"there are {', '.join(known) or 'none'}")
-        return None if key in known else f"there is no video {key}{hint}"
-    if section == "annotation":
-        key = entry.get("original_key", f"annotation.{name}")
-        known = [*INDEX_FEATURES, *(n for n, feature in numbers.items() if "int" in feature.dtype)]
-        return None if key in known else f"there is no integer feature {key}; {_TASK} uses task_index"
-    key = entry.get("original_key", _VECTORS[section])
-    if key not in numbers:
-        hint = did_you_mean(str(key), numbers, otherwise=f"there are {', '.join(numbers) or 'none'}")
-        return f"there is no feature {key}{hint}"
-    size, start, end = numbers[key].size, entry.get("start"), entry.get("end")
-    if type(start) is not int or type(end) is not int or not 0 <= start < end <= size:
-        return f"start {start} and end {end} are outside {key}, which has {size} numbers"
-    return None

@@ -14,11 +14,10 @@ from rlds_beam.connectors.statistics.episode_statistics import LeafBuilder, Leaf
 from rlds_beam.encoding import arrow_columns
 from rlds_beam.encoding.parquet_files import SpanReader, naming_damage, request_chunks, verified_parquet
 from rlds_beam.formats.lerobot import statistics
-from rlds_beam.formats.lerobot.camera_frames import EncodedAgain
 from rlds_beam.formats.lerobot.features import INDEX_FEATURES, FeatureMap
 from rlds_beam.formats.lerobot.frames import FrameFormat
-from rlds_beam.formats.lerobot.range_facts import RangeFacts, RangeNumbers
-from rlds_beam.formats.lerobot.videos import video_info
+from rlds_beam.formats.lerobot.ranges import RangeFacts, RangeNumbers
+from rlds_beam.formats.lerobot.videos import EncodedAgain, video_info
 from rlds_beam.text import count
 from rlds_beam.typing import Array
 

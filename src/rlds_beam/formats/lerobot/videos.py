@@ -1,33 +1,46 @@
-"""Write the videos of a LeRobot dataset: a file for each camera and range, with all of its episodes.
+"""Videos of a LeRobot dataset: the frames of a camera in an episode, and the files that hold them.
 
-The frame rate is constant and the first frame is at 0, so frame i of the file is exactly at i / fps. LeRobot looks a
-frame up by its time, with a tolerance of 1e-4 s. `images/videos.py` reads them.
+In v3.0, a file has all episodes of a range. The frame rate is constant and the first frame is at 0, so frame i of the
+file is exactly at i / fps. LeRobot looks a frame up by its time, with a tolerance of 1e-4 s. `images/videos.py` reads
+them.
 
     file-003.mp4      episode 7                episode 8
     frame             0     1     2     3      4     5
     time at 10 fps    0.0   0.1   0.2   0.3    0.4   0.5          from_timestamp of episode 8: 0.4
+
+Packets of videos are copied as they are stored, without decoding them:
+
+    source   episode 4                  episode 5                 episode 6
+    packet   key   .     key   .        key   .     key   .       key   .
+                                        copied, with new times
+
+An episode that does not start with a key frame can only be copied after the packet before it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.errors import UsageError, needs
-from rlds_beam.formats.lerobot.camera_frames import CopiedFrames, EncodedAgain, why_not_copied
-from rlds_beam.formats.lerobot.features import DEPTH_KEYS
+from rlds_beam.encoding.example.row_decoder import objects
+from rlds_beam.episodes.episode import Column
+from rlds_beam.errors import BadEpisode, UsageError, needs
+from rlds_beam.formats.lerobot.features import DEPTH_KEYS, LerobotFeature
 from rlds_beam.formats.lerobot.options import Codec, LerobotOptions
 from rlds_beam.images import depth as images_depth
-from rlds_beam.images.video_frames import color_pixels
+from rlds_beam.images.depth import Depth
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.video_frames import VideoFrames, color_pixels, unreadable
 from rlds_beam.images.videos import Video
-from rlds_beam.output.shards import LocalFile, ShardInfo
+from rlds_beam.output.shards import LocalFile, ShardInfo, ShardWriter
 from rlds_beam.platforms import same_priority
 from rlds_beam.typing import Array
 
@@ -139,13 +152,151 @@ def video_info(encoding: Encoding | DepthEncoding, height: int, width: int, fps:
     }
 
 
+_MAX_HELD_BYTES = 256 << 20
+"""Maximum bytes of pixels held for an episode and camera."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CopiedFrames:
+    """The packets of an episode's frames, in order.
+
+    Attributes:
+      column: the frames.
+      video: their video.
+      first: the number of the first packet in it.
+      packets: the bytes of each packet.
+      keys: whether each is a key frame.
+    """
+
+    column: VideoFrames
+    video: Video
+    first: int
+    packets: list[bytes]
+    keys: list[bool]
+
+    def __iter__(self) -> Iterator[Array]:
+        """The decoded frames, uint8 (height, width, 3)."""
+        for _, image in self.column.pixels():
+            yield image
+
+
+class EncodedAgain(NamedTuple):
+    """Episodes that were encoded in a video whose packets are copied.
+
+    Attributes:
+      episodes: their number.
+      why: why the first of them was not copied.
+    """
+
+    episodes: int = 0
+    why: str = ""
+
+    def add(self, other: EncodedAgain) -> EncodedAgain:
+        """The sum."""
+        return EncodedAgain(self.episodes + other.episodes, self.why or other.why)
+
+
+def copied_frames(column: Column, feature: LerobotFeature) -> CopiedFrames | None:
+    """The frames of an episode, if they can be copied: a run of packets of an MP4 file, shown in their order.
+
+    Raises:
+      BadEpisode: the video cannot be read.
+    """
+    if not isinstance(column, VideoFrames) or column.scale is not None or not len(column):
+        return None
+    which, numbers = set(column.which.tolist()), column.numbers
+    if len(which) > 1 or (np.diff(numbers) != 1).any():
+        return None
+    video = column.videos[which.pop()]
+    packets = video.shown[numbers]
+    first, stop = int(packets[0]), int(packets[-1]) + 1
+    if (np.diff(packets) != 1).any() or video.size != feature.shape[:2] or not video.path.endswith(".mp4"):
+        return None
+    with needs("lerobot", "reading videos needs PyAV"):
+        import av
+    try:
+        data, keys = list(video.read(first, stop)), video.packets["key"][first:stop].tolist()
+    except (OSError, ValueError, av.FFmpegError) as error:
+        raise unreadable(video.path, error, feature.path) from None
+    return CopiedFrames(column, video, first, data, keys)
+
+
+class PixelFrames:
+    """The frames of an episode, decoded one at a time, from images checked beforehand.
+
+    Long episodes are decoded twice instead of being held in memory.
+    """
+
+    def __init__(self, images: Sequence[bytes], feature: LerobotFeature):
+        """Raises BadEpisode if an image is damaged, or has another size."""
+        self._images, self._feature = images, feature
+        self._held: list[Array] | None = []
+        holds = len(images) * feature.size <= _MAX_HELD_BYTES
+        for image in self._decode():
+            if holds:
+                self._held.append(image)
+        if not holds:
+            self._held = None
+
+    def __iter__(self) -> Iterator[Array]:
+        return iter(self._decode() if self._held is None else self._held)
+
+    def _decode(self) -> Iterator[Array]:
+        for step, image in enumerate(self._images):
+            try:
+                yield EncodedImages(objects([image]), self._feature.shape).decode(self._feature.path)[0]
+            except BadEpisode as bad:
+                raise _name_frame(bad, step) from None
+
+
+class DepthFrames:
+    """The 12-bit frames of an episode, made one at a time, from depth checked beforehand."""
+
+    def __init__(self, column: Column, path: str, shape: tuple[int, ...], depth: Depth):
+        """Raises BadEpisode if an image is damaged, or is not of this shape, (height, width, 1)."""
+        self._column, self._path, self._shape, self._depth = column, path, shape, depth
+        if isinstance(column, EncodedImages):
+            for _ in self:
+                pass
+
+    def __iter__(self) -> Iterator[Array]:
+        height, width, _ = self._shape
+        for step in range(len(self._column)):
+            yield self._depth.quantize(self._pixels(step).reshape(height, width))
+
+    def _pixels(self, step: int) -> Array:
+        if not isinstance(self._column, EncodedImages):
+            return np.asarray(self._column[step])
+        if not self._column.image(step):  # a step added by a repair or a connector
+            return np.zeros(self._shape, np.uint16)
+        try:
+            image = self._column[[step]]
+            assert isinstance(image, EncodedImages)
+            return np.asarray(EncodedImages(image.data, self._shape, image.dtype).decode(self._path)[0])
+        except BadEpisode as bad:
+            raise _name_frame(bad, step) from None
+
+
+def _name_frame(bad: BadEpisode, step: int) -> BadEpisode:
+    """The same error, which also says which frame of the episode it is."""
+    return BadEpisode(
+        *(
+            dataclasses.replace(fault, detail=f"{fault.detail} (its frame {step})", step=step)
+            for fault in bad.violations
+        )
+    )
+
+
 class VideoFile:
-    """Writes frames to a video, which gets its file name when complete.
+    """Writes frames to a video, which gets its file name when complete. A context manager, which aborts at its end.
 
     Attributes:
       frames: the number of frames so far.
       encoded: the number of episodes that were encoded, and why the first of them was not copied.
+      ends: see `VideoPack`.
     """
+
+    ends: Sequence[int] = ()
 
     def __init__(self, path: str, encoding: Encoding | DepthEncoding, fps: int | Fraction, height: int, width: int):
         with needs("lerobot", "writing videos needs PyAV"):
@@ -188,10 +339,12 @@ class VideoFile:
 
     def _why_not_copied(self, frames: Iterable[Array]) -> str:
         """Why the frames cannot be copied; empty if they can, as packets of the same codec."""
-        if why := why_not_copied(frames, self._last):
-            return why
-        codec = frames.video.codec if isinstance(frames, CopiedFrames) else None
-        return "" if self._stream is None or self._copied == codec else "the codecs of the episodes differ"
+        if not isinstance(frames, CopiedFrames):
+            return "connectors change frames, or they are not consecutive frames of one .mp4 file"
+        if not frames.keys[0] and self._last != (frames.video.path, frames.first - 1):
+            return "some do not begin at a key frame"
+        same = self._stream is None or self._copied == frames.video.codec
+        return "" if same else "the codecs of the episodes differ"
 
     def _copy(self, frames: CopiedFrames) -> None:
         if self._stream is None:
@@ -237,7 +390,7 @@ class VideoFile:
             self._container.mux(packets)
 
     def content(self) -> bytes:
-        """Returns the complete video instead of a file. Call `abort` afterward."""
+        """Returns the complete video instead of a file, which `abort` removes."""
         self._complete()
         with open(self._local.name, "rb") as file:
             return file.read()
@@ -255,6 +408,12 @@ class VideoFile:
                 self._close()
         self._local.abort()
 
+    def __enter__(self) -> VideoFile:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.abort()
+
     def _complete(self) -> None:
         if self.frames:
             if self._copied is None:
@@ -271,18 +430,42 @@ class VideoFile:
             container.close()
 
 
-def encoded_video(
-    path: str,
-    encoding: Encoding | DepthEncoding,
-    fps: int | Fraction,
-    height: int,
-    width: int,
-    pixels: Iterable[Array],
-) -> bytes:
-    """The video of one episode, encoded in a temporary file next to `path`."""
-    video = VideoFile(path, encoding, fps, height, width)
-    try:
-        video.add(pixels, "")
-        return video.content()
-    finally:
-        video.abort()
+class VideoPack:
+    """Appends a video for each episode to a file, from which v2.1 gets a file for each (`split_pack`).
+
+    Attributes:
+      encoded: see `VideoFile`.
+      ends: where the videos begin and end in the file.
+    """
+
+    def __init__(self, path: str, encoding: Encoding | DepthEncoding, fps: int | Fraction, height: int, width: int):
+        self._shard, self._settings = ShardWriter(path), (path, encoding, fps, height, width)
+        self.encoded = EncodedAgain()
+        self.ends = [0]
+
+    def add(self, pixels: Iterable[Array], key: object) -> None:
+        """Adds the frames of an episode."""
+        with VideoFile(*self._settings) as video:  # a temporary file next to the pack
+            video.add(pixels, key)
+            content = video.content()
+            self.encoded = self.encoded.add(video.encoded)
+            self._shard.write([content], video.frames, key)
+        self.ends.append(self.ends[-1] + len(content))
+
+    def commit(self) -> ShardInfo:
+        """Completes the file and returns its counts."""
+        return self._shard.commit()
+
+    def abort(self) -> None:
+        """Removes what was written so far. Does nothing after `commit`."""
+        self._shard.abort()
+
+
+def split_pack(path: str, ends: Sequence[int]) -> Iterator[bytes]:
+    """The video of each episode in a pack. Raises ValueError if the pack is cut short."""
+    with storage.open_read(path) as file:
+        for start, stop in itertools.pairwise(ends):
+            content = file.read(stop - start)
+            if len(content) < stop - start:
+                raise ValueError(f"it has {start + len(content)} bytes, expected {ends[-1]}")
+            yield content
