@@ -150,7 +150,7 @@ def unknown_option(config_class: type[Options], name: str, chosen: Sequence[Grou
         return UsageError(f"--{flag_name(name)} is an option of {choices}{other}")
     classes = (config_class, *(group.options_class for group in (*chosen, *config_class.known_groups())))
     names = dict.fromkeys(f"--{flag_name(name)}" for options_class in classes for name in option_names(options_class))
-    flag = f"--{flag_name(name)}"
+    flag = f"{'-' if len(name) == 1 else '--'}{flag_name(name)}"
     return UsageError(f"unknown option {flag}{did_you_mean(flag, names)}")
 
 

@@ -17,7 +17,6 @@ from checkout import ROOT
 PACKAGES = (
     "rlds_beam",
     "rlds_beam.connectors",
-    "rlds_beam.formats",
     "rlds_beam.output",
     "rlds_beam.reading",
     "rlds_beam.trajectories",
@@ -42,6 +41,7 @@ MODULES = (
         )
     ),
     *(f"rlds_beam.cli.commands.{name}" for name in ("browse", "example", "inspect", "serve", "show", "upload")),
+    "rlds_beam.formats",
     "rlds_beam.options",
     "rlds_beam.reverb.serving",
     "rlds_beam.scope_rl",

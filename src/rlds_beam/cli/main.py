@@ -64,7 +64,7 @@ EXIT_CODES = {
     2: "wrong usage, or the input or output cannot be used; nothing was written",
     3: "finished, but too much was rejected, there are no items, or versions differ",
     4: "the result is not what was predicted, or the input changed meanwhile",
-    130: "interrupted by Ctrl-C or SIGTERM (serve and browse then end with 0)",
+    130: "interrupted by Ctrl-C or SIGTERM (servers then end with 0)",
     141: "the program that reads the output closed it, for example head",
 }
 
@@ -286,7 +286,7 @@ def _job(name: str, words: list[str], of_this_process: bool) -> int:
     ours, beam_options = _split(words)
     job, config_class = find_job(name)
     if beam_options and "beam_options" not in config_class.__dataclass_fields__:
-        raise UsageError(f"rlds-beam {name} runs nothing on Beam: it takes no flags after --")
+        raise UsageError(f"{name} runs nothing on Beam: it takes no flags after --")
     config: Any = _until_exit(lambda: arguments.parse(config_class, job_parser(name), ours))
     if config is None:
         return 0
