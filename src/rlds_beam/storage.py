@@ -127,11 +127,6 @@ def open_write(path: str) -> BinaryIO:
     return open_store(path).open_write(path)
 
 
-def open_update(path: str) -> BinaryIO:
-    """Opens a local file for changing bytes in place; a link raises OSError."""
-    return open(path, "r+b", opener=_no_links)
-
-
 def _no_links(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 

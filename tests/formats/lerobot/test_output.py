@@ -17,7 +17,6 @@ from own_formats import run
 
 import rlds_beam
 from rlds_beam.errors import NotVerifiedError, UsageError
-from rlds_beam.formats.lerobot import episodes
 from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.pipelines.convert import ConvertConfig
@@ -241,18 +240,6 @@ def test_videos_need_an_extra(source, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(UsageError, match=r"pip install '[\w.-]*\[lerobot\]"):
         rlds_beam.convert(source[0], tmp_path / "out", to="lerobot", fps=5, images="video")
-
-
-def test_tables_of_episodes_are_written_by_row_groups(source, tmp_path, monkeypatch):
-    """The table does not depend on how many rows are in memory at a time."""
-    path, _ = source
-    data.convert_here(path, tmp_path / "one", shards=5)
-    monkeypatch.setattr(episodes, "ROW_GROUP_BYTES", 1)
-    data.convert_here(path, tmp_path / "several", shards=5)
-    one, several = (pq.ParquetFile(next((tmp_path / n).glob("meta/episodes/*/*"))) for n in ("one", "several"))
-    assert one.num_row_groups == 1 < several.num_row_groups
-    assert one.read().equals(several.read())
-    assert len(list((tmp_path / "several" / "meta" / "episodes" / "chunk-000").iterdir())) == 1
 
 
 def episode(size: int, seed: int, *, channels: int | None = 3):

@@ -19,7 +19,7 @@ from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.lerobot import layout
-from rlds_beam.formats.lerobot.feature_map import map_features
+from rlds_beam.formats.lerobot.features import map_features
 from rlds_beam.formats.lerobot.output import auto_modality
 from rlds_beam.jobs.convert import ConvertJob, prepare
 from rlds_beam.pipelines.convert import ConvertConfig

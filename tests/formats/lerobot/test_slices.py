@@ -146,14 +146,17 @@ def test_splits_without_episodes_are_reported(dataset: Path, tmp_path: Path, cap
     [
         ({"train": "0:10"}, []),
         ({"train": "0:4", "val": "4:10"}, []),
-        ({"train": "0:99999999999"}, ["the split train is 0:99999999999, but the dataset has 10 episodes"]),
-        ({"train": "0:6", "val": "4:10"}, ["the splits train and val share 2 episodes"]),
-        ({"train": "0:10", "val": "3:4"}, ["the splits train and val share 1 episode"]),
+        ({"train": "0:99999999999"}, ["the split train is 0:99999999999 of 10 episodes"]),
+        ({"train": "0:6", "val": "4:10"}, ["2 episodes of 10 are in several splits"]),
+        ({"train": "0:10", "val": "3:4"}, ["1 episode of 10 is in several splits"]),
         ({"train": "1:4", "val": "6:9"}, ["4 episodes of 10 are in no split, so not read"]),
         ({"train": "0:9"}, ["1 episode of 10 is in no split, so not read"]),
         (
             {"train": "5:2", "val": "5:5"},
-            ["the split train is 5:2, which is empty", "10 episodes of 10 are in no split, so not read"],
+            [
+                "the split train is 5:2 of 10 episodes",
+                "10 episodes of 10 are in no split, so not read",
+            ],
         ),
     ],
 )

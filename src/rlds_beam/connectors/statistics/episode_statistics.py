@@ -79,37 +79,6 @@ class LeafStatistics:
             self.distribution.merge(*(other.distribution for other in others)),
         )
 
-    def to_arrays(self) -> dict[str, Array] | None:
-        """The statistics as arrays, for a file; None while all values are kept, so that the file would be large."""
-        if self.distribution.buckets is None:
-            return None
-        numbers, counts = zip(*self.distribution.buckets, strict=True)
-        count, mean, squares = self.moments.sums()
-        return {
-            "shape": np.array(self.shape, np.int64),
-            "count": np.array(count),
-            "mean": mean,
-            "squares": squares,
-            "low": self.low,
-            "high": self.high,
-            "ends": np.cumsum([len(of_dimension) for of_dimension in numbers]),
-            "numbers": np.concatenate(numbers),
-            "counts": np.concatenate(counts),
-        }
-
-    @staticmethod
-    def of_arrays(arrays: Mapping[str, Array]) -> LeafStatistics:
-        """The inverse of `to_arrays`; raises KeyError or ValueError for other arrays."""
-        ends = arrays["ends"][:-1]
-        numbers, counts = (np.split(arrays[name], ends) for name in ("numbers", "counts"))
-        return LeafStatistics(
-            tuple(arrays["shape"].tolist()),
-            Moments.of_sums(int(arrays["count"]), arrays["mean"], arrays["squares"]),
-            arrays["low"],
-            arrays["high"],
-            ValueDistribution((), tuple(zip(numbers, counts, strict=True))),
-        )
-
     @property
     def count(self) -> int:
         """The number of steps, N."""

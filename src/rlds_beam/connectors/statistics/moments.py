@@ -82,15 +82,6 @@ class Moments:
         """The population standard deviation, float64 (D,); NaN if a value is NaN or infinite."""
         return np.asarray(np.sqrt(self._whole.squares / self.count))
 
-    def sums(self) -> tuple[int, Array, Array]:
-        """The number of values, and their means and squared deviations, float64 (D,), of all parts together."""
-        return self._whole
-
-    @staticmethod
-    def of_sums(count: int, mean: Array, squares: Array) -> Moments:
-        """The inverse of `sums`, as one part."""
-        return Moments({"": _Sums(count, mean, squares)})
-
     @property
     def _whole(self) -> _Sums:
         return _merge([sums for _, sums in sorted(self.parts.items(), key=lambda item: item[0])])

@@ -14,8 +14,6 @@ v2.1, JSON lines:
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,9 +31,8 @@ from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    from rlds_beam.formats.lerobot.earlier import EarlierDataset
+    from rlds_beam.formats.lerobot.totals import EarlierDataset
 
 
 class FeatureStatistics(NamedTuple):
@@ -88,10 +85,6 @@ def _of_indices(facts: RangeFacts, numbers: RangeNumbers) -> dict[str, Array]:
     return {"index": of_index[..., None], "episode_index": of_episode[..., None], **tasks.finish()}
 
 
-ROW_GROUP_BYTES = 64 << 20
-"""Bytes of range tables to hold in memory before writing them as a row group."""
-
-
 class EpisodesTables:
     """Writes the tables of v3.0; those of an append are new files."""
 
@@ -99,46 +92,36 @@ class EpisodesTables:
         self._directory, self._format = directory, frame_format
         self._place = earlier.files if earlier is not None else 0
         self._tables: list[pa.Table] = []
-        self._file = contextlib.ExitStack()
-        self._writer: pq.ParquetWriter | None = None
 
     def add(self, place: int, number: int, facts: RangeFacts, numbers: RangeNumbers) -> None:
         """Adds the episodes of a range, the `place`th of the plan, whose files have this number."""
         if place // layout.RANGES_IN_EPISODES > self._place:
-            self._close()
+            self._write()
             self._place = place // layout.RANGES_IN_EPISODES
         if facts.frames:
             self._tables.append(episodes_table(self._format, number, facts, numbers))
-            if sum(table.nbytes for table in self._tables) >= ROW_GROUP_BYTES:
-                self._write()
 
     def finish(self, tasks: Sequence[str]) -> None:
-        self._close()
-        _write_parquet(storage.below(self._directory, layout.TASKS), tasks_table(tasks))
+        self._write()
+        self._write_table(layout.TASKS, tasks_table(tasks))
 
     def _write(self) -> None:
-        """Writes the tables in memory as a row group."""
+        """Writes the file of the tables in memory."""
         import pyarrow as pa
-        import pyarrow.parquet
 
-        place = layout.place(self._place)
-        table = pa.concat_tables(self._tables)
-        for name, value in place.items():
-            table = table.append_column(f"meta/episodes/{name}", pa.array(np.full(table.num_rows, value), pa.int64()))
-        if self._writer is None:
-            path = storage.below(self._directory, layout.EPISODES_PATH.format(**place))
-            file = self._file.enter_context(storage.writing(path))
-            self._writer = self._file.enter_context(
-                pyarrow.parquet.ParquetWriter(file, table.schema, write_page_checksum=True)
-            )
-        self._writer.write_table(table)
+        if self._tables:
+            place, table = layout.place(self._place), pa.concat_tables(self._tables)
+            for name, value in place.items():
+                column = pa.array(np.full(table.num_rows, value), pa.int64())
+                table = table.append_column(f"meta/episodes/{name}", column)
+            self._write_table(layout.EPISODES_PATH.format(**place), table)
         self._tables = []
 
-    def _close(self) -> None:
-        with self._file:
-            if self._tables:
-                self._write()
-        self._writer = None
+    def _write_table(self, name: str, table: pa.Table) -> None:
+        import pyarrow.parquet
+
+        with storage.writing(storage.below(self._directory, name)) as file:
+            pyarrow.parquet.write_table(table, file, write_page_checksum=True)
 
 
 def episodes_table(frame_format: FrameFormat, number: int, facts: RangeFacts, numbers: RangeNumbers) -> pa.Table:
@@ -203,14 +186,6 @@ def tasks_table(tasks: Sequence[str]) -> pa.Table:
     }
     table = pa.table({"task_index": pa.array(range(len(tasks)), pa.int64()), "task": pa.array(tasks, pa.string())})
     return table.replace_schema_metadata({b"pandas": json.dumps(pandas).encode()})
-
-
-def _write_parquet(path: str, table: pa.Table) -> None:
-    import pyarrow.parquet
-
-    buffer = io.BytesIO()
-    pyarrow.parquet.write_table(table, buffer, write_page_checksum=True)
-    storage.write_bytes(path, buffer.getvalue())
 
 
 _STATISTICS = ("min", "max", "mean", "std", "count")

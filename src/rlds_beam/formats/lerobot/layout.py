@@ -41,9 +41,6 @@ CARD = "README.md"
 FIELDS = "meta/rlds_beam.json"
 """The original fields of the episodes, to read them back."""
 
-TOTALS = "meta/rlds_beam_totals.npz"
-"""The statistics of a dataset of many frames, to which an append adds those of new ones."""
-
 EPISODE_COLUMNS = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index", "episode_key")
 """The columns of meta/episodes that rlds-beam always writes; the others are fields of the episodes."""
 

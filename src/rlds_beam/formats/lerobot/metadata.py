@@ -241,11 +241,8 @@ def _read_table(path: str, wanted: Any = None) -> Any:
     """Reads a Parquet file. Raises UsageError if it is damaged."""
     try:
         with storage.open_read(path) as file:
-            data = file.read()
-            content = verified_parquet(io.BytesIO(data))
+            content = verified_parquet(io.BytesIO(file.read()))
             names = [name for name in content.schema_arrow.names if wanted is None or wanted(name)]
-            if len(set(names)) < len(names):
-                raise ValueError("two columns have the same name")
             return content.read(columns=names, use_threads=False)
     except UNREADABLE as error:
         raise UsageError(f"{path} is damaged: {shorten(error)}") from error

@@ -23,10 +23,8 @@ from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.lerobot import layout
-from rlds_beam.formats.lerobot.earlier import EarlierDataset, pixels_json, totals_bytes
 from rlds_beam.formats.lerobot.episodes import EpisodesLines, EpisodesTables
-from rlds_beam.formats.lerobot.feature_map import image_sizes, map_features
-from rlds_beam.formats.lerobot.features import FeatureMap, LerobotFeature
+from rlds_beam.formats.lerobot.features import FeatureMap, LerobotFeature, image_sizes, map_features
 from rlds_beam.formats.lerobot.frames import FrameFormat, write_data_file
 from rlds_beam.formats.lerobot.options import ENCODER_OPTIONS, LerobotOptions, whole_fps
 from rlds_beam.formats.lerobot.ranges import (
@@ -39,7 +37,14 @@ from rlds_beam.formats.lerobot.ranges import (
     split_episodes,
 )
 from rlds_beam.formats.lerobot.statistics import FRAMES_OF_A_SAMPLE, MAX_SAMPLES, MIN_FRAMES, samples_of_few
-from rlds_beam.formats.lerobot.totals import Totals, card, dataset_statistics, features_info
+from rlds_beam.formats.lerobot.totals import (
+    EarlierDataset,
+    Totals,
+    card,
+    dataset_statistics,
+    features_info,
+    pixels_json,
+)
 from rlds_beam.formats.lerobot.videos import PIXELS, Encoding, VideoFile, VideoPack, split_pack
 from rlds_beam.images.depth import Depth
 from rlds_beam.options import options_given
@@ -148,7 +153,7 @@ class LerobotOutput(GlobalIndices, RowsOutput):
         return dataclasses.replace(self, first=tuple(first.items()), ranges=len(ranges))
 
     def append_to(self, earlier: EarlierOutput, ranges: Sequence[WorkRange], directory: str) -> Self | None:
-        known = EarlierDataset.of(earlier, ranges, self.frames.features)
+        known = EarlierDataset.of(earlier, ranges)
         return dataclasses.replace(self, directory=directory, earlier=known)
 
     @property
@@ -164,7 +169,7 @@ class LerobotOutput(GlobalIndices, RowsOutput):
     def metadata(self) -> tuple[str, ...]:
         files = layout.episodes_files(self.ranges - self._ranges_before)
         episodes = [layout.EPISODES_PATH.format(**layout.place(self._files_before + i)) for i in range(files)]
-        return (*episodes, layout.TASKS, layout.TOTALS, *self.metadata_of_all)
+        return (*episodes, layout.TASKS, *self.metadata_of_all)
 
     @property
     def metadata_of_all(self) -> tuple[str, ...]:
@@ -300,8 +305,6 @@ class LerobotOutput(GlobalIndices, RowsOutput):
             else:
                 storage.remove_files(self.directory, [file.file for file in commit.kept])
         episodes.finish(list(totals.tasks))
-        if content := totals_bytes(totals):
-            storage.write_bytes(storage.below(self.directory, layout.TOTALS), content)
         info = self._info(totals)
         stats = self.stats(dataset_statistics(self.frames.features, totals)) if totals.frames else {}
         if self.modality is not None:
@@ -364,7 +367,7 @@ class LerobotV21Output(LerobotOutput):
     @property
     def metadata(self) -> tuple[str, ...]:
         lines = (layout.EPISODES_JSONL, layout.EPISODES_STATS_JSONL, layout.TASKS_JSONL)
-        return (*lines, layout.TOTALS, *self.metadata_of_all, *([layout.MODALITY] if self.modality is not None else []))
+        return (*lines, *self.metadata_of_all, *([layout.MODALITY] if self.modality is not None else []))
 
     def plan(self) -> dict[str, Any]:
         return {"lerobot": {**super().plan()["lerobot"], "modality": self.modality}}

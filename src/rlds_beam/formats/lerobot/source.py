@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from rlds_beam import naming, storage
-from rlds_beam.episodes.schema import Schema, is_name
-from rlds_beam.errors import UsageError, Violation
-from rlds_beam.formats.lerobot import layout
-from rlds_beam.formats.lerobot.data_files import LerobotFiles, read_meta
-from rlds_beam.formats.lerobot.decoder import LerobotDecoder
-from rlds_beam.formats.lerobot.episode_fields import EpisodeFields, episode_fields, name_notes
-from rlds_beam.formats.lerobot.metadata import Meta
+from rlds_beam.encoding import arrow_columns
+from rlds_beam.encoding.example.row_decoder import objects
+from rlds_beam.episodes.columns import exact_cast, text_bytes
+from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
+from rlds_beam.episodes.schema import FLAGS, Field, Schema, is_name
+from rlds_beam.errors import BadEpisode, UsageError, Violation
+from rlds_beam.formats.arrays.array_episodes import discounts
+from rlds_beam.formats.lerobot import language, layout
+from rlds_beam.formats.lerobot.data import EPISODE, LerobotFiles, read_meta
+from rlds_beam.formats.lerobot.fields import DISCOUNT, REWARD, EpisodeFields, FeatureFields, episode_fields, name_notes
+from rlds_beam.formats.lerobot.metadata import EpisodeVideo, Meta
+from rlds_beam.images.depth import Depth
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.video_frames import video_frames
 from rlds_beam.reading.base import LastAction, Shard, Source, Span, Split, VideoSpan
 from rlds_beam.reading.directory_listing import names_below
 from rlds_beam.reading.plan import parse_slice, selected_splits
@@ -178,20 +188,15 @@ def _within(ranges: Mapping[str, tuple[int, int]], total: int) -> dict[str, tupl
 
 
 def _notes(ranges: Mapping[str, tuple[int, int]], total: int) -> Iterator[str]:
-    """Says which splits name episodes that do not exist, and which episodes are in no split, or in two."""
+    """Says how many episodes are in no split, or in several, and which splits name episodes that do not exist."""
+    times = np.zeros(total, np.int64)
     for name, (first, end) in ranges.items():
-        if end > total:
-            yield f"the split {name} is {first}:{end}, but the dataset has {count(total, 'episode')}"
-        elif end < first:
-            yield f"the split {name} is {first}:{end}, which is empty"
-    reached, before, missed = 0, "", 0
-    for name, (first, end) in sorted(_within(ranges, total).items(), key=lambda item: item[1]):
-        if first < min(end, reached):
-            yield f"the splits {before} and {name} share {count(min(end, reached) - first, 'episode')}"
-        missed += max(0, first - reached) if first < end else 0
-        if end > max(first, reached):
-            reached, before = end, name
-    if missed := missed + total - reached:
+        times[first:end] += 1
+        if end > total or end < first:
+            yield f"the split {name} is {first}:{end} of {count(total, 'episode')}"
+    if shared := int((times > 1).sum()):
+        yield f"{count(shared, 'episode')} of {total:,} {'is' if shared == 1 else 'are'} in several splits"
+    if missed := int((times == 0).sum()):
         yield f"{count(missed, 'episode')} of {total:,} {'is' if missed == 1 else 'are'} in no split, so not read"
 
 
@@ -239,3 +244,150 @@ def _slice_files(shards: Sequence[Shard], start: int, stop: int) -> tuple[tuple[
     held = sum(shard.records or 0 for shard in own)
     whole = start == skipped and stop == skipped + held
     return tuple(own), 0 if whole else start - skipped, None if whole else stop - skipped
+
+
+_PNG, _16_BITS = b"\x89PNG", b"\x10"
+
+
+@dataclasses.dataclass(frozen=True)
+class LerobotDecoder:
+    """Decodes records into episodes (`reading.base.Decoder`).
+
+    Attributes:
+      fields: the fields of the episodes.
+      root: the directory of the dataset, for its videos.
+      fps: frames per second.
+      real: whether last actions are real.
+    """
+
+    fields: EpisodeFields
+    root: str
+    fps: float
+    real: bool = True
+
+    def decode(self, payload: bytes, key: EpisodeKey) -> Episode:
+        import pyarrow as pa
+
+        try:
+            table = pa.ipc.open_stream(payload).read_all()
+            about = json.loads((table.schema.metadata or {})[EPISODE])
+        except (pa.ArrowException, KeyError, ValueError) as error:
+            raise BadEpisode(Violation("not_an_example", f"not a record of a LeRobot dataset: {error!r}")) from None
+        rows = table.num_rows
+        if not rows:
+            raise BadEpisode(Violation("empty_episode", "the episode has no frames"))
+        steps: dict[str, Column] = {}
+        metadata: dict[str, Any] = {}
+        for feature in self.fields.features:
+            try:
+                if feature.kind == "language" and feature.name == language.PERSISTENT:
+                    metadata[feature.fields[0].path] = language.shared_text(_column(feature, table))
+                else:
+                    steps |= self._columns(feature, table, about)
+            except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:  # also from pyarrow
+                detail = f"{feature.name} does not match info.json: {error}"
+                raise BadEpisode(Violation("wrong_dtype_or_shape", detail, feature.fields[0].path)) from None
+        for name, field in self.fields.columns.items():
+            try:
+                metadata[field.path] = _value(field, about["columns"].get(name))
+            except (AttributeError, OverflowError, TypeError, ValueError) as error:
+                raise BadEpisode(Violation("wrong_dtype_or_shape", f"{name} in meta/: {error}", field.path)) from None
+        if self.fields.task is not None:
+            texts = objects(arrow_columns.texts(table["task"]))
+            if self.fields.task_of_episode:
+                metadata[self.fields.task] = texts[0]
+            else:
+                steps[self.fields.task] = texts
+        _complete(steps, self.fields.made, rows, real=self.real)
+        return Episode(key, {path: steps[path] for path in self.fields.schema.steps}, metadata, payload)
+
+    def _columns(self, feature: FeatureFields, table: Any, about: Mapping[str, Any]) -> dict[str, Column]:
+        rows, (first, *more) = table.num_rows, feature.fields
+        if feature.kind in ("video", "depth"):
+            video = EpisodeVideo(*about["videos"][feature.name])
+            return {first.path: self._frames(first, video, rows, feature.depth)}
+        column = _column(feature, table)
+        if feature.kind == "language":
+            return {first.path: objects(language.read_texts(feature.name, column))}
+        if feature.kind == "image":
+            content: list[bytes | None] = column.field("bytes").to_pylist()
+            if None in content:
+                raise ValueError("its images are in separate files, not in the data file")
+            if first.dtype == "uint8" and any(c[24:25] == _16_BITS and c.startswith(_PNG) for c in content if c):
+                # read as 8 bits, they would lose half of each value
+                raise ValueError("a PNG has 16 bits, but the feature is not marked as depth in millimeters")
+            images = EncodedImages(objects(content), first.shape, first.dtype, first.encoding)
+            return {first.path: images if first.holds_image_files else images.decode(first.path)}
+        if feature.kind == "text":
+            return {first.path: objects(arrow_columns.texts(column)).reshape(rows, *first.closed_shape)}
+        values = arrow_columns.numbers(column)
+        if not more:
+            shaped = exact_cast(values.reshape(rows, *first.closed_shape), first.numpy_dtype, first.path)
+            if first.path == "is_terminal" and feature.name != "is_terminal":
+                shaped = shaped & (np.arange(rows) == rows - 1)  # next.done: only the last step can be terminal
+            return {first.path: shaped}
+        stops = np.cumsum([field.known_size for field in feature.fields])
+        parts = np.split(values.reshape(rows, -1), stops[:-1], axis=1)
+        return {
+            field.path: exact_cast(part.reshape(rows, *field.closed_shape), field.numpy_dtype, field.path)
+            for field, part in zip(feature.fields, parts, strict=True)
+        }
+
+    def _frames(self, field: Field, video: EpisodeVideo, rows: int, depth: Depth | None) -> Column:
+        path = storage.join(self.root, *video.file.split("/"))
+        seconds = None if video.stop is None else video.stop - video.start
+        frames = video_frames(
+            path,
+            video.start,
+            self.fps,
+            rows,
+            field.path,
+            field.shape,
+            field.dtype,
+            field.encoding,
+            scale=depth,
+            seconds=seconds,
+        )
+        if field.holds_image_files:
+            return frames
+        pixels = frames.stack()
+        return pixels if depth is None else pixels.reshape(rows, *field.closed_shape)
+
+
+def _column(feature: FeatureFields, table: Any) -> Any:
+    column = table[feature.name].combine_chunks()
+    if column.null_count:
+        raise ValueError(f"{column.null_count} frames have no value")
+    return column
+
+
+def _value(field: Field, value: Any) -> Any:
+    """A value of the episode; None becomes zeros or an empty string. Raises BadEpisode if it does not fit the field."""
+    if field.dtype == "string":
+        if not field.shape:
+            return text_bytes(value or "", field.path)
+        return objects([text_bytes(text, field.path) for text in value or []])
+    if field.holds_image_files:
+        return value or b""
+    if value is None:
+        return np.zeros(field.closed_shape, field.numpy_dtype)[()]
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise BadEpisode(Violation("wrong_dtype_or_shape", str(error), field.path)) from None
+    if value == [] and None in field.shape:  # also for the shape (0, 2)
+        return np.zeros(field.closed_shape, field.numpy_dtype)
+    return exact_cast(array, field.numpy_dtype, field.path)[()]
+
+
+def _complete(steps: dict[str, Column], missing: tuple[str, ...], rows: int, *, real: bool) -> None:
+    """Adds the fields that have no feature. FLAGS come before the discount in `missing`."""
+    flags: dict[str, Any] = {path: np.zeros(rows, bool) for path in FLAGS}
+    flags["is_first"][0] = flags["is_last"][-1] = True
+    for path in missing:
+        if path in FLAGS:
+            steps[path] = flags[path]
+        elif path == DISCOUNT.path:
+            steps[path] = discounts(np.asarray(steps["is_terminal"], bool), real=real)
+        else:
+            steps[path] = np.zeros(rows, REWARD.dtype)

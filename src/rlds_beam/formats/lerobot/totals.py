@@ -1,28 +1,40 @@
-"""The totals of a LeRobot dataset: the content of info.json, stats.json, and README.md, the card that the Hub shows."""
+"""The totals of a LeRobot dataset: the content of info.json, stats.json, and README.md, the card that the Hub shows.
+
+`EarlierDataset` has those of a finished dataset that `convert --append` adds to.
+"""
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
+import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.connectors.statistics.episode_statistics import LeafBuilder, LeafStatistics
+from rlds_beam.connectors.statistics.episode_statistics import LeafBuilder
 from rlds_beam.encoding import arrow_columns
+from rlds_beam.encoding.checked_json import read_json
 from rlds_beam.encoding.parquet_files import SpanReader, naming_damage, request_chunks, verified_parquet
-from rlds_beam.formats.lerobot import statistics
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.lerobot import layout, statistics
 from rlds_beam.formats.lerobot.features import INDEX_FEATURES, FeatureMap
 from rlds_beam.formats.lerobot.frames import FrameFormat
-from rlds_beam.formats.lerobot.ranges import RangeFacts, RangeNumbers
+from rlds_beam.formats.lerobot.metadata import Meta
+from rlds_beam.formats.lerobot.ranges import RangeFacts, RangeNumbers, report_damage
 from rlds_beam.formats.lerobot.videos import EncodedAgain, video_info
 from rlds_beam.text import count
 from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from rlds_beam.output.base import EarlierOutput
+    from rlds_beam.reading.plan import WorkRange
 
 
 _AT_ONCE = 64
@@ -40,7 +52,6 @@ class Totals:
     histograms: dict[str, Array] = dataclasses.field(default_factory=dict)
     samples: dict[str, int] = dataclasses.field(default_factory=dict)
     builders: dict[str, LeafBuilder] = dataclasses.field(default_factory=dict)
-    earlier: Mapping[str, LeafStatistics] = dataclasses.field(default_factory=dict)
     encoded: dict[str, EncodedAgain] = dataclasses.field(default_factory=dict)
     frames: int = 0
     episodes: int = 0
@@ -71,12 +82,6 @@ class Totals:
                 values = arrow_columns.numbers(table[name]).reshape(table.num_rows, *shape)
                 self.builders.setdefault(name, LeafBuilder()).add(values)
 
-    def leaves(self) -> dict[str, LeafStatistics]:
-        """The statistics of each feature of numbers, with those of earlier frames that are only known as such."""
-        added = {name: builder.finish() for name, builder in self.builders.items()}
-        both = {name: leaf.merge(added[name]) if name in added else leaf for name, leaf in self.earlier.items()}
-        return {**added, **both}
-
 
 def row_groups(files: Sequence[str], columns: list[str]) -> Iterator[pa.Table]:
     """The row groups of Parquet files in order: single row groups of a large file, or several small files at once."""
@@ -105,7 +110,8 @@ def dataset_statistics(features: FeatureMap, totals: Totals) -> dict[str, Any]:
     for feature in features.images:
         values = statistics.histogram_statistics(totals.histograms[feature.name], feature.levels)
         by_feature[feature.name] = statistics.to_json(values, totals.samples[feature.name], (feature.shape[-1], 1, 1))
-    for name, leaf in totals.leaves().items():
+    for name, builder in totals.builders.items():
+        leaf = builder.finish()
         by_feature[name] = statistics.to_json(statistics.leaf_statistics(leaf), leaf.count, leaf.shape or (1,))
     for name, of_index in {
         "episode_index": _statistics_of_counts(lengths),
@@ -179,3 +185,101 @@ def card(name: str, info: Mapping[str, Any], source: str) -> str:
         tasks=count(info["total_tasks"], "task"),
         features=json.dumps(info["features"], indent=4),
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class EarlierDataset:
+    """A finished dataset that is appended to. Picklable.
+
+    Attributes:
+      directory: its directory.
+      frames, episodes: the number of its frames and episodes.
+      tasks: its tasks, in order.
+      splits: the first and last episode of each split.
+      ranges: the number of ranges of each split.
+      files: the number of its files of meta/episodes (v3.0).
+      entry: its entry in the manifest.
+    """
+
+    directory: str
+    frames: int
+    episodes: int
+    tasks: tuple[str, ...]
+    splits: Mapping[str, tuple[int, int]]
+    ranges: Mapping[str, int]
+    files: int
+    entry: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, earlier: EarlierOutput, ranges: Sequence[WorkRange]) -> EarlierDataset:
+        """Reads the metadata. Raises UsageError if the ranges cannot be added to it."""
+        directory, entry = earlier.directory, earlier.manifest["lerobot"]
+        counts = Counter(commit.split for commit in earlier.commits)
+        last = earlier.commits[-1].split
+        if wrong := [work.split for work in ranges if work.split in counts and work.split != last]:
+            raise UsageError(
+                f"--append: LeRobot stores the episodes of a split together, so only {last}, the last one, can be "
+                f"appended to, not {wrong[0]}: use --split={last}, or convert again"
+            )
+        info = read_json(storage.join(directory, layout.INFO))
+        bounds = {name: text.split(":") for name, text in info["splits"].items()}
+        splits = {name: (int(first), int(stop)) for name, (first, stop) in bounds.items()}
+        plans = (earlier.plan.content, *earlier.plan.appended)
+        files = sum(layout.episodes_files(len(content["ranges"])) for content in plans)
+        tasks = Meta.open(directory).tasks
+        texts = tuple(tasks[i] for i in range(len(tasks)))
+        return cls(directory, info["total_frames"], info["total_episodes"], texts, splits, dict(counts), files, entry)
+
+    def holds(self, split: str, index: int) -> bool:
+        """Whether a range is one of the dataset's, not of the append."""
+        return index < self.ranges.get(split, 0)
+
+    def totals(self, files: Sequence[str], features: FeatureMap) -> Totals:
+        """The totals of the dataset; reads the numbers in its Parquet files.
+
+        Args:
+          files: the names of its Parquet files, in order.
+          features: its features.
+        """
+        paths = [storage.below(self.directory, file) for file in files]
+        lengths = np.array([row.length for row in Meta.open(self.directory).episodes], np.int64)
+        pixels = {name: read_pixels(text) for name, text in self.entry.get("pixels", {}).items()}
+        totals = Totals(
+            tasks={text: i for i, text in enumerate(self.tasks)},
+            task_frames=np.zeros(len(self.tasks), np.int64),
+            lengths=[lengths],
+            splits={name: list(bounds) for name, bounds in self.splits.items()},
+            histograms={name: histogram for name, (histogram, _) in pixels.items()},
+            samples={name: samples for name, (_, samples) in pixels.items()},
+            encoded={name: EncodedAgain(**found) for name, found in self.entry.get("encoded", {}).items()},
+            frames=self.frames,
+            episodes=self.episodes,
+        )
+        totals.add_numbers(paths, features)
+        for table in row_groups(paths, ["task_index"]):
+            totals.task_frames += np.bincount(table["task_index"].to_numpy(), minlength=len(self.tasks))
+        return totals
+
+    def read(self, name: str) -> bytes:
+        """The content of one of its files."""
+        with storage.open_read(storage.below(self.directory, name)) as file:
+            return file.read()
+
+
+def pixels_json(totals: Totals) -> dict[str, Any]:
+    """The histograms of decoded frames, and their number, by image feature; for the manifest."""
+    return {
+        name: {
+            "samples": totals.samples[name],
+            "channels": len(histogram),
+            "histogram": base64.b64encode(zlib.compress(np.asarray(histogram, "<i8").tobytes())).decode(),
+        }
+        for name, histogram in totals.histograms.items()
+    }
+
+
+def read_pixels(entry: Mapping[str, Any]) -> tuple[Array, int]:
+    """The inverse of `pixels_json` for a feature: its histogram (C, 256), and the number of frames."""
+    with report_damage("manifest.json"):
+        counts = np.frombuffer(zlib.decompress(base64.b64decode(entry["histogram"])), "<i8")
+        return counts.reshape(entry["channels"], -1).astype(np.int64), int(entry["samples"])

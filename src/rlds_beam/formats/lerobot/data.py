@@ -33,9 +33,6 @@ EPISODE = b"rlds_beam_episode"
 _NUMBERED = ("index", "episode_index")
 """Left out of a record, so that episodes that differ only in their position are equal."""
 
-_MAX_TEXT_BYTES = 512 << 20
-"""Maximum bytes of the texts of an episode, whose frames repeat that of their task."""
-
 
 @functools.lru_cache(maxsize=4)
 def read_meta(root: str, digest: str) -> Meta:
@@ -146,8 +143,6 @@ class LerobotFiles:
         numbers = table["task_index"].to_pylist()
         if not all(number in tasks for number in numbers):
             return f"episode {row.index} has a task that is not in meta/"
-        if sum(len(tasks[number]) for number in numbers) > _MAX_TEXT_BYTES:
-            return f"the frames of episode {row.index} repeat a long task to more than {_MAX_TEXT_BYTES:,} bytes"
         texts = pa.array([tasks[number] for number in numbers], pa.string())
         about = {
             "columns": row.columns,
@@ -165,12 +160,9 @@ class _Frames:
 
         self._opened, self._file = file, verified_parquet(file)
         self.metadata = self._file.metadata
-        schema = self._file.schema_arrow
-        if len(set(schema.names)) < len(schema.names):
-            raise ValueError("two columns have the same name")
         self._columns = [
             field.name
-            for field in schema
+            for field in self._file.schema_arrow
             if field.name not in _NUMBERED and (images or not pa.types.is_struct(field.type))
         ]
         request_chunks(file, self.metadata, range(self.metadata.num_row_groups), ["episode_index"])

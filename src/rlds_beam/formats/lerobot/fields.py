@@ -1,4 +1,4 @@
-"""Map the features of a LeRobot dataset to episode fields: the inverse of `feature_map`.
+"""Map the features of a LeRobot dataset to episode fields: the inverse of `features`.
 
     observation.images.top     observation/images/top
     observation.state          observation/state

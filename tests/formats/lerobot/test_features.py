@@ -6,8 +6,7 @@ import pytest
 
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.lerobot.feature_map import map_features
-from rlds_beam.formats.lerobot.features import FeatureMap
+from rlds_beam.formats.lerobot.features import FeatureMap, map_features
 
 
 def schema(*fields: Field, metadata: tuple[Field, ...] = ()) -> Schema:
