@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import hdf5_robots
 import numpy as np
 import pytest
 import ros2_bags
-import zarr_data
 from exchanging import export
 from lerobot_data import robot_episode
 from npz_data import exorl_episode
 from processes import DEADLINE, run, start
 
-import rlds_beam
 from rlds_beam.cli.main import main
 from rlds_beam.errors import MissingExtraError, UsageError
 from rlds_beam.processing.report import left_out_lines
@@ -107,18 +103,6 @@ def write_rlds(directory: Path) -> list[str]:
     return [str(path)]
 
 
-def write_npz(directory: Path) -> list[str]:
-    directory.mkdir()
-    np.savez(directory / "a.npz", **exorl_episode(5, 1), **{NAME.replace("/", ""): np.ones((6, 2), np.float32)})
-    return [str(directory)]
-
-
-def write_zarr(directory: Path) -> list[str]:
-    path = zarr_data.write_buffer(directory / "x.zarr", zarr_data.episode_arrays((4, 3)), (4, 3))
-    (path / "data" / "state").rename(path / "data" / NAME)
-    return [str(path)]
-
-
 def write_hdf5(directory: Path) -> list[str]:
     h5py = pytest.importorskip("h5py")
     hdf5_robots.aloha(directory, [5])
@@ -148,16 +132,14 @@ def write_mcap(directory: Path) -> list[str]:
 
 
 def write_named_files(directory: Path) -> list[str]:
-    write_npz(directory)
-    (directory / "a.npz").rename(directory / f"a{NAME}.npz")
+    directory.mkdir()
+    np.savez(directory / f"a{NAME}.npz", **exorl_episode(5, 1), **{NAME.replace("/", ""): np.ones((6, 2), np.float32)})
     (directory / f"b{NAME}.npz").write_bytes(b"PK no file")
     return [str(directory)]
 
 
 SOURCES: dict[str, Callable[[Path], list[str]]] = {
     "rlds": write_rlds,
-    "npz": write_npz,
-    "zarr": write_zarr,
     "hdf5": write_hdf5,
     "lerobot": write_lerobot,
     "mcap": write_mcap,
@@ -214,36 +196,6 @@ def test_no_command_prints_control_characters(
     assert all(code in (0, 1, 2, 3) for code in codes.values()) and 0 in codes.values(), codes
     for file in (*tmp_path.glob("report.html"), *tmp_path.glob("*/README.md")):
         check_characters(file.read_text().replace("\xad", ""))
-
-
-@pytest.mark.parametrize("source", SOURCES)
-def test_no_object_shows_control_characters(
-    written: Callable[[str], list[str]], source: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
-) -> None:
-    """In Python nothing escapes what is printed, so the texts of our objects are escaped."""
-    path, *flags = written(source)
-    options = {flag[2:].split("=")[0].replace("from", "from_"): flag.split("=")[1] for flag in flags}
-    shown: list[Any] = []
-    makers: list[Callable[[], Any]] = [
-        lambda: rlds_beam.inspect(path, **options),
-        lambda: rlds_beam.open_dataset(path, **options),
-        lambda: rlds_beam.convert(path, tmp_path / "out", to="rlds", **options),
-        lambda: rlds_beam.check(path, split=NAME, **options, rules=True).report,
-        *([lambda: rlds_beam.stats(path), lambda: rlds_beam.check(path)] if source == "rlds" else []),
-    ]
-    for make in makers:
-        try:
-            shown.append(make())
-        except rlds_beam.RldsBeamError as error:
-            shown.append(str(error))
-    for value in shown:
-        check_text(str(value), repr(value))
-        with contextlib.suppress(rlds_beam.RldsBeamError):
-            views = [value] if isinstance(value, str) else [rlds_beam.show(value), value]
-            check_text(
-                *(str(view) for view in views), *(view._repr_html_() for view in views if hasattr(view, "_repr_html_"))
-            )
-    check_text(*(str(warning.message) for warning in recwarn))
 
 
 def test_a_process_prints_no_control_characters(written: Callable[[str], list[str]]) -> None:
