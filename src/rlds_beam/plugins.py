@@ -65,14 +65,3 @@ def find(kind: Kind, name: str) -> Any:
 def find_connector(name: str) -> Any:
     """The connector that an installed package declares; None if none does. Raises UsageError as `find` does."""
     return find("connectors", name)
-
-
-def load_all(kind: Kind) -> dict[str, Any]:
-    """All objects that installed packages declare, by name, without those that `find` refuses."""
-    found = {}
-    for name in names(kind):
-        try:
-            found[name] = find(kind, name)
-        except UsageError:
-            continue
-    return found

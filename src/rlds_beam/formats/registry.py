@@ -6,6 +6,7 @@ and from the entry points `rlds_beam.formats` of other packages (`plugins`).
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import typing
 from importlib.util import find_spec
@@ -209,8 +210,12 @@ def other_names() -> list[str]:
 
 def formats() -> dict[str, Format]:
     """All formats: the built-in ones, then those of other packages that can be imported."""
-    others = {name: known for name, known in plugins.load_all("formats").items() if isinstance(known, Format)}
-    return {**FORMATS, **{name: known for name, known in others.items() if name not in _KNOWN}}
+    found = dict(FORMATS)
+    for name in other_names():
+        with contextlib.suppress(UsageError):
+            if (known := find_format(name)) is not None:
+                found[name] = known
+    return found
 
 
 def can_read(name: str) -> bool:
