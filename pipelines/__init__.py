@@ -1,4 +1,4 @@
-"""The jobs that run a pipeline, one per module: a frozen config, `define_pipeline(root, config)`, and a function.
+"""The jobs that run on a runner, one per module: a frozen config, and a function that runs the job.
 
     from rlds_beam.pipelines.convert import ConvertConfig, convert
 
