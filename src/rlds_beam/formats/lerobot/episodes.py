@@ -209,7 +209,11 @@ class EpisodesLines:
         if not facts.frames:
             return
         known = facts.columns.select(list(self._features.columns)).to_pylist()
-        features = [f for f in features_statistics(self._features.features, facts, numbers) if _is_known(f)]
+        features = [
+            feature
+            for feature in features_statistics(self._features.features, facts, numbers)
+            if "image" not in feature.name or feature.shape == (3, 1, 1)  # LeRobot 0.3 refuses others
+        ]
         episodes, stats = [], []
         for i, (key, length, own) in enumerate(
             zip(facts.keys, facts.lengths.tolist(), facts.episode_tasks(), strict=True)
@@ -227,11 +231,6 @@ class EpisodesLines:
         self._stats.commit()
         lines = _lines({"task_index": i, "task": task} for i, task in enumerate(tasks))
         storage.write_bytes(storage.below(self._directory, layout.TASKS_JSONL), b"".join(lines))
-
-
-def _is_known(feature: FeatureStatistics) -> bool:
-    """Whether LeRobot 0.3 accepts the statistics: a feature with `image` in its name must have three channels."""
-    return "image" not in feature.name or feature.shape == (3, 1, 1)
 
 
 def _line_statistics(feature: FeatureStatistics, episode: int) -> dict[str, Any]:

@@ -327,22 +327,27 @@ def _conventional(field: Field, fields: Sequence[Field], named: Container[str], 
         return "observation.state"
     if parts[0] == "action" and sum(other.path.split("/")[0] == "action" for other in fields) == 1:
         return "action"
-    vectors = [f.path for f in fields if f.path.startswith("observation/") and _is_vector(f)]
+    vectors = [
+        f.path
+        for f in fields
+        if f.path.startswith("observation/") and len(f.shape) == 1 and f.dtype.startswith(("float", "bfloat"))
+    ]
     if vectors == [path] and "observation.state" not in named:
         return "observation.state"
     name = ".".join(parts)
     return f"rlds.{name}" if name in RESERVED else name
 
 
-def _is_vector(field: Field) -> bool:
-    return len(field.shape) == 1 and field.dtype.startswith(("float", "bfloat"))
-
-
 def _feature(name: str, fields: Sequence[Field], sizes: Mapping[str, tuple[int, int]]) -> LerobotFeature:
     """The feature of these fields. Raises UsageError if LeRobot cannot hold them."""
     (first, *more) = fields
     if more:
-        return _join(name, fields)
+        for field in fields:
+            if len(field.shape) > 1 or None in field.shape or field.dtype == "string" or field.holds_images:
+                raise UsageError(f"--map={name}=...: {field} is not a numeric vector, so it cannot be joined")
+        dtype = np.result_type(*(_dtype(field, "leave it out") for field in fields))
+        size = sum(math.prod(field.closed_shape) for field in fields)
+        return LerobotFeature(name, tuple(fields), "number", dtype.name, (size,))
     drop = f"leave it out: --map=-{first.path}"
     if first.holds_images:
         shape = first.shape if first.shape[-1] is not None else (*first.shape[:-1], 3)
@@ -388,14 +393,6 @@ def _as_language(feature: LerobotFeature) -> LerobotFeature:
     if feature.name not in COLUMNS or feature.kind != "text" or feature.shape:
         return feature
     return dataclasses.replace(feature, kind="language", dtype="language")
-
-
-def _join(name: str, fields: Sequence[Field]) -> LerobotFeature:
-    for field in fields:
-        if len(field.shape) > 1 or None in field.shape or field.dtype == "string" or field.holds_images:
-            raise UsageError(f"--map={name}=...: {field} is not a numeric vector, so it cannot be joined")
-    dtype = np.result_type(*(_dtype(field, "leave it out") for field in fields))
-    return LerobotFeature(name, tuple(fields), "number", dtype.name, (sum(math.prod(f.closed_shape) for f in fields),))
 
 
 def _dtype(field: Field, instead: str) -> str:

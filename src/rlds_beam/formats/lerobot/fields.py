@@ -135,7 +135,11 @@ def episode_fields(meta: Meta) -> EpisodeFields:
             if kind in ("video", "depth"):
                 fields = tuple(_of_video(field, depth) for field in fields)
         elif depth is not None:
-            fields = (_of_depth(name, paths[name], shape, depth),)
+            sizes = depth_shape((*shape[1:], 1) if len(shape) == 3 and shape[0] == 1 else shape)
+            if sizes is None:
+                raise UsageError(f"info.json: {name} is depth of shape {list(shape)}, expected (height, width, 1)")
+            png = Field(paths[name], "uint16", sizes, "png", "Image")
+            fields = (png if depth.unit == "mm" else Field(paths[name], "float32", sizes),)
         else:
             fields = (_conventional(name, paths[name], kind, shape, info),)
         if kind == "number":
@@ -145,8 +149,9 @@ def episode_fields(meta: Meta) -> EpisodeFields:
     missing = tuple(path for path in (*FLAGS, "reward", "discount") if path not in there)
     task = known["task"] if meta.fields else TASK
     columns = {name: field_from_json(field, where) for name, field in known.get("episode_columns", {}).items()}
-    if not meta.fields:
-        columns = _columns(meta)
+    for name, (dtype, sizes) in () if meta.fields else meta.episode_schema().items():
+        path = f"episode_metadata/{name.replace('/', '.')}"
+        columns[name] = text_field(path, sizes) if dtype == "string" else Field(path, dtype, sizes)
     return EpisodeFields(tuple(features), task, bool(known.get("task_of_episode")), columns, missing, left_out)
 
 
@@ -225,14 +230,6 @@ def _depth(name: str, info: Mapping[str, Any]) -> Depth | None:
         raise UsageError(f"info.json: {name}: {error}") from None
 
 
-def _of_depth(name: str, path: str, shape: tuple[int, ...], depth: Depth) -> Field:
-    """The field of a depth video: a PNG of 16 bits in millimeters, or an array in meters."""
-    sizes = depth_shape((*shape[1:], 1) if len(shape) == 3 and shape[0] == 1 else shape)
-    if sizes is None:
-        raise UsageError(f"info.json: {name} is depth of shape {list(shape)}, expected (height, width, 1)")
-    return Field(path, "uint16", sizes, "png", "Image") if depth.unit == "mm" else Field(path, "float32", sizes)
-
-
 def _of_video(field: Field, depth: Depth | None = None) -> Field:
     """The field of images read from a video: frames that were JPEGs are re-encoded as PNGs."""
     if depth is not None and field.dtype == depth.dtype and depth_shape(field.shape) and field.encoding in _LOSSLESS:
@@ -272,11 +269,3 @@ def _conventional(name: str, path: str, kind: str, shape: tuple[int, ...], info:
     if dtype not in DTYPES or 0 in shape:
         raise UsageError(f"info.json: {name} is {info['dtype']}{list(shape)}, which cannot be read")
     return Field(path, dtype, shape)
-
-
-def _columns(meta: Meta) -> dict[str, Field]:
-    columns = {}
-    for name, (dtype, shape) in meta.episode_schema().items():
-        path = f"episode_metadata/{name.replace('/', '.')}"
-        columns[name] = text_field(path, shape) if dtype == "string" else Field(path, dtype, shape)
-    return columns

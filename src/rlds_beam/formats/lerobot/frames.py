@@ -105,7 +105,11 @@ def frames_schema(features: Iterable[LerobotFeature]) -> pa.Schema:
 
     kept = list(features)
     fields = [*staged_schema(kept), *(pa.field(name, pa.int64()) for name in NUMBERED)]
-    return pa.schema(fields, metadata={b"huggingface": _hugging_face(kept)})
+    kinds = {f.name: _hugging_face_type(f) for f in kept if f.kind != "language"}  # LeRobot names its type
+    kinds["timestamp"] = _value("float32")
+    kinds |= {name: _value("int64") for name in ("frame_index", *NUMBERED)}
+    metadata = json.dumps({"info": {"features": kinds}}).encode()
+    return pa.schema(fields, metadata={b"huggingface": metadata})
 
 
 def arrow_type(feature: LerobotFeature) -> pa.DataType:
@@ -126,15 +130,8 @@ def arrow_type(feature: LerobotFeature) -> pa.DataType:
     return kind
 
 
-def _hugging_face(features: Iterable[LerobotFeature]) -> bytes:
-    """File metadata for `datasets`. All of its versions know `Sequence`, but not `List`."""
-    kinds = {f.name: _hugging_face_type(f) for f in features if f.kind != "language"}  # LeRobot names its type
-    kinds["timestamp"] = _value("float32")
-    kinds |= {name: _value("int64") for name in ("frame_index", *NUMBERED)}
-    return json.dumps({"info": {"features": kinds}}).encode()
-
-
 def _hugging_face_type(feature: LerobotFeature) -> dict[str, Any]:
+    """The type for `datasets`. All of its versions know `Sequence`, but not `List`."""
     if feature.kind == "image":
         return {"_type": "Image"}
     if is_single(feature):
@@ -193,14 +190,6 @@ def texts(column: Column, path: str) -> list[str]:
         raise BadEpisode(Violation("wrong_dtype_or_shape", detail, path)) from None
 
 
-def texts_array(feature: LerobotFeature, values: Sequence[str]) -> pa.Array:
-    """Strings as an Arrow array."""
-    import pyarrow as pa
-
-    flat = pa.array(values, pa.string())
-    return flat if is_single(feature) else pa.FixedSizeListArray.from_arrays(flat, feature.shape[0])
-
-
 def read_images(feature: LerobotFeature, column: Column) -> list[bytes]:
     """The PNG or JPEG of each frame, unchanged, or a PNG of its pixel array."""
     if not isinstance(column, EncodedImages):
@@ -220,16 +209,6 @@ def image_parts(feature: LerobotFeature, column: Column) -> Sequence[bytes | mem
     return read_images(feature, column)
 
 
-def images_array(images: Sequence[bytes | memoryview]) -> pa.Array:
-    """Images as an Arrow array."""
-    import pyarrow as pa
-
-    ends = np.cumsum([0, *map(len, images)]).astype(np.int32)
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(images))]
-    content = pa.Array.from_buffers(pa.binary(), len(images), buffers)
-    return pa.StructArray.from_arrays([content, pa.nulls(len(content), pa.string())], ["bytes", "path"])
-
-
 def frames_batch(features: Sequence[LerobotFeature], episodes: Sequence[Mapping[str, Values]]) -> pa.RecordBatch:
     """The columns of these episodes, concatenated (`staged_schema`)."""
     import pyarrow as pa
@@ -242,12 +221,20 @@ def frames_batch(features: Sequence[LerobotFeature], episodes: Sequence[Mapping[
 
 
 def _join(feature: LerobotFeature, parts: Sequence[Any]) -> pa.Array:
+    import pyarrow as pa
+
     if feature.kind == "number":
         return numbers_array(feature, np.concatenate(parts))
     values = list(itertools.chain.from_iterable(parts))
     if feature.kind == "language":
         return language.rows_array(feature.name, values)
-    return texts_array(feature, values) if feature.kind == "text" else images_array(values)
+    if feature.kind == "text":
+        flat = pa.array(values, pa.string())
+        return flat if is_single(feature) else pa.FixedSizeListArray.from_arrays(flat, feature.shape[0])
+    ends = np.cumsum([0, *map(len, values)]).astype(np.int32)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))]
+    content = pa.Array.from_buffers(pa.binary(), len(values), buffers)
+    return pa.StructArray.from_arrays([content, pa.nulls(len(content), pa.string())], ["bytes", "path"])
 
 
 _PAGE_BYTES = 64 << 20  # a column of a row group is usually one page

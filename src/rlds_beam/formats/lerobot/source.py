@@ -32,9 +32,6 @@ from rlds_beam.reading.directory_listing import names_below
 from rlds_beam.reading.plan import parse_slice, selected_splits
 from rlds_beam.text import count, shorten
 
-_MAX_ENTRIES = 100
-"""Entries that are read of what info.json says of a video."""
-
 
 @dataclasses.dataclass(frozen=True)
 class LerobotSource(Source):
@@ -102,8 +99,14 @@ class LerobotSource(Source):
     @property
     def videos(self) -> dict[str, dict[str, Any]]:
         described = read_meta(self.root, self.digest).info["features"]
-        features = (feature for feature in self.fields.features if feature.kind in ("video", "depth"))
-        return {feature.fields[0].path: _about_video(described[feature.name]) for feature in features}
+        videos = {}
+        for feature in self.fields.features:
+            if feature.kind in ("video", "depth"):
+                entry = described[feature.name]
+                about = entry.get("info") or entry.get("video_info")
+                single = about.items() if isinstance(about, dict) else ()
+                videos[feature.fields[0].path] = {k: v for k, v in single if isinstance(v, str | int | float)}
+        return videos
 
     def image_spans(self, shard: Shard, position: int) -> dict[str, list[Span]]:
         chunks = self.files.image_chunks(shard.path, position)
@@ -144,13 +147,6 @@ class LerobotSource(Source):
 
     def plan(self) -> dict[str, Any]:
         return {"meta_sha256": self.digest}
-
-
-def _about_video(feature: Mapping[str, Any]) -> dict[str, Any]:
-    """The single values of a video feature in info.json."""
-    about = feature.get("info") or feature.get("video_info")
-    entries = list(about.items())[:_MAX_ENTRIES] if isinstance(about, dict) else []
-    return {name: value for name, value in entries if isinstance(value, (str, int, float, bool))}
 
 
 def _shards(meta: Meta) -> tuple[list[Shard], tuple[Violation, ...]]:
