@@ -403,29 +403,6 @@ def test_fitted_connectors_are_refused(tmp_path: Path, shards: dict[bool, list[P
     check_error(error.value)
 
 
-def test_lerobot_statistics_of_many_frames(tmp_path: Path) -> None:
-    """Their numbers are not read again: the old files hold zeros by then."""
-    data = write_dataset(
-        tmp_path, [make_episode(2200, seed=i, observation=1, action=1) for i in range(123)], shards=123
-    )
-    files = [str(path) for path in sorted(data.glob("*tfrecord-0*"))]
-    for path in files:
-        os.utime(path, (1e9, 1e9))
-    out, whole, options = tmp_path / "out", tmp_path / "whole", {"to": "lerobot", "fps": 10}
-    convert_files(files[:120], out, options)
-    for path in (out / "data").rglob("*.parquet"):
-        path.write_bytes(bytes(path.stat().st_size))
-    append(files, out, options)
-    convert_files(files, whole, options)
-    statistics, expected = (read_json(at, "meta/stats.json") for at in (out, whole))
-    assert statistics.keys() == expected.keys()
-    for name, of_feature in expected.items():
-        for statistic, values in of_feature.items():
-            exact = statistic not in ("mean", "std")
-            np.testing.assert_allclose(statistics[name][statistic], values, rtol=0 if exact else 1e-12, atol=1e-12)
-    assert (out / "meta/info.json").read_bytes() == (whole / "meta/info.json").read_bytes()
-
-
 def test_splits(tmp_path: Path) -> None:
     """One that exists, one that was empty, and a new one; TFDS reads them all."""
     splits = {
