@@ -511,7 +511,7 @@ def output_for(source_format: str, source: Source) -> str:
     return LEROBOT if source_format in _ROBOTS or (source_format in (RLDS, MERGED, "npz") and cameras) else TRAJECTORIES
 
 
-def plan_text(config: Any) -> str:
+def items_as_flags(config: Any) -> str:
     """The options of the items as flags: `--items=sequences --sequence_length=8`; otherwise the format."""
     items = config.to_options
     if not isinstance(items, ItemOptions):
