@@ -25,7 +25,7 @@ from rlds_beam.episodes.columns import below
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import FLAGS, Field
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.formats.columns.row_files import RowFile, open_row_file, parquet_metadata
+from rlds_beam.formats.columns.row_files import RowFile, open_row_file
 from rlds_beam.formats.format_options import ColumnsFormat, ColumnsOptions
 from rlds_beam.output.base import Description, EarlierOutput, Output
 from rlds_beam.output.commits import RangeCommit
@@ -95,7 +95,9 @@ class ColumnsOutput(Output):
         about = f"Columns of {source.dataset}, made by rlds-beam."
         left_out = _find_left_out(connectors)
         meaning = dataclasses.replace(Meaning.of_dataset(source), last_action="unknown")
-        unnamed = tuple(path for path in _fields_without_names(connectors) if path not in left_out)
+        held = {field.names for fields in modules.values() for field in fields}
+        named = {path: names for schema in connectors.probed.schemas for path, names in schema.names.items()}
+        unnamed = tuple(path for path, names in named.items() if names not in held and path not in left_out)
         return cls(directory, source.name, kind, modules, about, left_out, meaning, unnamed)
 
     def append_to(self, earlier: EarlierOutput, ranges: Sequence[WorkRange], directory: str) -> Self:
@@ -184,10 +186,9 @@ class ColumnsWriter:
         self._predicted = dict.fromkeys(output.modules, 0)
         self._files: dict[str, RowFile] = {}
         try:
-            metadata = parquet_metadata(output.meaning)
             for module, name in self._names.items():
                 path = storage.below(output.directory, name)
-                self._files[module] = open_row_file(output.format, path, output.modules[module], metadata)
+                self._files[module] = open_row_file(output.format, path, output.modules[module], output.meaning)
         except BaseException:
             self.abort()
             raise
@@ -274,19 +275,9 @@ def _check_name(module: str) -> None:
         )
 
 
-def _fields_without_names(connectors: ConnectorRunner) -> list[str]:
-    """The fields with names that no column has."""
-    held = {field.names for fields in connectors.probed.modules.values() for field in fields.values()}
-    given = {path: names for schema in connectors.probed.schemas for path, names in schema.names.items()}
-    return [path for path, names in given.items() if names not in held]
-
-
 def _columns_json(fields: Iterable[Field]) -> list[dict[str, Any]]:
-    """`fields_json`, with the names and the representation of values."""
-    entries = zip(fields_json(fields), fields, strict=True)
-    return [{**entry, **field.meaning_json()} for entry, field in entries]
-
-
-def fields_json(fields: Iterable[Field]) -> list[dict[str, Any]]:
-    """The columns of a row, as in the manifest."""
-    return [{"path": f.path, "dtype": f.dtype, "shape": list(f.shape), "encoding": f.encoding} for f in fields]
+    """The columns of a row as in the manifest, with the names and the representation of values."""
+    return [
+        {"path": f.path, "dtype": f.dtype, "shape": list(f.shape), "encoding": f.encoding, **f.meaning_json()}
+        for f in fields
+    ]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import abc
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rlds_beam.encoding.arrow_columns import METADATA, arrow_schema, to_arrow
 from rlds_beam.encoding.example.rows import RowEncoder
@@ -19,66 +18,41 @@ from rlds_beam.reading.meaning import Meaning
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Metadata = Mapping[bytes, bytes]
-
 ROW_GROUP_BYTES = 4 << 20
 """Size of a Parquet row group, which a reader must decode to read one row."""
 
 
-class RowFile(abc.ABC):
-    """Writes rows to one file. `prepare` raises every error in them; `add` writes its result."""
-
-    @abc.abstractmethod
-    def prepare(self, columns: Mapping[str, Column], rows: int) -> Any:
-        """Encodes rows.
-
-        Raises:
-          BadEpisode: they cannot be written.
-          ValueError: a column does not have its field's dtype and shape.
-        """
-
-    @abc.abstractmethod
-    def add(self, prepared: Any, key: object) -> None:
-        """Writes prepared rows of the episode `key`."""
-
-    @abc.abstractmethod
-    def commit(self) -> ShardInfo:
-        """Completes the file and gives it its name. Returns what was counted while writing."""
-
-    @abc.abstractmethod
-    def abort(self) -> None:
-        """Removes what was written so far. Does nothing after `commit`."""
-
-
-def open_row_file(kind: ColumnsFormat, path: str, fields: Sequence[Field], metadata: Metadata | None = None) -> RowFile:
-    """Opens a writer of a file with these columns; the metadata (`parquet_metadata`) is for Parquet only."""
-    if kind == "parquet":
-        return ParquetRows(path, fields, metadata)
-    return TFRecordRows(path, fields) if kind == "tfrecord" else ArrayRecordRows(path, fields)
-
-
-class TFRecordRows(RowFile):
+class TFRecordRows:
     """A TFRecord file of tf.Examples."""
 
     def __init__(self, path: str, fields: Sequence[Field]):
         self._encoder, self._shard = RowEncoder(fields), ShardWriter(path)
 
     def prepare(self, columns: Mapping[str, Column], rows: int) -> Iterator[tuple[memoryview | bytes, int]]:
+        """Encodes rows, for `add`.
+
+        Raises:
+          BadEpisode: they cannot be written.
+          ValueError: a column does not have its field's dtype and shape.
+        """
         return self._encoder.encode_framed(columns, rows)
 
     def add(self, prepared: Iterator[tuple[memoryview | bytes, int]], key: object) -> None:
+        """Writes prepared rows of the episode `key`. Every error in them was raised before."""
         for buffer, records in prepared:
             self._shard.write([buffer], records, key)
 
     def commit(self) -> ShardInfo:
+        """Completes the file and gives it its name. Returns what was counted while writing."""
         return self._shard.commit()
 
     def abort(self) -> None:
+        """Removes what was written so far. Does nothing after `commit`."""
         self._shard.abort()
 
 
-class ArrayRecordRows(RowFile):
-    """An ArrayRecord file of tf.Examples."""
+class ArrayRecordRows:
+    """An ArrayRecord file of tf.Examples, with the members of `TFRecordRows`."""
 
     def __init__(self, path: str, fields: Sequence[Field]):
         self._encoder, self._file = RowEncoder(fields), ArrayRecordFileWriter(path)
@@ -97,17 +71,19 @@ class ArrayRecordRows(RowFile):
         self._file.abort()
 
 
-class ParquetRows(RowFile):
-    """A Parquet file. Rows of several episodes share a row group of `ROW_GROUP_BYTES`.
+class ParquetRows:
+    """A Parquet file, with the members of `TFRecordRows`.
 
-    PNGs and JPEGs are not compressed again, so that a reader finds them in the file as they are.
+    Rows of several episodes share a row group of `ROW_GROUP_BYTES`. PNGs and JPEGs are not compressed again, so
+    that a reader finds them in the file as they are.
     """
 
-    def __init__(self, path: str, fields: Sequence[Field], metadata: Metadata | None = None):
+    def __init__(self, path: str, fields: Sequence[Field], meaning: Meaning):
         import pyarrow.parquet
 
         self._fields, self._shard = fields, ShardWriter(path)
-        self._schema = arrow_schema(fields).with_metadata(metadata)
+        known = meaning.entry()
+        self._schema = arrow_schema(fields).with_metadata({METADATA: json.dumps(known).encode()} if known else None)
         leaves = {field.path: leaf_path(field.path, self._schema) for field in fields}
         compression = {leaves[field.path]: "none" if field.holds_image_files else "snappy" for field in fields}
         self._sink = ShardSink(self._shard)
@@ -155,9 +131,14 @@ class ParquetRows(RowFile):
         self._writer.close()
 
 
-def parquet_metadata(meaning: Meaning) -> Metadata | None:
-    """The metadata of a Parquet file that says what is known of its dataset; None if nothing is known."""
-    return {METADATA: json.dumps(meaning.entry()).encode()} if meaning.entry() else None
+RowFile: TypeAlias = TFRecordRows | ArrayRecordRows | ParquetRows
+
+
+def open_row_file(kind: ColumnsFormat, path: str, fields: Sequence[Field], meaning: Meaning) -> RowFile:
+    """Opens a writer of a file with these columns; only Parquet holds the meaning."""
+    if kind == "parquet":
+        return ParquetRows(path, fields, meaning)
+    return TFRecordRows(path, fields) if kind == "tfrecord" else ArrayRecordRows(path, fields)
 
 
 def leaf_path(path: str, schema: pa.Schema) -> str:
