@@ -70,7 +70,7 @@ class RunOptions(FlinkOptions, DataflowOptions):
         for flag in self.beam_options:
             if flag.startswith("--s3_"):
                 raise UsageError(
-                    f"{flag.partition('=')[0]} has no effect: s3:// paths use boto3's settings. Set AWS_PROFILE, or "
+                    f"{flag.partition('=')[0]} has no effect: set AWS_PROFILE, or "
                     "AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, ... for the command and its workers"
                 )
         if self.runner == "local" and self.beam_options:

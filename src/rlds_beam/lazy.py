@@ -1,10 +1,4 @@
-"""Deferred imports: a package's names until their first use, Beam's cloud clients until they are needed, and the HTML
-of objects until a notebook shows one.
-
-Beam imports the clients of Google Cloud Storage, S3, Azure, Dataflow, and MongoDB if they are installed, which takes
-half of the second of `import apache_beam`. Beam works without them, so a local command hides them until a path names a
-bucket or the user's code, which may need them, is imported.
-"""
+"""Deferred imports: a package's names until their first use, and the HTML of objects until a notebook shows one."""
 
 from __future__ import annotations
 
@@ -14,16 +8,11 @@ import importlib
 import importlib.abc
 import importlib.util
 import logging
-import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
-
-_CLIENTS = ("azure", "boto3", "bson", "google.api_core", "google.auth", "google.cloud", "pymongo", "requests")
-_HIDDEN = "RLDS_BEAM_HIDDEN_CLIENTS"
-"""The environment variable that tells worker processes to hide them."""
 
 if TYPE_CHECKING:
     lockless_property = functools.cached_property
@@ -105,14 +94,6 @@ class Viewable:
         return show(self)._repr_html_()
 
 
-class _HiddenClients(importlib.abc.MetaPathFinder):
-    """Hides the clients from Beam's modules as if they were not installed; other modules can import them."""
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> None:
-        if any(name == client or name.startswith(f"{client}.") for client in _CLIENTS) and _is_for_beam():
-            raise ModuleNotFoundError(f"{name} is hidden from Beam", name=name)
-
-
 @contextlib.contextmanager
 def quiet_import() -> Iterator[None]:
     """Hides what the import of Beam says about packages that it can do without, and about their support for Python.
@@ -134,37 +115,3 @@ def quiet_import() -> Iterator[None]:
 
 def _is_not_about_apitools(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("apitools not found")
-
-
-_hidden = _HiddenClients()
-_asked_for = False
-
-
-def hide_clients() -> None:
-    """Hides the clients in this process and its children, unless they were requested or Beam is already imported."""
-    if not _asked_for and "apache_beam" not in sys.modules and _hidden not in sys.meta_path:
-        sys.meta_path.insert(0, _hidden)
-        os.environ[_HIDDEN] = "1"
-
-
-def hide_clients_as_the_parent() -> None:
-    """Hides the clients in a worker process if its parent does."""
-    if _HIDDEN in os.environ:
-        hide_clients()
-
-
-def show_clients() -> None:
-    """Stops hiding the clients: Beam's later imports find them."""
-    global _asked_for
-    _asked_for = True
-    if _hidden in sys.meta_path:
-        sys.meta_path.remove(_hidden)
-        os.environ.pop(_HIDDEN, None)
-
-
-def _is_for_beam() -> bool:
-    """Whether one of Beam's modules is doing the current import."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("importlib."):
-        frame = frame.f_back
-    return str(frame.f_globals.get("__name__")).startswith("apache_beam.")

@@ -1,8 +1,12 @@
-"""Files by path: local ones, and `gs://`, `s3://`, `az://`, and `hf://` objects through `rlds_beam.buckets`.
+"""Files by path: local ones, and those with a scheme.
 
-Clients are imported only for paths with a scheme. If a path's client is not installed, a `UsageError` names the extra
-to install. Local files raise the usual `OSError`s; a store raises `BucketError`, or `FileNotFoundError` for a missing
-object.
+| module | what |
+|---|---|
+| `storage` | what others call; local files by `os` |
+| `remote` | buckets by obstore, all other schemes by fsspec; credentials and errors |
+| `remote_files` | remote files as files for reading and writing; ranges, many at once |
+
+Local files raise the usual `OSError`s; a store raises `BucketError`, or `FileNotFoundError` for a missing file.
 """
 
 from __future__ import annotations
@@ -17,18 +21,13 @@ import shutil
 import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, BinaryIO, TypeVar, overload
+from concurrent.futures import ThreadPoolExecutor
+from typing import BinaryIO, TypeVar, overload
 
-from rlds_beam.buckets import base
-from rlds_beam.buckets.opening import open_store
-from rlds_beam.errors import BucketError, RldsBeamError, UsageError
+from rlds_beam import remote
+from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.naming import is_file_path
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from rlds_beam.buckets.ranges import Content as Content
-    from rlds_beam.buckets.ranges import RangeReader as RangeReader
+from rlds_beam.remote import Entry, open_store
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
@@ -36,6 +35,9 @@ _POINTER, _MAX_POINTER = b"version https://git-lfs.github.com/spec/", 1024
 """How a pointer of Git LFS begins, and its largest size in bytes; the file itself is elsewhere."""
 SMALL = 64 << 20
 """The largest allowed metadata file in bytes."""
+
+_AT_ONCE = 32
+"""Concurrent requests to a store; requests mostly wait."""
 
 Stamp = tuple[int, int, int, int]
 """Inode, size, mtime, and ctime. A program cannot set ctime, so equal stamps mean equal content, even if a replaced
@@ -59,7 +61,7 @@ def pin(input: str | Sequence[str]) -> str | Sequence[str]:
     """An input with the current commit in each of its `hf://` paths, so that all later reads see the same files."""
     if not any(scheme(path) == "hf" for path in ([input] if isinstance(input, str) else input)):
         return input
-    paths = [open_store(path).pin(path) if scheme(path) == "hf" else path for path in paths_in(input)]
+    paths = [remote.pin(path) if scheme(path) == "hf" else path for path in paths_in(input)]
     return ",".join(paths) if isinstance(input, str) else paths
 
 
@@ -80,19 +82,9 @@ def open_read(path: str) -> BinaryIO:
     """
     if scheme(path) is None:
         return open(path, "rb", opener=_open_regular)
-    return open_store(path).open_read(path)
+    from rlds_beam import remote_files
 
-
-def open_ranges(path: str) -> RangeReader:
-    """Opens an object for reading ranges, many at once."""
-    return open_store(path).open_ranges(path)
-
-
-def submit(function: Callable[[], Result]) -> Future[Result]:
-    """Calls a function that waits for a store, in a pool of threads."""
-    from rlds_beam.buckets import ranges
-
-    return ranges.submit(function)
+    return remote_files.open_read(path)
 
 
 def _open_regular(path: str, flags: int) -> int:
@@ -124,7 +116,10 @@ def open_write(path: str) -> BinaryIO:
     """
     if scheme(path) is None:
         return open(path, "wb", opener=_no_links)
-    return open_store(path).open_write(path)
+    refuse_read_only(path, "file")
+    from rlds_beam import remote_files
+
+    return remote_files.open_write(path)
 
 
 def _no_links(path: str, flags: int) -> int:
@@ -162,14 +157,14 @@ def make_stamp(status: os.stat_result) -> Stamp:
 
 
 def checksum(path: str) -> str:
-    """The store's checksum of an object: its CRC32C (`gs://`) or entity tag (`s3://`, `az://`). Reads no content."""
+    """What a store says changes with a file's content: its entity tag, or on the Hub its hash. Reads no content."""
     return _remote_file(path).checksum
 
 
 def glob(pattern: str) -> list[str]:
     """The files that match a user's pattern (`*`, `?`, `[...]`), sorted; a file with exactly this name wins."""
     if scheme(pattern) is not None:
-        return [entry.path for entry in base.matching(open_store(pattern), pattern)]
+        return [entry.path for entry in _matching(pattern)]
     if os.path.isfile(pattern):
         return [pattern]
     return sorted(path for path in _glob.glob(pattern) if os.path.isfile(path))
@@ -178,7 +173,7 @@ def glob(pattern: str) -> list[str]:
 def files_below(directory: str, pattern: str) -> list[str]:
     """The files below a directory that match a pattern, sorted; `*`, `?`, and `[` in the directory are literal."""
     if scheme(directory) is not None:
-        return [entry.path for entry in base.matching(open_store(directory), pattern, directory)]
+        return [entry.path for entry in _matching(pattern, directory)]
     paths = (os.path.join(directory, name) for name in _glob.glob(pattern, root_dir=directory))
     return sorted(path for path in paths if os.path.isfile(path))
 
@@ -189,8 +184,7 @@ def list_sizes(pattern: str, directory: str = "") -> dict[str, int]:
     In a bucket, the listing has the sizes: there is no request for each file.
     """
     if scheme(directory or pattern) is not None:
-        entries = base.matching(open_store(directory or pattern), pattern, directory)
-        return {entry.path: entry.size or 0 for entry in entries}
+        return {entry.path: entry.size or 0 for entry in _matching(pattern, directory)}
     return {path: size(path) for path in (files_below(directory, pattern) if directory else glob(pattern))}
 
 
@@ -217,7 +211,10 @@ def at_once(function: Callable[[Value], Result], values: Sequence[Value], path: 
       values: its arguments.
       path: any of the paths it accesses.
     """
-    return [function(value) for value in values] if scheme(path) is None else base.at_once(function, values)
+    if scheme(path) is None or len(values) < 2:
+        return [function(value) for value in values]
+    with ThreadPoolExecutor(min(_AT_ONCE, len(values))) as pool:
+        return list(pool.map(function, values))
 
 
 def rename(source: str, destination: str) -> None:
@@ -228,7 +225,7 @@ def rename(source: str, destination: str) -> None:
         if is_special(destination):
             raise OSError(errno.EINVAL, "Not a regular file", destination)
         os.replace(source, destination)
-    else:
+    elif source != destination:
         open_store(source).rename(source, destination)
 
 
@@ -253,9 +250,10 @@ def abandon(file: BinaryIO) -> None:
 
 
 def discard(path: str) -> None:
-    """Removes a file of failed work, if possible."""
-    with contextlib.suppress(OSError, BucketError):
-        remove(path)
+    """Removes a local file of failed work, if possible; a remote store has none."""
+    if scheme(path) is None:
+        with contextlib.suppress(OSError):
+            os.remove(path)
 
 
 def remove_files(directory: str, names: Iterable[str]) -> None:
@@ -419,9 +417,12 @@ def write_given(path: str, content: str | bytes, flag: str) -> None:
 
 
 def temporary_name(path: str) -> str:
-    """A unique temporary name in the directory of `path`."""
+    """Where to write a file that `rename` gives its name: locally a unique name next to it.
+
+    A remote file appears, complete, when it is closed: it is written to `path`.
+    """
     directory, name = split(path)
-    return join(directory, f".{name}.{uuid.uuid4().hex[:8]}.tmp")
+    return path if scheme(path) is not None else join(directory, f".{name}.{uuid.uuid4().hex[:8]}.tmp")
 
 
 def is_temporary(name: str) -> bool:
@@ -448,13 +449,13 @@ def write_bytes(path: str, content: bytes) -> None:
 
 @contextlib.contextmanager
 def writing(path: str) -> Iterator[BinaryIO]:
-    """Writes a file under a temporary name until the block ends; discards it if the block raises."""
+    """Writes a file that appears when the block ends; discards it if the block raises."""
     temporary = temporary_name(path)
     try:
         with naming(path), open_write(temporary) as file:
             yield file
         rename(temporary, path)
-    except (OSError, BucketError):
+    except OSError:
         discard(temporary)
         raise
 
@@ -489,7 +490,7 @@ def sync_one(path: str) -> None:
         os.close(descriptor)
 
 
-def _remote_file(path: str) -> base.Entry:
+def _remote_file(path: str) -> Entry:
     """A remote file; raises FileNotFoundError if it does not exist."""
     entry = open_store(path).find(path)
     if entry is None:
@@ -497,9 +498,43 @@ def _remote_file(path: str) -> base.Entry:
     return entry
 
 
-def _entries(path: str) -> Iterator[base.Entry]:
-    """The files and directories in a remote directory."""
-    return open_store(path).entries(join(path, ""), below=False)
+def _entries(path: str) -> list[Entry]:
+    """The files and directories in a remote directory, sorted."""
+    return sorted(open_store(path).list(path, below=False))
+
+
+def _matching(pattern: str, directory: str = "") -> list[Entry]:
+    """The remote files that match a pattern, sorted; `*` and `?` stop at slashes, `**` does not.
+
+    Args:
+      pattern: a path, relative to `directory` if given. If a file has exactly this name, it is the only match.
+      directory: a literal prefix; its characters are never wildcards.
+    """
+    root = f"{directory.rstrip('/')}/" if directory else ""
+    prefix = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
+    store = open_store(root + pattern)
+    if (prefix == pattern or not directory) and (entry := store.find(root + pattern)) is not None:
+        return [entry]
+    if prefix == pattern:
+        return []
+    expression = re.compile(re.escape(root) + _WILD.sub(_translate, pattern), re.DOTALL)
+    below = "/" in pattern[len(prefix) :] or "**" in pattern
+    entries = store.list((root + prefix).rpartition("/")[0], below)
+    return sorted(entry for entry in entries if entry.size is not None and expression.fullmatch(entry.path))
+
+
+_WILD = re.compile(r"\*\*|[*?]|\[.[^\]]*\]|.", re.DOTALL)
+
+
+def _translate(token: re.Match[str]) -> str:
+    """A regular expression for `**`, `*`, `?`, `[...]`, or a character."""
+    text = token[0]
+    if text in ("**", "*", "?"):
+        return {"**": ".*", "*": "[^/]*", "?": "[^/]"}[text]
+    if len(text) == 1:
+        return re.escape(text)
+    inside = text[1:-1].replace("\\", "\\\\").replace("[", "\\[")
+    return f"[^{inside[1:]}]" if inside[0] == "!" else f"[{inside}]"
 
 
 _MAX_PATH = 4096

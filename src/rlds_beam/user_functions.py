@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from rlds_beam import lazy
 from rlds_beam.errors import RldsBeamError, UsageError
 
 _PATH = "RLDS_BEAM_USER_PATH"
@@ -197,7 +196,6 @@ _named: set[str] = set()
 
 def expect_user_code(module: str) -> None:
     """Call before a module that the user or an entry point names is imported: its errors are not ours."""
-    lazy.show_clients()
     package = module.partition(".")[0]
     if package != "rlds_beam":  # ours, although a user named it
         _named.add(package)

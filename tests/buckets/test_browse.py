@@ -1,4 +1,4 @@
-"""The browser shows datasets in buckets and of the Hub: it reads what is shown, and does not scan."""
+"""The browser shows datasets in buckets: it reads what is shown, and does not scan."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from browsing import browsing
-from bucket_servers import Server, serving, upload
-from hub_server import HubServer, hub_server
+from bucket_servers import serving, upload
 
 import rlds_beam
 from rlds_beam.testing import read_payloads, shard_paths
@@ -16,22 +15,13 @@ from rlds_beam.testing import read_payloads, shard_paths
 Publish = Callable[[Path, str], str]
 
 
-@pytest.fixture(scope="module", params=["s3", "gs", "hf"])
-def server(request: pytest.FixtureRequest) -> Iterator[Server | HubServer]:
-    with hub_server() if request.param == "hf" else serving(request.param) as server:
-        yield server
-
-
 @pytest.fixture
-def publish(server: Server | HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Publish:
+def publish(monkeypatch: pytest.MonkeyPatch) -> Iterator[Publish]:
     """Uploads a dataset under a name and returns its address."""
-    on_hub = isinstance(server, HubServer)
-    environment = server.environment(tmp_path / "hf_home") if on_hub else server.environment
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    if on_hub:
-        return lambda local, name: server.add(local, f"robots/{name}")
-    return lambda local, name: upload(local, f"{server.new_bucket()}/{name}")
+    with serving("s3") as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        yield lambda local, name: upload(local, f"{server.new_bucket()}/{name}")
 
 
 @pytest.mark.parametrize("to", ["rlds", "lerobot", "columns"])

@@ -197,10 +197,6 @@ COMMANDS: dict[str, tuple[str, str, Callable[[Path], list[str]]]] = {
     "ArrayRecord": ("arrayrecord", "array_record", array_records),
     "float image": ("tf", "tensorflow", float_images),
     "BMP": ("tf", "tensorflow", bitmaps),
-    "gs://": ("gcs", "google.cloud.storage", lambda d: ["check", "--rules", "gs://bucket/data/1.0.0"]),
-    "output gs://": ("gcs", "google.cloud.storage", lambda d: ["convert", str(toy(d)), "gs://bucket/out"]),
-    "az://": ("azure", "azure.storage.blob", lambda d: ["check", "--rules", "az://bucket/data/1.0.0"]),
-    "s3://": ("s3", "boto3", lambda d: ["check", "--rules", "s3://bucket/data/1.0.0"]),
     "hf://": ("hub", "huggingface_hub", lambda d: ["check", "--rules", "hf://datasets/robots/data"]),
     "upload": ("hub", "huggingface_hub", lambda d: ["upload", str(written(d)), "hf://datasets/robots/data"]),
     "dataflow": (

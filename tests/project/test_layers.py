@@ -23,19 +23,20 @@ FLOOR = {
     "options",
     "platforms",
     "plugins",
+    "remote",
+    "remote_files",
     "storage",
     "text",
     "typing",
     "user_functions",
     "worker_status",
 }
-"""Top-level modules that every package may import; they import each other, and no package but `buckets`."""
+"""Top-level modules that every package may import; they import each other, and no package."""
 
 TESTING = "testing"
 """The package for tests, which no other package imports."""
 
 BELOW = {
-    "buckets": "",
     "images": "",
     "episodes": "images",
     "encoding": "episodes",
@@ -57,7 +58,7 @@ BELOW = {
     "transforms": "reverb viewing",
     "runners": "terminal transforms",
     "pipelines": "runners transforms",
-    "cli": "pipelines buckets",
+    "cli": "pipelines",
     TESTING: "jobs",
     # A module that belongs to no package.
     "__main__": "cli",
@@ -141,7 +142,7 @@ def package_of(name: str) -> str:
 
 def is_allowed(found: Import) -> bool:
     own, other = package_of(found.module), package_of(found.target)
-    below = {"buckets"} if own == "storage" else LAYERS.get(own, set())
+    below = LAYERS.get(own, set())
     return own == other or other in FLOOR | below
 
 

@@ -20,6 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape
 
 import google_crc32c
 from cryptography.hazmat.primitives import serialization
@@ -59,9 +60,10 @@ class Cloud:
                 for name, value in {**headers, "Content-Length": str(len(answer))}.items():
                     self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(answer)
+                if self.command != "HEAD":
+                    self.wfile.write(answer)
 
-            do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815
+            do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815
 
             def log_message(self, *_: Any) -> None: ...
 
@@ -118,7 +120,7 @@ class Cloud:
 
     def answer(self, method: str, url: str, headers: dict[str, str], body: bytes) -> Reply:
         parts = urlsplit(url)
-        query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        query = {name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
         with self._lock:
             for pattern, route in _ROUTES:
                 match = re.fullmatch(pattern, f"{method} {parts.path}")
@@ -175,28 +177,53 @@ class Cloud:
             return 308, {"Range": f"bytes=0-{len(content) - 1}"} if content else {}, b""
         return self._put(key, bytes(content))
 
-    def copy(self, bucket: str, name: str, to_bucket: str, to_name: str, **_: Any) -> Reply:
-        if f"{bucket}/{name}" not in self.objects:
-            return _json({"error": {"code": 404, "message": "no such object"}}, 404)
-        return self._put(f"{to_bucket}/{to_name}", self.objects[f"{bucket}/{name}"])
+    # Its XML API, which obstore uses.
 
-    def delete(self, bucket: str, name: str, **_: Any) -> Reply:
-        there = self.objects.pop(f"{bucket}/{name}", None) is not None
-        return (204, {}, b"") if there else _json({"error": {"code": 404, "message": "no such object"}}, 404)
+    def xml_list(self, bucket: str, *, query: dict[str, str], **_: Any) -> Reply:
+        prefix, delimiter = f"{bucket}/{query.get('prefix', '')}", query.get("delimiter")
+        below = [name for name in sorted(self.objects) if name.startswith(prefix)]
+        deeper = {name for name in below if delimiter and delimiter in name.removeprefix(prefix)}
+        folders = {name[: name.index("/", len(prefix)) + 1].removeprefix(f"{bucket}/") for name in deeper}
+        found = "".join(
+            f"<Contents><Key>{escape(name.removeprefix(f'{bucket}/'))}</Key><Size>{len(self.objects[name])}</Size>"
+            f"<ETag>{_tag(self.objects[name])}</ETag><LastModified>2026-01-01T00:00:00Z</LastModified></Contents>"
+            for name in below
+            if name not in deeper
+        )
+        found += "".join(f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>" for name in folders)
+        return 200, {}, f"<ListBucketResult><IsTruncated>false</IsTruncated>{found}</ListBucketResult>".encode()
 
-    def batch(self, *, headers: dict[str, str], body: bytes, **_: Any) -> Reply:
-        message = email.message_from_bytes(b"Content-Type: " + headers["content-type"].encode() + b"\n\n" + body)
-        answers = []
-        for part in message.get_payload():
-            assert isinstance(part, email.message.Message)
-            method, url, _ = str(part.get_payload()).lstrip().split(" ", 2)
-            parts = urlsplit(url)
-            status, _, content = self.answer(method, f"{parts.path}?{parts.query}", {}, b"")
-            answers.append(
-                "--x\r\nContent-Type: application/http\r\n\r\n"
-                f"HTTP/1.1 {status} Done\r\nContent-Type: application/json\r\n\r\n{content.decode()}\r\n"
-            )
-        return 200, {"Content-Type": 'multipart/mixed; boundary="x"'}, ("".join(answers) + "--x--").encode()
+    def xml_get(self, bucket: str, name: str, *, headers: dict[str, str], **_: Any) -> Reply:
+        content = self.objects.get(f"{bucket}/{name}")
+        if content is None:
+            return 404, {}, b"<Error><Code>NoSuchKey</Code></Error>"
+        about = {"ETag": _tag(content), "Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}
+        if headers.get("if-match", about["ETag"]) != about["ETag"]:
+            return 412, {}, b""
+        status, more, part = self.get(bucket, name, query={"alt": "media"}, headers=headers)
+        return status, {**about, **more}, part
+
+    def xml_put(
+        self, bucket: str, name: str, *, query: dict[str, str], headers: dict[str, str], body: bytes, **_: Any
+    ) -> Reply:
+        if "partNumber" in query:
+            name = f"{name}?{query['uploadId']}?{int(query['partNumber']):05}"
+        if source := headers.get("x-goog-copy-source"):
+            body = self.objects[unquote(source).lstrip("/")]
+        self.objects[f"{bucket}/{name}"] = body
+        return 200, {"ETag": _tag(body)}, b""
+
+    def xml_post(self, bucket: str, name: str, *, query: dict[str, str], **_: Any) -> Reply:
+        if "uploads" in query:
+            return 200, {}, b"<InitiateMultipartUploadResult><UploadId>1</UploadId></InitiateMultipartUploadResult>"
+        parts = sorted(part for part in self.objects if part.startswith(f"{bucket}/{name}?{query['uploadId']}?"))
+        content = b"".join([self.objects.pop(part) for part in parts])
+        self.objects[f"{bucket}/{name}"] = content
+        answer = f"<CompleteMultipartUploadResult><ETag>{_tag(content)}</ETag></CompleteMultipartUploadResult>"
+        return 200, {}, answer.encode()
+
+    def xml_delete(self, bucket: str, name: str, **_: Any) -> Reply:
+        return (404 if self.objects.pop(f"{bucket}/{name}", None) is None else 204), {}, b""
 
     def _put(self, key: str, content: bytes) -> Reply:
         self.objects[key] = content
@@ -266,6 +293,10 @@ def _state(job: dict[str, Any]) -> dict[str, Any]:
     return {"id": job["id"], "name": job["name"], "currentState": job["state"]}
 
 
+def _tag(content: bytes) -> str:
+    return f'"{hashlib.md5(content).hexdigest()}"'
+
+
 def _json(content: Any, status: int = 200) -> Reply:
     return status, {"Content-Type": "application/json"}, json.dumps(content).encode()
 
@@ -277,16 +308,18 @@ _ROUTES: list[tuple[str, Callable[..., Reply]]] = [
     (r"GET /storage/v1/b/([^/]+)", Cloud.bucket),
     (r"GET /storage/v1/b/([^/]+)/o", Cloud.list),
     (rf"GET (?:/download)?{_OBJECT}", Cloud.get),
-    (rf"POST {_OBJECT}/(?:copyTo|rewriteTo)/b/([^/]+)/o/([^/]+)", Cloud.copy),
-    (rf"DELETE {_OBJECT}", Cloud.delete),
     (r"POST /upload/storage/v1/b/([^/]+)/o", Cloud.start),
     (r"PUT /upload/(\d+)", Cloud.go_on),
-    (r"POST /batch/storage/v1", Cloud.batch),
     (rf"POST {_JOBS}", Cloud.submit),
     (rf"GET {_JOBS}/([^/]+)", Cloud.job),
     (rf"PUT {_JOBS}/([^/]+)", Cloud.change),
     (rf"GET {_JOBS}/([^/]+)/messages", Cloud.messages),
     (rf"GET {_JOBS}/([^/]+)/metrics", Cloud.metrics),
+    (r"GET /([^/]+)", Cloud.xml_list),
+    (r"(?:GET|HEAD) /([^/]+)/(.+)", Cloud.xml_get),
+    (r"PUT /([^/]+)/(.+)", Cloud.xml_put),
+    (r"POST /([^/]+)/(.+)", Cloud.xml_post),
+    (r"DELETE /([^/]+)/(.+)", Cloud.xml_delete),
 ]
 
 

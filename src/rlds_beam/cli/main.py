@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any, cast
 
-from rlds_beam import interrupts, lazy, plugins, worker_status
+from rlds_beam import interrupts, plugins, worker_status
 from rlds_beam._version import __version__
 from rlds_beam.cli import arguments
 from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError, naming_limits, pip_install
@@ -296,8 +296,6 @@ def _job(name: str, words: list[str], of_this_process: bool) -> int:
     if silent:
         config = dataclasses.replace(cast(PrintOptions, config), progress="none")
     verbose = _is_verbose(ours)
-    if of_this_process and not (verbose or beam_options) and getattr(config, "runner", None) == "local":
-        lazy.hide_clients()
     discarded = silent and not (getattr(config, "json", False) or getattr(config, "format", None))
     before = interrupts.count()
     with naming_limits(), _logging(verbose), _sigterm_as_ctrl_c(), _stdout(discarded):

@@ -12,11 +12,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import mmap
+import operator
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, overload
 
 import google_crc32c
@@ -43,6 +45,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.video_frames import Scale, VideoFrames
 from rlds_beam.images.videos import Video
 from rlds_beam.reading.base import Shard, Source, Span
+from rlds_beam.remote_files import RangeReader, submit
 from rlds_beam.typing import Array
 
 _TOGETHER = 1 << 16
@@ -135,10 +138,14 @@ class PlaceReader:
     def _request(self, state: RemoteFiles, rows: Sequence[_Row]) -> list[tuple[_Row, _Piece]]:
         """Requests for the bytes of rows."""
         state.open({self._files[row[1]] for row in rows})
+        groups = list(_group(rows, _TOGETHER))
         pieces: list[tuple[_Row, _Piece]] = []
-        for number, offset, stop, group in _group(rows, _TOGETHER):
-            piece = _Piece(state.request(self._files[number], offset, stop), offset)
-            pieces += [(row, piece) for row in group]
+        for number, some in itertools.groupby(groups, operator.itemgetter(0)):
+            of_file = list(some)
+            contents = state.request(self._files[number], [(offset, stop) for _, offset, stop, _ in of_file])
+            for (_, offset, _, group), content in zip(of_file, contents, strict=True):
+                piece = _Piece(content, offset)
+                pieces += [(row, piece) for row in group]
         return pieces
 
     def _read_group(self, path: str, group: Sequence[_Row], offset: int, stop: int, found: list[bytes]) -> None:
@@ -192,16 +199,16 @@ class _Piece:
     """Bytes of a file that were requested.
 
     Attributes:
-      content: the bytes.
+      content: waits for the bytes.
       offset: where they begin in the file.
     """
 
-    def __init__(self, content: storage.Content, offset: int):
+    def __init__(self, content: Callable[[], bytes], offset: int):
         self.content, self.offset = content, offset
 
     def read(self, offset: int, size: int) -> bytes:
         """Waits for some of the bytes. Raises RldsBeamError or OSError if they cannot be read."""
-        data = self.content.result()
+        data = self.content()
         return data if len(data) == size else data[offset - self.offset : offset - self.offset + size]
 
 
@@ -210,7 +217,7 @@ class RemoteFiles:
 
     def __init__(self) -> None:
         self._process, self._lock = os.getpid(), threading.Lock()
-        self._readers: dict[str, storage.RangeReader] = {}
+        self._readers: dict[str, RangeReader] = {}
         self._kept: OrderedDict[tuple[int, int, int], tuple[_Piece | None, int]] = OrderedDict()
         self._bytes = 0
 
@@ -224,18 +231,18 @@ class RemoteFiles:
     def open(self, paths: Set[str]) -> None:
         """Opens those that are not open, at the same time. Raises RldsBeamError or BucketError."""
         missing = [path for path in paths if path not in self._readers]
-        opening = {path: storage.submit(functools.partial(storage.open_ranges, path)) for path in missing}
+        opening = {path: submit(functools.partial(RangeReader, path)) for path in missing}
         for path, future in opening.items():
             try:
                 self._readers[path] = future.result()
             except OSError as error:
                 raise RldsBeamError(f"cannot read {path}: {error.strerror or error}") from error
 
-    def request(self, path: str, start: int, stop: int) -> storage.Content:
-        """Starts to read a range."""
+    def request(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Callable[[], bytes]]:
+        """Starts to read ranges."""
         if path not in self._readers:
             self.open({path})
-        return self._readers[path].request(start, stop)
+        return self._readers[path].request_many(ranges)
 
     def keep(self, key: tuple[int, int, int], piece: _Piece | None = None) -> bool:
         """Keeps the bytes of a file, an offset, and a size for one more `take`; the oldest go if it is too much.

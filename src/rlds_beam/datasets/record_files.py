@@ -155,8 +155,8 @@ def _read_tfrecord(path: str, offsets: Indices, numbers: Indices, remote: Remote
 def _read_bounds(path: str, bounds: Sequence[tuple[int, int]], remote: RemoteFiles) -> Iterator[bytes]:
     """The bytes between some offsets of a file; those of a file in a bucket are requested at the same time."""
     if storage.scheme(path) is not None:
-        for future in [remote.request(path, *pair) for pair in bounds]:
-            yield future.result()
+        for content in remote.request(path, bounds):
+            yield content()
         return
     with storage.open_read(path) as file:
         for start, stop in bounds:

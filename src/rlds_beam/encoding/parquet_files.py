@@ -8,10 +8,12 @@ import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any, BinaryIO, cast
 
 from rlds_beam import storage
 from rlds_beam.errors import RldsBeamError
+from rlds_beam.remote_files import RangeReader
 from rlds_beam.text import shorten
 
 UNREADABLE = (LookupError, OSError, TypeError, ValueError)
@@ -63,7 +65,7 @@ class SpanReader:
 
     def __init__(self, most: int = _KEPT_BYTES):
         self._most, self._lock = most, threading.Lock()
-        self._readers: dict[str, storage.RangeReader] = {}
+        self._readers: dict[str, RangeReader] = {}
         self._kept: OrderedDict[tuple[str, int, int], _Span] = OrderedDict()
 
     def open(self, path: str) -> BinaryIO:
@@ -112,7 +114,7 @@ class SpanReader:
 
     def _request(self, path: str, start: int, stop: int) -> _Span:
         if path not in self._readers:
-            self._readers[path] = storage.open_ranges(path)
+            self._readers[path] = RangeReader(path)
         bounds = [*range(start, stop, _SPAN_BLOCK), stop]
         blocks = [self._readers[path].request(*pair) for pair in itertools.pairwise(bounds)]
         span = _Span(start, stop, blocks)
@@ -126,7 +128,7 @@ class SpanReader:
 class _Span:
     """Bytes of an object from `start` to `stop`, which were requested in blocks."""
 
-    def __init__(self, start: int, stop: int, blocks: Sequence[storage.Content]):
+    def __init__(self, start: int, stop: int, blocks: Sequence[Future[bytes]]):
         self.start, self.stop, self._blocks = start, stop, blocks
         self._data: bytes | None = None
 

@@ -164,7 +164,7 @@ def test_a_bucket(show: Show, tmp_path: Path) -> None:
         for file in data.iterdir():
             store.files[f"{store.root}/toy/1.0.0/{file.name}"] = file.read_bytes()
         out = show(f"{store.root}/toy/1.0.0", "--episode=2", "-o", f"{store.root}/strip.png", "--curves")
-        assert "wrote     mem://bucket/strip.png" in out
+        assert "wrote     memory://bucket/strip.png" in out
         assert store.files[f"{store.root}/strip.png"].startswith(b"\x89PNG")
         assert show(f"{store.root}/toy/1.0.0", "--episode=2") == show(data, "--episode=2")
 

@@ -14,7 +14,6 @@ from hdf5_robots import BUILDERS, droid, isaaclab, robomimic, xpolicylab
 from memory_store import MemoryStore, memory_store
 from small_datasets import minari_hdf5
 
-from rlds_beam import storage
 from rlds_beam.cli.main import main
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.formats.format_options import Hdf5Options
@@ -25,6 +24,7 @@ from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.remote import open_store
 
 PANDA = ("eef_pos", "eef_quat", "gripper_qpos")
 REWARDED = ("libero", "robomimic")
@@ -295,8 +295,8 @@ def test_many_files_are_planned_without_a_request_for_each(
     content = (tmp_path / "episode_0.hdf5").read_bytes()
     store.files.update({f"{store.root}/in/episode_{i}.hdf5": content for i in range(2000)})
     found: list[str] = []
-    find = storage.open_store(store.root).find
-    monkeypatch.setattr(type(storage.open_store(store.root)), "find", lambda _, path: found.append(path) or find(path))
+    find = open_store(store.root).find
+    monkeypatch.setattr(type(open_store(store.root)), "find", lambda _, path: found.append(path) or find(path))
     source = open_source(f"{store.root}/in{given}", from_="hdf5")
     works = plan_ranges(source)
     assert sum(len(work.segments) for work in works) == source.splits[0].episodes == 2000

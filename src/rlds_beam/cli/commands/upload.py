@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
 from typing import Any
 
 from rlds_beam import storage
 from rlds_beam._version import __version__
-from rlds_beam.errors import BucketAccessError, NotVerifiedError, UsageError, needs
+from rlds_beam.errors import BucketAccessError, BucketError, NotVerifiedError, UsageError, needs
 from rlds_beam.options import option
+from rlds_beam.remote import shorten_error
 from rlds_beam.terminal.options import PrintOptions, print_json
 from rlds_beam.text import count, format_size, join_lines, printable, without_secrets
 
@@ -19,6 +22,7 @@ EXAMPLES = """
     rlds-beam upload pairs hf://datasets/USER/NAME --private
 """
 
+_REPOSITORY = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)/?")
 CARD = "README.md"
 _TEXT = """---
 tags: [rlds-beam, {to}]
@@ -64,18 +68,17 @@ def upload(config: UploadConfig) -> UploadOutcome:
       BucketError: the Hub failed, or refuses this token; the same call resumes.
     """
     with needs("hub", "publishing on the Hugging Face Hub needs huggingface_hub"):
-        from huggingface_hub import HfApi
+        from huggingface_hub import HfApi, get_token
         from huggingface_hub.utils import disable_progress_bars
-    from rlds_beam.buckets.hub import Hub
-    from rlds_beam.buckets.hub_paths import hub_path
     from rlds_beam.encoding.checked_json import read_json
     from rlds_beam.output.files import APPEND, COMMITS, LOCK, MANIFEST, PARTS, PLAN, REJECTED, compute_checksum
     from rlds_beam.output.manifest import read_manifest
     from rlds_beam.output.plans import read_plan
 
-    output, place = config.output, hub_path(config.destination)
-    if place.name or place.revision is not None:
+    output, place = config.output, _REPOSITORY.fullmatch(config.destination)
+    if place is None:
         raise UsageError(f"{config.destination}: an output fills a repository: expected hf://datasets/USER/NAME")
+    repo, root = place[1], f"hf://datasets/{place[1]}"
     plan = read_plan(output) if storage.scheme(output) is None and storage.isdir(output) else None
     if plan is None:
         raise UsageError(
@@ -86,27 +89,34 @@ def upload(config: UploadConfig) -> UploadOutcome:
         path = storage.below(output, entry["file"])
         if entry["records"] and (not storage.exists(path) or compute_checksum(path) != entry["checksum"]):
             raise NotVerifiedError(f"{path} is missing, or differs from its checksum in {MANIFEST}: convert again")
-    hub = Hub()
-    if not hub.signed_in:
-        raise BucketAccessError(f"{place.root}: publishing needs a token: run 'hf auth login', or set HF_TOKEN")
+    if get_token() is None:
+        raise BucketAccessError(f"{root}: publishing needs a token: run 'hf auth login', or set HF_TOKEN")
     if config.json or config.progress == "none":
         disable_progress_bars()
-    api, here = HfApi(endpoint=hub.endpoint, library_name="rlds-beam"), {"repo_id": place.repo, "repo_type": "dataset"}
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="rlds-beam", library_version=__version__)
 
     def call(method: str, **arguments: Any) -> Any:
-        return hub.calling(place.root, lambda: getattr(api, method)(**here, **arguments), manifest["bytes"])
+        try:
+            return getattr(api, method)(repo_id=repo, repo_type="dataset", **arguments)
+        except Exception as error:  # of huggingface_hub, and of its HTTP client, which depends on the version
+            status = getattr(getattr(error, "response", None), "status_code", 0)
+            kind = BucketAccessError if status in (401, 403, 404) else BucketError
+            raise kind(f"{root}: {shorten_error(error)}") from error
 
     call("create_repo", private=config.private, exist_ok=True)
-    if config.private and not call("repo_info").private:
-        raise UsageError(f"{place.root} is public: make it private in its settings, or drop --private")
+    before = call("repo_info")
+    if config.private and not before.private:
+        raise UsageError(f"{root} is public: make it private in its settings, or drop --private")
     there = set(call("list_repo_files"))
     if not config.overwrite and not there <= {".gitattributes", "README.md"}:
-        earlier = read_plan(place.root) if PLAN in there else None
+        earlier = read_plan(f"{root}@{before.sha}") if PLAN in there else None
         if earlier is None or earlier.content != plan.content:
-            raise UsageError(f"{place.root} holds something else: use another repository, or --overwrite")
+            raise UsageError(f"{root} holds something else: use another repository, or --overwrite")
     # The manifest comes last, so that a part of a dataset never looks finished.
     last = storage.join(output, MANIFEST)
-    is_old = MANIFEST in there and storage.read_small(storage.join(place.root, MANIFEST)) != storage.read_small(last)
+    is_old = False
+    if MANIFEST in there:
+        is_old = storage.read_small(f"{root}@{before.sha}/{MANIFEST}") != storage.read_small(last)
     stale = "*" if config.overwrite else MANIFEST if is_old else None
     local = [LOCK, *(f"{directory}/*" for directory in (COMMITS, REJECTED, PARTS, APPEND)), "*.tmp"]
     call("upload_folder", folder_path=output, ignore_patterns=[*local, MANIFEST], delete_patterns=stale)
@@ -123,7 +133,7 @@ def upload(config: UploadConfig) -> UploadOutcome:
         if tag in {ref.name for ref in call("list_repo_refs").tags}:
             call("delete_tag", tag=tag)
         call("create_tag", tag=tag, revision=commit)
-    return UploadOutcome(place.root, commit, without_secrets(f"{hub.endpoint}/datasets/{place.repo}"), tag)
+    return UploadOutcome(root, commit, without_secrets(f"{api.endpoint}/datasets/{repo}"), tag)
 
 
 def main(config: UploadConfig) -> int:
