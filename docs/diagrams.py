@@ -339,7 +339,7 @@ LAYERS = (
     ("reading",),
     ("encoding",),
     ("episodes",),
-    ("images", "buckets"),
+    ("images",),
 )
 
 

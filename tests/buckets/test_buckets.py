@@ -95,7 +95,7 @@ def test_an_output_equals_a_local_one(name: str, data: Data, bucket: str) -> Non
     assert [*content(f"{bucket}/deep/out")] == ["plan.json"]
 
 
-@pytest.mark.parametrize("name", ["trajectories", "parquet", "rlds", "lerobot", "numpy", "zarr"])
+@pytest.mark.parametrize("name", ["trajectories", "parquet", "rlds", "lerobot"])
 def test_an_append_equals_a_local_one(name: str, data: Data, tmp_path: Path, bucket: str) -> None:
     to, kind, options = OUTPUTS[name]
     first, second = map(str, sorted(Path(getattr(data, kind)).glob("*tfrecord-0*")))
