@@ -23,6 +23,7 @@ from rlds_beam.typing import Array
 METADATA = "metadata.yaml"
 ENDINGS = (".mcap", ".db3")
 EVER = (1 << 63) - 1
+_RECOVER = "`mcap recover` saves what is intact"
 _RECORD_HEAD = 9  # bytes before the content of an MCAP record: its kind and length
 
 
@@ -140,9 +141,11 @@ class McapFile:
         self._file = storage.open_read(path)
         try:
             self._reader = make_reader(self._file, validate_crcs=True)
-            summary = self._reader.get_summary()
+            summary = None
+            with contextlib.suppress(Exception):  # a file that was cut short ends with anything
+                summary = self._reader.get_summary()
             if summary is None:
-                raise ValueError("it has no summary")
+                raise DamagedBag(f"{path} has no summary at its end: was its recorder killed? {_RECOVER}")
         except BaseException:
             self.close()
             raise
@@ -252,7 +255,7 @@ def _reading(path: str) -> Iterator[None]:
     except (DamagedBag, UsageError, ImportError, GeneratorExit):
         raise
     except Exception as error:
-        hint = "; `mcap recover` saves what is intact" if path.endswith(".mcap") else ""
+        hint = f"; {_RECOVER}" if path.endswith(".mcap") else ""
         raise DamagedBag(f"{path} cannot be read: {type(error).__name__}: {shorten(error, 300)}{hint}") from error
 
 

@@ -79,7 +79,9 @@ def proposal(paths: Sequence[str], where: str) -> str:
             lines += ["", "A mapping to start from; save it as topics.yaml, edit it, and run:"]
             lines += [f"  rlds-beam inspect {shlex.quote(where)} --from=ros2 --topics=topics.yaml", ""]
             return join_lines([*lines, *_mapping(fields, driver)])
-    except (OSError, BadMessage) as error:
+    except OSError as error:
+        raise UsageError(str(error)) from error
+    except BadMessage as error:
         raise UsageError(f"{paths[0]}: {error}") from error
 
 

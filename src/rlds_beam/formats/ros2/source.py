@@ -228,7 +228,9 @@ def _readers(paths: Sequence[str], mapping: TopicMapping, where: str) -> tuple[F
                     first = bag.first(topic.name) if topic.encoding == "cdr" else None
                     if first is not None:
                         found[field.path] = field_reader(field, message_type(topic), first.data)
-        except (AttributeError, OSError, BadMessage) as error:
+        except OSError as error:
+            problem = problem or shorten(error, 500)
+        except (AttributeError, BadMessage) as error:
             problem = problem or f"{path}: {shorten(error, 500)}"
         except UsageError as error:
             raise UsageError(f"{path}: {shorten(error, 500)}") from error
