@@ -8,6 +8,8 @@ import shlex
 import time
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
@@ -218,7 +220,7 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
     done = CheckOutcome(
         report, signals, findings, content.get("rows", 0), content.get("chosen", 0), writer.output, temporary, unmet
     )
-    outcome.write_report({**report.to_json(), **done.to_json()}, config.report)
+    outcome.write_report({**msgspec.to_builtins(report), **done.to_json()}, config.report)
     return done
 
 

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from rlds_beam.errors import UsageError
 from rlds_beam.jobs.options import PushOptions
 from rlds_beam.options import option
@@ -95,9 +97,9 @@ class PushOutcome:
         """The content of `--json` and `--report`."""
         from rlds_beam.terminal import outcome
 
-        tables = [check.to_json() for check in self.verified.checks]
+        tables = msgspec.to_builtins(self.verified.checks)
         figures = outcome.figures(self.run, self.seconds)
-        return {**self.report.to_json(), "tables": tables, **figures}
+        return {**msgspec.to_builtins(self.report), "tables": tables, **figures}
 
 
 def push(config: PushConfig) -> PushOutcome:
@@ -163,7 +165,7 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, Figu
     if source.snapshot is not None:
         source.snapshot.verify_all()
     report = source.dataset_report.merge(verified.pushed.report)
-    report.left_out = source.spec.left_out
+    report.left_out = dict(source.spec.left_out)
     if source.source is not None:
         report = report.merge(check_counts(source.source, report.shards, config))
         report.check()

@@ -7,6 +7,8 @@ import shlex
 import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
+
 from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
@@ -133,7 +135,7 @@ def main(config: ReportConfig) -> int:
     done = report(config)
     seconds = round(time.monotonic() - began, 3)
     if config.json:
-        reports = [input_report.to_json() for input_report in done.reports]
+        reports = msgspec.to_builtins(done.reports)
         print_json({"reports": reports, "path": done.path, "bytes": done.bytes, "seconds": seconds})
     else:
         lines = [

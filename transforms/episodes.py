@@ -25,9 +25,8 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import OutputOptions
 from rlds_beam.formats.outputs import configuration_for, create_output, list_files
 from rlds_beam.formats.rlds.output import RldsOutput
-from rlds_beam.output.base import Output
+from rlds_beam.output.base import Output, with_ranges
 from rlds_beam.output.commits import RangeCommit
-from rlds_beam.output.completion import with_ranges
 from rlds_beam.output.directory import check_output
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, add_files
 from rlds_beam.output.range_conversion import DatasetCommitter, finish_range

@@ -11,8 +11,9 @@ from apache_beam.pvalue import AsDict, AsSingleton, TaggedOutput
 from apache_beam.transforms.util import WaitOn
 
 from rlds_beam.checking.verdicts import Rejection
+from rlds_beam.output.base import GlobalIndices
 from rlds_beam.output.commits import RangeCommit
-from rlds_beam.output.completion import GlobalIndices, RangeFinisher
+from rlds_beam.output.range_conversion import RangeFinisher
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.transforms.elements import in_global_window, refuse_windows
 from rlds_beam.writing.keyed_parts import (

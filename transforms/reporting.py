@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import apache_beam as beam
 
 from rlds_beam import storage
+from rlds_beam.encoding.metadata import encode
 from rlds_beam.processing.report import Report
 from rlds_beam.transforms.elements import refuse_windows
 
@@ -25,5 +24,5 @@ class WriteReport(beam.PTransform[Report, Report]):
 
 
 def _write(report: Report, path: str) -> Report:
-    storage.write_text(path, json.dumps(report.to_json(), indent=2) + "\n")
+    storage.write_text(path, encode(report))
     return report

@@ -110,7 +110,7 @@ class WriteToTrajectoryRecords(beam.PTransform[Items, Any]):
         self.with_input_types(Items if self._convert is None else Episode)
         writes = TrajectoryOutput.of(output, name, self._spec, images, source)
         # The pipeline may change its episodes in unknown ways, so every run is a new plan.
-        plan = OutputPlan.of({"to": "trajectories", "pipeline": uuid.uuid4().hex}, writes.metadata, name)
+        plan = OutputPlan.of({"to": "trajectories", "pipeline": uuid.uuid4().hex}, writes.metadata)
         check_output(output, plan, overwrite=overwrite)
         self._sink = _ItemSink(
             directory=output,

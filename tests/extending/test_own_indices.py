@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from own_formats import run
 
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.output.base import Description
+from rlds_beam.output.base import Description, GlobalIndices
 from rlds_beam.output.commits import RangeCommit
-from rlds_beam.output.completion import GlobalIndices
 from rlds_beam.output.files import compute_checksum
 from rlds_beam.output.shards import EpisodeWriter
 from rlds_beam.reading.base import Source
@@ -60,8 +60,8 @@ class Numbered(GlobalIndices):
         path = Path(self.directory, file.file)
         lines = path.read_text().splitlines()
         path.write_text("".join(f"{indices + i:03d}{line[3:]}\n" for i, line in enumerate(lines)))
-        shard = dataclasses.replace(file.shard, checksum=compute_checksum(str(path)))
-        return dataclasses.replace(commit, files=(dataclasses.replace(file, shard=shard),))
+        shard = msgspec.structs.replace(file.shard, checksum=compute_checksum(str(path)))
+        return msgspec.structs.replace(commit, files=(msgspec.structs.replace(file, shard=shard),))
 
 
 class TooFew(Numbered):

@@ -242,9 +242,9 @@ def test_findings_and_violations_name_the_dimension(two_arms: tuple[Path, list[s
     episode.steps["action"][2, 5] = np.nan
     source = write_dataset(tmp_path, [episode])
     report = rlds_beam.check(source, names={"action": names}, rules=True).report
-    assert report.rules["non_finite"].samples[0][1] == "action: nan at step 2 in action[5] joint_5.pos"
+    assert report.rules["non_finite"].samples[0].detail == "action: nan at step 2 in action[5] joint_5.pos"
     assert (
-        rlds_beam.check(source, rules=True).report.rules["non_finite"].samples[0][1]
+        rlds_beam.check(source, rules=True).report.rules["non_finite"].samples[0].detail
         == "action: nan at step 2 in action[5]"
     )
 

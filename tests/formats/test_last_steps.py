@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import hdf5_robots
+import msgspec
 import numpy as np
 import pytest
 import small_datasets
@@ -154,7 +155,7 @@ def test_lerobot_has_one_frame_for_each_action(version: str, tmp_path: Path) -> 
     data, out = foreign(tmp_path / "data", "zeros", (5, 1, 9)), tmp_path / "out"
     done = rlds_beam.convert(data, out, to="lerobot", fps=10, lerobot_version=version)
     assert "3 last steps without an action (1 episode without any other step); --last_step=keep keeps them" in str(done)
-    assert done.report.to_json()["unused"] == {"no_action": {"episodes": 1, "steps": 3, "longest": 1}}
+    assert msgspec.to_builtins(done.report)["unused"] == {"no_action": {"episodes": 1, "steps": 3, "longest": 1}}
     info = json.loads((out / "meta" / "info.json").read_text())
     assert (info["total_episodes"], info["total_frames"]) == (2, 12)
     rows = frames(out)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import cv2
+import msgspec
 import numpy as np
 import pytest
 from cases import cases
@@ -88,7 +89,7 @@ def test_statistics_and_reports_are_the_same_with_and_without_images(tmp_path, s
     options = {"repair": ("missing_is_last",), "accept": ("non_finite",)}
     (report, found), (expected_report, expected) = read(fewer, **options), read(whole, **options)
     assert json.dumps(found) == json.dumps(expected)  # text, because NaN is not equal to itself
-    assert report.to_json() == expected_report.to_json()
+    assert msgspec.to_builtins(report) == msgspec.to_builtins(expected_report)
 
 
 def test_episodes_have_all_other_fields(tmp_path):
@@ -161,7 +162,7 @@ def test_stats_says_what_it_does_not_read_and_reads_it_if_asked(tmp_path, capsys
     assert found["left_out"].keys() == CAMERAS.keys()
     assert (checked["statistics"]["episodes"], checked["rejected"]) == (4, 1)
     assert "undecodable_image" in checked["rules"]
-    assert "left_out" not in checked
+    assert not checked["left_out"]
     assert checked["statistics"] == stats(whole, capsys)["statistics"] | {"dataset": checked["statistics"]["dataset"]}
 
 
@@ -179,7 +180,7 @@ def test_connectors_that_need_images_get_them(tmp_path, capsys):
     (tmp_path / "long.yaml").write_text("- MinimumLength: {transitions: 3}\n")
     turned = stats(data, capsys, f"--connectors={tmp_path / 'turn.yaml'}")
     kept = stats(data, capsys, f"--connectors={tmp_path / 'long.yaml'}")
-    assert "left_out" not in turned
+    assert not turned["left_out"]
     assert kept["left_out"].keys() == CAMERAS.keys()
     assert turned["statistics"] == kept["statistics"] == stats(data, capsys)["statistics"]
 

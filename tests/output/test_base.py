@@ -8,8 +8,7 @@ import pytest
 
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch
-from rlds_beam.output.base import Description, Output
-from rlds_beam.output.completion import with_ranges
+from rlds_beam.output.base import Description, Output, with_ranges
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.testing import make_episode
 

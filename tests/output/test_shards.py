@@ -120,7 +120,7 @@ def test_the_same_plan_again_has_nothing_to_do(tmp_path):
     )
     assert finished.complete
     assert finished.ranges.keys() == {str(work) for work in RANGES}
-    assert finished.ranges["train-00000-of-00003"].report["records"] == 2
+    assert finished.ranges["train-00000-of-00003"].report.records == 2
     commit_dataset(tmp_path, RANGES, FIELDS)
     assert bytes_of(tmp_path) == before
 

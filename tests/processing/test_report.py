@@ -1,8 +1,8 @@
 """Reports add up in any order, and the summary states the results."""
 
-import json
 import random
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.validation import validate_episode
 from rlds_beam.checking.verdicts import Verdict
+from rlds_beam.encoding.metadata import decode_json, encode
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError, Violation
 from rlds_beam.processing.report import SAMPLES, Report
@@ -42,13 +43,13 @@ def test_order_and_grouping_do_not_matter(picked: list[tuple[Verdict, int]], rng
     merged = Report()
     while reports:
         some = [reports.pop() for _ in range(rng.randint(1, len(reports)))]
-        before = [report.to_json() for report in some]
+        before = msgspec.to_builtins(some)
         merged = merged.merge(some[0].merge(*some[1:]))
-        assert [report.to_json() for report in some] == before  # merging does not change its inputs
+        assert msgspec.to_builtins(some) == before  # merging does not change its inputs
     assert merged == whole
     assert merged.records == merged.valid + merged.repaired + merged.rejected == len(picked)
     assert all(len(count.samples) == min(SAMPLES, count.total) for count in merged.rules.values())
-    assert Report.from_json(json.loads(json.dumps(merged.to_json()))) == merged
+    assert decode_json(encode(merged), Report, "x") == merged
 
 
 def test_counts() -> None:
@@ -78,21 +79,21 @@ def test_parts_of_a_repaired_record_are_one_record() -> None:
     verdict = validate_episode(make_episode("F M L | F L | F L"), OPTIONS)
     report = Report().add(verdict)
     assert (report.records, report.repaired, report.episodes, report.steps) == (1, 1, 3, 7)
-    assert str(report.rules["unexpected_is_last"].samples[0][0]) == "testing/1.0.0:train:00000@0"
+    assert report.rules["unexpected_is_last"].samples[0].key == "testing/1.0.0:train:00000@0"
 
 
 def test_samples_are_those_with_the_smallest_keys() -> None:
     report = Report()
     for position in (900, 100, 20, 3, 1000, 5, 40):
         report.add(_verdict(position, ("non_finite",)))
-    assert [key.position for key, _ in report.rules["non_finite"].samples] == [3, 5, 20, 40, 100]
+    assert [EpisodeKey.parse(s.key).position for s in report.rules["non_finite"].samples] == [3, 5, 20, 40, 100]
 
 
 def test_a_record_that_breaks_a_rule_in_two_fields_counts_once() -> None:
     episode = make_episode(3, columns={"reward": np.full(3, np.nan), "action": np.full((3, 2), np.inf)})
     report = Report().add(validate_episode(episode, OPTIONS))
     assert report.rules["non_finite"].rejected == 1
-    assert report.rules["non_finite"].samples[0][1] == "action: inf at step 0 in action[0] (2 such steps)"
+    assert report.rules["non_finite"].samples[0].detail == "action: inf at step 0 in action[0] (2 such steps)"
 
 
 def test_a_violation_of_a_whole_shard() -> None:

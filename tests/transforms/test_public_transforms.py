@@ -16,6 +16,7 @@ from beam_runners import RUNS, new_pipeline
 from rlds_beam import CheckOptions, transforms
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.connectors import Batch, MinimumLength, Normalize
+from rlds_beam.encoding.metadata import decode
 from rlds_beam.encoding.tfds.rlds_dataset import default_schema
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import BadEpisode, UsageError, Violation
@@ -143,7 +144,7 @@ def test_write_report(tmp_path: Path, runner: str) -> None:
     with new_pipeline(runner) as root:
         report = (root | beam.Create([*GOOD, BAD]) | ValidateEpisodes()).report | WriteReport(str(tmp_path / "r.json"))
         assert_that(report | beam.Map(lambda report: report.records), equal_to([4]))
-    assert Report.from_json(json.loads((tmp_path / "r.json").read_text())).rejected == 1
+    assert decode(str(tmp_path / "r.json"), Report).rejected == 1
 
 
 def test_work_ranges_have_the_same_bytes_in_every_process() -> None:

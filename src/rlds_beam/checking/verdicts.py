@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, TypeVar
+
+import msgspec
 
 from rlds_beam import worker_status
 from rlds_beam.episodes.episode import Episode, EpisodeKey
@@ -136,6 +139,10 @@ def merge_counts(parts: Iterable[Mapping[str, Counts]]) -> dict[str, Counts]:
 
 
 def sums(one: Any, *others: Any) -> dict[str, int]:
-    """The sum of each numeric field of dataclasses of one type."""
-    names = [field.name for field in dataclasses.fields(one) if field.default == 0]
-    return {name: sum(getattr(each, name) for each in (one, *others)) for name in names}
+    """The sum of each field of structs of one type whose default is 0."""
+    return {name: sum(getattr(each, name) for each in (one, *others)) for name in _numbers(type(one))}  # type: ignore[arg-type]
+
+
+@functools.cache
+def _numbers(kind: type[msgspec.Struct]) -> list[str]:
+    return [field.name for field in msgspec.structs.fields(kind) if field.default == 0]

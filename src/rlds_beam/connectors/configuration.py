@@ -23,7 +23,7 @@ from rlds_beam.connectors.catalog import connector_class
 from rlds_beam.connectors.cleaning.presets import find_preset
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.given_meaning import Names, check_names, parse_names, with_attributes
-from rlds_beam.encoding.checked_json import parse_given
+from rlds_beam.encoding.metadata import parse_given
 from rlds_beam.errors import MissingExtraError, UsageError
 from rlds_beam.reading.base import Source
 from rlds_beam.text import shorten

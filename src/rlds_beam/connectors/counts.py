@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
 from rlds_beam.checking.verdicts import merge_counts, sums
-from rlds_beam.encoding.checked_json import MAY_LACK
+from rlds_beam.encoding.metadata import Count
 from rlds_beam.text import count, some
 
 
-@dataclasses.dataclass(frozen=True)
-class Connected:
+class Connected(msgspec.Struct, frozen=True):
     """The counts of one connector.
 
     Attributes:
@@ -29,15 +29,15 @@ class Connected:
 
     name: str
     arguments: str = ""
-    episodes_in: int = 0
-    episodes_out: int = 0
-    steps_in: int = 0
-    steps_out: int = 0
-    dropped: int = 0
-    changed: int = 0
+    episodes_in: Count = 0
+    episodes_out: Count = 0
+    steps_in: Count = 0
+    steps_out: Count = 0
+    dropped: Count = 0
+    changed: Count = 0
     fields: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
-    listed: Listed | None = dataclasses.field(default=None, metadata=MAY_LACK)
+    listed: Listed | None = None
 
     def add(self, other: Connected) -> Connected:
         """The sum of two counts of the same connector."""
@@ -47,12 +47,7 @@ class Connected:
         total: dict[str, Any] = {**sums(self, other), **unions}
         if self.listed is not None and other.listed is not None:
             total["listed"] = self.listed.add(other.listed)
-        return dataclasses.replace(self, **total)
-
-    def to_json(self) -> dict[str, Any]:
-        """The counts as JSON, without `listed` if there is none."""
-        content = dataclasses.asdict(self)
-        return content if self.listed is not None else {k: v for k, v in content.items() if k != "listed"}
+        return msgspec.structs.replace(self, **total)
 
     @property
     def title(self) -> str:
@@ -115,8 +110,7 @@ def imbalance(episodes: int, steps: int, connected: tuple[Connected, ...]) -> st
     return None
 
 
-@dataclasses.dataclass(frozen=True)
-class Dropped:
+class Dropped(msgspec.Struct, frozen=True):
     """The episodes and records that one connector dropped.
 
     Attributes:
@@ -125,8 +119,8 @@ class Dropped:
       episodes: the episodes that it dropped; more than `records` if other episodes of a record were kept.
     """
 
-    records: int = 0
-    episodes: int = 0
+    records: Count = 0
+    episodes: Count = 0
 
     def add(self, other: Dropped) -> Dropped:
         """Returns the sum."""
@@ -164,8 +158,7 @@ class Run(NamedTuple):
     next: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Listed:
+class Listed(msgspec.Struct, frozen=True):
     """The keys of a list, and those that a record had which was read.
 
     Attributes:
@@ -189,7 +182,7 @@ class Listed:
                     found[-1] = Run(found[-1].start, run.stop, run.next)
             else:
                 found.append(run)
-        return dataclasses.replace(self, found=tuple(found))
+        return msgspec.structs.replace(self, found=tuple(found))
 
     @property
     def missing(self) -> int:

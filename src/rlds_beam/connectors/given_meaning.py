@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.encoding.checked_json import parse_given, parse_json
+from rlds_beam.encoding.metadata import parse_given, parse_json
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.representations import Dimension, Representation

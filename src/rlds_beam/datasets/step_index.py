@@ -38,7 +38,8 @@ import google_crc32c
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.encoding.checked_json import ANY, COUNT, TEXT, Maybe, check_json, parse_json
+from rlds_beam.encoding.checked_json import ANY, COUNT, TEXT, Maybe, check_json
+from rlds_beam.encoding.metadata import parse_json
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.images.video_frames import Scale

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.encoding.checked_json import read_json
+from rlds_beam.encoding.metadata import decode
 from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.formats.inputs import prepare_input
 from rlds_beam.formats.outputs import configuration_for, create_output, list_files
@@ -21,15 +21,13 @@ from rlds_beam.formats.registry import FORMATS
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.output import directory
 from rlds_beam.output.append import append_plan, number_ranges, open_earlier, select_new, staging
-from rlds_beam.output.base import EarlierOutput, Output
-from rlds_beam.output.commits import read_commits
-from rlds_beam.output.completion import with_ranges
+from rlds_beam.output.base import EarlierOutput, Output, with_ranges
+from rlds_beam.output.commits import read_commits, remove_temporary
 from rlds_beam.output.directory import lock_output, read_fitted, write_fitted
 from rlds_beam.output.files import COMMITS, REPORT, listdir
 from rlds_beam.output.manifest import load_manifest
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, holds, read_plan
 from rlds_beam.output.range_conversion import AppendCommitter, DatasetCommitter, RangeConverter
-from rlds_beam.output.removal import remove_temporary
 from rlds_beam.output.stages import CommitDataset, ConvertRanges, NumberRanges, OpenOutput
 from rlds_beam.processing.dataset import check_counts
 from rlds_beam.processing.job import Job, Stage, run_stages
@@ -254,8 +252,7 @@ class ConvertJob:
 
     def read_report(self) -> Report:
         """The report of the finished job."""
-        path = storage.join(self.directory, REPORT)
-        return Report.from_json(read_json(path), path)
+        return decode(storage.join(self.directory, REPORT), Report)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -325,7 +322,7 @@ class AppendJob(ConvertJob):
     def read_report(self) -> Report:
         """The report of what this append added."""
         done = read_commits(self.target)
-        reports = [Report.from_json(done[str(work)].report) for work in self.ranges if str(work) in done]
+        reports = [done[str(work)].report for work in self.ranges if str(work) in done]
         report = self.dataset_report.merge(*reports)
         return report.merge(check_counts(self.source, report.shards, self.check))
 

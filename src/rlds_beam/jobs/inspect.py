@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from rlds_beam import storage
@@ -35,8 +36,7 @@ from rlds_beam.images.headers import UndecodableImageError, read_image_header
 from rlds_beam.images.resizing import EditedImages
 from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.jobs.plan_text import record_lines
-from rlds_beam.output.base import Output
-from rlds_beam.output.completion import with_ranges
+from rlds_beam.output.base import Output, with_ranges
 from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Shard, Source
@@ -131,7 +131,7 @@ class Survey:
             "ranges": self.ranges,
             "problems": [str(violation) for violation in source.violations],
             "notes": list(source.notes),
-            "sampled": self.sampled.to_json(),
+            "sampled": msgspec.to_builtins(self.sampled),
             "complete": self.complete,
             "steps": self.steps,
             "items": self.items,
@@ -189,7 +189,7 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
             report.add(check_and_connect(episode, check, connecting, ignored, functools.partial(keep, batches)))
             accepted += batches
         items += 0 if output is None else output.predict(accepted)
-    report = dataclasses.replace(report, notes=connecting.notes)
+    report = msgspec.structs.replace(report, notes=connecting.notes)
     scale = 1.0
     if not complete and source.episodes is not None:
         scale = source.episodes / max(1, report.records)

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from rlds_beam.output.base import Description as Description
     from rlds_beam.output.base import EarlierOutput as EarlierOutput
     from rlds_beam.output.base import FileRangeWriter as FileRangeWriter
+    from rlds_beam.output.base import GlobalIndices as GlobalIndices
+    from rlds_beam.output.base import MergedFile as MergedFile
+    from rlds_beam.output.base import MergesRanges as MergesRanges
     from rlds_beam.output.base import Output as Output
     from rlds_beam.output.commits import RangeCommit as RangeCommit
-    from rlds_beam.output.completion import GlobalIndices as GlobalIndices
-    from rlds_beam.output.completion import MergedFile as MergedFile
-    from rlds_beam.output.completion import MergesRanges as MergesRanges
     from rlds_beam.output.shards import EpisodeWriter as EpisodeWriter
     from rlds_beam.output.shards import ShardInfo as ShardInfo
     from rlds_beam.output.shards import ShardWriter as ShardWriter

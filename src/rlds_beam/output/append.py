@@ -22,14 +22,23 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from rlds_beam import storage
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output.base import EarlierOutput, Output
-from rlds_beam.output.commits import find_problems, read_commits, sizes
+from rlds_beam.output.commits import find_problems, read_commits, remove_temporary, sizes
 from rlds_beam.output.files import APPEND, COMMITS, LOCK, MANIFEST, PLAN, REJECTED, listdir
 from rlds_beam.output.manifest import is_merged, load_manifest
-from rlds_beam.output.plans import OutputPlan, differences, read_plan, refuse_links, write_plan
-from rlds_beam.output.removal import remove_leftovers, remove_output, remove_temporary
+from rlds_beam.output.plans import (
+    OutputPlan,
+    differences,
+    read_plan,
+    refuse_links,
+    remove_leftovers,
+    remove_output,
+    write_plan,
+)
 from rlds_beam.reading.base import Segment
 from rlds_beam.reading.changes import Seen, Snapshot
 from rlds_beam.reading.framing import Framing, fingerprint
@@ -298,7 +307,12 @@ def publish(directory: str) -> None:
         if staged.content["append"]["after"] != plan.digests[-1]:
             raise NotVerifiedError(f"another command appended to {directory} while this one ran: run it again")
         refuse_links(directory, staged.directories)
-        plan = dataclasses.replace(plan, files=plan.files | staged.files, appended=(*plan.appended, staged.content))
+        plan = msgspec.structs.replace(
+            plan,
+            files=tuple(sorted({*plan.files, *staged.files})),
+            directories=tuple(sorted({*plan.directories, *staged.directories})),
+            appended=(*plan.appended, staged.content),
+        )
         write_plan(directory, plan)
     remove_leftovers(directory, plan)
     remove_temporary(place, staged, read_commits(place).values())
@@ -339,7 +353,6 @@ def _remove_staging(directory: str) -> None:
     storage.remove_empty(staging(directory))
 
 
-def names_of_append(directory: str) -> Collection[str]:
-    """The files that an append is about to add to a directory, if one was interrupted."""
-    plan = read_plan(staging(directory)) if APPEND in listdir(directory) else None
-    return frozenset() if plan is None else plan.files
+def interrupted_plan(directory: str) -> OutputPlan | None:
+    """The plan of an append that was interrupted, perhaps while its files were renamed into the directory."""
+    return read_plan(staging(directory)) if APPEND in listdir(directory) else None

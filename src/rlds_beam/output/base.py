@@ -1,7 +1,7 @@
 """The contract of an output: what a conversion writes for each range, and what completes the dataset.
 
-An output must implement the abstract methods of `Output`; the others have defaults. `merging` has the two kinds of
-outputs that do more when all ranges are finished.
+An output must implement the abstract methods of `Output`; the others have defaults. `MergesRanges` and `GlobalIndices`
+are the two kinds of outputs that do more when all ranges are finished.
 """
 
 from __future__ import annotations
@@ -199,3 +199,59 @@ class Output(abc.ABC):
         """Lines about the finished output for the job's summary."""
         del manifest
         return []
+
+
+class MergesRanges(Output):
+    """`complete` merges the ranges' files into a few large files.
+
+    It returns a list of `MergedFile` as `merged`; these replace the ranges' files, which are then removed. Until then
+    the output takes twice its space.
+    """
+
+
+class MergedFile(NamedTuple):
+    """A file merged from the files of a split's ranges.
+
+    Attributes:
+      file: the name in the output directory.
+      split: the split.
+      shard: the content of the file.
+    """
+
+    file: str
+    split: str
+    shard: ShardInfo
+
+
+class GlobalIndices(Output):
+    """Files contain, or are named by, indices that count through the whole dataset.
+
+    The indices are known only when all ranges are finished. Then each range gets its own and writes its final files.
+    """
+
+    def with_ranges(self, ranges: Sequence[WorkRange]) -> Self:
+        """A copy that knows all ranges of the plan; for file names that depend on other splits' ranges."""
+        del ranges
+        return self
+
+    @abc.abstractmethod
+    def global_indices(self, commits: Sequence[RangeCommit]) -> list[Any]:
+        """The indices that each range's files need, as JSON."""
+
+    @abc.abstractmethod
+    def finish_range(self, commit: RangeCommit, indices: Any) -> RangeCommit:
+        """Writes a range's files with their indices, in any worker; returns its commit with these files.
+
+        Files that the commit no longer names are then removed. It may be killed and run again: equal indices must give
+        equal bytes.
+        """
+
+    def replacing_files(self, commit: RangeCommit, indices: Any) -> Sequence[str]:
+        """The names of the new files that `finish_range` writes, if any."""
+        del commit, indices
+        return ()
+
+
+def with_ranges(output: Output, ranges: Sequence[WorkRange]) -> Output:
+    """A copy of the output that knows all ranges of the plan."""
+    return output.with_ranges(ranges) if isinstance(output, GlobalIndices) else output

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
+
 from rlds_beam import naming, storage
-from rlds_beam.encoding.checked_json import FILE, Kind, from_json, read_json
+from rlds_beam.encoding.metadata import Count, FileName, decode_whole, encode
 from rlds_beam.errors import NotVerifiedError, UsageError
-from rlds_beam.output.files import COMMITS, PLAN, REJECTED, listdir, to_json
-from rlds_beam.output.plans import OutputPlan, read_plan
+from rlds_beam.output.files import COMMITS, PLAN, REJECTED, listdir
+from rlds_beam.output.plans import OutputPlan, read_plan, remove_parts
 from rlds_beam.output.shards import ShardInfo, WrittenFile
 from rlds_beam.processing.report import Report
 
@@ -19,26 +20,25 @@ if TYPE_CHECKING:
     from rlds_beam.reading.plan import WorkRange
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RangeCommit:
+class RangeCommit(msgspec.Struct, frozen=True, kw_only=True):
     """A finished range: its files and its report.
 
     Attributes:
       split, index, of: the range (`plan.WorkRange`).
       files: the written files; one, unless the output has several.
       rejected: the range's rejected records; None if there are none.
-      report: the range's `Report.to_json()`.
+      report: the report on the range.
       plan: the job's `OutputPlan.digest`. A worker of a killed job may write a commit after the next job began,
         perhaps with another plan; such a commit does not count.
       numbers: the range's global indices, once `GlobalIndices.finish_range` has written them.
     """
 
-    split: Annotated[str, FILE]
-    index: int
-    of: int
-    files: Annotated[tuple[WrittenFile, ...], _SOME]
+    split: FileName
+    index: Count
+    of: Count
+    files: Annotated[tuple[WrittenFile, ...], msgspec.Meta(min_length=1)]
     rejected: ShardInfo | None
-    report: Mapping[str, Any]
+    report: Report
     plan: str
     numbers: Any = None
 
@@ -62,20 +62,13 @@ class RangeCommit:
         """The names of all files, including their sidecars."""
         return [name for file in self.files for name in (file.file, *file.beside)]
 
-    @classmethod
-    def from_json(cls, content: Any, path: str) -> RangeCommit:
-        """Reads `dataclasses.asdict(commit)` back from the file at `path`.
 
-        Raises:
-          UsageError: it is malformed, or names a file outside of its directory.
-        """
-        commit = from_json(cls, content, path)
-        if storage.split(path)[1] != f"{commit.range}.json":
-            raise UsageError(f"{path} is the commit of another range ({commit.range}): remove it")
-        return commit
-
-
-_SOME = Kind("a list with a file", lambda value: isinstance(value, list) and bool(value))
+def _load(path: str) -> RangeCommit | None:
+    """The commit in a file; None if it does not exist or is cut short. Raises UsageError if it is malformed."""
+    commit = decode_whole(path, RangeCommit)
+    if commit is not None and storage.split(path)[1] != f"{commit.range}.json":
+        raise UsageError(f"{path} is the commit of another range ({commit.range}): remove it")
+    return commit
 
 
 def rejected_path(output: str, work: WorkRange) -> str:
@@ -109,7 +102,7 @@ def commit_range(
         of=work.of,
         files=tuple(files),
         rejected=rejected,
-        report=report.to_json(),
+        report=report,
         plan=plan,
     )
     for file in commit.files:
@@ -121,7 +114,7 @@ def commit_range(
 
 def write_commit(output: str, commit: RangeCommit) -> None:
     """Writes or replaces a range's commit."""
-    storage.write_text(storage.below(output, COMMITS, f"{commit.range}.json"), to_json(dataclasses.asdict(commit)))
+    storage.write_text(storage.below(output, COMMITS, f"{commit.range}.json"), encode(commit))
 
 
 def read_commits(output: str) -> dict[str, RangeCommit]:
@@ -131,10 +124,9 @@ def read_commits(output: str) -> dict[str, RangeCommit]:
       UsageError: a commit is malformed, or names files that are not in the output's plan.
     """
     directory, plan = storage.join(output, COMMITS), read_plan(output)
-    paths = [storage.join(directory, name) for name in listdir(directory) if _is_commit(name)]
-    read = storage.at_once(read_json, paths, directory)
-    parsed = [RangeCommit.from_json(c, path) for c, path in zip(read, paths, strict=True) if c is not None]
-    commits = [commit for commit in parsed if plan is None or commit.plan in plan.digests]
+    names = [name for name in listdir(directory) if name.endswith(".json") and not storage.is_temporary(name)]
+    read = storage.at_once(_load, [storage.join(directory, name) for name in names], directory)
+    commits = [commit for commit in read if commit is not None and (plan is None or commit.plan in plan.digests)]
     for commit in commits:
         for file in commit.names:
             if plan is None or not plan.names(file) or not plan.names_range(commit.range):
@@ -145,12 +137,8 @@ def read_commits(output: str) -> dict[str, RangeCommit]:
 
 def read_reports(output: str, ranges: Iterable[WorkRange]) -> list[Report]:
     """The reports on finished ranges."""
-    commits, reports = read_commits(output), []
-    for work in ranges:
-        if str(work) in commits:
-            path = storage.join(output, COMMITS, f"{work}.json")
-            reports.append(Report.from_json(commits[str(work)].report, path))
-    return reports
+    commits = read_commits(output)
+    return [commits[str(work)].report for work in ranges if str(work) in commits]
 
 
 def read_commit(output: str, work: WorkRange, files: Sequence[str], plan: str) -> RangeCommit | None:
@@ -164,10 +152,9 @@ def read_commit(output: str, work: WorkRange, files: Sequence[str], plan: str) -
       UsageError: the commit is malformed or belongs to another file.
     """
     path = storage.join(output, COMMITS, f"{work}.json")
-    content = read_json(path) if storage.exists(path) else None
-    if content is None:
+    commit = _load(path)
+    if commit is None:
         return None
-    commit = RangeCommit.from_json(content, path)
     committed = [file.file for file in commit.files]
     if commit.numbers is None and committed != list(files):  # a completed range may have other files
         raise UsageError(
@@ -179,12 +166,7 @@ def read_commit(output: str, work: WorkRange, files: Sequence[str], plan: str) -
 def read_again(output: str, commit: RangeCommit) -> RangeCommit:
     """Reads a commit again; returns `commit` if it is gone."""
     path = storage.join(output, COMMITS, f"{commit.range}.json")
-    content = read_json(path) if storage.exists(path) else None
-    return commit if content is None else RangeCommit.from_json(content, path)
-
-
-def _is_commit(name: str) -> bool:
-    return name.endswith(".json") and not storage.is_temporary(name)
+    return _load(path) or commit
 
 
 def sizes(output: str, plan: OutputPlan | None) -> dict[str, int]:
@@ -201,6 +183,12 @@ def _size(output: str, name: str) -> int | None:
     """The size of a file; None if it does not exist."""
     path = storage.join(output, name)
     return storage.size(path) if storage.exists(path) else None
+
+
+def remove_temporary(output: str, plan: OutputPlan, commits: Iterable[RangeCommit]) -> None:
+    """Removes the files that only an unfinished dataset needs."""
+    files = [file.file for commit in commits for file in commit.files if file.role == "temporary"]
+    remove_parts(output, [file for file in files if plan.names(file)])
 
 
 def find_problems(

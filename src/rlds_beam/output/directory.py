@@ -26,14 +26,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import json
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+import msgspec
+
 from rlds_beam import platforms, storage
-from rlds_beam.encoding.checked_json import ANY, TEXT, check_json, read_json
+from rlds_beam.encoding.metadata import decode_whole, encode
 from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.output.commits import RangeCommit, find_problems, read_commits, sizes
 from rlds_beam.output.files import COMMITS, FITTED, LOCK, MANIFEST, REJECTED, listdir
@@ -45,9 +46,9 @@ from rlds_beam.output.plans import (
     read_plan,
     refuse_directories,
     refuse_links,
+    remove_output,
     write_plan,
 )
-from rlds_beam.output.removal import remove_output
 
 
 @dataclasses.dataclass(frozen=True)
@@ -300,20 +301,17 @@ def _no_file(path: str) -> UsageError:
     return UsageError(f"{path} is to be a lock, but is not a regular file: remove it")
 
 
-_SCHEMA = {"plan_sha256": TEXT, "results": [ANY]}
+class _Fitted(msgspec.Struct):
+    plan_sha256: str
+    results: list[Any]
 
 
 def write_fitted(output: str, plan: OutputPlan, results: Sequence[Any]) -> None:
     """Saves the results for later runs of the same plan."""
-    content = {"plan_sha256": plan.digest, "results": list(results)}
-    storage.write_text(storage.below(output, FITTED), json.dumps(content, indent=2) + "\n")
+    storage.write_text(storage.below(output, FITTED), encode(_Fitted(plan.digest, list(results))))
 
 
 def read_fitted(output: str, plan: OutputPlan) -> list[Any] | None:
     """The results of an earlier run of the plan; None if there are none. Raises UsageError if the file is malformed."""
-    path = storage.join(output, FITTED)
-    content = read_json(path) if storage.exists(path) else None
-    if content is None:
-        return None
-    check_json(content, _SCHEMA, path)
-    return list(content["results"]) if content["plan_sha256"] == plan.digest else None
+    fitted = decode_whole(storage.join(output, FITTED), _Fitted)
+    return fitted.results if fitted is not None and fitted.plan_sha256 == plan.digest else None

@@ -6,8 +6,6 @@ of the time of a conversion to step pairs.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -41,12 +39,9 @@ def listdir(path: str) -> list[str]:
     return storage.listdir(path) if storage.isdir(path) else []
 
 
-def to_json(content: Any) -> str:
-    """Encodes the small JSON files."""
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-
-
 _PREFIX = "xxh3-128:"
+CHECKSUM = rf"^{_PREFIX}[0-9a-f]{{32}}\Z"
+"""A regular expression for the checksums in commits and manifests."""
 _BLOCK = 1 << 20
 
 
@@ -68,11 +63,6 @@ def compute_checksum(path: str) -> str:
         while block := file.read(_BLOCK):
             checksum.update(block)
     return str(checksum)
-
-
-def is_checksum(value: Any) -> bool:
-    """Whether a value in a commit or manifest is a checksum."""
-    return isinstance(value, str) and re.fullmatch(f"{_PREFIX}[0-9a-f]{{32}}", value) is not None
 
 
 def checksum_lines(entries: Iterable[Mapping[str, Any]]) -> str:

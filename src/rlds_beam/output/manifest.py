@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from rlds_beam import storage
-from rlds_beam.encoding.checked_json import COUNT, FILE, FILE_PATH, TEXT, check_json, read_json
+from rlds_beam.encoding.metadata import Count, FileName, FilePath, convert, decode_whole, encode
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, DEFAULT_TEMPLATE, FEATURES, SplitInfo, dataset_info_json
 from rlds_beam.encoding.tfds.features import features_json
 from rlds_beam.errors import NotVerifiedError, UsageError
-from rlds_beam.output.commits import RangeCommit, find_problems, read_commits, sizes
-from rlds_beam.output.files import CHECKSUMS, MANIFEST, REJECTED, checksum_lines, to_json
-from rlds_beam.output.plans import OutputPlan, read_plan
-from rlds_beam.output.removal import remove_leftovers, remove_parts, remove_temporary
+from rlds_beam.output.commits import RangeCommit, find_problems, read_commits, remove_temporary, sizes
+from rlds_beam.output.files import CHECKSUMS, MANIFEST, REJECTED, checksum_lines
+from rlds_beam.output.plans import OutputPlan, read_plan, remove_leftovers, remove_parts
 from rlds_beam.output.shards import ShardInfo
 from rlds_beam.text import some
 
 if TYPE_CHECKING:
     from rlds_beam.episodes.schema import Field
-    from rlds_beam.output.base import EarlierOutput
-    from rlds_beam.output.completion import MergedFile
+    from rlds_beam.output.base import EarlierOutput, MergedFile
     from rlds_beam.output.shards import WrittenFile
     from rlds_beam.reading.plan import WorkRange
 
@@ -81,7 +80,7 @@ def commit_dataset(
     storage.sync(output)  # so that the manifest is true even after a power failure
     if merged is not None:
         remove_parts(output, [name for commit in done for name in commit.names])
-    storage.write_text(storage.below(output, MANIFEST), to_json(manifest))
+    storage.write_text(storage.below(output, MANIFEST), encode(manifest))
     storage.sync(output)
     remove_temporary(output, own, done)
     _own_plan(output, own.digest)  # without a lock, another command may have replaced the plan, and the manifest
@@ -90,7 +89,7 @@ def commit_dataset(
 
 def _append_entry(plan: OutputPlan, commits: Sequence[RangeCommit]) -> dict[str, Any]:
     """The entry of an append in the manifest: its input and counts."""
-    counts = {n: sum(c.report[n] for c in commits) for n in ("records", "rejected", "items_written")}
+    counts = {n: sum(getattr(c.report, n) for c in commits) for n in ("records", "rejected", "items_written")}
     return {"dataset": plan.content["dataset"], **counts, "plan_sha256": plan.digest}
 
 
@@ -123,23 +122,40 @@ def load_manifest(path: str) -> dict[str, Any] | None:
       UsageError: it is malformed.
     """
     file = storage.join(path, MANIFEST)
-    content = read_json(file) if storage.exists(file) else None
-    if content is None:
-        return None
-    checked: dict[str, Any] = check_json(content, _SCHEMA, file)
-    return checked
+    content = decode_whole(file, dict[str, Any])
+    if content is not None:
+        convert(content, _Manifest, file)
+    return content
 
 
-_SCHEMA = {
-    "name": FILE,
-    "version": FILE,
-    "items": COUNT,
-    "bytes": COUNT,
-    "shards": [(ShardInfo, {"file": FILE_PATH, "split": FILE, "range": FILE, "predicted": COUNT})],
-    "rejected": [(ShardInfo, {"range": FILE})],
-    "plan_sha256": TEXT,
-    "appends?": [{"dataset": TEXT, "plan_sha256": TEXT, "records": COUNT, "rejected": COUNT, "items_written": COUNT}],
-}
+class _File(ShardInfo, frozen=True, kw_only=True):
+    file: FilePath
+    split: FileName
+    range: FileName
+    predicted: Count
+
+
+class _Rejected(ShardInfo, frozen=True, kw_only=True):
+    range: FileName
+
+
+class _Append(msgspec.Struct):
+    dataset: str
+    plan_sha256: str
+    records: Count
+    rejected: Count
+    items_written: Count
+
+
+class _Manifest(msgspec.Struct):
+    name: FileName
+    version: FileName
+    items: Count
+    bytes: Count
+    shards: tuple[_File, ...]
+    rejected: tuple[_Rejected, ...]
+    plan_sha256: str
+    appends: tuple[_Append, ...] = ()
 
 
 def is_merged(manifest: Mapping[str, Any], size_of: Callable[[str], int | None]) -> bool:
@@ -167,11 +183,11 @@ def _manifest(
         **records,
         **({} if merged is None else {"merged": True}),
         "shards": [
-            {"file": file, "split": split, "range": range_, "predicted": predicted, **dataclasses.asdict(shard)}
+            {"file": file, "split": split, "range": range_, "predicted": predicted, **msgspec.structs.asdict(shard)}
             for split, range_, file, predicted, shard in files
         ],
         "rejected": [
-            {"file": f"{REJECTED}/{c.range}.tfrecord", "range": c.range, **dataclasses.asdict(c.rejected)}
+            {"file": f"{REJECTED}/{c.range}.tfrecord", "range": c.range, **msgspec.structs.asdict(c.rejected)}
             for c in done
             if c.rejected is not None
         ],
@@ -218,5 +234,5 @@ def write_tfds_metadata(
     """Writes features.json and dataset_info.json, unless there are no splits."""
     info = dataset_info_json(name, VERSION, splits, file_format=file_format, description=description)
     if info["splits"]:
-        storage.write_text(storage.below(directory, FEATURES), to_json(features_json(fields)))
-        storage.write_text(storage.below(directory, DATASET_INFO), to_json(info))
+        storage.write_text(storage.below(directory, FEATURES), encode(features_json(fields)))
+        storage.write_text(storage.below(directory, DATASET_INFO), encode(info))

@@ -5,16 +5,17 @@ Only files that the plan names are removed, and only commits that it names count
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Literal
+
+import msgspec
 
 from rlds_beam import naming, storage
-from rlds_beam.encoding.checked_json import ANY, FILE, FILE_PATH, Kind, check_json, read_json
+from rlds_beam.encoding.metadata import FilePath, decode_json, encode
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
 from rlds_beam.errors import UsageError
 from rlds_beam.output.files import (
@@ -27,21 +28,16 @@ from rlds_beam.output.files import (
     PARTS,
     PLAN,
     REJECTED,
+    REJECTED_LIST,
     REPORT,
-    to_json,
+    listdir,
 )
 from rlds_beam.text import shorten, some
 
-_KIND = "rlds-beam plan"
 OUTPUT_FORMAT = 1
 """Output format version; bump when the bytes change."""
 RESERVED = (COMMITS, REJECTED, PARTS, APPEND)
 """Directories whose files are not in any plan."""
-_OWN_PATH = (
-    FILE_PATH,
-    Kind("a file of the output itself", lambda name: not any(str(name).startswith(f"{d}/") for d in RESERVED)),
-)
-_SCHEMA = {"plan": {"*": ANY}, "files": [_OWN_PATH], "name?": FILE, "appended?": [{"*": ANY}]}
 _METADATA = (FEATURES, DATASET_INFO, REPORT, FITTED, CHECKSUMS)
 _FINGERPRINTS = {"content": "the input", "functions": "the code"}
 """Parts of a plan that hold fingerprints, and what these identify."""
@@ -49,47 +45,59 @@ _MAX_NAME_BYTES = 255 - len("..01234567.tmp")
 """The longest file name in bytes; its temporary name must also fit."""
 
 
-@dataclasses.dataclass(frozen=True)
-class OutputPlan:
+class OutputPlan(msgspec.Struct, frozen=True, dict=True):
     """A plan.
 
     Attributes:
       content: everything that the output's bytes depend on, as JSON: the source with its sizes, the options, the
         ranges, the version. Equal plans give equal bytes.
-      files: the names of the files that may be written: `name`, `name/name`, ...
-      name: the dataset's name, if all shards `<name>-<split>.tfrecord-00000-of-00003` belong to the output because
-        their number is not known in advance.
+      files: the names of the files that may be written: `name`, `name/name`, ..., with `*` for each number of three
+        or more digits.
+      directories: the subdirectories of these files; a nested one comes after its parent.
       appended: the content of the plan of each append (`output.append`), in order.
     """
 
-    content: Mapping[str, Any]
-    files: frozenset[str] = frozenset()
-    name: str | None = None
-    appended: tuple[Mapping[str, Any], ...] = ()
+    kind: Literal["rlds-beam plan"] = "rlds-beam plan"
+    content: dict[str, Any] = msgspec.field(default_factory=dict, name="plan")
+    files: tuple[FilePath, ...] = ()
+    directories: tuple[FilePath, ...] = ()
+    appended: tuple[dict[str, Any], ...] = ()
 
     @classmethod
-    def of(cls, content: Mapping[str, Any], files: Iterable[str] = (), name: str | None = None) -> OutputPlan:
+    def of(cls, content: Mapping[str, Any], files: Iterable[str] = ()) -> OutputPlan:
         """Makes a plan as it would be read back from its file, with lists for tuples.
 
         Raises:
           UsageError: a file name is not allowed in an output directory.
         """
-        plan = cls(json.loads(json.dumps(content)), frozenset(files), name)
+        plan = cls(content=json.loads(json.dumps(content)))
         ranges = plan.content.get("ranges")
-        _check_files(plan, [*plan.files, *(ranges if isinstance(ranges, dict) else ())])
-        return plan
+        _check_files(ranges if isinstance(ranges, dict) else ())
+        return plan.with_files(files)
+
+    def with_files(self, files: Iterable[str]) -> OutputPlan:
+        """A plan with more files. Raises UsageError if a name is not allowed in an output directory."""
+        examples: dict[str, str] = {}  # of the names without their numbers
+        parents = set(self.directories)
+        for file in files:
+            examples[_NUMBER.sub("*", file)] = file
+            parents.add(file.rpartition("/")[0])
+        _check_files(examples.values())
+        parents |= {path[:i] for path in parents for i, character in enumerate(path) if character == "/"}
+        directories = tuple(sorted(parents - {""}))
+        taken = {PLAN, MANIFEST, LOCK, *_METADATA, *RESERVED, *self.files, *examples}
+        for directory in directories:
+            if directory in taken:
+                raise _not_allowed(directory, "that name is already taken")
+        return msgspec.structs.replace(self, files=tuple(sorted({*self.files, *examples})), directories=directories)
 
     @functools.cached_property
-    def directories(self) -> tuple[str, ...]:
-        """The subdirectories of the output's files; a nested one comes after its parent."""
-        parents = {tuple(file.split("/")[:-1]) for file in self.files if "/" in file}
-        return tuple(sorted({"/".join(p[:depth]) for p in parents for depth in range(1, len(p) + 1)}))
+    def _names(self) -> frozenset[str]:
+        return frozenset((*self.files, *_METADATA))
 
     def names(self, file: str) -> bool:
         """Whether a file in the directory or in one of `directories` belongs to this output."""
-        if file in self.files or file in _METADATA:
-            return True
-        return self.name is not None and naming.is_shard(file.removesuffix(".spec"), self.name, "tfrecord")
+        return file in self._names or _NUMBER.sub("*", file) in self._names
 
     def names_range(self, name: str) -> bool:
         """Whether `train-00000-of-00003` is a range of this output."""
@@ -106,19 +114,17 @@ class OutputPlan:
         """The digest, and those of the appended plans."""
         return (self.digest, *map(_digest, self.appended))
 
-    def to_json(self) -> dict[str, Any]:
-        named = {} if self.name is None else {"name": self.name}
-        appended = {"appended": list(self.appended)} if self.appended else {}
-        return {"kind": _KIND, "plan": self.content, "files": sorted(self.files), **named, **appended}
+
+_NUMBER = re.compile(r"\d{3,}")
 
 
 def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(to_json(content).encode()).hexdigest()
+    return hashlib.sha256(msgspec.json.encode(content)).hexdigest()
 
 
 def write_plan(output: str, plan: OutputPlan) -> None:
     """Writes plan.json, which marks the directory as rlds-beam's."""
-    storage.write_text(storage.below(output, PLAN), to_json(plan.to_json()))
+    storage.write_text(storage.below(output, PLAN), encode(plan))
 
 
 def add_files(output: str, files: Iterable[str]) -> None:
@@ -130,31 +136,28 @@ def add_files(output: str, files: Iterable[str]) -> None:
     plan = read_plan(output)
     if plan is None:  # reported when the dataset is committed
         return
-    extended = dataclasses.replace(plan, files=plan.files.union(files))
-    if extended.files != plan.files:
-        _check_files(extended, extended.files - plan.files)
+    extended = plan.with_files(files)
+    if extended != plan:
         refuse_links(output, extended.directories)
         write_plan(output, extended)
     for directory in extended.directories:
         storage.makedirs(storage.below(output, directory))
 
 
-def _check_files(plan: OutputPlan, files: Iterable[str]) -> None:
+def _check_files(files: Iterable[str]) -> None:
     """Checks names of files and ranges, which contain untrusted names of splits, fields, cameras, and modules."""
-    taken = {PLAN, MANIFEST, LOCK, *_METADATA, *plan.files}
-    clash = [directory for directory in plan.directories if directory in taken or directory in RESERVED]
-    for file in (*clash, *files):
-        too_long = any(len(name.encode(errors="replace")) > _MAX_NAME_BYTES for name in str(file).split("/"))
-        if file in clash or file in (PLAN, MANIFEST, LOCK) or too_long or not naming.is_file_path(file):
-            why = (
-                f"its name has more than {_MAX_NAME_BYTES} bytes"
-                if too_long
-                else "that name is not allowed or already taken"
-            )
-            raise UsageError(
-                f"the output would contain {shorten(file, 100)!r}, but {why}: rename the split, field, camera, or "
-                "module that it is named after"
-            )
+    for file in files:
+        if any(len(name.encode(errors="replace")) > _MAX_NAME_BYTES for name in str(file).split("/")):
+            raise _not_allowed(file, f"its name has more than {_MAX_NAME_BYTES} bytes")
+        if file in (PLAN, MANIFEST, LOCK) or not naming.is_file_path(file):
+            raise _not_allowed(file, "that name is not allowed")
+
+
+def _not_allowed(file: str, why: str) -> UsageError:
+    return UsageError(
+        f"the output would contain {shorten(file, 100)!r}, but {why}: rename the split, field, camera, or module that "
+        "it is named after"
+    )
 
 
 def refuse_links(output: str, names: Iterable[str]) -> None:
@@ -186,12 +189,16 @@ def read_plan(output: str) -> OutputPlan | None:
       UsageError: it is rlds-beam's but malformed.
     """
     path = storage.join(output, PLAN)
-    content = read_json(path) if storage.exists(path) else None
-    if not isinstance(content, dict) or content.get("kind") != _KIND:
+    content = storage.read_small(path) if storage.exists(path) else b""
+    try:
+        kind = msgspec.json.decode(content, type=_Kind).kind
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    check_json(content, _SCHEMA, path)
-    appended = tuple(content.get("appended", ()))
-    return OutputPlan(content["plan"], frozenset(content["files"]), content.get("name"), appended)
+    return decode_json(content, OutputPlan, path) if kind == "rlds-beam plan" else None
+
+
+class _Kind(msgspec.Struct):
+    kind: str
 
 
 def holds(plan: OutputPlan) -> str:
@@ -240,3 +247,64 @@ def _find_changed(old: Any, new: Any) -> list[str]:
     """The files whose fingerprint changed; both lists hold names and fingerprints."""
     known = {json.dumps(entry) for entry in old} if isinstance(old, list) else set()
     return [file for file, content in new if json.dumps([file, content]) not in known]
+
+
+def remove_output(output: str, *, kept: Collection[str] = ()) -> None:
+    """Removes the files that a directory's plan names, the manifest first and the plan last.
+
+    So a partly removed output can be recognized.
+
+    Args:
+      kept: the names of files in `rejected/` to keep.
+    """
+    plan = read_plan(output)
+    if plan is None:
+        return
+    remove_leftovers(output, plan)
+    if not output.endswith(f"/{APPEND}"):
+        remove_output(storage.below(output, APPEND))
+        storage.remove_empty(storage.below(output, APPEND))
+    storage.remove_files(output, [MANIFEST])
+    storage.remove_files(output, [name for name in listdir(output) if plan.names(name)])
+    for directory in reversed(plan.directories):
+        storage.remove_files(output, [path for path in _paths(output, directory) if plan.names(path)])
+        storage.remove_empty(storage.below(output, directory))
+    for directory in (COMMITS, REJECTED):
+        paths = [path for path in _paths(output, directory) if _is_of_a_range(path.rpartition("/")[2], plan)]
+        storage.remove_files(output, [path for path in paths if path.rpartition("/")[2] not in kept])
+        storage.remove_empty(storage.below(output, directory))
+    storage.remove_files(output, [PLAN])
+
+
+def remove_leftovers(output: str, plan: OutputPlan) -> None:
+    """Removes the temporary files of killed writers."""
+
+    def is_ours(path: str) -> bool:
+        directory, slash, name = path.rpartition("/")
+        final = storage.final_name(name)
+        if final is None:
+            return False
+        if directory in (COMMITS, REJECTED):
+            return _is_of_a_range(final, plan)
+        return final in (PLAN, MANIFEST) or plan.names(f"{directory}{slash}{final}")
+
+    paths = [path for directory in (COMMITS, REJECTED, *plan.directories) for path in _paths(output, directory)]
+    storage.remove_files(output, [path for path in (*listdir(output), *paths) if is_ours(path)])
+
+
+def _paths(output: str, directory: str) -> list[str]:
+    """The files in an output's subdirectory, as paths below the output."""
+    return [f"{directory}/{name}" for name in listdir(storage.join(output, directory))]
+
+
+def remove_parts(output: str, files: Collection[str]) -> None:
+    """Removes ranges' files that are no longer needed, and directories that become empty."""
+    storage.remove_files(output, files)
+    for directory in {file.rpartition("/")[0] for file in files} - {""}:
+        storage.remove_empty(storage.below(output, directory))
+
+
+def _is_of_a_range(name: str, plan: OutputPlan) -> bool:
+    """Whether `name` is a range's commit or a file of its rejected records."""
+    work, _, ending = name.rpartition(".")
+    return name == REJECTED_LIST or (ending in ("json", "jsonl", "tfrecord") and plan.names_range(work))

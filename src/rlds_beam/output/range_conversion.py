@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import functools
 from collections.abc import Sequence
 from typing import Any
+
+import msgspec
 
 from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.encoding.checked_json import read_json
+from rlds_beam.encoding.metadata import decode, encode
+from rlds_beam.errors import RldsBeamError
 from rlds_beam.output import append, commits, manifest
-from rlds_beam.output.base import EarlierOutput, FileRangeWriter, Output
+from rlds_beam.output.base import EarlierOutput, FileRangeWriter, GlobalIndices, Output
 from rlds_beam.output.commits import RangeCommit, rejected_path
-from rlds_beam.output.completion import GlobalIndices, RangeFinisher
 from rlds_beam.output.files import REPORT
+from rlds_beam.output.plans import add_files, remove_parts
 from rlds_beam.output.shards import RejectedWriter, ShardInfo, WrittenFile
 from rlds_beam.processing.dataset import check_counts
 from rlds_beam.processing.ranges import Duplicates, write_range
@@ -24,6 +27,7 @@ from rlds_beam.reading.base import Source
 from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.text import count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,8 +104,66 @@ def finish_range(
     report.items_predicted = writer.predicted
     report.items_written = sum(file.shard.records for file in written if file.role == "items")
     report.bytes_written = sum(file.shard.bytes for file in written if file.role != "temporary")
-    report.unused = getattr(writer, "unused_steps", {})
+    report.unused = dict(getattr(writer, "unused_steps", {}))
     return commits.commit_range(output.directory, work, written, rejected=rejected, report=report, plan=plan)
+
+
+@dataclasses.dataclass(frozen=True)
+class RangeFinisher:
+    """Completes the ranges' files when all are finished (`GlobalIndices.finish_range`). Picklable."""
+
+    output: GlobalIndices
+    ranges: tuple[WorkRange, ...]
+
+    def commits(self) -> list[tuple[RangeCommit, Any]]:
+        """The commit of each finished range, and the indices that its files need.
+
+        Raises:
+          RldsBeamError: the output did not return the indices of each range.
+        """
+        committed = commits.read_commits(self.output.directory)
+        done = [committed[str(work)] for work in self.ranges if str(work) in committed]
+        if len(done) < len(self.ranges):
+            return []  # reported by `manifest.commit_dataset`
+        indices = self.output.global_indices(done)
+        if len(indices) != len(done):
+            raise self._wrong(f"global_indices returned {len(indices)} entries for {count(len(done), 'range')}")
+        numbered = list(zip(done, indices, strict=True))
+        if files := [file for entry in numbered for file in self.output.replacing_files(*entry)]:
+            add_files(self.output.directory, files)  # the plan names them before they exist
+        return numbered
+
+    def finish(self, commit: RangeCommit, numbers: Any) -> None:
+        """Completes a range's files and commits it again with their new checksums.
+
+        Files that it no longer has are removed afterward.
+
+        Raises:
+          RldsBeamError: the output did not return the range's new commit.
+        """
+        finished = commit
+        if commit.numbers != numbers:
+            # A runner may repeat a range that is already completed and whose first files are gone.
+            finished = commits.read_again(self.output.directory, commit)
+        if finished.numbers != numbers:
+            finished = self.output.finish_range(finished, numbers)
+            if not isinstance(finished, RangeCommit):
+                raise self._wrong(f"finish_range returned {finished!r:.60}, expected a RangeCommit")
+            size = sum(file.shard.bytes for file in finished.kept)
+            report = msgspec.structs.replace(finished.report, bytes_written=size)
+            finished = msgspec.structs.replace(finished, numbers=numbers, report=report)
+            commits.write_commit(self.output.directory, finished)
+        written = self.output.files(self._works[commit.range])
+        remove_parts(self.output.directory, {*written} - {*finished.names})
+
+    def _wrong(self, what: str) -> RldsBeamError:
+        return RldsBeamError(
+            f"the output {type(self.output).__qualname__}: its {what}; see rlds_beam.output.GlobalIndices"
+        )
+
+    @functools.cached_property
+    def _works(self) -> dict[str, WorkRange]:
+        return {str(work): work for work in self.ranges}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +222,7 @@ class DatasetCommitter:
     def write(self, report: Report) -> None:
         """Writes the report, the metadata, and the manifest."""
         directory = self.output.directory
-        storage.write_text(storage.below(directory, REPORT), json.dumps(report.to_json(), indent=2) + "\n")
+        storage.write_text(storage.below(directory, REPORT), encode(report))
         manifest.commit_dataset(directory, self.source.name, self.ranges, self.output.complete, self.plan)
 
 
@@ -178,9 +240,8 @@ class AppendCommitter(DatasetCommitter):
         """Writes what the whole has next to the new files, then moves all of it into the output."""
         assert self.earlier is not None
         directory, earlier = self.output.directory, self.earlier
-        path = storage.below(earlier.directory, REPORT)
-        whole = Report.from_json(read_json(path), path).merge(report)
-        storage.write_text(storage.below(directory, REPORT), json.dumps(whole.to_json(), indent=2) + "\n")
+        whole = decode(storage.below(earlier.directory, REPORT), Report).merge(report)
+        storage.write_text(storage.below(directory, REPORT), encode(whole))
         name = str(earlier.manifest["name"])
         manifest.commit_dataset(directory, name, self.ranges, self.output.complete, self.plan, earlier)
         append.publish(earlier.directory)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
+import msgspec
+
 from rlds_beam import storage
 from rlds_beam.encoding.arrayrecord import num_records, open_writer
-from rlds_beam.encoding.checked_json import FILE_PATH, Kind
+from rlds_beam.encoding.metadata import Count, FilePath
 from rlds_beam.encoding.tfrecord.rows import frame, frame_record
-from rlds_beam.output.files import Checksum, compute_checksum, is_checksum
+from rlds_beam.output.files import CHECKSUM, Checksum, compute_checksum
 from rlds_beam.output.scratch import ScratchDirectory
 
 if TYPE_CHECKING:
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from rlds_beam.episodes.episode import Episode
 
 
-@dataclasses.dataclass(frozen=True)
-class ShardInfo:
+class ShardInfo(msgspec.Struct, frozen=True):
     """The content of a finished shard.
 
     Attributes:
@@ -33,9 +33,9 @@ class ShardInfo:
       first_key, last_key: the keys of the first and last episode in it; None if there is none.
     """
 
-    records: int
-    bytes: int
-    checksum: Annotated[str, Kind("a checksum of XXH3-128", is_checksum)]
+    records: Count
+    bytes: Count
+    checksum: Annotated[str, msgspec.Meta(pattern=CHECKSUM)]
     first_key: str | None = None
     last_key: str | None = None
 
@@ -43,8 +43,7 @@ class ShardInfo:
 Role = Literal["items", "part", "temporary"]
 
 
-@dataclasses.dataclass(frozen=True)
-class WrittenFile:
+class WrittenFile(msgspec.Struct, frozen=True):
     """A finished file of a range.
 
     Attributes:
@@ -56,10 +55,10 @@ class WrittenFile:
         items. `temporary`: not, because the file is removed when the dataset is complete.
     """
 
-    file: Annotated[str, FILE_PATH]
+    file: FilePath
     shard: ShardInfo
-    predicted: int
-    beside: tuple[Annotated[str, FILE_PATH], ...] = ()
+    predicted: Count
+    beside: tuple[FilePath, ...] = ()
     role: Role = "items"
 
 

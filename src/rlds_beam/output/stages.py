@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rlds_beam.output.commits import RangeCommit
-from rlds_beam.output.completion import RangeFinisher
-from rlds_beam.output.range_conversion import DatasetCommitter, RangeConverter
+from rlds_beam.output.range_conversion import DatasetCommitter, RangeConverter, RangeFinisher
 from rlds_beam.processing.job import Stage, Totals
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.plan import WorkRange

@@ -7,6 +7,8 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from rlds_beam.checking.duplicates import mark_duplicate
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.screen import screen_batches
@@ -43,7 +45,7 @@ class RangeSummary:
 
     def to_json(self) -> dict[str, Any]:
         """The statistics and the report."""
-        return {"statistics": self.statistics.to_json(), "report": self.report.to_json()}
+        return {"statistics": self.statistics.to_json(), "report": msgspec.to_builtins(self.report)}
 
 
 def plan_summaries(source: Source, framing: Framing) -> tuple[WorkRange, ...]:

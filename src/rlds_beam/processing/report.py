@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import heapq
 import shlex
-from collections import Counter
-from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
 
 from rlds_beam.checking.rules import ADVICE, REPORTED, RULES
 from rlds_beam.checking.verdicts import Verdict, merge_counts, sums
@@ -20,7 +20,7 @@ from rlds_beam.connectors.counts import (
     merge_connected,
     merge_dropped,
 )
-from rlds_beam.encoding.checked_json import MAY_LACK, from_json
+from rlds_beam.encoding.metadata import Count
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import NotVerifiedError, Violation
 from rlds_beam.text import count, format_size, join_lines, printable
@@ -35,11 +35,20 @@ EMPTY = "nothing: the input has no episodes"
 OUTCOMES = ("accepted", "repaired", "rejected")
 
 
-class Sample(NamedTuple):
-    """A violation: the key of the episode, and what is wrong with it."""
+class Sample(msgspec.Struct, frozen=True):
+    """A violation: the key of the episode as text, and what is wrong with it."""
 
-    key: EpisodeKey
+    key: str
     detail: str
+
+    @property
+    def place(self) -> tuple[EpisodeKey, str]:
+        """What samples are sorted by."""
+        return EpisodeKey.parse(self.key), self.detail
+
+
+def _smallest(samples: Iterable[Sample]) -> tuple[Sample, ...]:
+    return tuple(heapq.nsmallest(SAMPLES, samples, key=lambda sample: sample.place))
 
 
 _EPISODE_FIELD = "an episode field; "
@@ -47,16 +56,15 @@ _GROUPED = 3
 """The number of left out fields with the same reason from which they share one line."""
 
 
-@dataclasses.dataclass(frozen=True)
-class RuleCount:
+class RuleCount(msgspec.Struct, frozen=True):
     """The records or shards that broke a rule, by outcome.
 
     `samples` are the violations with the smallest keys, each with its detail.
     """
 
-    accepted: int = 0
-    repaired: int = 0
-    rejected: int = 0
+    accepted: Count = 0
+    repaired: Count = 0
+    rejected: Count = 0
     samples: tuple[Sample, ...] = ()
 
     @property
@@ -65,7 +73,7 @@ class RuleCount:
 
     def add(self, other: RuleCount) -> RuleCount:
         """Returns the sum."""
-        return RuleCount(**sums(self, other), samples=tuple(heapq.nsmallest(SAMPLES, (*self.samples, *other.samples))))
+        return RuleCount(**sums(self, other), samples=_smallest((*self.samples, *other.samples)))
 
 
 class Processed(NamedTuple):
@@ -84,8 +92,7 @@ class Processed(NamedTuple):
     written: bool = True
 
 
-@dataclasses.dataclass
-class Report:
+class Report(msgspec.Struct):
     """The report of a job, an accumulator: `add` records one by one and `merge` in any order, with the same result.
 
     Attributes:
@@ -106,29 +113,30 @@ class Report:
       shards: `EpisodeKey.shard_name` -> the records read from the shard.
     """
 
-    records: int = 0
-    valid: int = 0
-    repaired: int = 0
-    rejected: int = 0
-    episodes: int = 0
-    steps: int = 0
-    bytes: int = 0
-    items_predicted: int = 0
-    items_written: int = 0
-    bytes_written: int = 0
-    rules: dict[str, RuleCount] = dataclasses.field(default_factory=dict)
-    shards: Counter[str] = dataclasses.field(default_factory=Counter)
-    unused: Mapping[str, UnusedSteps] = dataclasses.field(default_factory=dict, metadata=MAY_LACK)
-    dropped: Mapping[str, Dropped] = dataclasses.field(default_factory=dict, metadata=MAY_LACK)
-    connectors: tuple[Connected, ...] = dataclasses.field(default=(), metadata=MAY_LACK)
-    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict, metadata=MAY_LACK)
-    notes: tuple[str, ...] = dataclasses.field(default=(), metadata=MAY_LACK)
+    records: Count = 0
+    valid: Count = 0
+    repaired: Count = 0
+    rejected: Count = 0
+    episodes: Count = 0
+    steps: Count = 0
+    bytes: Count = 0
+    items_predicted: Count = 0
+    items_written: Count = 0
+    bytes_written: Count = 0
+    rules: dict[str, RuleCount] = msgspec.field(default_factory=dict)
+    shards: dict[str, Count] = msgspec.field(default_factory=dict)
+    unused: dict[str, UnusedSteps] = msgspec.field(default_factory=dict)
+    dropped: dict[str, Dropped] = msgspec.field(default_factory=dict)
+    connectors: tuple[Connected, ...] = ()
+    left_out: dict[str, str] = msgspec.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def add(self, record: Verdict | Processed) -> Report:
         """Counts one record in place; returns itself, as a Beam CombineFn requires."""
         verdict, connected, dropped, written = record if isinstance(record, Processed) else Processed(record)
         self.records += 1
-        self.shards[verdict.key.shard_name] += 1
+        shard = verdict.key.shard_name
+        self.shards[shard] = self.shards.get(shard, 0) + 1
         self.bytes += verdict.size
         self.episodes += len(verdict.episodes)
         self.steps += sum(map(len, verdict.episodes))
@@ -154,28 +162,29 @@ class Report:
         """Counts a violation alone, in place: for example of a shard (`missing_shard`), whose key has position 0."""
         detail = f"{violation.field}: {violation.detail}" if violation.field else violation.detail
         known = self.rules.get(violation.rule, RuleCount())
-        samples = known.samples
-        if len(samples) < SAMPLES or (key, detail) < samples[-1]:
-            samples = tuple(heapq.nsmallest(SAMPLES, (*samples, Sample(key, detail))))
+        samples, sample = known.samples, Sample(str(key), detail)
+        if len(samples) < SAMPLES or (key, detail) < samples[-1].place:
+            samples = _smallest((*samples, sample))
         counted = {outcome: getattr(known, outcome) + 1, "samples": samples}
-        self.rules[violation.rule] = dataclasses.replace(known, **counted)
+        self.rules[violation.rule] = msgspec.structs.replace(known, **counted)
         return self
 
     def merge(self, *others: Report) -> Report:
         """Returns the sum as a new report; order and grouping do not matter."""
         reports = (self, *others)
         rules = merge_counts(report.rules for report in reports)
-        shards: Counter[str] = Counter()
+        shards: dict[str, int] = {}
         for report in reports:
-            shards.update(report.shards)
+            for shard, records in report.shards.items():
+                shards[shard] = shards.get(shard, 0) + records
         left_out = {path: why for report in reports for path, why in report.left_out.items()}
         unused = merge_unused(report.unused for report in reports)
         dropped = merge_dropped(report.dropped for report in reports)
         connectors = merge_connected(report.connectors for report in reports)
         return Report(
             **sums(*reports),
-            rules=rules,
-            shards=shards,
+            rules={rule: rules[rule] for rule in RULES if rule in rules},
+            shards=dict(sorted(shards.items())),
             unused=unused,
             left_out=left_out,
             dropped=dropped,
@@ -199,34 +208,6 @@ class Report:
         """Whether more records were rejected than allowed: an int is a count, a float a fraction of all records."""
         allowed = max_rejected if isinstance(max_rejected, int) else max_rejected * self.records
         return self.rejected > allowed
-
-    def to_json(self) -> dict[str, Any]:
-        """The report as JSON, with broken rules in the order of `RULES`; `from_json` reads it."""
-        rules = {
-            rule: {
-                **{name: getattr(self.rules[rule], name) for name in OUTCOMES},
-                "samples": [{"key": str(key), "detail": detail} for key, detail in self.rules[rule].samples],
-            }
-            for rule in RULES
-            if rule in self.rules
-        }
-        return {
-            **sums(self),
-            "rules": rules,
-            "shards": dict(sorted(self.shards.items())),
-            **({"dropped": {n: dataclasses.asdict(d) for n, d in self.dropped.items()}} if self.dropped else {}),
-            **({"connectors": [connector.to_json() for connector in self.connectors]} if self.connectors else {}),
-            **({"unused": {r: dataclasses.asdict(u) for r, u in self.unused.items()}} if self.unused else {}),
-            **({"left_out": dict(self.left_out)} if self.left_out else {}),
-            **({"notes": list(self.notes)} if self.notes else {}),
-        }
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any], path: str = "the report") -> Report:
-        """The inverse of `to_json`. Raises UsageError, naming the file (`path`), if it is damaged."""
-        report = from_json(cls, content, path)
-        report.unused = merge_unused([report.unused])
-        return report
 
     def __repr__(self) -> str:
         return f"<Report: {self.line()}>"
@@ -291,8 +272,7 @@ def _rule_lines(rule: str, count: RuleCount, repair: Collection[str]) -> list[st
     """The lines for one rule: counts, meaning, one sample, and advice unless it was followed."""
     lines = [f"  {rule}: {describe_outcomes(count)}; {RULES[rule]}"]
     if count.samples:
-        key, detail = count.samples[0]
-        lines.append(f"    for example {key} ({detail})")
+        lines.append(f"    for example {count.samples[0].key} ({count.samples[0].detail})")
     if count.rejected:
         tried = f"--repair={rule} did not help: these records break another rule, or break one after the repair"
         lines.append(f"    {tried if rule in repair else ADVICE[rule]}")

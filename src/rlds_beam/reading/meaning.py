@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.encoding.checked_json import TEXT, Kind, check_json, parse_json
+from rlds_beam.encoding.checked_json import TEXT, Kind, check_json
+from rlds_beam.encoding.metadata import parse_json
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import SOURCE_DATASET, Column, Episode
 from rlds_beam.episodes.representations import Representation

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from rlds_beam import storage
 from rlds_beam.connectors.configuration import load
-from rlds_beam.encoding.checked_json import parse_yaml
+from rlds_beam.encoding.metadata import parse_yaml
 from rlds_beam.errors import UsageError
 from rlds_beam.recording.connected_policy import ModulePolicy
 from rlds_beam.recording.heads import HEADS

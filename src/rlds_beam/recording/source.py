@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from rlds_beam._version import __version__
+from rlds_beam.encoding.metadata import encode
 from rlds_beam.encoding.tfds.dataset_info import FEATURES
 from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.encoding.tfds.rlds_dataset import features_json
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError, missing
-from rlds_beam.output.files import to_json
 from rlds_beam.output.manifest import VERSION
 from rlds_beam.reading.base import Shard, Source, Split, TfdsMetadata
 from rlds_beam.reading.meaning import Meaning
@@ -89,7 +89,7 @@ class RecordedSource(Source):
     @property
     def tfds(self) -> TfdsMetadata:
         described = {"description": f"Recorded in {self.files.environment} by rlds-beam."}
-        return TfdsMetadata(self.features, json.dumps(described), {METADATA: to_json(self.files.metadata).encode()})
+        return TfdsMetadata(self.features, json.dumps(described), {METADATA: encode(self.files.metadata).encode()})
 
 
 def open_recording(options: RolloutOptions, shards: int | None = None) -> RecordedSource:
@@ -118,7 +118,7 @@ def open_recording(options: RolloutOptions, shards: int | None = None) -> Record
         mixture=mixture,
         images=options.image_encoding == "png",
     )
-    features = to_json(features_json(recorded))
+    features = encode(features_json(recorded))
     schema = Meaning(names=recorded.names).name(parse_features(features, FEATURES))
     shards = _shards(options, shards)
     planned = plan_rollouts(len(policies), options.datasets, options.trajectories, shards)

@@ -8,11 +8,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from rlds_beam import storage, worker_status
 from rlds_beam.checking.duplicates import mark_duplicate
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.encoding.metadata import Count
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import BadEpisode, NotVerifiedError, RldsBeamError, UsageError
 from rlds_beam.formats.trajectories.written_items import ConvertedDataset, ConvertedRange
@@ -34,8 +37,7 @@ from rlds_beam.trajectories.converter import ItemConversion, ItemConverter
 from rlds_beam.trajectories.items import Items, UnusedSteps, item_count
 
 
-@dataclasses.dataclass(frozen=True)
-class Pushed:
+class Pushed(msgspec.Struct, frozen=True):
     """The result of one or more ranges.
 
     Attributes:
@@ -44,9 +46,9 @@ class Pushed:
       acknowledged: the number of items that each server confirmed, in each table.
     """
 
-    report: Report = dataclasses.field(default_factory=Report)
-    predicted: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    acknowledged: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    report: Report = msgspec.field(default_factory=Report)
+    predicted: dict[str, Count] = msgspec.field(default_factory=dict)
+    acknowledged: dict[str, Count] = msgspec.field(default_factory=dict)
 
     def merge(self, *others: Pushed) -> Pushed:
         """The sum, independent of order and grouping."""
@@ -112,7 +114,7 @@ class EpisodePusher:
             items.finish()
             if rejected is not None:
                 rejected.commit()
-        report.bytes_written, report.unused = writer.sent_bytes - sent, items.unused_steps
+        report.bytes_written, report.unused = writer.sent_bytes - sent, dict(items.unused_steps)
         return _push(report, items.due, writer.acknowledged - before, self.target)
 
     def count(
@@ -203,8 +205,7 @@ _REMEDIES: dict[WriterKind, str] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Verified:
+class Verified(msgspec.Struct, frozen=True):
     """A verified push.
 
     Attributes:

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING, Any, Literal, cast, get_args
 
 from rlds_beam import worker_status
-from rlds_beam.encoding.checked_json import from_json
+from rlds_beam.encoding.metadata import decode_json
 from rlds_beam.errors import RldsBeamError, UsageError, needs
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
@@ -245,7 +245,7 @@ def _main() -> None:
     os.dup2(2, 1)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    config = from_json(_Config, json.loads(sys.stdin.read()), "the configuration")
+    config = decode_json(sys.stdin.read(), _Config, "the configuration")
     threading.Thread(target=_end_with, args=(config.parent,), daemon=True).start()
     try:
         server = _start(config)

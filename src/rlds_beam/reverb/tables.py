@@ -12,7 +12,8 @@ import math
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+
+import msgspec
 
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.reverb.connection import Connection, ServerError
@@ -55,8 +56,7 @@ class Baseline:
                 yield server, info.tables[name]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TableCheck:
+class TableCheck(msgspec.Struct, frozen=True, kw_only=True):
     """The result for one table. Numbers count items unless noted.
 
     Attributes:
@@ -80,9 +80,6 @@ class TableCheck:
     size: int
     episodes: int
     note: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
     def __str__(self) -> str:
         there = f" ({self.already_there:,} were there)" if self.already_there else ""
@@ -203,7 +200,7 @@ def compare_tables(
             continue
         check = _check(server, old, new, predicted.get(server, 0), acknowledged.get(server, 0))
         fault, note = _judge(check, old, new, before.allow_eviction)
-        checks.append(dataclasses.replace(check, note=note))
+        checks.append(msgspec.structs.replace(check, note=note))
         faults += [f"{server}, table {old.name!r}: {fault}"] if fault else []
     if faults:
         raise NotVerifiedError(f"{'; '.join(faults)}. To fix it, {remedy}")

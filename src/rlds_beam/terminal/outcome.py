@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from rlds_beam import storage
 from rlds_beam.checking.rules import DATASET_RULES, POLICIES, REPAIRABLE
 from rlds_beam.connectors.cleaning.presets import with_preset
@@ -120,7 +122,7 @@ def failure(report: Report, options: ReportOptions, place: str = "", unmet: Sequ
         rule: report.rules[rule] for rule in DATASET_RULES if rule in report.rules and report.rules[rule].rejected
     }
     reasons = [f"{count(len(unmet), 'expectation')} of --expect not met"] if unmet else []
-    reasons += [f"{counts.samples[0][1]} (--accept={rule} accepts that)" for rule, counts in broken.items()]
+    reasons += [f"{counts.samples[0].detail} (--accept={rule} accepts that)" for rule, counts in broken.items()]
     reasons += [_too_many(report, options, place)] if report.exceeds(options.max_rejected) else []
     if (why := empty_reason(report, options)) is not None:
         reasons.append(why)
@@ -268,7 +270,7 @@ def print_report(
         if options.json or options.progress == "none":  # the summary is not shown
             print(f"rlds-beam: {why}", file=sys.stderr)
     if options.json:
-        print_json({**report.to_json(), **extra})
+        print_json({**msgspec.to_builtins(report), **extra})
     else:
         repair = getattr(with_preset(options), "repair", ())
         print("\n".join([report.summary(repair), join_lines(lines)]))

@@ -23,9 +23,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from rlds_beam.checking.verdicts import merge_counts, sums
+from rlds_beam.encoding.metadata import Count
 from rlds_beam.episodes.episode import Column, EpisodeKey
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.text import count
@@ -253,8 +255,7 @@ REASONS: dict[str, tuple[str, str]] = {
 """Reason -> its meaning, and advice."""
 
 
-@dataclasses.dataclass(frozen=True)
-class UnusedSteps:
+class UnusedSteps(msgspec.Struct, frozen=True):
     """The steps that are in no item for one reason.
 
     Attributes:
@@ -263,9 +264,9 @@ class UnusedSteps:
       longest: the number of steps of the longest of these episodes.
     """
 
-    episodes: int = 0
-    steps: int = 0
-    longest: int = 0
+    episodes: Count = 0
+    steps: Count = 0
+    longest: Count = 0
 
     def add(self, other: UnusedSteps) -> UnusedSteps:
         """Returns the sum."""

@@ -7,20 +7,20 @@ names (`keyed_parts`), and nothing is committed before all of them are finished.
 
 from __future__ import annotations
 
-import dataclasses
 import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from rlds_beam import naming, storage
 from rlds_beam.checking.verdicts import Rejection
-from rlds_beam.encoding.checked_json import TEXT, check_json, read_json
+from rlds_beam.encoding.metadata import decode_whole, encode
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.output.commits import rejected_path
 from rlds_beam.output.directory import check_output, make_ready
-from rlds_beam.output.files import PARTS, REJECTED, REJECTED_LIST, to_json
-from rlds_beam.output.plans import OutputPlan, read_plan
-from rlds_beam.output.removal import remove_output
+from rlds_beam.output.files import PARTS, REJECTED, REJECTED_LIST
+from rlds_beam.output.plans import OutputPlan, read_plan, remove_output
 from rlds_beam.output.shards import RejectedWriter, ShardInfo
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.writing.keyed_parts import remove_parts
@@ -60,12 +60,12 @@ def commit_rejections(output: str, parts: Sequence[RejectedPart]) -> dict[str, A
         for ending in (".tfrecord", ".jsonl"):
             if storage.exists(part.path + ending):  # else an earlier attempt moved it
                 storage.rename(part.path + ending, path + ending)
-        listed.append({"file": path + ".tfrecord", **dataclasses.asdict(part.info)})
+        listed.append({"file": path + ".tfrecord", **msgspec.structs.asdict(part.info)})
     content = {"id": uuid.uuid4().hex, "records": sum(part.info.records for part in parts), "files": listed}
     storage.makedirs(storage.below(output, REJECTED))
     new = {f"{work}{ending}" for work, _ in _number(parts) for ending in (".tfrecord", ".jsonl")}
     storage.remove_files(output, [f"{REJECTED}/{name}" for name in {*read_rejected_list(output).files} - new])
-    storage.write_text(storage.below(output, REJECTED, REJECTED_LIST), to_json(content))
+    storage.write_text(storage.below(output, REJECTED, REJECTED_LIST), encode(content))
     remove_parts(output, REJECTED)
     return content
 
@@ -85,15 +85,21 @@ class RejectedList(NamedTuple):
 def read_rejected_list(output: str) -> RejectedList:
     """Reads the `rejected.json` of an output. Raises UsageError if it is not a list that rlds-beam writes."""
     path = storage.join(output, REJECTED, REJECTED_LIST)
-    content = read_json(path) if storage.exists(path) else None
+    content = decode_whole(path, _RejectedFiles)
     if content is None:
         return RejectedList()
-    check_json(content, {"id?": TEXT, "files": [{"file": TEXT}]}, path)
-    names = [storage.split(entry["file"])[1].removesuffix(".tfrecord") for entry in content["files"]]
+    names = [storage.split(entry.file)[1].removesuffix(".tfrecord") for entry in content.files]
     ours = [name for name in names if naming.is_range(name)]
-    return RejectedList(
-        content.get("id"), tuple(f"{name}{ending}" for name in ours for ending in (".tfrecord", ".jsonl"))
-    )
+    return RejectedList(content.id, tuple(f"{name}{ending}" for name in ours for ending in (".tfrecord", ".jsonl")))
+
+
+class _RejectedFile(msgspec.Struct):
+    file: str
+
+
+class _RejectedFiles(msgspec.Struct):
+    files: tuple[_RejectedFile, ...]
+    id: str | None = None
 
 
 def open_output(output: str, plan: OutputPlan, *, overwrite: bool, rejected: str | None) -> None:

@@ -26,9 +26,8 @@ from rlds_beam.formats.rlds.output import RldsOutput
 from rlds_beam.output.commits import RangeCommit, commit_range, rejected_path
 from rlds_beam.output.directory import check_output, make_ready
 from rlds_beam.output.manifest import load_manifest
-from rlds_beam.output.plans import OutputPlan, add_files, read_plan
+from rlds_beam.output.plans import OutputPlan, add_files, read_plan, remove_output
 from rlds_beam.output.range_conversion import DatasetCommitter
-from rlds_beam.output.removal import remove_output
 from rlds_beam.output.shards import RejectedWriter, WrittenFile, open_record_file
 from rlds_beam.processing.dataset import check_source
 from rlds_beam.processing.ranges import check_and_connect

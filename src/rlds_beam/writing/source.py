@@ -14,6 +14,7 @@ from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.given_meaning import check_names, name_fields, with_attributes
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.base import RecordFormat
+from rlds_beam.encoding.metadata import encode
 from rlds_beam.encoding.tfds.dataset_info import FEATURES
 from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.encoding.tfds.rlds_dataset import features_json
@@ -22,7 +23,6 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.format_options import RldsOptions
 from rlds_beam.formats.rlds.output import RldsOutput
 from rlds_beam.formats.rlds.source import FORMATS
-from rlds_beam.output.files import to_json
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan
 from rlds_beam.reading.base import Decoder, Source, Split, TfdsMetadata
 from rlds_beam.reading.decoding import EpisodeDecoder
@@ -132,7 +132,7 @@ class WriteSettings:
 
     def source(self, schema: Schema, splits: Sequence[str]) -> ArraySource:
         """The source of episodes with this schema (`ArrayEpisodes.schema`)."""
-        features = to_json(features_json(schema))
+        features = encode(features_json(schema))
         parsed = parse_features(features, FEATURES)
         files, decoder = FORMATS[self.format.format], EpisodeDecoder(parsed)
         named = tuple(Split(naming.check_name(split, "the split"), ()) for split in splits)

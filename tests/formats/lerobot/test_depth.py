@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import lerobot_data as data
+import msgspec
 import numpy as np
 import pytest
 from exchanging import export
@@ -151,7 +152,7 @@ def test_pixel_formats_are_converted_or_rejected(tmp_path, pixels, is_depth, rea
         found = data.read_episodes(str(tmp_path / "out"), "lerobot")[0].steps["observation/image_0"].decode()
         assert np.abs(found.astype(int) - 100).max() <= 2
     else:
-        assert report.rejected == len(episodes) and reason in json.dumps(report.to_json())
+        assert report.rejected == len(episodes) and reason in json.dumps(msgspec.to_builtins(report))
 
 
 def test_images_of_16_bits_are_depth_if_marked_and_never_cut_to_8_bits(tmp_path):
@@ -160,7 +161,7 @@ def test_images_of_16_bits_are_depth_if_marked_and_never_cut_to_8_bits(tmp_path)
     data.convert_here(path, tmp_path / "out", shards=1, map="-is_terminal")
     (tmp_path / "out/meta/rlds_beam.json").unlink()
     report = rlds_beam.check(str(tmp_path / "out"), from_="lerobot", rules=True).report
-    assert report.rejected == 2 and "a PNG has 16 bits" in json.dumps(report.to_json())
+    assert report.rejected == 2 and "a PNG has 16 bits" in json.dumps(msgspec.to_builtins(report))
     info = data.meta(tmp_path / "out", "info")
     info["features"]["observation.images.depth"]["info"] = {"is_depth_map": True, "depth_unit": "mm"}
     (tmp_path / "out/meta/info.json").write_text(json.dumps(info))

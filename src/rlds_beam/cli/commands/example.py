@@ -68,9 +68,9 @@ def example(config: ExampleConfig) -> str:
     Raises:
       UsageError: the dataset already exists or cannot be written.
     """
+    from rlds_beam.encoding.metadata import encode
     from rlds_beam.encoding.tfds.rlds_dataset import default_schema, encode_example, write_dataset
     from rlds_beam.jobs import example as examples
-    from rlds_beam.output.files import to_json
     from rlds_beam.reading.meaning import MEANING
 
     if config.robot:
@@ -89,7 +89,7 @@ def example(config: ExampleConfig) -> str:
             config.directory, records, name=name, version=examples.VERSION, shards=config.shards, schema=schema
         )
         if config.robot:
-            storage.write_text(storage.join(path, MEANING), to_json(examples.MEANING.to_json()))
+            storage.write_text(storage.join(path, MEANING), encode(examples.MEANING.to_json()))
     except (OSError, KeyboardInterrupt) as error:
         shutil.rmtree(path, ignore_errors=True)
         if isinstance(error, OSError):

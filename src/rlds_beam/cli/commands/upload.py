@@ -70,7 +70,7 @@ def upload(config: UploadConfig) -> UploadOutcome:
     with needs("hub", "publishing on the Hugging Face Hub needs huggingface_hub"):
         from huggingface_hub import HfApi, get_token
         from huggingface_hub.utils import disable_progress_bars
-    from rlds_beam.encoding.checked_json import read_json
+    from rlds_beam.encoding.metadata import load_json
     from rlds_beam.output.files import APPEND, COMMITS, LOCK, MANIFEST, PARTS, PLAN, REJECTED, compute_checksum
     from rlds_beam.output.manifest import read_manifest
     from rlds_beam.output.plans import read_plan
@@ -127,7 +127,7 @@ def upload(config: UploadConfig) -> UploadOutcome:
         card = _TEXT.format(**manifest, to=to, files=files, size=size, rlds_beam=__version__, dataset=of)
         call("upload_file", path_or_fileobj=card.encode(), path_in_repo=CARD)
     commit = call("upload_file", path_or_fileobj=last, path_in_repo=MANIFEST).oid
-    info = read_json(storage.join(output, "meta/info.json")) if plan.content.get("to") == "lerobot" else None
+    info = load_json(storage.join(output, "meta/info.json")) if plan.content.get("to") == "lerobot" else None
     tag = str(info["codebase_version"]) if isinstance(info, dict) else None  # LeRobot loads the tag of its version
     if tag is not None:
         if tag in {ref.name for ref in call("list_repo_refs").tags}:

@@ -16,7 +16,7 @@ from rlds_beam.checking.idle import IDLE, MIN_IDLE_STEPS, idle_steps, runs
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.selection import decode_text, read_values, slice_steps, vectors
 from rlds_beam.connectors.fields import StepFields
-from rlds_beam.encoding.checked_json import parse_json
+from rlds_beam.encoding.metadata import parse_json
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
 

@@ -18,7 +18,7 @@ from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.episode_lists import EXPECTED_KEY, EpisodeList
 from rlds_beam.connectors.cleaning.selection import decode_text, read_values
 from rlds_beam.connectors.fields import StepFields
-from rlds_beam.encoding.checked_json import load_json, parse_given, parse_json
+from rlds_beam.encoding.metadata import load_json, parse_given, parse_json
 from rlds_beam.episodes.columns import is_text
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import UsageError

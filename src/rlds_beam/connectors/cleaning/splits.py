@@ -13,7 +13,7 @@ from rlds_beam.connectors.cleaning.idle import episode_name
 from rlds_beam.connectors.cleaning.selection import decode_text, read_values
 from rlds_beam.connectors.fields import OUTPUT_SPLIT, StepFields
 from rlds_beam.connectors.fitted_connector import FittedConnector
-from rlds_beam.encoding.checked_json import load_json
+from rlds_beam.encoding.metadata import load_json
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
 from rlds_beam.naming import is_file_name

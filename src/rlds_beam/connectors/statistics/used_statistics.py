@@ -11,7 +11,7 @@ from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.learner.returns import real_transitions
 from rlds_beam.connectors.statistics.episode_statistics import LeafBuilder, LeafStatistics
-from rlds_beam.encoding.checked_json import load_json
+from rlds_beam.encoding.metadata import load_json
 from rlds_beam.episodes.columns import below, is_numeric
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.errors import UsageError

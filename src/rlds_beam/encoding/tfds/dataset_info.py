@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rlds_beam import naming
-from rlds_beam.encoding.checked_json import parse_json
+from rlds_beam.encoding.metadata import parse_json
 from rlds_beam.errors import UsageError
 from rlds_beam.text import shorten
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rlds_beam.encoding.checked_json import parse_json
+from rlds_beam.encoding.metadata import parse_json
 from rlds_beam.episodes.columns import all_below, nest
 from rlds_beam.episodes.schema import REQUIRED_STEP_FIELDS, Field, Schema, by_path
 from rlds_beam.errors import UsageError

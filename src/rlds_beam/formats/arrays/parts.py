@@ -20,6 +20,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
+import msgspec
 import numpy as np
 
 from rlds_beam import storage
@@ -28,9 +29,8 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.images.codecs import encode_jpeg, encode_png
-from rlds_beam.output.base import FileRangeWriter
+from rlds_beam.output.base import FileRangeWriter, MergedFile, MergesRanges
 from rlds_beam.output.commits import RangeCommit
-from rlds_beam.output.completion import MergedFile, MergesRanges
 from rlds_beam.output.shards import ShardInfo, ShardWriter
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.typing import Array
@@ -289,4 +289,4 @@ def write_merged(directory: str, name: str, split: str, episodes: int, pieces: I
     """Writes these bytes to a file, which gets its name when complete."""
     with ShardWriter(storage.below(directory, name)) as writer:
         writer.write(pieces, episodes)
-        return MergedFile(name, split, dataclasses.replace(writer.commit(), records=episodes))
+        return MergedFile(name, split, msgspec.structs.replace(writer.commit(), records=episodes))

@@ -267,7 +267,7 @@ def _length(columns: Mapping[str, Column], where: str) -> int:
 
 def _check_name(module: str) -> None:
     """Raises UsageError if a module's name cannot be a directory of the output."""
-    taken = module in (*RESERVED, PLAN, MANIFEST) or OutputPlan({}).names(module)
+    taken = module in (*RESERVED, PLAN, MANIFEST) or OutputPlan().names(module)
     if not naming.is_file_name(module) or module[0] in "._" or taken:
         raise UsageError(
             f"--to=columns: {module!r} cannot be the name of a directory in the output: rename the module "

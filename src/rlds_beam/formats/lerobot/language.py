@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlds_beam.encoding.checked_json import ANY, TEXT, Kind, Maybe, check_json, parse_json
+from rlds_beam.encoding.checked_json import ANY, TEXT, Kind, Maybe, check_json
+from rlds_beam.encoding.metadata import parse_json
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 
 if TYPE_CHECKING:

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.encoding.checked_json import ANY, COUNT, TEXT, Kind, Maybe, check_json, parse_json, parsing
+from rlds_beam.encoding.checked_json import ANY, COUNT, TEXT, Kind, Maybe, check_json, parsing
+from rlds_beam.encoding.metadata import parse_json
 from rlds_beam.encoding.parquet_files import UNREADABLE, verified_parquet
 from rlds_beam.episodes.episode import EPISODE_KEY
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.lerobot import layout
 from rlds_beam.formats.lerobot.layout import V3, V21, PathTemplate
-from rlds_beam.output.append import names_of_append
+from rlds_beam.output.append import interrupted_plan
 from rlds_beam.text import shorten
 
 _FPS = Kind("a number above 0, up to 1,000,000", lambda fps: type(fps) in (int, float) and 0 < fps <= 1_000_000)
@@ -159,7 +160,7 @@ class Meta:
             check_json(row.key, Maybe(TEXT), f"{self.path('meta')}: {EPISODE_KEY}")
             check_json([video.start for video in row.videos.values()], [_TIME], f"{self.path('meta')}: from_timestamp")
         rows.sort(key=lambda row: row.index)
-        if len(rows) > self.info["total_episodes"] and names_of_append(self.root):
+        if len(rows) > self.info["total_episodes"] and interrupted_plan(self.root) is not None:
             rows = rows[: self.info["total_episodes"]]
         if len(rows) != self.info["total_episodes"]:
             raise UsageError(

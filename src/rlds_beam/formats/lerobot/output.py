@@ -17,9 +17,12 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import msgspec
+
 from rlds_beam import storage
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.encoding.metadata import encode
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.lerobot import layout
@@ -48,9 +51,7 @@ from rlds_beam.formats.lerobot.totals import (
 from rlds_beam.formats.lerobot.videos import PIXELS, Encoding, VideoFile, VideoPack, split_pack
 from rlds_beam.images.depth import Depth
 from rlds_beam.options import options_given
-from rlds_beam.output.base import Description, EarlierOutput
-from rlds_beam.output.completion import GlobalIndices
-from rlds_beam.output.files import to_json
+from rlds_beam.output.base import Description, EarlierOutput, GlobalIndices
 from rlds_beam.output.last_steps import RowsOutput, RowsWriter, select_rows
 from rlds_beam.output.shards import ShardWriter, WrittenFile
 from rlds_beam.reading.base import Source
@@ -263,7 +264,7 @@ class LerobotOutput(GlobalIndices, RowsOutput):
         tables = self._numbered(frames, facts, RangeNumbers(**indices))
         episodes = zip(facts.keys, facts.lengths.tolist(), strict=True)
         shard = write_data_file(storage.below(self.directory, name), self.frames.stored, tables, episodes)
-        return dataclasses.replace(commit, files=(WrittenFile(name, shard, facts.frames), *others))
+        return msgspec.structs.replace(commit, files=(WrittenFile(name, shard, facts.frames), *others))
 
     def _numbered(self, file: WrittenFile, facts: RangeFacts, numbers: RangeNumbers) -> Iterator[pa.Table]:
         return numbered_frames(storage.below(self.directory, file.file), self.frames.stored, facts, numbers)
@@ -311,7 +312,7 @@ class LerobotOutput(GlobalIndices, RowsOutput):
             self._write(layout.MODALITY, json.dumps(self.modality, indent=4) + "\n")
         self._write(layout.STATS, json.dumps(stats, indent=4) + "\n")
         void = {"last_action": "void"} if self.rule.kept_void else {}
-        self._write(layout.FIELDS, to_json({**self.frames.features.to_json(), **void}))
+        self._write(layout.FIELDS, encode({**self.frames.features.to_json(), **void}))
         self._write(layout.CARD, card(self.name, info, self.origin))
         self._write(layout.INFO, json.dumps(info, indent=4, ensure_ascii=False) + "\n")
         encoded = {"encoded": {name: found._asdict() for name, found in totals.encoded.items()}}
@@ -404,7 +405,7 @@ class LerobotV21Output(LerobotOutput):
                 with ShardWriter(storage.below(self.directory, name)) as writer:
                     writer.write([next(video)], length, key)
                     files.append(WrittenFile(name, writer.commit(), length, role="part"))
-        return dataclasses.replace(commit, files=tuple(files))
+        return msgspec.structs.replace(commit, files=tuple(files))
 
     def stats(self, statistics: dict[str, Any]) -> dict[str, Any]:
         """The statistics without counts: GR00T slices the vector of every statistic that it finds."""

@@ -18,7 +18,7 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.connectors.statistics.episode_statistics import LeafBuilder
 from rlds_beam.encoding import arrow_columns
-from rlds_beam.encoding.checked_json import read_json
+from rlds_beam.encoding.metadata import load_json
 from rlds_beam.encoding.parquet_files import SpanReader, naming_damage, request_chunks, verified_parquet
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.lerobot import layout, statistics
@@ -221,7 +221,7 @@ class EarlierDataset:
                 f"--append: LeRobot stores the episodes of a split together, so only {last}, the last one, can be "
                 f"appended to, not {wrong[0]}: use --split={last}, or convert again"
             )
-        info = read_json(storage.join(directory, layout.INFO))
+        info = load_json(storage.join(directory, layout.INFO))
         bounds = {name: text.split(":") for name, text in info["splits"].items()}
         splits = {name: (int(first), int(stop)) for name, (first, stop) in bounds.items()}
         plans = (earlier.plan.content, *earlier.plan.appended)

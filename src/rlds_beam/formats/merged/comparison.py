@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from rlds_beam.connectors.cleaning.language import TASK_FIELDS
-from rlds_beam.encoding.checked_json import yaml_text
+from rlds_beam.encoding.metadata import yaml_text
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field, describe_type

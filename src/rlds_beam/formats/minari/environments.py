@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from rlds_beam.encoding.checked_json import ANY, TEXT, Maybe, check_json, parse_json
+from rlds_beam.encoding.checked_json import ANY, TEXT, Maybe, check_json
+from rlds_beam.encoding.metadata import parse_json
 from rlds_beam.errors import UsageError
 
 _RATES = """

@@ -14,7 +14,8 @@ import numpy as np
 
 from rlds_beam import naming, storage
 from rlds_beam.encoding.base import Damage
-from rlds_beam.encoding.checked_json import ANY, COUNT, TEXT, Kind, Maybe, check_json, parse_json, read_json
+from rlds_beam.encoding.checked_json import ANY, COUNT, TEXT, Kind, Maybe, check_json
+from rlds_beam.encoding.metadata import load_json, parse_json
 from rlds_beam.encoding.tfds.features import DTYPES
 from rlds_beam.episodes.columns import exact_cast, exact_flags
 from rlds_beam.episodes.episode import Column
@@ -178,7 +179,7 @@ def _folder(input: str) -> str:
 
 def _metadata(folder: str) -> dict[str, Any]:
     path = storage.join(folder, METADATA)
-    content = read_json(path)
+    content = load_json(path)
     if not isinstance(content, dict):
         raise UsageError(f"{path} is not valid Minari metadata: fetch the dataset again")
     if (kind := content.get("data_format", "hdf5")) != "hdf5":

@@ -31,8 +31,7 @@ from rlds_beam.formats.arrays.parts import (
     write_merged,
 )
 from rlds_beam.formats.format_options import ImageOptions
-from rlds_beam.output.base import Description
-from rlds_beam.output.completion import MergedFile
+from rlds_beam.output.base import Description, MergedFile
 from rlds_beam.output.last_steps import HoldsLastActions
 from rlds_beam.reading.base import LastAction, Source
 from rlds_beam.reading.meaning import Meaning

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.encoding.checked_json import parse_json
+from rlds_beam.encoding.metadata import parse_json
 from rlds_beam.episodes.representations import DELTA
 from rlds_beam.episodes.schema import Field, by_path, text_field
 from rlds_beam.errors import RldsBeamError, UsageError

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib import resources
 
 from rlds_beam import storage
-from rlds_beam.encoding.checked_json import yaml_text
+from rlds_beam.encoding.metadata import yaml_text
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.profiles.binding import Leaf
 from rlds_beam.formats.profiles.model import Profile, parse_profile

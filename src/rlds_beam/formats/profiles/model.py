@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rlds_beam.encoding.checked_json import TEXT, Kind, check_written, parse_yaml
+from rlds_beam.encoding.checked_json import TEXT, Kind, check_written
+from rlds_beam.encoding.metadata import parse_yaml
 from rlds_beam.episodes.schema import FLAGS
 from rlds_beam.errors import UsageError
 from rlds_beam.text import shorten

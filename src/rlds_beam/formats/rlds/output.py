@@ -13,7 +13,7 @@ from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.fields import OUTPUT_SPLIT
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.arrayrecord import check_writable
-from rlds_beam.encoding.checked_json import parse_json, read_json
+from rlds_beam.encoding.metadata import encode, load_json, parse_json
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES, dataset_info_json
 from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.encoding.tfds.rlds_dataset import edited_features, same_storage
@@ -32,7 +32,7 @@ from rlds_beam.formats.rlds.provenance import (
 from rlds_beam.formats.rlds.records import RecordEncoder
 from rlds_beam.output.base import Description, EarlierOutput
 from rlds_beam.output.commits import RangeCommit
-from rlds_beam.output.files import FITTED, REPORT, to_json
+from rlds_beam.output.files import FITTED, REPORT
 from rlds_beam.output.last_steps import HoldsLastActions
 from rlds_beam.output.manifest import split_infos
 from rlds_beam.output.plans import read_plan
@@ -102,7 +102,7 @@ class RldsOutput(HoldsLastActions):
         if stored is not None and _is_unchanged(schema, stored):
             features = tfds.features
         else:
-            features = to_json(edited_features(schema, tfds.features, stored))
+            features = encode(edited_features(schema, tfds.features, stored))
         name, version = name_and_version(source, directory)
         info = json.loads(tfds.info) if tfds.info is not None else {}
         files = dict(tfds.files)
@@ -184,27 +184,27 @@ class RldsOutput(HoldsLastActions):
         if splits:
             info = {name: self.info[name] for name in CARRIED if name in self.info}
             self._write(FEATURES, self.features)
-            self._write(DATASET_INFO, to_json({**dataset_info, **info}))
+            self._write(DATASET_INFO, encode({**dataset_info, **info}))
             if self.meaning.to_json():
-                self._write(MEANING, to_json(self.meaning.to_json()))
+                self._write(MEANING, encode(self.meaning.to_json()))
             for name, content in self._read_carried().items():
                 storage.write_bytes(storage.below(self.directory, name), content)
-        self._write(PROVENANCE, to_json(self._provenance(dataset_info["splits"])))
+        self._write(PROVENANCE, encode(self._provenance(dataset_info["splits"])))
         return {"name": self.name, "version": self.version, "format": self.format}
 
     def _provenance(self, splits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         plan = read_plan(self.directory)
         assert plan is not None  # the plan stays in the directory until the end
         fitted = storage.join(self.directory, FITTED)
-        results = (read_json(fitted) or {}).get("results") if storage.exists(fitted) else None
+        results = load_json(fitted).get("results") if storage.exists(fitted) else None
         source = {
             "info": self.info,
             "licences": [name for name in self.files_beside if is_license(name)],
             "provenance": self.earlier,
         }
-        report = read_json(storage.join(self.directory, REPORT))
+        report = load_json(storage.join(self.directory, REPORT))
         if self.appended_to is not None:
-            earlier = read_json(storage.join(self.appended_to, PROVENANCE))
+            earlier = load_json(storage.join(self.appended_to, PROVENANCE))
             return appended_provenance(earlier, provenance(plan.content, report, splits, source))
         return provenance(plan.content, report, splits, source, results)
 

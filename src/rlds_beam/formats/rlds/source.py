@@ -24,7 +24,7 @@ from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.episodes.representations import DELTA
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError, Violation
-from rlds_beam.output.append import names_of_append
+from rlds_beam.output.append import interrupted_plan
 from rlds_beam.reading.base import LastAction, Shard, Source, Split, TfdsMetadata
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.directory_listing import names_in
@@ -199,9 +199,9 @@ def _shards(
             )
     named, prefix = set(expected), f"{info.name}-{split.name}.{info.file_format}"
     extra = sorted(n for n in there if n.startswith(prefix) and not n.endswith(".spec") and n not in named)
-    appended = names_of_append(directory) if extra else ()
+    append = interrupted_plan(directory) if extra else None
     for name in extra:
-        if name not in appended:
+        if append is None or not append.names(name):
             detail = f"{storage.join(directory, name)} is not a shard listed in dataset_info.json"
             violations.append(Violation("extra_shard", detail))
     return tuple(shards), violations

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rlds_beam import naming, storage
-from rlds_beam.encoding.checked_json import parse_yaml
+from rlds_beam.encoding.metadata import parse_yaml
 from rlds_beam.errors import UsageError, needs
 from rlds_beam.text import shorten
 from rlds_beam.typing import Array

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from rlds_beam import storage
-from rlds_beam.encoding.checked_json import parse_yaml
+from rlds_beam.encoding.metadata import parse_yaml
 from rlds_beam.encoding.tfds.features import DTYPES
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean, shorten

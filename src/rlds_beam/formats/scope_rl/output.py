@@ -43,8 +43,7 @@ from rlds_beam.formats.arrays.leaves import (
 )
 from rlds_beam.formats.arrays.parts import MergedOutput, Part, PartColumn, sized_columns, sized_rows, write_merged
 from rlds_beam.formats.format_options import ScopeRlOptions
-from rlds_beam.output.base import Description
-from rlds_beam.output.completion import MergedFile
+from rlds_beam.output.base import Description, MergedFile
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.typing import Array

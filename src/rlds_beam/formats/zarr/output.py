@@ -55,8 +55,7 @@ from rlds_beam.formats.zarr.writer import (
     metadata,
     zip_pieces,
 )
-from rlds_beam.output.base import Description, FileRangeWriter
-from rlds_beam.output.completion import MergedFile
+from rlds_beam.output.base import Description, FileRangeWriter, MergedFile
 from rlds_beam.output.last_steps import RowsOutput, RowsWriter, all_rows
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import Meaning, RowRule

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.encoding.checked_json import read_json
+from rlds_beam.encoding.metadata import load_json
 from rlds_beam.episodes.episode import EPISODE_KEY, EpisodeKey
 from rlds_beam.output.directory import holding
 from rlds_beam.output.files import REPORT
@@ -84,7 +84,7 @@ class Comparison:
         made, total = len(self.output.index), len(self.source.index)
         if isinstance(self.output.source, RowsSource) and self.output.source.unit != "episode":
             return None
-        report = read_json(storage.join(self.output.path, REPORT)) or {}
+        report = load_json(storage.join(self.output.path, REPORT))
         if made == total == report.get("records") and not report.get("rejected") and not report.get("dropped"):
             return np.arange(total)
         rows = self.source.table.rows if self.source.table.complete else None

@@ -17,8 +17,8 @@ from rlds_beam.connectors.counts import Connected
 from rlds_beam.connectors.statistics.episode_statistics import EpisodeStatistics, LeafBuilder
 from rlds_beam.datasets.dataset import Dataset
 from rlds_beam.datasets.opening import open_dataset
-from rlds_beam.encoding.checked_json import load_json
 from rlds_beam.encoding.example.row_decoder import objects
+from rlds_beam.encoding.metadata import decode
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import Field
@@ -76,7 +76,7 @@ def read_report(path: str) -> Report:
     file = storage.join(path, REPORT)
     if not storage.exists(file):
         raise UsageError(f"{path} has no {REPORT}: the conversion is not finished; run the same command again")
-    return Report.from_json(load_json(file), file)
+    return decode(file, Report)
 
 
 def describe_conversion(path: str, held: Holding, report: Report) -> ConversionSection:

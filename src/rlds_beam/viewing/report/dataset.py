@@ -104,7 +104,7 @@ def make_section(source: Source, gathered: Gathered, settings: Settings) -> Data
     """The part of a report about one dataset; reads the episodes that it shows."""
     statistics = gathered.statistics.whole
     signals = collect_signals(gathered.table, settings.worst, settings.thresholds, settings.list_command)
-    rejected = [str(key) for counts in gathered.report.rules.values() if counts.rejected for key, _ in counts.samples]
+    rejected = [s.key for counts in gathered.report.rules.values() if counts.rejected for s in counts.samples]
     shelf = Shelf(
         lambda key: read_episode(source, key),
         lambda episode: _broken(episode, settings.check, source.schema.names),
@@ -226,8 +226,8 @@ def collect_rules(
             continue
         counts = report.rules[rule]
         samples = tuple(
-            RejectedSample(str(key), printable(detail, _MAX_CHARACTERS), steps.get((str(key), rule)))
-            for key, detail in counts.samples
+            RejectedSample(sample.key, printable(sample.detail, _MAX_CHARACTERS), steps.get((sample.key, rule)))
+            for sample in counts.samples
         )
         sections.append(
             RuleSection(

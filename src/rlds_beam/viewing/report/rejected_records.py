@@ -69,7 +69,7 @@ def add_rejected(
       source: decodes the records; None if it is not known.
       convert: the beginning of the command that converts.
     """
-    keys = [str(key) for counts in report.rules.values() if counts.rejected for key, _ in counts.samples]
+    keys = [sample.key for counts in report.rules.values() if counts.rejected for sample in counts.samples]
     records = rejected_records(path, keys)
     reader = None if source is None else EpisodeReader(source)
 
