@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from rlds_beam import storage
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output import directory
 from rlds_beam.output.commits import commit_range, read_commit, read_commits
 from rlds_beam.output.manifest import commit_dataset, load_manifest
-from rlds_beam.output.plans import OutputPlan
+from rlds_beam.output.plans import OutputPlan, read_plan, write_plan
 from rlds_beam.output.shards import ShardWriter, WrittenFile
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.plan import WorkRange
@@ -80,3 +81,19 @@ def test_a_link_in_place_of_a_directory_is_rejected(output: Path, tmp_path: Path
     for plan in (PLAN, OutputPlan.of({"another": 1})):
         with pytest.raises(UsageError, match="is a link"):
             directory.check_output(str(output), plan, overwrite=True)
+
+
+def test_a_plan_of_many_shards_names_files_by_pattern(tmp_path, monkeypatch):
+    """A plan takes a few bytes a shard, and one that could not be read again is refused before the work."""
+    names = [f"toy-train.tfrecord-{i:05d}-of-20000" for i in range(20_000)]
+    content = {"splits": {"train": {"shards": [[name, 1 << 28] for name in names]}}}
+    plan = OutputPlan.of(content, [*names, *(f"data/chunk-{i:03d}/file-{i:03d}.parquet" for i in range(3))])
+    assert plan.files == ("data/chunk-*/file-*.parquet", "toy-train.tfrecord-*-of-*")
+    assert plan.directories == ("data", "data/chunk-000", "data/chunk-001", "data/chunk-002")
+    assert all(map(plan.names, names)) and not plan.names("toy-test.tfrecord-00000-of-20000")
+    write_plan(str(tmp_path), plan)
+    assert read_plan(str(tmp_path)) == plan
+    assert (tmp_path / "plan.json").stat().st_size < 55 * len(names)
+    monkeypatch.setattr(storage, "SMALL", 10_000)
+    with pytest.raises(UsageError, match="convert one split or a part"):
+        write_plan(str(tmp_path), plan)

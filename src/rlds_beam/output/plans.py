@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from rlds_beam import naming, storage
-from rlds_beam.encoding.metadata import FilePath, decode_json, encode
+from rlds_beam.encoding.metadata import FilePath, decode_json
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
 from rlds_beam.errors import UsageError
 from rlds_beam.output.files import (
@@ -32,7 +32,7 @@ from rlds_beam.output.files import (
     REPORT,
     listdir,
 )
-from rlds_beam.text import shorten, some
+from rlds_beam.text import format_size, shorten, some
 
 OUTPUT_FORMAT = 1
 """Output format version; bump when the bytes change."""
@@ -123,8 +123,18 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def write_plan(output: str, plan: OutputPlan) -> None:
-    """Writes plan.json, which marks the directory as rlds-beam's."""
-    storage.write_text(storage.below(output, PLAN), encode(plan))
+    """Writes plan.json, which marks the directory as rlds-beam's.
+
+    Raises:
+      UsageError: it would be too large to read again. A job writes it first, so no work is lost.
+    """
+    content = msgspec.json.encode(plan) + b"\n"
+    if len(content) > storage.SMALL:
+        raise UsageError(
+            f"{output}: the plan of so many shards takes {format_size(len(content))}, and the limit is "
+            f"{format_size(storage.SMALL)}: convert one split or a part of the files at a time"
+        )
+    storage.write_bytes(storage.below(output, PLAN), content)
 
 
 def add_files(output: str, files: Iterable[str]) -> None:
