@@ -62,14 +62,6 @@ def test_every_slice_is_that_part_of_the_whole(dataset: Path) -> None:
             assert contents(dataset, f"train[{first}:{last}]", ranges) == whole[first:last]
 
 
-@pytest.mark.parametrize(
-    ("text", "first", "last"),
-    [("[:10%]", 0, 1), ("[25%:75%]", 2, 8), ("[90%:]", 9, 10), ("[-3:-1]", 7, 9), ("[-20%:]", 8, 10), ("[:]", 0, 10)],
-)
-def test_percentages_and_negative_positions(dataset: Path, text: str, first: int, last: int) -> None:
-    assert contents(dataset, f"train{text}", 3) == contents(dataset, None, 1)[first:last]
-
-
 def test_a_slice_is_converted_like_the_whole(dataset: Path, tmp_path: Path) -> None:
     """Also into LeRobot, with frames and episodes counted from 0."""
     data.convert_here(dataset, tmp_path / "part", from_="lerobot", split="train[4:9]", to="rlds", shards=2)

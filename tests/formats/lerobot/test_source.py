@@ -17,8 +17,6 @@ import rlds_beam
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.images.codecs import encode_jpeg
-from rlds_beam.reading.plan import plan_ranges
-from rlds_beam.reading.reader import EpisodeReader
 
 
 def test_our_output_is_read_back_unchanged(source, output):
@@ -160,27 +158,6 @@ def test_invalid_metadata_is_refused(tmp_path, change, message):
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(UsageError, match=message):
         open_source(str(tmp_path / "own"), from_="lerobot")
-
-
-@pytest.mark.parametrize(
-    ("given", "wanted"),
-    [
-        ("train[:2]", [0, 1]),
-        ("train[60%:]", [3, 4]),
-        ("val[-1:]", [6]),
-        ("train[1:2]+val", [1, 5, 6]),
-        ("all", range(7)),
-    ],
-)
-def test_slices_of_splits(source, output, given, wanted):
-    made = open_source(str(output), split=given, from_="lerobot")
-    reader, found = EpisodeReader(made), []
-    for split in made.splits:
-        assert split.episodes == len([i for i in wanted if (i < 5) == (split.name == "train")])
-        for work in plan_ranges(made, 3):
-            found += [e for s in work.segments for e in reader.read(work.split, s) if work.split == split.name]
-    for episode, i in zip(found, wanted, strict=True):
-        data.assert_equal(episode, source[1][i])
 
 
 def test_invalid_slices_are_refused(output):

@@ -201,16 +201,6 @@ def test_encoding_leaves_the_priority_of_threads(tmp_path):
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
-def test_a_thread_that_ends_while_an_encoder_opens(tmp_path, monkeypatch):
-    ended, listdir = 1 << 30, os.listdir  # above all that Linux gives to threads
-    with pytest.raises(ProcessLookupError):
-        os.sched_getscheduler(ended)
-    monkeypatch.setattr(os, "listdir", lambda path: [*listdir(path), str(ended)])
-    video = VideoFile(str(tmp_path / "video.mp4"), Encoding.of(LerobotOptions()), 10, 64, 64)
-    video.add([np.zeros((64, 64, 3), np.uint8)] * 3, "key")
-    video.commit()
-
-
 def test_a_video_of_huge_frames_is_not_decoded(source, output, tmp_path, monkeypatch):
     """A few kB of video can hold a frame of any size."""
     monkeypatch.setattr(videos, "MAX_PIXELS", 16)
