@@ -149,9 +149,9 @@ def episode_fields(meta: Meta) -> EpisodeFields:
     missing = tuple(path for path in (*FLAGS, "reward", "discount") if path not in there)
     task = known["task"] if meta.fields else TASK
     columns = {name: field_from_json(field, where) for name, field in known.get("episode_columns", {}).items()}
-    for name, (dtype, sizes) in () if meta.fields else meta.episode_schema().items():
+    for name, (dtype, axes) in () if meta.fields else meta.episode_schema().items():
         path = f"episode_metadata/{name.replace('/', '.')}"
-        columns[name] = text_field(path, sizes) if dtype == "string" else Field(path, dtype, sizes)
+        columns[name] = text_field(path, axes) if dtype == "string" else Field(path, dtype, axes)
     return EpisodeFields(tuple(features), task, bool(known.get("task_of_episode")), columns, missing, left_out)
 
 
