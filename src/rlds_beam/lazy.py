@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import importlib.abc
 import importlib.util
 import logging
 import re
@@ -61,7 +60,8 @@ def exports(
 
     def __getattr__(name: str) -> Any:  # noqa: N807
         if name not in homes:
-            if others is not None and not is_inside(package, name):
+            # `from package import module` also asks for a module's name
+            if others is not None and name[:1] != "_" and importlib.util.find_spec(f"{package}.{name}") is None:
                 module, _, function = others.partition(":")
                 if (value := getattr(importlib.import_module(module), function)(name)) is not None:
                     return value
@@ -74,11 +74,6 @@ def exports(
         return sorted(homes)
 
     return __getattr__, __dir__, list(homes)
-
-
-def is_inside(package: str, name: str) -> bool:
-    """Whether a name is private or a module of the package, which `from package import module` also asks for."""
-    return name[:1] == "_" or importlib.util.find_spec(f"{package}.{name}") is not None
 
 
 class Viewable:
