@@ -37,7 +37,7 @@ class TFRecordRows:
         """
         return self._encoder.encode_framed(columns, rows)
 
-    def add(self, prepared: Iterator[tuple[memoryview | bytes, int]], key: object) -> None:
+    def add(self, prepared: Any, key: object) -> None:
         """Writes prepared rows of the episode `key`. Every error in them was raised before."""
         for buffer, records in prepared:
             self._shard.write([buffer], records, key)
@@ -60,7 +60,7 @@ class ArrayRecordRows:
     def prepare(self, columns: Mapping[str, Column], rows: int) -> Iterator[bytes]:
         return self._encoder.payloads(columns, rows)
 
-    def add(self, prepared: Iterator[bytes], key: object) -> None:
+    def add(self, prepared: Any, key: object) -> None:
         for payload in prepared:
             self._file.add(payload, key)
 
@@ -103,7 +103,7 @@ class ParquetRows:
         arrays = [to_arrow(field, columns[field.path], rows) for field in self._fields]
         return pa.Table.from_arrays(arrays, schema=self._schema)
 
-    def add(self, prepared: pa.Table, key: object) -> None:
+    def add(self, prepared: Any, key: object) -> None:
         self._held.append((prepared, key))
         self._bytes += prepared.nbytes
         if self._bytes >= ROW_GROUP_BYTES:

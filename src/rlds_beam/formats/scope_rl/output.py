@@ -245,7 +245,7 @@ class ScopeRlOutput(MergedOutput):
         index = (starts + np.minimum(place, lengths - 1)).reshape(-1)  # repeats the last row
 
         def padded(name: str, dtype: str, size: int = 0, pad: float | None = None) -> Array:
-            values = _read(parts, name, dtype).reshape(-1, size or 1)[index]
+            values: Array = _read(parts, name, dtype).reshape(-1, size or 1)[index]
             if pad is not None:
                 values[(place >= lengths).reshape(-1)] = pad
             return values if size else values[:, 0]
