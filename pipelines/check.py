@@ -165,8 +165,7 @@ def stages(config: CheckConfig, opened: OpenedInput, writer: SignalsWriter) -> J
     """
     from rlds_beam.checking.signals.context import Context
     from rlds_beam.checking.signals.table import EpisodeTable
-    from rlds_beam.processing.range_summary import RangeSummarizer
-    from rlds_beam.processing.stages import summarize
+    from rlds_beam.processing.range_summary import RangeSummarizer, summarize
     from rlds_beam.reading.reader import EpisodeReader
 
     source, rules = opened.source, dataclasses.replace(opened.check, reject=None)  # here, --reject only lists

@@ -17,8 +17,10 @@ from rlds_beam.checking.verdicts import count_verdict
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics, Groups
-from rlds_beam.processing.ranges import Duplicates, check_and_connect
+from rlds_beam.processing.job import Job, Stage, Totals
+from rlds_beam.processing.ranges import Duplicates, RangeFitter, check_and_connect
 from rlds_beam.processing.report import Report
+from rlds_beam.processing.stages import find_duplicates, fit_connectors
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import WorkRange, plan_ranges
@@ -120,3 +122,51 @@ class RangeSummarizer:
             DatasetStatistics().merge(*(summary.statistics for summary in every)),
             None if self.measured is None else self.measured.merge(*signals),
         )
+
+
+def summarize(
+    source: Source, summarizer: RangeSummarizer, finish: Callable[[RangeSummary], Any], name: str = "summary"
+) -> Job:
+    """The stages that read and check a dataset, and run connectors over the accepted episodes.
+
+    Args:
+      source: the dataset.
+      summarizer: what to check, measure, and compute.
+      finish: makes the result of the last stage from the `RangeSummary` of all ranges.
+      name: the name of the last stage.
+    """
+    framing = Framing(source)
+    duplicates, fitted = f"duplicates of {name}", f"fitted for {name}"
+    stages: list[Stage] = []
+    if summarizer.check.policy("duplicate_episode") != "accept":
+        stages += find_duplicates(source, framing, duplicates)
+    connecting = summarizer.connecting
+    if connecting.unfitted:
+        fitter = RangeFitter(summarizer.reader, summarizer.check, connecting, connecting.ignored_values())
+        ranges = plan_ranges(source, starts=framing.record_starts)
+        stages += fit_connectors(fitter, ranges, name=fitted, duplicates=duplicates)
+    return (*stages, Summarize(name, plan_summaries(source, framing), summarizer, duplicates, fitted, finish))
+
+
+@dataclasses.dataclass(frozen=True)
+class Summarize(Stage):
+    """Summarizes every range (`RangeSummarizer`)."""
+
+    name: str
+    all_ranges: tuple[WorkRange, ...]
+    summarizer: RangeSummarizer
+    duplicates: str
+    fitted: str
+    finisher: Callable[[RangeSummary], Any]
+
+    def ranges(self, totals: Totals) -> Iterable[WorkRange]:
+        return self.all_ranges
+
+    def process(self, work: WorkRange, totals: Totals) -> RangeSummary:
+        return self.summarizer.summarize(work, totals.get(self.duplicates, {}), totals.get(self.fitted, ()))
+
+    def merge(self, partials: Iterable[RangeSummary]) -> RangeSummary:
+        return self.summarizer.merge(partials)
+
+    def finish(self, total: RangeSummary, totals: Totals) -> Any:
+        return self.finisher(total)

@@ -1,4 +1,4 @@
-"""The stages that several jobs have: the search for duplicates, fitting connectors, and the summary of a dataset."""
+"""The stages that come before those of a job: the search for duplicates, and fitting connectors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from rlds_beam.checking.duplicates import (
 from rlds_beam.connectors.fitted_connector import Accumulator
 from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.processing.job import Job, Stage, Totals
-from rlds_beam.processing.range_summary import RangeSummarizer, RangeSummary, plan_summaries
 from rlds_beam.processing.ranges import RangeFitter
 from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.framing import Framing
@@ -168,51 +167,3 @@ class FitConnector(Stage):
         if self.keep is not None:
             self.keep(results)
         return results
-
-
-def summarize(
-    source: Source, summarizer: RangeSummarizer, finish: Callable[[RangeSummary], Any], name: str = "summary"
-) -> Job:
-    """The stages that read and check a dataset, and run connectors over the accepted episodes.
-
-    Args:
-      source: the dataset.
-      summarizer: what to check, measure, and compute.
-      finish: makes the result of the last stage from the `RangeSummary` of all ranges.
-      name: the name of the last stage.
-    """
-    framing = Framing(source)
-    duplicates, fitted = f"duplicates of {name}", f"fitted for {name}"
-    stages: list[Stage] = []
-    if summarizer.check.policy("duplicate_episode") != "accept":
-        stages += find_duplicates(source, framing, duplicates)
-    connecting = summarizer.connecting
-    if connecting.unfitted:
-        fitter = RangeFitter(summarizer.reader, summarizer.check, connecting, connecting.ignored_values())
-        ranges = plan_ranges(source, starts=framing.record_starts)
-        stages += fit_connectors(fitter, ranges, name=fitted, duplicates=duplicates)
-    return (*stages, Summarize(name, plan_summaries(source, framing), summarizer, duplicates, fitted, finish))
-
-
-@dataclasses.dataclass(frozen=True)
-class Summarize(Stage):
-    """Summarizes every range (`RangeSummarizer`)."""
-
-    name: str
-    all_ranges: tuple[WorkRange, ...]
-    summarizer: RangeSummarizer
-    duplicates: str
-    fitted: str
-    finisher: Callable[[RangeSummary], Any]
-
-    def ranges(self, totals: Totals) -> Iterable[WorkRange]:
-        return self.all_ranges
-
-    def process(self, work: WorkRange, totals: Totals) -> RangeSummary:
-        return self.summarizer.summarize(work, totals.get(self.duplicates, {}), totals.get(self.fitted, ()))
-
-    def merge(self, partials: Iterable[RangeSummary]) -> RangeSummary:
-        return self.summarizer.merge(partials)
-
-    def finish(self, total: RangeSummary, totals: Totals) -> Any:
-        return self.finisher(total)

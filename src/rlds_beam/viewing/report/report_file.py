@@ -18,9 +18,8 @@ from rlds_beam.formats.registry import RLDS
 from rlds_beam.output.directory import Holding
 from rlds_beam.processing.dataset import check_counts, first_episodes
 from rlds_beam.processing.job import Job, Stage, Totals
-from rlds_beam.processing.range_summary import RangeSummarizer
+from rlds_beam.processing.range_summary import RangeSummarizer, summarize
 from rlds_beam.processing.report import Report
-from rlds_beam.processing.stages import summarize
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.viewing.report.comparison import compare, find_examples
