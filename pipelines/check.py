@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import shlex
-import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,7 +18,7 @@ from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.runners.base import RunOptions
-from rlds_beam.terminal.options import GateOptions
+from rlds_beam.terminal.options import GateOptions, elapsed
 from rlds_beam.text import join_lines
 
 if TYPE_CHECKING:
@@ -239,9 +238,8 @@ def main(config: CheckConfig) -> int:
     """Runs the command: prints the signals, worst first, and returns the exit code."""
     from rlds_beam.terminal import outcome
 
-    began = time.monotonic()
     done = check(config)
-    seconds = time.monotonic() - began
+    seconds = elapsed()
     extra = {"seconds": round(seconds, 3), **done.to_json()}
     lines = [*done.lines(config.signal), *_written_lines(config, done)]
     lines.append(f"took      {seconds:.1f} s with start-up")

@@ -17,7 +17,7 @@ from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.options import option
 from rlds_beam.pipelines.base import run_ranges
 from rlds_beam.runners.base import RunOptions
-from rlds_beam.terminal.options import ReportOptions, print_json
+from rlds_beam.terminal.options import ReportOptions, elapsed, print_json
 from rlds_beam.text import join_lines
 
 if TYPE_CHECKING:
@@ -157,6 +157,7 @@ def main(config: ConvertConfig) -> int:
             print(plan_text.convert_plan(job))
         return 0
     done = convert(config)
+    done = dataclasses.replace(done, seconds=elapsed())
     notes = done.job.notes()
     extra = {**done.figures(), **({"notes": notes} if notes else {})}
     if done.job.adds_nothing and not config.json:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import time
 from typing import TYPE_CHECKING
 
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
-from rlds_beam.terminal.options import ReportOptions, print_json
+from rlds_beam.terminal.options import ReportOptions, elapsed, print_json
 
 if TYPE_CHECKING:
     from rlds_beam.datasets.step_index import StepIndex
@@ -57,9 +56,8 @@ def main(config: IndexConfig) -> int:
     from rlds_beam.platforms import count_cores
     from rlds_beam.text import count, escape_controls, format_size
 
-    began = time.monotonic()
     built = index(dataclasses.replace(config, workers=config.workers or count_cores()))
-    seconds, size = time.monotonic() - began, sum(storage.sizes(built.directory).values())
+    seconds, size = elapsed(), sum(storage.sizes(built.directory).values())
     rejected = sum(built.rejected.values())
     allowed: float = config.max_rejected
     if isinstance(allowed, float):

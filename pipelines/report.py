@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -18,7 +17,7 @@ from rlds_beam.formats.registry import RLDS
 from rlds_beam.options import option
 from rlds_beam.pipelines.base import run_over
 from rlds_beam.runners.base import RunOptions
-from rlds_beam.terminal.options import PrintOptions, format_flags, print_json
+from rlds_beam.terminal.options import PrintOptions, elapsed, format_flags, print_json
 from rlds_beam.text import join_lines
 
 if TYPE_CHECKING:
@@ -131,9 +130,8 @@ def report(config: ReportConfig) -> ReportOutcome:
 def main(config: ReportConfig) -> int:
     """Runs the command: prints the counts of the records read and the file's name, and returns 0."""
 
-    began = time.monotonic()
     done = report(config)
-    seconds = round(time.monotonic() - began, 3)
+    seconds = round(elapsed(), 3)
     if config.json:
         reports = msgspec.to_builtins(done.reports)
         print_json({"reports": reports, "path": done.path, "bytes": done.bytes, "seconds": seconds})

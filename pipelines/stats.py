@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
 from rlds_beam.runners.base import RunOptions
-from rlds_beam.terminal.options import ReportOptions
+from rlds_beam.terminal.options import ReportOptions, elapsed
 from rlds_beam.text import did_you_mean, join_lines, some
 
 if TYPE_CHECKING:
@@ -183,9 +182,8 @@ def main(config: StatsConfig) -> int:
     """Runs the command: prints the statistics and returns the exit code."""
     from rlds_beam.terminal import outcome
 
-    began = time.monotonic()
     done = stats(config)
-    seconds = time.monotonic() - began
+    seconds = elapsed()
     extra = {"seconds": round(seconds, 3), "statistics": done.statistics}
     lines = [f"took      {seconds:.1f} s with start-up"]
     outcome.print_report(done.report, config, extra, [*done.lines(config.fields), *lines])

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import sys
+import time
 from collections.abc import Iterator
 
 _THREADS = "/proc/self/task"
@@ -39,6 +40,15 @@ def keep_freed_memory(kept: int = 128 << 20, largest: int = 32 << 20) -> None:
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, largest)  # glibc accepts no more than 32 MB
         mallopt(_TRIM_THRESHOLD, kept)
+
+
+def process_seconds() -> float:
+    """The seconds since this process started; 0 if the system does not say."""
+    if not hasattr(time, "CLOCK_BOOTTIME") or not os.path.exists("/proc/self/stat"):
+        return 0.0
+    with open("/proc/self/stat") as file:
+        started = int(file.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
 
 
 def peak_memory_kb() -> int:

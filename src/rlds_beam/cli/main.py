@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")  # a terminal may lack the characters of a dataset's texts
     with contextlib.redirect_stdout(escaping(sys.stdout)), contextlib.redirect_stderr(escaping(sys.stderr)):
         arguments = list(sys.argv[1:] if argv is None else argv)
-        begin(arguments)
+        begin(arguments, argv is None)
         return _run_reporting_errors(arguments, argv is None)
 
 

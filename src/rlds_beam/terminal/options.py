@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import shlex
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from rlds_beam._version import __version__
 from rlds_beam.errors import UsageError
 from rlds_beam.options import Options, flag_name, option
+from rlds_beam.platforms import process_seconds
 from rlds_beam.text import json_text, without_secrets
 
 
@@ -40,9 +42,24 @@ _run: dict[str, str] = {}
 """The command line that this process runs, and when it started."""
 
 
-def begin(arguments: Sequence[str]) -> None:
-    """Notes the command line, without secrets, for `print_json`."""
+_started = time.monotonic()
+
+
+def begin(arguments: Sequence[str], of_this_process: bool = False) -> None:
+    """Notes the command line, without secrets, for `print_json`, and when it started, for `elapsed`.
+
+    Args:
+      arguments: the command line.
+      of_this_process: whether it is that of this process, which began before it imported anything.
+    """
+    global _started
+    _started = time.monotonic() - (process_seconds() if of_this_process else 0.0)
     _run.update(command=shlex.join(["rlds-beam", *map(without_secrets, arguments)]), start=now())
+
+
+def elapsed() -> float:
+    """The seconds since the command started."""
+    return time.monotonic() - _started
 
 
 def print_json(content: Mapping[str, Any]) -> None:
