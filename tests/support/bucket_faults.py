@@ -109,10 +109,3 @@ def faulty(url: str, fault: Fault) -> Iterator[str]:
     finally:
         server.shutdown()
         server.server_close()
-
-
-@contextlib.contextmanager
-def silent() -> Iterator[str]:
-    """Yields the address (`host:port`) of a server that accepts connections but never answers."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield f"127.0.0.1:{listener.getsockname()[1]}"

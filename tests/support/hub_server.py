@@ -38,7 +38,6 @@ class HubServer:
       repos: the repositories by name.
       stored: the content of each large file ever uploaded, by SHA-256.
       puts: how often the content of each large file was sent.
-      sent: the bytes of all responses' bodies.
       requests: `METHOD path` of each request.
       fault: answers or cuts requests instead of the server.
       authorized_elsewhere: whether a token ever reached the other host.
@@ -48,7 +47,6 @@ class HubServer:
         self.repos: dict[str, Repo] = {}
         self.stored: dict[str, bytes] = {}
         self.puts: Counter[str] = Counter()
-        self.sent = 0
         self.requests: list[str] = []
         self.fault: Fault = lambda _: None
         self.authorized_elsewhere = False
@@ -74,14 +72,14 @@ class HubServer:
             "HF_HUB_DISABLE_TELEMETRY": "1",
         }
 
-    def add(self, directory: Path, name: str, *, times: dict[str, int] | None = None, **settings: Any) -> str:
-        """Makes a commit with the files of a directory, each repeated as `times` says; returns the path."""
+    def add(self, directory: Path, name: str, **settings: Any) -> str:
+        """Makes a commit with the files of a directory; returns the path."""
         repo = self.repos.setdefault(name, Repo(**settings))
         files = {}
         for path in sorted(path for path in directory.rglob("*") if path.is_file()):
             file = path.relative_to(directory).as_posix()
             content = path.read_bytes()
-            files[file] = Blob(content, is_large(content), (times or {}).get(file, 1))
+            files[file] = Blob(content, is_large(content))
         repo.commit("main", files, "Add files")
         return f"hf://datasets/{name}"
 
@@ -356,7 +354,8 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
             answer = hub.answer(self.command, self.path, headers, body) if wanted in (None, HALF) else wanted
             assert answer is not None
             with contextlib.suppress(ConnectionError):
-                self._send(answer, cut=wanted is HALF)
+                for _ in send(self, answer, cut=wanted is HALF):
+                    pass
 
         def _chunks(self) -> bytes:
             content = b""
@@ -365,11 +364,6 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
                 self.rfile.readline()
             self.rfile.readline()
             return content
-
-        def _send(self, answer: Answer, cut: bool) -> None:
-            for size in send(self, answer, cut=cut):
-                with hub._lock:
-                    hub.sent += size
 
         do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = handle_any  # noqa: N815
 
