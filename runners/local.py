@@ -58,7 +58,7 @@ def run_here(stages: Sequence[Stage], workers: int = 1) -> tuple[Any, Figures]:
 
 
 class Workers:
-    """The worker processes of a job, which start with the first stage that has work for them.
+    """The worker processes of a job, which start with the first stage that has work.
 
     A context manager: no process is left at the end of the block.
 
@@ -83,7 +83,7 @@ class Workers:
     def process(self, stage: Stage, totals: Totals) -> Iterator[Any]:
         """Processes the ranges of a stage; yields the partial results in the order of the ranges."""
         works = list(stage.ranges(totals))
-        if self._count == 1 or len(works) < 2:
+        if self._count == 1 or not works:
             yield from process_here(stage, totals, works)
             return
         while len(self._workers) < min(self._count, len(works)):
