@@ -210,6 +210,7 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
         temporary = ScratchDirectory()
         writer = dataclasses.replace(writer, output=storage.join(temporary.name, "signals.parquet"))
     opened = prepare_input(config)
+    _ = opened.report  # refuses conditions on fields that the dataset lacks, before the pass
     content, records = run_over("check", config, [opened], stages(config, opened, writer))
     report = add_dataset_report(opened, records)
     findings = tuple(DatasetFinding(**item) for item in content.get("findings", ()))

@@ -160,7 +160,7 @@ def test_no_output_plans_files_outside(dataset, tmp_path, victim, monkeypatch, t
 @pytest.mark.parametrize("to", OPTIONS)
 def test_nothing_is_written_outside_even_with_unchecked_names(dataset, tmp_path, victim, monkeypatch, to):
     monkeypatch.setattr(naming, "check_name", lambda name, what: name)
-    monkeypatch.setattr(plans, "_check_files", lambda plan, files: None)
+    monkeypatch.setattr(plans, "_check_files", lambda *_: None)
     before = bytes_of(victim)
     with pytest.raises(UsageError, match="is not the name of a file below"):
         convert_split(dataset, tmp_path / "out", to, "../victim/testing-train")

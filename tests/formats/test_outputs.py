@@ -244,7 +244,7 @@ def test_a_text_is_kept_as_it_is_or_its_episode_is_rejected(output: str, place: 
     report = convert(tmp_path, place, to, options)
     assert stored(tmp_path / "out", to, place) == [text for text in TEXTS if text not in rejected]
     assert report.rejected == len(rejected) and not [path for path in report.left_out if place in path]
-    details = [detail for rule in report.rules.values() for _, detail in rule.samples]
+    details = [sample.detail for rule in report.rules.values() for sample in rule.samples]
     assert len(details) == len(rejected)
     for detail in details:
         assert detail.startswith(place) and any(part in detail for part in said.split("|"))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import simplejpeg
 
+from rlds_beam.images import headers
 from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.thumbnails import Thumbnail, small_pixels, spread, thumbnail
@@ -111,9 +112,10 @@ def test_the_readable_part_of_a_cut_jpeg_is_shown() -> None:
     np.testing.assert_allclose(pixels[:16].astype(int), gradient(64, 64)[:16], atol=40)
 
 
-def test_a_png_that_claims_too_many_pixels_is_not_decoded() -> None:
+def test_a_png_that_claims_too_many_pixels_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     import zlib
 
+    monkeypatch.setattr(headers, "_allowed", headers.MAX_PIXELS)  # whatever other tests of this process allowed
     header = struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0)
     chunks = [(b"IHDR", header), (b"IDAT", b""), (b"IEND", b"")]
     bomb = b"\x89PNG\r\n\x1a\n" + b"".join(

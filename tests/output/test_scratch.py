@@ -7,16 +7,12 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from checkout import ROOT
-from processes import DEADLINE, kill, run, running, start, stop_when
+from processes import DEADLINE, kill, start
 
 from rlds_beam.output.scratch import PREFIX
-from rlds_beam.testing import make_episode, write_dataset
 
 HOLD = """
 import sys
@@ -49,30 +45,6 @@ def test_directories_of_killed_processes_are_removed(tmp_path: Path) -> None:
         assert left_in(tmp_path) == sorted([kept.name, f"{PREFIX}foreign"])
         alive.communicate("", timeout=DEADLINE)
     assert left_in(tmp_path) == [f"{PREFIX}foreign"] and (ROOT / "pyproject.toml").exists()
-
-
-@pytest.fixture
-def short_directory() -> Iterator[Path]:
-    """With a path that is short enough for the socket of worker processes; otherwise they use another directory."""
-    with tempfile.TemporaryDirectory() as directory:
-        yield Path(directory)
-
-
-@pytest.mark.parametrize("flags", [["check", "--rules"], ["convert", "--workers=2"]])
-def test_the_next_command_removes_what_a_killed_one_left(
-    flags: list[str], tmp_path: Path, short_directory: Path
-) -> None:
-    data = write_dataset(tmp_path, [make_episode(50, seed=i, observation=4) for i in range(4)], shards=2)
-    temporary = short_directory
-    environment = {**os.environ, "TMPDIR": str(temporary)}
-    command, *options = flags
-    output = [tmp_path / "out"] if command == "convert" else []
-    with running([command, data, *output, *options], env=environment) as process:
-        stop_when(lambda: any(name.startswith(PREFIX) for name in left_in(temporary)), process)
-        kill(process)
-    assert left_in(temporary)
-    code, _, err = run(["check", "--rules", data], env=environment)
-    assert (code, left_in(temporary)) == (0, []), err
 
 
 def test_no_other_temporary_directories() -> None:

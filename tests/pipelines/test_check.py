@@ -198,8 +198,9 @@ def test_an_unknown_field_is_refused_before_the_pass(data, tmp_path, reject, sai
 def test_reject_rejects_by_signals_of_one_episode(data, tmp_path, capsys):
     report = rlds_beam.convert(data, tmp_path / "out", reject="idle_share > 0.9, steps < 2", items="episodes").report
     assert (report.records, report.rejected, report.items_written) == (25, 2, 23)
-    key, detail = report.rules["signal_limit"].samples[0]
-    assert detail == "idle_share is 0.975 (rejected by idle_share > 0.9)" and key.split == "train"
+    sample = report.rules["signal_limit"].samples[0]
+    detail = sample.detail
+    assert detail == "idle_share is 0.975 (rejected by idle_share > 0.9)" and ":train:" in sample.key
     (line,) = [json.loads(x) for x in rejected_lines(tmp_path / "out") if "signal_limit" in x]
     assert (line["violations"][0]["step"], line["rule"]) == (1, "signal_limit")
     assert main(["convert", data, str(tmp_path / "out"), "--items=episodes", "--reject=steps < 2"]) == 2

@@ -30,7 +30,7 @@ FORMATS = {
     "rlds": ("--to=rlds", "--connectors=connectors.yaml"),
     "numpy": ("--to=numpy",),
 }
-NAMES_THE_SOURCE = {"plan.json", "manifest.json", "provenance.json", "metadata.json", "fitted.json"}
+NAMES_THE_SOURCE = {"plan.json", "manifest.json", "provenance.json", "metadata.json", "fitted.json", "README.md"}
 
 
 @pytest.fixture(autouse=True)

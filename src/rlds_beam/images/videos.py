@@ -83,7 +83,8 @@ class Video:
         Raises:
           OSError, ValueError, av.FFmpegError: it cannot be read.
         """
-        return _scan(path, storage.stamp(path) or storage.checksum(path) or storage.size(path))
+        is_local = storage.scheme(path) is None
+        return _scan(path, storage.stamp(path) if is_local else storage.checksum(path) or storage.size(path))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Video.of, (self.path,)

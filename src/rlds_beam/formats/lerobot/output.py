@@ -440,7 +440,10 @@ def _copied_videos(features: FeatureMap, source: Source, options: LerobotOptions
 def _origin(source: Source) -> str:
     """The dataset and its format, as Markdown; without the versions that formats without versions get."""
     module = type(source).__module__
-    known = module.split(".")[2] if module.startswith("rlds_beam.formats.") else f"{module}:{type(source).__qualname__}"
+    package, _, inside = module.removeprefix("rlds_beam.").partition(".")
+    known = f"{module}:{type(source).__qualname__}"
+    if module.startswith("rlds_beam."):  # a format, or a recording
+        known = inside.partition(".")[0] if package == "formats" else package
     dataset = source.name if source.tfds is None else source.dataset
     return f"`{printable(dataset, 100).replace('`', '')}` ({known})"
 

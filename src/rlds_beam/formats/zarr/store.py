@@ -159,7 +159,7 @@ class ZarrStore(MutableMapping[str, Any]):
                 raise ValueError(f"it is stored with the codec {printable(unknown[0])}, which is not supported")
             if codecs[-1:] == ["blosc"]:
                 self._blosc.add(key)
-            store = self if zarr.__version__.startswith("2.") else zarr.storage.MemoryStore(self, read_only=True)  # type: ignore[arg-type]
+            store = self if zarr.__version__.startswith("2.") else zarr.storage.MemoryStore(self, read_only=True)
             array = zarr.open_array(store=store, path=key, mode="r")
             if not array.shape or array.dtype.kind not in "biufOSUT":
                 raise ValueError(f"it holds {array.dtype}{list(array.shape)}, expected rows of numbers or text")
