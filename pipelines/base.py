@@ -79,8 +79,6 @@ def run_ranges(config: Any, job: ConvertJob, pending: Sequence[WorkRange]) -> Fi
         job.make_ready(config.overwrite)
         if finished and not config.json:
             progress.say(f"resumed: {finished:,} of {count(len(job.ranges), 'range')} were finished")
-        if not config.json and (lack := job.lack_of_room()):
-            progress.say(lack)
         return run(job.stages(pending=pending), config, job.source.input_bytes, progress)[1]
     except DiskError as error:
         remedy = "Free some space, then run" if error.is_full else "Run"

@@ -140,7 +140,6 @@ class ConvertOutcome:
 
 def main(config: ConvertConfig) -> int:
     """Runs the command: prints the summary and returns the exit code."""
-    from rlds_beam.jobs import plan_text
     from rlds_beam.jobs.convert import prepare
     from rlds_beam.runners import check
     from rlds_beam.terminal import outcome
@@ -154,7 +153,7 @@ def main(config: ConvertConfig) -> int:
         if config.json:
             print_json(job.to_json())
         else:
-            print(plan_text.convert_plan(job))
+            print(job.describe())
         return 0
     done = convert(config)
     done = dataclasses.replace(done, seconds=elapsed())

@@ -185,7 +185,6 @@ def main(config: PushConfig) -> int:
 
 def _plan(config: PushConfig) -> int:
     """Prints the plan, without starting an embedded server."""
-    from rlds_beam.jobs import plan_text
     from rlds_beam.jobs.push import open_input, prepare
     from rlds_beam.runners import check
 
@@ -197,7 +196,7 @@ def _plan(config: PushConfig) -> int:
     if config.json:
         print_json(plan)
     else:
-        print(plan_text.push_plan(source, config.reverb, config.table))
+        print(source.describe(config.reverb, config.table))
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rlds_beam.processing.job import Job
     from rlds_beam.processing.range_summary import RangeSummary
     from rlds_beam.processing.report import Report
+    from rlds_beam.reading.base import Source
 
 __all__ = ["StatsConfig", "StatsOutcome", "stats"]
 
@@ -138,7 +139,6 @@ def prepare(config: StatsConfig) -> OpenedInput:
     """
     from rlds_beam.connectors.configuration import Configuration
     from rlds_beam.formats.inputs import open_input, prepare_input
-    from rlds_beam.jobs.plan_text import without_images
 
     source, configuration = open_input(config), Configuration.of(config)
     if config.target_propensity_fn is None:
@@ -146,6 +146,24 @@ def prepare(config: StatsConfig) -> OpenedInput:
     opened = prepare_input(config, source, configuration)
     opened.connecting.refuse_columns("convert --to=columns")
     return opened
+
+
+def without_images(
+    source: Source, options: CheckOptions, connectors: Iterable[object], wanted: Collection[str] = ()
+) -> Source:
+    """The dataset without its images, for a job that does not need them; the dataset itself if something does.
+
+    Args:
+      source: the dataset.
+      options: the rules; some of them, if asked for, need images.
+      connectors: the connectors; only classes that set `reads_images` to False themselves need no images (a subclass
+        may do more than its base).
+      wanted: the fields to keep.
+    """
+    if options.needs_images or any(vars(type(connector)).get("reads_images", True) for connector in connectors):
+        return source
+    images = [path for path, field in source.schema.steps.items() if field.holds_image_files and path not in wanted]
+    return source.without(images, "not needed, so not read; --check_unused checks it") if images else source
 
 
 def _check_fields(config: StatsConfig, schema: Schema) -> None:

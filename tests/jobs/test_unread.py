@@ -18,7 +18,7 @@ from rlds_beam.connectors import DropNoOpSteps, KeepSuccessful, MinimumLength, N
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.jobs.plan_text import without_images
+from rlds_beam.pipelines.stats import without_images
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Segment
 from rlds_beam.reading.plan import plan_ranges

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import os
-import shutil
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,6 +23,7 @@ from rlds_beam.output.base import EarlierOutput, Output, with_ranges
 from rlds_beam.output.commits import read_commits, remove_temporary
 from rlds_beam.output.directory import lock_output, read_fitted, write_fitted
 from rlds_beam.output.files import COMMITS, REPORT, listdir
+from rlds_beam.output.last_steps import RowsOutput
 from rlds_beam.output.manifest import load_manifest
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, holds, read_plan
 from rlds_beam.output.range_conversion import AppendCommitter, DatasetCommitter, RangeConverter
@@ -39,7 +38,8 @@ from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import WorkRange, largest_first
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.text import count, format_size
+from rlds_beam.terminal.tables import NOTHING_WRITTEN, record_lines
+from rlds_beam.text import count, join_lines
 from rlds_beam.user_functions import find_version
 from rlds_beam.worker_status import Done
 
@@ -100,18 +100,6 @@ class ConvertJob:
         pending = [work for work in self.ranges if str(work) not in finished.ranges]
         return OutputStatus(largest_first(self.source, pending), finished.complete)
 
-    def lack_of_room(self) -> str:
-        """Says that a local disk has less room than the input takes; empty if it has more, or if that is unknown."""
-        if storage.scheme(self.directory) is not None or not self.source.has_files:
-            return ""
-        place = os.path.abspath(self.directory)
-        while not os.path.isdir(place):
-            place = os.path.dirname(place)
-        free, size = shutil.disk_usage(place).free, self.source.input_bytes
-        if size <= free:
-            return ""
-        return f"room      {self.target} is on a disk with {format_size(free)} free; the input has {format_size(size)}"
-
     def make_ready(self, overwrite: bool = False) -> None:
         """Prepares the output directory, after `status`. Raises UsageError if the directory cannot be written to."""
         try:
@@ -130,7 +118,7 @@ class ConvertJob:
         with lock_output(self.target):
             pending = self.open(overwrite)
             if not self.adds_nothing:
-                run_stages((ConvertRanges(self.converter, pending), *self.completion))
+                run_stages((ConvertRanges(self.converter, pending), *self._commits()))
             return self.read_report()
 
     def stages(self, overwrite: bool = False, pending: Sequence[WorkRange] | None = None) -> Job:
@@ -145,15 +133,17 @@ class ConvertJob:
             stages.append(OpenOutput(functools.partial(self.open, overwrite)))
         if self.finds_duplicates:
             stages += find_duplicates(self.source, self.framing)
-        results = read_fitted(self.directory, self.plan) if self.connecting.unfitted else None
-        fitted = self if results is None else dataclasses.replace(self, connecting=self.connecting.fit(results))
-        if fitted.connecting.unfitted:
+        connecting = self.connecting
+        if connecting.unfitted and (results := read_fitted(self.directory, self.plan)) is not None:
+            connecting = connecting.fit(results)
+        converter = dataclasses.replace(self.converter, connecting=connecting)
+        if connecting.unfitted:
+            ignored = connecting.ignored_values(self.output.ignored_values)
             keep = functools.partial(write_fitted, self.directory, self.plan)
-            stages += fit_connectors(fitted.fitter, self.ranges, keep)
-        return (*stages, ConvertRanges(fitted.converter, pending), *self.completion)
+            stages += fit_connectors(RangeFitter(converter.reader, self.check, connecting, ignored), self.ranges, keep)
+        return (*stages, ConvertRanges(converter, pending), *self._commits())
 
-    @property
-    def completion(self) -> Job:
+    def _commits(self) -> Job:
         """The stages after the conversion of the ranges."""
         commit, finisher = CommitDataset(self.committer), self.committer.finisher
         return (commit,) if finisher is None else (NumberRanges(finisher), commit)
@@ -194,6 +184,13 @@ class ConvertJob:
         """Whether an append found nothing new."""
         return False
 
+    def describe(self) -> str:
+        """The plan as text: the input and the output."""
+        lines = [f"input     {self.source.describe()}", f"ranges    {len(self.ranges):,}"]
+        lines += [f"output    {self.target}: {count(self.shards, 'shard')}", *record_lines(*self.output.describe())]
+        lines += self.output.notes({}) if isinstance(self.output, RowsOutput) else ()
+        return join_lines([*lines, NOTHING_WRITTEN])
+
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON."""
         description = self.output.describe()
@@ -218,17 +215,9 @@ class ConvertJob:
         return lambda: Done(ranges=max(0, sum(name.endswith(".json") for name in listdir(commits)) - before))
 
     @property
-    def _reader(self) -> EpisodeReader:
-        return EpisodeReader(self.source, self.snapshot)
-
-    @property
     def converter(self) -> RangeConverter:
-        return RangeConverter(self._reader, self.check, self.connecting, self.output, self.plan.digest)
-
-    @property
-    def fitter(self) -> RangeFitter:
-        ignored = self.connecting.ignored_values(self.output.ignored_values)
-        return RangeFitter(self._reader, self.check, self.connecting, ignored)
+        reader = EpisodeReader(self.source, self.snapshot)
+        return RangeConverter(reader, self.check, self.connecting, self.output, self.plan.digest)
 
     @property
     def committer(self) -> DatasetCommitter:
@@ -238,17 +227,18 @@ class ConvertJob:
 
     def notes(self) -> list[str]:
         """Notes for the user of the finished output, one per line."""
-        empty = [f"empty     split {split.name} has no episodes" for split in self.source.splits if split.episodes == 0]
-        several = len(self.source.splits) > 1
-        manifest = load_manifest(self.target) or {}
-        notes = self.output.notes(manifest)
-        read = [
+        splits = self.source.splits if len(self.source.splits) > 1 else ()
+        notes = [f"empty     split {split.name} has no episodes" for split in splits if split.episodes == 0]
+        notes += [
             f"note      the connectors change {path}, so the names of its values are left out"
             for path in self.connecting.probed.unnamed
         ]
-        read += [f"note      {note}" for note in self.connecting.notes]
-        left = [f"left      {path}: it is still written to; run the same command again later" for path in self.left]
-        return [*(empty if several else []), *read, *notes, *left]
+        notes += [f"note      {note}" for note in self.connecting.notes]
+        notes += self.output.notes(load_manifest(self.target) or {})
+        return [
+            *notes,
+            *(f"left      {path}: it is still written to; run the same command again later" for path in self.left),
+        ]
 
     def read_report(self) -> Report:
         """The report of the finished job."""
@@ -298,16 +288,7 @@ class AppendJob(ConvertJob):
 
     @property
     def committer(self) -> DatasetCommitter:
-        return AppendCommitter(
-            self.source,
-            self.check,
-            self.output,
-            self.ranges,
-            self.dataset_report,
-            self.plan.digest,
-            self.snapshot,
-            self.earlier,
-        )
+        return AppendCommitter(**vars(super().committer), earlier=self.earlier)
 
     def notes(self) -> list[str]:
         whole = load_manifest(self.target) or {}
@@ -343,7 +324,14 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
     snapshot = opened.snapshot(by_content=True)
     named, added = source, None
     if appends:
-        _check_append(options, source, connecting)
+        if options.overwrite:
+            raise UsageError("--append adds to an output and --overwrite replaces it: leave one of them out")
+        if not source.has_files or not source.splits:
+            raise UsageError(f"--append: {source.dataset} has no files whose content could be compared")
+        if connecting.unfitted:
+            raise UsageError(
+                "--append: a connector is fitted to the whole dataset, whose files would all change: convert again"
+            )
         added = select_new(source, snapshot, earlier)
         source, snapshot = added.source, added.snapshot
         opened = dataclasses.replace(opened, source=source)
@@ -371,26 +359,15 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
     return ConvertJob(*job, plan, opened.framing, snapshot, left)
 
 
-def _check_append(options: ConvertOptions | RecordOptions, source: Source, connecting: ConnectorRunner) -> None:
-    """Raises UsageError if a conversion cannot be an append."""
-    if options.overwrite:
-        raise UsageError("--append adds to an output and --overwrite replaces it: leave one of them out")
-    if not source.has_files or not source.splits:
-        raise UsageError(f"--append: {source.dataset} has no files whose content could be compared")
-    if connecting.unfitted:
-        raise UsageError(
-            "--append: a connector is fitted to the whole dataset, whose files would all change: convert again"
-        )
-
-
 def _continue(output: Output, earlier: EarlierOutput, ranges: Sequence[WorkRange], to: str) -> Output:
     """The output that adds to an earlier one."""
-    refused = f"--append: --to={to} cannot be appended to: convert again, to another directory or with --overwrite"
     if earlier.plan.content["to"] != to:
         raise UsageError(f"{earlier.directory} holds {holds(earlier.plan)}, not --to={to}")
     added = output.append_to(earlier, ranges, staging(earlier.directory))
     if added is None:
-        raise UsageError(refused)
+        raise UsageError(
+            f"--append: --to={to} cannot be appended to: convert again, to another directory or with --overwrite"
+        )
     return added
 
 
@@ -403,13 +380,17 @@ def _plan(
 ) -> dict[str, Any]:
     own = source.plan()
     functions = {**own.pop("functions", {}), **_functions(options)}
+    # The options of users' sources and outputs. Our own outputs put theirs in their `plan`.
+    groups = options.groups({**vars(options), "from_": options.source_format})
+    users = [group for group in groups if group.choice.partition("=")[2] not in FORMATS]
+    own_options = {g.field: dataclasses.asdict(getattr(options, g.field) or g.options_class()) for g in users}
     checked = dataclasses.asdict(check)
     del checked["fail"]  # it may end a job, but does not change what is written
     return {
         "format": OUTPUT_FORMAT,
         "from": options.source_format,
         "to": options.to,
-        **_own_options(options),
+        **{field: values for field, values in own_options.items() if values},
         "dataset": source.dataset,
         **own,
         "splits": {
@@ -424,14 +405,6 @@ def _plan(
         **output.plan(),
         "functions": functions,
     }
-
-
-def _own_options(options: ConvertOptions | RecordOptions) -> dict[str, Any]:
-    """The options of users' sources and outputs, by field. Our own outputs put theirs in their `plan`."""
-    groups = options.groups({**vars(options), "from_": options.source_format})
-    users = [group for group in groups if group.choice.partition("=")[2] not in FORMATS]
-    own = {g.field: dataclasses.asdict(getattr(options, g.field) or g.options_class()) for g in users}
-    return {field: values for field, values in own.items() if values}
 
 
 def _functions(options: ConvertOptions | RecordOptions) -> dict[str, str]:

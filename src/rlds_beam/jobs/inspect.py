@@ -35,7 +35,6 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.headers import UndecodableImageError, read_image_header
 from rlds_beam.images.resizing import EditedImages
 from rlds_beam.images.video_frames import VideoFrames
-from rlds_beam.jobs.plan_text import record_lines
 from rlds_beam.output.base import Output, with_ranges
 from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.processing.report import Report
@@ -45,7 +44,7 @@ from rlds_beam.reading.meaning import LastSteps, find_last_steps, is_action
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.terminal.options import format_flags
-from rlds_beam.terminal.tables import table_lines
+from rlds_beam.terminal.tables import record_lines, table_lines
 from rlds_beam.text import count, duration, format_size, join_lines, join_texts, printable
 from rlds_beam.trajectories.options import ItemOptions
 from rlds_beam.typing import Array

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlds_beam.checking.rules import CheckOptions
@@ -30,6 +30,8 @@ from rlds_beam.reverb.column_items import ColumnItemConversion
 from rlds_beam.reverb.pushers import CountItems, EpisodePusher, ItemPusher, Pusher, PushRanges
 from rlds_beam.reverb.tables import Baseline, OnWait
 from rlds_beam.reverb.target import KEY_FORMAT, ReverbTarget, make_salt, open_target
+from rlds_beam.terminal.tables import NOTHING_WRITTEN, record_lines
+from rlds_beam.text import format_size, join_lines
 from rlds_beam.trajectories.converter import ItemConversion, WindowItemConversion
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec, trajectory_spec
@@ -87,6 +89,12 @@ class PushInput:
     def input_bytes(self) -> int:
         """The bytes to read, with those of companions."""
         return self.size if self.source is None else self.source.input_bytes
+
+    def describe(self, servers: Sequence[str], tables: Sequence[str]) -> str:
+        """The plan as text: the input and the tables."""
+        lines = [f"input     {self.dataset}: {format_size(self.size)}", f"ranges    {len(self.ranges):,}"]
+        lines += [f"output    {', '.join(servers)}: {', '.join(tables)}"]
+        return join_lines([*lines, *record_lines(map(str, self.spec.leaves), self.spec.left_out), NOTHING_WRITTEN])
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from rlds_beam.processing.report import left_out_lines
 from rlds_beam.text import printable, raw_stream
 from rlds_beam.typing import Array
 
+NOTHING_WRITTEN = "nothing was written (--dry_run)"
 _MAX_CELL_CHARACTERS = 2000
 _NUMBER = re.compile(r"[-+]?(\d[\d,.]*(e[-+]?\d+)?|inf)( [kMGT]?B|%)?|nan")
 
@@ -32,6 +34,14 @@ def _pad(column: Sequence[str]) -> list[str]:
     is_number = any(column[1:]) and all(_NUMBER.fullmatch(cell) for cell in column[1:] if cell)
     spaces = [" " * (size - display_width(cell)) for cell in column]
     return [space + cell if is_number else cell + space for cell, space in zip(column, spaces, strict=True)]
+
+
+def record_lines(fields: Iterable[str], left_out: Mapping[str, str], record: str = "frame") -> list[str]:
+    """The fields of a record, `action: float32(2)`, in two columns, and the fields left out, with reasons."""
+    lines = list(fields)
+    if all(": " in field for field in lines):
+        lines = table_lines(("", ""), [field.split(": ", 1) for field in lines])[1:]
+    return [record, *(f"  {line}" for line in lines), *(f"  left out: {line}" for line in left_out_lines(left_out))]
 
 
 def display_width(text: str) -> int:
