@@ -158,7 +158,7 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, Figu
     if not job.fits:
         # The tables may be too small for all items, so count them first.
         progress = Progress(Total("count", bytes=source.size), config.progress)
-        counted, _ = run(job.count_stages(config), config, source.input_bytes, progress)
+        counted, _ = run(job.count_stages(), config, source.input_bytes, progress)
         job = prepare(config, source, counted.predicted)
     progress = Progress(Total("push", len(source.ranges), bytes=source.size), config.progress)
     verified, figures = run(job.stages(config), config, source.input_bytes, progress)

@@ -177,7 +177,7 @@ def graphs(home: Path) -> Iterator[dict[str, beam_runner_api_pb2.Pipeline]]:
         "convert": prepare(ConvertConfig.create(source, out, shards=2)).stages(),
         "check": check.stages(checked, prepare_input(checked), SignalsWriter()),
         "push": job.stages(pushed),
-        "count": job.count_stages(pushed),
+        "count": job.count_stages(),
     }
     for name, stages in jobs.items():
         assert len(stages) > 2, name  # workers look for duplicates

@@ -16,13 +16,12 @@ from rlds_beam.formats.registry import RLDS, TRAJECTORIES
 from rlds_beam.formats.trajectories.written_items import ConvertedRange, is_converted, open_converted
 from rlds_beam.jobs.options import PushOptions
 from rlds_beam.options import options_given
-from rlds_beam.processing.job import Job, Stage
+from rlds_beam.processing.job import Job
 from rlds_beam.processing.ranges import RangeFitter
 from rlds_beam.processing.report import Report
 from rlds_beam.processing.stages import find_duplicates, fit_connectors
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.changes import Snapshot
-from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import WorkRange, largest_first
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reverb import tables
@@ -46,16 +45,15 @@ class PushInput:
     Attributes:
       dataset: the dataset's `name/version`.
       size: the bytes to read.
-      ranges: the work ranges.
+      ranges: the work ranges, in scheduling order.
       spec: the spec of the items.
       items: which frames make an item.
       salt: the salt of the items' keys (`ReverbTarget.salt`).
       most_items: an upper bound of the number of items; None if unknown.
       dataset_report: the report on the dataset as a whole.
       source: the RLDS dataset; None for a converted one.
-      framing: the framing of the source.
       snapshot: the snapshot of the source's files; None for a converted dataset.
-      fitter: fits the connectors; None if no connector needs it.
+      before: the stages before the push: the search for duplicates, and the fitting of connectors.
       pusher: creates the pusher of ranges for a target.
     """
 
@@ -67,23 +65,10 @@ class PushInput:
     salt: str
     most_items: int | None
     dataset_report: Report
-    source: Source | None
-    framing: Framing | None
-    snapshot: Snapshot | None
-    fitter: RangeFitter | None
     pusher: Callable[[ReverbTarget], Pusher]
-
-    @property
-    def ordered(self) -> tuple[WorkRange | ConvertedRange, ...]:
-        """The ranges in scheduling order."""
-        if self.source is None:
-            return self.ranges
-        return tuple(largest_first(self.source, self.cut))
-
-    @property
-    def cut(self) -> list[WorkRange]:
-        """The ranges of an RLDS dataset."""
-        return [work for work in self.ranges if isinstance(work, WorkRange)]
+    source: Source | None = None
+    snapshot: Snapshot | None = None
+    before: Callable[[], Job] = tuple
 
     @property
     def input_bytes(self) -> int:
@@ -134,21 +119,34 @@ def _open_rlds(options: PushOptions) -> PushInput:
         conversion = WindowItemConversion.of(trajectory_spec(connecting.probed.schema, frames, items))
     snapshot = opened.snapshot()
     reader = EpisodeReader(source, snapshot)
-    ignored = connecting.ignored_values(conversion.ignored_values)
+    ranges = opened.ranges(whole_shards=options.across_episodes)
+    void = source.last_action != "real" and source.void_datasets is None
+    keeps_last = not void if frames.last_step is None else frames.last_step != "drop"
+    steps = source.most_steps()
+    if steps is not None and keeps_last:
+        steps *= 2  # each episode has at least one step
+
+    def before() -> Job:
+        finds = "duplicate_episode" not in options.accept
+        stages = find_duplicates(source, opened.framing) if finds else ()
+        if not connecting.unfitted:
+            return stages
+        ignored = connecting.ignored_values(conversion.ignored_values)
+        return *stages, *fit_connectors(RangeFitter(reader, check, connecting, ignored), ranges)
+
     return PushInput(
         dataset=source.dataset,
         size=source.size,
-        ranges=opened.ranges(whole_shards=options.across_episodes),
+        ranges=tuple(largest_first(source, ranges)),
         spec=conversion.spec,
         items=items,
         salt=make_salt(conversion, configuration),
-        most_items=None if connecting.connectors else _most_frames(source, frames),
+        most_items=None if connecting.connectors else steps,
         dataset_report=opened.report,
-        source=source,
-        framing=opened.framing,
-        snapshot=snapshot,
         pusher=lambda target: EpisodePusher(reader, check, connecting, conversion, target, options.rejected),
-        fitter=RangeFitter(reader, check, connecting, ignored) if connecting.unfitted else None,
+        source=source,
+        snapshot=snapshot,
+        before=before,
     )
 
 
@@ -161,10 +159,9 @@ def _open_converted(options: PushOptions) -> PushInput:
         raise UsageError(f"--columns: {options.input} is already converted; push the original RLDS dataset")
     with naming_outputs(options.input, TRAJECTORIES):
         converted = open_converted(options.input, options.split)
-    length = converted.spec.item_shape[0] if converted.spec.item_shape else 1
-    if not converted.spec.item_shape:
+    if not (shape := converted.spec.item_shape):
         items = ItemOptions(items="frames")
-    elif length is None:
+    elif (length := shape[0]) is None:
         items = ItemOptions(items="episodes")
     else:
         items = ItemOptions(items="sequences", sequence_length=length, stride_length=length)
@@ -177,10 +174,6 @@ def _open_converted(options: PushOptions) -> PushInput:
         salt=json.dumps({"format": KEY_FORMAT, "replay": converted.fingerprint}),
         most_items=converted.items,
         dataset_report=Report(),
-        source=None,
-        framing=None,
-        snapshot=None,
-        fitter=None,
         pusher=lambda target: ItemPusher(converted, target),
     )
 
@@ -207,30 +200,12 @@ class PushJob:
 
     def stages(self, config: PushOptions) -> Job:
         """The stages of the job: a `Verified`."""
-        push = PushRanges(self.pusher, self.target, self.baseline, self.input.ordered, config.rejected)
-        return *self._before(config), push
+        push = PushRanges(self.pusher, self.target, self.baseline, self.input.ranges, config.rejected)
+        return *self.input.before(), push
 
-    def count_stages(self, config: PushOptions) -> Job:
+    def count_stages(self) -> Job:
         """The stages that only count the items: a `Pushed`."""
-        return *self._before(config), CountItems(self.pusher, self.input.ranges)
-
-    def _before(self, config: PushOptions) -> Job:
-        """The search for duplicates, and the fitting of connectors."""
-        source, framing = self.input.source, self.input.framing
-        stages: list[Stage] = []
-        if source is not None and framing is not None and "duplicate_episode" not in config.accept:
-            stages += find_duplicates(source, framing)
-        if self.input.fitter is not None:
-            stages += fit_connectors(self.input.fitter, self.input.cut)
-        return tuple(stages)
-
-
-def _most_frames(source: Source, frames: FrameOptions) -> int | None:
-    """An upper bound of the frames, and so of the items; None if the files' sizes give no bound."""
-    steps = source.most_steps()
-    void = source.last_action != "real" and source.void_datasets is None
-    adds = not void if frames.last_step is None else frames.last_step != "drop"
-    return 2 * steps if steps is not None and adds else steps  # each episode has at least one step
+        return *self.input.before(), CountItems(self.pusher, self.input.ranges)
 
 
 def prepare(
