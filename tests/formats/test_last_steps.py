@@ -191,7 +191,7 @@ def test_lerobot_to_rlds_to_lerobot_keeps_every_frame(tmp_path: Path) -> None:
 
 def test_d4rl_to_rlds_to_lerobot_has_a_frame_for_each_transition(tmp_path: Path) -> None:
     small_datasets._d4rl(tmp_path / "d4rl")
-    source = rlds_beam.open_source(str(tmp_path / "d4rl"), from_="d4rl")
+    source = rlds_beam.open_source(str(tmp_path / "d4rl"), from_="hdf5")
     export(tmp_path / "d4rl", tmp_path / "rlds", "rlds")
     for data in ("d4rl", "rlds"):
         done = rlds_beam.convert(tmp_path / data, tmp_path / f"{data}-lerobot", to="lerobot", fps=10)

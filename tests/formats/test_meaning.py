@@ -383,7 +383,7 @@ def test_minari_says_the_rate_by_its_environment(tmp_path: Path, spec: Any, rate
     minari_hdf5(tmp_path)
     about = json.loads((tmp_path / "data" / "metadata.json").read_text())
     (tmp_path / "data" / "metadata.json").write_text(json.dumps({**about, "env_spec": spec}))
-    source = rlds_beam.open_source(str(tmp_path), from_="minari")
+    source = rlds_beam.open_source(str(tmp_path), from_="hdf5")
     assert source.fps == rate
     assert ("the rate is that of" in str(source.notes)) == (rate is not None)
 

@@ -86,8 +86,8 @@ WRITERS: dict[str, tuple[str, Write]] = {
     **{f"hdf5-{name}": ("hdf5", _robot(name)) for name in BUILDERS},
     **{f"output-{to}": (to, _output(to)) for to in ("rlds", "lerobot")},
     "output-zarr": ("zarr", _output("zarr")),
-    "minari": ("minari", _minari),
-    "d4rl": ("d4rl", _d4rl),
+    "minari": ("hdf5", _minari),
+    "d4rl": ("hdf5", _d4rl),
     "npz-ogbench": ("npz", _npz),
     "npz-exorl": ("npz", _exorl),
     "zarr": ("zarr", _zarr("buffer.zarr")),
@@ -104,8 +104,8 @@ def test_one_format_claims_it(tmp_path: Path, writer: str, monkeypatch: pytest.M
     claimed = {name: why for name in SOURCES if (why := source_class(name).recognize(str(path))) is not None}
     assert list(claimed) == [expected], claimed
     assert recognize(path).format == expected
-    if expected == "minari":  # a dataset of Minari is also found by its data directory
-        assert recognize(path / "data").format == "minari"
+    if writer == "minari":  # a dataset of Minari is also found by its data directory
+        assert recognize(path / "data").format == "hdf5"
     if path.is_file():
         assert recognize([path, path]).format == expected
     monkeypatch.chdir(path.parent)

@@ -98,7 +98,7 @@ def test_the_help_lists_the_options_of_the_chosen_formats(run: Run) -> None:
         ([OUTPUT, "--gama=2"], "unknown option --gama; did you mean --gamma"),
         ([SOURCE, "--limit=0"], "--limit=0: must be at least 1"),
         (["--to=rlds", "--images=copy"], "--to=numpy and --to=zarr, not --to=rlds"),
-        (["--to=d4rl"], "--to=d4rl: there is no such output (d4rl can only be read); choose rlds, "),
+        (["--to=npz"], "--to=npz: there is no such output (npz can only be read); choose rlds, "),
         (["--from=columns"], "--from=columns: there is no such source (columns can only be written); choose rlds, "),
         (["--to=json:JSONDecoder"], "not a subclass of rlds_beam.output.Output"),
     ],

@@ -64,15 +64,12 @@ def test_logs_of_other_programs_are_recognized_by_names(tmp_path: Path) -> None:
     for file, name in (
         ("metadata.riegeli", "envlogger"),
         ("1631000000000000/steps.riegeli", "envlogger"),
-        ("data/metadata.json", "minari"),
         ("meta/info.json", "lerobot"),
         ("toy-train.array_record-00000-of-00001", "rlds"),
     ):
         path = tmp_path / file.replace("/", "_") / file
         path.parent.mkdir(parents=True)
         path.write_bytes(b"")
-        if name == "minari":
-            (path.parent / "main_data.hdf5").write_bytes(b"")
         assert str(recognize(tmp_path / file.replace("/", "_"))) == f"{name} ({file})"
 
 

@@ -15,15 +15,10 @@ def test_files_of_another_kind(tmp_path):
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["rewards"] = np.ones(3)
-    with pytest.raises(UsageError, match=r"x.h5 is not a D4RL file: it has no observations"):
-        open_source(str(tmp_path / "x.h5"), from_="d4rl")
-    (tmp_path / "y.h5").write_bytes(b"no HDF5")
-    with pytest.raises(UsageError, match="cannot be read"):
-        open_source(str(tmp_path / "y.h5"), from_="d4rl")
-    with pytest.raises(UsageError, match="is not a Minari dataset"):
-        open_source(str(tmp_path), from_="minari")
-    with pytest.raises(UsageError, match=r"--features=f: --from=d4rl takes no features.json"):
-        open_source(str(tmp_path / "x.h5"), from_="d4rl", features="f")
+    with pytest.raises(UsageError, match=r"x.h5: no shipped profile fits"):
+        open_source(str(tmp_path / "x.h5"), from_="hdf5")
+    with pytest.raises(UsageError, match=r"--features=f: --from=hdf5 takes no features.json"):
+        open_source(str(tmp_path / "x.h5"), from_="hdf5", features="f")
 
 
 FROM = {

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from exchanging import read_back
-from small_datasets import DATASETS, minari_hdf5
+from small_datasets import DATASETS
 from zarr_data import episode_arrays, write_buffer
 
 from rlds_beam.cli.main import main
@@ -37,62 +36,6 @@ def edit(path: Path, change: Callable[[Any], Any]) -> None:
     content = json.loads(path.read_text())
     change(content)
     path.write_text(json.dumps(content))
-
-
-@pytest.mark.parametrize("name", ["observations", "actions", "terminals"])
-def test_d4rl_arrays_with_more_rows(tmp_path: Path, name: str) -> None:
-    """Rows after those of the rewards were in no episode, and nothing said so."""
-    h5py = pytest.importorskip("h5py")
-    path = made(tmp_path, "d4rl")
-    with h5py.File(path / "x.hdf5", "a") as file:
-        values = file[name][()]
-        del file[name]
-        file[name] = np.concatenate([values, values])
-    (damaged,) = read_back(path, "d4rl")
-    assert f"{name} has 40 rows, but rewards has 20" in damaged.faults[0].detail
-
-
-@pytest.mark.parametrize("kind", ["9" * 5000, [0] * 900])
-def test_minari_data_format(tmp_path: Path, kind: object) -> None:
-    pytest.importorskip("h5py")
-    path = made(tmp_path, "minari")
-    edit(path / "data" / "metadata.json", lambda content: content.update(data_format=kind))
-    assert len(refused(path, "minari")) < 1000
-
-
-@pytest.mark.parametrize("source", ["d4rl", "hdf5", "minari"])
-def test_hdf5_values_missing_in_the_file(tmp_path: Path, source: str) -> None:
-    """A shape and a fill value take a few bytes, whatever they claim."""
-    h5py = pytest.importorskip("h5py")
-    path = made(tmp_path, "hdf5_robomimic" if source == "hdf5" else source)
-    (file,) = [*path.rglob("*.h5"), *path.rglob("*.hdf5")]
-    names = {"d4rl": "rewards", "hdf5": "data/demo_1/rewards", "minari": "episode_1/rewards"}
-    name = names[source]
-    with h5py.File(file, "a") as opened:
-        del opened[name]
-        opened.create_dataset(name, (10**11,), "f4", fillvalue=1, chunks=(1000,))
-    try:
-        said = str(read_back(path, source)[-1].faults)
-    except UsageError as error:
-        said = str(error)
-    assert "400,000,000,000 bytes, but the file stores only 0" in said
-
-
-@pytest.mark.parametrize("space", ["{", "[1]", '{"type": 5}', '{"type": "Box", "dtype": [], "shape": [1]}', "[" * 9999])
-def test_minari_space(tmp_path: Path, space: str) -> None:
-    pytest.importorskip("h5py")
-    path = made(tmp_path, "minari")
-    edit(path / "data" / "metadata.json", lambda content: content.update(observation_space=space))
-    assert "metadata.json" in refused(path, "minari")
-
-
-def test_minari_episode_that_is_a_dataset(tmp_path: Path) -> None:
-    h5py = pytest.importorskip("h5py")
-    path = made(tmp_path, "minari")
-    with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
-        del file["episode_0"]
-        file["episode_0"] = 5
-    assert "expected a group, found a dataset" in refused(path, "minari")
 
 
 INFO: dict[str, dict[str, Any]] = {
@@ -171,17 +114,6 @@ def test_lerobot_data_without_a_column(tmp_path: Path) -> None:
     (file, *_) = sorted(path.glob("data/*/*.parquet"))
     parquet.write_table(parquet.read_table(file).drop_columns(["episode_index"]), file)
     assert {fault.rule for one in read_back(path, "lerobot") for fault in one.faults} >= {"corrupt_record"}
-
-
-@pytest.mark.parametrize(("said", "there"), [(5, 2), (1, 2), ("two", 2)])
-def test_total_episodes_of_minari(said: object, there: int, tmp_path: Path) -> None:
-    pytest.importorskip("h5py")
-    minari_hdf5(tmp_path / "made")
-    assert open_source(str(tmp_path / "made")).notes == ()
-    path = tmp_path / "made/data/metadata.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "total_episodes": said}))
-    (note,) = open_source(str(tmp_path / "made")).notes
-    assert note.endswith(f"metadata.json: total_episodes is {said}, but there are {there}")
 
 
 @pytest.mark.parametrize("ending", [".zarr", ".zarr.zip"])

@@ -236,13 +236,10 @@ def test_a_dry_run_imports_neither_other_formats_nor_grpc(tmp_path: Path) -> Non
 
 ROOMS = ("drop_in", "recording", "viewing")
 FORMATS = (
-    "d4rl",
     "envlogger",
-    "hdf5",
     "lerobot",
-    "minari",
-    "npz",
     "numpy",
+    "profiles",
     "ros2",
     "scope_rl",
     "zarr",

@@ -197,7 +197,7 @@ def _mcap(**options: Any) -> Make:
 
 _TESTING, _ROS = "{}/testing/1.0.0", "{}/bag --from=ros2 --topics={}/topics.yaml"
 _MERGED = "{}/a/testing/1.0.0,{}/b/testing/1.0.0"
-_FROM = {name: f"{{}} --from={name}" for name in ("lerobot", "d4rl", "minari", "npz", "hdf5", "zarr")}
+_FROM = {name: f"{{}} --from={name}" for name in ("lerobot", "npz", "hdf5", "zarr")}
 
 DATASETS = {
     "rlds": SmallDataset(_plain, _TESTING),
@@ -212,8 +212,8 @@ DATASETS = {
     "lerobot_v21": SmallDataset(_lerobot(lerobot_version="2.1"), _FROM["lerobot"]),
     "lerobot_v21_foreign": SmallDataset(_lerobot(foreign=True, lerobot_version="2.1"), _FROM["lerobot"]),
     "lerobot_video": SmallDataset(_lerobot(foreign=True, moving=True, images="video", vcodec="h264"), _FROM["lerobot"]),
-    "d4rl": SmallDataset(_d4rl, _FROM["d4rl"]),
-    "minari": SmallDataset(minari_hdf5, _FROM["minari"]),
+    "d4rl": SmallDataset(_d4rl, _FROM["hdf5"]),
+    "minari": SmallDataset(minari_hdf5, _FROM["hdf5"]),
     "npz": SmallDataset(npz_data.write_exorl, _FROM["npz"]),
     "npz_ogbench": SmallDataset(_npz(npz_data.ogbench_arrays((4, 5, 3))), _FROM["npz"]),
     "npz_d4rl": SmallDataset(_npz(npz_data.d4rl_arrays(), compressed=True), _FROM["npz"]),

@@ -41,13 +41,13 @@ class ColumnsOptions(Options):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Hdf5Options(Options):
-    """HDF5 files of robots."""
+class ProfileOptions(Options):
+    """HDF5 and .npz files."""
 
     profile: str | None = option(
         None,
-        "layout of the files: aloha, robomimic, libero, isaaclab, robotwin, xpolicylab, robomind, droid, agibot, or "
-        "a YAML file (recognized by default)",
+        "layout of the files: aloha, robomimic, libero, isaaclab, robotwin, xpolicylab, robomind, droid, agibot, "
+        "d4rl, minari, exorl, ogbench, or a YAML file (recognized by default)",
         metavar="NAME",
     )
     raw_images: RawImages = raw_images_option()
@@ -62,16 +62,6 @@ class MergeOptions(Options):
         "what differs: same (refused), common (left out), all (filled), or a YAML file (proposed by inspect A B)",
         metavar="FILE",
     )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class NpzOptions(Options):
-    """NumPy's .npz files."""
-
-    profile: str | None = option(
-        None, "layout of the files: exorl, d4rl, ogbench, or a YAML file (recognized by default)", metavar="NAME"
-    )
-    raw_images: RawImages = raw_images_option()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

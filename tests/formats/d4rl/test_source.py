@@ -1,16 +1,13 @@
-"""Reading D4RL files, including faulty ones."""
+"""D4RL's HDF5 files: the profile d4rl."""
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from exchanging import export, read_back
-
-from rlds_beam.errors import UsageError
 
 
 def d4rl(path: Path, *, terminals: list[int], timeouts: list[int] | None, rows: int = 10, **more: Any) -> np.ndarray:
@@ -35,7 +32,7 @@ def firsts(episodes: list[Any]) -> list[list[float]]:
 
 def test_d4rl_with_timeouts_and_no_final_observation(tmp_path):
     d4rl(tmp_path / "hopper.hdf5", terminals=[3], timeouts=[7], infos__qpos=np.ones((10, 3)))
-    terminal, timeout, rest = read_back(tmp_path / "hopper.hdf5", "d4rl", ranges=2)
+    terminal, timeout, rest = read_back(tmp_path / "hopper.hdf5", "hdf5", ranges=2)
     assert firsts([terminal, timeout, rest]) == [[0, 1, 2, 3, 0], [4, 5, 6, 7], [8, 9]]
     assert terminal.steps["is_terminal"].tolist() == [False] * 4 + [True]
     assert terminal.steps["reward"].tolist() == [0, 1, 2, 3, 0]
@@ -50,7 +47,7 @@ def test_d4rl_next_observations_give_the_last_one_and_missing_timeouts(tmp_path)
     after = np.arange(1, 13, dtype=np.float32)[:, None] + np.zeros(2, np.float32)
     after[[3, 7, 11]] = [[30, 30], [70, 70], [110, 110]]  # row 3 is terminal; at 7 a timeout is missing
     d4rl(tmp_path / "x.hdf5", terminals=[3], timeouts=None, rows=12, next_observations=after)
-    found = read_back(tmp_path / "x.hdf5", "d4rl")
+    found = read_back(tmp_path / "x.hdf5", "hdf5")
     assert firsts(found) == [[0, 1, 2, 3, 30], [4, 5, 6, 7, 70], [8, 9, 10, 11, 110]]
     assert [e.steps["is_last"][-1] for e in found] == [True, True, False]
     assert found[1].steps["reward"].tolist() == [4, 5, 6, 7, 0]
@@ -64,15 +61,15 @@ def test_d4rl_flags_of_other_dtypes_and_shapes(tmp_path):
     with h5py.File(tmp_path / "x.hdf5", "a") as file:
         del file["terminals"], file["rewards"]
         file["terminals"], file["rewards"] = flags, np.ones((10, 1), np.float32)
-    found = read_back(tmp_path / "x.hdf5", "d4rl")
+    found = read_back(tmp_path / "x.hdf5", "hdf5")
     assert [len(e) for e in found] == [6, 6] and found[0].steps["reward"].shape == (6,)
 
 
 def test_d4rl_is_checked_and_converted(tmp_path):
     d4rl(tmp_path / "x.hdf5", terminals=[3], timeouts=[7])
-    report = export(tmp_path / "x.hdf5", tmp_path / "out", "rlds", from_="d4rl")
+    report = export(tmp_path / "x.hdf5", tmp_path / "out", "rlds", from_="hdf5")
     assert (report.items_written, report.rejected) == (2, 1)
-    report = export(tmp_path / "x.hdf5", tmp_path / "all", "rlds", from_="d4rl", repair=("missing_is_last",))
+    report = export(tmp_path / "x.hdf5", tmp_path / "all", "rlds", from_="hdf5", repair=("missing_is_last",))
     assert (report.items_written, report.rejected) == (3, 0)
     (version,) = {p.parent for p in (tmp_path / "all").rglob("features.json")}
     back = read_back(version, "rlds")
@@ -85,8 +82,8 @@ def test_an_import_keeps_every_bit(tmp_path):
     with h5py.File(tmp_path / "x.hdf5", "w") as file:
         file["observations"], file["actions"], file["rewards"] = rng.random((6, 3)), rng.random((6, 2)), rng.random(6)
         file["terminals"], file["infos/big"] = np.arange(6) == 5, np.arange(6, dtype=np.uint64) + 2**63
-    export(tmp_path / "x.hdf5", tmp_path / "rlds", "rlds", from_="d4rl")
-    (expected,), (found,) = read_back(tmp_path / "x.hdf5", "d4rl"), read_back(_root(tmp_path / "rlds"), "rlds")
+    export(tmp_path / "x.hdf5", tmp_path / "rlds", "rlds", from_="hdf5")
+    (expected,), (found,) = read_back(tmp_path / "x.hdf5", "hdf5"), read_back(_root(tmp_path / "rlds"), "rlds")
     for path in ("observation", "action", "reward", "info/big"):
         assert found.steps[path].dtype == expected.steps[path].dtype
         assert found.steps[path].tolist() == expected.steps[path].tolist()
@@ -100,7 +97,7 @@ def test_tfds_reads_an_import(tmp_path):
     with h5py.File(tmp_path / "x.hdf5", "a") as file:
         del file["rewards"]
         file["rewards"] = rewards
-    export(tmp_path / "x.hdf5", tmp_path / "out", "rlds", from_="d4rl")
+    export(tmp_path / "x.hdf5", tmp_path / "out", "rlds", from_="hdf5")
     (episode,) = tfds.as_numpy(tfds.builder_from_directory(str(_root(tmp_path / "out"))).as_dataset(split="train"))
     assert [float(step["reward"]) for step in episode["steps"]][:6] == rewards.tolist()
 
@@ -116,7 +113,7 @@ def test_an_episode_of_one_row_that_ends_by_a_timeout(tmp_path):
     d4rl(tmp_path / "x.hdf5", terminals=[2], timeouts=[0], rows=5)
     with h5py.File(tmp_path / "x.hdf5") as file:
         np.savez(tmp_path / "x.npz", **{name: array[()] for name, array in file.items()})
-    both = [read_back(tmp_path / f"x.{ending}", source) for ending, source in (("hdf5", "d4rl"), ("npz", "npz"))]
+    both = [read_back(tmp_path / f"x.{ending}", source) for ending, source in (("hdf5", "hdf5"), ("npz", "npz"))]
     for episodes in both:
         assert [episode.steps["is_last"].tolist() for episode in episodes] == [
             [True],
@@ -124,17 +121,3 @@ def test_an_episode_of_one_row_that_ends_by_a_timeout(tmp_path):
             [False] * 2,
         ]
         assert not episodes[0].steps["is_terminal"].any() and episodes[0].steps["is_first"].all()
-
-
-def test_an_array_with_fewer_bytes_than_rows(tmp_path):
-    """HDF5 reads the whole array, but zeros if it is asked for some rows."""
-    h5py = pytest.importorskip("h5py")
-    file = tmp_path / "x.hdf5"
-    d4rl(file, terminals=[3], timeouts=[7])
-    with h5py.File(file) as opened:
-        place = opened["observations"].id.get_offset()
-    content = file.read_bytes()
-    assert content.count(struct.pack("<QQ", place, 80)) == 1
-    file.write_bytes(content.replace(struct.pack("<QQ", place, 80), struct.pack("<QQ", place, 60)))
-    with pytest.raises(UsageError, match="/observations claims 80 bytes, but the file stores only 60"):
-        read_back(file, "d4rl")

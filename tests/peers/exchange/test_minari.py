@@ -48,7 +48,7 @@ def test_its_own_dataset_is_read(tmp_path, monkeypatch, jpeg):
         action_space=gym.spaces.Box(0, 1, (2,), np.float64),
         jpeg_encoding=jpeg,
     )
-    episodes = read_back(tmp_path / "theirs-v0", "minari")
+    episodes = read_back(tmp_path / "theirs-v0", "hdf5")
     assert [len(e) for e in episodes] == [6, 4]
     for ours, theirs in zip(episodes, buffers, strict=True):
         assert ours.faults == ()
@@ -61,5 +61,5 @@ def test_its_own_dataset_is_read(tmp_path, monkeypatch, jpeg):
         assert np.array_equal(ours.steps["info/speed"], theirs.infos["speed"])
         assert ours.steps["is_terminal"][-1] == theirs.terminations[-1]
     assert [bool(e.steps["is_last"][-1]) for e in episodes] == [True, True]
-    report = export(tmp_path / "theirs-v0", tmp_path / "rlds", "rlds", from_="minari")
+    report = export(tmp_path / "theirs-v0", tmp_path / "rlds", "rlds", from_="hdf5")
     assert (report.items_written, report.rejected) == (2, 0)

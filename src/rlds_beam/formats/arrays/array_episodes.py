@@ -22,13 +22,18 @@ from rlds_beam.episodes.columns import zeros_like
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import FLAGS, Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, Violation
-from rlds_beam.formats.arrays.hdf5_reader import UNREADABLE
 from rlds_beam.formats.arrays.parts import npy_header
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.text import shorten
 from rlds_beam.typing import Array
 
 Arrays: TypeAlias = "Mapping[str, Array]"
+
+UNREADABLE = (OSError, KeyError, RuntimeError, ValueError, TypeError)
+"""Raised by libraries for damaged files and missing objects."""
+
+MAX_BYTES = 4 << 30
+"""Maximum size of an episode's arrays."""
 
 _WIDE = ("float64", "uint64")
 

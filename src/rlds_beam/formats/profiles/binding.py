@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,27 +16,11 @@ from rlds_beam.episodes.representations import DELTA
 from rlds_beam.episodes.schema import Field, by_path, text_field
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.arrays.array_episodes import number_field
-from rlds_beam.formats.profiles.model import RESERVED, FieldRule, Profile, TextRule
-from rlds_beam.images.headers import UndecodableImageError, read_image_header
-from rlds_beam.typing import Array
+from rlds_beam.formats.profiles.containers import Container, Leaf, matches
+from rlds_beam.formats.profiles.model import RECORDED, RESERVED, FieldRule, Profile, TextRule
+from rlds_beam.images.headers import UndecodableImageError, read_image_header, read_pixel_format
 
 _MIN_IMAGE_PIXELS = 16  # pixels of a side
-
-
-class Leaf(NamedTuple):
-    """An array of a file.
-
-    Attributes:
-      shape: its shape, with rows.
-      dtype: its dtype; object for text and bytes.
-      readable: whether its values can be read: not lists of numbers or references.
-      chunk: the rows that are compressed together, so that reading one of them reads them all.
-    """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    readable: bool = True
-    chunk: int = 1
 
 
 class Bound(NamedTuple):
@@ -67,14 +51,6 @@ class Bound(NamedTuple):
         return field.encoding == self.frames and leaf.dtype == field.dtype and leaf.shape[1:] == field.shape
 
 
-def matches(pattern: str, names: Collection[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """The names that match a pattern, with what its wildcards stand for."""
-    parts = re.split(r"(\*\*|\*)", pattern.strip("/"))
-    expression = "".join({"*": "([^/]+)", "**": "(.+)"}.get(part, re.escape(part)) for part in parts)
-    found = ((name, re.fullmatch(expression, name)) for name in names)
-    return [(name, match.groups()) for name, match in found if match]
-
-
 def bind(
     profile: Profile, leaves: Mapping[str, Leaf], first: Callable[[str], Any], where: str
 ) -> tuple[tuple[Bound, ...], list[str]]:
@@ -102,6 +78,7 @@ def bind(
             taken.add(name)
             fill = iter(parts)
             path = re.sub(r"\*\*|\*", lambda _: next(fill), rule.path)  # noqa: B023
+            path = path.replace(profile.strip, "") if profile.strip else path
             why = _unusable(leaves[name]) or ("has the name of another field" if rule.wild and path in RESERVED else "")
             if why and rule.wild:
                 notes.append(f"{name} {why}: left out")
@@ -113,7 +90,7 @@ def bind(
                 if rule.names and not field.names:
                     notes.append(f"{name} does not have the {len(rule.names)} values that the profile names: not named")
                 bound.append(Bound(field, name, rule))
-    bound, odd = _of_equal_rows(bound, leaves)
+    bound, odd = _of_equal_rows(bound, leaves, 1 if profile.last_step == RECORDED else 0)
     notes += odd
     by_path((binding.field for binding in bound), where)
     for top in ("observation", "action"):
@@ -130,13 +107,14 @@ def _repeat(names: tuple[str, ...], field: Field) -> tuple[str, ...]:
     return tuple(f"robot{i}_{name}" for i in range(robots) for name in names)
 
 
-def _of_equal_rows(bound: list[Bound], leaves: Mapping[str, Leaf]) -> tuple[list[Bound], list[str]]:
-    """Leaves out optional arrays without a row for each action, with notes."""
+def _of_equal_rows(bound: list[Bound], leaves: Mapping[str, Leaf], more: int) -> tuple[list[Bound], list[str]]:
+    """Leaves out optional arrays without a row for each action (or up to `more` rows), with notes."""
     counts = [len(range(leaves[binding.name].shape[0])[binding.rule.start : binding.rule.stop]) for binding in bound]
     rows = next(
         (n for n, binding in zip(counts, bound, strict=True) if binding.field.path.split("/")[0] == "action"), 0
     )
-    odd = [binding.name for n, binding in zip(counts, bound, strict=True) if n != rows and binding.rule.optional]
+    fitting = range(rows, rows + more + 1)
+    odd = [binding.name for n, binding in zip(counts, bound, strict=True) if n not in fitting and binding.rule.optional]
     kept = [binding for binding in bound if binding.name not in odd]
     return kept, [f"{name} has {leaves[name].shape[0]} rows, not {rows}: left out" for name in odd]
 
@@ -211,99 +189,10 @@ def _image_field(path: str, data: bytes) -> Field | None:
         channels = {0: 1, 4: 2, 6: 4}.get(data[25] if len(data) > 25 else 2, 3)
     try:
         header = read_image_header(data)
+        channels = channels if encoding == "png" else read_pixel_format(data).channels
     except UndecodableImageError:
         return Field(path, dtype, (None, None, channels), encoding, "Image")
     return Field(path, dtype, (header.height, header.width, channels), encoding, "Image")
-
-
-class Container(Protocol):
-    """The arrays of an episode, in an open file.
-
-    Attributes:
-      path: the file.
-      group: the episode's group in it; empty if the file is one episode.
-      ended: whether the episode has its end, which the last rows of a file may lack.
-      leaves: the arrays by name.
-    """
-
-    path: str
-    group: str
-
-    @property
-    def ended(self) -> bool: ...
-
-    @property
-    def leaves(self) -> Mapping[str, Leaf]: ...
-
-    def read(self, name: str, rows: slice | None = None) -> Array:
-        """An array, or some rows. Values of varying length, and text, are an object array of bytes."""
-
-    def attribute(self, place: str) -> Any:
-        """An attribute (`@name` of the episode, `/data@name` of another group). Raises KeyError if there is none."""
-
-    def has(self, name: str) -> bool:
-        """Whether there is an array or group of this name, or an attribute `@name`."""
-
-
-class JoinedContainer:
-    """An episode whose arrays include those that a profile joins: `obs/a+b` is `obs/a` and `obs/b` side by side.
-
-    A part may be missing if it ends with `?`.
-    """
-
-    def __init__(self, container: Container, parts: Mapping[str, Sequence[str]]):
-        self.path, self.group = container.path, container.group
-        self.attribute, self.has = container.attribute, container.has
-        self._container, self._parts = container, parts
-
-    @classmethod
-    def of(cls, container: Container, profile: Profile) -> Container:
-        """The container with the arrays that the profile joins; as it is if there are none."""
-        names = [rule.dataset for rule in profile.fields if "+" in rule.dataset]
-        names += [
-            later + name.removeprefix(group)
-            for name in names
-            for group, later in profile.final.items()
-            if name.startswith(f"{group}/")
-        ]
-        leaves = container.leaves if names else {}
-        parts = {name: _parts(name, leaves) for name in names if name not in leaves}
-        found = {name: joined for name, joined in parts.items() if joined}
-        return cls(container, found) if found else container
-
-    @property
-    def ended(self) -> bool:
-        return self._container.ended
-
-    @property
-    def leaves(self) -> Mapping[str, Leaf]:
-        leaves = dict(self._container.leaves)
-        for name, parts in self._parts.items():
-            own = [leaves[part] for part in parts]
-            width = sum(math.prod(leaf.shape[1:]) for leaf in own)
-            leaves[name] = Leaf((own[0].shape[0], width), np.result_type(*(leaf.dtype for leaf in own)))
-        return leaves
-
-    def read(self, name: str, rows: slice | None = None) -> Array:
-        if name not in self._parts:
-            return self._container.read(name, rows)
-        arrays = [self._container.read(part, rows) for part in self._parts[name]]
-        return np.concatenate([array.reshape(len(array), -1) for array in arrays], axis=1)
-
-
-def _parts(name: str, leaves: Mapping[str, Leaf]) -> list[str]:
-    """The arrays to join; empty if one is missing, or is no number or vector in each of the same rows."""
-    group, _, last = name.rpartition("/")
-    parts = [f"{group}/{part}".lstrip("/") for part in last.split("+")]
-    found = [part.rstrip("?") for part in parts if not part.endswith("?") or part.rstrip("?") in leaves]
-    own = [leaves[part] for part in found if part in leaves]
-    fits = all(leaf.readable and len(leaf.shape) in (1, 2) and leaf.dtype.kind in "biuf" for leaf in own)
-    return found if len(own) == len(found) and fits and len({leaf.shape[0] for leaf in own}) == 1 else []
-
-
-def where(container: Container) -> str:
-    """The episode's file and group, for messages."""
-    return f"{container.path}: {container.group}" if container.group else container.path
 
 
 def fits(profile: Profile, container: Container) -> str | None:
@@ -398,7 +287,7 @@ def _within(text: bytes, rule: TextRule, container: Container) -> bytes | None:
 def _json_within(text: bytes, rule: TextRule, container: Container) -> Any:
     """The value in a JSON text. Raises ValueError if it is not valid."""
     try:
-        content = parse_json(text, f"{where(container)}: {rule.place}")
+        content = parse_json(text, f"{container}: {rule.place}")
     except RldsBeamError as error:
         raise ValueError(str(error)) from None
     for key in filter(None, (rule.json or "").split("/")):

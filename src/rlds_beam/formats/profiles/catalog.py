@@ -10,30 +10,29 @@ from importlib import resources
 from rlds_beam import storage
 from rlds_beam.encoding.metadata import yaml_text
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.profiles.binding import Leaf
+from rlds_beam.formats.profiles.containers import Leaf
 from rlds_beam.formats.profiles.model import Profile, parse_profile
 from rlds_beam.text import did_you_mean, printable
 
 
 @functools.cache
-def shipped_profiles(npz: bool = False) -> dict[str, Profile]:
-    """The profiles of the package by name, sorted: those for HDF5 files, or those for `.npz` files."""
+def shipped_profiles() -> dict[str, Profile]:
+    """The profiles of the package by name, sorted."""
     profiles = {}
     files = (file for file in resources.files(__package__).iterdir() if file.name.endswith(".yaml"))
     for file in sorted(files, key=lambda path: path.name):
         profile = parse_profile(file.read_text("utf-8"), file.name)
-        if profile.files.endswith(".npz") == npz:
-            profiles[profile.name] = profile
+        profiles[profile.name] = profile
     return profiles
 
 
-def find_profile(name: str, npz: bool = False) -> Profile:
+def find_profile(name: str) -> Profile:
     """A profile of the package by its name, or a user's by its path.
 
     Raises:
       UsageError: there is none, or the file is not a valid profile.
     """
-    known = shipped_profiles(npz)
+    known = shipped_profiles()
     if name in known:
         return known[name]
     is_file = os.sep in name or name.endswith((".yaml", ".yml")) or storage.scheme(name) is not None

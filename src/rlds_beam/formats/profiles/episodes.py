@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.episodes.columns import exact_cast, exact_flags, zeros_of
+from rlds_beam.episodes.columns import exact_cast, exact_flags, find_changed, zeros_of
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, Schema, by_path, episode_flags, is_name, text_field
-from rlds_beam.errors import BadEpisode, UsageError, Violation
+from rlds_beam.errors import BadEpisode, Violation
 from rlds_beam.formats.arrays.array_episodes import (
     FLAG_FIELDS,
     NO_REWARD,
@@ -24,19 +24,10 @@ from rlds_beam.formats.arrays.array_episodes import (
     with_last,
 )
 from rlds_beam.formats.arrays.parts import as_images, encode_frames
-from rlds_beam.formats.profiles.binding import (
-    Bound,
-    Container,
-    JoinedContainer,
-    Leaf,
-    bind,
-    find_fact,
-    find_text,
-    row_bytes,
-    where,
-    with_true_names,
-)
-from rlds_beam.formats.profiles.model import TO_OBSERVATION, Profile
+from rlds_beam.formats.profiles.binding import Bound, bind, find_fact, find_text, row_bytes, with_true_names
+from rlds_beam.formats.profiles.containers import Container, JoinedArrays, Leaf
+from rlds_beam.formats.profiles.environments import known_environment
+from rlds_beam.formats.profiles.model import RECORDED, TO_OBSERVATION, Profile
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import LastAction
 from rlds_beam.typing import Array
@@ -58,6 +49,7 @@ class Layout:
       masks: the names of the filter keys.
       notes: what a user should know about the conversion.
       fps, robot: see `Source`: what the first episode says, or the profile.
+      dataset: the dataset's name, if the data says it.
     """
 
     profile: Profile
@@ -67,11 +59,12 @@ class Layout:
     notes: tuple[str, ...] = ()
     fps: float | None = None
     robot: str | None = None
+    dataset: str = ""
 
     @property
     def final(self) -> bool:
         """Whether an episode has a last step with a void action."""
-        return self.profile.last_step == "added" or any(binding.final for binding in self.bound)
+        return self.profile.last_step in ("added", RECORDED) or any(binding.final for binding in self.bound)
 
     @property
     def last_action(self) -> LastAction:
@@ -83,10 +76,10 @@ class Layout:
 
 def bind_layout(profile: Profile, first: Container, raw_images: str, masks: tuple[str, ...] = ()) -> Layout:
     """Binds a profile to an episode. Raises UsageError if the episode lacks what the profile needs."""
-    first = JoinedContainer.of(first, profile)
+    first = _join(first, profile)
     leaves = first.leaves
     named = dataclasses.replace(profile, fields=tuple(with_true_names(rule, first) for rule in profile.fields))
-    bound, skipped = bind(named, leaves, lambda name: first.read(name, slice(0, 1))[0], where(first))
+    bound, skipped = bind(named, leaves, lambda name: first.read(name, slice(0, 1))[0], str(first))
     bound = tuple(_as_images(binding, raw_images) for binding in bound)
     notes = [*skipped]
     if profile.reward not in leaves:
@@ -108,14 +101,32 @@ def bind_layout(profile: Profile, first: Container, raw_images: str, masks: tupl
     robot = _robot(profile, first)
     if not is_name(robot or ""):
         robot, notes = None, [*notes, "the robot's name cannot be shown: left out"]
-    schema = Schema(by_path(fields, where(first)), by_path(metadata, where(first)))
-    return Layout(profile, bound, schema, masks, tuple(notes), _fps(profile, first), robot)
+    if known := known_environment(find_fact(profile, first, "environment")):
+        notes.append(f"the rate is that of {known.name}")
+    schema = Schema(by_path(fields, str(first)), by_path(metadata, str(first)))
+    dataset = find_fact(profile, first, "name")
+    dataset = dataset if isinstance(dataset, str) else ""
+    return Layout(profile, bound, schema, masks, tuple(notes), _fps(profile, first), robot, dataset)
+
+
+def _join(container: Container, profile: Profile) -> Container:
+    """The container with the arrays that the profile joins; as it is if there are none."""
+    names = [rule.dataset for rule in profile.fields if "+" in rule.dataset]
+    names += [
+        later + name.removeprefix(group)
+        for name in names
+        for group, later in profile.final.items()
+        if name.startswith(f"{group}/")
+    ]
+    return JoinedArrays(container, names) if names else container
 
 
 def _fps(profile: Profile, first: Container) -> float | None:
     fps, seconds, steps = (find_fact(profile, first, name) for name in ("fps", "step_seconds", "decimation"))
     if _is_rate(seconds) and _is_rate(steps):
         fps = round(1 / (seconds * steps), 6)
+    elif known := known_environment(find_fact(profile, first, "environment")):
+        fps = known.fps
     return fps if _is_rate(fps) else profile.fps
 
 
@@ -158,7 +169,7 @@ def read_episode(layout: Layout, container: Container, name: str, masks: Mapping
       name: the file's name in the dataset.
       masks: for each filter key, whether it lists the episode.
     """
-    container = JoinedContainer.of(container, layout.profile)
+    container = _join(container, layout.profile)
     leaves, arrays = container.leaves, {}
     for binding in layout.bound:
         if binding.name in leaves:
@@ -172,7 +183,7 @@ def read_episode(layout: Layout, container: Container, name: str, masks: Mapping
         if own in leaves and path in layout.schema.steps:
             arrays[_STEPS + path] = container.read(own)
     arrays[_TERMINAL] = _terminal(profile, container)
-    arrays[_ENDED] = np.array([container.ended])
+    arrays[_ENDED] = np.array([container.ended]) if profile.per_file else _ends(profile, container)
     if TEXT in layout.schema.steps:
         arrays[_STEPS + TEXT] = _text(find_text(profile, container) or b"")
     for field, value in _metadata(profile, container):
@@ -223,6 +234,21 @@ def _values(binding: Bound, array: Array) -> Array:
     return array
 
 
+def _ends(profile: Profile, container: Container) -> Array:
+    """bool [rows]: where the arrays of a group say that its episode ends; [1] if the profile names none."""
+    found = [name for name in profile.ends if name in container.leaves]
+    if not found:
+        return np.array([not profile.ends])
+    flags = []
+    for name in found:
+        values = container.read(name).reshape(-1)
+        wrong = np.flatnonzero(find_changed(values, values.astype(bool)))
+        if len(wrong):
+            raise ValueError(f"{name} is {values[wrong[0]]} at row {wrong[0]}, expected 0 or 1")
+        flags.append(values.astype(bool))
+    return np.logical_or.reduce(flags)
+
+
 def _terminal(profile: Profile, container: Container) -> Array:
     """bool [1]: whether the episode ends in a terminal state."""
     place = profile.terminal
@@ -259,9 +285,16 @@ class ProfileDecoder(ArrayDecoder):
             if rows > 1 and isinstance(discount, np.ndarray):
                 discount[-1] = discount[-2]
         if self.layout.final or (terminal and profile.last_step == "added_if_terminal"):
-            steps = {path: with_last(column, self._last(arrays, path, place)) for path, column in steps.items()}
+            steps = {
+                path: column if len(column) > rows else with_last(column, self._last(arrays, path, place))
+                for path, column in steps.items()
+            }
         count = len(steps["reward"]) if rows else 0
-        marks = episode_flags(count, last=bool(arrays[_ENDED][0]), terminal=terminal)
+        ended = arrays[_ENDED]
+        if ended[:-1].any():
+            detail = f"{place} ends at row {int(ended.argmax())} of {len(ended)}"
+            raise BadEpisode(Violation("wrong_dtype_or_shape", detail, "is_last"))
+        marks = episode_flags(count, last=bool(ended[-1:].any()), terminal=terminal)
         steps |= marks
         steps.setdefault("discount", discounts(marks["is_terminal"], real=self.layout.last_action == "real"))
         if TEXT in self.schema.steps:
@@ -275,7 +308,10 @@ class ProfileDecoder(ArrayDecoder):
     def _rows(self, steps: Mapping[str, Column], place: str) -> int:
         names = {binding.field.path: binding.name for binding in self.layout.bound}
         path = next(path for path in steps if path.split("/")[0] == "action")
+        recorded = self.layout.profile.last_step == RECORDED
         for other, column in steps.items():
+            if recorded and len(column) == len(steps[path]) + 1:
+                continue
             if len(column) != len(steps[path]):
                 detail = f"{place}: {names[other]} has {len(column)} rows, but {names[path]} has {len(steps[path])}"
                 raise BadEpisode(Violation("wrong_dtype_or_shape", detail, other))
@@ -341,11 +377,3 @@ def _column(binding: Bound, array: Array, place: str) -> Column:
         detail = f"{place}: {binding.name} holds {kind}{list(array.shape)}, but the first episode has {field}"
         raise BadEpisode(Violation("wrong_dtype_or_shape", detail, field.path))
     return exact_cast(array, field.numpy_dtype, field.path)
-
-
-def choose_profile(profiles: Mapping[str, str], where_: str) -> str:
-    """The only profile that fits. Raises UsageError if several do."""
-    if len(profiles) > 1:
-        found = "; ".join(f"{name} ({why})" for name, why in profiles.items())
-        raise UsageError(f"{where_}: several profiles fit: {found}. Choose one with --profile=NAME")
-    return next(iter(profiles))

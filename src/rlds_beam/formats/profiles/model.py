@@ -13,7 +13,8 @@ from rlds_beam.episodes.schema import FLAGS
 from rlds_beam.errors import UsageError
 from rlds_beam.text import shorten
 
-TO_OBSERVATION = "to_observation"
+TO_OBSERVATION, RECORDED = "to_observation", "recorded"
+_LAST_STEPS = ("kept", "added", "added_if_terminal", RECORDED)
 RESERVED = (*FLAGS, "discount", "reward", "language_instruction")
 """Step fields with their own keys."""
 
@@ -37,6 +38,7 @@ _RULE = {
     "absolute_if?": _CONDITION,
 }
 _TEXT_FROM = {"attribute?": TEXT, "dataset?": TEXT, "file?": TEXT, "file_name?": TEXT, "json?": TEXT}
+_FACTS = ("name", "fps", "robot", "step_seconds", "decimation", "environment")
 _SCHEMA: Mapping[str, Any] = {
     "name": TEXT,
     "about?": TEXT,
@@ -46,7 +48,7 @@ _SCHEMA: Mapping[str, Any] = {
     "recognize?": {"has?": [TEXT], "any?": [TEXT], "lacks?": [TEXT]},
     "fields": {"*": _FIELD},
     "final?": {"*": TEXT},
-    "last_step?": Kind("kept, added, or added_if_terminal", lambda v: v in ("kept", "added", "added_if_terminal")),
+    "last_step?": Kind(f"one of {', '.join(_LAST_STEPS)}", lambda v: v in _LAST_STEPS),
     "actions?": Kind("from_observation or to_observation", lambda v: v in ("from_observation", TO_OBSERVATION)),
     "reward?": TEXT,
     "discount?": TEXT,
@@ -56,7 +58,8 @@ _SCHEMA: Mapping[str, Any] = {
     "splits?": TEXT,
     "fps?": _NUMBER,
     "robot?": TEXT,
-    "facts?": {"fps?": _TEXT_FROM, "robot?": _TEXT_FROM, "step_seconds?": _TEXT_FROM, "decimation?": _TEXT_FROM},
+    "facts?": {f"{name}?": _TEXT_FROM for name in _FACTS},
+    "strip?": TEXT,
     "channels?": _ORDER,
     "left_out?": TEXT,
     "note?": TEXT,
@@ -125,14 +128,15 @@ class Profile:
       has, any_of, lacks: what identifies the layout in the first episode: all of `has`, one of `any_of`, none of
         `lacks`. A name is a dataset or group; `@name` is an attribute of the episode, `/data@name` of another group.
       fields: the step fields.
-      ends: the datasets whose rows other than 0 are the last of an episode, if a file holds several end to end; it may
-        lack some of them. Empty if each file, or group, is an episode.
+      ends: the datasets whose rows other than 0 are the last of an episode; a file may lack some of them. With
+        `episodes: file`, the file holds several episodes end to end, which also end where the next observations of
+        `final` are not those of the next row. If groups are episodes, one without an end is rejected.
       final: the group (or dataset) with the next observations by that of the observations; the last row of the next
         observations becomes the last step, whose action is void.
       last_step: without next observations, `kept` makes T rows T steps, and the last step keeps its action and reward,
         as most published RLDS datasets of demonstrations do; `added` adds a step with an observation of zeros, so that
         the last action and reward belong to a transition; `added_if_terminal` adds it only to episodes that end in a
-        terminal state.
+        terminal state; `recorded` if the observations have one row more than the actions.
       actions: `from_observation` if row t is the action taken at observation t, as in RLDS; `to_observation` if row t
         holds the action, reward, and discount that led there, and row 0 is a dummy.
       reward, discount: the datasets; empty if there are none.
@@ -145,8 +149,10 @@ class Profile:
         named like `maze-val.npz`; empty for none of these.
       fps: frames per second.
       robot: the name of the robot.
-      facts: the places of `fps` and `robot` in the data; an episode may lack them. A simulation may have, instead of
-        `fps`, its own `step_seconds`, of which `decimation` are one step.
+      facts: the places of the dataset's `name`, `fps`, and `robot` in the data; an episode may lack them. Instead of
+        `fps`, a simulation may have its own `step_seconds`, of which `decimation` are one step, or gymnasium's
+        specification of its `environment`.
+      strip: text that is removed from the names of fields.
       channels: the order of the channels of the images.
       left_out, note: what is not read, and what to know about the data.
     """
@@ -172,6 +178,7 @@ class Profile:
     fps: float | None = None
     robot: str | None = None
     facts: Mapping[str, TextRule] = dataclasses.field(default_factory=dict)
+    strip: str = ""
     channels: str = "rgb"
     left_out: str = ""
     note: str = ""
@@ -220,8 +227,6 @@ def _check_values(content: Mapping[str, Any], where: str) -> None:
         raise UsageError(
             f"{where}: episodes is {shorten(repr(episodes), 80)}, expected file, or groups such as data/demo_*"
         )
-    if content.get("ends") and episodes != "file":
-        raise UsageError(f"{where}: ends needs episodes: file, because groups are episodes already")
     if content.get("splits", "mask") not in ("mask", "folders", "names"):
         splits = shorten(repr(content["splits"]), 80)
         raise UsageError(f"{where}: splits is {splits}, expected mask, folders, or names")

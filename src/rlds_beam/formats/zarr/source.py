@@ -26,6 +26,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import (
     FLAG_FIELDS,
     NO_REWARD,
+    UNREADABLE,
     ArrayDecoder,
     Arrays,
     discounts,
@@ -33,7 +34,6 @@ from rlds_beam.formats.arrays.array_episodes import (
     number_field,
 )
 from rlds_beam.formats.arrays.array_files import SourceOfFiles, find_files, make_shard, no_features, select_splits
-from rlds_beam.formats.arrays.hdf5_reader import UNREADABLE
 from rlds_beam.formats.arrays.leaves import field_from_json
 from rlds_beam.formats.arrays.parts import as_images
 from rlds_beam.formats.format_options import ZarrSourceOptions

@@ -25,8 +25,7 @@ import numpy as np
 from rlds_beam import naming, storage
 from rlds_beam.encoding.base import Damage
 from rlds_beam.errors import BucketError, UsageError, needs
-from rlds_beam.formats.arrays.array_episodes import ArrayFormat, Arrays
-from rlds_beam.formats.arrays.hdf5_reader import UNREADABLE
+from rlds_beam.formats.arrays.array_episodes import MAX_BYTES, UNREADABLE, ArrayFormat, Arrays
 from rlds_beam.formats.arrays.parts import encode_frames
 from rlds_beam.text import printable, shorten
 from rlds_beam.typing import Array
@@ -41,7 +40,6 @@ ENDS = "meta/episode_ends"
 """The array with the end of each episode."""
 
 _MAX_CHUNK_BYTES = 1 << 30
-_MAX_EPISODE_BYTES = 4 << 30  # as of a record
 _MAX_DEPTH = 8  # of nested groups
 
 _CODECS = {
@@ -389,8 +387,8 @@ class ZarrFormat(ArrayFormat):
                 if isinstance(reader, OSError):
                     raise reader
                 rows = (first, end) if key in self.steps else (i, i + 1)
-                if reader.row_bytes * (rows[1] - rows[0]) > _MAX_EPISODE_BYTES:
-                    raise OSError(f"{rows[1] - rows[0]:,} rows of {key} are larger than {_MAX_EPISODE_BYTES >> 30} GB")
+                if reader.row_bytes * (rows[1] - rows[0]) > MAX_BYTES:
+                    raise OSError(f"{rows[1] - rows[0]:,} rows of {key} are larger than {MAX_BYTES >> 30} GB")
                 if key in self.images:
                     arrays[key] = encode_frames(reader.pieces(*rows), "jpeg" if key in self.jpegs else "png")
                 else:
