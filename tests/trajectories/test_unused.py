@@ -154,7 +154,7 @@ def nothing(tmp_path_factory):
         with h5py.File(directory / "x.hdf5", "w") as file:
             for name, shape in {"observations": (0, 2), "actions": (0, 2), "rewards": (0,), "terminals": (0,)}.items():
                 file[name] = np.zeros(shape)
-        found["d4rl"] = (directory / "x.hdf5", "d4rl", ())
+        found["d4rl"] = (directory / "x.hdf5", "hdf5", ())
     return found
 
 

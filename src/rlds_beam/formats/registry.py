@@ -54,7 +54,7 @@ class Format(NamedTuple):
 
     @property
     def package(self) -> str:
-        """The package of the format: `rlds_beam.formats.hdf5`."""
+        """The package of the format: `rlds_beam.formats.profiles`."""
         return ".".join((self.source or self.output).split(".")[:3])
 
     @property

@@ -15,7 +15,7 @@ from checkout import REAL_DATA
 import rlds_beam
 from rlds_beam.connectors import AbsoluteActions, RelativeActions, Resample, ScaleDimensions
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.format_options import Hdf5Options
+from rlds_beam.formats.format_options import ProfileOptions
 from rlds_beam.testing import make_episode, write_dataset
 
 REAL = REAL_DATA / "bridge_dataset/1.0.0"
@@ -79,7 +79,7 @@ def test_liberos_and_isaac_labs_actions_are_differences(tmp_path: Path) -> None:
     assert rlds_beam.open_source(libero).schema.steps["action"].names == DELTAS
     for env, names in (("Isaac-Stack-Cube-Franka-IK-Rel-v0", DELTAS), ("Isaac-Stack-Cube-Franka-IK-Abs-v0", ())):
         path = demos(tmp_path / f"{env}.hdf5", {}, env=env)
-        source = rlds_beam.open_source(str(path), from_="hdf5", options=Hdf5Options(profile="isaaclab"))
+        source = rlds_beam.open_source(str(path), from_="hdf5", options=ProfileOptions(profile="isaaclab"))
         assert source.schema.steps["action"].names == names
 
 

@@ -1,4 +1,4 @@
-"""`--from=minari` reads what Minari wrote."""
+"""`The profile minari` reads what Minari wrote."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ class Hdf5Container(Container):
         return dict(list_datasets(self._group))
 
     @functools.cached_property
-    def leaves(self) -> Mapping[str, Leaf]:  # type: ignore[override]
+    def leaves(self) -> Mapping[str, Leaf]:
         return {name: _hdf5_leaf(dataset) for name, dataset in self._datasets.items()}
 
     def read(self, name: str, rows: slice | None = None) -> Array:
@@ -299,8 +299,9 @@ def read_array(dataset: Any, rows: slice | None = None) -> Array:
     values = np.asarray(dataset[place])
     if dataset.dtype.kind not in "OS":
         return values
-    flat = [_to_bytes(value) for value in values.reshape(-1)] if values.dtype.kind == "O" else values.reshape(-1)
-    return np.fromiter(flat, object, values.size).reshape(shape)
+    flat = [_to_bytes(value) for value in values.reshape(-1).tolist()]
+    texts: Array = np.fromiter(flat, object, len(flat)).reshape(shape)
+    return texts
 
 
 def _to_bytes(value: Any) -> bytes:
@@ -366,7 +367,7 @@ class NpzContainer(Container):
         self._members, self.seekable = members, seekable
 
     @functools.cached_property
-    def leaves(self) -> Mapping[str, Leaf]:  # type: ignore[override]
+    def leaves(self) -> Mapping[str, Leaf]:
         found = {}
         for name, member in self._members.items():
             dtype = np.dtype(object) if member.dtype.kind in "SU" else member.dtype.newbyteorder("=")
@@ -424,7 +425,7 @@ class FileRows(Container):
         self._whole, self._first, self._last, self._rows = whole, first, last, rows
 
     @functools.cached_property
-    def leaves(self) -> Mapping[str, Leaf]:  # type: ignore[override]
+    def leaves(self) -> Mapping[str, Leaf]:
         """The arrays with a row for each step."""
         count = self._last - self._first
         return {
@@ -457,7 +458,7 @@ class JoinedArrays(Container):
         self._joined = {name: found for name, found in parts.items() if found}
 
     @functools.cached_property
-    def leaves(self) -> Mapping[str, Leaf]:  # type: ignore[override]
+    def leaves(self) -> Mapping[str, Leaf]:
         leaves = dict(self._container.leaves)
         for name, parts in self._joined.items():
             own = [leaves[part] for part in parts]

@@ -246,7 +246,8 @@ def _ends(profile: Profile, container: Container) -> Array:
         if len(wrong):
             raise ValueError(f"{name} is {values[wrong[0]]} at row {wrong[0]}, expected 0 or 1")
         flags.append(values.astype(bool))
-    return np.logical_or.reduce(flags)
+    ended: Array = np.any(flags, axis=0)
+    return ended
 
 
 def _terminal(profile: Profile, container: Container) -> Array:

@@ -16,7 +16,7 @@ from rlds_beam import naming, storage
 from rlds_beam.encoding.base import Damage
 from rlds_beam.episodes.columns import find_changed
 from rlds_beam.episodes.episode import EpisodeKey
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import MissingExtraError, UsageError
 from rlds_beam.formats.arrays.array_episodes import MAX_BYTES, UNREADABLE, ArrayFormat, Arrays
 from rlds_beam.formats.arrays.array_files import SourceOfFiles, make_shard, no_features
 from rlds_beam.formats.format_options import ProfileOptions
@@ -57,12 +57,13 @@ class ProfileFormat(ArrayFormat):
       layout: the fields.
       root: the directory of the dataset, to which the names of files are relative.
       split_masks: the filter keys that are splits; the episodes of a file are in the order of these.
+      name: the name of the format.
     """
 
     layout: Layout
     root: str = ""
     split_masks: tuple[str, ...] = ()
-    name = "arrays"
+    name: str = "hdf5"
 
     @property
     def profile(self) -> Profile:
@@ -246,7 +247,7 @@ class ProfileSource(SourceOfFiles):
             raise UsageError(f"{where}: no file is named {profile.files}, which profile {profile.name} reads")
         layout, split_masks = _first_layout(profile, named, options.raw_images)
         root = input if isinstance(input, str) and storage.isdir(input) else ""
-        files = ProfileFormat(layout, root, split_masks)
+        files = ProfileFormat(layout, root, split_masks, cls.format_name)
         name = storage.split(where.rstrip("/"))[1] if root else storage.split(named[0])[1].rpartition(".")[0]
         name = naming.to_name((layout.dataset or name).replace("/", "-"))
         splits = _find_splits(files, {path: sizes[path] for path in named}, split, name)
@@ -296,8 +297,10 @@ class Hdf5Source(ProfileSource):
     def recognize(cls, path: str) -> str | None:
         try:
             file = first_file(path, cls.endings)
-            found = _fitting(file) if file else {}
-        except Exception:  # whatever the path holds; `open` says what is wrong
+            found = _fitting(file) if file and storage.exists(file) else {}
+        except (OSError, MissingExtraError):
+            raise
+        except Exception:  # whatever the file holds; `open` says what is wrong
             return None
         return "; ".join(f"profile {name}: {why}" for name, why in found.items()) or None
 
