@@ -74,7 +74,8 @@ def test_no_readable_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"episode_0\.hdf5"):
         open_source(str(tmp_path), from_="hdf5")
     with pytest.raises(OSError, match=r"episode_0\.hdf5"):
-        Hdf5Source.recognize(str(tmp_path))
+        Hdf5Source.recognize(str(tmp_path / "episode_0.hdf5"))
+    assert Hdf5Source.recognize(str(tmp_path)) is None
     assert Hdf5Source.recognize(str(tmp_path / "missing")) is None
 
 

@@ -444,6 +444,7 @@ def _origin(source: Source) -> str:
     known = f"{module}:{type(source).__qualname__}"
     if module.startswith("rlds_beam."):  # a format, or a recording
         known = inside.partition(".")[0] if package == "formats" else package
+        known = getattr(source, "format_name", known)
     dataset = source.name if source.tfds is None else source.dataset
     return f"`{printable(dataset, 100).replace('`', '')}` ({known})"
 

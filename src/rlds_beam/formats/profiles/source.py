@@ -295,11 +295,15 @@ class Hdf5Source(ProfileSource):
 
     @classmethod
     def recognize(cls, path: str) -> str | None:
+        file = first_file(path, cls.endings)
         try:
-            file = first_file(path, cls.endings)
             found = _fitting(file) if file and storage.exists(file) else {}
-        except (OSError, MissingExtraError):
+        except MissingExtraError:
             raise
+        except OSError:
+            if file == path:
+                raise
+            return None
         except Exception:  # whatever the file holds; `open` says what is wrong
             return None
         return "; ".join(f"profile {name}: {why}" for name, why in found.items()) or None
