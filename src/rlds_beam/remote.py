@@ -262,8 +262,8 @@ def _open_gs() -> Opening:
         url = emulator if "://" in emulator else f"http://{emulator}"
         return GCSStore, {"base_url": url, "bearer_token": "emulator"}, None
     try:
-        import google.auth
-        from google.auth.transport.requests import Request
+        import google.auth.transport.requests
+        from obstore.auth.google import GoogleCredentialProvider
     except ImportError:
         home = os.path.expanduser("~/.config/gcloud/application_default_credentials.json")
         given = "GOOGLE_APPLICATION_CREDENTIALS" in os.environ or os.path.exists(home)
@@ -274,13 +274,7 @@ def _open_gs() -> Opening:
         if "GOOGLE_APPLICATION_CREDENTIALS" in os.environ:
             raise BucketAccessError(f"gs://: {shorten_error(error)}") from None
         return GCSStore, {"skip_signature": True}, None
-
-    def refresh() -> dict[str, Any]:
-        credentials.refresh(Request())
-        expiry = credentials.expiry
-        return {"token": credentials.token, "expires_at": expiry and expiry.replace(tzinfo=datetime.UTC)}
-
-    return GCSStore, {}, refresh
+    return GCSStore, {}, GoogleCredentialProvider(credentials)
 
 
 def _open_az() -> Opening:
@@ -299,21 +293,15 @@ def _open_az() -> Opening:
     if token := given.get("SharedAccessSignature") or os.environ.get("AZURE_STORAGE_SAS_TOKEN"):
         return AzureStore, {**config, "sas_key": token}, None
     try:
-        from azure.identity import DefaultAzureCredential
+        from obstore.auth.azure import AzureCredentialProvider
 
-        credential = DefaultAzureCredential()
-        credential.get_token(_AZURE_SCOPE)
+        provider = AzureCredentialProvider()
+        provider()
     except Exception:  # not installed, or there are no credentials: the container may be public
         return AzureStore, {**config, "skip_signature": True}, None
-
-    def refresh() -> dict[str, Any]:
-        token = credential.get_token(_AZURE_SCOPE)
-        return {"token": token.token, "expires_at": datetime.datetime.fromtimestamp(token.expires_on, datetime.UTC)}
-
-    return AzureStore, config, refresh
+    return AzureStore, config, provider
 
 
-_AZURE_SCOPE = "https://storage.azure.com/.default"
 _BUCKETS: dict[str, Callable[[], Opening]] = {"s3": _open_s3, "gs": _open_gs, "az": _open_az}
 _HINTS = {
     "s3": ": set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE with rlds-beam[s3]",

@@ -163,19 +163,12 @@ def checksum(path: str) -> str:
 
 def glob(pattern: str) -> list[str]:
     """The files that match a user's pattern (`*`, `?`, `[...]`), sorted; a file with exactly this name wins."""
-    if scheme(pattern) is not None:
-        return [entry.path for entry in _matching(pattern)]
-    if os.path.isfile(pattern):
-        return [pattern]
-    return sorted(path for path in _glob.glob(pattern) if os.path.isfile(path))
+    return list(list_sizes(pattern))
 
 
 def files_below(directory: str, pattern: str) -> list[str]:
     """The files below a directory that match a pattern, sorted; `*`, `?`, and `[` in the directory are literal."""
-    if scheme(directory) is not None:
-        return [entry.path for entry in _matching(pattern, directory)]
-    paths = (os.path.join(directory, name) for name in _glob.glob(pattern, root_dir=directory))
-    return sorted(path for path in paths if os.path.isfile(path))
+    return list(list_sizes(pattern, directory))
 
 
 def list_sizes(pattern: str, directory: str = "") -> dict[str, int]:
@@ -185,7 +178,11 @@ def list_sizes(pattern: str, directory: str = "") -> dict[str, int]:
     """
     if scheme(directory or pattern) is not None:
         return {entry.path: entry.size or 0 for entry in _matching(pattern, directory)}
-    return {path: size(path) for path in (files_below(directory, pattern) if directory else glob(pattern))}
+    if directory:
+        paths = [os.path.join(directory, name) for name in _glob.glob(pattern, root_dir=directory)]
+    else:
+        paths = [pattern] if os.path.isfile(pattern) else _glob.glob(pattern)
+    return {path: os.path.getsize(path) for path in sorted(paths) if os.path.isfile(path)}
 
 
 def listdir(path: str) -> list[str]:
@@ -517,24 +514,15 @@ def _matching(pattern: str, directory: str = "") -> list[Entry]:
         return [entry]
     if prefix == pattern:
         return []
-    expression = re.compile(re.escape(root) + _WILD.sub(_translate, pattern), re.DOTALL)
+    from fsspec.utils import glob_translate
+
+    try:
+        expression = re.compile(re.escape(root) + glob_translate(pattern))
+    except ValueError as error:
+        raise UsageError(f"{root}{pattern}: {error}") from None
     below = "/" in pattern[len(prefix) :] or "**" in pattern
     entries = store.list((root + prefix).rpartition("/")[0], below)
     return sorted(entry for entry in entries if entry.size is not None and expression.fullmatch(entry.path))
-
-
-_WILD = re.compile(r"\*\*|[*?]|\[.[^\]]*\]|.", re.DOTALL)
-
-
-def _translate(token: re.Match[str]) -> str:
-    """A regular expression for `**`, `*`, `?`, `[...]`, or a character."""
-    text = token[0]
-    if text in ("**", "*", "?"):
-        return {"**": ".*", "*": "[^/]*", "?": "[^/]"}[text]
-    if len(text) == 1:
-        return re.escape(text)
-    inside = text[1:-1].replace("\\", "\\\\").replace("[", "\\[")
-    return f"[^{inside[1:]}]" if inside[0] == "!" else f"[{inside}]"
 
 
 _MAX_PATH = 4096

@@ -139,7 +139,7 @@ def test_local_paths_need_no_beam(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=DEADLINE)
 
 
-@pytest.mark.parametrize("name", ["data[12]", "a*b", "what?", "[!x]", "x**"])
+@pytest.mark.parametrize("name", ["data[12]", "a*b", "what?", "[!x]", "x*"])
 def test_special_characters_of_a_directory_are_literal(root: str, name: str) -> None:
     directory = storage.join(root, name)
     others = [storage.join(root, other) for other in ("data1", "a1b", "what1", "y", "xy", "z")]
