@@ -58,24 +58,6 @@ def assert_refused(code: int, capsys: pytest.CaptureFixture[str], *said: str) ->
         assert text in err
 
 
-EMPTY = {"records": 0, "bytes": 0, "checksum": f"xxh3-128:{'0' * 32}", "first_key": None, "last_key": None}
-
-
-@pytest.mark.parametrize("victim", ["../victim.txt", "/{parent}/victim.txt", "thesis.tex"])
-@pytest.mark.parametrize("place", ["file", "beside"])
-def test_a_commit_removes_only_files_of_its_plan(source, output, capsys, victim, place):
-    outside, inside = output.parent / "victim.txt", output / "thesis.tex"
-    for path in (outside, inside):
-        path.write_text("mine")
-    name = victim.format(parent=output.parent)
-    commit = output / "_commits" / "train-00000-of-00002.json"
-    changed = {"file": name, "beside": []} if place == "file" else {"beside": [name]}
-    edit(commit, lambda content: content["files"][0].update(changed, shard=EMPTY, predicted=0))
-    assert_refused(convert(source, output), capsys, str(commit))
-    assert convert(source, output, "--overwrite") == 0
-    assert outside.read_text() == inside.read_text() == "mine"
-
-
 def with_shard(**changes: Any) -> Callable[[Any], Any]:
     return lambda content: {**content, "shards": [{**content["shards"][0], **changes}]}
 

@@ -12,7 +12,7 @@ import pytest
 import xxhash
 from jobs import STEPS, episodes
 
-from rlds_beam.output.files import Checksum, checksum_lines
+from rlds_beam.output.files import Checksum
 from rlds_beam.testing import flip_byte, make_episode, shard_paths, write_dataset
 
 FLAGS = ("--shards=3", "--max_rejected=1")
@@ -62,9 +62,3 @@ def test_the_usual_command_checks_an_output(output):
     checked = check(output)
     assert checked.returncode == 1
     assert f"{make_shards(output)[1].name}: FAILED" in checked.stdout
-
-
-def test_files_without_records_are_not_listed():
-    entries = [{"file": name, "records": n, "checksum": "xxh3-128:0f"} for n, name in enumerate("ab")]
-    assert checksum_lines(entries) == "0f  b\n"
-    assert checksum_lines([]) == ""

@@ -26,8 +26,14 @@ from rlds_beam.output.files import COMMITS, REPORT, listdir
 from rlds_beam.output.last_steps import RowsOutput
 from rlds_beam.output.manifest import load_manifest
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, holds, read_plan
-from rlds_beam.output.range_conversion import AppendCommitter, DatasetCommitter, RangeConverter
-from rlds_beam.output.stages import CommitDataset, ConvertRanges, NumberRanges, OpenOutput
+from rlds_beam.output.range_conversion import (
+    AppendCommitter,
+    CommitDataset,
+    ConvertRanges,
+    DatasetCommitter,
+    OpenOutput,
+    RangeConverter,
+)
 from rlds_beam.processing.dataset import check_counts
 from rlds_beam.processing.job import Job, Stage, run_stages
 from rlds_beam.processing.ranges import RangeFitter
@@ -146,7 +152,7 @@ class ConvertJob:
     def _commits(self) -> Job:
         """The stages after the conversion of the ranges."""
         commit, finisher = CommitDataset(self.committer), self.committer.finisher
-        return (commit,) if finisher is None else (NumberRanges(finisher), commit)
+        return (commit,) if finisher is None else (finisher, commit)
 
     def remove_temporary(self) -> None:
         """Removes temporary files of a run that was killed after it had committed the dataset."""

@@ -19,7 +19,7 @@ import copy
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -27,9 +27,10 @@ import msgspec
 from rlds_beam import storage
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output.base import EarlierOutput, Output
-from rlds_beam.output.commits import find_problems, read_commits, remove_temporary, sizes
+from rlds_beam.output.commits import read_commits, remove_temporary
+from rlds_beam.output.directory import find_finished
 from rlds_beam.output.files import APPEND, COMMITS, LOCK, MANIFEST, PLAN, REJECTED, listdir
-from rlds_beam.output.manifest import is_merged, load_manifest
+from rlds_beam.output.manifest import load_manifest
 from rlds_beam.output.plans import (
     OutputPlan,
     differences,
@@ -46,20 +47,16 @@ from rlds_beam.reading.plan import WorkRange
 from rlds_beam.text import some
 
 if TYPE_CHECKING:
-    from rlds_beam.reading.base import Shard, Source, Split
+    from rlds_beam.reading.base import Shard, Source
 
 _COMPARED = ("format", "to", "check", "connectors", "functions", "to_options")
 """Entries of a plan that an append must share, besides those of the output."""
 
 _INDEXES = ("dataset_info.json", "meta/info.json")
-"""The ends of the files in which a format lists other files, or their rows: replaced last, in this order."""
+"""The ends of the files in which a format lists other files, or their rows: replaced last."""
 
 _RECENT_SECONDS, _PAUSE_SECONDS = 60.0, 1.0
 """A file that changed this recently is looked at again after this pause."""
-
-_HEAD_BYTES, _TAIL_BYTES = 64, 66_000
-_HDF5_ENDS = {b"\0": 40, b"\1": 44}
-"""Where the superblock of an HDF5 file has the file's size, by its version; 28 in later ones."""
 
 
 def staging(directory: str) -> str:
@@ -84,17 +81,15 @@ def open_earlier(directory: str) -> EarlierOutput | None:
         raise UsageError(
             f"--append: {directory} was not written by convert: write the new episodes to another directory"
         )
-    commits, there = read_commits(directory), sizes(directory, plan)
+    finished = find_finished(directory)
     names = [name for content in (plan.content, *plan.appended) for name in content["ranges"]]
-    lost = [MANIFEST] if manifest is None else [f"{COMMITS}/{name}.json" for name in names if name not in commits]
-    wrong = [f"{name} is missing" for name in lost]
-    if manifest is not None and "merged" in manifest:
-        wrong += [] if is_merged(manifest, there.get) else ["a file is missing or cut short"]
-    elif manifest is not None:
-        wrong += [text for commit in commits.values() for text in find_problems(there.get, commit, complete=True)]
-    if manifest is None or wrong:
-        raise UsageError(f"--append: {directory} is damaged ({some(wrong)}): convert again with --overwrite")
-    return EarlierOutput(directory, plan, manifest, tuple(commits[name] for name in names))
+    if manifest is None or not finished.complete or not finished.ranges.keys() >= {*names}:
+        lost = [MANIFEST] if manifest is None else [name for name in names if name not in finished.ranges]
+        raise UsageError(
+            f"--append: {directory} is damaged (files of {some(lost)} are missing or cut short): convert again with "
+            "--overwrite"
+        )
+    return EarlierOutput(directory, plan, manifest, tuple(finished.ranges[name] for name in names))
 
 
 def number_ranges(earlier: EarlierOutput, ranges: Iterable[WorkRange]) -> tuple[WorkRange, ...]:
@@ -177,12 +172,15 @@ def select_new(source: Source, snapshot: Snapshot, earlier: EarlierOutput | None
             "content, perhaps with the same episodes: keep new episodes in new files, or rename the file or its "
             "directory if all of its episodes are new"
         )
-    splits = []
-    for split in source.splits:
-        own = [shard for shard in split.shards if (split.name, shard.index) in fresh]
-        _check_slices(split, snapshot, plans)
-        if own:
-            splits.append(_with_shards(split, own))
+    taken = [[name, *entry.get("slice", [0, None])] for plan in plans for name, entry in plan["splits"].items()]
+    for name, start, stop in (*taken, *([split.name, split.start, split.stop] for split in source.splits)):
+        if (start, stop) != (0, None):
+            raise UsageError(f"--append: only some episodes of {name} were or are converted: use whole splits")
+    splits = [
+        dataclasses.replace(split, shards=own)
+        for split in source.splits
+        if (own := tuple(shard for shard in split.shards if (split.name, shard.index) in fresh))
+    ]
     selected = copy.copy(source)
     object.__setattr__(selected, "splits", tuple(splits))
     files = dataclasses.replace(snapshot, seen=fresh)
@@ -208,48 +206,22 @@ def _has_changed(
         if gone and (
             snapshot.files.name not in ("tfrecord", "array_record")
             or any((split, content) in there for _, content in contents)
-            or any(_begins_with(snapshot, shard, content, plan["splits"][split]["shards"]) for content in gone)
+            or any(first in gone for first in _beginnings(snapshot, shard, plan["splits"][split]["shards"]))
         ):
             return True
     return False
 
 
-def _begins_with(snapshot: Snapshot, shard: Shard, content: str, shards: Sequence[tuple[str, int]]) -> bool:
-    """Whether a shard begins with the records of one of its name that had this content."""
-    framing = Framing(snapshot.files)
-    if not framing.covers(shard):
-        return False
-    name = storage.split(shard.path)[1]
-    sizes = [size for known, size in shards if known == name]
-    return any(fingerprint(framing.read_headers(Segment(shard, 0, size))) == content for size in sizes)
-
-
-def _check_slices(split: Split, snapshot: Snapshot, plans: Iterable[Mapping[str, Any]]) -> None:
-    """Raises UsageError if only some episodes of this split's shards were converted."""
-    for plan in plans:
-        start, stop = plan["splits"].get(split.name, {}).get("slice", [0, None])
-        contents = {content for _, content in plan["content"].get(split.name, [])}
-        there = {shard: snapshot.seen.get((split.name, shard.index)) for shard in split.shards}
-        own = {seen.content: shard.records for shard, seen in there.items() if seen is not None}
-        records = [own.get(content) for content in contents]
-        if stop is not None and None not in records and sum(map(int, records)) != stop - start:  # type: ignore[arg-type]
-            raise UsageError(
-                f"--append: only some episodes of the files of {split.name} were converted: convert the whole split"
-            )
-
-
-def _with_shards(split: Split, own: Sequence[Shard]) -> Split:
-    """A split of some of its shards."""
-    if not split.sliced:
-        return dataclasses.replace(split, shards=tuple(own))
-    bounds = {shard.index: (low, high) for shard, low, high in split.taken}
-    start, total = bounds[own[0].index][0], sum(shard.records or 0 for shard in own)
-    stop = total - (own[-1].records or 0) + bounds[own[-1].index][1]
-    return dataclasses.replace(split, shards=tuple(own), start=start, stop=stop)
+def _beginnings(snapshot: Snapshot, shard: Shard, shards: Iterable[tuple[str, int]]) -> Iterator[str]:
+    """The fingerprints of the shard up to each size that one of its name had."""
+    framing, name = Framing(snapshot.files), storage.split(shard.path)[1]
+    if framing.covers(shard):
+        for size in (size for known, size in shards if known == name):
+            yield fingerprint(framing.read_headers(Segment(shard, 0, size)))
 
 
 def _growing(files: Iterable[Seen]) -> list[str]:
-    """The paths of local shards that are still written to: they, or their companions, change or lack their end."""
+    """The paths of local shards that are still written to: they, or their companions, change during a second."""
     now, files = time.time(), list(files)
     recent = [seen for seen in files if any(s and now - s[2] / 1e9 < _RECENT_SECONDS for _, s in seen.stamps)]
     if recent:
@@ -257,31 +229,12 @@ def _growing(files: Iterable[Seen]) -> list[str]:
     return [
         seen.shard.path
         for seen in recent
-        if any(stamp is not None and (storage.stamp(path) != stamp or _is_cut(path)) for path, stamp in seen.stamps)
+        if any(stamp is not None and storage.stamp(path) != stamp for path, stamp in seen.stamps)
     ]
-
-
-def _is_cut(path: str) -> bool:
-    """Whether a Parquet, ZIP, or HDF5 file lacks its end, as while it is written."""
-    size = storage.size(path)
-    with storage.open_read(path) as file:
-        start = file.read(_HEAD_BYTES)
-        file.seek(max(0, size - _TAIL_BYTES))
-        end = file.read()
-    if start.startswith(b"PAR1"):
-        return not end.endswith(b"PAR1")
-    if start.startswith(b"PK\3\4"):
-        return b"PK\5\6" not in end
-    if not start.startswith(b"\x89HDF\r\n\x1a\n"):
-        return False
-    place = _HDF5_ENDS.get(start[8:9], 28)
-    return len(start) < _HEAD_BYTES or size < int.from_bytes(start[place : place + 8], "little")
 
 
 def finish_interrupted(directory: str) -> bool:
     """Publishes what an append that was killed meanwhile had completed; returns whether there was something."""
-    if not storage.isdir(staging(directory)) or read_plan(directory) is None:
-        return False
     plan, staged = read_plan(directory), read_plan(staging(directory))
     if plan is None or staged is None:
         return False
@@ -321,18 +274,13 @@ def publish(directory: str) -> None:
     for folder in sorted({storage.split(file)[0] for file in files} - {""}):
         storage.makedirs(storage.below(directory, folder))
     replaced = {file for file in files if storage.exists(storage.below(directory, file))}
-    files.sort(key=lambda file: (file in replaced, _place(file), file))
+    files.sort(key=lambda file: (file in replaced, [file.endswith(index) for index in _INDEXES], file))
     for file in (*files, *(f"{COMMITS}/{name}" for name in _files(place, COMMITS))):
         storage.rename(storage.below(place, file), storage.below(directory, file))
     _sync(directory, [PLAN, COMMITS, *{storage.split(file)[0] for file in files}])  # `_append/` is on the disk already
     storage.rename(storage.below(place, MANIFEST), storage.below(directory, MANIFEST))
     _sync(directory, [""])
     _remove_staging(directory)
-
-
-def _place(file: str) -> int:
-    """1 for the first of `_INDEXES`, 2 for the second, ...; 0 for a file that lists nothing."""
-    return next((i for i, end in enumerate(_INDEXES, 1) if file.endswith(end)), 0)
 
 
 def _sync(directory: str, names: Iterable[str]) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from rlds_beam import naming, storage
 from rlds_beam.encoding.metadata import Count, FileName, decode_whole, encode
-from rlds_beam.errors import NotVerifiedError, UsageError
-from rlds_beam.output.files import COMMITS, PLAN, REJECTED, listdir
+from rlds_beam.errors import NotVerifiedError
+from rlds_beam.output.files import COMMITS, REJECTED, listdir
 from rlds_beam.output.plans import OutputPlan, read_plan, remove_parts
 from rlds_beam.output.shards import ShardInfo, WrittenFile
 from rlds_beam.processing.report import Report
@@ -63,14 +63,6 @@ class RangeCommit(msgspec.Struct, frozen=True, kw_only=True):
         return [name for file in self.files for name in (file.file, *file.beside)]
 
 
-def _load(path: str) -> RangeCommit | None:
-    """The commit in a file; None if it does not exist or is cut short. Raises UsageError if it is malformed."""
-    commit = decode_whole(path, RangeCommit)
-    if commit is not None and storage.split(path)[1] != f"{commit.range}.json":
-        raise UsageError(f"{path} is the commit of another range ({commit.range}): remove it")
-    return commit
-
-
 def rejected_path(output: str, work: WorkRange) -> str:
     """The path of a range's rejected records without the ending, for `shards.RejectedWriter`."""
     return storage.below(output, REJECTED, str(work))
@@ -105,9 +97,8 @@ def commit_range(
         report=report,
         plan=plan,
     )
-    for file in commit.files:
-        for problem in _wrong_count(file):
-            raise NotVerifiedError(storage.join(output, problem))
+    for problem in _wrong_counts(commit):
+        raise NotVerifiedError(storage.join(output, problem))
     write_commit(output, commit)
     return commit
 
@@ -121,18 +112,17 @@ def read_commits(output: str) -> dict[str, RangeCommit]:
     """The commits of an output's plan by range, even if their files are missing.
 
     Raises:
-      UsageError: a commit is malformed, or names files that are not in the output's plan.
+      UsageError: a commit is malformed.
     """
     directory, plan = storage.join(output, COMMITS), read_plan(output)
     names = [name for name in listdir(directory) if name.endswith(".json") and not storage.is_temporary(name)]
     read = storage.at_once(_load, [storage.join(directory, name) for name in names], directory)
-    commits = [commit for commit in read if commit is not None and (plan is None or commit.plan in plan.digests)]
-    for commit in commits:
-        for file in commit.names:
-            if plan is None or not plan.names(file) or not plan.names_range(commit.range):
-                path = storage.join(directory, f"{commit.range}.json")
-                raise UsageError(f"{path} names {file}, which is not in the {PLAN} of {output}: remove the commit")
-    return {commit.range: commit for commit in commits}
+    known = () if plan is None else plan.digests
+    return {commit.range: commit for commit in read if commit is not None and commit.plan in known}
+
+
+def _load(path: str) -> RangeCommit | None:
+    return decode_whole(path, RangeCommit)
 
 
 def read_reports(output: str, ranges: Iterable[WorkRange]) -> list[Report]:
@@ -141,32 +131,25 @@ def read_reports(output: str, ranges: Iterable[WorkRange]) -> list[Report]:
     return [commits[str(work)].report for work in ranges if str(work) in commits]
 
 
-def read_commit(output: str, work: WorkRange, files: Sequence[str], plan: str) -> RangeCommit | None:
+def read_commit(output: str, work: WorkRange, plan: str) -> RangeCommit | None:
     """The commit of a finished range whose files exist; None if the range is not finished.
 
     Args:
-      files: the names of the range's files.
       plan: the job's `OutputPlan.digest`.
 
     Raises:
-      UsageError: the commit is malformed or belongs to another file.
+      UsageError: the commit is malformed.
     """
-    path = storage.join(output, COMMITS, f"{work}.json")
-    commit = _load(path)
-    if commit is None:
+    commit = decode_whole(storage.join(output, COMMITS, f"{work}.json"), RangeCommit)
+    if commit is None or commit.plan != plan or any(find_problems(functools.partial(_size, output), commit)):
         return None
-    committed = [file.file for file in commit.files]
-    if commit.numbers is None and committed != list(files):  # a completed range may have other files
-        raise UsageError(
-            f"{path} names {', '.join(committed)}, but the file of that range is {', '.join(files)}: remove the commit"
-        )
-    return None if commit.plan != plan or any(find_problems(functools.partial(_size, output), commit)) else commit
+    return commit
 
 
 def read_again(output: str, commit: RangeCommit) -> RangeCommit:
     """Reads a commit again; returns `commit` if it is gone."""
     path = storage.join(output, COMMITS, f"{commit.range}.json")
-    return _load(path) or commit
+    return decode_whole(path, RangeCommit) or commit
 
 
 def sizes(output: str, plan: OutputPlan | None) -> dict[str, int]:
@@ -202,9 +185,8 @@ def find_problems(
     """
     expected: dict[str, int | None] = {}
     for file in commit.files:
-        if file.shard.records and not (
-            complete and file.role == "temporary"
-        ):  # empty shards of an empty split are removed at the end
+        needed = file.role != "temporary" or not complete
+        if file.shard.records and needed:  # empty shards of an empty split are removed at the end
             expected |= {file.file: file.shard.bytes, **dict.fromkeys(file.beside)}
     if commit.rejected is not None:
         expected |= {f"{REJECTED}/{commit.range}.tfrecord": commit.rejected.bytes}
@@ -215,10 +197,10 @@ def find_problems(
             yield f"{name} is missing"
         elif size is not None and actual != size:
             yield f"{name} has {actual} bytes, but {size} were written"
+    yield from _wrong_counts(commit)
+
+
+def _wrong_counts(commit: RangeCommit) -> Iterator[str]:
     for file in commit.files:
-        yield from _wrong_count(file)
-
-
-def _wrong_count(file: WrittenFile) -> Iterator[str]:
-    if file.shard.records != file.predicted:
-        yield f"{file.file} holds {file.shard.records} items, but {file.predicted} were predicted"
+        if file.shard.records != file.predicted:
+            yield f"{file.file} holds {file.shard.records} items, but {file.predicted} were predicted"

@@ -27,7 +27,6 @@ import contextlib
 import dataclasses
 import errno
 import os
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -44,7 +43,6 @@ from rlds_beam.output.plans import (
     OutputPlan,
     another,
     read_plan,
-    refuse_directories,
     refuse_links,
     remove_output,
     write_plan,
@@ -88,8 +86,6 @@ def check_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> N
         raise UsageError(another(output, existing, plan))
     if existing is not None and existing.appended and not overwrite:
         raise UsageError(f"{output} has been appended to: add --append to go on, or replace it with --overwrite")
-    for known in (plan, *([] if existing is None else [existing])):
-        refuse_directories(output, known)
 
 
 def check_apart(output: str | None, input: str | Sequence[str] | None, flag: str) -> None:
@@ -215,9 +211,6 @@ _NO_LOCKS = {
 }
 """The errors of a file system that has no locks or is not writable."""
 
-_NO_FILE = {errno.ELOOP, errno.EISDIR, errno.ENXIO}
-"""The errors of opening a link, a directory, or a socket."""
-
 
 @contextlib.contextmanager
 def lock_output(directory: str) -> Iterator[None]:
@@ -239,7 +232,9 @@ def lock_output(directory: str) -> Iterator[None]:
         ) from None
     except OSError as error:
         disk = DiskError.of(error.errno or 0, directory)
-        raise UsageError(str(disk or f"cannot write to {directory}: {error.strerror or error}")) from error
+        raise UsageError(
+            str(disk or f"cannot write to {error.filename or directory}: {error.strerror or error}")
+        ) from error
     try:
         yield
     finally:
@@ -260,7 +255,7 @@ def take(path: str, wait: bool = False) -> int | None:
 
     Raises:
       BlockingIOError: another process holds it.
-      UsageError: something else has this name: a link, a directory, or a FIFO.
+      OSError: something else has this name, for example a link.
     """
     while True:
         try:
@@ -268,19 +263,12 @@ def take(path: str, wait: bool = False) -> int | None:
         except OSError as error:
             if error.errno in _NO_LOCKS:
                 return None
-            if error.errno in _NO_FILE:
-                raise _no_file(path) from error
             raise
         try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise _no_file(path)
             platforms.lock_file(descriptor, wait)
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.stat(path), os.fstat(descriptor)):
                     return descriptor
-        except (BlockingIOError, UsageError):
-            os.close(descriptor)
-            raise
         except OSError as error:
             os.close(descriptor)
             if error.errno in _NO_LOCKS:
@@ -295,10 +283,6 @@ def release(path: str, descriptor: int | None) -> None:
         with contextlib.suppress(OSError):
             os.remove(path)
         os.close(descriptor)
-
-
-def _no_file(path: str) -> UsageError:
-    return UsageError(f"{path} is to be a lock, but is not a regular file: remove it")
 
 
 class _Fitted(msgspec.Struct):

@@ -6,9 +6,6 @@ of the time of a conversion to step pairs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
-
 import xxhash
 
 from rlds_beam import naming, storage
@@ -39,8 +36,8 @@ def listdir(path: str) -> list[str]:
     return storage.listdir(path) if storage.isdir(path) else []
 
 
-_PREFIX = "xxh3-128:"
-CHECKSUM = rf"^{_PREFIX}[0-9a-f]{{32}}\Z"
+CHECKSUM_KIND = "xxh3-128:"
+CHECKSUM = rf"^{CHECKSUM_KIND}[0-9a-f]{{32}}\Z"
 """A regular expression for the checksums in commits and manifests."""
 _BLOCK = 1 << 20
 
@@ -53,7 +50,7 @@ class Checksum:
         self.update = self._digest.update
 
     def __str__(self) -> str:
-        return f"{_PREFIX}{self._digest.hexdigest()}"
+        return f"{CHECKSUM_KIND}{self._digest.hexdigest()}"
 
 
 def compute_checksum(path: str) -> str:
@@ -63,14 +60,3 @@ def compute_checksum(path: str) -> str:
         while block := file.read(_BLOCK):
             checksum.update(block)
     return str(checksum)
-
-
-def checksum_lines(entries: Iterable[Mapping[str, Any]]) -> str:
-    """The lines that `xxh128sum --check` reads.
-
-    Args:
-      entries: a manifest's entries, with `file`, `records`, and `checksum`. Files without records are left out,
-        because those of an empty split are removed.
-    """
-    digests = [(entry["checksum"].removeprefix(_PREFIX), entry["file"]) for entry in entries if entry["records"]]
-    return "".join(f"{digest}  {file}\n" for digest, file in digests)

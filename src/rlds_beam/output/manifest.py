@@ -13,7 +13,7 @@ from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, DEFAULT_TEMPLATE,
 from rlds_beam.encoding.tfds.features import features_json
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output.commits import RangeCommit, find_problems, read_commits, remove_temporary, sizes
-from rlds_beam.output.files import CHECKSUMS, MANIFEST, REJECTED, checksum_lines
+from rlds_beam.output.files import CHECKSUM_KIND, CHECKSUMS, MANIFEST, REJECTED
 from rlds_beam.output.plans import OutputPlan, read_plan, remove_leftovers, remove_parts
 from rlds_beam.output.shards import ShardInfo
 from rlds_beam.text import some
@@ -73,10 +73,16 @@ def commit_dataset(
     merged = records.pop("merged", None)
     manifest = _manifest(name, every, records, merged, own)
     if earlier is not None:
-        appends = [*earlier.manifest.get("appends", ()), _append_entry(own, done)]
-        manifest |= {"plan_sha256": earlier.plan.digest, "appends": appends}
-    if lines := checksum_lines([*manifest["shards"], *manifest["rejected"]]):
-        storage.write_text(storage.below(output, CHECKSUMS), lines)
+        counts = {n: sum(getattr(c.report, n) for c in done) for n in ("records", "rejected", "items_written")}
+        added = {"dataset": own.content["dataset"], **counts, "plan_sha256": own.digest}
+        manifest |= {"plan_sha256": earlier.plan.digest, "appends": [*earlier.manifest.get("appends", ()), added]}
+    lines = [
+        f"{file['checksum'].removeprefix(CHECKSUM_KIND)}  {file['file']}\n"
+        for file in (*manifest["shards"], *manifest["rejected"])
+        if file["records"]  # the empty files of an empty split are removed
+    ]
+    if lines:
+        storage.write_text(storage.below(output, CHECKSUMS), "".join(lines))
     storage.sync(output)  # so that the manifest is true even after a power failure
     if merged is not None:
         remove_parts(output, [name for commit in done for name in commit.names])
@@ -85,12 +91,6 @@ def commit_dataset(
     remove_temporary(output, own, done)
     _own_plan(output, own.digest)  # without a lock, another command may have replaced the plan, and the manifest
     return manifest
-
-
-def _append_entry(plan: OutputPlan, commits: Sequence[RangeCommit]) -> dict[str, Any]:
-    """The entry of an append in the manifest: its input and counts."""
-    counts = {n: sum(getattr(c.report, n) for c in commits) for n in ("records", "rejected", "items_written")}
-    return {"dataset": plan.content["dataset"], **counts, "plan_sha256": plan.digest}
 
 
 def _own_plan(output: str, digest: str | None) -> OutputPlan:
@@ -139,14 +139,6 @@ class _Rejected(ShardInfo, frozen=True, kw_only=True):
     range: FileName
 
 
-class _Append(msgspec.Struct):
-    dataset: str
-    plan_sha256: str
-    records: Count
-    rejected: Count
-    items_written: Count
-
-
 class _Manifest(msgspec.Struct):
     name: FileName
     version: FileName
@@ -155,7 +147,6 @@ class _Manifest(msgspec.Struct):
     shards: tuple[_File, ...]
     rejected: tuple[_Rejected, ...]
     plan_sha256: str
-    appends: tuple[_Append, ...] = ()
 
 
 def is_merged(manifest: Mapping[str, Any], size_of: Callable[[str], int | None]) -> bool:

@@ -177,21 +177,6 @@ def refuse_links(output: str, names: Iterable[str]) -> None:
             raise UsageError(f"{storage.join(output, name)} is a link, which rlds-beam never creates: remove it")
 
 
-def refuse_directories(output: str, plan: OutputPlan) -> None:
-    """Raises UsageError if a local directory has the name of an output file."""
-    if storage.scheme(output) is not None:
-        return
-    for parent in ("", COMMITS, REJECTED, *plan.directories):
-        place = storage.join(output, parent) if parent else output
-        if not storage.isdir(place):
-            continue
-        for name in set(storage.listdir(place)) - set(storage.sizes(place)):
-            file, path = f"{parent}/{name}" if parent else name, storage.join(place, name)
-            is_file = parent in (COMMITS, REJECTED) or plan.names(file) or file in (PLAN, MANIFEST, LOCK)
-            if is_file and storage.isdir(path):
-                raise UsageError(f"{path} is a directory, but rlds-beam writes a file of this name: remove it")
-
-
 def read_plan(output: str) -> OutputPlan | None:
     """The plan of a directory; None if there is none or plan.json is not rlds-beam's.
 
@@ -249,14 +234,10 @@ def _difference(path: str, old: Any, new: Any) -> str:
     kind, _, name = path.partition(".")
     if kind not in _FINGERPRINTS or not name or old is None or new is None:
         return f"{path} was {shorten(json.dumps(old), 60)} and is now {shorten(json.dumps(new), 60)}"
-    changed = [name] if kind != "content" else _find_changed(old, new)
+    changed = [name]
+    if kind == "content":  # lists of names and fingerprints
+        changed = [file for file, content in new if [file, content] not in old]
     return f"{_FINGERPRINTS[kind]} has changed: {some(changed)}"
-
-
-def _find_changed(old: Any, new: Any) -> list[str]:
-    """The files whose fingerprint changed; both lists hold names and fingerprints."""
-    known = {json.dumps(entry) for entry in old} if isinstance(old, list) else set()
-    return [file for file, content in new if json.dumps([file, content]) not in known]
 
 
 def remove_output(output: str, *, kept: Collection[str] = ()) -> None:

@@ -1,10 +1,9 @@
-"""The work of a conversion: one range of input at a time, then the dataset."""
+"""The stages of a conversion, after the search for duplicates and the fitting: convert, number, commit."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -13,21 +12,36 @@ from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.metadata import decode, encode
-from rlds_beam.errors import RldsBeamError
 from rlds_beam.output import append, commits, manifest
-from rlds_beam.output.base import EarlierOutput, FileRangeWriter, GlobalIndices, Output
+from rlds_beam.output.base import EarlierOutput, GlobalIndices, Output
 from rlds_beam.output.commits import RangeCommit, rejected_path
 from rlds_beam.output.files import REPORT
 from rlds_beam.output.plans import add_files, remove_parts
 from rlds_beam.output.shards import RejectedWriter, ShardInfo, WrittenFile
 from rlds_beam.processing.dataset import check_counts
+from rlds_beam.processing.job import Stage, Totals, run_stages
 from rlds_beam.processing.ranges import Duplicates, write_range
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.text import count
+from rlds_beam.worker_status import count
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenOutput(Stage):
+    """Prepares the output when the job runs, not when it is planned: the pending ranges.
+
+    Attributes:
+      open: prepares the output, and returns the ranges.
+    """
+
+    open: Callable[[], Sequence[WorkRange]]
+    name = "pending"
+
+    def finish(self, total: Any, totals: Totals) -> Sequence[WorkRange]:
+        return self.open()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +76,7 @@ class RangeConverter:
           NotVerifiedError: the number of written items differs from the prediction.
         """
         output, directory = self.output, self.output.directory
-        done = commits.read_commit(directory, work, output.files(work), self.plan)
+        done = commits.read_commit(directory, work, self.plan)
         if done is not None:
             return done
         for file in output.files(work):
@@ -75,95 +89,84 @@ class RangeConverter:
                 report = write_range(
                     self.reader, work, self.check, connecting, ignored, duplicates, writer, rejected.add
                 )
-                return finish_range(output, work, writer, report, rejected.commit(), self.plan)
+                kept, written = rejected.commit(), writer.finish()
+            if isinstance(written, ShardInfo):
+                file = output.file(work)
+                written = (WrittenFile(file, written, writer.predicted, output.list_sidecars(file)),)
+            report.items_predicted = writer.predicted
+            report.items_written = sum(file.shard.records for file in written if file.role == "items")
+            report.bytes_written = sum(file.shard.bytes for file in written if file.role != "temporary")
+            report.unused = dict(getattr(writer, "unused_steps", {}))
+            return commits.commit_range(directory, work, written, rejected=kept, report=report, plan=self.plan)
         finally:
             writer.abort()
 
 
-def finish_range(
-    output: Output,
-    work: WorkRange,
-    writer: FileRangeWriter,
-    report: Report,
-    rejected: ShardInfo | None,
-    plan: str,
-) -> RangeCommit:
-    """Completes the files of a range, adds their counts to its report, and commits it.
+@dataclasses.dataclass(frozen=True)
+class ConvertRanges(Stage):
+    """Converts ranges.
 
-    Args:
-      rejected: the file of its rejected records, if any.
-      plan: the job's `OutputPlan.digest`.
+    One worker processes a whole range, episode by episode, because a shard is finished only when its range is. The
+    shard is then renamed atomically, so a killed run loses only the ranges in progress.
 
-    Raises:
-      NotVerifiedError: the number of written items differs from the prediction.
+    Attributes:
+      converter: converts a range.
+      pending: the ranges to convert; None for those of `OpenOutput`.
     """
-    written = writer.finish()
-    if isinstance(written, ShardInfo):
-        file = output.file(work)
-        written = (WrittenFile(file, written, writer.predicted, output.list_sidecars(file)),)
-    report.items_predicted = writer.predicted
-    report.items_written = sum(file.shard.records for file in written if file.role == "items")
-    report.bytes_written = sum(file.shard.bytes for file in written if file.role != "temporary")
-    report.unused = dict(getattr(writer, "unused_steps", {}))
-    return commits.commit_range(output.directory, work, written, rejected=rejected, report=report, plan=plan)
+
+    converter: RangeConverter
+    pending: Sequence[WorkRange] | None = None
+    name = "convert"
+
+    def ranges(self, totals: Totals) -> Sequence[WorkRange]:
+        pending: Sequence[WorkRange] = totals[OpenOutput.name] if self.pending is None else self.pending
+        return pending
+
+    def process(self, work: WorkRange, totals: Totals) -> None:
+        self.converter.convert_range(work, totals.get("duplicates", {}), totals.get("fitted", ()))
+        count(ranges=1)
 
 
 @dataclasses.dataclass(frozen=True)
-class RangeFinisher:
-    """Completes the ranges' files when all are finished (`GlobalIndices.finish_range`). Picklable."""
+class NumberRanges(Stage):
+    """Completes the ranges' files when all are finished (`GlobalIndices.finish_range`)."""
 
     output: GlobalIndices
-    ranges: tuple[WorkRange, ...]
+    works: tuple[WorkRange, ...]
+    name = "number"
 
-    def commits(self) -> list[tuple[RangeCommit, Any]]:
-        """The commit of each finished range, and the indices that its files need.
-
-        Raises:
-          RldsBeamError: the output did not return the indices of each range.
-        """
+    def ranges(self, totals: Totals) -> list[tuple[RangeCommit, Any]]:
+        """The commit of each finished range, and the indices that its files need."""
         committed = commits.read_commits(self.output.directory)
-        done = [committed[str(work)] for work in self.ranges if str(work) in committed]
-        if len(done) < len(self.ranges):
+        done = [committed[str(work)] for work in self.works if str(work) in committed]
+        if len(done) < len(self.works):
             return []  # reported by `manifest.commit_dataset`
-        indices = self.output.global_indices(done)
-        if len(indices) != len(done):
-            raise self._wrong(f"global_indices returned {len(indices)} entries for {count(len(done), 'range')}")
-        numbered = list(zip(done, indices, strict=True))
+        numbered = list(zip(done, self.output.global_indices(done), strict=True))
         if files := [file for entry in numbered for file in self.output.replacing_files(*entry)]:
             add_files(self.output.directory, files)  # the plan names them before they exist
         return numbered
 
-    def finish(self, commit: RangeCommit, numbers: Any) -> None:
+    def describe(self, work: tuple[RangeCommit, Any]) -> str:
+        return f"{work[0].range}, its numbers"
+
+    def process(self, work: tuple[RangeCommit, Any], totals: Totals) -> None:
         """Completes a range's files and commits it again with their new checksums.
 
         Files that it no longer has are removed afterward.
-
-        Raises:
-          RldsBeamError: the output did not return the range's new commit.
         """
+        commit, numbers = work
         finished = commit
         if commit.numbers != numbers:
             # A runner may repeat a range that is already completed and whose first files are gone.
             finished = commits.read_again(self.output.directory, commit)
         if finished.numbers != numbers:
             finished = self.output.finish_range(finished, numbers)
-            if not isinstance(finished, RangeCommit):
-                raise self._wrong(f"finish_range returned {finished!r:.60}, expected a RangeCommit")
             size = sum(file.shard.bytes for file in finished.kept)
             report = msgspec.structs.replace(finished.report, bytes_written=size)
             finished = msgspec.structs.replace(finished, numbers=numbers, report=report)
             commits.write_commit(self.output.directory, finished)
-        written = self.output.files(self._works[commit.range])
+        written = self.output.files(WorkRange(commit.split, commit.index, commit.of, ()))
         remove_parts(self.output.directory, {*written} - {*finished.names})
-
-    def _wrong(self, what: str) -> RldsBeamError:
-        return RldsBeamError(
-            f"the output {type(self.output).__qualname__}: its {what}; see rlds_beam.output.GlobalIndices"
-        )
-
-    @functools.cached_property
-    def _works(self) -> dict[str, WorkRange]:
-        return {str(work): work for work in self.ranges}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,9 +192,9 @@ class DatasetCommitter:
     snapshot: Snapshot | None = None
 
     @property
-    def finisher(self) -> RangeFinisher | None:
+    def finisher(self) -> NumberRanges | None:
         """Completes the ranges' files before the dataset is committed; None if they need nothing."""
-        return RangeFinisher(self.output, self.ranges) if isinstance(self.output, GlobalIndices) else None
+        return NumberRanges(self.output, self.ranges) if isinstance(self.output, GlobalIndices) else None
 
     def commit(self, *, numbered: bool = False) -> Report:
         """Checks all files, writes the report and the metadata, and last the manifest.
@@ -207,8 +210,7 @@ class DatasetCommitter:
         if self.snapshot is not None:
             self.snapshot.verify_all()
         if not numbered and (finisher := self.finisher) is not None:
-            for commit, numbers in finisher.commits():
-                finisher.finish(commit, numbers)
+            run_stages((finisher,))
         reports = commits.read_reports(directory, self.ranges)
         report = self.dataset_report.merge(*reports)
         report.check()
@@ -245,3 +247,14 @@ class AppendCommitter(DatasetCommitter):
         name = str(earlier.manifest["name"])
         manifest.commit_dataset(directory, name, self.ranges, self.output.complete, self.plan, earlier)
         append.publish(earlier.directory)
+
+
+@dataclasses.dataclass(frozen=True)
+class CommitDataset(Stage):
+    """Checks all ranges, and writes the manifest last: the `Report`."""
+
+    committer: DatasetCommitter
+    name = "commit"
+
+    def finish(self, total: Any, totals: Totals) -> Report:
+        return self.committer.commit(numbered=True)

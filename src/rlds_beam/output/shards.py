@@ -190,9 +190,6 @@ class RejectedWriter:
         self.abort()
 
 
-_READ = 1 << 20
-
-
 class RecordFileWriter(Protocol):
     """Writes records to one file."""
 
@@ -208,11 +205,7 @@ class RecordFileWriter(Protocol):
 
 def open_record_file(kind: str, path: str) -> RecordFileWriter:
     """Opens a writer for a file of kind `tfrecord` or `array_record`."""
-    kinds: dict[str, type[ArrayRecordFileWriter | TFRecordFileWriter]] = {
-        "array_record": ArrayRecordFileWriter,
-        "tfrecord": TFRecordFileWriter,
-    }
-    return kinds[kind](path)
+    return ArrayRecordFileWriter(path) if kind == "array_record" else TFRecordFileWriter(path)
 
 
 class TFRecordFileWriter:
@@ -235,9 +228,8 @@ class ArrayRecordFileWriter:
     """An ArrayRecord file (`RecordFileWriter`), on a local disk."""
 
     def __init__(self, path: str):
-        self._path = path
-        self._temporary = storage.temporary_name(path)
-        self._writer = open_writer(self._temporary)
+        self._path, self._file = path, LocalFile(path)
+        self._writer = open_writer(self._file.name)
         self._keys: list[str] = []
         self._open = True
 
@@ -248,23 +240,17 @@ class ArrayRecordFileWriter:
     def commit(self) -> ShardInfo:
         with storage.naming(self._path):
             self._writer.close()
-        checksum, size = Checksum(), 0
-        with storage.open_read(self._temporary) as file:
-            while part := file.read(_READ):
-                checksum.update(part)
-                size += len(part)
-        records = num_records(self._temporary)
-        storage.rename(self._temporary, self._path)
-        self._open = False
         first, last = (self._keys[0], self._keys[-1]) if self._keys else (None, None)
-        return ShardInfo(records, size, str(checksum), first, last)
+        info = self._file.commit(num_records(self._file.name), first, last)
+        self._open = False
+        return info
 
     def abort(self) -> None:
         if self._open:
             self._open = False
             with contextlib.suppress(OSError, RuntimeError):
                 self._writer.close()
-            storage.remove(self._temporary)
+            self._file.abort()
 
 
 _BLOCK = 4 << 20

@@ -150,10 +150,10 @@ def test_it_resumes_while_frames_are_numbered(source, output, tmp_path):
     for work in job.open():
         job.converter.convert_range(work, {})
     finisher = job.committer.finisher
-    one, two, *_ = finisher.commits()
+    one, two, *_ = finisher.ranges({})
     staged = {file: file.read_bytes() for file in (path / "_ranges").iterdir()}
     for element in (one, two, two):  # a runner may repeat it
-        finisher.finish(*element)
+        finisher.process(element, {})
     for file, content in staged.items():  # killed before the frames of the ranges were removed
         file.write_bytes(content)
     (path / "data/chunk-000/file-002.parquet").write_bytes(b"half")
@@ -169,10 +169,10 @@ def test_damaged_frames_of_a_range_are_named(source, tmp_path):
         job.converter.convert_range(work, {})
     file = tmp_path / "out/_ranges/train-00002-of-00003.arrow"
     finisher = job.committer.finisher
-    (element,) = (element for element in finisher.commits() if element[0].range == "train-00002-of-00003")
+    (element,) = (element for element in finisher.ranges({}) if element[0].range == "train-00002-of-00003")
     file.write_bytes(file.read_bytes()[:-2000])
     with pytest.raises(NotVerifiedError, match=r"train-00002-of-00003\.arrow is missing or damaged"):
-        finisher.finish(*element)
+        finisher.process(element, {})
 
 
 def test_leftovers_of_a_run_killed_at_its_end_are_removed(source, output, tmp_path):
