@@ -13,7 +13,7 @@ from apache_beam.transforms.util import WaitOn
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.output.base import GlobalIndices
 from rlds_beam.output.commits import RangeCommit
-from rlds_beam.output.range_conversion import RangeFinisher
+from rlds_beam.output.range_conversion import NumberRanges
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.transforms.elements import in_global_window, refuse_windows
 from rlds_beam.writing.keyed_parts import (
@@ -102,7 +102,7 @@ class WriteKeyed(beam.PTransform[Any, Any]):
             | "AfterWrite" >> WaitOn(done)
             | "Indices" >> beam.FlatMap(_list_indices)
             | "Spread" >> beam.Reshuffle()
-            | "Finish" >> beam.MapTuple(lambda finisher, commit, indices: finisher.finish(commit, indices))
+            | "Finish" >> beam.MapTuple(lambda finisher, work: finisher.process(work, {}))
             | "Finished" >> beam.combiners.Count.Globally()
         )
         commit = beam.Map(lambda plan, sink: sink.commit(plan), sink).with_output_types(self._result)
@@ -166,10 +166,10 @@ def _digest(placed: Placed) -> Iterator[tuple[tuple[str, bytes], int]]:
         yield (placed.stored.split[1], placed.stored.digest), placed.position
 
 
-def _list_indices(plan: Any) -> Iterator[tuple[RangeFinisher, Any, Any]]:
+def _list_indices(plan: Any) -> Iterator[tuple[NumberRanges, Any]]:
     """What each range of an output with global indices still needs (`GlobalIndices`)."""
     output = getattr(plan, "output", None)
     if isinstance(output, GlobalIndices):
-        finisher = RangeFinisher(output, plan.ranges)
-        for commit, indices in finisher.commits():
-            yield finisher, commit, indices
+        finisher = NumberRanges(output, plan.ranges)
+        for work in finisher.ranges({}):
+            yield finisher, work

@@ -97,8 +97,3 @@ def select_rows(batch: Batch, rule: RowRule) -> Batch:
     if not rule.left_out:
         return batch
     return batch.replace(episodes=tuple(rows for episode in batch.episodes if len(rows := rule.rows(episode))))
-
-
-def all_rows(batches: Iterable[Batch], rule: RowRule) -> list[Batch]:
-    """`select_rows` each batch that has rows."""
-    return [rows for batch in batches if (rows := select_rows(batch, rule)).episodes]

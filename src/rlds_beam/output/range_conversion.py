@@ -13,7 +13,7 @@ from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.metadata import decode, encode
 from rlds_beam.output import append, commits, manifest
-from rlds_beam.output.base import EarlierOutput, GlobalIndices, Output
+from rlds_beam.output.base import EarlierOutput, FileRangeWriter, GlobalIndices, Output
 from rlds_beam.output.commits import RangeCommit, rejected_path
 from rlds_beam.output.files import REPORT
 from rlds_beam.output.plans import add_files, remove_parts
@@ -89,17 +89,37 @@ class RangeConverter:
                 report = write_range(
                     self.reader, work, self.check, connecting, ignored, duplicates, writer, rejected.add
                 )
-                kept, written = rejected.commit(), writer.finish()
-            if isinstance(written, ShardInfo):
-                file = output.file(work)
-                written = (WrittenFile(file, written, writer.predicted, output.list_sidecars(file)),)
-            report.items_predicted = writer.predicted
-            report.items_written = sum(file.shard.records for file in written if file.role == "items")
-            report.bytes_written = sum(file.shard.bytes for file in written if file.role != "temporary")
-            report.unused = dict(getattr(writer, "unused_steps", {}))
-            return commits.commit_range(directory, work, written, rejected=kept, report=report, plan=self.plan)
+                return finish_range(output, work, writer, report, rejected.commit(), self.plan)
         finally:
             writer.abort()
+
+
+def finish_range(
+    output: Output,
+    work: WorkRange,
+    writer: FileRangeWriter,
+    report: Report,
+    rejected: ShardInfo | None,
+    plan: str,
+) -> RangeCommit:
+    """Completes the files of a range, adds their counts to its report, and commits it.
+
+    Args:
+      rejected: the file of its rejected records, if any.
+      plan: the job's `OutputPlan.digest`.
+
+    Raises:
+      NotVerifiedError: the number of written items differs from the prediction.
+    """
+    written = writer.finish()
+    if isinstance(written, ShardInfo):
+        file = output.file(work)
+        written = (WrittenFile(file, written, writer.predicted, output.list_sidecars(file)),)
+    report.items_predicted = writer.predicted
+    report.items_written = sum(file.shard.records for file in written if file.role == "items")
+    report.bytes_written = sum(file.shard.bytes for file in written if file.role != "temporary")
+    report.unused = dict(getattr(writer, "unused_steps", {}))
+    return commits.commit_range(output.directory, work, written, rejected=rejected, report=report, plan=plan)
 
 
 @dataclasses.dataclass(frozen=True)

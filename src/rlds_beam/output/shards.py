@@ -205,7 +205,9 @@ class RecordFileWriter(Protocol):
 
 def open_record_file(kind: str, path: str) -> RecordFileWriter:
     """Opens a writer for a file of kind `tfrecord` or `array_record`."""
-    return ArrayRecordFileWriter(path) if kind == "array_record" else TFRecordFileWriter(path)
+    if kind == "array_record":
+        return ArrayRecordFileWriter(path)
+    return TFRecordFileWriter(path)
 
 
 class TFRecordFileWriter:

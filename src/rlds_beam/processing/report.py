@@ -263,14 +263,10 @@ class Report(msgspec.Struct):
         return join_lines(lines)
 
 
-def describe_outcomes(count: RuleCount) -> str:
-    """`2 accepted, 1 rejected`."""
-    return ", ".join(f"{getattr(count, name):,} {name}" for name in OUTCOMES if getattr(count, name))
-
-
 def _rule_lines(rule: str, count: RuleCount, repair: Collection[str]) -> list[str]:
     """The lines for one rule: counts, meaning, one sample, and advice unless it was followed."""
-    lines = [f"  {rule}: {describe_outcomes(count)}; {RULES[rule]}"]
+    outcomes = ", ".join(f"{getattr(count, name):,} {name}" for name in OUTCOMES if getattr(count, name))
+    lines = [f"  {rule}: {outcomes}; {RULES[rule]}"]
     if count.samples:
         lines.append(f"    for example {count.samples[0].key} ({count.samples[0].detail})")
     if count.rejected:

@@ -56,7 +56,7 @@ from rlds_beam.formats.zarr.writer import (
     zip_pieces,
 )
 from rlds_beam.output.base import Description, FileRangeWriter, MergedFile
-from rlds_beam.output.last_steps import RowsOutput, RowsWriter, all_rows
+from rlds_beam.output.last_steps import RowsOutput, RowsWriter, select_rows
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import Meaning, RowRule
 from rlds_beam.reading.plan import WorkRange
@@ -227,7 +227,7 @@ class ZarrOutput(MergedOutput, RowsOutput):
         }
 
     def predict(self, batches: Iterable[Batch]) -> int:
-        return sum(len(batch.episodes) for batch in all_rows(batches, self.rule))
+        return sum(len(select_rows(batch, self.rule).episodes) for batch in batches)
 
     def open_range(self, work: WorkRange) -> FileRangeWriter:
         writer = super().open_range(work)
