@@ -69,7 +69,9 @@ def test_ranges_of_the_planner(hostile, small_ranges, convert, check_rules):
     assert convert(hostile).report["records"] == EPISODES
     code, report, _ = check_rules(hostile)
     assert (code, report["records"]) == (0, EPISODES)
-    found = survey(open_source(str(hostile)), config := InspectConfig.create(str(hostile)), config, 1 << 30)
+    found = survey(
+        open_source(str(hostile)), InspectConfig.create(str(hostile), to="trajectories", sample_bytes=1 << 30)
+    )
     assert found.complete and found.sampled.records == EPISODES
     ranges = plan_ranges(open_source(str(hostile)))
     begins = [segment.start for work in ranges for segment in work.segments]

@@ -16,14 +16,13 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.checking.duplicates import find_duplicates, mark_duplicate
-from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.cleaning.language import TASK_FIELDS
 from rlds_beam.connectors.cleaning.presets import PRESETS, suggest_presets
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.columns import is_numeric
-from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field, schema_tree, shown_dimensions
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.merged.comparison import compare
@@ -52,7 +51,6 @@ from rlds_beam.typing import Array
 _SAMPLED_RANGES = 16  # the most ranges that the sample of a large dataset is from
 _REMOTE_BYTES = 4 << 20  # the most bytes that the sample of a large dataset in a remote store has
 _EPISODE_NAMES = 3
-_MAX_TASKS = 10_000  # different task texts that are counted
 _LISTED_TASKS = 5
 _MAX_VALUES = 64  # values of a vector with a range each; a longer one is an embedding
 _FILES = {"hdf5": "HDF5", "tfrecord": "TFRecord", "array_record": "ArrayRecord", "parquet": "Parquet"}
@@ -75,11 +73,8 @@ class Survey:
       items: the number of items: exact if `complete`, else an estimate.
       steps: the number of steps of the accepted episodes: exact if `complete`, else an estimate.
       card: the main facts, as JSON: episodes, steps, rate, tasks, cameras, ranges of values, and what learners lack.
-      plan: the plan as flags, `--items=sequences --sequence_length=8`.
-      repair: the rules that the plan repairs.
+      config: the options that the dataset is read with, and those of the conversion.
       last_steps: what last steps are; None if there are no actions, or if a remote dataset does not say it.
-      format: the format of the dataset, with what tells it: `minari (data/metadata.json)`; empty if unknown.
-      next: the next command for this dataset; empty if unknown.
     """
 
     source: Source
@@ -91,11 +86,14 @@ class Survey:
     items: int
     steps: int
     card: Mapping[str, Any]
-    plan: str = ""
-    repair: tuple[str, ...] = ()
-    last_steps: LastSteps | None = None
-    format: str = ""
-    next: str = ""
+    config: Any
+    last_steps: LastSteps | None
+
+    @property
+    def format(self) -> str:
+        """The format of the dataset, with what tells it: `minari (data/metadata.json)`."""
+        given = self.config.recognized is None
+        return f"{self.config.from_} (--from)" if given else str(self.config.recognized)
 
     def __str__(self) -> str:
         return join_lines(_lines(self))
@@ -114,7 +112,7 @@ class Survey:
             "robot": source.robot,
             "last_action": source.last_action,
             "card": dict(self.card),
-            "next": self.next,
+            "next": _next_command(self),
             "file_format": source.files.name,
             "schema": {path: field.to_json() for path, field in sorted(source.schema.steps.items())},
             "metadata": {path: field.to_json() for path, field in sorted(source.schema.metadata.items())},
@@ -139,34 +137,33 @@ class Survey:
         }
 
 
-def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int) -> Survey:
-    """Reads about `sample_bytes` of the records and counts the items of a conversion.
+def survey(source: Source, config: Any) -> Survey:
+    """Reads about `config.sample_bytes` of the records and counts the items of a conversion.
 
     If all records are read, duplicates are found as well, and the count is exact. Otherwise the sample is spread over
     the dataset, so that an estimate does not depend on the first shard alone.
 
     Args:
       source: the dataset.
-      check: the policy of each rule.
-      options: the job's config, with the options of the output.
-      sample_bytes: the most bytes to read.
+      config: the job's config (`InspectConfig`).
     """
-    connecting, output, error = _open_output(source, options)
+    connecting, output, error = _open_output(source, config)
+    sample_bytes = config.sample_bytes
     small, framing = source.size <= sample_bytes, Framing(source)
     # For a large dataset even the framing is not read completely: an estimate may start anywhere.
     starts = framing.record_starts if small else _keep_positions
     ranges = plan_ranges(source, whole_shards=output is not None and output.whole_shards, starts=starts)
     output = None if output is None else with_ranges(output, ranges)
-    sampled = ranges if small else ranges[:: -(-len(ranges) // _SAMPLED_RANGES)]
-    if not small and _is_remote(source):
-        sample_bytes = min(sample_bytes, _REMOTE_BYTES)
-    segments = [(work.split, segment) for work in ranges for segment in work.segments]
-    duplicates = (
-        find_duplicates(source, framing, segments) if small and check.policy("duplicate_episode") != "accept" else {}
-    )
+    sampled, limit, duplicates = ranges, sample_bytes, {}
+    if not small:
+        sampled = ranges[:: -(-len(ranges) // _SAMPLED_RANGES)]
+        limit = min(limit, _REMOTE_BYTES) if _is_remote(source) else limit
+        limit = max(1, limit // max(1, len(sampled)))
+    elif config.policy("duplicate_episode") != "accept":
+        segments = [(work.split, segment) for work in ranges for segment in work.segments]
+        duplicates = find_duplicates(source, framing, segments)
     ignored = connecting.ignored_values(None if output is None else output.ignored_values)
     connecting = connecting.as_probed()
-    limit = sample_bytes if small else max(1, sample_bytes // max(1, len(sampled)))
     reader, facts, report = EpisodeReader(source), _Facts(source), Report()
     complete, items = len(sampled) == len(ranges), 0
 
@@ -185,7 +182,7 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
             batches: list[Batch] = []
             episode = mark_duplicate(episode, duplicates)
             facts.add(episode)
-            report.add(check_and_connect(episode, check, connecting, ignored, functools.partial(keep, batches)))
+            report.add(check_and_connect(episode, config, connecting, ignored, functools.partial(keep, batches)))
             accepted += batches
         items += 0 if output is None else output.predict(accepted)
     report = msgspec.structs.replace(report, notes=connecting.notes)
@@ -194,7 +191,10 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
         scale = source.episodes / max(1, report.records)
     elif not complete:
         scale = source.size / max(1, report.bytes)
-    has_task = options.task is not None or options.task_file is not None
+    last_steps = None  # not if it would take a look at more of a remote dataset
+    if any(map(is_action, source.schema.steps)) and not (_is_remote(source) and source.last_action == "unknown"):
+        last_steps = find_last_steps(source)
+    has_task = config.task is not None or config.task_file is not None
     return Survey(
         source=source,
         output=output,
@@ -205,7 +205,8 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
         items=round(items * scale),
         steps=round(report.steps * scale),
         card=facts.card(report, complete, scale, has_task),
-        last_steps=_last_steps(source),
+        config=config,
+        last_steps=last_steps,
     )
 
 
@@ -232,13 +233,6 @@ def _is_remote(source: Source) -> bool:
     return any(storage.scheme(shard.path) for split in source.splits for shard in split.shards)
 
 
-def _last_steps(source: Source) -> LastSteps | None:
-    """The kind of last steps; None if it would take a look at more of a remote dataset, or if there are no actions."""
-    if not any(map(is_action, source.schema.steps)) or (_is_remote(source) and source.last_action == "unknown"):
-        return None
-    return find_last_steps(source)
-
-
 class _Facts:
     """Gathers what the episodes that are read say of a dataset."""
 
@@ -258,20 +252,22 @@ class _Facts:
         self._steps += len(episode)
         if len(self._names) < _EPISODE_NAMES and (name := _episode_name(episode)):
             self._names.append(name)
-        text = None if self._task is None else _find_task(episode, self._task)
-        if text is not None and (text in self._tasks or len(self._tasks) < _MAX_TASKS):
-            self._tasks[text] += 1
+        if self._task is not None:
+            text = episode.metadata.get(self._task)
+            if text is None and self._task in episode.steps and len(episode):
+                text = np.asarray(episode.steps[self._task]).reshape(-1)[0]
+            if isinstance(text, (bytes, str)):
+                self._tasks[printable(text, 500)] += 1
         for path, column in episode.steps.items():
             if isinstance(column, EncodedImages) and not isinstance(column, (EditedImages, VideoFrames)):
                 self._images.setdefault(path, column)
             elif _is_vector(self._fields.get(path)) and is_numeric(column) and len(column):
-                self._add_range(path, column)
+                self._add_range(path, np.asarray(column))
 
-    def _add_range(self, path: str, column: Column) -> None:
-        rows = np.asarray(column)
+    def _add_range(self, path: str, rows: Array) -> None:
         rows = rows.astype(np.float32) if rows.dtype.name == "bfloat16" else rows
         with np.errstate(all="ignore"):
-            low, high = np.atleast_1d(np.fmin.reduce(rows, axis=0)), np.atleast_1d(np.fmax.reduce(rows, axis=0))
+            low, high = (np.atleast_1d(extreme.reduce(rows, axis=0)) for extreme in (np.fmin, np.fmax))
         known = self._ranges.get(path, (low, high))
         if known[0].shape == low.shape:
             self._ranges[path] = np.fmin(known[0], low), np.fmax(known[1], high)
@@ -287,16 +283,13 @@ class _Facts:
         """
         source, steps = self._source, round(self._steps * scale)
         vectors = {path: field for path, field in self._fields.items() if _is_vector(field)}
-        none: tuple[Array, Array] = (np.array([]), np.array([]))
-        values = {
-            path: {
-                **field.to_json(),
-                "names": list(field.names),
-                "min": _finite(self._ranges.get(path, none)[0]),
-                "max": _finite(self._ranges.get(path, none)[1]),
-            }
-            for path, field in vectors.items()
-        }
+        values = {}
+        for path, field in vectors.items():
+            low, high = (
+                [float(value) if math.isfinite(value) else None for value in values.tolist()]  # JSON has no NaN
+                for values in self._ranges.get(path, (np.array([]), np.array([])))
+            )
+            values[path] = {**field.to_json(), "names": list(field.names), "min": low, "max": high}
         files = {file for split in source.splits for shard in split.shards for file in source.companions(shard)}
         cameras = [self._camera(field) for _, field in sorted(self._fields.items()) if field.holds_images]
         return {
@@ -346,18 +339,6 @@ def _episode_name(episode: Episode) -> str:
     return f"{texts[0].rpartition('/')[2]} of {texts[1]}" if len(texts) == 2 else "".join(texts)
 
 
-def _find_task(episode: Episode, path: str) -> str | None:
-    value = episode.metadata.get(path)
-    if value is None and path in episode.steps and len(episode):
-        value = np.asarray(episode.steps[path]).reshape(-1)[0]
-    return printable(value, 500) if isinstance(value, (bytes, str)) else None
-
-
-def _finite(values: Array) -> list[float | None]:
-    """Numbers for JSON, which has no NaN."""
-    return [float(value) if math.isfinite(value) else None for value in values.tolist()]
-
-
 def _missing(has_cameras: bool, vectors: Sequence[str], fps: float | None, has_task: bool) -> dict[str, list[str]]:
     """What LeRobot's policies need and the data lacks, by policy; empty lists if nothing.
 
@@ -384,26 +365,19 @@ def _lines(survey: Survey) -> Iterator[str]:
         yield from [*compare(source.inputs), ""]
     yield from [*_card_lines(survey), ""]
     yield from schema_tree(source.schema).splitlines()
-    if source.schema.slow_reason:
-        yield f"({source.schema.slow_reason}, so TFDS decodes the dataset)"
     yield ""
-    rows = [
-        (
-            split.name,
-            f"{len(split.shards):,}",
-            "unknown" if split.episodes is None else f"{split.episodes:,}",
-            format_size(split.size),
-        )
-        for split in source.splits
-    ]
+    rows = []
+    for split in source.splits:
+        episodes = "unknown" if split.episodes is None else f"{split.episodes:,}"
+        rows.append((split.name, f"{len(split.shards):,}", episodes, format_size(split.size)))
     yield from table_lines(("split", "shards", "episodes", "size"), rows)
     yield from (f"problem: {violation}" for violation in source.violations)
     yield from (f"note: {note}" for note in source.notes)
     yield from [f"ranges    {survey.ranges:,}", ""]
     yield "all episodes were read" if survey.complete else "a sample was read; duplicates were not checked"
-    yield from [*survey.sampled.summary(survey.repair).split("\n"), ""]
+    yield from [*survey.sampled.summary(survey.config.repair).split("\n"), ""]
     about = "" if survey.complete else "about "
-    yield f"{survey.plan} gives {about}{survey.items:,} items of {about}{survey.steps:,} steps"
+    yield f"{_items_as_flags(survey.config)} gives {about}{survey.items:,} items of {about}{survey.steps:,} steps"
     if survey.output is not None:
         yield from record_lines(*survey.output.describe())
     else:
@@ -431,7 +405,7 @@ def _card_lines(survey: Survey) -> list[str]:
     for learner, lacks in card["missing"].items():
         together.setdefault(tuple(lacks), []).append(learner)
     facts = {
-        "format": [survey.format] if survey.format else [],
+        "format": [survey.format],
         "robot": [printable(source.robot, 100)] if source.robot else [],
         "rate": [rate],
         "episodes": [_episodes(card)],
@@ -441,7 +415,7 @@ def _card_lines(survey: Survey) -> list[str]:
         "values": _values(card),
         "last step": [str(survey.last_steps or "unknown")] if any(map(is_action, source.schema.steps)) else [],
         "learners": [f"{', '.join(names)}: {'; '.join(lacks) or 'ready'}" for lacks, names in together.items()],
-        "next": [survey.next] if survey.next else [],
+        "next": [_next_command(survey)],
     }
     lines = [source.dataset if source.tfds is not None else source.name]  # the versions of others are ours
     for name, texts in facts.items():
@@ -510,7 +484,7 @@ def output_for(source_format: str, source: Source) -> str:
     return LEROBOT if source_format in _ROBOTS or (source_format in (RLDS, MERGED, "npz") and cameras) else TRAJECTORIES
 
 
-def items_as_flags(config: Any) -> str:
+def _items_as_flags(config: Any) -> str:
     """The options of the items as flags: `--items=sequences --sequence_length=8`; otherwise the format."""
     items = config.to_options
     if not isinstance(items, ItemOptions):
@@ -518,9 +492,9 @@ def items_as_flags(config: Any) -> str:
     return " ".join(format_flags(items, ItemOptions)) or f"--items={items.items}"
 
 
-def next_command(config: Any, survey: Survey) -> str:
+def _next_command(survey: Survey) -> str:
     """The command that converts a dataset, with the options that it was read with."""
-    source, to = survey.source, config.to
+    config, source, to = survey.config, survey.source, survey.config.to
     words = ["rlds-beam", "convert", *([config.input] if isinstance(config.input, str) else config.input)]
     words.append(f"{source.name}_{to}")
     words += [*format_flags(config, SourceOptions), *format_flags(config, ConnectorOptions)]

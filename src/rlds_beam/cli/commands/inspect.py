@@ -55,15 +55,11 @@ def inspect(config: InspectConfig) -> Survey:
     """
     from rlds_beam.connectors.cleaning.presets import with_preset
     from rlds_beam.formats.inputs import open_input
-    from rlds_beam.jobs.inspect import items_as_flags, next_command, survey
+    from rlds_beam.jobs.inspect import survey
 
     config = with_preset(config)
     source = open_input(config)
-    config = _with_output(config, source)
-    found = survey(source, config, config, config.sample_bytes)
-    told = f"{config.from_} (--from)" if config.recognized is None else str(config.recognized)
-    described = dataclasses.replace(found, plan=items_as_flags(config), repair=config.repair, format=told)
-    return dataclasses.replace(described, next=next_command(config, described))
+    return survey(source, _with_output(config, source))
 
 
 def main(config: InspectConfig) -> int:
