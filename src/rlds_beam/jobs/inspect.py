@@ -35,7 +35,7 @@ from rlds_beam.images.headers import UndecodableImageError, read_image_header
 from rlds_beam.images.resizing import EditedImages
 from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.output.base import Output, with_ranges
-from rlds_beam.processing.ranges import check_and_connect
+from rlds_beam.processing.ranges import Duplicates, check_and_connect
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Shard, Source
 from rlds_beam.reading.framing import Framing
@@ -148,13 +148,13 @@ def survey(source: Source, config: Any) -> Survey:
       config: the job's config (`InspectConfig`).
     """
     connecting, output, error = _open_output(source, config)
-    sample_bytes = config.sample_bytes
-    small, framing = source.size <= sample_bytes, Framing(source)
+    small, framing = source.size <= config.sample_bytes, Framing(source)
     # For a large dataset even the framing is not read completely: an estimate may start anywhere.
     starts = framing.record_starts if small else _keep_positions
     ranges = plan_ranges(source, whole_shards=output is not None and output.whole_shards, starts=starts)
     output = None if output is None else with_ranges(output, ranges)
-    sampled, limit, duplicates = ranges, sample_bytes, {}
+    sampled, limit = ranges, config.sample_bytes
+    duplicates: Duplicates = {}
     if not small:
         sampled = ranges[:: -(-len(ranges) // _SAMPLED_RANGES)]
         limit = min(limit, _REMOTE_BYTES) if _is_remote(source) else limit
@@ -267,7 +267,7 @@ class _Facts:
     def _add_range(self, path: str, rows: Array) -> None:
         rows = rows.astype(np.float32) if rows.dtype.name == "bfloat16" else rows
         with np.errstate(all="ignore"):
-            low, high = (np.atleast_1d(extreme.reduce(rows, axis=0)) for extreme in (np.fmin, np.fmax))
+            low, high = np.atleast_1d(np.fmin.reduce(rows, axis=0)), np.atleast_1d(np.fmax.reduce(rows, axis=0))
         known = self._ranges.get(path, (low, high))
         if known[0].shape == low.shape:
             self._ranges[path] = np.fmin(known[0], low), np.fmax(known[1], high)

@@ -130,16 +130,17 @@ class Progress:
             facts.append(f"{total.finished + done.ranges:,} of {count(total.ranges, 'range')}")
         elif total.episodes is not None:
             facts.append(f"{done.records:,} of {count(total.episodes, 'episode')}")
+        elif done.scanned and not done.records:
+            facts.append(f"looking for duplicates ({done.scanned:,} file segments)")
         elif not done.records:
-            facts.append(_at_the_start(done))
+            facts.append(f"planning, {format_size(done.framed)} scanned" if done.framed else "starting")
         if done.rejected:
             facts.append(f"{done.rejected:,} rejected")
         if done.steps:
             facts.append(count(done.steps, "step"))
         if done.bytes:
-            facts.append(
-                format_size(done.bytes) + (f" of {format_size(total.bytes or 0)}" if self._by_bytes(done) else "")
-            )
+            whole = f" of {format_size(total.bytes or 0)}" if self._by_bytes(done) else ""
+            facts.append(format_size(done.bytes) + whole)
         return facts
 
     def part(self, done: Done) -> tuple[int, int] | None:
@@ -200,10 +201,3 @@ def _new_bar(stream: TextIO) -> Any:
 def planning(name: str, kind: Kind) -> contextlib.AbstractContextManager[Progress]:
     """Shows how much input was read while the block plans a job in this process."""
     return Progress(Total(name), kind).show()
-
-
-def _at_the_start(done: Done) -> str:
-    """The text before the first episode is read."""
-    if done.scanned:
-        return f"looking for duplicates ({done.scanned:,} file segments)"
-    return f"planning, {format_size(done.framed)} scanned" if done.framed else "starting"

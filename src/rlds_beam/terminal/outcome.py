@@ -7,7 +7,7 @@ import json
 import operator
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,12 +15,12 @@ import msgspec
 from rlds_beam import storage
 from rlds_beam.checking.rules import DATASET_RULES, POLICIES, REPAIRABLE
 from rlds_beam.connectors.cleaning.presets import with_preset
-from rlds_beam.episodes.schema import Schema, describe_type
+from rlds_beam.episodes.schema import describe_type
 from rlds_beam.errors import UsageError
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.terminal.options import ReportOptions, print_json
-from rlds_beam.text import count, did_you_mean, join_lines
+from rlds_beam.text import count, join_lines
 from rlds_beam.trajectories.items import REASONS
 from rlds_beam.trajectories.options import ItemOptions
 
@@ -32,13 +32,7 @@ REJECTED = 3
 
 
 _EXPECTABLE = ("episodes", "steps", "fps", "fields")
-_COMPARE: dict[str, Callable[[float, float], bool]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    "=": operator.eq,
-    ">": operator.gt,
-    "<": operator.lt,
-}
+_COMPARE = {">=": operator.ge, "<=": operator.le, "=": operator.eq, ">": operator.gt, "<": operator.lt}
 _EXPECTED = re.compile(r"\s*(\w+)\s*(>=|<=|=|>|<)\s*(.+?)\s*")
 
 
@@ -75,28 +69,20 @@ def find_unmet(texts: Iterable[str], report: Report, source: Source, where: str)
     unmet = []
     lost = f" ({report.rejected:,} of {count(report.records, 'record')} rejected)" if report.rejected else ""
     numbers = {"episodes": report.episodes, "steps": report.steps, "fps": source.fps}
+    fields = {**source.schema.metadata, **source.schema.steps}
+    types = {path: describe_type(dataclasses.replace(f, names=(), representation=None)) for path, f in fields.items()}
     for name, compare, expected in parse_expect(texts):
         if isinstance(expected, dict):
-            unmet += _find_unmet_fields(expected, source.schema, where)
+            for path, kind in expected.items():
+                if path not in types:
+                    unmet.append(f"expected {path}, found none, in {where}")
+                elif kind not in ("", types[path]):
+                    unmet.append(f"expected {path}: {kind}, found {types[path]}, in {where}")
             continue
         number = numbers[name]
         if number is None or not _COMPARE[compare](number, expected):
             found = "none" if number is None else f"{number:g}" if name == "fps" else f"{number:,}{lost}"
             unmet.append(f"expected {name}{compare}{expected:.15g}, found {found}, in {where}")
-    return unmet
-
-
-def _find_unmet_fields(expected: Mapping[str, str], schema: Schema, where: str) -> list[str]:
-    fields = {**schema.metadata, **schema.steps}
-    types = {
-        path: describe_type(dataclasses.replace(field, names=(), representation=None)) for path, field in fields.items()
-    }
-    unmet = []
-    for path, kind in expected.items():
-        if path not in types:
-            unmet.append(f"expected {path}, found none, in {where}{did_you_mean(path, types)}")
-        elif kind not in ("", types[path]):
-            unmet.append(f"expected {path}: {kind}, found {types[path]}, in {where}")
     return unmet
 
 
@@ -118,37 +104,31 @@ def failure(report: Report, options: ReportOptions, place: str = "", unmet: Sequ
       place: where the accepted episodes were written; empty if they were only read.
       unmet: the expectations that are not met.
     """
-    broken = {
-        rule: report.rules[rule] for rule in DATASET_RULES if rule in report.rules and report.rules[rule].rejected
-    }
+    broken = [rule for rule, counts in report.rules.items() if counts.rejected]
+    is_written = bool(place and report.items_written)
     reasons = [f"{count(len(unmet), 'expectation')} of --expect not met"] if unmet else []
-    reasons += [f"{counts.samples[0].detail} (--accept={rule} accepts that)" for rule, counts in broken.items()]
-    reasons += [_too_many(report, options, place)] if report.exceeds(options.max_rejected) else []
+    for rule in DATASET_RULES:
+        if rule in broken:
+            reasons.append(f"{report.rules[rule].samples[0].detail} (--accept={rule} accepts that)")
+    if report.exceeds(options.max_rejected):
+        were = "was" if report.rejected == 1 else "were"
+        text = f"{report.rejected:,} of {count(report.records, 'record')} {were} rejected"
+        if is_written:
+            written = report.records - report.rejected - sum(counts.records for counts in report.dropped.values())
+            text = f"{written:,} of {count(report.records, 'episode')} {'is' if written == 1 else 'are'} in {place}"
+        text += f"; --max_rejected={options.max_rejected} allows fewer rejected ones" if options.max_rejected else ""
+        given = getattr(with_preset(options), "repair", ())
+        repaired = ",".join(rule for rule in broken if rule in REPAIRABLE and rule not in given)
+        accepted = ",".join(rule for rule in broken if rule not in DATASET_RULES and "accept" in POLICIES[rule])
+        text += f". Accept: --max_rejected={report.rejected}"
+        text += f", or --accept={accepted} for such episodes as they are." if accepted else "."
+        reasons.append(f"{text} Repair: --repair={repaired}." if repaired else text)
     if (why := empty_reason(report, options)) is not None:
         reasons.append(why)
     if not reasons:
         return None
-    is_written = place and report.items_written
     label = f"written, but incomplete (exit code {REJECTED})" if is_written else f"failed with exit code {REJECTED}"
     return f"{label}: {'; '.join(reasons)}"
-
-
-def _too_many(report: Report, options: ReportOptions, place: str) -> str:
-    """The number of rejected records, and the options that allow or repair them."""
-    broken = [r for r, counts in report.rules.items() if counts.rejected and r not in DATASET_RULES]
-    given = getattr(with_preset(options), "repair", ())
-    repaired = [rule for rule in broken if rule in REPAIRABLE and rule not in given]
-    accepted = [rule for rule in broken if "accept" in POLICIES[rule]]
-    if place and report.items_written:
-        written = report.records - report.rejected - sum(counts.records for counts in report.dropped.values())
-        text = f"{written:,} of {count(report.records, 'episode')} {'is' if written == 1 else 'are'} in {place}"
-    else:
-        were = "was" if report.rejected == 1 else "were"
-        text = f"{report.rejected:,} of {count(report.records, 'record')} {were} rejected"
-    text += f"; --max_rejected={options.max_rejected} allows fewer rejected ones" if options.max_rejected else ""
-    as_they_are = f", or --accept={','.join(accepted)} for such episodes as they are" if accepted else ""
-    repair = f" Repair: --repair={','.join(repaired)}." if repaired else ""
-    return f"{text}. Accept: --max_rejected={report.rejected}{as_they_are}.{repair}"
 
 
 def empty_reason(report: Report, options: Any) -> str | None:
@@ -156,23 +136,24 @@ def empty_reason(report: Report, options: Any) -> str | None:
     if report.items_written or getattr(options, "allow_empty", True):
         return None
     output = getattr(options, "to_options", options if isinstance(options, ItemOptions) else None)
-    what = "episode is in the statistics" if output is None else "item was written"
     if not report.records:
-        return f"no {what}: the input has no episodes (--allow_empty accepts that)"
-    if not report.episodes:
-        return f"no {what}: all records were rejected (--allow_empty accepts that)"
-    if report.connectors and not sum(connector.episodes_out for connector in report.connectors[-1:]):
+        why = "the input has no episodes"
+    elif not report.episodes:
+        why = "all records were rejected"
+    elif report.connectors and not report.connectors[-1].episodes_out:
         by = "; ".join(f"{count(dropped.episodes, 'episode')} by {name}" for name, dropped in report.dropped.items())
-        return f"no {what}: connectors dropped all episodes: {by} (--allow_empty accepts that)"
-    if output is None:
+        why = f"connectors dropped all episodes: {by}"
+    elif output is None:
         return None
-    reasons, length = [], getattr(output, "length", None)
-    for reason, steps in report.unused.items():
-        size = f"{count(steps.longest, 'step')}" + (" at most" if steps.episodes > 1 else "")
-        what = f"an item has {count(length, 'frame')}" if length else REASONS[reason][0]
-        reasons.append(f"{count(steps.episodes, 'episode')} of {size}, and {what}: {REASONS[reason][1]}")
-    why = "; ".join(reasons) or f"{count(report.episodes, 'episode')} gave none"
-    return f"no item was written: {why} (--allow_empty accepts that)"
+    else:
+        reasons, length = [], getattr(output, "length", None)
+        for reason, steps in report.unused.items():
+            size = f"{count(steps.longest, 'step')}" + (" at most" if steps.episodes > 1 else "")
+            what = f"an item has {count(length, 'frame')}" if length else REASONS[reason][0]
+            reasons.append(f"{count(steps.episodes, 'episode')} of {size}, and {what}: {REASONS[reason][1]}")
+        why = "; ".join(reasons) or f"{count(report.episodes, 'episode')} gave none"
+    what = "episode is in the statistics" if output is None else "item was written"
+    return f"no {what}: {why} (--allow_empty accepts that)"
 
 
 def figures(run: Figures | None, seconds: float) -> dict[str, Any]:
@@ -212,17 +193,12 @@ def check_writable(
         return
     storage.refuse_read_only(path, flag)
     is_local = storage.scheme(path) is None
-    ours = bool(rewritten) and path.endswith(rewritten)
-    if (
-        is_local
-        and not ours
-        and storage.exists(path)
-        and any(storage.is_inside(path, place) for place in storage.paths_in(input))
-    ):
-        raise UsageError(f"{flag}={path} is a file in the input: choose a path outside the dataset")
     if is_local and (storage.isdir(path) or storage.is_special(path)):
         kind = "a directory" if storage.isdir(path) else "not a regular file"
         raise UsageError(f"{flag}={path} is {kind}: name a file")
+    is_new = (rewritten and path.endswith(rewritten)) or not is_local or not storage.exists(path)
+    if not is_new and any(storage.is_inside(path, place) for place in storage.paths_in(input)):
+        raise UsageError(f"{flag}={path} is a file in the input: choose a path outside the dataset")
     if endings and not path.lower().endswith(endings):
         raise UsageError(f"{flag}={path}: its name must end with {' or '.join(endings)}")
     if not is_local:

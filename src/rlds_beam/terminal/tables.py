@@ -46,8 +46,6 @@ def record_lines(fields: Iterable[str], left_out: Mapping[str, str], record: str
 
 def display_width(text: str) -> int:
     """The columns that a text takes in a terminal: two for each wide character, none for a combining one."""
-    if text.isascii():
-        return len(text)
     return sum(
         0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in ("W", "F") else 1 for c in text
     )
