@@ -37,7 +37,7 @@ from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.output.base import Output, with_ranges
 from rlds_beam.processing.ranges import Duplicates, check_and_connect
 from rlds_beam.processing.report import Report
-from rlds_beam.reading.base import Shard, Source
+from rlds_beam.reading.base import Source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.meaning import LastSteps, find_last_steps, is_action
 from rlds_beam.reading.plan import plan_ranges
@@ -150,8 +150,11 @@ def survey(source: Source, config: Any) -> Survey:
     connecting, output, error = _open_output(source, config)
     small, framing = source.size <= config.sample_bytes, Framing(source)
     # For a large dataset even the framing is not read completely: an estimate may start anywhere.
-    starts = framing.record_starts if small else _keep_positions
-    ranges = plan_ranges(source, whole_shards=output is not None and output.whole_shards, starts=starts)
+    ranges = plan_ranges(
+        source,
+        whole_shards=output is not None and output.whole_shards,
+        starts=framing.record_starts if small else lambda shard, positions: list(positions),
+    )
     output = None if output is None else with_ranges(output, ranges)
     sampled, limit = ranges, config.sample_bytes
     duplicates: Duplicates = {}
@@ -208,11 +211,6 @@ def survey(source: Source, config: Any) -> Survey:
         config=config,
         last_steps=last_steps,
     )
-
-
-def _keep_positions(shard: Shard, positions: Sequence[int]) -> Sequence[int]:
-    """Replaces `Framing.record_starts`."""
-    return positions
 
 
 def _open_output(source: Source, options: Any) -> tuple[ConnectorRunner, Output | None, str | None]:
@@ -410,7 +408,7 @@ def _card_lines(survey: Survey) -> list[str]:
         "rate": [rate],
         "episodes": [_episodes(card)],
         "size": [size],
-        "tasks": list(_tasks(card)),
+        "tasks": _tasks(card),
         "cameras": cameras or ["none"],
         "values": _values(card),
         "last step": [str(survey.last_steps or "unknown")] if any(map(is_action, source.schema.steps)) else [],
@@ -433,19 +431,16 @@ def _episodes(card: Mapping[str, Any]) -> str:
     return text + (f": {', '.join(names)}{more}" if names else "")
 
 
-def _tasks(card: Mapping[str, Any]) -> Iterator[str]:
+def _tasks(card: Mapping[str, Any]) -> list[str]:
     """The most frequent tasks, each with its number of episodes."""
     tasks = {text: number for text, number in card["tasks"].items() if text}
     if not tasks:
-        yield "none"
-        return
+        return ["none"]
     sample = "" if card["complete"] else " in the episodes read"
     empty = f"; {count(card['tasks'][''], 'episode')} without a text" if "" in card["tasks"] else ""
-    yield f"{count(len(tasks), 'task')}{sample}{empty}"
-    for text, number in list(tasks.items())[:_LISTED_TASKS]:
-        yield f'  "{printable(text, 80)}" ({count(number, "episode")})'
-    if len(tasks) > _LISTED_TASKS:
-        yield f"  and {len(tasks) - _LISTED_TASKS:,} more"
+    lines = [f'  "{printable(text, 80)}" ({count(number, "episode")})' for text, number in tasks.items()]
+    more = [f"  and {len(tasks) - _LISTED_TASKS:,} more"] if len(tasks) > _LISTED_TASKS else []
+    return [f"{count(len(tasks), 'task')}{sample}{empty}", *lines[:_LISTED_TASKS], *more]
 
 
 def _values(card: Mapping[str, Any]) -> list[str]:

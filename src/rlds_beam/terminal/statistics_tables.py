@@ -66,12 +66,9 @@ def _rows(path: str, leaf: Mapping[str, Any]) -> list[tuple[str, ...]]:
     values = [np.reshape(leaf[name], -1) for name in _COLUMNS]
     shape = np.shape(leaf["mean"])
     names = [named_dimension(path, shape, i, leaf.get("names", ())) for i in range(len(values[0]))]
-    bars = [""] * len(names)
-    if "histogram" in leaf:
-        counts = np.asarray(leaf["histogram"])
-        counts = counts.reshape(len(names), counts.shape[-1])
-        # The zero makes a bin without values the lowest bar.
-        bars = [sparkline([0, *row], len(row) + 1)[1:] if row.any() else "" for row in counts]
+    counts: Any = np.reshape(leaf.get("histogram", []), (len(names), -1)) if names else []
+    # The zero makes a bin without values the lowest bar.
+    bars = [sparkline([0, *row], len(row) + 1)[1:] if row.any() else "" for row in counts]
     return [(name, *(f"{column[i]:.4g}" for column in values), bars[i]) for i, name in enumerate(names)]
 
 
@@ -109,9 +106,9 @@ def signal_lines(signals: Mapping[str, Summary]) -> list[str]:
     found = [(name, signal) for name, signal in signals.items() if signal["beyond"]]
     found.sort(key=lambda item: -item[1]["beyond"])
     rows = [
-        (name, format_threshold(signal), f"{signal['beyond']:,}", f"{worst['value']:.3g}", _place(worst), worst["key"])
+        (name, f"> {signal['threshold']:.3g}", f"{signal['beyond']:,}", f"{e['value']:.3g}", _place(e), e["key"])
         for name, signal in found
-        for worst in signal["worst"][:1]
+        for e in signal["worst"][:1]
     ]
     lines = table_lines(("signal", "threshold", "episodes", "worst", "step", "worst episode"), rows) if rows else []
     within = [name for name, signal in signals.items() if signal["measured"] and not signal["beyond"]]
@@ -132,7 +129,7 @@ def worst_lines(name: str, summary: Summary) -> list[str]:
     signal = SIGNALS[name]
     lines = [
         *_fill("signal", f"{name}: {signal.summary} ({signal.unit})"),
-        f"threshold {format_threshold(summary)}: {summary['beyond']:,} of {count(summary['measured'], 'episode')}",
+        f"threshold > {summary['threshold']:.3g}: {summary['beyond']:,} of {count(summary['measured'], 'episode')}",
         *_fill("remedy", signal.remedy),
     ]
     if not summary["measured"]:
@@ -147,8 +144,6 @@ def worst_lines(name: str, summary: Summary) -> list[str]:
 
 def finding_lines(findings: Sequence[DatasetFinding]) -> list[str]:
     """A line for each check of the whole dataset that found something: its first field, and how many others."""
-    if not findings:
-        return []
     checks: dict[str, list[DatasetFinding]] = {}
     for finding in findings:
         checks.setdefault(finding.check, []).append(finding)
@@ -156,15 +151,8 @@ def finding_lines(findings: Sequence[DatasetFinding]) -> list[str]:
         (name, shorten(first.field, 30) + (f" and {len(others)} more" if others else ""), shorten(first.detail, 80))
         for name, (first, *others) in checks.items()
     ]
-    return [
-        *table_lines(("dataset", "field", "found"), rows),
-        "details   --json lists what was found in the dataset, and what to do",
-    ]
-
-
-def format_threshold(summary: Summary) -> str:
-    """`> 0.2`: which values are beyond the threshold."""
-    return f"> {summary['threshold']:.3g}"
+    details = "details   --json lists what was found in the dataset, and what to do"
+    return [*table_lines(("dataset", "field", "found"), rows), details] if rows else []
 
 
 def _place(worst: Summary) -> str:

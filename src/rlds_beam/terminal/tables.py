@@ -25,15 +25,13 @@ def table_lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[st
     Control characters are escaped.
     """
     cells = [[printable(cell, _MAX_CELL_CHARACTERS) for cell in row] for row in (header, *rows)]
-    padded = [_pad(column) for column in zip(*cells, strict=True)]
+    padded = []
+    for column in zip(*cells, strict=True):
+        size = max(map(display_width, column))
+        is_number = any(column[1:]) and all(_NUMBER.fullmatch(cell) for cell in column[1:] if cell)
+        spaces = [" " * (size - display_width(cell)) for cell in column]
+        padded.append([s + cell if is_number else cell + s for cell, s in zip(column, spaces, strict=True)])
     return ["  ".join(row).rstrip() for row in zip(*padded, strict=True)]
-
-
-def _pad(column: Sequence[str]) -> list[str]:
-    size = max(map(display_width, column))
-    is_number = any(column[1:]) and all(_NUMBER.fullmatch(cell) for cell in column[1:] if cell)
-    spaces = [" " * (size - display_width(cell)) for cell in column]
-    return [space + cell if is_number else cell + space for cell, space in zip(column, spaces, strict=True)]
 
 
 def record_lines(fields: Iterable[str], left_out: Mapping[str, str], record: str = "frame") -> list[str]:
