@@ -14,9 +14,6 @@ _FILE_NAME_BYTES = 255
 """The longest file name that file systems allow."""
 
 
-_NUMBERED = r"\d{5}-of-\d{5}"
-
-
 def format_shard_number(index: int, of: int) -> str:
     """`00003-of-00010`."""
     return f"{index:05d}-of-{of:05d}"
@@ -27,14 +24,9 @@ def shard_name(name: str, split: str, file_format: str, number: str) -> str:
     return f"{name}-{split}.{file_format}-{number}"
 
 
-def is_shard(file: str, name: str, file_format: str) -> bool:
-    """Whether `file` is a `shard_name` of the dataset `name`."""
-    return re.fullmatch(rf"{re.escape(name)}-[^/]+\.{file_format}-{_NUMBERED}", file) is not None
-
-
 def is_range(name: str) -> bool:
     """Whether `name` is a work range's name: `train-00003-of-00010`."""
-    return re.fullmatch(rf"[^/]+-{_NUMBERED}", name) is not None
+    return re.fullmatch(r"[^/]+-\d{5}-of-\d{5}", name) is not None
 
 
 def is_file_name(name: object) -> bool:

@@ -27,7 +27,7 @@ from rlds_beam.errors import BucketAccessError, BucketError, RldsBeamError, Usag
 from rlds_beam.naming import is_file_path
 from rlds_beam.text import printable, without_secrets
 
-_SETTINGS = ("AWS_", "AZURE_", "GOOGLE_", "HF_", "STORAGE_EMULATOR_HOST")
+_SETTINGS = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
 """Prefixes of environment variables that select an account or a server."""
 
 _CLIENT = {"allow_http": True, "timeout": "300s", "connect_timeout": "5s"}  # `timeout` includes the body
@@ -80,10 +80,10 @@ def open_store(path: str) -> Store:
             'with multiprocessing_context="forkserver" (torch), or with the start method spawn'
         )
     _used = True
-    settings = tuple(item for item in os.environ.items() if item[0].startswith(_SETTINGS))
     if scheme in _BUCKETS:
+        settings = tuple(item for item in os.environ.items() if item[0].startswith(_SETTINGS))
         return _open_bucket(scheme, bucket, settings)
-    return _Filesystem(path, settings)
+    return _Filesystem(path)
 
 
 @functools.cache
@@ -313,7 +313,7 @@ _HINTS = {
 class _Filesystem:
     """A filesystem of fsspec, for example the Hugging Face Hub, with the methods of `_Bucket`."""
 
-    def __init__(self, path: str, settings: object):
+    def __init__(self, path: str):
         scheme = path.partition("://")[0]
         try:
             import fsspec
