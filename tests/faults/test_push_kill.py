@@ -11,7 +11,6 @@ import os
 import random
 import signal
 import subprocess
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from cases import ALL
 from jobs import complaints
 from processes import DEADLINE, kill, members, running, wait_until
 from proxy import Proxy
-from pushes import PAIRS, STREAM_BYTES, arguments, dataset, due, held, look, one_table, wait_for_items
+from pushes import STREAM_BYTES, arguments, dataset, due, held, look, one_table
 
 from rlds_beam.cli.main import main
 from rlds_beam.trajectories.options import ItemOptions
@@ -104,38 +103,6 @@ def test_two_servers(data, servers) -> None:
     assert_killed_and_completed(data, servers, (), ItemOptions(), [(), ()], seed=3)
 
 
-def test_only_the_command_is_killed_and_run_again_at_once(data, servers) -> None:
-    """Its workers continue for a moment and write the same items as the next run."""
-    command = arguments(data, servers[:1], "--timeout=30")
-    with Proxy(servers[0]) as proxy:
-        workers = running(arguments(data, [proxy.address], "--workers=2"))
-        with workers as process:
-            proxy.at_byte(STREAM_BYTES // 3, process.kill)
-            process.wait(DEADLINE)
-            assert process.returncode == -signal.SIGKILL
-            assert main(command) == 0
-    assert held(servers[0]) == due()
-
-
-def test_a_table_without_room_for_a_second_copy(data, capsys) -> None:
-    """Items of a killed run make the table look too small for the next run; --allow_eviction permits it."""
-    server = reverb.Server(one_table(PAIRS))
-    address = f"127.0.0.1:{server.port}"
-    with Proxy(address) as proxy:
-        interrupt(arguments(data, [proxy.address]), proxy, STREAM_BYTES // 2, kill)
-        wait_for_items(address)  # the server may still be reading
-        there = look(address).current_size
-        assert 0 < there < PAIRS
-        assert main(arguments(data, [proxy.address])) == 2
-        assert (
-            "--allow_eviction, which drops nothing if the table already has the same items" in capsys.readouterr().err
-        )
-        assert main(arguments(data, [proxy.address], "--allow_eviction")) == 0
-    assert look(address).limiter.inserts == PAIRS
-    assert held(address) == due()
-    server.stop()
-
-
 @pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 1), (signal.SIGINT, 2), (signal.SIGTERM, 2)])
 def test_interrupted(data, servers, number, workers) -> None:
     """A push that waits for a server that does not answer; its workers end with it."""
@@ -158,22 +125,6 @@ def test_interrupted(data, servers, number, workers) -> None:
         wait_until(lambda: members(groups[0]) == [])  # its workers end with it, on a busy machine a moment later
         assert main(arguments(data, [proxy.address])) == 0
     assert held(servers[0]) == due()
-
-
-def test_observers_write_at_least_once(data, servers) -> None:
-    """Killed and run again, they omit nothing; items written before are in the table twice."""
-    with Proxy(servers[0]) as proxy:
-        command = arguments(data, [proxy.address], "--writer=observer")
-        code, _, _ = interrupt(command, proxy, 150_000, kill)
-        assert code == -signal.SIGKILL
-        wait_for_items(servers[0])  # the server may still be reading
-        there = sizes(servers[:1])
-        assert 0 < there < PAIRS
-        assert main(command) == 0
-    found, expected = held(servers[0]), due()
-    assert expected - found == Counter()
-    assert set(found) == set(expected)
-    assert found.total() >= PAIRS + there  # the server may not have processed everything it was sent
 
 
 def test_a_worker_dies(data, servers) -> None:

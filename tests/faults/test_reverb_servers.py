@@ -5,15 +5,10 @@ Events in the middle of a push happen at a given byte (`proxy.Proxy`), not at a 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
-import socket
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
-import grpc
 import pytest
 
 pytest.importorskip("reverb")
@@ -24,7 +19,7 @@ from cases import ALL
 from processes import DEADLINE, run, running
 from proxy import Proxy
 from pushes import PAIRS, STREAM_BYTES, WAITING, Ran, arguments, due, held, one_table, size, wait_for_items
-from servers import ServerProcess, free_port, tight
+from servers import ServerProcess, free_port
 
 from rlds_beam.trajectories.options import ItemOptions
 
@@ -57,46 +52,6 @@ class TestUnreachable:
             _, err = process.communicate(timeout=DEADLINE)
             server.stop()
         assert (process.returncode, err) == (0, "")
-
-    def test_21_another_server_listens(self, push) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            address = f"127.0.0.1:{listener.getsockname()[1]}"
-            threading.Thread(target=_answer_as_http, args=(listener,), daemon=True).start()
-            push(address, "--timeout=1").assert_refused(address, "no Reverb server answers")
-
-    def test_21_another_service_listens(self, push) -> None:
-        other = grpc.server(ThreadPoolExecutor(1))
-        address = f"127.0.0.1:{other.add_insecure_port('127.0.0.1:0')}"
-        other.start()
-        push(address, "--timeout=5").assert_refused(address, "the server there is not a Reverb server")
-        other.stop(0).wait(DEADLINE)
-
-    def test_21_the_server_does_not_answer(self, push) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            address = f"127.0.0.1:{listener.getsockname()[1]}"
-            push(address, "--timeout=1").assert_refused(address, "it may not be a Reverb server")
-
-    def test_21_a_stopped_server(self, push, process) -> None:
-        process.stop()
-        push(process.address, "--timeout=1").assert_refused(process.address, "no answer within", "stopped")
-        process.resume()
-        assert size(process.address) == 0
-
-    def test_21_one_of_two_servers(self, push, table) -> None:
-        there, gone = table(tight(10**6)), f"127.0.0.1:{free_port()}"
-        push(f"{there},{gone}", "--timeout=1").assert_refused(gone)
-        assert size(there) == 0
-
-    def test_21_no_address(self, push) -> None:
-        push("127.0.0.1").assert_refused("'127.0.0.1'", "host:port")
-
-
-def _answer_as_http(listener: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while True:
-            client, _ = listener.accept()
-            client.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
-            client.close()
 
 
 class TestKilled:
@@ -134,27 +89,6 @@ class TestKilled:
             code, out, err = run(arguments(data, [proxy.address], "--timeout=2", "--workers=2"))
             Ran(code, json.loads(out or "{}"), err).assert_not_verified(proxy.address)
 
-    def test_22_with_observers(self, data, process) -> None:
-        """In its own process, since an abandoned observer keeps retrying and logging while its process lives."""
-
-        def fail() -> None:
-            wait_for_items(process.address)
-            process.stop()
-
-        with Proxy(process.address) as proxy:
-            proxy.at_byte(100_000, fail)
-            code, out, err = run(arguments(data, [proxy.address], "--timeout=3", "--writer=observer"))
-        # Among Reverb's own lines, and after one that says that the server is slow to answer.
-        *_, said = (line for line in err.splitlines() if line.startswith("rlds-beam: "))
-        Ran(code, json.loads(out or "{}"), said).assert_not_verified("TF-Agents observer", "written twice")
-
-    @pytest.mark.parametrize("harm", ["kill", "stop"])
-    def test_22_when_all_is_acknowledged(self, push, process, harm) -> None:
-        """The third connection asks for the content of the tables."""
-        with Proxy(process.address) as proxy:
-            proxy.at_connection(3, getattr(process, harm))
-            push(proxy.address, "--timeout=2").assert_not_verified("cannot be verified", proxy.address)
-
 
 class TestRestarted:
     """Case 23: a server dies with acknowledged items, and the job reports it; a second run restores them."""
@@ -172,54 +106,6 @@ class TestRestarted:
             assert size(process.address) == 0
             assert push(proxy.address).assert_clean()["inserted"] == PAIRS
         assert held(process.address) == pairs
-
-    @pytest.mark.parametrize("connection", [2, 3])
-    def test_23_between_connections(self, push, process, pairs, connection) -> None:
-        """Between the check of the tables and the first item (2), between the last item and the verification (3)."""
-
-        def restart() -> None:
-            process.kill()
-            process.start()
-
-        with Proxy(process.address) as proxy:
-            proxy.at_connection(connection, restart)
-            push(proxy.address).assert_not_verified(proxy.address, "was restarted")
-            push(proxy.address).assert_clean()
-        assert held(process.address) == pairs
-
-    def test_23_from_a_checkpoint(self, push, tmp_path, pairs) -> None:
-        saved = []
-
-        def save() -> None:
-            wait_for_items(process.address)
-            reverb.Client(process.address).checkpoint()
-            saved.append(size(process.address))
-
-        def restart() -> None:
-            process.kill()
-            process.start()
-
-        with ServerProcess(one_table, checkpoint=str(tmp_path)) as process, Proxy(process.address) as proxy:
-            proxy.at_byte(STREAM_BYTES // 2, save)
-            proxy.at_byte(STREAM_BYTES * 9 // 10, restart)
-            push(proxy.address).assert_not_verified(proxy.address, "was restarted")
-            there = size(process.address)
-            assert 0 < there <= saved[0]
-            assert push(proxy.address).assert_clean()["already_there"] == there
-            assert held(process.address) == pairs
-
-    def test_23_reset_by_another_client(self, push, table, pairs) -> None:
-        address = table(tight(10**6, max_times_sampled=1))
-
-        def reset() -> None:
-            wait_for_items(address)
-            reverb.Client(address).reset("t")
-
-        with Proxy(address) as proxy:
-            proxy.at_byte(STREAM_BYTES // 2, reset)
-            push(proxy.address).assert_not_verified("it was reset")
-            push(proxy.address).assert_clean()
-        assert held(address) == pairs
 
 
 class TestLostAcknowledgments:
@@ -256,15 +142,6 @@ class TestLostAcknowledgments:
         (check,) = ran.report["tables"]
         assert check["inserted"] == check["acknowledged"] == check["size"] == expected.total()
         assert held(server) == expected
-
-    def test_24_a_connection_that_never_lasts(self, push, server, pairs) -> None:
-        """A connection always breaks before a request is complete: retrying stops."""
-        with Proxy(server) as proxy:
-            proxy.at_byte(STREAM_BYTES // 2, lambda: proxy.cut_every(5_000))
-            push(proxy.address, "--timeout=2").assert_not_verified(proxy.address, "2 s")
-            assert proxy.connections > 5
-        push(server).assert_clean()
-        assert held(server) == pairs
 
     def test_24_all_at_once(self, push, data, server, pairs) -> None:
         """Each bundle twice, lost acknowledgments, and a second run."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,16 +146,6 @@ def convert_split(dataset: Path, output: Path, to: str, split: str) -> None:
     job.committer.commit()
 
 
-@pytest.mark.parametrize(("to", "evil"), pairs(OPTIONS, ["../victim/testing-train", "/{victim}/train", "a/../.."]))
-def test_no_output_plans_files_outside(dataset, tmp_path, victim, monkeypatch, to, evil):
-    monkeypatch.setattr(naming, "check_name", lambda name, what: name)
-    before = bytes_of(victim)
-    with pytest.raises(UsageError, match="the output would contain"):
-        convert_split(dataset, tmp_path / "out", to, evil.format(victim=victim))
-    assert bytes_of(victim) == before
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize("to", OPTIONS)
 def test_nothing_is_written_outside_even_with_unchecked_names(dataset, tmp_path, victim, monkeypatch, to):
     monkeypatch.setattr(naming, "check_name", lambda name, what: name)
@@ -257,14 +246,6 @@ def test_a_file_that_is_a_link_is_not_written_through(tmp_path):
     assert (mine.read_text(), link.is_symlink(), link.read_text()) == ("mine", False, "ours")
 
 
-def test_only_files_are_written_through_to_the_disk(tmp_path):
-    (tmp_path / "link").symlink_to("nothing")
-    os.mkfifo(tmp_path / "pipe")  # opening it would wait for a writer
-    (tmp_path / "file").write_text("ours")
-    storage.sync(str(tmp_path))
-    assert {path.name for path in tmp_path.iterdir()} == {"link", "pipe", "file"}
-
-
 # Every written path comes from `storage.below`
 
 
@@ -318,29 +299,6 @@ def test_two_fields_with_one_stored_name_are_refused(tmp_path, to):
     data = named(tmp_path, "more/x", "more.x")
     with pytest.raises(UsageError, match="more"):
         open_job(data, tmp_path / "out", to, **({"fps": 10} if to == "lerobot" else {}))
-
-
-def test_two_features_with_one_path_are_refused(tmp_path):
-    """LeRobot's `more.x` and `more/x` are both more/x here."""
-    export(named(tmp_path, "more/x"), tmp_path / "out", "lerobot", fps=10)
-    (tmp_path / "out/meta/rlds_beam.json").unlink()
-    info = tmp_path / "out/meta/info.json"
-    content = json.loads(info.read_text())
-    content["features"]["more/x"] = content["features"]["more.x"]
-    info.write_text(json.dumps(content))
-    with pytest.raises(UsageError, match="more/x is declared twice"):
-        open_source(str(tmp_path / "out"), from_="lerobot")
-
-
-@pytest.mark.parametrize(("command", "flag"), [("check", "--report"), ("stats", "--output")])
-@pytest.mark.parametrize("place", ["missing/x.json", "file/x.json", "directory"])
-def test_an_unwritable_file_is_reported_before_the_dataset_is_read(tmp_path, capsys, command, flag, place):
-    (tmp_path / "file").touch()
-    (tmp_path / "directory").mkdir()
-    # There is no such dataset, so the error about the file comes first.
-    assert main([command, str(tmp_path / "nothing"), f"{flag}={tmp_path / place}"]) == 2
-    assert f"{flag}={tmp_path / place}" in capsys.readouterr().err
-    assert [path.name for path in (tmp_path / "directory").iterdir()] == []
 
 
 def test_trying_a_file_leaves_nothing_behind(tmp_path, capsys):

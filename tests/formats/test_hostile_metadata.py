@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,26 +32,6 @@ def refused(path: Path, **options: str) -> str:
     return said
 
 
-def to_fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def to_zeros(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("/dev/zero")
-
-
-def to_directory(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def to_large(path: Path) -> None:
-    with open(path, "ab") as file:
-        file.truncate(65 << 20)
-
-
 def to_latin(path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"{", b'{"\xe4": 1, ', 1))
 
@@ -67,10 +44,6 @@ def to_deep(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (to_fifo, "is not a regular file"),
-        (to_zeros, "is not a regular file"),
-        (to_directory, "is not a regular file"),
-        (to_large, "is larger than 64 MB"),
         (to_latin, "is not UTF-8: invalid continuation byte at byte 2"),
         (to_deep, "nested too deeply"),
     ],
@@ -81,7 +54,7 @@ def test_files_that_are_not_metadata(data: Path, name: str, damage: Callable[[Pa
     assert said in found and name in found
 
 
-@pytest.mark.parametrize("value", ["1e12", "1e400", LONG, "Infinity", "NaN", '"x"', "[1]", "null"])
+@pytest.mark.parametrize("value", ["1e12", LONG, "NaN", '"x"'])
 def test_numbers_of_dataset_info(data: Path, value: str) -> None:
     path = data / "dataset_info.json"
     path.write_text(path.read_text().replace('"shardLengths": [', f'"shardLengths": [{value}, '))
@@ -113,29 +86,6 @@ def test_texts_are_copied_in_any_encoding(data: Path, tmp_path: Path) -> None:
     assert {name: (made / name).read_bytes() for name in texts} == texts
 
 
-def test_a_deep_provenance_is_refused_before_the_work(data: Path, tmp_path: Path) -> None:
-    (data / "provenance.json").write_text(DEEP)
-    assert open_source(str(data)).episodes == 3
-    with pytest.raises(UsageError, match=r"provenance\.json.* nested too deeply"):
-        export(data, tmp_path / "out", "rlds")
-    assert not list(tmp_path.glob("out/**/*.tfrecord*"))
-
-
-@pytest.mark.parametrize("content", [{"DropFields": LONG}, LONG, {LONG: {}}, {"DropFields": {LONG: 1}}])
-def test_errors_about_connectors_are_short(tmp_path: Path, content: object) -> None:
-    path = tmp_path / "c.json"
-    path.write_text(json.dumps([content]))
-    with pytest.raises(UsageError, match=r"c\.json") as error:
-        load(str(path))
-    assert len(str(error.value)) < 1500
-
-
-def test_errors_about_features_are_short(data: Path) -> None:
-    path = data / "features.json"
-    path.write_text(path.read_text().replace("tensor_feature.Tensor", LONG))
-    assert len(refused(data)) < 1000
-
-
 YAML = {
     "not UTF-8": (b"- A: {x: \xff}", "is not UTF-8"),
     "deep": (b"[" * 5000 + b"]" * 5000, "nested too deeply"),
@@ -160,12 +110,3 @@ def test_valid_json_and_yaml() -> None:
     assert parse_yaml("a: &a {x: 1, y: 2}\nb: {<<: *a, x: 3}", "x")["b"] == {"x": 3, "y": 2}  # not a key twice
     with pytest.raises(UsageError, match="surrogates not allowed"):
         parse_json('"\\ud800"', "x")
-
-
-def test_quoted_metadata_is_escaped_for_the_terminal(data: Path) -> None:
-    path = data / "features.json"
-    path.write_text(path.read_text().replace("tensor_feature.Tensor", r"\u001b[2J" + "x" * 9000))
-    command = [sys.executable, "-m", "rlds_beam.cli.main", "inspect", str(data)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2
-    assert "\x1b" not in done.stderr and r"\x1b[2J" in done.stderr and len(done.stderr) < 2000

@@ -53,37 +53,6 @@ def test_lerobot_info(tmp_path: Path, said: str) -> None:
     assert said in refused(path, "lerobot")
 
 
-@pytest.mark.parametrize(
-    "line", ['{"task": "a"}', '{"task_index": null, "task": "a"}', "[" * 9999, '{"task_index": 1}']
-)
-def test_lerobot_tasks(tmp_path: Path, line: str) -> None:
-    path = made(tmp_path, "lerobot_v21") / "meta" / "tasks.jsonl"
-    path.write_text(line)
-    assert "tasks.jsonl" in refused(path.parents[1], "lerobot")
-
-
-@pytest.mark.parametrize("number", [10**11, None])
-def test_lerobot_task_numbers(tmp_path: Path, number: int | None) -> None:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    path = made(tmp_path, "lerobot") / "meta" / "tasks.parquet"
-    table = parquet.read_table(path)
-    numbers = [number, *range(1, table.num_rows)]
-    parquet.write_table(table.set_column(0, "task_index", pa.array(numbers, pa.int64())), path)
-    if number is None:
-        assert "task_index" in refused(path.parents[1], "lerobot")
-    else:
-        assert "has a task that is not in meta/" in str([one.faults for one in read_back(path.parents[1], "lerobot")])
-
-
-@pytest.mark.parametrize("name", ["rlds_beam.json", "info.json"])
-def test_lerobot_metadata_that_is_cut_short(tmp_path: Path, name: str) -> None:
-    path = made(tmp_path, "lerobot") / "meta" / name
-    path.write_text(path.read_text()[:-20])
-    assert f"{name}: not valid JSON" in refused(path.parents[1], "lerobot")
-
-
 @pytest.mark.parametrize("change", ["field", "features", "list"])
 def test_lerobot_own_file(tmp_path: Path, change: str) -> None:
     path = made(tmp_path, "lerobot") / "meta" / "rlds_beam.json"

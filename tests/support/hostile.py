@@ -9,7 +9,6 @@ from typing import Any
 import grpc
 
 from rlds_beam.encoding.wire import encode_delimited, varint
-from rlds_beam.reverb.protocol.info import SERVER_INFO
 from rlds_beam.reverb.protocol.inserts import METHOD
 
 DEADLINE = 60.0
@@ -25,16 +24,15 @@ class HostileRelay(grpc.GenericRpcHandler):
     Args:
       target: `host:port` of a Reverb server.
       tamper: changes the answers to InsertStream.
-      info: the answer to ServerInfo; None passes on the server's answer.
 
     Attributes:
       address: `host:port` of the relay.
       calls: the number of InsertStream calls so far.
     """
 
-    def __init__(self, target: str, tamper: Tamper, info: bytes | None = None):
+    def __init__(self, target: str, tamper: Tamper):
         self._channel = grpc.insecure_channel(target, options=[("grpc.max_send_message_length", -1)])
-        self._tamper, self._info = tamper, info
+        self._tamper = tamper
         self.calls = 0
         options = [("grpc.max_receive_message_length", -1)]
         self._server = grpc.server(ThreadPoolExecutor(8), handlers=[self], options=options)
@@ -44,8 +42,6 @@ class HostileRelay(grpc.GenericRpcHandler):
         if details.method == METHOD:
             return grpc.stream_stream_rpc_method_handler(self._insert)
         call = self._channel.unary_unary(details.method)
-        if details.method == SERVER_INFO and self._info is not None:
-            return grpc.unary_unary_rpc_method_handler(lambda request, context: self._info)
         return grpc.unary_unary_rpc_method_handler(lambda request, context: call(request, timeout=DEADLINE))
 
     def _insert(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:

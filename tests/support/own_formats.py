@@ -9,12 +9,10 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 from checkout import SUPPORT
 
 from rlds_beam.cli.main import main
-from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.formats.rlds.source import RldsSource
 
 _MODULES = SUPPORT.with_name("extending")
@@ -45,26 +43,3 @@ class NamedSource(RldsSource):
         found = RldsSource.open(directory)
         splits = tuple(dataclasses.replace(one, name=name) for one in found.splits)
         return dataclasses.replace(found, dataset=dataset, splits=splits)
-
-
-class GreedyDecoder:
-    """A decoder that needs more memory than any machine has."""
-
-    def decode(self, payload: bytes, key: EpisodeKey) -> Any:
-        return np.empty(1 << 57)
-
-
-@dataclasses.dataclass(frozen=True)
-class GreedySource(RldsSource):
-    """A source that needs too much memory when it does what the variable GREEDY says: open, or decode."""
-
-    @classmethod
-    def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> RldsSource:
-        found = RldsSource.open(input, split=split, features=features)
-        if os.environ["GREEDY"] == "open":
-            np.empty(1 << 57)
-        return cls(**vars(found))
-
-    @property
-    def decoder(self) -> Any:
-        return GreedyDecoder()

@@ -65,15 +65,6 @@ class Proxy:
     def at_connection(self, count: int, action: Callable[[], object]) -> None:
         self._at_connection[count] = action
 
-    def cut_every(self, count: int) -> None:
-        """Breaks every connection after `count` bytes, until the relay closes."""
-
-        def cut_and_go_on() -> None:
-            self.cut()
-            self.at_byte(self.sent + count, cut_and_go_on)
-
-        self.at_byte(self.sent + count, cut_and_go_on)
-
     def cut(self) -> None:
         """Breaks all connections; new ones work."""
         self._swallowing = False

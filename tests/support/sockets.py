@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 _TCP_LISTEN = "0A"
-_UNIX_ACCEPTS = 0x10000
-"""The flag of a listening Unix socket (`__SO_ACCEPTCON`)."""
 
 
 class Listening(NamedTuple):
@@ -44,13 +42,6 @@ def listening(processes: Iterable[int]) -> list[Listening]:
             address, _, port = line[1].rpartition(":")
             found.append(Listening(process, _address(address), int(port, 16)))
     return found
-
-
-def unix_sockets(processes: Iterable[int]) -> set[Path]:
-    """The paths of the Unix sockets on which these processes accept connections."""
-    inodes = {inode for process in processes for inode in _inodes(process)}
-    lines = [line for line in _table("unix") if len(line) > 7 and int(line[3], 16) & _UNIX_ACCEPTS]
-    return {Path(line[7]) for line in lines if line[6] in inodes}
 
 
 def _table(name: str) -> list[list[str]]:

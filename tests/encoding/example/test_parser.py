@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import pickle
-import random
 from collections.abc import Iterable
 
 import numpy as np
 import pytest
-from example_fuzz import Fuzz
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,14 +83,6 @@ def test_every_remembered_byte_matters(warm: ExampleParser) -> None:
             changed = bytearray(payload)
             changed[at] ^= flip
             check_all([payload, bytes(changed), payload[:at]], warm)
-
-
-def test_unusual_examples_in_sequence() -> None:
-    """Entries that are out of order, duplicate, without a kind, or in an unusual encoding."""
-    fuzz, parser, order = Fuzz(5), ExampleParser(), random.Random(5)
-    examples = [fuzz.example() for _ in range(600)] + [encode_delimited(1, fuzz.features()) for _ in range(200)]
-    check_all((order.choice(examples) for _ in range(2_000)), parser)
-    check_all((one for example in examples for one in (example, example)), parser)
 
 
 def test_a_similar_record_is_not_parsed_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -74,12 +73,6 @@ def test_ends_that_do_not_ascend(buffer, ends, wrong):
     assert wrong in found
 
 
-def test_ends_beyond_the_rows(buffer):
-    set_ends(buffer, [5, 1 << 61])
-    found = reasons(buffer)
-    assert found[0] == "" and "GB" in found[1]
-
-
 def test_episodes_without_steps_and_no_episodes(buffer, tmp_path):
     set_ends(buffer, [0, 5, 5, 27])
     found = [len(episode) for episode in read_back(buffer, "zarr")]
@@ -107,19 +100,6 @@ def test_arrays_that_are_refused(buffer, case):
         open_source(str(buffer), from_="zarr")
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}"])
-def test_metadata_that_is_not_an_array(buffer, content):
-    (buffer / "data" / "state" / ".zarray").write_text(content)
-    with pytest.raises(UsageError, match="data/state"):
-        open_source(str(buffer), from_="zarr")
-
-
-def test_consolidated_metadata_is_not_read(buffer):
-    content = {"zarr_consolidated_format": 1, "metadata": {"data/state/.zarray": {"shape": [1 << 60]}}}
-    (buffer / ".zmetadata").write_text(json.dumps(content))
-    assert reasons(buffer) == [""] * 4
-
-
 def test_zip_files(tmp_path):
     path = write_buffer(tmp_path / "z.zarr.zip", episode_arrays(LENGTHS), LENGTHS)
     with zipfile.ZipFile(path, "a") as file:
@@ -129,11 +109,3 @@ def test_zip_files(tmp_path):
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(UsageError, match="is not a complete zip file"):
         open_source(str(path), from_="zarr")
-
-
-def test_a_store_of_another_kind(tmp_path):
-    (tmp_path / "x.zarr").mkdir()
-    with pytest.raises(UsageError, match=r"x.zarr has no .zarr or .zarr.zip file"):
-        open_source(str(tmp_path / "x.zarr"), from_="zarr")
-    with pytest.raises(UsageError, match="no such file or directory"):
-        open_source(str(tmp_path / "none.zarr"), from_="zarr")

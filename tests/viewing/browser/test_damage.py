@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
-import struct
-import zlib
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import pytest
 from browsing import browsing
 
 from rlds_beam.encoding.example.row_decoder import objects
-from rlds_beam.images.codecs import decode_image, encode_jpeg, encode_png
+from rlds_beam.images.codecs import decode_image, encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.testing import cut, flip_byte, insert_bytes, make_episode, record_offsets, shard_paths, write_dataset
+from rlds_beam.testing import cut, flip_byte, insert_bytes, make_episode, shard_paths, write_dataset
 
 CAMERA = "observation/image"
 RNG = np.random.default_rng(0)
@@ -34,23 +30,6 @@ def with_images(tmp_path: Path, *episodes: Sequence[bytes], encoding: str = "jpe
 
 def pictures(count: int, size: int = 16) -> list[bytes]:
     return encode_jpeg(RNG.integers(0, 255, (count, size, size, 3), np.uint8))
-
-
-def test_an_image_of_too_many_pixels_is_neither_decoded_nor_sent(tmp_path: Path) -> None:
-    """The page would decode it: 20,000 x 20,000 pixels take 1.6 GB."""
-    header = struct.pack(">II", 20_000, 20_000)
-    png = encode_png(np.zeros((1, 32, 32, 3), np.uint8))[0]
-    chunk = b"IHDR" + header + png[24:29]
-    large = png[:12] + chunk + zlib.crc32(chunk).to_bytes(4, "big") + png[33:]
-    with browsing(with_images(tmp_path, [png, large], encoding="png")) as browser:
-        (row,) = browser.json("/api/episodes")["rows"]
-        assert browser.get("/image", key=row["key"], camera=CAMERA, step=0).content == png
-        for height in ({}, {"height": 48}):
-            answer = browser.get("/image", key=row["key"], camera=CAMERA, step=1, **height)
-            assert answer.headers["content-type"] == "image/jpeg"
-            assert decode_image(answer.content, 3, "uint8").shape[0] == (height or {"height": 512})["height"]
-        (mark,) = browser.json("/api/episode", key=row["key"])["marks"]
-        assert mark["name"] == "image_too_large"
 
 
 def test_damaged_records_are_shown_with_what_is_wrong(tmp_path: Path) -> None:
@@ -109,43 +88,6 @@ def test_images_that_are_damaged_missing_or_something_else(tmp_path: Path) -> No
         assert browser.get("/image", key=key, camera=CAMERA, step=5).status_code == 404
 
 
-@pytest.mark.parametrize("encoding", ["jpeg", "png"])
-def test_images_of_20_mb(tmp_path: Path, encoding: str) -> None:
-    pixels = RNG.integers(0, 255, (1, 2600, 2600, 3), np.uint8)
-    large = (encode_jpeg(pixels, 100) if encoding == "jpeg" else encode_png(pixels))[0]
-    images = [large, *pictures(3), large]
-    assert len(large) > 9_000_000
-    with browsing(with_images(tmp_path, images, pictures(4), encoding=encoding)) as browser:
-        for number, expected in ((0, images), (1, None)):
-            key = browser.list_keys()[number]
-            shown = browser.json("/api/episode", key=key)
-            assert shown["cameras"][0]["height"] == (2600 if expected else 16)
-            for step, image in enumerate(expected or ()):
-                assert browser.get("/image", key=key, camera=CAMERA, step=step).content == image
-        small = browser.get("/image", key=browser.list_keys()[0], camera=CAMERA, step=0, height=96).content
-        assert len(small) < 50_000
-        held = browser.server.datasets[0].cache._episodes
-        assert held._values._bytes < 1_000_000  # no image is held
-
-
-def test_many_requests_at_once(tmp_path: Path) -> None:
-    episodes = [pictures(6) for _ in range(12)]
-    with browsing(with_images(tmp_path, *episodes), no_scan=False) as browser, ThreadPoolExecutor(16) as pool:
-        keys = browser.list_keys()
-
-        def image(number: int) -> bool:
-            episode, step = number % 12, number % 6
-            answer = browser.get("/image", key=keys[episode], camera=CAMERA, step=step)
-            return bool(answer.content == episodes[episode][step])
-
-        def other(number: int) -> bool:
-            path = ("/api/episode", "/api/made", "/api/step")[number % 3]
-            return bool(browser.get(path, key=keys[number % 12], step=2).status_code == 200)
-
-        assert all(pool.map(image, range(300))) and all(pool.map(other, range(120)))
-        assert not browser.server.datasets[0].cache._episodes._locks
-
-
 def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
     before, after = [pictures(3)], [pictures(5)]
     directory = with_images(tmp_path / "a", *before)
@@ -162,34 +104,6 @@ def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
         for path in ("/api/episode", "/image"):
             assert browser.get(path, key=key, camera=CAMERA, step=0).status_code == 404
         assert browser.json("/api/datasets")
-
-
-def test_the_browser_keeps_images_of_a_version(tmp_path: Path) -> None:
-    with browsing(with_images(tmp_path, pictures(3))) as browser:
-        key = browser.list_keys()[0]
-        query = {"key": key, "camera": CAMERA, "step": 0}
-        version = browser.json("/api/episode", key=key)["version"]
-        first = browser.get("/image", **query)
-        assert first.headers["cache-control"] == "private, no-cache"
-        assert "immutable" in browser.get("/image", v=version, **query).headers["cache-control"]
-        assert "immutable" not in browser.get("/image", v="older", **query).headers["cache-control"]
-        again = browser.get("/image", {"If-None-Match": first.headers["etag"]}, **query)
-        assert (again.status_code, again.content) == (304, b"")
-        assert browser.get("/image", {"If-None-Match": '"other"'}, **query).status_code == 200
-
-
-def test_gzip_files_are_read_whole(tmp_path: Path) -> None:
-    import gzip
-
-    images = pictures(3)
-    directory = with_images(tmp_path, images, pictures(2))
-    (shard,) = shard_paths(directory)
-    offsets = record_offsets(shard)
-    shard.write_bytes(gzip.compress(shard.read_bytes()))
-    with browsing(directory) as browser:
-        keys = browser.list_keys()
-        assert [int(key.rpartition("@")[2]) for key in keys] == offsets[:-1]
-        assert browser.get("/image", key=keys[0], camera=CAMERA, step=2).content == images[2]
 
 
 def test_a_dataset_without_episodes(tmp_path: Path) -> None:
