@@ -248,14 +248,6 @@ def test_errors_are_json_too(run, tmp_path):
     assert err == f"rlds-beam: {error['message']}\n"
 
 
-@pytest.mark.parametrize("command", [["check", "--report="], ["stats", "--output="]], ids=["check", "stats"])
-def test_a_device_or_fifo_is_not_replaced_by_a_report(run, source, tmp_path, command):
-    os.mkfifo(tmp_path / "fifo")
-    code, _, err = run(command[0], source, f"{command[1]}{tmp_path / 'fifo'}")
-    assert code == 2 and "fifo is not a regular file" in err
-    assert (tmp_path / "fifo").is_fifo()
-
-
 def test_a_schema_as_json_is_not_text(run, source):
     code, out, err = run("inspect", source, "--json")
     assert (code, err) == (0, "")
@@ -282,21 +274,6 @@ def test_a_closed_pipe_ends_quietly(source, flags):
     finally:
         os.close(write)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
-
-
-def test_an_output_that_is_full_is_one_line(source):
-    script = Path(sys.executable).with_name("rlds-beam")
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [script, "inspect", str(source)],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-            timeout=DEADLINE,
-        )
-    assert done.returncode == 1
-    assert len(complaints(done.stderr)) == 1 and "No space left on device" in done.stderr
 
 
 def test_an_internal_error_keeps_its_traceback(run, source, monkeypatch):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import pickle
-import struct
 from typing import Any
 
 import numpy as np
 import pytest
 import simplejpeg
 
-from rlds_beam.images import headers
 from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.thumbnails import Thumbnail, small_pixels, spread, thumbnail
@@ -110,29 +108,6 @@ def test_the_readable_part_of_a_cut_jpeg_is_shown() -> None:
     pixels, fault = small_pixels(JPEG[: len(JPEG) * 3 // 4], 64)
     assert fault is not None and "damaged" in fault
     np.testing.assert_allclose(pixels[:16].astype(int), gradient(64, 64)[:16], atol=40)
-
-
-def test_a_png_that_claims_too_many_pixels_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    import zlib
-
-    monkeypatch.setattr(headers, "_allowed", headers.MAX_PIXELS)  # whatever other tests of this process allowed
-    header = struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0)
-    chunks = [(b"IHDR", header), (b"IDAT", b""), (b"IEND", b"")]
-    bomb = b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
-    )
-    fault = thumbnail(bomb, 48).fault
-    assert fault is not None and "100000x100000 pixels, but at most" in fault
-
-
-def test_fuzzed_images_never_raise() -> None:
-    rng = np.random.default_rng(0)
-    for original in (JPEG, PNG):
-        for _ in range(200):
-            broken = bytearray(original)
-            for at in rng.integers(len(broken), size=rng.integers(1, 8)):
-                broken[at] = rng.integers(256)
-            assert decode_pixels(thumbnail(bytes(broken), 32)).size
 
 
 def test_spread() -> None:

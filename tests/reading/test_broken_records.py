@@ -1,6 +1,5 @@
 """Violations of broken records. TFDS's protobuf writes the Examples, without TensorFlow."""
 
-import tracemalloc
 import zlib
 from typing import Any
 
@@ -113,16 +112,6 @@ def test_messages_give_numbers() -> None:
         EpisodeDecoder(SCHEMA).decode(example(state=[1.0] * 8), KEY)
     with pytest.raises(BadEpisode, match=r"is longer than the 4 bytes of its shape"):
         EpisodeDecoder(SCHEMA).decode(example(packed=[zlib.compress(bytes(10**7))] * 3), KEY)
-
-
-def test_a_zlib_bomb_takes_no_memory() -> None:
-    payload = example(packed=[zlib.compress(bytes(10**8))] * 3)
-    tracemalloc.start()
-    try:
-        assert violations(payload) == [("wrong_dtype_or_shape", "observation/packed")]
-        assert tracemalloc.get_traced_memory()[1] < 10**6
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("payload", [b"", b"hello world, this is no Example", b"\n\0", b"\n\5\n\3\n\1a", b"\xff" * 99])

@@ -24,13 +24,10 @@ from rlds_beam import platforms
 from rlds_beam.checking.signals import Context, EpisodeTable, findings
 from rlds_beam.cli.main import main
 from rlds_beam.encoding.tfds.features import parse_features
-from rlds_beam.errors import BadEpisode
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.lerobot.options import LerobotOptions
 from rlds_beam.formats.lerobot.videos import Encoding, VideoFile
-from rlds_beam.images import videos
 from rlds_beam.images.codecs import encode_jpeg, encode_png
-from rlds_beam.images.video_frames import video_frames
 from rlds_beam.images.videos import Video
 from rlds_beam.reading.reader import episode_at
 from rlds_beam.testing import make_episode, write_dataset
@@ -199,15 +196,6 @@ def test_encoding_leaves_the_priority_of_threads(tmp_path):
     video.commit()
     assert policies == {os.SCHED_OTHER}
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
-
-
-def test_a_video_of_huge_frames_is_not_decoded(source, output, tmp_path, monkeypatch):
-    """A few kB of video can hold a frame of any size."""
-    monkeypatch.setattr(videos, "MAX_PIXELS", 16)
-    path = tmp_path / "copy.mp4"
-    path.write_bytes(next(output[1].glob("videos/**/*.mp4")).read_bytes())
-    with pytest.raises(BadEpisode, match="pixels; the limit is 16"):
-        video_frames(str(path), 0.0, data.FPS, 1, "x", (None, None, 3), "uint8", "png")
 
 
 def test_a_damaged_frame_is_found_when_it_is_decoded(source, output, tmp_path):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import collections
-import concurrent.futures
 import itertools
 import random
-import socket
 import struct
 import threading
 from typing import Any
@@ -271,56 +269,6 @@ def unanswered(address: str, says: str) -> None:
 
 def test_no_server_at_the_address():
     unanswered(f"127.0.0.1:{free_port()}", "Connection refused.*rlds-beam serve")
-
-
-def test_a_stopped_server_does_not_answer():
-    with ServerProcess(one_table) as process, Connection(process.address) as connection:
-        connection.info(20)
-        process.stop()
-        unanswered(process.address, "no answer within 1 s")  # on a new connection
-        with pytest.raises(ServerError, match="no answer within 1 s"):  # on an existing one
-            connection.info(DEADLINE)
-        process.resume()
-        assert list(connection.info(20).tables) == ["queue"]
-
-
-@pytest.mark.parametrize(
-    ("reply", "says"),
-    [
-        (None, "no answer within 1 s"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no Reverb server answers .*http1.x"),
-        (b"SSH-2.0-OpenSSH_9.2\r\n", "no Reverb server answers"),
-    ],
-)
-def test_something_else_listens(reply, says):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        if reply is not None:
-            threading.Thread(target=answer, args=(listener, reply), daemon=True).start()
-        unanswered(f"127.0.0.1:{listener.getsockname()[1]}", says)
-
-
-def answer(listener: socket.socket, reply: bytes) -> None:
-    while True:
-        try:
-            caller, _ = listener.accept()
-        except OSError:
-            return
-        with caller:
-            caller.recv(100)
-            caller.sendall(reply)
-
-
-@pytest.mark.parametrize("reply", [None, b"\xff\xff\xff"])
-def test_another_grpc_service_listens(reply):
-    service = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
-    port = service.add_insecure_port("127.0.0.1:0")
-    if reply is not None:
-        handler = grpc.unary_unary_rpc_method_handler(lambda request, context: reply)
-        name = "deepmind.reverb.ReverbService"
-        service.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(name, {"ServerInfo": handler})])
-    service.start()
-    unanswered(f"127.0.0.1:{port}", "the server there is not a Reverb server")
-    service.stop(None)
 
 
 def test_a_server_that_comes_up_within_the_deadline_is_found():

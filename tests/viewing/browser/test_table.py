@@ -287,16 +287,6 @@ def test_a_scan_fills_the_list_and_finds_the_same(dataset: Path, table: pa.Table
         assert sum(about["rules"].values()) == len(table["rule"].drop_null())
 
 
-def test_a_scan_of_too_many_episodes_says_what_it_does_not_search(
-    dataset: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rlds_beam.viewing.browser.scan._COMPARED", 59)
-    with browsing(dataset, no_scan=False) as browser:
-        (about,) = browser.scanned()
-        assert about["scan"]["note"].startswith("near_duplicate and split_leakage not searched: more than 50,000")
-        assert "near_duplicate" not in about["signals"]
-
-
 def test_without_a_table_the_list_has_keys_only(dataset: Path) -> None:
     with browsing(dataset) as browser:
         assert browser.json("/api/datasets")[0]["scan"]["state"] == "none"
