@@ -162,22 +162,6 @@ def test_no_circles() -> None:
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
 
 
-def test_no_module_binds_a_name_twice() -> None:
-    """The second constant or function of a name would silently replace the first."""
-    twice = []
-    for name, tree in modules().items():
-        bound: list[str] = []
-        for node in tree.body:
-            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-                overloaded = any(ast.unparse(decorator) == "overload" for decorator in node.decorator_list)
-                bound += [] if overloaded or node.name == "_" else [node.name]
-            elif isinstance(node, ast.Assign):
-                places = [place for target in node.targets for place in getattr(target, "elts", [target])]
-                bound += [place.id for place in places if isinstance(place, ast.Name)]
-        twice += [f"{name}.{one}" for one in sorted({one for one in bound if bound.count(one) > 1})]
-    assert twice == []
-
-
 def test_every_import_points_down() -> None:
     assert [str(found) for found in all_imports() if not is_allowed(found)] == []
 
