@@ -32,18 +32,26 @@ _TOGETHER = 64 << 10
 """The largest gap in bytes between two spans that is read instead of skipped."""
 
 
-def verified_parquet(file: Any) -> Any:
-    """Opens a `pyarrow.parquet.ParquetFile`, from a file or its path, that verifies checksums.
+def verified_parquet(file: BinaryIO) -> Any:
+    """Opens a `pyarrow.parquet.ParquetFile` that verifies checksums.
 
-    Read it with `use_threads=False`: a thread that still releases a buffer of a Python file when the interpreter ends
-    aborts the process.
+    Arrow opens a local file itself, and gets a copy of bytes in memory: a thread of Arrow that still releases a buffer
+    of Python when the interpreter ends aborts the process. For other files, read with `use_threads=False`.
 
     Raises:
       OSError, ValueError: not a Parquet file. Reading a damaged page raises OSError.
     """
+    import pyarrow as pa
     import pyarrow.parquet
 
-    return pyarrow.parquet.ParquetFile(file, page_checksum_verification=True)
+    source: Any = file
+    if isinstance(file, io.BytesIO):
+        content = pa.allocate_buffer(len(file.getbuffer()))
+        memoryview(content).cast("B")[:] = file.getbuffer()
+        source = pa.BufferReader(content)
+    elif isinstance(name := getattr(getattr(file, "raw", None), "name", None), str):
+        source = pa.OSFile(name)
+    return pyarrow.parquet.ParquetFile(source, page_checksum_verification=True)
 
 
 @contextlib.contextmanager

@@ -96,11 +96,13 @@ class Progress:
                     if not ended.is_set():
                         self.tick(done)
 
-        threading.Thread(target=follow, name="progress", daemon=True).start()
+        follower = threading.Thread(target=follow, name="progress", daemon=True)
+        follower.start()
         try:
             yield self
         finally:
             ended.set()
+            follower.join(LOOK_SECONDS)  # unless a cluster does not answer
             with self._lock, contextlib.suppress(OSError):
                 if self._bar is not None:
                     self._bar.stop()

@@ -243,7 +243,7 @@ def numbered_frames(
         else:
             with storage.open_read(path) as file:
                 source = pa.py_buffer(file.read())
-        for batch in pa.ipc.open_stream(source):
+        for batch in pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(use_threads=False)):
             stop = first + batch.num_rows
             own = [pa.array(every[name][first:stop]) for name in NUMBERED]
             yield pa.Table.from_arrays([*batch.columns, *own], schema=schema)

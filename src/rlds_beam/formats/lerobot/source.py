@@ -265,7 +265,7 @@ class LerobotDecoder:
         import pyarrow as pa
 
         try:
-            table = pa.ipc.open_stream(payload).read_all()
+            table = pa.ipc.open_stream(payload, options=pa.ipc.IpcReadOptions(use_threads=False)).read_all()
             about = json.loads((table.schema.metadata or {})[EPISODE])
         except (pa.ArrowException, KeyError, ValueError) as error:
             raise BadEpisode(Violation("not_an_example", f"not a record of a LeRobot dataset: {error!r}")) from None
