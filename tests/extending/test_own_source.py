@@ -291,8 +291,8 @@ class StrangeDtype(JsonSource):
 @pytest.mark.parametrize(
     ("source", "code", "said"),
     [
-        ("ReadRaises", 1, "your code raised KeyError: 'index' ("),
-        ("ReadGivesTuples", 1, "your code raised AttributeError: 'tuple' object has no"),
+        ("ReadRaises", 1, "ReadRaises: its files raised KeyError: 'index' ("),
+        ("ReadGivesTuples", 1, "ReadGivesTuples: its files raised AttributeError: 'tuple' object has no"),
         ("HalfFiles", 2, "plan raised AttributeError: '_HalfFiles' object has no attribute 'scan'"),
         ("PlanRaises", 2, "PlanRaises: its attributes or plan raised ZeroDivisionError: division by zero ("),
         ("CompanionsRaise", 1, "your code raised KeyError: 0 ("),

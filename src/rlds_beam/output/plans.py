@@ -236,7 +236,8 @@ def _difference(path: str, old: Any, new: Any) -> str:
         return f"{path} was {shorten(json.dumps(old), 60)} and is now {shorten(json.dumps(new), 60)}"
     changed = [name]
     if kind == "content":  # lists of names and fingerprints
-        changed = [file for file, content in new if [file, content] not in old]
+        known = {json.dumps(entry) for entry in old}
+        changed = [file for file, content in new if json.dumps([file, content]) not in known]
     return f"{_FINGERPRINTS[kind]} has changed: {some(changed)}"
 
 
