@@ -32,7 +32,6 @@ LEFT_OUT = (
     "project/test_memory.py",
     "project/test_packaging.py",
     "project/test_real_data.py",
-    "runners/test_worker_services.py",
 )
 """Tests that kill processes, fill disks, measure memory, build packages or run the pages: `make test` has them, on
 Python 3.11. They take most of the time, and what they test depends on the machine rather than on the Python."""
@@ -54,7 +53,6 @@ SENSITIVE = (
     # Python: pickling, imports, dataclasses and annotations, argparse, how processes start, warnings.
     "connectors/test_configuration.py",
     "connectors/test_every_connector.py",
-    "core/test_lazy.py",
     "core/test_user_functions.py",
     "cli/test_main.py",
     "cli/test_functions.py",

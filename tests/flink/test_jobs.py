@@ -49,7 +49,9 @@ def test_convert(cluster, source, tmp_path, capsys) -> None:
     assert len(cluster.jobs()) == before
 
 
-@pytest.mark.parametrize("to", [["--to=rlds"], ["--to=lerobot", "--fps=10"], ["--to=numpy"]], ids=lambda to: to[0][5:])
+@pytest.mark.parametrize(
+    "to", [["--to=rlds"], ["--to=lerobot", "--fps=10"], ["--to=trajectories"]], ids=lambda to: to[0][5:]
+)
 def test_merge_and_append(cluster, source, tmp_path, to) -> None:
     """Two formats become one dataset, which grows by a third."""
     others = [
