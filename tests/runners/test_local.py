@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 from directories import bytes_of
 from processes import DEADLINE, end_of, members, running, start, wait_until
@@ -29,9 +30,11 @@ from rlds_beam.runners.local import LARGE_INPUT
 from rlds_beam.terminal.job_progress import Progress, Total
 from rlds_beam.testing import make_episode, write_dataset
 
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # older versions of pytest give it a name of their own
+
 JOBS = """
 import logging, os, sys, warnings
-import numpy  # adds filters of warnings
+import google_crc32c, numpy  # they add filters of warnings
 import rlds_beam
 
 def state():
