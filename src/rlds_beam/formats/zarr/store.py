@@ -82,7 +82,8 @@ class ZarrStore(MutableMapping[str, Any]):
         self._last = "", b""
         if content is None:
             raise KeyError(key)
-        is_chunk = any(key.startswith(f"{array}/") for array in self._blosc) and not key.endswith(METADATA)
+        is_metadata = key.endswith((*METADATA, ".zattrs"))  # zarr 3 reads attributes as well
+        is_chunk = any(key.startswith(f"{array}/") for array in self._blosc) and not is_metadata
         if is_chunk and (len(content) < 16 or int.from_bytes(content[12:16], "little") != len(content)):
             raise OSError(f"{key} is cut short")  # Blosc would read past its end
         return _as_buffer(content)
