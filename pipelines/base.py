@@ -115,14 +115,14 @@ def run_over(command: str, config: Any, opened: Sequence[OpenedInput], stages: S
     return result
 
 
-def add_dataset_report(opened: OpenedInput, records: Report) -> Report:
-    """The report on a dataset, from that on its records.
+def merge_reports(dataset: Report, opened: OpenedInput, records: Report) -> Report:
+    """The report on a dataset: that on the whole (`OpenedInput.report`, made before it is read), and on its records.
 
     Raises:
       NotVerifiedError: the counts do not add up.
     """
     from rlds_beam.processing.dataset import check_counts
 
-    report = opened.report.merge(records, check_counts(opened.source, records.shards, opened.check))
+    report = dataset.merge(records, check_counts(opened.source, records.shards, opened.check))
     report.check()
     return report

@@ -196,7 +196,7 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
     """
     from rlds_beam.checking.signals.dataset import DatasetFinding
     from rlds_beam.formats.inputs import prepare_input
-    from rlds_beam.pipelines.base import add_dataset_report, run_over
+    from rlds_beam.pipelines.base import merge_reports, run_over
     from rlds_beam.runners import check as check_runner
     from rlds_beam.terminal import outcome
 
@@ -210,9 +210,9 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
         temporary = ScratchDirectory()
         writer = dataclasses.replace(writer, output=storage.join(temporary.name, "signals.parquet"))
     opened = prepare_input(config)
-    _ = opened.report  # refuses conditions on fields that the dataset lacks, before the pass
+    dataset = opened.report  # raises before the dataset is read
     content, records = run_over("check", config, [opened], stages(config, opened, writer))
-    report = add_dataset_report(opened, records)
+    report = merge_reports(dataset, opened, records)
     findings = tuple(DatasetFinding(**item) for item in content.get("findings", ()))
     signals = content.get("signals", {})
     unmet = tuple(outcome.find_unmet(config.expect, report, opened.source, config.input))

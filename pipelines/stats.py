@@ -109,7 +109,7 @@ def stats(config: StatsConfig) -> StatsOutcome:
       NotVerifiedError: an input file changed during the run.
       RldsBeamError: the dataset cannot be read at all, the pipeline failed, or the output cannot be written.
     """
-    from rlds_beam.pipelines.base import add_dataset_report, run_over
+    from rlds_beam.pipelines.base import merge_reports, run_over
     from rlds_beam.runners import check
     from rlds_beam.terminal import outcome
 
@@ -119,8 +119,9 @@ def stats(config: StatsConfig) -> StatsOutcome:
     source, connecting = opened.source, opened.connecting
     _check_fields(config, connecting.probed.schema)
     _check_format(config, connecting.probed.schema)
+    dataset = opened.report  # raises before the dataset is read
     records, computed = run_over("stats", config, [opened], stages(config, opened))
-    report = add_dataset_report(opened, records)
+    report = merge_reports(dataset, opened, records)
     statistics = {"dataset": source.dataset, **computed}
     for path, names in connecting.schema.names.items():
         if path in statistics["fields"]:

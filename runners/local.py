@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -103,7 +104,7 @@ class Workers:
                 while number not in finished:
                     kind, place, value = answers.get()
                     if kind == "died":
-                        raise self._died(stage.describe(works[place]), value)
+                        raise self._describe_death(stage.describe(works[place]), value)
                     if kind == "error":
                         raise value[0] from WorkerTraceback(value[1])
                     if kind == "counts":
@@ -117,7 +118,7 @@ class Workers:
             pending.clear()
             room.release(len(self._workers))  # so that no thread waits for it
 
-    def _died(self, at: str, worker: _Worker) -> RldsBeamError:
+    def _describe_death(self, at: str, worker: _Worker) -> RldsBeamError:
         """The error for a dead worker: what it was doing, and how it ended."""
         code = worker.process.wait(_END_SECONDS)
         if code == -signal.SIGKILL:
@@ -174,8 +175,10 @@ class _Worker:
                     answers.put((kind, place, value))
                 if kind == "error":
                     return
-        except (OSError, EOFError, pickle.UnpicklingError, ValueError):
+        except (OSError, EOFError, pickle.UnpicklingError):
             answers.put(("died", place, self))
+        except Exception as error:  # for example a result of a class that this process cannot import
+            answers.put(("error", place, (plain(error), traceback.format_exc())))
 
     def _send(self, content: bytes) -> None:
         self.process.stdin.write(content)

@@ -66,7 +66,7 @@ def _pickle_error(error: BaseException) -> bytes:
     try:
         content = pickle.dumps(("error", (said, text)))
         pickle.loads(content)
-    except Exception:  # one of ours that needs more than its message
+    except Exception:  # its class takes more than a message
         content = pickle.dumps(("error", (RldsBeamError(str(said)), text)))
     return content
 

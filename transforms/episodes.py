@@ -51,7 +51,7 @@ class _EpisodeSink(KeyedSink):
 
     Attributes:
       directory, splits: as in `KeyedSink`.
-      source: the dataset of the episodes.
+      source: the dataset of the episodes, without its splits.
       output: the output, which does not know its ranges yet.
       to: the name of its format.
       shards: the most ranges of a split; None chooses by size.
@@ -85,9 +85,7 @@ class _EpisodeSink(KeyedSink):
     def plan(self, ranges: Sequence[WorkRange]) -> DatasetCommitter:
         output = with_ranges(self.output, ranges)
         add_files(output.directory, list_files(output, ranges, self.to))
-        # Episodes may have been dropped, so they are not compared with the counts that the source states.
-        source = with_attributes(self.source, splits=())
-        return DatasetCommitter(source, self.check, output, tuple(ranges), self.report, self.output_plan.digest)
+        return DatasetCommitter(self.source, self.check, output, tuple(ranges), self.report, self.output_plan.digest)
 
     def write(
         self, work: WorkRange, placed: Sequence[Placed], plan: DatasetCommitter, duplicates: object
@@ -210,7 +208,8 @@ class WriteEpisodes(beam.PTransform[Episode, Any]):
         self._sink = _EpisodeSink(
             directory=output,
             splits=tuple(split.name for split in described.splits),
-            source=described,
+            # Without shards, of which there may be many; their counts do not hold if episodes were dropped.
+            source=with_attributes(described, splits=()),
             output=writes,
             to=to,
             shards=shards,

@@ -66,6 +66,7 @@ def test_a_mapping_sets_the_fields(tmp_path):
         ("BatchIndividualItems", "expected a list of connectors"),
         ("{connector: []}", "there is no entry connector"),
         ("- [", "not valid YAML: line 1"),
+        ("- ResizeImages: {height: 1,\n  height: 2}", "not valid YAML: line 2: height is given twice"),
         ("- !!python/object/apply:os.system [id]", "could not determine a constructor"),
         ("- no_such_module_at_all:Piece", "No module named"),
         ("- NStepReturns: {n: three}", "learner.yaml: NStepReturns: n: Expected `int`, got `str`, 'three'"),

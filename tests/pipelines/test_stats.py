@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from exchanging import read_back
 
+import rlds_beam
 from rlds_beam.cli.main import main
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
 from rlds_beam.connectors.statistics.statistics_formats import statistics_in
+from rlds_beam.errors import UsageError
 from rlds_beam.testing import make_episode, write_dataset
 
 
@@ -187,3 +190,12 @@ def test_fields_are_chosen(source, tmp_path, capsys):
     assert "action" in json.loads(path.read_text())["fields"]
     assert main(["stats", str(source), "--fields=observations"]) == 2
     assert "no field with statistics has this name; did you mean observation/state?" in capsys.readouterr().err
+
+
+def test_a_missing_shard_is_said_before_the_dataset_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = write_dataset(tmp_path, [make_episode(4, seed=i) for i in range(4)], shards=2)
+    sorted(data.glob("*tfrecord-0*"))[1].unlink()
+    monkeypatch.setattr("rlds_beam.pipelines.base.run_over", lambda *_: pytest.fail("it was read"))
+    for job in (rlds_beam.stats, rlds_beam.check):
+        with pytest.raises(UsageError, match="missing_shard"):
+            job(data)

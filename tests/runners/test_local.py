@@ -301,6 +301,25 @@ def test_what_cannot_be_pickled_is_an_error() -> None:
         local.run_here((Squares(20, threading.Lock()),), 2)  # type: ignore[arg-type]
 
 
+def test_a_result_that_cannot_be_unpickled_is_an_error() -> None:
+    class Opening(Squares):
+        def process(self, work: int, totals: Totals) -> Any:
+            return _Unreadable()
+
+    with pytest.raises(RldsBeamError, match="cannot be read here"):
+        local.run_here((Opening(4),), 2)
+
+
+class _Unreadable:
+    def __reduce__(self) -> Any:
+        return _refuse, (os.getpid(),)
+
+
+def _refuse(process: int) -> None:
+    if process != os.getpid():
+        raise ImportError("cannot be read here")
+
+
 def test_a_worker_ends_when_it_is_told_to_and_frees_what_it_holds(tmp_path: Path) -> None:
     class Closing(Squares):
         def close(self) -> None:

@@ -60,7 +60,7 @@ def parse(config_class: type[Config], parser: argparse.ArgumentParser, words: Se
     if rest:
         raise UsageError(f"unexpected argument {rest[0]!r}; quote patterns: '*.tfrecord*'")
     for field in dataclasses.fields(config_class):
-        for value in _listed(values.get(field.name)) if field.metadata.get("positional") else ():
+        for value in _as_list(values.get(field.name)) if field.metadata.get("positional") else ():
             if value.startswith("-"):  # argparse takes a flag with a space in it for a path
                 raise UsageError(f"{field.name.upper()} is {value!r}: write a path that begins with - as './{value}'")
     values = {name: value for name, value in values.items() if name not in ("verbose", "quiet")}
@@ -73,7 +73,7 @@ def _parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[dict[
     return vars(namespace), rest
 
 
-def _listed(value: Any) -> list[str]:
+def _as_list(value: Any) -> list[str]:
     return [] if value is None else value if isinstance(value, list) else [value]
 
 

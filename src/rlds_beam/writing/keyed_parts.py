@@ -203,7 +203,7 @@ class Part:
 
 
 def _checksum(content: bytes) -> bytes:
-    """Of a kind that nobody can forge: what others wrote is never unpickled."""
+    """A cryptographic hash, since content is unpickled: nobody else can write content with the same one."""
     return hashlib.blake2b(content, digest_size=32).digest()
 
 

@@ -289,6 +289,8 @@ def test_a_file_names_splits_weights_and_formats(tmp_path: Path) -> None:
         ("inputs: [{split: test}, {}]", "test"),
         ("inputs: [{input: other}, {}]", r"inputs\[0\]: its input is other, not .*: name the datasets in the file's"),
         ("inputs: [{}, {names: {action: [x]}}]", "action"),
+        ("fields: all\nfields: same\ninputs: [{}, {}]", "line 2: fields is given twice"),
+        ("inputs: [{weight: 1, weight: 2}, {}]", "line 1: weight is given twice"),
         ("[", "not valid YAML"),
     ],
 )

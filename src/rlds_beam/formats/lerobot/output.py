@@ -261,12 +261,12 @@ class LerobotOutput(GlobalIndices, RowsOutput):
             return commit
         frames, *others = commit.files
         (name,) = self.replacing_files(commit, indices)
-        tables = self._numbered(frames, facts, RangeNumbers(**indices))
+        tables = self._number_frames(frames, facts, RangeNumbers(**indices))
         episodes = zip(facts.keys, facts.lengths.tolist(), strict=True)
         shard = write_data_file(storage.below(self.directory, name), self.frames.stored, tables, episodes)
         return msgspec.structs.replace(commit, files=(WrittenFile(name, shard, facts.frames), *others))
 
-    def _numbered(self, file: WrittenFile, facts: RangeFacts, numbers: RangeNumbers) -> Iterator[pa.Table]:
+    def _number_frames(self, file: WrittenFile, facts: RangeFacts, numbers: RangeNumbers) -> Iterator[pa.Table]:
         return numbered_frames(storage.below(self.directory, file.file), self.frames.stored, facts, numbers)
 
     def paths(self, episodes: int) -> dict[str, Any]:
@@ -392,7 +392,7 @@ class LerobotV21Output(LerobotOutput):
         if not facts.frames:
             return commit
         (frames, *packs), lengths = commit.kept, facts.lengths.tolist()
-        tables = split_episodes(self._numbered(frames, facts, numbers), lengths)
+        tables = split_episodes(self._number_frames(frames, facts, numbers), lengths)
         paths = [storage.below(self.directory, pack.file) for pack in packs]
         videos = [split_pack(path, ends) for path, ends in zip(paths, facts.ends.tolist(), strict=True)]
         files = [file for file in commit.files if file.role == "temporary"]

@@ -297,7 +297,7 @@ class Hdf5Source(ProfileSource):
     def recognize(cls, path: str) -> str | None:
         file = first_file(path, cls.endings)
         try:
-            found = _fitting(file) if file and storage.exists(file) else {}
+            found = _find_profiles(file) if file and storage.exists(file) else {}
         except MissingExtraError:
             raise
         except OSError:
@@ -322,7 +322,7 @@ class NpzSource(ProfileSource):
                 return None
             with open_container(file) as whole:
                 names = ", ".join([*whole.leaves][:4])
-            found = _fitting(file)
+            found = _find_profiles(file)
         except Exception:  # whatever the path holds; `open` says what is wrong
             return None
         return f".npz with {names}" + "".join(f" (profile {name})" for name in found)
@@ -352,7 +352,7 @@ def _files_below(path: str, endings: tuple[str, ...]) -> Iterator[str]:
         yield from (os.path.join(directory, name) for name in names if name.endswith(endings) and name[0] != ".")
 
 
-def _fitting(path: str) -> dict[str, str]:
+def _find_profiles(path: str) -> dict[str, str]:
     """The shipped profiles that fit a file, each with what it recognizes. Raises OSError for an unreadable file."""
     found = {}
     with open_container(path) as whole:
@@ -379,7 +379,7 @@ def _recognize(paths: Sequence[str], where: str) -> Profile:
     error = ""
     for path in paths[:_MAX_TRIED]:
         try:
-            found = _fitting(path)
+            found = _find_profiles(path)
         except OSError as unreadable:
             error = error or str(unreadable)
             continue

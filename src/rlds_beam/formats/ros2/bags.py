@@ -248,7 +248,7 @@ class SqliteFile:
 
 
 @contextlib.contextmanager
-def _reading(path: str) -> Iterator[None]:
+def _explain(path: str) -> Iterator[None]:
     """Turns what the libraries raise for a damaged file into DamagedBag."""
     try:
         yield
@@ -280,7 +280,7 @@ class Bag:
             for path in layout.files:
                 if not storage.exists(path):
                     raise DamagedBag(f"{path} is missing, but {layout.path} names it")
-                with _reading(path):
+                with _explain(path):
                     file: McapFile | SqliteFile = McapFile(path) if path.endswith(".mcap") else SqliteFile(path)
                 self._files[path] = file
                 for name, topic in file.topics.items():
@@ -304,7 +304,7 @@ class Bag:
     def messages(self, topics: Collection[str], start: int = 0, stop: int = EVER) -> Iterator[Message]:
         """The messages of these topics with a log time in [start, stop). Raises DamagedBag."""
         for path, file in self._files.items():
-            with _reading(path):
+            with _explain(path):
                 for message in file.messages(topics, start, stop):
                     yield self._decompress(message) if self.layout.is_compressed else message
 
@@ -313,7 +313,7 @@ class Bag:
         if topic not in self._times:
             found = [np.zeros(0, np.int64)]
             for path, file in self._files.items():
-                with _reading(path):
+                with _explain(path):
                     found.append(file.times(topic))
             self._times[topic] = np.sort(np.concatenate(found))
         return self._times[topic]
