@@ -36,7 +36,7 @@ from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.transforms.keyed_sink import WriteKeyed
-from rlds_beam.writing.keyed_parts import KeyedSink, Packed, Placed, read_stored, remove_parts
+from rlds_beam.writing.keyed_parts import KeyedSink, PackedElement, PlacedElement, read_stored, remove_parts
 from rlds_beam.writing.pipeline_output import open_output, read_rejected_list
 
 
@@ -79,8 +79,8 @@ class _EpisodeSink(KeyedSink):
     def open(self) -> None:
         open_output(self.directory, self.output_plan, overwrite=self.overwrite, rejected=self.listed)
 
-    def packer(self) -> Callable[[Episode], Packed]:
-        return lambda episode: Packed(episode.key.split, episode.key, episode, _weight(episode))
+    def packer(self) -> Callable[[Episode], PackedElement]:
+        return lambda episode: PackedElement(episode.key.split, episode.key, episode, _weight(episode))
 
     def plan(self, ranges: Sequence[WorkRange]) -> DatasetCommitter:
         output = with_ranges(self.output, ranges)
@@ -88,7 +88,7 @@ class _EpisodeSink(KeyedSink):
         return DatasetCommitter(self.source, self.check, output, tuple(ranges), self.report, self.output_plan.digest)
 
     def write(
-        self, work: WorkRange, placed: Sequence[Placed], plan: DatasetCommitter, duplicates: object
+        self, work: WorkRange, placed: Sequence[PlacedElement], plan: DatasetCommitter, duplicates: object
     ) -> tuple[RangeCommit, list[Rejection]]:
         del duplicates
         output, report, rejections = plan.output, Report(), list[Rejection]()

@@ -21,9 +21,9 @@ from rlds_beam.writing.keyed_parts import (
     Duplicates,
     KeyedSink,
     Part,
-    Placed,
+    PlacedElement,
     Sizes,
-    Stored,
+    StoredElement,
     find_duplicates,
     measure,
     name_ranges,
@@ -57,7 +57,9 @@ class WriteKeyed(beam.PTransform[Any, Any]):
         # Building the graph, which may never run, writes nothing.
         opened = root | "Start" >> beam.Create([sink]) | "Open" >> beam.Map(lambda sink: sink.open())
         stored = (
-            elements | "AfterOpen" >> WaitOn(opened) | "Store" >> beam.ParDo(_StoreFn(sink)).with_output_types(Stored)
+            elements
+            | "AfterOpen" >> WaitOn(opened)
+            | "Store" >> beam.ParDo(_StoreFn(sink)).with_output_types(StoredElement)
         )
         # A sample of the keys cuts the elements into buckets of about equal numbers, which workers sort.
         bounds = (
@@ -67,12 +69,12 @@ class WriteKeyed(beam.PTransform[Any, Any]):
         )
         buckets = (
             stored
-            | "Bucket" >> beam.Map(_with_bucket, AsSingleton(bounds)).with_output_types(tuple[int, Stored])
+            | "Bucket" >> beam.Map(_with_bucket, AsSingleton(bounds)).with_output_types(tuple[int, StoredElement])
             | "Buckets" >> beam.GroupByKey()
         )
         # Their sizes, a few numbers each, say at which position in the whole each bucket begins.
         sizes = buckets | "Measure" >> beam.MapTuple(lambda number, own: (number, measure(own)))
-        placed = buckets | "Place" >> beam.FlatMap(_place, AsDict(sizes), sink).with_output_types(Placed)
+        placed = buckets | "Place" >> beam.FlatMap(_place, AsDict(sizes), sink).with_output_types(PlacedElement)
         duplicates = (
             placed
             | "Digests" >> beam.FlatMap(_digest).with_output_types(tuple[tuple[str, bytes], int])
@@ -89,7 +91,7 @@ class WriteKeyed(beam.PTransform[Any, Any]):
         plan = names | "Plan" >> beam.Map(lambda names, sink: sink.plan(list(names.values())), sink)
         written = (
             placed
-            | "ByRange" >> beam.Map(lambda placed: (placed.range, placed)).with_output_types(tuple[Any, Placed])
+            | "ByRange" >> beam.Map(lambda placed: (placed.range, placed)).with_output_types(tuple[Any, PlacedElement])
             | "Group" >> beam.GroupByKey()
             | "Write"
             >> beam.ParDo(_WriteFn(sink), AsSingleton(names), AsSingleton(plan), AsDict(duplicates))
@@ -139,7 +141,7 @@ class _WriteFn(beam.DoFn):
 
     def process(
         self,
-        group: tuple[Any, Iterable[Placed]],
+        group: tuple[Any, Iterable[PlacedElement]],
         names: Mapping[Any, WorkRange],
         plan: Any,
         duplicates: Duplicates,
@@ -153,15 +155,17 @@ class _WriteFn(beam.DoFn):
         yield commit
 
 
-def _with_bucket(stored: Stored, bounds: Sequence[Any]) -> tuple[int, Stored]:
+def _with_bucket(stored: StoredElement, bounds: Sequence[Any]) -> tuple[int, StoredElement]:
     return bisect.bisect_right(bounds, stored.order), stored
 
 
-def _place(bucket: tuple[int, Iterable[Stored]], sizes: Mapping[int, Sizes], sink: KeyedSink) -> Iterator[Placed]:
+def _place(
+    bucket: tuple[int, Iterable[StoredElement]], sizes: Mapping[int, Sizes], sink: KeyedSink
+) -> Iterator[PlacedElement]:
     return place(*bucket, sizes, sink)
 
 
-def _digest(placed: Placed) -> Iterator[tuple[tuple[str, bytes], int]]:
+def _digest(placed: PlacedElement) -> Iterator[tuple[tuple[str, bytes], int]]:
     if placed.stored.digest:
         yield (placed.stored.split[1], placed.stored.digest), placed.position
 

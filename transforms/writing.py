@@ -30,7 +30,7 @@ from rlds_beam.trajectories.spec import TrajectorySpec
 from rlds_beam.transforms.converting import check_items, choose_input
 from rlds_beam.transforms.elements import in_global_window, refuse_windows
 from rlds_beam.transforms.keyed_sink import WriteKeyed
-from rlds_beam.writing.keyed_parts import KeyedSink, Packed, Placed, read_stored, remove_parts
+from rlds_beam.writing.keyed_parts import KeyedSink, PackedElement, PlacedElement, read_stored, remove_parts
 from rlds_beam.writing.pipeline_output import (
     RejectedPart,
     commit_rejections,
@@ -159,20 +159,20 @@ class _ItemSink(KeyedSink):
     def open(self) -> None:
         open_output(self.directory, self.output_plan, overwrite=self.overwrite, rejected=self.listed)
 
-    def packer(self) -> Callable[[Items], Packed]:
+    def packer(self) -> Callable[[Items], PackedElement]:
         return self._pack
 
-    def _pack(self, items: Items) -> Packed:
+    def _pack(self, items: Items) -> PackedElement:
         check_items(items, self.spec)
         split = naming.check_name(items.key.split, "the split of an episode")
-        return Packed(split, items.key, items, len(items.payload) or 1)
+        return PackedElement(split, items.key, items, len(items.payload) or 1)
 
     def plan(self, ranges: Sequence[WorkRange]) -> tuple[WorkRange, ...]:
         add_files(self.directory, self.output.all_files(ranges))
         return tuple(ranges)
 
     def write(
-        self, work: WorkRange, placed: Sequence[Placed], plan: object, duplicates: object
+        self, work: WorkRange, placed: Sequence[PlacedElement], plan: object, duplicates: object
     ) -> tuple[RangeCommit, list[Rejection]]:
         del plan, duplicates
         rejections, writer = list[Rejection](), self.output.open_range(work)

@@ -12,7 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlds_beam.errors import NotVerifiedError, UsageError
-from rlds_beam.writing.keyed_parts import KeyedSink, Packed, Part, Placed, measure, name_ranges, place, read_stored
+from rlds_beam.writing.keyed_parts import (
+    KeyedSink,
+    PackedElement,
+    Part,
+    PlacedElement,
+    measure,
+    name_ranges,
+    place,
+    read_stored,
+)
 
 
 class Numbers(KeyedSink):
@@ -25,8 +34,8 @@ class Numbers(KeyedSink):
 
     def open(self) -> None: ...
 
-    def packer(self) -> Callable[[Any], Packed]:
-        return lambda element: Packed(element[0], element[1], element, element[2])
+    def packer(self) -> Callable[[Any], PackedElement]:
+        return lambda element: PackedElement(element[0], element[1], element, element[2])
 
     def plan(self, ranges: Sequence[Any]) -> None: ...
 
@@ -91,7 +100,7 @@ def test_ranges_do_not_depend_on_parts_and_buckets(
 def test_elements_are_read_in_order_and_verified(tmp_path: Path) -> None:
     sink = Numbers(tmp_path)
     stored = store(sink, [("val", 1, 5), ("train", 2, 5), ("train", 1, 5)], 2)
-    placed: list[Placed] = list(place(0, stored, {0: measure(stored)}, sink))
+    placed: list[PlacedElement] = list(place(0, stored, {0: measure(stored)}, sink))
     assert list(read_stored(placed)) == [("train", 1, 5), ("train", 2, 5), ("val", 1, 5)]
     path = Path(stored[0].part)
     path.write_bytes(path.read_bytes()[:-1] + b"!")
@@ -106,7 +115,7 @@ def test_elements_are_read_in_order_and_verified(tmp_path: Path) -> None:
 def test_what_cannot_be_ordered_is_an_error(tmp_path: Path, element: Any, message: str) -> None:
     sink = Numbers(tmp_path)
 
-    def order() -> list[Placed]:
+    def order() -> list[PlacedElement]:
         stored = store(sink, [("train", 1, 5), element], 1)
         return list(place(0, stored, {0: measure(stored)}, sink))
 

@@ -39,7 +39,7 @@ Rank = tuple[int, str]
 """The rank of a split, and its name."""
 
 
-class Packed(NamedTuple):
+class PackedElement(NamedTuple):
     """An element to store.
 
     Attributes:
@@ -57,12 +57,12 @@ class Packed(NamedTuple):
     digest: bytes = b""
 
 
-class Stored(NamedTuple):
+class StoredElement(NamedTuple):
     """The place of a stored element. Ordered by split and key.
 
     Attributes:
       split: the rank of its split, and its name.
-      key, weight, digest: as in `Packed`.
+      key, weight, digest: as in `PackedElement`.
       part: the path of the part.
       offset, size: its bytes in the part.
       checksum: their checksum.
@@ -82,12 +82,12 @@ class Stored(NamedTuple):
         return (self.split, self.key)
 
 
-class Placed(NamedTuple):
+class PlacedElement(NamedTuple):
     """A stored element; the split and the number of its range; and its position in the split."""
 
     range: tuple[Rank, int]
     position: int
-    stored: Stored
+    stored: StoredElement
 
 
 Sizes = dict[Rank, tuple[int, int]]
@@ -116,7 +116,7 @@ class KeyedSink(abc.ABC):
         """Prepares the directory. Can be repeated."""
 
     @abc.abstractmethod
-    def packer(self) -> Callable[[Any], Packed]:
+    def packer(self) -> Callable[[Any], PackedElement]:
         """A function that says what to store of an element, for one part."""
 
     @abc.abstractmethod
@@ -125,7 +125,7 @@ class KeyedSink(abc.ABC):
 
     @abc.abstractmethod
     def write(
-        self, work: WorkRange, placed: Sequence[Placed], plan: Any, duplicates: Duplicates
+        self, work: WorkRange, placed: Sequence[PlacedElement], plan: Any, duplicates: Duplicates
     ) -> tuple[RangeCommit, list[Rejection]]:
         """Writes and commits a range. Can be repeated.
 
@@ -145,7 +145,7 @@ class KeyedSink(abc.ABC):
         count = min(MAX_RANGES, -(-weight // RANGE_BYTES)) if self.shards is None else self.shards
         return [weight * i // count for i in range(1, count)]
 
-    def describe_equal_keys(self, stored: Stored) -> str:
+    def describe_equal_keys(self, stored: StoredElement) -> str:
         """The error for two elements with equal keys."""
         return (
             f"two episodes have the key {stored.key}: keys must be unique. If your step splits episodes, number them: "
@@ -171,7 +171,7 @@ class Part:
         self._sink, self._pack = sink, sink.packer()
         storage.makedirs(storage.below(sink.directory, PARTS))
         self._path = storage.below(sink.directory, PARTS, f"part-{uuid.uuid4().hex}")
-        self._file, self._stored, self._offset = ShardWriter(self._path), list[Stored](), 0
+        self._file, self._stored, self._offset = ShardWriter(self._path), list[StoredElement](), 0
 
     def add(self, element: Any) -> None:
         """Stores an element."""
@@ -179,7 +179,7 @@ class Part:
         content = pickle.dumps(packed.content, protocol=5)
         self._file.write([content], 1, packed.key)
         self._stored.append(
-            Stored(
+            StoredElement(
                 self._sink.rank(packed.split),
                 packed.key,
                 max(1, packed.weight),
@@ -192,7 +192,7 @@ class Part:
         )
         self._offset += len(content)
 
-    def finish(self) -> list[Stored]:
+    def finish(self) -> list[StoredElement]:
         """Completes the part."""
         self._file.commit()
         return self._stored
@@ -207,7 +207,7 @@ def _checksum(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=32).digest()
 
 
-def measure(bucket: Iterable[Stored]) -> Sizes:
+def measure(bucket: Iterable[StoredElement]) -> Sizes:
     """The size of a bucket."""
     sizes: Sizes = {}
     for stored in bucket:
@@ -216,7 +216,9 @@ def measure(bucket: Iterable[Stored]) -> Sizes:
     return sizes
 
 
-def place(number: int, bucket: Iterable[Stored], sizes: Mapping[int, Sizes], sink: KeyedSink) -> Iterator[Placed]:
+def place(
+    number: int, bucket: Iterable[StoredElement], sizes: Mapping[int, Sizes], sink: KeyedSink
+) -> Iterator[PlacedElement]:
     """Sorts a bucket, and finds the range of each element.
 
     Args:
@@ -234,12 +236,12 @@ def place(number: int, bucket: Iterable[Stored], sizes: Mapping[int, Sizes], sin
         before = [sizes[i].get(split, (0, 0)) for i in sizes if i < number]
         position, end = sum(count for count, _ in before), sum(weight for _, weight in before)
         bounds = sink.bounds(sum(size.get(split, (0, 0))[1] for size in sizes.values()))
-        last: Stored | None = None
+        last: StoredElement | None = None
         for stored in own:
             if sink.unique and last is not None and last.key == stored.key:
                 raise UsageError(sink.describe_equal_keys(stored))
             end += stored.weight
-            yield Placed((split, bisect.bisect_right(bounds, end - stored.weight // 2 - 1)), position, stored)
+            yield PlacedElement((split, bisect.bisect_right(bounds, end - stored.weight // 2 - 1)), position, stored)
             position, last = position + 1, stored
 
 
@@ -252,7 +254,7 @@ def name_ranges(found: Iterable[tuple[Rank, int]]) -> dict[tuple[Rank, int], Wor
     return ranges
 
 
-def read_stored(placed: Iterable[Placed]) -> Iterator[Any]:
+def read_stored(placed: Iterable[PlacedElement]) -> Iterator[Any]:
     """The contents of stored elements. Raises NotVerifiedError if a part has changed since it was written."""
     for part, own in itertools.groupby((each.stored for each in placed), key=lambda stored: stored.part):
         with storage.open_read(part) as file:

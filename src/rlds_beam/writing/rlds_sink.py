@@ -34,7 +34,15 @@ from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.writing.episodes import ArrayEpisodes
-from rlds_beam.writing.keyed_parts import Duplicates, KeyedSink, Packed, Placed, Stored, read_stored, remove_parts
+from rlds_beam.writing.keyed_parts import (
+    Duplicates,
+    KeyedSink,
+    PackedElement,
+    PlacedElement,
+    StoredElement,
+    read_stored,
+    remove_parts,
+)
 from rlds_beam.writing.source import ArraySource, WriteSettings
 
 FROM = "write_rlds"
@@ -77,11 +85,11 @@ class RldsSink(KeyedSink):
         remove_all(self.directory)
         make_ready(self.directory, self.output_plan)
 
-    def packer(self) -> Callable[[tuple[str, Any, Any]], Packed]:
+    def packer(self) -> Callable[[tuple[str, Any, Any]], PackedElement]:
         connecting = ConnectorRunner.for_source(Configuration(), self.source)
         encoder, ignored, verified = self.output.encoder(), self.output.ignored_values, False
 
-        def pack(element: tuple[str, Any, Any]) -> Packed:
+        def pack(element: tuple[str, Any, Any]) -> PackedElement:
             nonlocal verified
             split, key, content = element
             if type(key) not in (str, int):
@@ -106,14 +114,14 @@ class RldsSink(KeyedSink):
             stored = (dataclasses.replace(verdict, episodes=()), records, steps)
             digest = b"" if rejected is not None else xxhash.xxh3_128_digest(episode.payload)
             # Numbers come before texts, which cannot be compared with them.
-            return Packed(split, (type(key) is str, key), stored, len(episode.payload) + OVERHEAD, digest)
+            return PackedElement(split, (type(key) is str, key), stored, len(episode.payload) + OVERHEAD, digest)
 
         return pack
 
     def bounds(self, weight: int) -> Sequence[int]:
         return range(self.settings.shard_bytes, weight, self.settings.shard_bytes)
 
-    def describe_equal_keys(self, stored: Stored) -> str:
+    def describe_equal_keys(self, stored: StoredElement) -> str:
         return f"two episodes of split {stored.split[1]} have the key {stored.key[1]!r}: keys must be unique"
 
     def plan(self, ranges: Sequence[WorkRange]) -> DatasetCommitter:
@@ -126,7 +134,7 @@ class RldsSink(KeyedSink):
         )
 
     def write(
-        self, work: WorkRange, placed: Sequence[Placed], plan: object, duplicates: Duplicates
+        self, work: WorkRange, placed: Sequence[PlacedElement], plan: object, duplicates: Duplicates
     ) -> tuple[RangeCommit, list[Rejection]]:
         del plan
         (file,) = self.output.files(work)
