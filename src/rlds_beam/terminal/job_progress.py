@@ -74,7 +74,7 @@ class Progress:
         self,
         look: Callable[[], Done | None] | None = None,
         place: Callable[[], str | None] = lambda: None,
-        seconds: float | None = None,
+        seconds: float = LOOK_SECONDS,
     ) -> Iterator[Progress]:
         """Shows the progress during the block; removes the bar after it, also after an error or Ctrl-C.
 
@@ -84,17 +84,24 @@ class Progress:
           seconds: the time between two looks.
         """
         before, ended = worker_status.done(), threading.Event()
+        told = False
+
+        def tell() -> None:
+            nonlocal told
+            if not told and (at := place()) is not None:
+                told = True
+                self.say(at)
 
         def follow() -> None:
-            told = False
-            while not ended.wait(seconds or LOOK_SECONDS):
+            looked = time.monotonic()
+            while not ended.wait(min(seconds, LOOK_SECONDS)):
                 with contextlib.suppress(Exception):  # a cluster may not answer at the moment
-                    if not told and (at := place()) is not None:
-                        told = True
-                        self.say(at)
-                    done = worker_status.done() - before if look is None else look()
-                    if not ended.is_set():
-                        self.tick(done)
+                    tell()
+                    if time.monotonic() - looked >= seconds:
+                        looked = time.monotonic()
+                        done = worker_status.done() - before if look is None else look()
+                        if not ended.is_set():
+                            self.tick(done)
 
         follower = threading.Thread(target=follow, name="progress", daemon=True)
         follower.start()
@@ -103,6 +110,8 @@ class Progress:
         finally:
             ended.set()
             follower.join(LOOK_SECONDS)  # unless a cluster does not answer
+            with contextlib.suppress(Exception):
+                tell()  # a short job
             with self._lock, contextlib.suppress(OSError):
                 if self._bar is not None:
                     self._bar.stop()
