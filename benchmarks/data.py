@@ -25,9 +25,9 @@ STATE_STEPS = 1000
 """Steps of a half-cheetah episode."""
 IMAGE_STEPS = 100
 SHORT_STEPS = 10
-"""Steps of an episode of `jpeg_short` and `robot_short`."""
+"""Steps of an episode of `robot_short`."""
 CAMERAS = 4
-KINDS = ("state", "robot", "robot_short", "png", "jpeg", "jpeg_short", "jpeg256", "jpeg480", "camera256")
+KINDS = ("state", "robot", "robot_short", "png", "jpeg", "jpeg256", "jpeg480", "camera256")
 SIZE = 64
 
 
@@ -36,7 +36,7 @@ def dataset(kind: str, steps: int, files: int, into: Path) -> Path:
 
     Args:
       kind: `state` (observation 17, action 6, float32), `robot` and `robot_short` (state 7, action 7, no images),
-        `png` or `jpeg` (4 cameras of 64x64x3, state 7, action 7), `jpeg_short` (short episodes), `jpeg256` and
+        `png` or `jpeg` (4 cameras of 64x64x3, state 7, action 7), `jpeg256` and
         `jpeg480` (images of 256x256x3 and 480x480x3), `camera256` (one camera of 256x256x3).
       steps: the total number, in episodes of 1,000 (100 for robots and with images, 10 for the short ones).
       files: the number of shards.

@@ -1,4 +1,4 @@
-"""Measures rlds-beam, its peer and the machine's limit on the same data, in one run.
+"""Measures rlds-beam and its peers on the same data, in one run.
 
     python benchmarks/run.py [SECTION ...] [--quick] [--repeats N]
 
@@ -39,14 +39,10 @@ from measuring import (
     table,
 )
 from sections import (
-    columns,
-    composed,
     defects,
-    exchange,
     hdf5,
     lerobot,
     loading,
-    one_machine,
     record,
     remote,
     reverb,
@@ -101,43 +97,6 @@ def state(sizes: Sizes) -> list[Figure]:
         )
         for k, m in ours.items()
     ]
-
-
-def limit(sizes: Sizes) -> list[Figure]:
-    """Half-cheetah episodes against reading and writing the same bytes with checksums and nothing else."""
-    data, figures, rows = make("state", sizes.of(1_000_000, 200_000)), [], []
-    for items in ("frames", "pairs"):
-        ours, limits = [], []
-        for _ in range(sizes.repeats):
-            ours.append(convert(data, f"--items={items}", "--workers=1"))
-            limits.append(script("limits.py", "state", data, ours[-1].output).content)
-        rate = best(ours).rate
-        records, blocks = (max(found[name] for found in limits) for name in ("records", "blocks"))
-        rows.append(
-            [
-                items,
-                f"{rate:,.0f}",
-                f"{records:,.0f}",
-                f"{rate / records:.2f}",
-                f"{blocks:,.0f}",
-                f"{rate / blocks:.2f}",
-            ]
-        )
-        for kind, how, bare, target in (
-            ("records", "record by record", records, 0.5),
-            ("blocks", "in whole blocks", blocks, None),
-        ):
-            against = f"reading and writing the same bytes with checksums, {how}"
-            each = ratios(ours, [one[kind] for one in limits])
-            what = f"`convert --items={items}`, half-cheetah"
-            name = f"state, {items}: of the limit, {how}"
-            figures.append(at_least(name, rate / bare, target, what=what, against=against, runs=each))
-    table(
-        "the limit: read with checksums, write the same bytes with checksums, nothing else",
-        ["", "steps/s", "record by record", "ratio", "block by block", "ratio"],
-        *rows,
-    )
-    return figures
 
 
 def workers(sizes: Sizes) -> list[Figure]:
@@ -202,12 +161,11 @@ def memory(sizes: Sizes) -> list[Figure]:
 
 
 def images(sizes: Sizes) -> list[Figure]:
-    """4 cameras of 64x64: against TF-Agents with TFDS decoding, and against the bare decoder."""
+    """4 cameras of 64x64, against TF-Agents with TFDS decoding."""
     steps, peer_steps, figures = sizes.of(4_000, 1_000), sizes.of(2_000, 300), []
     for encoding in ("png", "jpeg"):
         data = make(encoding, steps)
         runs: dict[tuple[str, int], list[Measurement]] = {(i, w): [] for w in (1, 2) for i in ("frames", "pairs")}
-        limits: dict[str, list[float]] = {"frames": [], "pairs": []}
         peers = []
         for _ in range(sizes.repeats if encoding == "png" else 1):  # only PNG has a target
             # A long warm-up: TFDS decodes whole episodes ahead, and must have as many ready before as after.
@@ -215,41 +173,33 @@ def images(sizes: Sizes) -> list[Figure]:
             peers.append(script("peers/tf_agents_peer.py", data, DATA / "peer.tfrecord", *flags))
             for (items, count), found in runs.items():
                 found.append(convert(data, f"--items={items}", "--shards=8", f"--workers={count}"))
-                if count == 1:
-                    limits[items].append(script("limits.py", "images", data, found[-1].output).content["best"])
         peer, rows = best(peers), []
         label = f"TF-Agents, frames, {peer.content['cores']:.1f} cores"
-        rows.append([label, f"{peer.rate:,.0f}", f"{peer.start_up:.1f}", "", ""])
+        rows.append([label, f"{peer.rate:,.0f}", f"{peer.start_up:.1f}", ""])
         for (items, count), found in runs.items():
             ours = best(found)
-            bare = max(limits[items])
-            ratio, share = ours.rate / peer.rate, ours.rate / bare / count
+            ratio = ours.rate / peer.rate
             label = f"ours, {items}, {count} worker{'s' * (count > 1)}"
-            rows.append([label, f"{ours.rate:,.0f}", f"{ours.start_up:.1f}", f"{ratio:.1f}", f"{share:.2f}"])
-            figures += _of_images(f"{encoding}, {items}, {count} worker(s)", ratio, share, found, peers)
+            rows.append([label, f"{ours.rate:,.0f}", f"{ours.start_up:.1f}", f"{ratio:.1f}"])
+            figures.append(_of_images(f"{encoding}, {items}, {count} worker(s)", ratio, found, peers))
         title = f"{encoding}, 4 cameras of 64x64, {steps:,} steps (TF-Agents: {peer_steps:,}, on all cores)"
-        table(title, ["", "steps/s", "start-up s", "ratio", "of the decoder's limit"], *rows)
+        table(title, ["", "steps/s", "start-up s", "ratio"], *rows)
     return figures
 
 
-def _of_images(name: str, ratio: float, share: float, *runs: list[Measurement]) -> list[Figure]:
+def _of_images(name: str, ratio: float, *runs: list[Measurement]) -> Figure:
     encoding, items, workers = name.split(", ")
-    what = f"{items} of 4 {encoding.upper()} cameras, {workers.replace('(s)', 's' * (workers[0] > '1'))}"
-    # TF-Agents decodes on all cores, so the target is for as many workers.
-    target = 4 if encoding == "png" and workers[0] == "2" else None
-    return [
-        at_least(
-            f"{name}: times TF-Agents",
-            ratio,
-            target,
-            what=what,
-            peer="TF-Agents",
-            against="TF-Agents with TFDS decoding, on all cores",
-            runs=ratios(*runs),
-            front="Convert 4 PNG cameras" * name.startswith("png, frames, 2"),
-        ),
-        Figure(f"{name}: of the decoder's limit", share, what=what, against="the bare decoder on as many cores"),
-    ]
+    return at_least(
+        f"{name}: times TF-Agents",
+        ratio,
+        # TF-Agents decodes on all cores, so the target is for as many workers.
+        4 if encoding == "png" and workers[0] == "2" else None,
+        what=f"{items} of 4 {encoding.upper()} cameras, {workers.replace('(s)', 's' * (workers[0] > '1'))}",
+        peer="TF-Agents",
+        against="TF-Agents with TFDS decoding, on all cores",
+        runs=ratios(*runs),
+        front="Convert 4 PNG cameras" * name.startswith("png, frames, 2"),
+    )
 
 
 def cold(sizes: Sizes) -> list[Figure]:
@@ -282,22 +232,16 @@ def cold(sizes: Sizes) -> list[Figure]:
 
 SECTIONS: dict[str, Callable[[Sizes], list[Figure]]] = {
     "state": state,
-    "limit": limit,
     "workers": workers,
     "memory": memory,
     "images": images,
     "cold": cold,
-    "skew": one_machine.skew,
-    "bounds": one_machine.bounds,
     "reverb": reverb.reverb,
     "statistics": statistics.statistics,
-    "columns": columns.columns,
-    "composed": composed.composed,
     "rllib": rllib.rllib,
     "record": record.record,
     "lerobot": lerobot.lerobot,
     "rlds": rlds.rlds,
-    "exchange": exchange.exchange,
     "hdf5": hdf5.hdf5,
     "zarr": zarr.zarr,
     "ros2": ros2.ros2,

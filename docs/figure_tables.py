@@ -18,19 +18,15 @@ MARK = "<!-- figures -->\n"
 TOPICS: Mapping[str, tuple[str, ...]] = {
     "Convert RLDS": (
         "run.py state",
-        "run.py limit",
         "run.py images",
         "run.py workers",
-        "run.py skew",
         "run.py memory",
-        "run.py composed",
-        "run.py bounds",
         "run.py cold",
         "flink.py",
     ),
     "Check, and compute statistics": ("run.py signals", "run.py statistics"),
     "Push into Reverb": ("run.py reverb",),
-    "Train": ("run.py columns", "run.py rllib", "run.py loading", "run.py remote"),
+    "Train": ("run.py rllib", "run.py loading", "run.py remote"),
     "Record": ("run.py record",),
     "Robot data and other formats": (
         "run.py rlds",
@@ -38,9 +34,7 @@ TOPICS: Mapping[str, tuple[str, ...]] = {
         "run.py hdf5",
         "run.py zarr",
         "run.py ros2",
-        "run.py exchange",
     ),
-    "Twenty gigabytes": ("soak.py",),
 }
 """Heading -> the commands whose figures are below it. Others follow at the end."""
 

@@ -1,12 +1,9 @@
-"""`convert --to=rlds` and similar jobs, and their peers, in processor time.
+"""`convert --to=rlds` and rlds_dataset_mod, in processor time.
 
-    python benchmarks/peers/rlds_peer.py copy DATASET                checks and copies the bytes, with an XXH3
     python benchmarks/peers/rlds_peer.py mod DATASET [--episodes N]  as rlds_dataset_mod does
-    python benchmarks/peers/rlds_peer.py parquet DATASET             checks the bytes, and writes frames from memory
     python benchmarks/peers/rlds_peer.py ours DATASET NAME=VALUE ... a conversion with these options
 
-`parquet` writes the row groups of `--to=lerobot` with the bare writer of pyarrow, uncompressed and without a checksum:
-nothing is parsed, checked, or decoded. `mod` resizes and encodes as rlds_dataset_mod's `resize_and_jpeg_encode` does:
+`mod` resizes and encodes as rlds_dataset_mod's `resize_and_jpeg_encode` does:
 a `tf.data` map over the steps of each episode, as numpy, encoded by the dataset's features, and serialized by TFDS.
 Prints JSON; rates are in steps per second of processor time (user and system, all threads), without start-up.
 """
@@ -41,21 +38,6 @@ def cpu(function: Callable[[int], int]) -> dict[str, float]:
     return best
 
 
-def copy(directory: Path, room: Path, steps: int) -> dict[str, float]:
-    from rlds_beam.encoding.tfrecord.file import open_tfrecord, read_records
-    from rlds_beam.output.shards import ShardWriter
-
-    def run(_: int) -> int:
-        for i, shard in enumerate(sorted(directory.glob("*.tfrecord-*"))):
-            with open_tfrecord(str(shard)).file as file, ShardWriter(str(room / f"copy-{i}")) as target:
-                for record in read_records(file):
-                    target.write([record.payload], 1)
-                target.commit()
-        return steps
-
-    return cpu(run)
-
-
 def ours(directory: Path, room: Path, options: dict[str, Any]) -> dict[str, float]:
     from rlds_beam.jobs.convert import prepare
     from rlds_beam.jobs.options import ConvertOptions
@@ -70,29 +52,6 @@ def ours(directory: Path, room: Path, options: dict[str, Any]) -> dict[str, floa
         for work in job.ranges:
             job.converter.convert_range(work, {})
         return sum(report.steps for report in read_reports(job.directory, job.ranges))
-
-    return cpu(run)
-
-
-def parquet(directory: Path, room: Path, steps: int) -> dict[str, float]:
-    import pyarrow.parquet as pq
-
-    import rlds_beam
-    from rlds_beam.encoding.tfrecord.file import open_tfrecord, read_records
-
-    rlds_beam.convert(str(directory), str(room / "out"), to="lerobot", fps=10, workers=1, progress="none")
-    files = [pq.ParquetFile(path) for path in sorted((room / "out/data").rglob("*.parquet"))]
-    groups = [file.read_row_group(i) for file in files for i in range(file.num_row_groups)]
-
-    def run(_: int) -> int:
-        for shard in sorted(directory.glob("*.tfrecord-*")):
-            with open_tfrecord(str(shard)).file as file:
-                for _record in read_records(file):
-                    pass
-        with pq.ParquetWriter(room / "bare", groups[0].schema, use_dictionary=False, compression="none") as writer:
-            for table in groups:
-                writer.write_table(table)
-        return steps
 
     return cpu(run)
 
@@ -143,12 +102,11 @@ def mod(directory: Path, room: Path, episodes: int) -> dict[str, float]:
 
 def main() -> None:
     parser: Any = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("copy", "parquet", "mod", "ours"))
+    parser.add_argument("kind", choices=("mod", "ours"))
     parser.add_argument("dataset", type=Path)
     parser.add_argument(
         "options", nargs="*", help="options of the conversion: NAME=VALUE, with JSON or a string as the value"
     )
-    parser.add_argument("--steps", type=int, default=0, help="steps of the copied dataset")
     parser.add_argument("--episodes", type=int, default=1)
     given = parser.parse_intermixed_args()
     from rlds_beam.platforms import keep_freed_memory
@@ -156,11 +114,7 @@ def main() -> None:
     keep_freed_memory()  # as the command does; for the peers as well
     room = Path(tempfile.mkdtemp(dir=given.dataset.parents[1]))
     try:
-        if given.kind == "copy":
-            found = copy(given.dataset, room, given.steps)
-        elif given.kind == "parquet":
-            found = parquet(given.dataset, room, given.steps)
-        elif given.kind == "mod":
+        if given.kind == "mod":
             found = mod(given.dataset, room, given.episodes)
         else:
             found = ours(given.dataset, room, dict(map(_option, given.options)))

@@ -1,4 +1,4 @@
-"""`convert --from=hdf5` against the scripts that people use for ALOHA and LIBERO, and its memory as files grow."""
+"""`convert --from=hdf5` against the scripts that people use for ALOHA and LIBERO."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from measuring import (
     Measurement,
     Sizes,
     at_least,
-    below,
     best,
     command,
     convert,
@@ -43,7 +42,7 @@ def hdf5(sizes: Sizes) -> list[Figure]:
         upright.write_text(json.dumps([{"RotateImages": {"degrees": 180}}]))
         flags = ("--to=rlds", "--raw_images=jpeg", f"--connectors={upright}")  # as the builder, which stores JPEGs
         figures += _compared(sizes, "libero", 10, 100, "libero_rlds", "OpenVLA's LIBERO builder (TFDS)", 1, *flags)
-    return figures + _memory(sizes)
+    return figures
 
 
 def _compared(
@@ -83,26 +82,6 @@ def _compared(
 
 def _overall(run: Measurement) -> float:
     return float(run.content["steps"] / (run.working + run.start_up))
-
-
-def _memory(sizes: Sizes) -> list[Figure]:
-    """The peak memory of more episodes and of longer ones: of each, the encoded images are held, several times."""
-    figures, rows = [], []
-    for kind, steps in (("aloha", sizes.of(200, 40)), ("aloha_raw", sizes.of(10, 5)), ("libero", sizes.of(100, 30))):
-        few, many, long = (_peak_mb(kind, *size) for size in ((2, steps), (8, steps), (2, 4 * steps)))
-        rows.append([kind, f"{steps:,}", *(f"{peak:,.0f}" for peak in (few, many, long))])
-        name, what = f"hdf5, {kind}, memory", f"memory of {TITLES[kind]} to lerobot"
-        more, against = f"{what}, 8 episodes of {steps:,} steps", f"2 of {steps:,} steps"
-        figures.append(below(f"{name}: times that of a quarter", many / few, 1.3, what=more, against=against))
-        longer = f"{what}, 2 episodes of {4 * steps:,} steps"
-        figures.append(below(f"{name}: times that of short episodes", long / few, None, what=longer, against=against))
-    table("hdf5, peak memory in MB", ["", "steps", "2 episodes", "8 episodes", "2 of 4x the steps"], *rows)
-    return figures
-
-
-def _peak_mb(kind: str, episodes: int, steps: int) -> float:
-    flags = ("--from=hdf5", f"--profile={kind.removesuffix('_raw')}", "--to=lerobot", "--workers=1")
-    return convert(_made(kind, episodes, steps), *flags).peak_mb
 
 
 def _made(kind: str, episodes: int, steps: int) -> Path:

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from measuring import COMMAND, DATA, HERE, Figure, Measurement, Sizes, at_least, below, best, command, make, table
+from measuring import COMMAND, DATA, HERE, Figure, Measurement, Sizes, at_least, best, command, make, table
 
 HOME = HERE.parent / ".venv-peers-loading"
 PEERS = HERE / "peers"
@@ -99,7 +99,7 @@ def loading(sizes: Sizes) -> list[Figure]:
                     run = measure(folder, name, sample, workers, 0.5 if sizes.quick else 3.0)
                     if run is not None:
                         runs.setdefault((name, sample, workers), []).append(run)
-    return [*report(runs), *large(folder, sizes)]
+    return report(runs)
 
 
 def measure(folder: Path, name: str, sample: str, workers: int, seconds: float) -> Measurement | None:
@@ -223,21 +223,3 @@ def _figures(found: dict[tuple[str, str, int], Measurement]) -> list[Figure]:
                 spent = [found[name, sample, 2].content["processor_ms"] for name in (peer, ours)]
                 figures.append(Figure(f"{label}, by processor time", spent[0] / spent[1]))
     return figures
-
-
-def large(folder: Path, sizes: Sizes) -> list[Figure]:
-    """The first shuffled batch of a dataset of 1 TB, of which only the index exists; its images share a few files."""
-    name = f"{sizes.of(1000, 10):,} GB"
-    where = DATA / "loading_large"
-    shutil.rmtree(where, ignore_errors=True)
-    arguments = [folder, where, f"--gigabytes={sizes.of(1000, 10)}"]
-    runs = [
-        json.loads(command([HOME / "bin" / "python", PEERS / "loading_large.py", *arguments])[0].splitlines()[-1])
-        for _ in range(sizes.repeats)
-    ]
-    shutil.rmtree(where)
-    seconds = min(run["first_batch"] for run in runs)
-    rows = [[f"{runs[0]['steps']:,} steps, {name}", f"{seconds:.2f}", f"{runs[0]['memory_mb']:,.0f}"]]
-    table("an index that exists: from opening to the first batch", ["", "first batch s", "MB"], *rows)
-    row = {"what": f"the first shuffled batch of {name}, once indexed", "unit": "s"}
-    return [below(f"first shuffled batch of {name}: seconds", seconds, 1.0, **row)]

@@ -1,9 +1,8 @@
-"""The section `reverb`: writers, TF-Agents, and the server's own limit, all on real servers."""
+"""The section `reverb`: TF-Agents and Reverb's own writers, all on real servers."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from measuring import Figure, Measurement, Sizes, at_least, best, make, ratios, script, table
 
@@ -21,11 +20,11 @@ KINDS = {
 
 
 def reverb(sizes: Sizes) -> list[Figure]:
-    """Into Reverb and out of it: half-cheetah episodes, and step pairs unless stated otherwise."""
+    """Into Reverb: half-cheetah episodes, and step pairs unless stated otherwise."""
     data = make("state", sizes.of(1_000_000, 200_000))
     agents: list[Measurement] = []
     pushing = _pushing(data, sizes, agents)
-    return [*pushing, *_dropin(data, sizes, best(agents)), *_writers(data, sizes), *_sampling(data, sizes)]
+    return [*pushing, *_dropin(data, sizes, best(agents)), *_writers(data, sizes)]
 
 
 def _repeats(sizes: Sizes) -> int:
@@ -36,57 +35,44 @@ def _repeats(sizes: Sizes) -> int:
 def _pushing(data: Path, sizes: Sizes, agents: list[Measurement]) -> list[Figure]:
     """Measures the command and its peers; appends TF-Agents' runs to `agents`."""
     peer_steps, observer_data = sizes.of(4_000, 1_000), make("state", sizes.of(10_000, 2_000))
-    limits: list[dict[str, float]] = []
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in COMMANDS}
     for i in range(_repeats(sizes)):
         agents.append(script("peers/reverb_dropin.py", "agents", "push", data, "--steps", peer_steps))
-        limits.append(script("reverb_limits.py", data).content)
         for name, flags in COMMANDS.items():
             # Cases with a target run as often as requested, the others once, to save minutes.
             if i == 0 or name == "1 worker, 1 server":
                 runs[name].append(script("reverb_push.py", data, *flags).content)
     observer = script("reverb_push.py", observer_data, "--workers=1", "--writer=observer").content
-    peer, (stream, bare) = best(agents).rate, (max(found[name] for found in limits) for name in ("stream", "bare"))
+    peer = best(agents).rate
     rows = [
-        ["TF-Agents' push_rlds_to_reverb", f"{peer:,.0f}", "", f"{best(agents).start_up:.1f}", ""],
-        ["the server: our requests, bare grpc", f"{bare:,.0f}", "", "", f"{bare / peer:,.0f}"],
-        ["the server: our requests, our stream", f"{stream:,.0f}", "", "", f"{stream / peer:,.0f}"],
-        _row("push --writer=observer", observer, peer, bare, stream),
+        ["TF-Agents' push_rlds_to_reverb", f"{peer:,.0f}", f"{best(agents).start_up:.1f}", ""],
+        _row("push --writer=observer", observer, peer),
     ]
     figures = []
     for name, found in runs.items():
         ours = max(found, key=lambda run: run["items_per_second"])
-        rows.append(_row(f"push, {name}", ours, peer, bare, stream))
-        ratio, share = ours["items_per_second"] / peer, ours["items_per_second"] / max(bare, stream)
+        rows.append(_row(f"push, {name}", ours, peer))
         single = name == "1 worker, 1 server"
-        what = "`push` pairs, one worker, one server" * single
-        figures += [
+        figures.append(
             at_least(
                 f"push, {name}: times push_rlds_to_reverb",
-                ratio,
+                ours["items_per_second"] / peer,
                 60 if single else None,
-                what=what,
+                what="`push` pairs, one worker, one server" * single,
                 against="TF-Agents' `push_rlds_to_reverb`",
                 peer="TF-Agents",
                 front="Fill a Reverb table" * single,
                 runs=ratios([run["items_per_second"] for run in found], agents),
-            ),
-            at_least(
-                f"push, {name}: of the server's limit",
-                share,
-                0.85 if single else None,
-                what=what,
-                against="a bare client that floods the server with the same bytes, prepared in advance",
-            ),
-        ]
+            )
+        )
     title = f"step pairs into Reverb, {observer['steps']:,} to {runs['1 worker, 1 server'][0]['steps']:,} steps"
-    table(title, ["", "pairs/s", "of the limit", "start-up s", "ratio"], *rows)
+    table(title, ["", "pairs/s", "start-up s", "ratio"], *rows)
     return figures
 
 
-def _row(name: str, run: dict[str, float], peer: float, *limits: float) -> list[str]:
+def _row(name: str, run: dict[str, float], peer: float) -> list[str]:
     rate = run["items_per_second"]
-    return [name, f"{rate:,.0f}", f"{rate / max(limits):.2f}", f"{run['start_up']:.1f}", f"{rate / peer:,.0f}"]
+    return [name, f"{rate:,.0f}", f"{run['start_up']:.1f}", f"{rate / peer:,.0f}"]
 
 
 def _dropin(data: Path, sizes: Sizes, agents: Measurement) -> list[Figure]:
@@ -148,21 +134,3 @@ def _writers(data: Path, sizes: Sizes) -> list[Figure]:
             if who != fastest
         ]
     return figures
-
-
-def _sampling(data: Path, sizes: Sizes) -> list[Figure]:
-    flags = ("--batches", sizes.of(40, 20), "--repeats", _repeats(sizes))
-    rates: dict[str, Any] = script("reverb_sampling.py", data, *flags).content
-    agents = rates["TF-Agents' observer"]
-    rows = [[f"written by {who}", f"{rate:,.0f}", f"{rate / agents:.2f}"] for who, rate in rates.items()]
-    table("pairs sampled through reverb.TrajectoryDataset, batches of 256", ["", "pairs/s", "ratio"], *rows)
-    return [
-        Figure(
-            f"sampling from what was written by {who}: times TF-Agents'",
-            rate / agents,
-            peer="TF-Agents",
-            what="sample pairs from a table that `push` filled" * (who == "ours"),
-            against="a table that TF-Agents' observer filled",
-        )
-        for who, rate in rates.items()
-    ]

@@ -1,4 +1,4 @@
-"""`--from=ros2` against decode loops with mcap and rosbags, and memory as bags grow."""
+"""`--from=ros2` against decode loops with mcap and rosbags."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from measuring import (
     Measurement,
     Sizes,
     at_least,
-    below,
     best,
     command,
     convert,
@@ -40,7 +39,7 @@ def ros2(sizes: Sizes) -> list[Figure]:
     figures = []
     for kind, peers in KINDS.items():
         figures += _compared(sizes, kind, peers)
-    return figures + _memory(sizes)
+    return figures
 
 
 def _compared(sizes: Sizes, kind: str, peers: tuple[str, ...]) -> list[Figure]:
@@ -80,21 +79,6 @@ def _compared(sizes: Sizes, kind: str, peers: tuple[str, ...]) -> list[Figure]:
     )
     speed, what = size / fastest["ours_read"].working, f"read ROS 2, {kind}, by processor time"
     return [*figures, at_least(f"ros2, {kind}: MB/s, reading", speed, 100, what=what, unit="MB/s")]
-
-
-def _memory(sizes: Sizes) -> list[Figure]:
-    """The peak memory of a bag with more episodes than a range of work, and of one that is four times as long."""
-    figures, rows, seconds = [], [], sizes.of(60, 20)
-    for kind in KINDS:
-        peaks = [_converted(_made(kind, seconds * times)).peak_mb for times in (1, 4)]
-        rows.append([kind, *(f"{peak:,.0f}" for peak in peaks), f"{peaks[1] / peaks[0]:.2f}"])
-        what, name = (
-            f"memory of converting ROS 2, {kind} of {4 * seconds} s",
-            f"ros2, {kind}, memory: times that of a quarter",
-        )
-        figures.append(below(name, peaks[1] / peaks[0], 1.3, what=what, against=f"{seconds} s"))
-    table(f"ros2, peak memory in MB, {seconds} s", ["", "1x", "4x", "ratio"], *rows)
-    return figures
 
 
 def _peer(kind: str, bag: Path) -> Measurement:

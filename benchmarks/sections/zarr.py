@@ -1,4 +1,4 @@
-"""`--from=zarr` and `--to=zarr` against loops over diffusion policy's ReplayBuffer, and memory as buffers grow."""
+"""`--from=zarr` and `--to=zarr` against loops over diffusion policy's ReplayBuffer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from measuring import (
     Measurement,
     Sizes,
     at_least,
-    below,
     best,
     command,
     convert,
@@ -33,7 +32,7 @@ def zarr(sizes: Sizes) -> list[Figure]:
     figures = _compared(sizes, "read", "copy_from_path and TFDS's writer", buffers, counts, "--from=zarr", "--to=rlds")
     kept = [_as_rlds(buffer) for buffer in buffers]
     figures += _compared(sizes, "write", "tfds.load and add_episode", kept, counts, "--to=zarr")
-    return figures + _memory(sizes)
+    return figures
 
 
 def _as_rlds(buffer: Path) -> Path:
@@ -63,20 +62,6 @@ def _compared(
     against, peer = f"a loop with diffusion policy's ReplayBuffer ({name})", "diffusion policy's ReplayBuffer"
     figure = f"zarr, {kind}: times {name}"
     return [at_least(figure, one.rate / other.rate, 5, what=what, against=against, peer=peer, runs=each)]
-
-
-def _memory(sizes: Sizes) -> list[Figure]:
-    """The peak memory of a buffer and of one with ten times the episodes."""
-    figures, rows = [], []
-    for kind, flags in {"read": ("--to=rlds",), "write": ("--to=zarr",)}.items():
-        buffers = [_made(sizes.of(20, 8) * times) for times in (1, 10)]
-        peaks = [convert(buffer, "--from=zarr", "--workers=1", *flags).peak_mb for buffer in buffers]
-        rows.append([kind, *(f"{peak:,.0f}" for peak in peaks), f"{peaks[1] / peaks[0]:.2f}"])
-        most, name = sizes.of(20, 8) * 10, f"zarr, {kind}, memory: times that of a tenth"
-        what = f"memory of {'reading' if kind == 'read' else 'writing'} zarr, {most} episodes"
-        figures.append(below(name, peaks[1] / peaks[0], 1.3, what=what, against=f"{most // 10} episodes"))
-    table(f"zarr, peak memory in MB, {sizes.of(20, 8)} episodes", ["", "1x", "10x", "ratio"], *rows)
-    return figures
 
 
 def _made(episodes: int) -> Path:
