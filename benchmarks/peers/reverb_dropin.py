@@ -13,7 +13,9 @@ import argparse
 import importlib
 import json
 import os
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -42,6 +44,8 @@ def convert(rlds_to_reverb: Any, episodes: Any, steps: int, warm_up: int) -> flo
 def push(rlds_to_reverb: Any, observers: Any, dataset: str, episodes: Any, steps: int, warm_up: int) -> float:
     """Seconds for `steps` steps."""
     import reverb
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     from tables import TABLE, options_of, servers
 
     from rlds_beam.jobs.push import open_input
