@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rlds_beam.cli import arguments
-from rlds_beam.cli.main import EXIT_CODES, HELP, JOBS, find_job, job_parser
+from rlds_beam.cli.functions import JOBS, find_job
+from rlds_beam.cli.main import EXIT_CODES, HELP, job_parser
 from rlds_beam.formats.registry import FORMATS, OUTPUTS, SOURCES, output_group, source_group
 from rlds_beam.options import Options
 from rlds_beam.runners.base import DataflowOptions, FlinkOptions

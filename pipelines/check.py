@@ -183,7 +183,7 @@ def _finish(writer: SignalsWriter, summary: RangeSummary) -> tuple[dict[str, Any
     return {} if summary.signals is None else writer.write(summary.signals), summary.report
 
 
-def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
+def check(config: CheckConfig, *, keep_table: bool = True) -> CheckOutcome:
     """Runs the job.
 
     Args:
@@ -239,7 +239,7 @@ def main(config: CheckConfig) -> int:
     """Runs the command: prints the signals, worst first, and returns the exit code."""
     from rlds_beam.terminal import outcome
 
-    done = check(config)
+    done = check(config, keep_table=False)
     seconds = elapsed()
     extra = {"seconds": round(seconds, 3), **done.to_json()}
     lines = [*done.lines(config.signal), *_written_lines(config, done)]

@@ -20,7 +20,8 @@ from processes import run as execute
 import rlds_beam
 from rlds_beam import worker_status
 from rlds_beam.cli.commands.inspect import InspectConfig
-from rlds_beam.cli.main import JOBS, main
+from rlds_beam.cli.functions import JOBS
+from rlds_beam.cli.main import main
 from rlds_beam.pipelines.check import CheckConfig
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.testing import make_episode, read_items, shard_paths, write_dataset

@@ -14,7 +14,8 @@ from own_options import Foreign, HeadOptions, HeadSource, Refusing, ScaledOutput
 from small_datasets import DATASETS
 
 import rlds_beam
-from rlds_beam.cli.main import JOBS, find_job, main
+from rlds_beam.cli.functions import JOBS, find_job
+from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.format_options import TrajectoryOptions
 from rlds_beam.formats.lerobot.options import LerobotOptions

@@ -19,7 +19,7 @@ from checkout import ROOT
 from packaging.requirements import Requirement
 from processes import DEADLINE
 
-from rlds_beam.cli.main import JOBS
+from rlds_beam.cli.functions import JOBS
 from rlds_beam.testing import make_episode, write_dataset
 
 FOLDERS = {

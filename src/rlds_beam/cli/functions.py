@@ -9,19 +9,23 @@ the job fails; and `FailedRuleError` if an episode breaks a rule of `fail`.
 
 from __future__ import annotations
 
+import functools
+import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, cast
 
 from rlds_beam import plugins
-from rlds_beam.errors import UsageError, naming_limits
+from rlds_beam.errors import UsageError, naming_limits, pip_install
 from rlds_beam.options import Options
+from rlds_beam.text import did_you_mean
 
 if TYPE_CHECKING:
     from rlds_beam.cli.commands.upload import UploadOutcome
     from rlds_beam.jobs.inspect import Survey
+    from rlds_beam.pipelines.base import Job
     from rlds_beam.pipelines.check import CheckOutcome
     from rlds_beam.pipelines.compare import Comparison
     from rlds_beam.pipelines.convert import ConvertOutcome
@@ -30,26 +34,83 @@ if TYPE_CHECKING:
     from rlds_beam.pipelines.stats import StatsOutcome
 
 Path = str | os.PathLike[str]
-Function = TypeVar("Function", bound=Callable[..., Any])
-Config = TypeVar("Config", bound=Options)
+
+_JOBS = {
+    "example": "write a small dataset to try the other commands on",
+    "record": "run policies in environments and record the episodes",
+    "inspect": "show what a dataset holds, and predict a conversion",
+    "check": "check every episode, and measure quality signals; write nothing",
+    "stats": "compute mean, standard deviation and quantiles of each field",
+    "show": "show one episode here, or as a picture or a video",
+    "report": "write an HTML page that shows a dataset or a conversion",
+    "compare": "show what changed between two versions of a dataset",
+    "browse": "look at episodes in a web browser on this machine",
+    "convert": "check a dataset and write it in another format",
+    "index": "build the index of steps that open_dataset reads, with many processes",
+    "upload": "publish what convert or record wrote on the Hugging Face Hub",
+    "push": "check a dataset and write it to Reverb tables",
+    "serve": "run a Reverb server with tables that fit a dataset",
+}
+
+_COMMANDS = ("browse", "example", "inspect", "serve", "show", "upload")
+"""Those without a pipeline: their modules are in `cli.commands`, the others in `pipelines`."""
+
+_ROOMS = {"record": "recording", **dict.fromkeys(("show", "report", "compare", "browse"), "viewing")}
+"""The package that a job needs, if it is one that an installation may lack."""
+
+JOBS = {name: line for name, line in _JOBS.items() if name not in _ROOMS or find_spec(f"rlds_beam.{_ROOMS[name]}")}
+"""The jobs of this installation, each with its line in the help."""
 
 _OF_THE_COMMAND = ("dry_run", "expect", "json", "keep_serving", "max_rejected")
 """Options without effect here: what a command prints, its exit code, and how long it runs."""
 
 
-def _job(function: Function) -> Function:
-    """Names the limit of the system that a job meets."""
-    return naming_limits()(function)
+def other_commands() -> dict[str, str]:
+    """The commands of other packages, which are not imported, each with its line in the help."""
+    names = [name for name in plugins.names("commands") if name not in _JOBS]
+    return {name: plugins.describe_package("commands", name) for name in names}
 
 
-def _config(config_class: type[Config], *paths: Any, **options: Any) -> Config:
+def find_job(name: str) -> tuple[Job, type[Options]]:
+    """A job and its config, ours or another package's.
+
+    Raises:
+      UsageError: there is none of that name, or it cannot be used.
+    """
+    if name in JOBS:
+        job = importlib.import_module(f"rlds_beam.{'cli.commands' if name in _COMMANDS else 'pipelines'}.{name}")
+        return cast("Job", job), getattr(job, f"{name.capitalize()}Config")
+    if name in _JOBS:
+        raise UsageError(f"{name} needs rlds_beam.{_ROOMS[name]}, which is not installed: {pip_install()}")
+    config_class = plugins.find("commands", name)
+    if config_class is None:
+        raise UsageError(f"unknown command {name!r}{did_you_mean(name, [*JOBS, 'help', *other_commands()])}")
+    job = sys.modules[getattr(config_class, "__module__", __name__)]
+    if not (isinstance(config_class, type) and issubclass(config_class, Options) and hasattr(job, name)):
+        raise UsageError(f"{name}: its entry point is not the config of a job: see rlds_beam.pipelines.base.Job")
+    return cast("Job", job), config_class
+
+
+def _run(job_name: str, *paths: Any, **options: Any) -> Any:
+    """Runs a job, and returns its outcome."""
+    job, config_class = find_job(job_name)
     for name in _OF_THE_COMMAND:
         if name in options and name in config_class.__dataclass_fields__:
             raise UsageError(f"{name} is an option of the command only: look at the result of the function instead")
-    return config_class.create(*paths, **options)
+    with naming_limits():
+        return getattr(job, job_name)(config_class.create(*paths, **options))
 
 
-@_job
+def find_function(name: str) -> Callable[..., Any] | None:
+    """The function of another package's job: `rlds_beam.replay("data", speed=2.0)`; None if there is no such job."""
+    config_class = plugins.find("commands", name)
+    if config_class is None:
+        return None
+    run = functools.partial(_run, name)
+    run.__doc__ = config_class.__doc__
+    return run
+
+
 def convert(input: Path | Sequence[Path], output: Path, **options: Any) -> ConvertOutcome:
     """Checks the episodes of a dataset and writes them as training items, as `rlds-beam convert` does.
 
@@ -67,13 +128,9 @@ def convert(input: Path | Sequence[Path], output: Path, **options: Any) -> Conve
     Raises:
       NotVerifiedError: the output differs from the prediction.
     """
-    from rlds_beam.pipelines.convert import ConvertConfig
-    from rlds_beam.pipelines.convert import convert as run
-
-    return run(_config(ConvertConfig, input, output, **options))
+    return cast("ConvertOutcome", _run("convert", input, output, **options))
 
 
-@_job
 def inspect(input: Path | Sequence[Path], **options: Any) -> Survey:
     """Reads a dataset's metadata and a sample of its episodes, as `rlds-beam inspect` does.
 
@@ -84,13 +141,9 @@ def inspect(input: Path | Sequence[Path], **options: Any) -> Survey:
       input: as in `convert`.
       options: the fields of `InspectConfig`: the options of the conversion to predict.
     """
-    from rlds_beam.cli.commands.inspect import InspectConfig
-    from rlds_beam.cli.commands.inspect import inspect as run
-
-    return run(_config(InspectConfig, input, **options))
+    return cast("Survey", _run("inspect", input, **options))
 
 
-@_job
 def check(input: Path | Sequence[Path], **options: Any) -> CheckOutcome:
     """Measures quality signals of every episode, as `rlds-beam check` does.
 
@@ -102,13 +155,9 @@ def check(input: Path | Sequence[Path], **options: Any) -> CheckOutcome:
       input: as in `convert`.
       options: the fields of `CheckConfig`. With `output`, the table is also kept as a file.
     """
-    from rlds_beam.pipelines.check import CheckConfig
-    from rlds_beam.pipelines.check import check as run
-
-    return run(_config(CheckConfig, input, **options), keep_table=True)
+    return cast("CheckOutcome", _run("check", input, **options))
 
 
-@_job
 def stats(input: Path | Sequence[Path], **options: Any) -> StatsOutcome:
     """Computes each field's mean, standard deviation, range, and quantiles, as `rlds-beam stats` does.
 
@@ -119,13 +168,9 @@ def stats(input: Path | Sequence[Path], **options: Any) -> StatsOutcome:
       input: as in `convert`.
       options: the fields of `StatsConfig`. With `output`, the statistics are also written to a file.
     """
-    from rlds_beam.pipelines.stats import StatsConfig
-    from rlds_beam.pipelines.stats import stats as run
-
-    return run(_config(StatsConfig, input, **options))
+    return cast("StatsOutcome", _run("stats", input, **options))
 
 
-@_job
 def report(input: Path, second: Path | None = None, **options: Any) -> ReportOutcome:
     """Writes an HTML file that shows a dataset, a conversion, or how two datasets differ, as `rlds-beam report` does.
 
@@ -137,13 +182,9 @@ def report(input: Path, second: Path | None = None, **options: Any) -> ReportOut
       second: a dataset to compare it with.
       options: the fields of `ReportConfig`.
     """
-    from rlds_beam.pipelines.report import ReportConfig
-    from rlds_beam.pipelines.report import report as run
-
-    return run(_config(ReportConfig, input, second, **options))
+    return cast("ReportOutcome", _run("report", input, second, **options))
 
 
-@_job
 def compare(input: Path, second: Path, **options: Any) -> Comparison:
     """Shows what changed between two versions of a dataset, as `rlds-beam compare` does.
 
@@ -155,13 +196,9 @@ def compare(input: Path, second: Path, **options: Any) -> Comparison:
       second: the version to compare with it.
       options: the fields of `CompareConfig`.
     """
-    from rlds_beam.pipelines.compare import CompareConfig
-    from rlds_beam.pipelines.compare import compare as run
-
-    return run(_config(CompareConfig, input, second, **options))
+    return cast("Comparison", _run("compare", input, second, **options))
 
 
-@_job
 def push(input: Path | Sequence[Path], **options: Any) -> PushOutcome:
     """Fills Reverb tables with a dataset's items, as `rlds-beam push` does.
 
@@ -175,34 +212,24 @@ def push(input: Path | Sequence[Path], **options: Any) -> PushOutcome:
     Raises:
       NotVerifiedError: the tables' content differs from the prediction.
     """
-    from rlds_beam.pipelines.push import PushConfig
-    from rlds_beam.pipelines.push import push as run
-
-    return run(_config(PushConfig, input, **options))
+    return cast("PushOutcome", _run("push", input, **options))
 
 
-if TYPE_CHECKING or find_spec("rlds_beam.recording") is not None:
+def record(output: Path, **options: Any) -> ConvertOutcome:
+    """Rolls out behavior policies in environments and writes RLDS or another format, as `rlds-beam record` does.
 
-    @_job
-    def record(output: Path, **options: Any) -> ConvertOutcome:
-        """Rolls out behavior policies in environments and writes RLDS or another format, as `rlds-beam record` does.
+        outcome = rlds_beam.record("cartpole", env="gymnasium:CartPole-v1", policy="random", episodes=100)
 
-            outcome = rlds_beam.record("cartpole", env="gymnasium:CartPole-v1", policy="random", episodes=100)
+    Args:
+      output: the directory to write to.
+      options: the fields of `RecordConfig`; `env`, `policy`, and either `episodes` or `steps` are required.
 
-        Args:
-          output: the directory to write to.
-          options: the fields of `RecordConfig`; `env`, `policy`, and either `episodes` or `steps` are required.
-
-        Raises:
-          NotVerifiedError: a recorded propensity does not match the stored action.
-        """
-        from rlds_beam.pipelines.record import RecordConfig
-        from rlds_beam.pipelines.record import record as run
-
-        return run(_config(RecordConfig, output, **options))
+    Raises:
+      NotVerifiedError: a recorded propensity does not match the stored action.
+    """
+    return cast("ConvertOutcome", _run("record", output, **options))
 
 
-@_job
 def upload(output: Path, destination: str, **options: Any) -> UploadOutcome:
     """Publishes a finished output on the Hugging Face Hub, as `rlds-beam upload` does.
 
@@ -217,13 +244,9 @@ def upload(output: Path, destination: str, **options: Any) -> UploadOutcome:
       NotVerifiedError: a file of the output differs from its manifest.
       BucketError: the Hub failed, or refuses this token; the same call resumes.
     """
-    from rlds_beam.cli.commands.upload import UploadConfig
-    from rlds_beam.cli.commands.upload import upload as run
-
-    return run(_config(UploadConfig, output, destination, **options))
+    return cast("UploadOutcome", _run("upload", output, destination, **options))
 
 
-@_job
 def example(directory: Path, **options: Any) -> str:
     """Writes a small RLDS dataset to try the other functions on, as `rlds-beam example` does.
 
@@ -238,20 +261,4 @@ def example(directory: Path, **options: Any) -> str:
       The dataset directory: `directory/point_mass/1.0.0`; `point_mass_camera/1.0.0` with `camera=True`,
       `planar_arm/1.0.0` with `robot=True`.
     """
-    from rlds_beam.cli.commands.example import ExampleConfig
-    from rlds_beam.cli.commands.example import example as run
-
-    return run(_config(ExampleConfig, directory, **options))
-
-
-def find_function(name: str) -> Callable[..., Any] | None:
-    """The function of another package's job: `rlds_beam.replay("data", speed=2.0)`; None if there is no such job."""
-    config_class = plugins.find("commands", name)
-    if config_class is None:
-        return None
-
-    def run(*paths: Path, **options: Any) -> Any:
-        return getattr(sys.modules[config_class.__module__], name)(_config(config_class, *paths, **options))
-
-    run.__name__, run.__doc__ = name, config_class.__doc__
-    return _job(run)
+    return str(_run("example", directory, **options))

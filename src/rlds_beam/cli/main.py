@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import importlib
 import io
 import logging
 import os
@@ -15,46 +14,18 @@ import textwrap
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from importlib.util import find_spec
-from typing import Any, cast
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from rlds_beam import interrupts, plugins, worker_status
+from rlds_beam import interrupts, worker_status
 from rlds_beam._version import __version__
 from rlds_beam.cli import arguments
-from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError, naming_limits, pip_install
-from rlds_beam.options import Options
-from rlds_beam.pipelines.base import Job
+from rlds_beam.cli.functions import JOBS, find_job, other_commands
+from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError, naming_limits
 from rlds_beam.platforms import keep_freed_memory
-from rlds_beam.terminal.options import PrintOptions, begin, print_json
-from rlds_beam.text import did_you_mean, escaping, without_secrets
+from rlds_beam.terminal.options import begin, print_json
+from rlds_beam.text import escaping, without_secrets
 from rlds_beam.user_functions import describe_error, is_users
-
-_JOBS = {
-    "example": "write a small dataset to try the other commands on",
-    "record": "run policies in environments and record the episodes",
-    "inspect": "show what a dataset holds, and predict a conversion",
-    "check": "check every episode, and measure quality signals; write nothing",
-    "stats": "compute mean, standard deviation and quantiles of each field",
-    "show": "show one episode here, or as a picture or a video",
-    "report": "write an HTML page that shows a dataset or a conversion",
-    "compare": "show what changed between two versions of a dataset",
-    "browse": "look at episodes in a web browser on this machine",
-    "convert": "check a dataset and write it in another format",
-    "index": "build the index of steps that open_dataset reads, with many processes",
-    "upload": "publish what convert or record wrote on the Hugging Face Hub",
-    "push": "check a dataset and write it to Reverb tables",
-    "serve": "run a Reverb server with tables that fit a dataset",
-}
-
-_COMMANDS = ("browse", "example", "inspect", "serve", "show", "upload")
-"""Those without a pipeline: their modules are in `cli.commands`, the others in `pipelines`."""
-
-_ROOMS = {"record": "recording", **dict.fromkeys(("show", "report", "compare", "browse"), "viewing")}
-"""The package that a job needs, if it is one that an installation may lack."""
-
-JOBS = {name: line for name, line in _JOBS.items() if name not in _ROOMS or find_spec(f"rlds_beam.{_ROOMS[name]}")}
-"""The jobs of this installation, each with its line in the help."""
 
 HELP = "list the rules, signals, formats, or connectors"
 
@@ -92,7 +63,6 @@ _STORES = ("apache_beam", "azure", "boto3", "botocore", "google", "httplib2", "r
 """Packages whose errors are about buckets and connections."""
 
 _MAX_ERROR_CHARACTERS = 1500
-"""Longest error, in characters."""
 
 _ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -107,9 +77,6 @@ _ENVIRONMENT = {
 gRPC's handler of a fork waits for threads that wait for the interpreter's lock, which this thread holds.
 """
 
-_PIPE_CLOSED = 128 + signal.SIGPIPE
-_INTERRUPTED = 128 + signal.SIGINT
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
@@ -117,131 +84,99 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complete(os.environ["COMP_LINE"].split()[1:])
     if argv is None and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal may lack the characters of a dataset's texts
+    words = list(sys.argv[1:] if argv is None else argv)
     with contextlib.redirect_stdout(escaping(sys.stdout)), contextlib.redirect_stderr(escaping(sys.stderr)):
-        arguments = list(sys.argv[1:] if argv is None else argv)
-        begin(arguments, argv is None)
-        return _run_reporting_errors(arguments, argv is None)
+        begin(words, argv is None)
+        end = words.index("--") if "--" in words else len(words)  # flags of Beam follow
+        return _run_reporting_errors(words[:end], tuple(words[end + 1 :]), argv is None)
 
 
-def _run_reporting_errors(arguments: list[str], of_this_process: bool) -> int:
+def _run_reporting_errors(words: list[str], beam_options: tuple[str, ...], of_this_process: bool) -> int:
+    verbose = not {"-v", "--verbose"}.isdisjoint(words)
     try:
-        code = _run(arguments, of_this_process)
+        code = _run(words, beam_options, of_this_process)
         sys.stdout.flush()
         return code
     except RldsBeamError as error:
-        if error.__cause__ is not None and _is_verbose(arguments):
+        if error.__cause__ is not None and verbose:
             _print_traceback(error.__cause__)
-        code = _print_failure(arguments, type(error).__name__, str(error), error.exit_code)
+        code = _print_failure(words, type(error).__name__, str(error), error.exit_code)
         if of_this_process and isinstance(error, NoMoreThreadsError):
             os._exit(code)  # gRPC waits, when a process ends, for threads that it could not start
         return code
     except KeyboardInterrupt:
-        text = f"interrupted; {_after_interruption(arguments)}"
-        return _print_failure(arguments, "KeyboardInterrupt", text, _INTERRUPTED)
+        left = "nothing was written" if "--dry_run" in words else _LEFT.get(words[0], "nothing was written")
+        return _print_failure(words, "KeyboardInterrupt", f"interrupted; {left}", 128 + signal.SIGINT)
     except BrokenPipeError:  # `| head` has read enough
         _discard_stdout()
-        return _PIPE_CLOSED
+        return 128 + signal.SIGPIPE
     except Exception as error:
         if is_users(error):
             text = f"your code {describe_error(error)}; -v shows the traceback"
-            if _is_verbose(arguments):
+            if verbose:
                 _print_traceback(error)
-            return _print_failure(arguments, type(error).__name__, text, RldsBeamError.exit_code)
-        if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] not in _STORES:
-            if not of_this_process:
-                raise
+        elif isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _STORES:
+            text = " ".join(f"{type(error).__name__}: {error}".split())
+        elif of_this_process:
             _print_traceback(error)  # an internal error: the traceback is needed
             return RldsBeamError.exit_code
-        text = " ".join(f"{type(error).__name__}: {error}".split())
-        return _print_failure(arguments, type(error).__name__, text, RldsBeamError.exit_code)
-
-
-def _is_verbose(arguments: list[str]) -> bool:
-    return not {"-v", "--verbose"}.isdisjoint(_split(arguments)[0])
+        else:
+            raise
+        return _print_failure(words, type(error).__name__, text, RldsBeamError.exit_code)
 
 
 def _print_traceback(error: BaseException) -> None:
     print(without_secrets("".join(traceback.format_exception(error))), end="", file=sys.stderr)
 
 
-def _after_interruption(arguments: list[str]) -> str:
-    """The state after an interrupted command, and what to do."""
-    dry = "--dry_run" in _split(arguments)[0]
-    return "nothing was written" if dry else _LEFT.get(arguments[0], "nothing was written")
-
-
-def _print_failure(arguments: list[str], kind: str, text: str, code: int) -> int:
+def _print_failure(words: list[str], kind: str, text: str, code: int) -> int:
     """Prints an error in one line, and as JSON with `--json`; returns the exit code."""
     text = without_secrets(text)
     text = text if len(text) <= _MAX_ERROR_CHARACTERS else f"{text[:_MAX_ERROR_CHARACTERS]}..."
     print(f"rlds-beam: {text}", file=sys.stderr)
-    if not {"--json", "--format=json"}.isdisjoint(_split(arguments)[0]):
-        with contextlib.suppress(OSError):
-            print_json({"error": {"type": kind, "message": text, "exit_code": code}})
-    _flush_stdout()
-    return code
-
-
-def _flush_stdout() -> None:
-    """Flushes standard output; if that fails, discards it, so that Python does not try again at exit."""
     try:
+        if not {"--json", "--format=json"}.isdisjoint(words):
+            print_json({"error": {"type": kind, "message": text, "exit_code": code}})
         sys.stdout.flush()
     except OSError:
         _discard_stdout()
+    return code
 
 
 def _discard_stdout() -> None:
+    """Discards what is left of standard output, so that Python does not try to write it at exit."""
     with contextlib.suppress(OSError, ValueError):  # a stream that is not a file has no descriptor
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())
         os.close(null)
 
 
-def _run(words: list[str], of_this_process: bool) -> int:
-    command = words[0] if words else "--help"
+def _run(words: list[str], beam_options: tuple[str, ...], of_this_process: bool) -> int:
+    command, *rest = words or ["--help"]
     if command.startswith("-"):
         parser = arguments.Parser("rlds-beam", _ABOUT, usage="rlds-beam COMMAND ...", epilog=_overview())
         parser.add_argument("--version", action="version", version=f"rlds-beam {__version__}", help="show the version")
-        return _until_exit(lambda: parser.parse_args(words or ["--help"])) or 0
-    if command == "help" and not (words[1:] and words[1] in commands()):
+        with contextlib.suppress(SystemExit):
+            parser.parse_args([command, *rest])
+        return 0
+    if command == "help" and not (rest and rest[0] in commands()):
         from rlds_beam.cli import help_tables
 
-        return help_tables.main(words[1:])
+        return help_tables.main(rest)
     if command == "help":
-        command, words = words[1], [*words[1:], "--help"]
-    return _job(command, words[1:], of_this_process)
+        command, *rest = [*rest, "--help"]
+    return _run_job(command, rest, beam_options, of_this_process)
 
 
 def commands() -> dict[str, str]:
-    """All commands with their lines in the help; at the end those of other packages, which are not imported."""
-    others = [name for name in plugins.names("commands") if name not in _JOBS]
-    return {**JOBS, "help": HELP, **{name: plugins.describe_package("commands", name) for name in others}}
+    """All commands with their lines in the help."""
+    return {**JOBS, "help": HELP, **other_commands()}
 
 
 def _overview() -> str:
     lines = [f"  {name:<8} {line}" for name, line in commands().items()]
     codes = [f"  {code:<8} {line}" for code, line in EXIT_CODES.items()]
     return "\n".join(["commands:", *lines, "", "exit codes:", *codes])
-
-
-def find_job(name: str) -> tuple[Job, type[Options]]:
-    """A job and its config, ours or another package's.
-
-    Raises:
-      UsageError: there is none of that name, or it cannot be used.
-    """
-    if name in JOBS:
-        job = importlib.import_module(f"rlds_beam.{'cli.commands' if name in _COMMANDS else 'pipelines'}.{name}")
-        return cast(Job, job), getattr(job, f"{name.capitalize()}Config")
-    if name in _JOBS:
-        raise UsageError(f"{name} needs rlds_beam.{_ROOMS[name]}, which is not installed: {pip_install()}")
-    config_class = plugins.find("commands", name)
-    if config_class is None:
-        raise UsageError(f"unknown command {name!r}{did_you_mean(name, commands())}")
-    job = sys.modules[getattr(config_class, "__module__", __name__)]
-    if not (isinstance(config_class, type) and issubclass(config_class, Options) and hasattr(job, name)):
-        raise UsageError(f"{name}: its entry point is not the config of a job: see rlds_beam.pipelines.base.Job")
-    return cast(Job, job), config_class
 
 
 def job_parser(name: str) -> argparse.ArgumentParser:
@@ -272,55 +207,34 @@ def _complete(words: Sequence[str]) -> None:
     argcomplete.autocomplete(parser)
 
 
-def _until_exit(parse: Callable[[], Any]) -> Any:
-    """What `parse` returns; None if argparse ends the process, after --help or --version."""
-    try:
-        return parse()
-    except SystemExit:
-        return None
-
-
-def _job(name: str, words: list[str], of_this_process: bool) -> int:
+def _run_job(name: str, words: list[str], beam_options: tuple[str, ...], of_this_process: bool) -> int:
     if of_this_process:
         keep_freed_memory()
-    ours, beam_options = _split(words)
     job, config_class = find_job(name)
     if beam_options and "beam_options" not in config_class.__dataclass_fields__:
         raise UsageError(f"{name} runs nothing on Beam: it takes no flags after --")
-    config: Any = _until_exit(lambda: arguments.parse(config_class, job_parser(name), ours))
-    if config is None:
+    parser = job_parser(name)
+    try:
+        config: Any = arguments.parse(config_class, parser, words)
+    except SystemExit:  # after --help
         return 0
     if beam_options:
         config = dataclasses.replace(config, beam_options=beam_options)
-    silent = hasattr(config, "progress") and not {"-q", "--quiet"}.isdisjoint(ours)
+    silent = hasattr(config, "progress") and not {"-q", "--quiet"}.isdisjoint(words)
     if silent:
-        config = dataclasses.replace(cast(PrintOptions, config), progress="none")
-    verbose = _is_verbose(ours)
-    discarded = silent and not (getattr(config, "json", False) or getattr(config, "format", None))
+        config = dataclasses.replace(config, progress="none")
+    prints = not silent or getattr(config, "json", False) or getattr(config, "format", None)
     before = interrupts.count()
-    with naming_limits(), _logging(verbose), _sigterm_as_ctrl_c(), _stdout(discarded):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(naming_limits())
+        stack.enter_context(_logging(not {"-v", "--verbose"}.isdisjoint(words)))
+        stack.enter_context(_sigterm_as_ctrl_c())
+        if not prints:
+            stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
         code = job.main(config)
     if _LEFT.get(name) == _RESUMES and interrupts.count() > before:
         raise KeyboardInterrupt  # a library or finalizer dropped it
     return code
-
-
-@contextlib.contextmanager
-def _stdout(discarded: bool) -> Iterator[None]:
-    """Standard output as it is, or discarded."""
-    if not discarded:
-        yield
-        return
-    with open(os.devnull, "w") as null, contextlib.redirect_stdout(null):
-        yield
-
-
-def _split(arguments: list[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Splits the arguments into our flags and Beam's, which follow `--`."""
-    if "--" not in arguments:
-        return arguments, ()
-    at = arguments.index("--")
-    return arguments[:at], tuple(arguments[at + 1 :])
 
 
 @contextlib.contextmanager
