@@ -29,6 +29,7 @@ from checkout import REAL_DATA  # noqa: E402
 from small_datasets import minari_hdf5  # noqa: E402
 
 import rlds_beam  # noqa: E402
+from rlds_beam.jobs.inspect import is_vector  # noqa: E402
 from rlds_beam.testing import make_episode, write_dataset  # noqa: E402
 
 PAGE = ROOT / "docs" / "reference" / "meaning.md"
@@ -134,7 +135,7 @@ def known(path: Path, **options: Any) -> str:
     """What `inspect` says of a dataset."""
     survey = rlds_beam.inspect(path, **options)
     source, card = survey.source, survey.card
-    vectors = [field for path, field in source.schema.steps.items() if path in card["values"] and field.shape]
+    vectors = [field for field in source.schema.steps.values() if is_vector(field) and field.shape]
     named = sum(bool(field.names) for field in vectors)
     tasks = sum(bool(text) for text in card["tasks"])
     facts = [

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 import hdf5_robots
-import numpy as np
 import pytest
 from exchanging import export
 
@@ -43,17 +41,13 @@ def camera(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_aloha(card: Card, tmp_path: Path) -> None:
     pytest.importorskip("h5py")
-    written = hdf5_robots.aloha(tmp_path / "aloha", [20, 30])
+    hdf5_robots.aloha(tmp_path / "aloha", [20, 30])
     said = card(tmp_path / "aloha")
     assert said[""] == ["aloha"]
     assert (said["robot"], said["rate"]) == (["aloha"], ["50 Hz"])
     assert said["episodes"] == ["2, 50 steps, 1.0 s: episode_0.hdf5, episode_1.hdf5"]
     assert said["size"][0].endswith(" in 2 HDF5 files")
     assert said["cameras"] == ["observation/image_cam_high: 32 x 32, png", "observation/image_cam_low: 32 x 32, jpeg"]
-    assert said["values"][0] == "ranges of all 50 steps" and len(said["values"]) == 2 + 14
-    gripper = next(line for line in said["values"] if line.startswith("left_gripper"))
-    grippers = np.concatenate([episode["action"][:, 6] for episode in written])
-    assert f"  {grippers.min():.4g} to {grippers.max():.4g}  " in gripper
     assert said["last step"] == ["real: an observation with an action"]
     assert said["learners"][:2] == ["ACT, diffusion policy: ready", "pi0, SmolVLA: no task text, give --task"]
     assert said["next"] == [f"rlds-beam convert {tmp_path / 'aloha'} aloha_lerobot --to=lerobot"]
@@ -117,14 +111,7 @@ def test_the_next_command_runs(card: Card, camera: str, tmp_path: Path, monkeypa
     assert card(words[2])["next"] == [f"rlds-beam convert {words[2]} {words[2]}_rlds --to=rlds"]
 
 
-def test_json_has_the_same_facts(camera: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    state = np.full((4, 2), math.nan, np.float32)
-    state[:, 0] = [1, 2, 3, -1]
-    episode = make_episode(4, observation={"state": 2}).with_columns({"observation/state": state})
-    assert main(["inspect", str(write_dataset(tmp_path, [episode])), "--json", "--accept=non_finite"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    values = found["card"]["values"]["observation/state"]
-    assert (values["min"], values["max"]) == ([-1, None], [3, None])
+def test_json_has_the_same_facts(camera: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", camera, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["card"]["cameras"] == [{"path": "observation/image", "height": 96, "width": 96, "coding": "jpeg"}]
@@ -136,4 +123,3 @@ def test_a_sample_says_so(card: Card, tmp_path: Path) -> None:
     source = write_dataset(tmp_path, [make_episode(20, seed=i) for i in range(50)])
     said = card(source, "--sample_bytes=1000")
     assert said["episodes"] == ["50, about 1,000 steps"]
-    assert said["values"][0] == "ranges of a sample of 20 steps"

@@ -71,21 +71,22 @@ def make_episodes(count: int, *, broken: int = 0, seed: int = 0, camera: bool = 
       broken: number of episodes without a last step (`missing_is_last`), as if the recording was interrupted; they are
         spread evenly.
       seed: seeds the starts, the goals, and the noise.
-      camera: add images, an instruction, and up to 4 idle steps at the start.
+      camera: add `observation/image` (JPEG), `language_instruction`, and up to 4 idle steps at the start.
     """
     without_end = {count * i // broken for i in range(broken)}
     for i in range(count):
-        episode = _push_point(np.random.default_rng([seed, i]), i, ends=i not in without_end)
-        yield _with_camera(episode) if camera else episode
+        yield _push_point(np.random.default_rng([seed, i]), i, i not in without_end, camera)
 
 
-def _push_point(rng: np.random.Generator, number: int, *, ends: bool) -> Episode:
+def _push_point(rng: np.random.Generator, number: int, ends: bool, camera: bool) -> Episode:
     position, velocity = rng.uniform(-1, 1, 2), np.zeros(2)
     goal = rng.uniform(-1, 1, 2)
-    positions, velocities = [position], [velocity]
-    actions: list[Any] = []
-    rewards: list[Any] = []
-    while len(actions) < _MAX_STEPS and (np.linalg.norm(goal - position) > _NEAR or len(actions) < 4):
+    idle = number % (_MAX_IDLE_STEPS + 1) if camera else 0
+    positions, velocities = [position] * (idle + 1), [velocity] * (idle + 1)
+    actions: list[Any] = [np.zeros(2)] * idle
+    rewards: list[Any] = [-np.linalg.norm(goal - position)] * idle
+    moves = 0
+    while moves < _MAX_STEPS and (np.linalg.norm(goal - position) > _NEAR or moves < 4):
         action = np.clip(4 * (goal - position) - 2.5 * velocity + rng.normal(0, 0.5, 2), -2, 2)
         velocity = velocity + _STEP_SECONDS * action
         position = position + _STEP_SECONDS * velocity
@@ -93,10 +94,10 @@ def _push_point(rng: np.random.Generator, number: int, *, ends: bool) -> Episode
         velocities.append(velocity)
         actions.append(action)
         rewards.append(-np.linalg.norm(goal - position))
-    steps = len(positions)
-    terminal = len(actions) < _MAX_STEPS and ends
+        moves += 1
+    steps, terminal = len(positions), moves < _MAX_STEPS and ends
     # In RLDS, the last step holds the last observation; its action, reward and discount are void.
-    columns = {
+    columns: dict[str, Any] = {
         "observation/position": np.array(positions, np.float32),
         "observation/velocity": np.array(velocities, np.float32),
         "observation/goal": np.tile(goal.astype(np.float32), (steps, 1)),
@@ -105,26 +106,13 @@ def _push_point(rng: np.random.Generator, number: int, *, ends: bool) -> Episode
         "discount": np.where(terminal & (np.arange(steps) == steps - 2), 0, 1).astype(np.float32),
         **episode_flags(steps, last=ends, terminal=terminal),
     }
-    return Episode(EpisodeKey(f"{POINT_MASS}/{VERSION}", "train", 0, number), columns, {"episode_id": np.int64(number)})
-
-
-def _with_camera(episode: Episode) -> Episode:
-    """Adds `observation/image` (JPEG), `language_instruction`, and 0 to 4 idle steps at the start."""
-    number = episode.key.position
-    idle = number % (_MAX_IDLE_STEPS + 1)
-    source = np.maximum(np.arange(-idle, len(episode)), 0)
-    steps: dict[str, Any] = {path: column[source] for path, column in episode.steps.items()}
-    start, goal = steps["observation/position"][0], steps["observation/goal"][0]
-    steps["action"][:idle] = 0
-    steps["reward"][:idle] = -np.linalg.norm(goal - start)
-    steps["discount"][:idle] = 1
-    last, terminal = (bool(steps[flag][-1]) for flag in ("is_last", "is_terminal"))
-    steps |= episode_flags(len(source), last=last, terminal=terminal)
-    steps["observation/image"] = _encode([_draw_point(at, goal) for at in steps["observation/position"]], 95)
-    height, side = "top" if goal[1] > 0 else "bottom", "right" if goal[0] > 0 else "left"
-    text = f"push the point to the goal at the {height} {side}"
-    steps["language_instruction"] = np.full(len(source), text.encode(), object)
-    return Episode(EpisodeKey(f"{POINT_MASS_CAMERA}/{VERSION}", "train", 0, number), steps, episode.metadata)
+    if camera:
+        columns["observation/image"] = _encode([_draw_point(at, goal) for at in positions], 95)
+        text = f"push the point to the goal at the {'top' if goal[1] > 0 else 'bottom'} "
+        text += "right" if goal[0] > 0 else "left"
+        columns["language_instruction"] = np.full(steps, text.encode(), object)
+    name = POINT_MASS_CAMERA if camera else POINT_MASS
+    return Episode(EpisodeKey(f"{name}/{VERSION}", "train", 0, number), columns, {"episode_id": np.int64(number)})
 
 
 def _draw_point(position: Array, goal: Array) -> Array:
@@ -358,14 +346,8 @@ def _elbow_and_wrist(shoulder: float, elbow: float) -> tuple[Point, Point]:
 
 _SIZE = 128  # height and width of the arm's images
 _TABLE_ROW, _BASE_COLUMN, _SCALE = 106, 17, 200
-_WALL, _TABLE, _TABLE_DARK, _EDGE = (205, 215, 226), (214, 178, 134), (171, 142, 107), (170, 132, 92)
-_TRAY, _TRAY_INSIDE, _METAL, _DARK, _FINGER = (92, 104, 120), (70, 80, 95), (206, 212, 220), (52, 58, 68), (83, 93, 109)
-_ARM, _ARM_DARK = (240, 133, 40), (176, 88, 18)
-
-
-def _side(color: Color) -> Color:
-    """The color of a block's sides."""
-    return color[0] * 7 // 10, color[1] * 7 // 10, color[2] * 7 // 10
+_WALL, _TABLE, _TRAY, _TRAY_INSIDE = (205, 215, 226), (214, 178, 134), (92, 104, 120), (70, 80, 95)
+_METAL, _DARK, _ARM = (206, 212, 220), (52, 58, 68), (240, 133, 40)
 
 
 def _draw_front(state: Sequence[float], block: Sequence[float], scene: _Scene) -> Array:
@@ -375,36 +357,24 @@ def _draw_front(state: Sequence[float], block: Sequence[float], scene: _Scene) -
         return _BASE_COLUMN + _SCALE * point[0], _TABLE_ROW - _SCALE * point[1]
 
     picture = _Picture(_SIZE, _WALL)
-    picture.box(-4, 94, _SIZE + 4, 121, _TABLE)
-    picture.box(-4, 121, _SIZE + 4, _SIZE + 4, _EDGE)
-    picture.box(-4, 101, _SIZE + 4, 102, _TABLE_DARK, 0)
-    trays = [at((x, 0)) for x in TRAYS.values()]
-    for x, y in trays:
-        picture.box(x - 13.5, y - 6, x + 13.5, y + 2, _TRAY_INSIDE, 2)
+    picture.box(-4, 94, _SIZE + 4, _SIZE + 4, _TABLE)
     half = _SCALE * _BLOCK / 2
     for center, name in (((scene.other[1], _BLOCK / 2), scene.other[0]), (block, scene.color)):
         x, y = at(center)
-        picture.box(x - half, y - half - 2, x + half, y + half, _side(_COLORS[name]), 1.5)
-        picture.box(x - half + 0.7, y - half + 1.2, x + half - 0.7, y + half - 0.7, _COLORS[name])
-    elbow, wrist = map(at, _elbow_and_wrist(state[0], state[1]))
-    shoulder = at((0, _SHOULDER_Z))
-    picture.box(_BASE_COLUMN - 12, _TABLE_ROW - 6, _BASE_COLUMN + 12, _TABLE_ROW + 4, _DARK, 2)
-    picture.box(_BASE_COLUMN - 7, shoulder[1], _BASE_COLUMN + 7, _TABLE_ROW - 5, _ARM_DARK, 2)
+        picture.box(x - half, y - half, x + half, y + half, _COLORS[name])
+    shoulder, elbow, wrist = map(at, ((0, _SHOULDER_Z), *_elbow_and_wrist(state[0], state[1])))
+    picture.box(_BASE_COLUMN - 9, shoulder[1], _BASE_COLUMN + 9, _TABLE_ROW + 4, _DARK, 2)
     x, top = wrist
     tip, opening = top + _SCALE * _HAND + 2, _SCALE * _OPENING / 2 * state[2]
-    picture.box(x - 2.5, top, x + 2.5, top + 7, _METAL)
-    picture.box(x - 13, top + 5, x + 13, top + 9, _DARK, 1.5)
-    for left, pad in ((x - opening - 3.5, x - opening - 1), (x + opening, x + opening)):
-        picture.box(left, top + 7, left + 3.5, tip, _FINGER)
-        picture.box(pad, tip - 5, pad + 1, tip - 0.5, _METAL, 0.5)
-    for start, end, radius in ((elbow, wrist, 4.2), (shoulder, elbow, 5.2)):
-        picture.line(start, end, radius, _ARM_DARK)
-        picture.line(start, end, radius - 1, _ARM)
-    for joint, radius in ((shoulder, 6.5), (elbow, 5.5), (wrist, 4.5)):
-        picture.line(joint, joint, radius, _DARK)
-        picture.line(joint, joint, radius - 2, _METAL)
-    for x, y in trays:
-        picture.box(x - 14, y + 0.5, x + 14, y + 4, _TRAY, 1.5)
+    picture.box(x - 13, top + 4, x + 13, top + 9, _DARK, 1.5)
+    for left in (x - opening - 3.5, x + opening):
+        picture.box(left, top + 7, left + 3.5, tip, _DARK)
+    for start, end in ((elbow, wrist), (shoulder, elbow)):
+        picture.line(start, end, 5, _ARM)
+    for joint in (shoulder, elbow, wrist):
+        picture.line(joint, joint, 4, _METAL)
+    for x, y in (at((x, 0)) for x in TRAYS.values()):
+        picture.box(x - 14, y, x + 14, y + 4, _TRAY, 1.5)
     return picture.pixels()
 
 
@@ -423,20 +393,14 @@ def _draw_wrist(state: Sequence[float], block: Sequence[float], scene: _Scene) -
         x0, x1 = (middle + scale * (x - tip_x) for x in (left, right))
         picture.box(x0, middle - scale * half, x1, middle + scale * half, color, 2)
 
-    for plank in range(-3, 12):
-        rectangle(plank * 0.09 - 0.001, plank * 0.09 + 0.001, 1, 0, _TABLE_DARK)
     for tray in TRAYS.values():
         left, right = tray - _TRAY_WIDTH / 2, tray + _TRAY_WIDTH / 2
         rectangle(left - 0.004, right + 0.004, 0.084, 0.025, _TRAY)
         rectangle(left + 0.004, right - 0.004, 0.076, _TRAY_FLOOR, _TRAY_INSIDE)
     half = _BLOCK / 2
     for (center, height), name in (((scene.other[1], half), scene.other[0]), (block, scene.color)):
-        for level in (-1, -0.5, 0, 0.5, 1):
-            rectangle(center - half, center + half, half, height + level * half, _side(_COLORS[name]))
-        rectangle(center - half + 0.002, center + half - 0.002, half - 0.002, height + half, _COLORS[name])
+        rectangle(center - half, center + half, half, height + half, _COLORS[name])
     for side in (-1, 1):
         tip = _SIZE / 2 + side * (6 + _FOCAL / _CAMERA * _OPENING / 2 * state[2])
         picture.line((tip, 68), (tip + side * 9, 140), 7, _DARK)
-        picture.line((tip, 68), (tip + side * 9, 140), 5.8, _FINGER)
-        picture.box(tip - side * 4 - 2, 63, tip - side * 4 + 2, 82, _METAL, 1.5)
     return picture.pixels()

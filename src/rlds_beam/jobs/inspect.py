@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import math
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,9 +20,8 @@ from rlds_beam.connectors.cleaning.language import TASK_FIELDS
 from rlds_beam.connectors.cleaning.presets import PRESETS, suggest_presets
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.schema import Field, schema_tree, shown_dimensions
+from rlds_beam.episodes.schema import Field, schema_tree
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.merged.comparison import compare
 from rlds_beam.formats.merged.source import MergedSource
@@ -46,13 +44,11 @@ from rlds_beam.terminal.options import format_flags
 from rlds_beam.terminal.tables import record_lines, table_lines
 from rlds_beam.text import count, duration, format_size, join_lines, join_texts, printable
 from rlds_beam.trajectories.options import ItemOptions
-from rlds_beam.typing import Array
 
 _SAMPLED_RANGES = 16  # the most ranges that the sample of a large dataset is from
 _REMOTE_BYTES = 4 << 20  # the most bytes that the sample of a large dataset in a remote store has
 _EPISODE_NAMES = 3
 _LISTED_TASKS = 5
-_MAX_VALUES = 64  # values of a vector with a range each; a longer one is an embedding
 _FILES = {"hdf5": "HDF5", "tfrecord": "TFRecord", "array_record": "ArrayRecord", "parquet": "Parquet"}
 _CODINGS = {b"\xff\xd8": "jpeg", b"\x89P": "png"}  # by the first bytes of an image
 _POLICIES = ("ACT", "diffusion policy", "pi0", "SmolVLA", "GR00T")
@@ -72,7 +68,7 @@ class Survey:
       ranges: the number of ranges that the dataset is cut into.
       items: the number of items: exact if `complete`, else an estimate.
       steps: the number of steps of the accepted episodes: exact if `complete`, else an estimate.
-      card: the main facts, as JSON: episodes, steps, rate, tasks, cameras, ranges of values, and what learners lack.
+      card: the main facts, as JSON: episodes, steps, rate, tasks, cameras, and what learners lack.
       config: the options that the dataset is read with, and those of the conversion.
       last_steps: what last steps are; None if there are no actions, or if a remote dataset does not say it.
     """
@@ -240,7 +236,6 @@ class _Facts:
         self._tasks: Counter[str] = Counter()
         self._names: list[str] = []
         self._images: dict[str, EncodedImages] = {}
-        self._ranges: dict[str, tuple[Array, Array]] = {}
         self._steps = 0
 
     def add(self, episode: Episode) -> None:
@@ -259,16 +254,6 @@ class _Facts:
         for path, column in episode.steps.items():
             if isinstance(column, EncodedImages) and not isinstance(column, (EditedImages, VideoFrames)):
                 self._images.setdefault(path, column)
-            elif _is_vector(self._fields.get(path)) and is_numeric(column) and len(column):
-                self._add_range(path, np.asarray(column))
-
-    def _add_range(self, path: str, rows: Array) -> None:
-        rows = rows.astype(np.float32) if rows.dtype.name == "bfloat16" else rows
-        with np.errstate(all="ignore"):
-            low, high = np.atleast_1d(np.fmin.reduce(rows, axis=0)), np.atleast_1d(np.fmax.reduce(rows, axis=0))
-        known = self._ranges.get(path, (low, high))
-        if known[0].shape == low.shape:
-            self._ranges[path] = np.fmin(known[0], low), np.fmax(known[1], high)
 
     def card(self, report: Report, complete: bool, scale: float, has_task: bool) -> dict[str, Any]:
         """The main facts as JSON.
@@ -280,14 +265,7 @@ class _Facts:
           has_task: whether the user gives a task.
         """
         source, steps = self._source, round(self._steps * scale)
-        vectors = {path: field for path, field in self._fields.items() if _is_vector(field)}
-        values = {}
-        for path, field in vectors.items():
-            low, high = (
-                [float(value) if math.isfinite(value) else None for value in values.tolist()]  # JSON has no NaN
-                for values in self._ranges.get(path, (np.array([]), np.array([])))
-            )
-            values[path] = {**field.to_json(), "names": list(field.names), "min": low, "max": high}
+        vectors = [path for path, field in self._fields.items() if is_vector(field)]
         files = {file for split in source.splits for shard in split.shards for file in source.companions(shard)}
         cameras = [self._camera(field) for _, field in sorted(self._fields.items()) if field.holds_images]
         return {
@@ -296,14 +274,12 @@ class _Facts:
             "seconds": steps / source.fps if source.fps else None,
             "fps": source.fps,
             "complete": complete,
-            "steps_read": self._steps,
             "episode_names": self._names,
             "tasks": dict(self._tasks.most_common()),
             "cameras": cameras,
-            "values": values,
             "bytes": source.size,
             "other_files": len(files),
-            "missing": _missing(bool(cameras), list(vectors), source.fps, has_task or any(self._tasks)),
+            "missing": _missing(bool(cameras), vectors, source.fps, has_task or any(self._tasks)),
         }
 
     def _camera(self, field: Field) -> dict[str, Any]:
@@ -323,9 +299,9 @@ class _Facts:
         return {"path": field.path, "height": height, "width": width, "coding": coding}
 
 
-def _is_vector(field: Field | None) -> bool:
+def is_vector(field: Field) -> bool:
     """Whether a field is numbers of the observation or the action."""
-    if field is None or field.path.split("/")[0] not in ("observation", "action"):
+    if field.path.split("/")[0] not in ("observation", "action"):
         return False
     return field.dtype not in ("string", "bool") and len(field.shape) <= 1 and not field.holds_images
 
@@ -375,7 +351,11 @@ def _lines(survey: Survey) -> Iterator[str]:
     yield "all episodes were read" if survey.complete else "a sample was read; duplicates were not checked"
     yield from [*survey.sampled.summary(survey.config.repair).split("\n"), ""]
     about = "" if survey.complete else "about "
-    yield f"{_items_as_flags(survey.config)} gives {about}{survey.items:,} items of {about}{survey.steps:,} steps"
+    config = survey.config
+    prediction = f"--to={config.to}"
+    if isinstance(config.to_options, ItemOptions):
+        prediction = " ".join(format_flags(config.to_options, ItemOptions)) or f"--items={config.to_options.items}"
+    yield f"{prediction} gives {about}{survey.items:,} items of {about}{survey.steps:,} steps"
     if survey.output is not None:
         yield from record_lines(*survey.output.describe())
     else:
@@ -410,7 +390,6 @@ def _card_lines(survey: Survey) -> list[str]:
         "size": [size],
         "tasks": _tasks(card),
         "cameras": cameras or ["none"],
-        "values": _values(card),
         "last step": [str(survey.last_steps or "unknown")] if any(map(is_action, source.schema.steps)) else [],
         "learners": [f"{', '.join(names)}: {'; '.join(lacks) or 'ready'}" for lacks, names in together.items()],
         "next": [_next_command(survey)],
@@ -443,48 +422,12 @@ def _tasks(card: Mapping[str, Any]) -> list[str]:
     return [f"{count(len(tasks), 'task')}{sample}{empty}", *lines[:_LISTED_TASKS], *more]
 
 
-def _values(card: Mapping[str, Any]) -> list[str]:
-    """Tables of the ranges for the fields whose values have the same names, or the same number of unnamed values."""
-    values = card["values"]
-    if not values:
-        return ["none"]
-    read = count(card["steps_read"], "step")
-    lines = [f"ranges of {'all' if card['complete'] else 'a sample of'} {read}"]
-    tables: dict[Any, list[str]] = {}
-    for path in sorted(values, key=lambda path: not is_action(path)):  # actions first
-        tables.setdefault(tuple(values[path]["names"]) or len(values[path]["min"]), []).append(path)
-    for key, paths in tables.items():
-        size = len(values[paths[0]]["min"])
-        if not 0 < size <= _MAX_VALUES:
-            lines += [printable(path, 100) + (f": {size:,} values" if size else "") for path in paths]
-            continue
-        labels = [printable(name, 40) for name in key] if isinstance(key, tuple) else [str(i) for i in range(size)]
-        rows = [(label, *(_range(values[path], i) for path in paths)) for i, label in enumerate(labels)]
-        shown = shown_dimensions(size)
-        lines += table_lines(("", *paths), rows[:shown])
-        lines += [f"... {size - shown} more"] if size > shown else []
-    return lines
-
-
-def _range(values: Mapping[str, Any], i: int) -> str:
-    low, high = (math.nan if values[name][i] is None else values[name][i] for name in ("min", "max"))
-    return f"always {low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
-
-
 def output_for(source_format: str, source: Source) -> str:
     """The output that a dataset is most often converted to."""
     if source_format == LEROBOT:
         return RLDS
     cameras = any(field.holds_images for field in source.schema.steps.values())
     return LEROBOT if source_format in _ROBOTS or (source_format in (RLDS, MERGED, "npz") and cameras) else TRAJECTORIES
-
-
-def _items_as_flags(config: Any) -> str:
-    """The options of the items as flags: `--items=sequences --sequence_length=8`; otherwise the format."""
-    items = config.to_options
-    if not isinstance(items, ItemOptions):
-        return f"--to={config.to}"
-    return " ".join(format_flags(items, ItemOptions)) or f"--items={items.items}"
 
 
 def _next_command(survey: Survey) -> str:
