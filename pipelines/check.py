@@ -244,8 +244,7 @@ def main(config: CheckConfig) -> int:
     extra = {"seconds": round(seconds, 3), **done.to_json()}
     lines = [*done.lines(config.signal), *_written_lines(config, done)]
     lines.append(f"took      {seconds:.1f} s with start-up")
-    outcome.print_report(done.report, config, extra, lines, unmet=done.unmet)
-    return outcome.exit_code(done.report, config, done.unmet)
+    return outcome.print_report(done.report, config, extra, lines, unmet=done.unmet)
 
 
 def _written_lines(config: CheckConfig, done: CheckOutcome) -> list[str]:

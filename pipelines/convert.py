@@ -161,6 +161,6 @@ def main(config: ConvertConfig) -> int:
     extra = {**done.figures(), **({"notes": notes} if notes else {})}
     if done.job.adds_nothing and not config.json:
         print(join_lines(notes))
-    else:
-        outcome.print_report(done.report, config, extra, done.lines(), done.job.target)
-    return 0 if done.job.adds_nothing else outcome.exit_code(done.report, config)
+        return 0
+    code = outcome.print_report(done.report, config, extra, done.lines(), done.job.target)
+    return 0 if done.job.adds_nothing else code

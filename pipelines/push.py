@@ -179,8 +179,7 @@ def main(config: PushConfig) -> int:
     if config.dry_run:
         return _plan(config)
     done = _push(config, _serve_on if config.keep_serving else _end)
-    outcome.print_report(done.report, config, done.to_json(), done.lines(), "the tables")
-    return outcome.exit_code(done.report, config)
+    return outcome.print_report(done.report, config, done.to_json(), done.lines(), "the tables")
 
 
 def _plan(config: PushConfig) -> int:

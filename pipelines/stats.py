@@ -205,5 +205,4 @@ def main(config: StatsConfig) -> int:
     seconds = elapsed()
     extra = {"seconds": round(seconds, 3), "statistics": done.statistics}
     lines = [f"took      {seconds:.1f} s with start-up"]
-    outcome.print_report(done.report, config, extra, [*done.lines(config.fields), *lines])
-    return outcome.exit_code(done.report, config)
+    return outcome.print_report(done.report, config, extra, [*done.lines(config.fields), *lines])

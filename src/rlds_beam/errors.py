@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import Literal
@@ -55,27 +56,9 @@ class MissingExtraError(UsageError, ImportError):
 
 
 Extra = Literal[
-    "tf",
-    "agents",
-    "arrayrecord",
-    "hdf5",
-    "lerobot",
-    "view",
-    "record",
-    "rotations",
-    "envlogger",
-    "rllib",
-    "gcs",
-    "gcp",
-    "s3",
-    "azure",
-    "demo",
-    "rerun",
-    "ros",
-    "zarr",
-    "hub",
-    "loading",
-]
+    "tf", "agents", "arrayrecord", "hdf5", "lerobot", "view", "record", "rotations", "envlogger", "rllib", "gcs", "gcp",
+    "s3", "azure", "demo", "rerun", "ros", "zarr", "hub", "loading",
+]  # fmt: skip
 """The extras of pyproject.toml that a message may name."""
 
 _TENSORFLOW = ("tf", "agents", "envlogger", "demo")  # these need TensorFlow 2.15
@@ -119,29 +102,22 @@ def needs(extra: Extra, what: str) -> Iterator[None]:
         raise missing(extra, f"{what} ({error})") from error
 
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK = (*_FULL, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.EFBIG, errno.EIO)
+
+
 class DiskError(RldsBeamError):
     """A file cannot be written: the disk is full or read-only, or access is denied (exit code 1)."""
 
     @classmethod
     def of(cls, number: int, path: str) -> DiskError | None:
         """The error for an `errno`; None if it is not about a disk."""
-        problems = {
-            errno.ENOSPC: f"the disk of {path} is full",
-            errno.EDQUOT: f"the disk quota for {path} is used up",
-            errno.EROFS: f"{path} is on a read-only file system",
-            errno.EACCES: f"this user may not write {path} (permission denied)",
-            errno.EPERM: f"this user may not write {path} (operation not permitted)",
-            errno.EMFILE: f"this process cannot open more files (at {path}; ulimit -n shows the limit)",
-            errno.ENFILE: f"the system cannot open more files (at {path})",
-            errno.EFBIG: f"{path} is larger than its file system or ulimit -f allows (file too large)",
-            errno.EIO: f"the disk of {path} cannot be read or written (input/output error)",
-        }
-        return cls(problems[number]) if number in problems else None
+        return cls(f"{path} cannot be written: {os.strerror(number)}") if number in _DISK else None
 
     @property
     def is_full(self) -> bool:
         """Whether free space would solve it."""
-        return str(self).endswith((" is full", " is used up"))
+        return any(os.strerror(number) in str(self) for number in _FULL)
 
 
 class OutOfMemoryError(RldsBeamError, MemoryError):

@@ -47,17 +47,8 @@ def configurable(function: Configurable) -> Configurable:
     return function
 
 
-def nothing_else(value: Any) -> bool:
-    """For `check_configurable`: allows only marked values."""
-    return False
-
-
 def resolve_configurable(name: str, where: str) -> Any:
     """The value that a file names as `module:name`; it is not called.
-
-    Args:
-      name: the name in the file.
-      where: the place, for messages.
 
     Raises:
       UsageError: the name does not exist, or a file may not name it.
@@ -67,10 +58,10 @@ def resolve_configurable(name: str, where: str) -> Any:
     return value
 
 
-def check_configurable(value: Any, name: str, where: str, also: Callable[[Any], bool] = nothing_else) -> None:
+def check_configurable(value: Any, name: str, where: str, also: Callable[[Any], bool] | None = None) -> None:
     """Raises UsageError if a file may not name `value`: it is not marked, and `also` does not accept it."""
     owner = value if isinstance(value, (type, types.FunctionType)) else type(value)  # or an instance of a marked class
-    if getattr(owner, _CONFIGURABLE, None) is True or also(value):
+    if getattr(owner, _CONFIGURABLE, None) is True or (also is not None and also(value)):
         return
     raise UsageError(
         f"{where}: {name} was not called: it neither subclasses EpisodeConnector, ColumnConnector, or another base "

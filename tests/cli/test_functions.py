@@ -5,11 +5,9 @@ from __future__ import annotations
 import functools
 import json
 import pydoc
-import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ from processes import DEADLINE
 
 import rlds_beam
 from rlds_beam import UsageError
-from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.testing import make_episode, read_items, write_dataset
 from rlds_beam.user_functions import ByValue, qualified_name, resolve
 
@@ -94,32 +91,10 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str, datase
     assert not (tmp_path / "out").exists()
 
 
-def test_a_config_takes_text_for_lists_and_counts() -> None:
-    config = ConvertConfig.create(
-        "a", "b", accept="duplicate_episode,non_finite", cast=["action=float64"], max_rejected="5%"
-    )
-    assert config.accept == ("duplicate_episode", "non_finite")
-    assert config.to_options.cast == ("action=float64",)
-    assert config.max_rejected == 0.05
-
-
 def test_the_signature_and_the_help_name_the_config() -> None:
     text = pydoc.plain(pydoc.render_doc(rlds_beam.convert))
     assert text.splitlines()[2].startswith("convert(input: 'Path | Sequence[Path]', output: 'Path', **options: 'Any')")
     assert "the fields of `ConvertConfig`" in text
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: rlds_beam.convert("data", "out", itmes="pairs"), "--itmes; did you mean --items?"),
-        (lambda: rlds_beam.push("data", tabel="t"), "--tabel; did you mean --table?"),
-        (lambda: rlds_beam.show("data", spilt="train"), "--spilt; did you mean --split?"),
-    ],
-)
-def test_a_mistyped_argument_suggests_the_right_one(call: Callable[[], Any], message: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(message)):
-        call()
 
 
 def test_a_function_of_a_module_is_its_name() -> None:

@@ -40,7 +40,7 @@ def test_28_disk_full(tmp_path, convert, big):
     assert whole.code == 0
     with small_filesystem(tmp_path / "disk", "700k") as disk:
         ran = convert(big, "--shards=3", output=disk / "out")
-        assert_failed_cleanly(ran.output, ran.code, ran.err, "is full; ")
+        assert_failed_cleanly(ran.output, ran.code, ran.err, "No space left on device; ")
         remount(disk, "size=16m")
         again = convert(big, "--shards=3", output=disk / "out")
         assert again.code == 0

@@ -45,36 +45,27 @@ def parse(config_class: type[Config], parser: argparse.ArgumentParser, words: Se
     """
     chosen = find_choices(config_class, words)
     add_config(parser, config_class, chosen)
-    values, rest = _parse(parser, words)
+    namespace, rest = parser.parse_known_intermixed_args(list(words))
+    values = vars(namespace)
     unknown = [word for word in rest if word.startswith("-")]
     if unknown and "from_" not in {*chosen} and plugins.names("formats"):  # perhaps of another package's format
         recognized = config_class.open_input(values)
         source = Parser("", add_help=False)
         for group in config_class.groups(recognized):
             add_options(source, group.options_class)
-        more, rest = _parse(source, rest)
-        values, unknown = {**recognized, **more}, [word for word in rest if word.startswith("-")]
+        namespace, rest = source.parse_known_intermixed_args(rest)
+        values, unknown = {**recognized, **vars(namespace)}, [word for word in rest if word.startswith("-")]
     if unknown:
         name = unknown[0].lstrip("-").partition("=")[0]
         raise unknown_option(config_class, name, config_class.groups(values))
     if rest:
         raise UsageError(f"unexpected argument {rest[0]!r}; quote patterns: '*.tfrecord*'")
-    for field in dataclasses.fields(config_class):
-        for value in _as_list(values.get(field.name)) if field.metadata.get("positional") else ():
-            if value.startswith("-"):  # argparse takes a flag with a space in it for a path
-                raise UsageError(f"{field.name.upper()} is {value!r}: write a path that begins with - as './{value}'")
-    values = {name: value for name, value in values.items() if name not in ("verbose", "quiet")}
-    return config_class.create(**values)
-
-
-def _parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """The values that the words give, without defaults, and the words that are not understood."""
-    namespace, rest = parser.parse_known_intermixed_args(list(words))
-    return vars(namespace), rest
-
-
-def _as_list(value: Any) -> list[str]:
-    return [] if value is None else value if isinstance(value, list) else [value]
+    for name in [field.name for field in dataclasses.fields(config_class) if field.metadata.get("positional")]:
+        paths = values.get(name, [])
+        for path in [paths] if isinstance(paths, str) else paths:
+            if path.startswith("-"):  # argparse takes a number, and a flag with a space in it, for a path
+                raise UsageError(f"{name.upper()} is {path!r}: write a path that begins with - as './{path}'")
+    return config_class.create(**{name: value for name, value in values.items() if name not in ("verbose", "quiet")})
 
 
 def find_choices(config_class: type[Options], words: Sequence[str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlds_beam import storage
-from rlds_beam.checking.rules import DATASET_RULES, POLICIES, REPAIRABLE
+from rlds_beam.checking.rules import DATASET_RULES
 from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.episodes.schema import describe_type
 from rlds_beam.errors import UsageError
@@ -86,29 +86,19 @@ def find_unmet(texts: Iterable[str], report: Report, source: Source, where: str)
     return unmet
 
 
-def exit_code(report: Report, options: ReportOptions, unmet: Sequence[str] = ()) -> int:
-    """0, or 3 if too much was rejected, a shard does not match the metadata, or there are no items.
-
-    Args:
-      unmet: the expectations that are not met (`find_unmet`), which also give 3.
-    """
-    return REJECTED if failure(report, options, unmet=unmet) else 0
-
-
-def failure(report: Report, options: ReportOptions, place: str = "", unmet: Sequence[str] = ()) -> str | None:
+def failure(report: Report, options: ReportOptions, place: str, unmet: Sequence[str]) -> str | None:
     """Why the exit code is 3, and which option accepts that; None if the exit code is 0.
 
     Args:
       report: the report of the job.
       options: its options.
       place: where the accepted episodes were written; empty if they were only read.
-      unmet: the expectations that are not met.
+      unmet: the expectations that are not met (`find_unmet`).
     """
-    broken = [rule for rule, counts in report.rules.items() if counts.rejected]
     is_written = bool(place and report.items_written)
     reasons = [f"{count(len(unmet), 'expectation')} of --expect not met"] if unmet else []
     for rule in DATASET_RULES:
-        if rule in broken:
+        if rule in report.rules and report.rules[rule].rejected:
             reasons.append(f"{report.rules[rule].samples[0].detail} (--accept={rule} accepts that)")
     if report.exceeds(options.max_rejected):
         were = "was" if report.rejected == 1 else "were"
@@ -116,13 +106,8 @@ def failure(report: Report, options: ReportOptions, place: str = "", unmet: Sequ
         if is_written:
             written = report.records - report.rejected - sum(counts.records for counts in report.dropped.values())
             text = f"{written:,} of {count(report.records, 'episode')} {'is' if written == 1 else 'are'} in {place}"
-        text += f"; --max_rejected={options.max_rejected} allows fewer rejected ones" if options.max_rejected else ""
-        given = getattr(with_preset(options), "repair", ())
-        repaired = ",".join(rule for rule in broken if rule in REPAIRABLE and rule not in given)
-        accepted = ",".join(rule for rule in broken if rule not in DATASET_RULES and "accept" in POLICIES[rule])
-        text += f". Accept: --max_rejected={report.rejected}"
-        text += f", or --accept={accepted} for such episodes as they are." if accepted else "."
-        reasons.append(f"{text} Repair: --repair={repaired}." if repaired else text)
+        fewer = f" (now {options.max_rejected})" if options.max_rejected else ""
+        reasons.append(f"{text}; --max_rejected={report.rejected}{fewer} accepts that")
     if (why := empty_reason(report, options)) is not None:
         reasons.append(why)
     if not reasons:
@@ -236,10 +221,16 @@ def print_report(
     lines: list[str],
     place: str = "",
     unmet: Sequence[str] = (),
-) -> None:
-    """Prints the report as JSON (with `extra`), or as a summary followed by `lines`, and why the exit code is 3."""
+) -> int:
+    """Prints the report as JSON (with `extra`), or as a summary followed by `lines`, and why the exit code is 3.
+
+    Returns:
+      The exit code: 3 if too much was rejected, a shard does not match the metadata, there are no items, or an
+      expectation is not met (`unmet`); else 0.
+    """
     lines = [*lines, *unmet]
-    if (why := failure(report, options, place, unmet)) is not None:
+    why = failure(report, options, place, unmet)
+    if why is not None:
         lines.append(why)
         if (empty := empty_reason(report, options)) is not None:
             extra = {**extra, "error": empty}
@@ -250,3 +241,4 @@ def print_report(
     else:
         repair = getattr(with_preset(options), "repair", ())
         print("\n".join([report.summary(repair), join_lines(lines)]))
+    return 0 if why is None else REJECTED

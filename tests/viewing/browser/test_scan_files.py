@@ -76,7 +76,7 @@ def test_a_full_disk_is_one_line(dataset: Path, tmp_path: Path) -> None:
     with small_filesystem(tmp_path / "disk", "600k") as disk, scanning(dataset, disk) as (process, about):
         wait_until(lambda: about()["scan"]["state"] != "running", process)
         scan = about()["scan"]
-        assert scan["state"] == "failed" and scan["error"] == f"the disk of {disk} is full"
+        assert scan["state"] == "failed" and scan["error"] == f"{disk} cannot be written: No space left on device"
         process.send_signal(signal.SIGTERM)
         assert end_of(process)[0] == 0
         assert not [*disk.iterdir()]

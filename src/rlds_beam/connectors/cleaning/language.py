@@ -24,7 +24,7 @@ from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import Source
 from rlds_beam.text import did_you_mean, printable, shorten
-from rlds_beam.user_functions import nothing_else, resolve
+from rlds_beam.user_functions import resolve
 
 Relabel = Callable[[str, Mapping[str, Any]], str]
 
@@ -240,7 +240,7 @@ class RelabelLanguage(EpisodeConnector):
     field: str = "language_instruction"
     to: str | None = None
     missing: str = "keep"
-    functions: ClassVar = {"function": nothing_else}
+    functions: ClassVar = {"function": None}
 
     def __post_init__(self) -> None:
         if (self.table is None) == (self.function is None):

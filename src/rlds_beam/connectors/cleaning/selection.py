@@ -19,7 +19,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.text import did_you_mean
 from rlds_beam.typing import Array
-from rlds_beam.user_functions import nothing_else, resolve
+from rlds_beam.user_functions import resolve
 
 
 @dataclasses.dataclass(frozen=True)
@@ -288,7 +288,7 @@ class SelectEpisodes(EpisodeConnector):
     """
 
     function: str | Callable[[Episode], Any]
-    functions: ClassVar = {"function": nothing_else}
+    functions: ClassVar = {"function": None}
 
     def __post_init__(self) -> None:
         if isinstance(self.function, str):

@@ -17,7 +17,7 @@ from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.typing import Array
-from rlds_beam.user_functions import nothing_else, resolve
+from rlds_beam.user_functions import resolve
 
 Arrays: TypeAlias = "dict[str, Array]"
 
@@ -59,7 +59,7 @@ class AddModelOutputs:
     inputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     modules: Sequence[str] | None = None
     batch_size: int = 1024
-    functions: ClassVar = {"model": nothing_else}
+    functions: ClassVar = {"model": None}
 
     def __post_init__(self) -> None:
         if isinstance(self.model, str):  # the object identifies the version of the code

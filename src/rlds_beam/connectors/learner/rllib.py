@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from rlds_beam.connectors.base import Batch, check_not_batched
 from rlds_beam.episodes.transitions import with_final_observation
 from rlds_beam.errors import UsageError, missing
-from rlds_beam.user_functions import nothing_else, resolve
+from rlds_beam.user_functions import resolve
 
 if TYPE_CHECKING:
     from rlds_beam.connectors.learner.rllib_episodes import RllibEpisode
@@ -57,7 +57,7 @@ class FromRllib:
     max_seq_len: int | None = None
     initial_state: Any = None
     rl_module: Made | None = None
-    functions: ClassVar = {"connector": _is_of_rllib, "rl_module": nothing_else}
+    functions: ClassVar = {"connector": _is_of_rllib, "rl_module": None}
 
     def __post_init__(self) -> None:
         if self.kind not in ("learner", "env_to_module"):
