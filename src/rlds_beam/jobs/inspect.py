@@ -51,7 +51,6 @@ _EPISODE_NAMES = 3
 _LISTED_TASKS = 5
 _FILES = {"hdf5": "HDF5", "tfrecord": "TFRecord", "array_record": "ArrayRecord", "parquet": "Parquet"}
 _CODINGS = {b"\xff\xd8": "jpeg", b"\x89P": "png"}  # by the first bytes of an image
-_POLICIES = ("ACT", "diffusion policy", "pi0", "SmolVLA", "GR00T")
 _ROBOTS = ("hdf5", "ros2", "zarr")  # formats of recorded robots, whose users train with LeRobot
 
 
@@ -279,7 +278,7 @@ class _Facts:
             "cameras": cameras,
             "bytes": source.size,
             "other_files": len(files),
-            "missing": _missing(bool(cameras), vectors, source.fps, has_task or any(self._tasks)),
+            "missing": _missing(vectors, source.fps, has_task or any(self._tasks)) if cameras else [],
         }
 
     def _camera(self, field: Field) -> dict[str, Any]:
@@ -313,23 +312,15 @@ def _episode_name(episode: Episode) -> str:
     return f"{texts[0].rpartition('/')[2]} of {texts[1]}" if len(texts) == 2 else "".join(texts)
 
 
-def _missing(has_cameras: bool, vectors: Sequence[str], fps: float | None, has_task: bool) -> dict[str, list[str]]:
-    """What LeRobot's policies need and the data lacks, by policy; empty lists if nothing.
-
-    ACT can do without a state, the others need `observation.state`.
-    """
-    if not has_cameras:
-        return {policy: ["no images"] for policy in _POLICIES}
+def _missing(vectors: Sequence[str], fps: float | None, has_task: bool) -> list[str]:
+    """What most of LeRobot's policies need, and a dataset with cameras lacks."""
     lacks = [] if any(is_action(path) for path in vectors) else ["no action"]
     lacks += [] if fps else ["no rate, give --fps"]
-    states, state = [path for path in vectors if path.startswith("observation/")], []
+    states = [path for path in vectors if path.startswith("observation/")]
     if "observation/state" not in states:
         known = "+".join(states[:3]) if len(states) <= 3 else f"{states[0]}+{states[1]}+..."
-        state = [f"no observation/state, give --map=observation.state={known}" if states else "no state"]
-    task = [] if has_task else ["no task text, give --task"]
-    modality = ["no modality.json, give --lerobot_version=2.1 --modality=auto"]
-    needs: tuple[list[str], ...] = ([], state, [*state, *task], [*state, *task], [*state, *task, *modality])
-    return {policy: [*lacks, *more] for policy, more in zip(_POLICIES, needs, strict=True)}
+        lacks.append(f"no observation/state, give --map=observation.state={known}" if states else "no state")
+    return lacks if has_task else [*lacks, "no task text, give --task"]
 
 
 def _lines(survey: Survey) -> Iterator[str]:
@@ -379,9 +370,6 @@ def _card_lines(survey: Survey) -> list[str]:
         f"{printable(camera['path'], 100)}: {camera['width'] or '?'} x {camera['height'] or '?'}, {camera['coding']}"
         for camera in card["cameras"]
     ]
-    together: dict[tuple[str, ...], list[str]] = {}
-    for learner, lacks in card["missing"].items():
-        together.setdefault(tuple(lacks), []).append(learner)
     facts = {
         "format": [survey.format],
         "robot": [printable(source.robot, 100)] if source.robot else [],
@@ -391,7 +379,7 @@ def _card_lines(survey: Survey) -> list[str]:
         "tasks": _tasks(card),
         "cameras": cameras or ["none"],
         "last step": [str(survey.last_steps or "unknown")] if any(map(is_action, source.schema.steps)) else [],
-        "learners": [f"{', '.join(names)}: {'; '.join(lacks) or 'ready'}" for lacks, names in together.items()],
+        "lacks": ["; ".join(card["missing"])] if card["missing"] else [],
         "next": [_next_command(survey)],
     }
     lines = [source.dataset if source.tfds is not None else source.name]  # the versions of others are ours

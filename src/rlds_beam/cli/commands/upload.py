@@ -13,7 +13,7 @@ from rlds_beam.errors import BucketAccessError, BucketError, NotVerifiedError, U
 from rlds_beam.options import option
 from rlds_beam.remote import shorten_error
 from rlds_beam.terminal.options import PrintOptions, print_json
-from rlds_beam.text import count, format_size, join_lines, printable, without_secrets
+from rlds_beam.text import join_lines, without_secrets
 
 __all__ = ["UploadConfig", "UploadOutcome", "upload"]
 
@@ -23,15 +23,6 @@ EXAMPLES = """
 """
 
 _REPOSITORY = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)/?")
-CARD = "README.md"
-_TEXT = """---
-tags: [rlds-beam, {to}]
----
-# {name}
-
-{items:,} items in {files}, {size}, written by rlds-beam {rlds_beam} from `{dataset}`. `manifest.json` lists the files
-with their checksums, and `plan.json` the input and the options.
-"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +41,7 @@ class UploadOutcome:
 
 @dataclasses.dataclass(frozen=True)
 class UploadConfig(PrintOptions):
-    """Publish a finished output of convert or record on the Hugging Face Hub, with its card."""
+    """Publish a finished output of convert or record on the Hugging Face Hub."""
 
     output: str = option(dataclasses.MISSING, "directory that convert or record wrote", positional=True)
     destination: str = option(dataclasses.MISSING, "hf://datasets/USER/NAME; it is created if needed", positional=True)
@@ -68,7 +59,7 @@ def upload(config: UploadConfig) -> UploadOutcome:
       BucketError: the Hub failed, or refuses this token; the same call resumes.
     """
     with needs("hub", "publishing on the Hugging Face Hub needs huggingface_hub"):
-        from huggingface_hub import HfApi, get_token
+        from huggingface_hub import HfApi
         from huggingface_hub.utils import disable_progress_bars
     from rlds_beam.encoding.metadata import load_json
     from rlds_beam.output.files import APPEND, COMMITS, LOCK, MANIFEST, PARTS, PLAN, REJECTED, compute_checksum
@@ -89,8 +80,6 @@ def upload(config: UploadConfig) -> UploadOutcome:
         path = storage.below(output, entry["file"])
         if entry["records"] and (not storage.exists(path) or compute_checksum(path) != entry["checksum"]):
             raise NotVerifiedError(f"{path} is missing, or differs from its checksum in {MANIFEST}: convert again")
-    if get_token() is None:
-        raise BucketAccessError(f"{root}: publishing needs a token: run 'hf auth login', or set HF_TOKEN")
     if config.json or config.progress == "none":
         disable_progress_bars()
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="rlds-beam", library_version=__version__)
@@ -120,12 +109,6 @@ def upload(config: UploadConfig) -> UploadOutcome:
     stale = "*" if config.overwrite else MANIFEST if is_old else None
     local = [LOCK, *(f"{directory}/*" for directory in (COMMITS, REJECTED, PARTS, APPEND)), "*.tmp"]
     call("upload_folder", folder_path=output, ignore_patterns=[*local, MANIFEST], delete_patterns=stale)
-    if not there & {CARD} and not storage.exists(storage.join(output, CARD)):
-        of = printable(plan.content.get("dataset"), 100).replace("`", "'")
-        files, size = count(len(manifest["shards"]), "file"), format_size(manifest["bytes"])
-        to = printable(plan.content.get("to"), 40)
-        card = _TEXT.format(**manifest, to=to, files=files, size=size, rlds_beam=__version__, dataset=of)
-        call("upload_file", path_or_fileobj=card.encode(), path_in_repo=CARD)
     commit = call("upload_file", path_or_fileobj=last, path_in_repo=MANIFEST).oid
     info = load_json(storage.join(output, "meta/info.json")) if plan.content.get("to") == "lerobot" else None
     tag = str(info["codebase_version"]) if isinstance(info, dict) else None  # LeRobot loads the tag of its version
