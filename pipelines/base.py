@@ -76,7 +76,7 @@ def run_ranges(config: Any, job: ConvertJob, pending: Sequence[WorkRange]) -> Fi
     total = Total(config.command, len(job.ranges), finished, read)
     progress = Progress(total, config.progress, job.committed_since(finished))
     try:
-        job.make_ready(config.overwrite)
+        job.make_ready()
         if finished and not config.json:
             progress.say(f"resumed: {finished:,} of {count(len(job.ranges), 'range')} were finished")
         return run(job.stages(pending=pending), config, job.source.input_bytes, progress)[1]

@@ -58,7 +58,7 @@ def define_pipeline(root: Any, config: ConvertConfig) -> Any:
     from rlds_beam.jobs.convert import prepare
     from rlds_beam.transforms.stages import RunStages
 
-    stages = prepare(config).stages(config.overwrite)
+    stages = prepare(config).stages()
     return root | "Convert" >> RunStages(stages) | "Report" >> beam.Map(operator.itemgetter(stages[-1].name))
 
 
@@ -71,7 +71,6 @@ def convert(config: ConvertConfig) -> ConvertOutcome:
       NotVerifiedError: the output differs from the prediction.
       RldsBeamError: the pipeline failed.
     """
-    from rlds_beam import storage
     from rlds_beam.jobs.convert import prepare
     from rlds_beam.output.append import finish_interrupted
     from rlds_beam.output.directory import lock_output
@@ -80,13 +79,12 @@ def convert(config: ConvertConfig) -> ConvertOutcome:
 
     began, figures = time.monotonic(), None
     check(config)
-    if getattr(config, "append", False) and storage.isdir(config.output):
-        with lock_output(config.output):
+    with lock_output(config.output):
+        if getattr(config, "append", False):
             finish_interrupted(config.output)
-    with planning(config.command, config.progress):
-        job = prepare(config)
-    with lock_output(job.target):
-        status = job.status(config.overwrite)
+        with planning(config.command, config.progress):
+            job = prepare(config)
+        status = job.status()
         if status.complete:
             job.remove_temporary()
         else:
@@ -149,7 +147,7 @@ def main(config: ConvertConfig) -> int:
         check(config)
         with planning(config.command, config.progress):
             job = prepare(config)
-        job.status(config.overwrite)
+        job.status()
         if config.json:
             print_json(job.to_json())
         else:

@@ -91,7 +91,9 @@ def test_an_output_equals_a_local_one(name: str, data: Data, bucket: str) -> Non
     assert content(f"{bucket}/deep/out") == bytes_of(data.exported(name))
     job = open_job(getattr(data, kind), f"{bucket}/deep/out", to, **options)
     assert job.status().complete
-    job.open(overwrite=True)  # removes everything except the plan
+    open_job(
+        getattr(data, kind), f"{bucket}/deep/out", to, **options, overwrite=True
+    ).open()  # removes everything except the plan
     assert [*content(f"{bucket}/deep/out")] == ["plan.json"]
 
 

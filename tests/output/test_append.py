@@ -243,7 +243,7 @@ def test_an_appended_output_is_not_converted_again(tmp_path: Path, shards: dict[
         begin(shards, "rlds", out)
     check_error(error.value)
     job = prepare_conversion(",".join(every), out, {"to": "numpy", "overwrite": True})
-    job.convert_here(overwrite=True)
+    job.convert_here()
     convert_here(",".join(every), tmp_path / "clean", {"to": "numpy"})
     assert files_in(out).keys() == files_in(tmp_path / "clean").keys()
 

@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlds_beam import storage
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.output.append import finish_interrupted
@@ -26,9 +25,8 @@ from rlds_beam.testing.conversions import _Changes
 
 def append(input: Sequence[Path | str] | Path | str, output: Path | str, options: Mapping[str, Any]) -> Report:
     """What `rlds-beam convert INPUT OUTPUT --append` does, without Beam."""
-    if storage.isdir(str(output)):
-        with lock_output(str(output)):
-            finish_interrupted(str(output))
+    with lock_output(str(output)):
+        finish_interrupted(str(output))
     paths = str(input) if isinstance(input, Path | str) else ",".join(map(str, input))
     return prepare(ConvertOptions.create(paths, str(output), append=True, **options)).convert_here()
 

@@ -127,7 +127,7 @@ def convert_here(source: object, path: object, **options: Any) -> Report:
         given.setdefault("fps", FPS)
     job = prepare(ConvertConfig.create(str(source), str(path), **given))
     with lock_output(job.directory):
-        for work in job.open(given.get("overwrite", False)):
+        for work in job.open():
             job.converter.convert_range(work, {})
         return job.committer.commit()
 

@@ -18,16 +18,15 @@ from rlds_beam.formats.outputs import configuration_for, create_output, list_fil
 from rlds_beam.formats.registry import FORMATS
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.output import directory
-from rlds_beam.output.append import append_plan, number_ranges, open_earlier, select_new, staging
+from rlds_beam.output.append import append_plan, continue_output, number_ranges, open_earlier, select_new
 from rlds_beam.output.base import EarlierOutput, Output, with_ranges
-from rlds_beam.output.commits import read_commits, remove_temporary
+from rlds_beam.output.commits import read_commits, read_reports, remove_temporary
 from rlds_beam.output.directory import lock_output, read_fitted, write_fitted
 from rlds_beam.output.files import COMMITS, REPORT, listdir
 from rlds_beam.output.last_steps import RowsOutput
 from rlds_beam.output.manifest import load_manifest
-from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, holds, read_plan
+from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, read_plan
 from rlds_beam.output.range_conversion import (
-    AppendCommitter,
     CommitDataset,
     ConvertRanges,
     DatasetCommitter,
@@ -82,7 +81,10 @@ class ConvertJob:
       plan: everything that the output's bytes depend on, and its files.
       framing: the framing of the source.
       snapshot: the snapshot of the source's files.
+      overwrite: whether it replaces the output of an earlier job, or an unfinished append of other files.
       left: the paths of files that `--append` leaves for the next time, because they are still written to.
+      earlier: the finished output that it adds to (`source` has only the shards that are new); None if it begins one.
+      known: the number of shards that the earlier output has already.
     """
 
     source: Source
@@ -94,49 +96,55 @@ class ConvertJob:
     plan: OutputPlan
     framing: Framing
     snapshot: Snapshot
+    overwrite: bool = False
     left: tuple[str, ...] = ()
+    earlier: EarlierOutput | None = None
+    known: int = 0
 
-    def status(self, overwrite: bool = False) -> OutputStatus:
+    def status(self) -> OutputStatus:
         """Finds the pending ranges. Reads only the output's commits, and writes nothing.
 
         Raises:
           UsageError: the output directory holds something else.
         """
-        finished = directory.status(self.directory, self.plan, overwrite=overwrite)
+        if self.earlier is not None and read_plan(self.target) != self.earlier.plan:  # a bucket has no lock
+            raise UsageError(f"another command changed {self.target} meanwhile: run the same command again")
+        if self.adds_nothing:
+            return OutputStatus([], True)
+        finished = directory.status(self.directory, self.plan, overwrite=self.overwrite)
         pending = [work for work in self.ranges if str(work) not in finished.ranges]
         return OutputStatus(largest_first(self.source, pending), finished.complete)
 
-    def make_ready(self, overwrite: bool = False) -> None:
+    def make_ready(self) -> None:
         """Prepares the output directory, after `status`. Raises UsageError if the directory cannot be written to."""
         try:
-            directory.make_ready(self.directory, self.plan, overwrite=overwrite)
+            directory.make_ready(self.directory, self.plan, overwrite=self.overwrite)
         except OSError as error:
             disk = DiskError.of(error.errno or 0, self.directory)
             raise UsageError(
                 str(disk or f"{self.directory} cannot be written to: {error.strerror or error}")
             ) from error
 
-    def convert_here(self, overwrite: bool = False) -> Report:
+    def convert_here(self) -> Report:
         """Converts all pending ranges in this process, one after the other, without Beam.
 
         Does not find duplicates, and connectors must not need fitting.
         """
         with lock_output(self.target):
-            pending = self.open(overwrite)
+            pending = self.open()
             if not self.adds_nothing:
                 run_stages((ConvertRanges(self.converter, pending), *self._commits()))
             return self.read_report()
 
-    def stages(self, overwrite: bool = False, pending: Sequence[WorkRange] | None = None) -> Job:
+    def stages(self, pending: Sequence[WorkRange] | None = None) -> Job:
         """The stages of the job; the result of the last is the report.
 
         Args:
-          overwrite: as in `make_ready`.
           pending: the unfinished ranges, if the output is ready; by default it is made ready when the job runs.
         """
         stages: list[Stage] = []
         if pending is None:
-            stages.append(OpenOutput(functools.partial(self.open, overwrite)))
+            stages.append(OpenOutput(self.open))
         if self.finds_duplicates:
             stages += find_duplicates(self.source, self.framing)
         connecting = self.connecting
@@ -158,11 +166,11 @@ class ConvertJob:
         """Removes temporary files of a run that was killed after it had committed the dataset."""
         remove_temporary(self.directory, self.plan, read_commits(self.directory).values())
 
-    def open(self, overwrite: bool = False) -> list[WorkRange]:
+    def open(self) -> list[WorkRange]:
         """Prepares the output and returns the pending ranges; raises as `status` and `make_ready` do."""
-        status = self.status(overwrite)
+        status = self.status()
         if not status.complete:
-            self.make_ready(overwrite)
+            self.make_ready()
         return status.pending
 
     @property
@@ -182,13 +190,13 @@ class ConvertJob:
 
     @property
     def target(self) -> str:
-        """The output directory."""
-        return self.directory
+        """The output directory; of an append, the directory that it is added to."""
+        return self.directory if self.earlier is None else self.earlier.directory
 
     @property
     def adds_nothing(self) -> bool:
         """Whether an append found nothing new."""
-        return False
+        return self.earlier is not None and not self.ranges
 
     def describe(self) -> str:
         """The plan as text: the input and the output."""
@@ -228,89 +236,45 @@ class ConvertJob:
     @property
     def committer(self) -> DatasetCommitter:
         return DatasetCommitter(
-            self.source, self.check, self.output, self.ranges, self.dataset_report, self.plan.digest, self.snapshot
+            self.source,
+            self.check,
+            self.output,
+            self.ranges,
+            self.dataset_report,
+            self.plan.digest,
+            self.snapshot,
+            self.earlier,
         )
 
     def notes(self) -> list[str]:
         """Notes for the user of the finished output, one per line."""
+        manifest, notes = load_manifest(self.target) or {}, list[str]()
+        if self.earlier is not None:
+            known = count(self.known, "file")
+            said = f"{self.target} now has {count(manifest.get('items', 0), 'item')}"
+            if self.adds_nothing:
+                said = f"nothing: {self.target} has the episodes of all {known} already"
+            elif self.known:
+                said += f"; {known} were there already"
+            notes.append(f"appended  {said}")
         splits = self.source.splits if len(self.source.splits) > 1 else ()
-        notes = [f"empty     split {split.name} has no episodes" for split in splits if split.episodes == 0]
+        notes += [f"empty     split {split.name} has no episodes" for split in splits if split.episodes == 0]
         notes += [
             f"note      the connectors change {path}, so the names of its values are left out"
             for path in self.connecting.probed.unnamed
         ]
         notes += [f"note      {note}" for note in self.connecting.notes]
-        notes += self.output.notes(load_manifest(self.target) or {})
+        notes += self.output.notes(manifest)
         return [
             *notes,
             *(f"left      {path}: it is still written to; run the same command again later" for path in self.left),
         ]
 
     def read_report(self) -> Report:
-        """The report of the finished job."""
-        return decode(storage.join(self.directory, REPORT), Report)
-
-
-@dataclasses.dataclass(frozen=True)
-class AppendJob(ConvertJob):
-    """A conversion that adds to a finished output; `source` has only the shards that are new.
-
-    Attributes:
-      earlier: the finished output.
-      known: the number of shards that it has already.
-    """
-
-    earlier: EarlierOutput | None = None
-    known: int = 0
-
-    def status(self, overwrite: bool = False) -> OutputStatus:
-        now = read_plan(self.target)
-        if now is None or now.digests[-1] != self.plan.content["append"]["after"]:
-            raise UsageError(f"another command changed {self.target} meanwhile: run the same command again")
-        if self.adds_nothing:
-            return OutputStatus([], True)
-        return super().status(overwrite or self._is_stale)
-
-    def make_ready(self, overwrite: bool = False) -> None:
-        super().make_ready(overwrite or self._is_stale)
-
-    @property
-    def _is_stale(self) -> bool:
-        """Whether an unfinished append of other files, or with other options, is there."""
-        existing = read_plan(self.directory)
-        return existing is not None and existing.content != self.plan.content
-
-    def remove_temporary(self) -> None:
-        pass
-
-    @property
-    def adds_nothing(self) -> bool:
-        return not self.ranges
-
-    @property
-    def target(self) -> str:
-        assert self.earlier is not None
-        return self.earlier.directory
-
-    @property
-    def committer(self) -> DatasetCommitter:
-        return AppendCommitter(**vars(super().committer), earlier=self.earlier)
-
-    def notes(self) -> list[str]:
-        whole = load_manifest(self.target) or {}
-        known = count(self.known, "file")
-        said = f"{self.target} now has {count(whole.get('items', 0), 'item')}"
-        if self.adds_nothing:
-            said = f"nothing: {self.target} has the episodes of all {known} already"
-        elif self.known:
-            said += f"; {known} were there already"
-        return [f"appended  {said}", *super().notes()]
-
-    def read_report(self) -> Report:
-        """The report of what this append added."""
-        done = read_commits(self.target)
-        reports = [done[str(work)].report for work in self.ranges if str(work) in done]
-        report = self.dataset_report.merge(*reports)
+        """The report of the finished job: of an append, on what it added."""
+        if self.earlier is None:
+            return decode(storage.join(self.directory, REPORT), Report)
+        report = self.dataset_report.merge(*read_reports(self.target, self.ranges))
         return report.merge(check_counts(self.source, report.shards, self.check))
 
 
@@ -320,24 +284,15 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
     Raises:
       UsageError: the input, the options, or the output cannot be used.
     """
-    source = options.open_source()
     directory.check_apart(options.output, getattr(options, "input", None), "OUTPUT")
-    appends = getattr(options, "append", False)
-    earlier = open_earlier(options.output) if appends else None
+    source = named = options.open_source()
     configuration = configuration_for(options, source.schema)
     opened = prepare_input(options, source, configuration, _ADVICE)
     check, connecting = CheckOptions.of(opened.check), opened.connecting
-    snapshot = opened.snapshot(by_content=True)
-    named, added = source, None
-    if appends:
-        if options.overwrite:
-            raise UsageError("--append adds to an output and --overwrite replaces it: leave one of them out")
-        if not source.has_files or not source.splits:
-            raise UsageError(f"--append: {source.dataset} has no files whose content could be compared")
-        if connecting.unfitted:
-            raise UsageError(
-                "--append: a connector is fitted to the whole dataset, whose files would all change: convert again"
-            )
+    snapshot, earlier, added = opened.snapshot(by_content=True), None, None
+    if getattr(options, "append", False):
+        _check_append(options, source, connecting)
+        earlier = open_earlier(options.output)
         added = select_new(source, snapshot, earlier)
         source, snapshot = added.source, added.snapshot
         opened = dataclasses.replace(opened, source=source)
@@ -346,35 +301,47 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
         object.__setattr__(named, "dataset", earlier.plan.content["dataset"])
     output = create_output(named, connecting, options.output, options)
     ranges = opened.ranges(options.shards, whole_shards=output.whole_shards)
-    if earlier is not None:
-        ranges = number_ranges(earlier, ranges)
-        output = _continue(with_ranges(output, (*earlier.ranges, *ranges)), earlier, ranges, options.to)
-    else:
+    if earlier is None:
         output = with_ranges(output, ranges)
-    dataset_report = opened.report
-    left = added.growing if added is not None else ()
+    else:
+        ranges = number_ranges(earlier, ranges)
+        output = continue_output(output, earlier, ranges, options.to)
     connectors = {"connectors": configuration.plan()} if configuration.connectors else {}
     content = {**_plan(source, ranges, check, output, options), **connectors, "content": snapshot.content()}
     files = list_files(output, ranges, options.to)
-    job = source, ranges, check, connecting, output, dataset_report
-    if earlier is not None and added is not None:
+    if earlier is None:
+        plan, overwrite = OutputPlan.of(content, files), options.overwrite
+        directory.check_output(options.output, plan, overwrite=overwrite)
+    else:  # an unfinished append of other files, or with other options, is replaced
         plan = append_plan(earlier, content, files, output)
-        return AppendJob(*job, plan, opened.framing, snapshot, left, earlier, added.known)
-    plan = OutputPlan.of(content, files)
-    directory.check_output(options.output, plan, overwrite=options.overwrite)
-    return ConvertJob(*job, plan, opened.framing, snapshot, left)
+        overwrite = earlier.unfinished not in (None, plan.digest)
+    return ConvertJob(
+        source=source,
+        ranges=ranges,
+        check=check,
+        connecting=connecting,
+        output=output,
+        dataset_report=opened.report,
+        plan=plan,
+        framing=opened.framing,
+        snapshot=snapshot,
+        overwrite=overwrite,
+        left=() if added is None else added.growing,
+        earlier=earlier,
+        known=0 if added is None else added.known,
+    )
 
 
-def _continue(output: Output, earlier: EarlierOutput, ranges: Sequence[WorkRange], to: str) -> Output:
-    """The output that adds to an earlier one."""
-    if earlier.plan.content["to"] != to:
-        raise UsageError(f"{earlier.directory} holds {holds(earlier.plan)}, not --to={to}")
-    added = output.append_to(earlier, ranges, staging(earlier.directory))
-    if added is None:
+def _check_append(options: ConvertOptions | RecordOptions, source: Source, connecting: ConnectorRunner) -> None:
+    """Raises UsageError if `--append` cannot be used with these options."""
+    if options.overwrite:
+        raise UsageError("--append adds to an output and --overwrite replaces it: leave one of them out")
+    if not source.has_files or not source.splits:
+        raise UsageError(f"--append: {source.dataset} has no files whose content could be compared")
+    if connecting.unfitted:
         raise UsageError(
-            f"--append: --to={to} cannot be appended to: convert again, to another directory or with --overwrite"
+            "--append: a connector is fitted to the whole dataset, whose files would all change: convert again"
         )
-    return added
 
 
 def _plan(

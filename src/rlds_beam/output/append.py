@@ -19,14 +19,14 @@ import copy
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from rlds_beam import storage
 from rlds_beam.errors import NotVerifiedError, UsageError
-from rlds_beam.output.base import EarlierOutput, Output
+from rlds_beam.output.base import EarlierOutput, Output, with_ranges
 from rlds_beam.output.commits import read_commits, remove_temporary
 from rlds_beam.output.directory import find_finished
 from rlds_beam.output.files import APPEND, COMMITS, LOCK, MANIFEST, PLAN, REJECTED, listdir
@@ -34,6 +34,7 @@ from rlds_beam.output.manifest import load_manifest
 from rlds_beam.output.plans import (
     OutputPlan,
     differences,
+    holds,
     read_plan,
     refuse_links,
     remove_leftovers,
@@ -89,7 +90,9 @@ def open_earlier(directory: str) -> EarlierOutput | None:
             f"--append: {directory} is damaged (files of {some(lost)} are missing or cut short): convert again with "
             "--overwrite"
         )
-    return EarlierOutput(directory, plan, manifest, tuple(finished.ranges[name] for name in names))
+    unfinished = read_plan(staging(directory))
+    commits = tuple(finished.ranges[name] for name in names)
+    return EarlierOutput(directory, plan, manifest, commits, None if unfinished is None else unfinished.digest)
 
 
 def number_ranges(earlier: EarlierOutput, ranges: Iterable[WorkRange]) -> tuple[WorkRange, ...]:
@@ -99,6 +102,19 @@ def number_ranges(earlier: EarlierOutput, ranges: Iterable[WorkRange]) -> tuple[
         dataclasses.replace(work, index=written[work.split] + work.index, of=of.get(work.split, work.of))
         for work in ranges
     )
+
+
+def continue_output(output: Output, earlier: EarlierOutput, ranges: Sequence[WorkRange], to: str) -> Output:
+    """The output that adds these ranges to an earlier one. Raises UsageError if `--to` cannot."""
+    if earlier.plan.content["to"] != to:
+        raise UsageError(f"{earlier.directory} holds {holds(earlier.plan)}, not --to={to}")
+    whole = with_ranges(output, (*earlier.ranges, *ranges))
+    added = whole.append_to(earlier, ranges, staging(earlier.directory))
+    if added is None:
+        raise UsageError(
+            f"--append: --to={to} cannot be appended to: convert again, to another directory or with --overwrite"
+        )
+    return added
 
 
 def append_plan(earlier: EarlierOutput, content: Mapping[str, Any], files: Iterable[str], output: Output) -> OutputPlan:

@@ -56,12 +56,14 @@ class EarlierOutput(NamedTuple):
       plan: its plan.
       manifest: its manifest.
       commits: the commits of its ranges, in the order of the plan.
+      unfinished: the digest of the plan of an append that was interrupted; None if there is none.
     """
 
     directory: str
     plan: OutputPlan
     manifest: Mapping[str, Any]
     commits: tuple[RangeCommit, ...]
+    unfinished: str | None = None
 
     @property
     def ranges(self) -> list[WorkRange]:

@@ -223,7 +223,10 @@ def lock_output(directory: str) -> Iterator[None]:
         yield
         return
     try:
-        new = not os.path.isdir(directory)
+        new, path = list[str](), os.path.abspath(directory)
+        while not os.path.lexists(path):
+            new.append(path)
+            path = os.path.dirname(path)
         os.makedirs(directory, exist_ok=True)
         descriptor = take(os.path.join(directory, LOCK))
     except BlockingIOError:
@@ -239,8 +242,8 @@ def lock_output(directory: str) -> Iterator[None]:
         yield
     finally:
         release(os.path.join(directory, LOCK), descriptor)
-        if new:  # the job was refused: nothing was written
-            storage.remove_empty(directory)
+        for path in new:  # empty if the job was refused
+            storage.remove_empty(path)
 
 
 def take(path: str, wait: bool = False) -> int | None:

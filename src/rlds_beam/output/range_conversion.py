@@ -201,6 +201,7 @@ class DatasetCommitter:
       dataset_report: the report on the dataset as a whole (`processing.dataset.check_source`).
       plan: the job's `OutputPlan.digest`.
       snapshot: a snapshot of the source's files.
+      earlier: the output that is appended to; None if there is none.
     """
 
     source: Source
@@ -210,6 +211,7 @@ class DatasetCommitter:
     dataset_report: Report
     plan: str | None = None
     snapshot: Snapshot | None = None
+    earlier: EarlierOutput | None = None
 
     @property
     def finisher(self) -> NumberRanges | None:
@@ -238,35 +240,16 @@ class DatasetCommitter:
         report.left_out = dict(self.output.describe().left_out)
         for file in self.output.metadata:
             storage.below(directory, file)
-        self.write(report)
+        if (earlier := self.earlier) is None:
+            storage.write_text(storage.below(directory, REPORT), encode(report))
+            manifest.commit_dataset(directory, self.source.name, self.ranges, self.output.complete, self.plan)
+        else:  # what the whole has is written next to the new files, then all of it is moved into the output
+            whole = decode(storage.below(earlier.directory, REPORT), Report).merge(report)
+            storage.write_text(storage.below(directory, REPORT), encode(whole))
+            name = str(earlier.manifest["name"])
+            manifest.commit_dataset(directory, name, self.ranges, self.output.complete, self.plan, earlier)
+            append.publish(earlier.directory)
         return report
-
-    def write(self, report: Report) -> None:
-        """Writes the report, the metadata, and the manifest."""
-        directory = self.output.directory
-        storage.write_text(storage.below(directory, REPORT), encode(report))
-        manifest.commit_dataset(directory, self.source.name, self.ranges, self.output.complete, self.plan)
-
-
-@dataclasses.dataclass(frozen=True)
-class AppendCommitter(DatasetCommitter):
-    """Finishes an append when all of its ranges are finished. Picklable.
-
-    Attributes:
-      earlier: the output that is appended to.
-    """
-
-    earlier: EarlierOutput | None = None
-
-    def write(self, report: Report) -> None:
-        """Writes what the whole has next to the new files, then moves all of it into the output."""
-        assert self.earlier is not None
-        directory, earlier = self.output.directory, self.earlier
-        whole = decode(storage.below(earlier.directory, REPORT), Report).merge(report)
-        storage.write_text(storage.below(directory, REPORT), encode(whole))
-        name = str(earlier.manifest["name"])
-        manifest.commit_dataset(directory, name, self.ranges, self.output.complete, self.plan, earlier)
-        append.publish(earlier.directory)
 
 
 @dataclasses.dataclass(frozen=True)

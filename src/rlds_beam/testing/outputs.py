@@ -143,5 +143,5 @@ class OutputTests:
         data, other = self._data(tmp_path), "numpy" if self.output == "rlds" else "rlds"
         convert_here(data, tmp_path / "clean", {"to": other})
         convert_here(data, tmp_path / "out", self._options())
-        prepare_conversion(data, tmp_path / "out", {"to": other, "overwrite": True}).convert_here(overwrite=True)
+        prepare_conversion(data, tmp_path / "out", {"to": other, "overwrite": True}).convert_here()
         assert files_in(tmp_path / "out").keys() == files_in(tmp_path / "clean").keys()

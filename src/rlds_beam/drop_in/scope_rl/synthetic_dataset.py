@@ -201,7 +201,7 @@ class SyntheticDataset:
                 **options,
             )
         )
-        job.convert_here(overwrite=True)
+        job.convert_here()
         described = [
             self._describe(policy.name, trajectories, step_per_trajectory, info, windows) for policy in policies
         ]
