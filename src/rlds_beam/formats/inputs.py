@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from operator import attrgetter
-from typing import Any, get_args
+from typing import Any
 
 from rlds_beam import naming, storage
 from rlds_beam.checking.rules import CheckOptions
@@ -26,16 +24,13 @@ from rlds_beam.options import Options
 from rlds_beam.output.directory import holding
 from rlds_beam.processing.dataset import check_source
 from rlds_beam.processing.report import Report
-from rlds_beam.reading.base import LastAction, Source
+from rlds_beam.reading.base import Source
 from rlds_beam.reading.changes import AGAIN, Snapshot
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import WorkRange, plan_ranges
 from rlds_beam.text import shorten
-from rlds_beam.user_functions import describe_error, user_code
 
 _ENCODINGS = (*ENCODINGS, "text", "png", "jpeg")
-_FILES = ("name", "unit", "read", "scan", "is_splittable", "end", "positions")
-_CONTRACT = attrgetter("dataset", "schema.steps", "violations", "decoder.decode", *(f"files.{name}" for name in _FILES))
 
 
 def open_source(
@@ -88,8 +83,8 @@ def _open(
         own["opener"], pinned = _open_with, datasets_in(pinned)
     with _naming(input, from_):
         source = kind.open(pinned, split=split, features=features, **own)
-    if from_ not in SOURCES:
-        check_own_source(source, f"--from={from_}")
+    if not isinstance(source, Source):
+        raise UsageError(f"--from={from_}: its open returned {source!r:.60}, not a Source")
     _check_fields(source.schema, f"--from={from_}: {describe_input(input)}")
     source.schema.check_size(describe_input(input))
     source.schema.check_flags(describe_input(input))
@@ -106,21 +101,6 @@ def _open_with(path: str, split: str | None, from_: str | None, options: Mapping
         return open_source(path, split, from_=from_)
     given = source_group(from_ or recognize(path).format).options_class.create(**options)
     return open_source(path, split, from_=from_, options=given)
-
-
-def check_own_source(source: Any, where: str) -> None:
-    """Raises UsageError if a user's source lacks something of the contract; type checkers say more."""
-    if not isinstance(source, Source):
-        raise UsageError(f"{where}: its open returned {source!r:.60}, not a Source")
-    with user_code(f"{where}: its attributes or plan"):
-        _CONTRACT(source)
-        for split in source.splits:
-            tuple(split.shards)
-        json.dumps(source.plan())
-        source.most_steps()
-        if source.last_action not in get_args(LastAction):
-            known = ", ".join(get_args(LastAction))
-            raise UsageError(f"{where}: its last_action is {source.last_action!r}, not {known}")
 
 
 def _check_fields(schema: Schema, where: str) -> None:
@@ -147,10 +127,8 @@ def _naming(input: str | Sequence[str], from_: str) -> Iterator[None]:
     except (RldsBeamError, MemoryError):
         raise
     except Exception as error:
-        if from_ not in SOURCES:
-            raise UsageError(
-                f"--from={from_}: its open {describe_error(error)}, given {describe_input(input)}"
-            ) from error
+        if from_ not in SOURCES:  # of the user's code
+            raise
         remote = storage.scheme(describe_input(input)) is not None
         if remote and not isinstance(error, (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)):
             raise  # the bucket cannot be reached, or does not exist

@@ -76,21 +76,16 @@ class EpisodeReader:
         most = 1 if self._together is None else MAX_RECORDS
         waiting: list[Record | Damage] = []
         size = 0
-        try:
-            for record in records:
-                if waiting and size + len(record.payload) > BATCH_BYTES:
-                    yield waiting
-                    waiting, size = [], 0
-                waiting.append(record)
-                size += len(record.payload)
-                del record
-                if size >= BATCH_BYTES or len(waiting) == most:
-                    yield waiting
-                    waiting, size = [], 0
-        except (RldsBeamError, MemoryError, OSError):
-            raise
-        except Exception as error:  # a user's record format may raise anything
-            raise RldsBeamError(f"{self._source}: its files {describe_error(error)}") from error
+        for record in records:
+            if waiting and size + len(record.payload) > BATCH_BYTES:
+                yield waiting
+                waiting, size = [], 0
+            waiting.append(record)
+            size += len(record.payload)
+            del record
+            if size >= BATCH_BYTES or len(waiting) == most:
+                yield waiting
+                waiting, size = [], 0
         if waiting:
             yield waiting
 
