@@ -208,34 +208,7 @@ def test_what_cannot_be_used_is_refused_in_a_line(
     assert "--from=robot_log: its recognize raised RuntimeError: no idea" in text
 
 
-def test_two_packages_with_one_name(site: Path, logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    metadata = Path("rlds_beam_other-1.0.dist-info")
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: rlds-beam-other\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[rlds_beam.formats]\nrobot_log = rlds_beam_logs:LOG\n")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        _forget()
-        text = said(capsys, "check", "--rules", "robot", "--from=robot_log", code=2)
-        assert "robot_log, of the package rlds-beam-logs 2.5 and rlds-beam-other 1.0" in text
-    finally:
-        sys.path.pop(0)
-
-
 def test_user_code_that_ends_the_process_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "ends_the_process.py").write_text("import sys\nsys.exit(5)\n")
     text = said(capsys, "inspect", "x", "--from=ends_the_process:Source", code=2)
     assert "--from=ends_the_process:Source: raised SystemExit: 5" in text and len(text.splitlines()) == 1
-
-
-def test_other_commands_do_not_look_for_them(site: Path) -> None:
-    run = (
-        "import sys\n"
-        "from rlds_beam import plugins\n"
-        "from rlds_beam.cli.main import main\n"
-        "assert main(['example', 'data']) == main(['convert', 'data/point_mass/1.0.0', 'out', '--dry_run']) == 0\n"
-        "assert main(['check', '--rules', 'data/point_mass/1.0.0', '--connectors=MinimumLength(2)']) == 0\n"
-        "assert plugins._read_declared.cache_info().currsize == 0\n"
-    )
-    done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr

@@ -16,9 +16,8 @@ import pytest
 from browsing import httpx
 from processes import DEADLINE, running, wait_until
 
-from rlds_beam.cli.commands.browse import BrowseConfig, browse
 from rlds_beam.cli.main import main
-from rlds_beam.errors import UsageError, pip_install
+from rlds_beam.errors import pip_install
 from rlds_beam.testing import make_episode, write_dataset
 
 
@@ -102,13 +101,6 @@ def test_a_port_that_is_taken(dataset: Path, capsys: pytest.CaptureFixture[str])
     assert main(["browse", str(dataset), "--port=70000"]) == 2
 
 
-def test_a_port_that_is_given(dataset: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with browse(BrowseConfig.create([str(dataset)], port=port, no_scan=True)) as server:
-        assert server.port == port
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -158,8 +150,3 @@ def test_the_browser_needs_neither_beam_nor_tensorflow(dataset: Path) -> None:
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=DEADLINE, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_other_formats_can_be_named(dataset: Path) -> None:
-    with pytest.raises(UsageError, match="LeRobot"), browse(BrowseConfig.create([str(dataset)], from_="lerobot")):
-        pass

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -24,9 +23,9 @@ from serving import Serve, a_table, refused
 
 from rlds_beam.cli.commands.serve import read_spec
 from rlds_beam.encoding.structured_values import SignatureLeaf
-from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.errors import RldsBeamError
 from rlds_beam.reverb.connection import Connection
-from rlds_beam.reverb.serving import EmbeddedServer, ServedTable, _reserve_port, parse_tables
+from rlds_beam.reverb.serving import EmbeddedServer, ServedTable
 from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.trajectories.options import FrameOptions
 from rlds_beam.trajectories.spec import TrajectorySpec
@@ -144,14 +143,6 @@ def test_wrong_flags(dataset, capsys, monkeypatch, tmp_path, flags, mentioned):
     assert not any(tmp_path.iterdir())
 
 
-def test_nothing_says_what_the_tables_are_for(capsys):
-    assert "--like" in refused(capsys, "--tables=replay:uniform")
-
-
-def test_tables_are_read_as_they_are_written():
-    assert parse_tables(["a", "b c:queue:1_000"]) == (ServedTable("a"), ServedTable("b c", "queue", 1000))
-
-
 # Network access
 
 
@@ -160,16 +151,6 @@ def test_a_port_that_is_taken(served, dataset, capsys):
     port = served.address.rpartition(":")[2]
     text = refused(capsys, f"--like={dataset}", f"--port={port}")
     assert text.startswith(f"rlds-beam: --port={port}: another process listens on it")
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::1"])
-def test_a_port_is_taken_if_any_address_listens_on_it(address):
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as other:
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        other.bind((address, 0))
-        other.listen()
-        with pytest.raises(UsageError, match="another process listens on it"):
-            _reserve_port(other.getsockname()[1])
 
 
 # The process
@@ -210,16 +191,6 @@ def test_it_starts_while_other_work_is_done(spec) -> None:
         server.check()
     with pytest.raises(RldsBeamError, match="not running"):
         server.check()
-
-
-def test_a_server_that_does_not_come_up_says_why(monkeypatch, spec) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.devnull)
-    monkeypatch.setattr(sys, "executable", shutil.which("false"))
-    with EmbeddedServer([ServedTable("replay")], spec) as server:
-        with pytest.raises(RldsBeamError, match="did not start: exit code 1"):
-            server.wait_ready()
-        with pytest.raises(RldsBeamError, match="ended"):
-            server.check()
 
 
 def test_a_server_that_is_killed_ends_the_command(dataset) -> None:

@@ -96,13 +96,6 @@ def test_both_orders_of_channels_and_the_line_that_swaps_them(camera: str, show:
     assert 2 * np.abs(again - one[..., ::-1]).mean() < np.abs(again - one).mean()
 
 
-def test_both_orders_need_a_picture(camera: str, show: Show, tmp_path: Path) -> None:
-    assert "--both_orders needs --output with a .png or .jpg file" in show(camera, "--both_orders", fails=True)
-    assert "--both_orders needs" in show(camera, "--both_orders", "-o", tmp_path / "a.mp4", fails=True)
-    numbers = rlds_beam.example(tmp_path / "numbers", episodes=2)
-    assert "has no images" in show(numbers, "--both_orders", "-o", tmp_path / "a.png", fails=True)
-
-
 @pytest.mark.parametrize("to", ["lerobot", "columns", "trajectories"])
 def test_outputs_of_convert_need_no_from(camera: str, show: Show, tmp_path: Path, to: str) -> None:
     if to == "lerobot":
