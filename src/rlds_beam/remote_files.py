@@ -156,12 +156,8 @@ class RangeReader:
         for first in range(0, len(ranges), _RANGES_PER_CALL):
             some = ranges[first : first + _RANGES_PER_CALL]
             future = submit(functools.partial(self._store.read_ranges, self._entry.path, some))
-            parts += [functools.partial(_take, future, i) for i in range(len(some))]
+            parts += [lambda future=future, i=i: future.result()[i] for i in range(len(some))]
         return parts
-
-
-def _take(future: Future[Sequence[bytes]], i: int) -> bytes:
-    return future.result()[i]
 
 
 def submit(function: Callable[[], Result]) -> Future[Result]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import glob as _glob
-import itertools
 import os
 import re
 import shutil
@@ -128,16 +127,12 @@ def _no_links(path: str, flags: int) -> int:
 
 def exists(path: str) -> bool:
     """Whether a file or a (local) directory of this name exists."""
-    if scheme(path) is None:
-        return os.path.exists(path)
-    return open_store(path).find(path) is not None
+    return os.path.exists(path) if scheme(path) is None else open_store(path).find(path) is not None
 
 
 def size(path: str) -> int:
     """The size of a file in bytes."""
-    if scheme(path) is None:
-        return os.path.getsize(path)
-    return _remote_file(path).size or 0
+    return os.path.getsize(path) if scheme(path) is None else _remote_file(path).size or 0
 
 
 def stamp(path: str) -> Stamp | None:
@@ -145,10 +140,9 @@ def stamp(path: str) -> Stamp | None:
     if scheme(path) is not None:
         return None
     try:
-        status = os.stat(path)
+        return make_stamp(os.stat(path))
     except OSError:
         return None
-    return make_stamp(status)
 
 
 def make_stamp(status: os.stat_result) -> Stamp:
@@ -219,7 +213,7 @@ def rename(source: str, destination: str) -> None:
     if scheme(source) != scheme(destination):
         raise UsageError(f"cannot move {source} to {destination}: they are not in the same store")
     if scheme(source) is None:
-        if is_special(destination):
+        if os.path.exists(destination) and not os.path.isfile(destination):
             raise OSError(errno.EINVAL, "Not a regular file", destination)
         os.replace(source, destination)
     elif source != destination:
@@ -230,14 +224,6 @@ def makedirs(path: str) -> None:
     """Creates a local directory and its parents if needed; a remote store has no directories."""
     if scheme(path) is None:
         os.makedirs(path, exist_ok=True)
-
-
-def remove(path: str) -> None:
-    """Removes a file; raises FileNotFoundError if it does not exist."""
-    if scheme(path) is None:
-        os.remove(path)
-    else:
-        open_store(path).delete([_remote_file(path).path])
 
 
 def abandon(file: BinaryIO) -> None:
@@ -342,14 +328,6 @@ def join(path: str, *names: str) -> str:
 def isdir(path: str) -> bool:
     """Whether `path` is a directory (in a remote store: whether it has files below it)."""
     return os.path.isdir(path) if scheme(path) is None else any(True for _ in _entries(path))
-
-
-def is_special(path: str) -> bool:
-    """Whether `path` is local and neither a file, a directory, nor a link: a device, a FIFO, or a socket."""
-    if scheme(path) is not None or not os.path.lexists(path):
-        return False
-    mode = os.lstat(path).st_mode
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode))
 
 
 def is_link(path: str) -> bool:
@@ -525,30 +503,15 @@ def _matching(pattern: str, directory: str = "") -> list[Entry]:
     return sorted(entry for entry in entries if entry.size is not None and expression.fullmatch(entry.path))
 
 
-_MAX_PATH = 4096
-"""A longer text is not the path of a file."""
-
-
 def paths_in(input: str | Sequence[str]) -> list[str]:
     """The paths and patterns of an input: a list, or a text that separates them by commas.
 
-    A comma in the name of existing local files or directories separates nothing.
+    A text that names something on this machine is one path, whatever commas it has.
     """
     if not isinstance(input, str):
         return list(input)
-    parts, paths = input.split(","), []
-    while parts:
-        sizes = itertools.accumulate(len(part) + 1 for part in parts)
-        fit = sum(1 for _ in itertools.takewhile(lambda size: size <= _MAX_PATH, sizes))
-        ends = range(fit, 1, -1) if scheme(parts[0]) is None else ()
-        end = next((n for n in ends if _there(",".join(parts[:n]))), 1)
-        paths.append(",".join(parts[:end]))
-        del parts[:end]
-    return paths
-
-
-def _there(pattern: str) -> bool:
-    return os.path.exists(pattern) or bool(glob(pattern))
+    is_one = scheme(input) is None and (os.path.exists(input) or bool(_glob.glob(input)))
+    return [input] if is_one else input.split(",")
 
 
 def is_inside(path: str, directory: str) -> bool:

