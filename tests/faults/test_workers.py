@@ -19,6 +19,7 @@ from jobs import complaints
 from processes import DEADLINE, RLDS_BEAM
 
 from rlds_beam.cli.main import main
+from rlds_beam.output.inputs import read_inputs
 from rlds_beam.testing import make_episode, shard_paths, write_dataset
 
 # Signal the thread itself, as a segmentation fault does: a signal to the process may be handled by another thread,
@@ -121,8 +122,9 @@ def test_the_range_is_named(tmp_path, data, killer, convert, death):
     assert said, ran.stderr
     assert said["file"] == str(victim)
     assert death in said["why"]
-    plan = json.loads((output / "plan.json").read_text())["plan"]["ranges"][said["range"]]
-    assert 2 in [shard for shard, _, _ in plan]
+    plan = json.loads((output / "plan.json").read_text())["plan"]
+    segments = np.frombuffer(read_inputs(str(output), plan)["train"].segments, np.int64).reshape(-1, 4)
+    assert 2 in segments[segments[:, 0] == int(said["range"][6:11]), 1]
     commits = [path.stem for path in (output / "_commits").glob("train-*.json")]
     assert len(commits) == int(said["done"]) and said["range"] not in commits
     assert not (output / "manifest.json").exists()

@@ -18,7 +18,7 @@ from rlds_beam.reading.plan import WorkRange
 
 WORK = WorkRange("train", 0, 1, ())
 FILES = ("a/data-train", "b/data-train")
-PLAN = OutputPlan.of({"ranges": {str(WORK): []}}, [*FILES, "a/info.json"])
+PLAN = OutputPlan.of({"splits": {"train": {"ranges": [0, 1, 1]}}, "inputs": "0" * 64}, [*FILES, "a/info.json"])
 
 
 def write(output: Path, name: str, count: int, predicted: int | None = None) -> WrittenFile:

@@ -21,6 +21,7 @@ from rlds_beam.connectors import DropFields, Normalize, SubsampleSteps
 from rlds_beam.connectors.given_meaning import with_attributes
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
+from rlds_beam.output.files import INPUTS
 from rlds_beam.output.manifest import read_manifest
 from rlds_beam.processing.report import Report
 from rlds_beam.testing import make_episode, read_rejected, write_dataset
@@ -52,6 +53,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def files(output: Path) -> dict[str, bytes]:
     """The files that hold the data and its metadata, by path."""
     paths = [path for path in sorted(output.rglob("*")) if path.is_file() and path.name not in OF_THE_RUN]
+    paths = [path for path in paths if INPUTS.fullmatch(path.name) is None]
     names = [str(path.relative_to(output)) for path in paths]
     return {
         name: path.read_bytes()

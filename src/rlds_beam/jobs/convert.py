@@ -23,6 +23,7 @@ from rlds_beam.output.base import EarlierOutput, Output, with_ranges
 from rlds_beam.output.commits import read_commits, read_reports, remove_temporary
 from rlds_beam.output.directory import lock_output, read_fitted, write_fitted
 from rlds_beam.output.files import COMMITS, REPORT, listdir
+from rlds_beam.output.inputs import encode_inputs
 from rlds_beam.output.last_steps import RowsOutput
 from rlds_beam.output.manifest import load_manifest
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, read_plan
@@ -307,13 +308,14 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
         ranges = number_ranges(earlier, ranges)
         output = continue_output(output, earlier, ranges, options.to)
     connectors = {"connectors": configuration.plan()} if configuration.connectors else {}
-    content = {**_plan(source, ranges, check, output, options), **connectors, "content": snapshot.content()}
+    digest, inputs = encode_inputs(source, ranges, snapshot)
+    content = {**_plan(source, ranges, check, output, options), **connectors, "inputs": digest}
     files = list_files(output, ranges, options.to)
     if earlier is None:
-        plan, overwrite = OutputPlan.of(content, files), options.overwrite
+        plan, overwrite = OutputPlan.of(content, files, inputs), options.overwrite
         directory.check_output(options.output, plan, overwrite=overwrite)
     else:  # an unfinished append of other files, or with other options, is replaced
-        plan = append_plan(earlier, content, files, output)
+        plan = append_plan(earlier, content, files, inputs, output)
         overwrite = earlier.unfinished not in (None, plan.digest)
     return ConvertJob(
         source=source,
@@ -369,15 +371,20 @@ def _plan(
         "splits": {
             split.name: {
                 "slice": [split.start, split.stop],
-                "shards": [[storage.split(shard.path)[1], shard.size] for shard in split.shards],
+                "shards": len(split.shards),
+                "ranges": _numbers([work for work in ranges if work.split == split.name]),
             }
             for split in source.splits
         },
-        "ranges": {str(work): [[s.shard.index, s.start, s.stop] for s in work.segments] for work in ranges},
         "check": checked,
         **output.plan(),
         "functions": functions,
     }
+
+
+def _numbers(ranges: Sequence[WorkRange]) -> tuple[int, int, int]:
+    """The first number of a split's ranges, their number, and the number of the split's files."""
+    return (ranges[0].index, len(ranges), ranges[0].of) if ranges else (0, 0, 0)
 
 
 def _functions(options: ConvertOptions | RecordOptions) -> dict[str, str]:

@@ -30,6 +30,7 @@ from rlds_beam.output.base import EarlierOutput, Output, with_ranges
 from rlds_beam.output.commits import read_commits, remove_temporary
 from rlds_beam.output.directory import find_finished
 from rlds_beam.output.files import APPEND, COMMITS, LOCK, MANIFEST, PLAN, REJECTED, listdir
+from rlds_beam.output.inputs import Inputs, read_inputs
 from rlds_beam.output.manifest import load_manifest
 from rlds_beam.output.plans import (
     OutputPlan,
@@ -78,20 +79,19 @@ def open_earlier(directory: str) -> EarlierOutput | None:
         raise UsageError(
             f"{directory}: an earlier --append was interrupted: run `rlds-beam convert ... --append` first"
         )
-    if not isinstance(plan.content.get("ranges"), dict) or "record" in plan.content:
+    if "inputs" not in plan.content or "record" in plan.content:
         raise UsageError(
             f"--append: {directory} was not written by convert: write the new episodes to another directory"
         )
     finished = find_finished(directory)
-    names = [name for content in (plan.content, *plan.appended) for name in content["ranges"]]
-    if manifest is None or not finished.complete or not finished.ranges.keys() >= {*names}:
-        lost = [MANIFEST] if manifest is None else [name for name in names if name not in finished.ranges]
+    if manifest is None or not finished.complete or not finished.ranges.keys() >= {*plan.ranges}:
+        lost = [MANIFEST] if manifest is None else [name for name in plan.ranges if name not in finished.ranges]
         raise UsageError(
             f"--append: {directory} is damaged (files of {some(lost)} are missing or cut short): convert again with "
             "--overwrite"
         )
     unfinished = read_plan(staging(directory))
-    commits = tuple(finished.ranges[name] for name in names)
+    commits = tuple(finished.ranges[name] for name in plan.ranges)
     return EarlierOutput(directory, plan, manifest, commits, None if unfinished is None else unfinished.digest)
 
 
@@ -117,10 +117,12 @@ def continue_output(output: Output, earlier: EarlierOutput, ranges: Sequence[Wor
     return added
 
 
-def append_plan(earlier: EarlierOutput, content: Mapping[str, Any], files: Iterable[str], output: Output) -> OutputPlan:
+def append_plan(
+    earlier: EarlierOutput, content: Mapping[str, Any], files: Iterable[str], inputs: bytes, output: Output
+) -> OutputPlan:
     """The plan of an append. Raises UsageError if its options differ from those of the output."""
     number = {"append": {"number": len(earlier.plan.appended) + 1, "after": earlier.plan.digests[-1]}}
-    plan = OutputPlan.of({**content, **number}, files)
+    plan = OutputPlan.of({**content, **number}, files, inputs)
     old, new = (
         {key: _without(side.get(key), key, output.input_facts) for key in (*_COMPARED, *output.plan())}
         for side in (earlier.plan.content, plan.content)
@@ -171,12 +173,13 @@ def select_new(source: Source, snapshot: Snapshot, earlier: EarlierOutput | None
       UsageError: a file has changed since it was converted, so some of its episodes may be there already.
     """
     plans = () if earlier is None else (earlier.plan.content, *earlier.plan.appended)
-    known = {(split, content) for plan in plans for split, files in plan["content"].items() for _, content in files}
+    inputs = [] if earlier is None else [read_inputs(earlier.directory, plan) for plan in plans]
+    known = {(split, file.content) for each in inputs for split, entry in each.items() for file in entry.files()}
     seen = snapshot.seen
     fresh = {place: entry for place, entry in seen.items() if (place[0], entry.content) not in known}
     growing = _growing(fresh.values())
     fresh = {place: entry for place, entry in fresh.items() if entry.shard.path not in growing}
-    same = [plan for plan in plans if plan["dataset"] == source.dataset]
+    same = [each for plan, each in zip(plans, inputs, strict=True) if plan["dataset"] == source.dataset]
     contents = {(split, entry.content) for (split, _), entry in seen.items()}
     if changed := [
         entry.shard.path
@@ -206,7 +209,7 @@ def select_new(source: Source, snapshot: Snapshot, earlier: EarlierOutput | None
 def _has_changed(
     shard: Shard,
     split: str,
-    plans: Iterable[Mapping[str, Any]],
+    inputs: Iterable[Inputs],
     snapshot: Snapshot,
     there: Collection[tuple[str, str | None]],
 ) -> bool:
@@ -216,23 +219,24 @@ def _has_changed(
     and it does not begin with the records of one.
     """
     name = storage.split(shard.path)[1]
-    for plan in plans:
-        contents = plan["content"].get(split, [])
-        gone = [content for known, content in contents if known == name and (split, content) not in there]
+    for each in inputs:
+        files = list(each[split].files()) if split in each else []
+        own = [file for file in files if file.name == name]
+        gone = [file.content for file in own if (split, file.content) not in there]
         if gone and (
             snapshot.files.name not in ("tfrecord", "array_record")
-            or any((split, content) in there for _, content in contents)
-            or any(first in gone for first in _beginnings(snapshot, shard, plan["splits"][split]["shards"]))
+            or any((split, file.content) in there for file in files)
+            or any(first in gone for first in _beginnings(snapshot, shard, [file.size for file in own]))
         ):
             return True
     return False
 
 
-def _beginnings(snapshot: Snapshot, shard: Shard, shards: Iterable[tuple[str, int]]) -> Iterator[str]:
-    """The fingerprints of the shard up to each size that one of its name had."""
-    framing, name = Framing(snapshot.files), storage.split(shard.path)[1]
+def _beginnings(snapshot: Snapshot, shard: Shard, sizes: Iterable[int]) -> Iterator[str]:
+    """The fingerprints of the shard up to each of these sizes."""
+    framing = Framing(snapshot.files)
     if framing.covers(shard):
-        for size in (size for known, size in shards if known == name):
+        for size in sizes:
             yield fingerprint(framing.read_headers(Segment(shard, 0, size)))
 
 

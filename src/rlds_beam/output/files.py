@@ -6,6 +6,8 @@ of the time of a conversion to step pairs.
 
 from __future__ import annotations
 
+import re
+
 import xxhash
 
 from rlds_beam import naming, storage
@@ -19,6 +21,8 @@ PARTS = "_parts"
 """Unfinished bundles of a user's own pipeline."""
 REJECTED_LIST = "rejected.json"
 """The files in `REJECTED` that `WriteRejected` wrote."""
+INPUTS = re.compile(r"inputs-[0-9a-f]{16}\.bin")
+"""The input of a plan (`output.inputs`)."""
 APPEND = "_append"
 """What `convert --append` has written so far (`output.append`)."""
 LOCK = ".rlds-beam.lock"
@@ -29,6 +33,11 @@ def is_rejected_file(name: str) -> bool:
     """Whether a file in `REJECTED` holds a range's rejected records."""
     stem, _, ending = name.rpartition(".")
     return ending in ("tfrecord", "jsonl") and naming.is_range(stem)
+
+
+def inputs_file(digest: str) -> str:
+    """The name of the file with the input of a plan, whose digest the plan has."""
+    return f"inputs-{digest[:16]}.bin"
 
 
 def listdir(path: str) -> list[str]:

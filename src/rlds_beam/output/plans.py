@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -23,6 +23,7 @@ from rlds_beam.output.files import (
     CHECKSUMS,
     COMMITS,
     FITTED,
+    INPUTS,
     LOCK,
     MANIFEST,
     PARTS,
@@ -30,8 +31,10 @@ from rlds_beam.output.files import (
     REJECTED,
     REJECTED_LIST,
     REPORT,
+    inputs_file,
     listdir,
 )
+from rlds_beam.output.inputs import Inputs, decode_inputs, read_inputs
 from rlds_beam.text import format_size, shorten, some
 
 OUTPUT_FORMAT = 1
@@ -39,40 +42,39 @@ OUTPUT_FORMAT = 1
 RESERVED = (COMMITS, REJECTED, PARTS, APPEND)
 """Directories whose files are not in any plan."""
 _METADATA = (FEATURES, DATASET_INFO, REPORT, FITTED, CHECKSUMS)
-_FINGERPRINTS = {"content": "the input", "functions": "the code"}
-"""Parts of a plan that hold fingerprints, and what these identify."""
 _MAX_NAME_BYTES = 255 - len("..01234567.tmp")
 """The longest file name in bytes; its temporary name must also fit."""
 
 
-class OutputPlan(msgspec.Struct, frozen=True, dict=True):
+class OutputPlan(msgspec.Struct, frozen=True, dict=True, omit_defaults=True, tag_field="kind", tag="rlds-beam plan"):
     """A plan.
 
     Attributes:
-      content: everything that the output's bytes depend on, as JSON: the source with its sizes, the options, the
-        ranges, the version. Equal plans give equal bytes.
+      content: everything that the output's bytes depend on, as JSON: the number of shards and ranges of each split,
+        the digest of the input (`output.inputs`), the options, the version. Equal plans give equal bytes.
       files: the names of the files that may be written: `name`, `name/name`, ..., with `*` for each number of three
         or more digits.
       directories: the subdirectories of these files; a nested one comes after its parent.
       appended: the content of the plan of each append (`output.append`), in order.
+      inputs: the content of the input's file (`inputs.encode_inputs`), in a plan that is not written yet. It is not in
+        plan.json.
     """
 
-    kind: Literal["rlds-beam plan"] = "rlds-beam plan"
     content: dict[str, Any] = msgspec.field(default_factory=dict, name="plan")
     files: tuple[FilePath, ...] = ()
     directories: tuple[FilePath, ...] = ()
     appended: tuple[dict[str, Any], ...] = ()
+    inputs: bytes = b""
 
     @classmethod
-    def of(cls, content: Mapping[str, Any], files: Iterable[str] = ()) -> OutputPlan:
+    def of(cls, content: Mapping[str, Any], files: Iterable[str] = (), inputs: bytes = b"") -> OutputPlan:
         """Makes a plan as it would be read back from its file, with lists for tuples.
 
         Raises:
           UsageError: a file name is not allowed in an output directory.
         """
-        plan = cls(content=json.loads(json.dumps(content)))
-        ranges = plan.content.get("ranges")
-        _check_files(ranges if isinstance(ranges, dict) else ())
+        plan = cls(content=json.loads(json.dumps(content)), inputs=inputs)
+        _check_files(plan.ranges)
         return plan.with_files(files)
 
     def with_files(self, files: Iterable[str]) -> OutputPlan:
@@ -97,12 +99,26 @@ class OutputPlan(msgspec.Struct, frozen=True, dict=True):
 
     def names(self, file: str) -> bool:
         """Whether a file in the directory or in one of `directories` belongs to this output."""
-        return file in self._names or _NUMBER.sub("*", file) in self._names
+        return file in self._names or _NUMBER.sub("*", file) in self._names or INPUTS.fullmatch(file) is not None
+
+    @functools.cached_property
+    def ranges(self) -> tuple[str, ...]:
+        """The names of the ranges, `train-00000-of-00003`: those of an append continue those of their split."""
+        contents = (self.content, *self.appended) if "inputs" in self.content else ()
+        splits = ((split, *entry["ranges"]) for content in contents for split, entry in content["splits"].items())
+        return tuple(
+            f"{split}-{naming.format_shard_number(i, of)}"
+            for split, first, number, of in splits
+            for i in range(first, first + number)
+        )
+
+    @functools.cached_property
+    def _ranges(self) -> frozenset[str]:
+        return frozenset(self.ranges)
 
     def names_range(self, name: str) -> bool:
         """Whether `train-00000-of-00003` is a range of this output."""
-        every = [content.get("ranges") for content in (self.content, *self.appended)]
-        return any(name in ranges if isinstance(ranges, dict) else naming.is_range(name) for ranges in every)
+        return name in self._ranges if "inputs" in self.content else naming.is_range(name)
 
     @functools.cached_property
     def digest(self) -> str:
@@ -128,12 +144,14 @@ def write_plan(output: str, plan: OutputPlan) -> None:
     Raises:
       UsageError: it would be too large to read again. A job writes it first, so no work is lost.
     """
-    content = msgspec.json.encode(plan) + b"\n"
+    content = msgspec.json.encode(msgspec.structs.replace(plan, inputs=b"")) + b"\n"
     if len(content) > storage.SMALL:
         raise UsageError(
-            f"{output}: the plan of so many shards takes {format_size(len(content))}, and the limit is "
-            f"{format_size(storage.SMALL)}: convert one split or a part of the files at a time"
+            f"{output}: the plan takes {format_size(len(content))}, and the limit is {format_size(storage.SMALL)}: "
+            "convert one split or a part of the files at a time"
         )
+    if plan.inputs:
+        storage.write_bytes(storage.below(output, inputs_file(plan.content["inputs"])), plan.inputs)
     storage.write_bytes(storage.below(output, PLAN), content)
 
 
@@ -214,8 +232,22 @@ def another(output: str, old: OutputPlan, new: OutputPlan) -> str:
         held = f"the output of {held}" if held.startswith("--to") else held
         return f"{output} holds {held}; this command would write {wanted}. {remedy}"
     # A recording's plan has some options twice, for example the seed.
-    changes = {re.sub(r"^(record|settings)\.", "", text): text for text in differences(old.content, new.content)}
-    return f"{output} holds the output of another plan ({'; '.join(changes.values())}). {remedy}"
+    known = dict(old.content)
+    changes: list[str] = []
+    if (digest := new.content.get("inputs")) != known.get("inputs") and digest is not None and "inputs" in known:
+        changes += _input_changes(read_inputs(output, known), decode_inputs(new.inputs, "the input"))
+        known["inputs"] = digest
+    changes += {re.sub(r"^(record|settings)\.", "", text): text for text in differences(known, new.content)}.values()
+    return f"{output} holds the output of another plan ({'; '.join(changes[:5])}). {remedy}"
+
+
+def _input_changes(old: Inputs, new: Inputs) -> list[str]:
+    """The changed files of an input, in words."""
+    known = {(split, *file) for split, entry in old.items() for file in entry.files()}
+    found = [(split, *file) for split, entry in new.items() for file in entry.files()]
+    changed = [name for split, name, *rest in found if (split, name, *rest) not in known]
+    gone = [name for _, name, *_ in known.difference(found)] if not changed else []
+    return [f"the input has changed: {some(changed or gone)}"] if changed or gone else []
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
@@ -232,13 +264,9 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
 
 def _difference(path: str, old: Any, new: Any) -> str:
     kind, _, name = path.partition(".")
-    if kind not in _FINGERPRINTS or not name or old is None or new is None:
-        return f"{path} was {shorten(json.dumps(old), 60)} and is now {shorten(json.dumps(new), 60)}"
-    changed = [name]
-    if kind == "content":  # lists of names and fingerprints
-        known = {json.dumps(entry) for entry in old}
-        changed = [file for file, content in new if json.dumps([file, content]) not in known]
-    return f"{_FINGERPRINTS[kind]} has changed: {some(changed)}"
+    if kind == "functions" and name and old is not None and new is not None:
+        return f"the code has changed: {name}"
+    return f"{path} was {shorten(json.dumps(old), 60)} and is now {shorten(json.dumps(new), 60)}"
 
 
 def remove_output(output: str, *, kept: Collection[str] = ()) -> None:

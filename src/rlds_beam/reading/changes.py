@@ -79,12 +79,10 @@ class Snapshot:
         }
         return cls(source.files, seen, advice)
 
-    def content(self) -> dict[str, list[tuple[str, str | None]]]:
-        """The name and content fingerprint of each shard, by split."""
-        by_split: dict[str, list[tuple[str, str | None]]] = {}
-        for (split, _), seen in self.seen.items():
-            by_split.setdefault(split, []).append((storage.split(seen.shard.path)[1], seen.content))
-        return by_split
+    def content_of(self, split: str, index: int) -> str | None:
+        """The fingerprint of a shard's content; None if it is not read, or has none."""
+        seen = self.seen.get((split, index))
+        return None if seen is None else seen.content
 
     def verify(self, split: str, index: int) -> None:
         """Raises NotVerifiedError if a shard has changed since the job was planned."""

@@ -163,7 +163,7 @@ class WriteSettings:
             "from": "write_rlds",
             "to": "rlds",
             "dataset": self.dataset,
-            "splits": {split.name: {"slice": [0, None], "shards": []} for split in source.splits},
+            "splits": {split.name: {"slice": [0, None]} for split in source.splits},
             "shard_bytes": self.shard_bytes,
             "check": checked,
             **output.plan(),

@@ -33,6 +33,7 @@ from rlds_beam.formats.rlds.records import RecordEncoder
 from rlds_beam.output.base import Description, EarlierOutput
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import FITTED, REPORT
+from rlds_beam.output.inputs import read_inputs
 from rlds_beam.output.last_steps import HoldsLastActions
 from rlds_beam.output.manifest import split_infos
 from rlds_beam.output.plans import read_plan
@@ -202,11 +203,11 @@ class RldsOutput(HoldsLastActions):
             "licences": [name for name in self.files_beside if is_license(name)],
             "provenance": self.earlier,
         }
-        report = load_json(storage.join(self.directory, REPORT))
+        report, inputs = load_json(storage.join(self.directory, REPORT)), read_inputs(self.directory, plan.content)
         if self.appended_to is not None:
             earlier = load_json(storage.join(self.appended_to, PROVENANCE))
-            return appended_provenance(earlier, provenance(plan.content, report, splits, source))
-        return provenance(plan.content, report, splits, source, results)
+            return appended_provenance(earlier, provenance(plan.content, inputs, report, splits, source))
+        return provenance(plan.content, inputs, report, splits, source, results)
 
     def _write(self, name: str, text: str) -> None:
         storage.write_text(storage.below(self.directory, name), text)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlds_beam import storage
 from rlds_beam._version import __version__
+from rlds_beam.output.inputs import Inputs
 from rlds_beam.output.manifest import VERSION
 from rlds_beam.reading.base import Source
 
 PROVENANCE = "provenance.json"
+_MOST_SHARDS = 10_000
+"""Those of a split with more shards are not listed."""
 _FROM_INFO = ("citation", "description", "location", "redistributionInfo", "releaseNotes")
 
 
 def provenance(
     plan: Mapping[str, Any],
+    inputs: Inputs,
     report: Mapping[str, Any],
     splits: Sequence[Mapping[str, Any]],
     source: Mapping[str, Any],
@@ -27,14 +30,18 @@ def provenance(
 
     Args:
       plan: the content of plan.json.
+      inputs: the plan's input.
       report: the content of report.json.
       splits: the splits in dataset_info.json.
       source: facts about the input: its dataset_info.json (`info`), the names of its license files (`licences`), and
         its own provenance, if rlds-beam wrote it (`provenance`).
       fitted: the results of fitting connectors, the statistics of the dataset.
     """
-    content = plan.get("content", {})
-    shards = {split: _shards(entry["shards"], content.get(split, [])) for split, entry in plan["splits"].items()}
+    shards = {
+        split: [{"file": file.name, "bytes": file.size, "fingerprint": file.content} for file in entry.files()]
+        for split, entry in inputs.items()
+        if plan["splits"][split]["shards"] <= _MOST_SHARDS
+    }
     slices = {split: entry["slice"] for split, entry in plan["splits"].items() if entry["slice"] != [0, None]}
     info = {name: source["info"][name] for name in _FROM_INFO if name in source["info"]}
     read = {"from": plan["from"], "features_sha256": plan.get("features_sha256")}
@@ -75,21 +82,6 @@ def appended_provenance(earlier: Any, added: Mapping[str, Any]) -> dict[str, Any
     source |= {"shards": shards, **({"appended": list(dict.fromkeys(others))} if others else {})}
     whole = {name: added[name] for name in ("written_by", "counts", "rules", "splits")}
     return {**earlier, **whole, "source": source}
-
-
-def _shards(
-    shards: Sequence[tuple[str, int]], content: Sequence[tuple[str, str | None]]
-) -> list[dict[str, str | int | None]]:
-    """The shards of a split with the fingerprints of those that were read: all, or those in a slice."""
-    fingerprints = [fingerprint for _, fingerprint in content]
-    if len(content) != len(shards):
-        names = Counter(name for name, _ in shards)
-        known = {name: fingerprint for name, fingerprint in content if names[name] == 1}
-        fingerprints = [known.get(name) for name, _ in shards]
-    return [
-        {"file": name, "bytes": size, "fingerprint": fingerprint}
-        for (name, size), fingerprint in zip(shards, fingerprints, strict=True)
-    ]
 
 
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
