@@ -225,8 +225,8 @@ class EarlierDataset:
         bounds = {name: text.split(":") for name, text in info["splits"].items()}
         splits = {name: (int(first), int(stop)) for name, (first, stop) in bounds.items()}
         plans = (earlier.plan.content, *earlier.plan.appended)
-        ranges = (sum(split["ranges"][1] for split in content["splits"].values()) for content in plans)
-        files = sum(map(layout.episodes_files, ranges))
+        before = (sum(split["ranges"][1] for split in content["splits"].values()) for content in plans)
+        files = sum(map(layout.episodes_files, before))
         tasks = Meta.open(directory).tasks
         texts = tuple(tasks[i] for i in range(len(tasks)))
         return cls(directory, info["total_frames"], info["total_episodes"], texts, splits, dict(counts), files, entry)
