@@ -28,6 +28,29 @@ PAGES = {
 }
 """The page that says more of a format."""
 
+OTHERS = {
+    "rlds": ("`tfds.builder_from_directory`, `rlds_beam.open_dataset`", "`arrayrecord` (ArrayRecord files)"),
+    "merged": ("", ""),
+    "trajectories": ("`rlds_beam.load_trajectories`, TF-Agents, TFDS", ""),
+    "columns": ("`rlds_beam.open_dataset`, TFDS, pandas, Ray Data", "`arrayrecord` (`--format=array_record`)"),
+    "lerobot": ("`LeRobotDataset`, GR00T, openpi", "`lerobot` (videos)"),
+    "numpy": ('`np.load(..., mmap_mode="r")`', ""),
+    "npz": ("`numpy.load`", ""),
+    "zarr": (
+        "[diffusion policy](https://github.com/real-stanford/diffusion_policy): `ReplayBuffer.create_from_path`",
+        "`zarr` (reading)",
+    ),
+    "hdf5": (
+        "written by recorders, simulators, [D4RL](https://github.com/Farama-Foundation/D4RL), "
+        "[Minari](https://minari.farama.org)",
+        "`hdf5`",
+    ),
+    "envlogger": ("written by [EnvLogger](https://github.com/google-deepmind/envlogger)", "`envlogger`"),
+    "ros2": ("written by `ros2 bag record`", "`ros`"),
+    "scope_rl": ('`MultipleLoggedDataset("discrete", "out").get(name, 0)`', ""),
+}
+"""How other programs open a format, or which of them writes it; and the extra that it needs."""
+
 README = Path(__file__).parents[1] / "README.md"
 
 _TABLE = re.compile(r"(<!-- Written by docs/format_table.py -->\n)(?:\|.*\n)*")
@@ -50,7 +73,7 @@ def short_table() -> str:
     for name, known in FORMATS.items():
         reads, writes = ("\N{CHECK MARK}" if kind else "" for kind in (known.source, known.output))
         about = f"{linked(name, README.parent)}: {known.about}"
-        rows.append(f"| {about} | {reads} | {writes} | {known.opens} |".replace("|  ", "| "))
+        rows.append(f"| {about} | {reads} | {writes} | {OTHERS[name][0]} |".replace("|  ", "| "))
     return "\n".join(rows)
 
 
@@ -75,14 +98,12 @@ def recognized_by() -> str:
 
 
 def row(name: str, known: Format) -> str:
-    extra = f"`{known.extra}`" if known.extra else ""
     cells = [
         linked(name, PAGE.parent),
         "yes" if known.source else "",
         "yes" if known.output else "",
         known.about,
-        known.opens,
-        f"{extra} ({known.extra_for})" if known.extra_for else extra,
+        *OTHERS[name],
     ]
     return "| " + " | ".join(cells).replace("|  |", "| |") + " |"
 

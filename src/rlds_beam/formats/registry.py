@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from rlds_beam import plugins
-from rlds_beam.errors import Extra, UsageError
+from rlds_beam.errors import UsageError
 from rlds_beam.options import Group, Options
 from rlds_beam.text import did_you_mean
 from rlds_beam.user_functions import resolve
@@ -35,8 +35,6 @@ class Format(NamedTuple):
       source, output: the classes that read and write it, as `module:Class`; empty if it cannot be read or written.
       source_options, output_options: their `options_class`, so that the help need not import them; empty if they
         have no options.
-      opens: how other programs open it, or what program writes it: Markdown, for the documentation.
-      extra: the extra to install, and `extra_for` what needs it (empty: always).
       known_by: what its source recognizes it by (`Source.recognize`); empty if only `--from` names it.
       names: the names (`directory_listing.holds`) without which it is not: its source is not asked or imported.
     """
@@ -46,9 +44,6 @@ class Format(NamedTuple):
     output: str = ""
     source_options: str = ""
     output_options: str = ""
-    opens: str = ""
-    extra: Extra | None = None
-    extra_for: str = ""
     known_by: str = ""
     names: tuple[str, ...] = ()
 
@@ -69,9 +64,6 @@ _KNOWN = {
         source="rlds_beam.formats.rlds.source:RldsSource",
         output="rlds_beam.formats.rlds.output:RldsOutput",
         output_options="rlds_beam.formats.format_options:RldsOptions",
-        opens="`tfds.builder_from_directory`, `rlds_beam.open_dataset`",
-        extra="arrayrecord",
-        extra_for="ArrayRecord files",
         known_by="features.json, or *.tfrecord* and *.array_record* files",
         names=("features.json", "*.tfrecord*", "*.array_record*"),
     ),
@@ -84,24 +76,17 @@ _KNOWN = {
         "TF-Agents trajectories: pairs, sequences, episodes",
         output="rlds_beam.formats.trajectories.output:TrajectoryOutput",
         output_options="rlds_beam.formats.format_options:TrajectoryOptions",
-        opens="`rlds_beam.load_trajectories`, TF-Agents, TFDS",
     ),
     COLUMNS: Format(
         "a row per transition, or columns from connectors",
         output="rlds_beam.formats.columns.output:ColumnsOutput",
         output_options="rlds_beam.formats.format_options:ColumnsOptions",
-        opens="`rlds_beam.open_dataset`, TFDS, pandas, Ray Data",
-        extra="arrayrecord",
-        extra_for="`--format=array_record`",
     ),
     LEROBOT: Format(
         "LeRobot datasets, v3.0 and v2.1",
         source="rlds_beam.formats.lerobot.source:LerobotSource",
         output="rlds_beam.formats.lerobot.output:LerobotOutput",
         output_options="rlds_beam.formats.lerobot.options:LerobotOptions",
-        opens="`LeRobotDataset`, GR00T, openpi",
-        extra="lerobot",
-        extra_for="videos",
         known_by="meta/info.json",
         names=("meta/info.json",),
     ),
@@ -109,13 +94,11 @@ _KNOWN = {
         "a .npy array per field",
         output="rlds_beam.formats.numpy.output:NumpyOutput",
         output_options="rlds_beam.formats.format_options:ImageOptions",
-        opens='`np.load(..., mmap_mode="r")`',
     ),
     "npz": Format(
         "NumPy's .npz files: ExoRL, OGBench, arrays as in D4RL",
         source="rlds_beam.formats.profiles.source:NpzSource",
         source_options="rlds_beam.formats.format_options:ProfileOptions",
-        opens="`numpy.load`",
         known_by="*.npz files",
         names=("*.npz",),
     ),
@@ -125,9 +108,6 @@ _KNOWN = {
         source_options="rlds_beam.formats.format_options:ZarrSourceOptions",
         output="rlds_beam.formats.zarr.output:ZarrOutput",
         output_options="rlds_beam.formats.format_options:ZarrOptions",
-        opens="[diffusion policy](https://github.com/real-stanford/diffusion_policy): `ReplayBuffer.create_from_path`",
-        extra="zarr",
-        extra_for="reading",
         known_by="meta/episode_ends of a zarr directory or .zarr.zip file",
         names=("meta/episode_ends", "*.zarr.zip"),
     ),
@@ -135,16 +115,12 @@ _KNOWN = {
         "HDF5: ALOHA, robomimic, LIBERO, D4RL, Minari, ...",
         source="rlds_beam.formats.profiles.source:Hdf5Source",
         source_options="rlds_beam.formats.format_options:ProfileOptions",
-        opens="written by recorders, simulators, [D4RL](https://github.com/Farama-Foundation/D4RL), [Minari](https://minari.farama.org)",
-        extra="hdf5",
         known_by="HDF5 files that fit a profile (inspect --from=hdf5 proposes one for others)",
         names=("**/*.hdf5", "**/*.h5"),
     ),
     "envlogger": Format(
         "EnvLogger's Riegeli logs",
         source="rlds_beam.formats.envlogger.source:EnvLoggerSource",
-        opens="written by [EnvLogger](https://github.com/google-deepmind/envlogger)",
-        extra="envlogger",
         known_by="metadata.riegeli, or DIRECTORY/steps.riegeli",
         names=("metadata.riegeli", "[0-9]*"),
     ),
@@ -152,8 +128,6 @@ _KNOWN = {
         "ROS 2 bags and MCAP files",
         source="rlds_beam.formats.ros2.source:Ros2Source",
         source_options="rlds_beam.formats.format_options:Ros2Options",
-        opens="written by `ros2 bag record`",
-        extra="ros",
         known_by="metadata.yaml of a bag, or *.mcap and *.db3 files",
         names=("*.mcap", "*.db3", "metadata.yaml", "*/metadata.yaml"),
     ),
@@ -161,7 +135,6 @@ _KNOWN = {
         "SCOPE-RL's logged dataset (pickle)",
         output="rlds_beam.formats.scope_rl.output:ScopeRlOutput",
         output_options="rlds_beam.formats.format_options:ScopeRlOptions",
-        opens='`MultipleLoggedDataset("discrete", "out").get(name, 0)`',
     ),
 }
 """All formats, also those whose folder this installation lacks."""
