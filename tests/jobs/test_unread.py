@@ -92,18 +92,6 @@ def test_statistics_and_reports_are_the_same_with_and_without_images(tmp_path, s
     assert msgspec.to_builtins(report) == msgspec.to_builtins(expected_report)
 
 
-def test_episodes_have_all_other_fields(tmp_path):
-    whole = open_source(str(write_dataset(tmp_path, [episode(1)])))
-    fewer = without_images(whole, CheckOptions(), ())
-    (one,), (other,) = (
-        EpisodeReader(source).read("train", Segment(source.splits[0].shards[0])) for source in (whole, fewer)
-    )
-    assert other.steps.keys() == one.steps.keys() - CAMERAS.keys()
-    assert other.steps.keys() == fewer.schema.steps.keys()
-    assert all((other.steps[path] == one.steps[path]).all() for path in other.steps)
-    assert (other.metadata, other.payload, other.payload_crc) == (one.metadata, one.payload, one.payload_crc)
-
-
 @pytest.mark.parametrize("wrong", ["missing_field", "wrong_dtype_or_shape"])
 def test_records_must_hold_the_fields_that_are_not_read(tmp_path, wrong):
     whole = open_source(str(write_dataset(tmp_path / "a", [episode(1)])))
@@ -130,13 +118,10 @@ class Mine(KeepSuccessful):
         ({"accept": ("non_finite",), "repair": ("missing_is_last",), "fail": ("non_finite",)}, [], False),
         ({}, [DropNoOpSteps(), KeepSuccessful(), MinimumLength(3), Normalize(["action"])], False),
         ({}, [RotateImages(180)], True),
-        ({}, [DropNoOpSteps(), RotateImages(180)], True),
         ({}, [Mine()], True),
         ({}, [lambda batch: batch], True),
         ({"check_unused": True}, [], True),
         ({"decode_images": True}, [], True),
-        ({"max_image_pixels": 100}, [], True),
-        ({"fail": ("image_too_large",)}, [], True),
         ({"reject": "frozen_camera > 0.5"}, [], True),
         ({"propensity_fn": "os:getcwd"}, [], True),
     ],
@@ -172,17 +157,6 @@ def test_damage_in_an_image_is_still_found_by_its_checksum(tmp_path, capsys):
     found = stats(data, capsys, code=3)
     assert (found["statistics"]["episodes"], found["rejected"]) == (3, 1)
     assert "corrupt_record" in found["rules"]
-
-
-def test_connectors_that_need_images_get_them(tmp_path, capsys):
-    data = write_dataset(tmp_path, [episode(i) for i in range(4)])
-    (tmp_path / "turn.yaml").write_text("- RotateImages: {degrees: 180}\n")
-    (tmp_path / "long.yaml").write_text("- MinimumLength: {transitions: 3}\n")
-    turned = stats(data, capsys, f"--connectors={tmp_path / 'turn.yaml'}")
-    kept = stats(data, capsys, f"--connectors={tmp_path / 'long.yaml'}")
-    assert not turned["left_out"]
-    assert kept["left_out"].keys() == CAMERAS.keys()
-    assert turned["statistics"] == kept["statistics"] == stats(data, capsys)["statistics"]
 
 
 def test_merged_datasets(tmp_path):

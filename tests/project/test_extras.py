@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from cases import ALL
 from checkout import ROOT
@@ -26,18 +25,11 @@ import rlds_beam
 from rlds_beam import errors, load_trajectories
 from rlds_beam.cli.main import main
 from rlds_beam.errors import MissingExtraError, UsageError
-from rlds_beam.formats.trajectories.loaders import decoder
-from rlds_beam.reverb.observers import ObserverWriter
-from rlds_beam.reverb.priorities import ConstantPriority
-from rlds_beam.reverb.target import ReverbTarget
 from rlds_beam.testing import make_episode, write_dataset
-from rlds_beam.trajectories.options import ItemOptions
-from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
 TASKS = {"all", "rl", "robots", "view"}
 """Extras that only include others, so that no message names them."""
-SPEC = TrajectorySpec((SpecLeaf("reward", "float32", ()),), (2,))
 
 
 def test_errors_name_the_extras_of_the_project() -> None:
@@ -148,37 +140,12 @@ def edit(file: Path, change: Callable[[Any], None]) -> None:
     file.write_text(json.dumps(content))
 
 
-def with_images(directory: Path, data: bytes, dtype: str) -> Path:
-    """Writes a dataset whose steps have an image with these bytes."""
-    dataset = toy(directory, camera=[data] * 5)
-    image = {"shape": {"dimensions": ["4", "4", "3"]}, "dtype": dtype, "encodingFormat": "png"}
-    feature = {"pythonClassName": "tensorflow_datasets.core.features.image_feature.Image", "image": image}
-
-    def declare(content: Any) -> None:
-        steps = content["featuresDict"]["features"]["steps"]["sequence"]["feature"]["featuresDict"]["features"]
-        steps["camera"] = feature
-
-    edit(dataset / "features.json", declare)
-    return dataset
-
-
 def array_records(directory: Path) -> list[str]:
     dataset = toy(directory)
     for shard in dataset.glob("*.tfrecord*"):
         shard.rename(str(shard).replace(".tfrecord", ".array_record"))
     edit(dataset / "dataset_info.json", lambda info: info.update(fileFormat="array_record"))
     return ["check", "--rules", str(dataset)]
-
-
-def float_images(directory: Path) -> list[str]:
-    return ["check", "--rules", str(with_images(directory, b"never decoded", "float32"))]
-
-
-def bitmaps(directory: Path) -> list[str]:
-    import cv2
-
-    image = cv2.imencode(".bmp", np.zeros((4, 4, 3), np.uint8))[1].tobytes()
-    return ["check", "--rules", str(with_images(directory, image, "uint8")), "--decode_images"]
 
 
 def written(directory: Path) -> Path:
@@ -195,8 +162,6 @@ COMMANDS: dict[str, tuple[str, str, Callable[[Path], list[str]]]] = {
         lambda d: ["push", str(toy(d)), "--reverb=embedded", "--table=t"],
     ),
     "ArrayRecord": ("arrayrecord", "array_record", array_records),
-    "float image": ("tf", "tensorflow", float_images),
-    "BMP": ("tf", "tensorflow", bitmaps),
     "hf://": ("hub", "huggingface_hub", lambda d: ["check", "--rules", "hf://datasets/robots/data"]),
     "upload": ("hub", "huggingface_hub", lambda d: ["upload", str(written(d)), "hf://datasets/robots/data"]),
     "dataflow": (
@@ -216,43 +181,14 @@ def test_a_command_names_the_extra_in_one_line(case: str, tmp_path: Path, capsys
     assert re.fullmatch(rf"rlds-beam: .+: {re.escape(errors.pip_install(extra))}(, on Python 3\.11 .*)?", line)
 
 
-def test_two_workers_name_the_extra_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    without("tensorflow")
-    assert main([*bitmaps(tmp_path), "--workers=2"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "BMP" in line and errors.pip_install("tf") in line
-
-
 def load(directory: Path) -> None:
     assert main(["convert", str(toy(directory)), str(directory / "out")]) == 0
     load_trajectories(str(directory / "out"))
 
 
-def decode(directory: Path) -> None:
-    assert main(["convert", str(toy(directory)), str(directory / "out")]) == 0
-    decoder(str(directory / "out"))
-
-
-def observe(directory: Path) -> None:
-    target = ReverbTarget(
-        servers=("127.0.0.1:1",),
-        tables=("t",),
-        spec=SPEC,
-        items=ItemOptions(),
-        salt="salt",
-        priority=ConstantPriority(1.0),
-        timeout=1.0,
-        writer="observer",
-    )
-    ObserverWriter(target)
-
-
 CALLS: dict[str, Callable[[Path], Any]] = {
     "load_trajectories": load,
-    "decoder": decode,
-    "to_tf": lambda d: SPEC.to_tf(),
     "rlds_to_reverb": lambda d: importlib.import_module("rlds_beam.rlds_to_reverb"),
-    "observer": observe,
 }
 
 

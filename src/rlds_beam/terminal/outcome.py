@@ -127,17 +127,12 @@ def empty_reason(report: Report, options: Any) -> str | None:
     elif not report.episodes:
         why = "all records were rejected"
     elif report.connectors and not report.connectors[-1].episodes_out:
-        by = "; ".join(f"{count(dropped.episodes, 'episode')} by {name}" for name, dropped in report.dropped.items())
-        why = f"connectors dropped all episodes: {by}"
+        why = "connectors dropped all episodes"
     elif output is None:
         return None
     else:
-        reasons, length = [], getattr(output, "length", None)
-        for reason, steps in report.unused.items():
-            size = f"{count(steps.longest, 'step')}" + (" at most" if steps.episodes > 1 else "")
-            what = f"an item has {count(length, 'frame')}" if length else REASONS[reason][0]
-            reasons.append(f"{count(steps.episodes, 'episode')} of {size}, and {what}: {REASONS[reason][1]}")
-        why = "; ".join(reasons) or f"{count(report.episodes, 'episode')} gave none"
+        unused = (f"{steps}: {'; '.join(REASONS[reason])}" for reason, steps in report.unused.items())
+        why = "; ".join(unused) or f"{count(report.episodes, 'episode')} gave none"
     what = "episode is in the statistics" if output is None else "item was written"
     return f"no {what}: {why} (--allow_empty accepts that)"
 

@@ -105,17 +105,13 @@ def _open_page(server: BrowserServer, ended: interrupts.SignalEvent) -> None:
 
     home = os.path.expanduser("~")
     at = home if os.access(home, os.W_OK) else None
-    number, name = tempfile.mkstemp(".html", "rlds-beam-browse-", at)
-    file = pathlib.Path(name)
-    try:
-        with open(number, "w") as page:
-            page.write(REDIRECT.format(url=server.url))
+    with tempfile.NamedTemporaryFile("w", suffix=".html", prefix="rlds-beam-browse-", dir=at) as page:
+        page.write(REDIRECT.format(url=server.url))
+        page.flush()
         # Some web browsers return only when they are closed; a signal must end us before.
-        threading.Thread(target=webbrowser.open, args=(file.as_uri(),), daemon=True).start()
+        threading.Thread(target=webbrowser.open, args=(pathlib.Path(page.name).as_uri(),), daemon=True).start()
         while not (server.opened.is_set() or ended.is_set()):
             ended.wait(0.5)
-    finally:
-        file.unlink(missing_ok=True)
     ended.wait()
 
 
