@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import math
 import numbers
 import os
 import types
@@ -33,11 +34,12 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
     Args:
       default: the option's default value.
       help: the help text of its flag.
-      metadata: `least`: the smallest allowed number. `metavar`: the name of its value in the help. `code`: it names a
-        function as `module:function`, whose code becomes part of the plan. `by_value`: it takes any object for a name.
-        `parse`: a function that reads its text. `short`: a short spelling of its flag: `("-o",)`. `repeated`: a flag
-        for each value. `mapping`: a list of KEY=VALUE, which is a mapping in Python. `positional`: no flag; `several`:
-        one or more of them. `hidden`: neither a flag nor in the help.
+      metadata: `least` and `most`: the smallest and largest allowed number. `needs`: another option without which it
+        has no effect: `pad_end_of_episodes` or `items=sequences`. `metavar`: the name of its value in the help. `code`:
+        it names a function as `module:function`, whose code becomes part of the plan. `by_value`: it takes any object
+        for a name. `parse`: a function that reads its text. `short`: a short spelling of its flag: `("-o",)`.
+        `repeated`: a flag for each value. `mapping`: a list of KEY=VALUE, which is a mapping in Python. `positional`:
+        no flag; `several`: one or more of them. `hidden`: neither a flag nor in the help.
     """
     return dataclasses.field(default=default, metadata={"help": help, **metadata})
 
@@ -85,6 +87,12 @@ class Options:
             if value is not field.default and hints[field.name] is not Any:
                 taken = check_value(value, hints[field.name], field)
                 object.__setattr__(self, field.name, taken)  # how a frozen dataclass initializes itself
+        for field in dataclasses.fields(self):
+            name, _, choice = field.metadata.get("needs", "").partition("=")
+            if not name or getattr(self, field.name) in (field.default, None):
+                continue
+            if getattr(self, name) != choice if choice else not getattr(self, name):
+                raise UsageError(f"--{flag_name(field.name)} needs --{field.metadata['needs']}")
         for group in self.groups(vars(self)):
             object.__setattr__(self, group.field, group.take(getattr(self, group.field)))
 
@@ -209,9 +217,11 @@ def check_value(value: Any, kind: Any, field: dataclasses.Field[Any]) -> Any:
     expected = bool if kind is bool else numbers.Integral if kind is int else numbers.Real
     if not isinstance(value, expected) or isinstance(value, bool) != (kind is bool):
         raise UsageError(f"{flag}={value!r}: expected {getattr(kind, '__name__', 'a number')}")
-    least = field.metadata.get("least")
-    if least is not None and not value >= least:
+    least, most = field.metadata.get("least", -math.inf), field.metadata.get("most", math.inf)
+    if not value >= least:
         raise UsageError(f"{flag}={value}: must be at least {least}")
+    if value > most:
+        raise UsageError(f"{flag}={value}: must be at most {most}")
     return value
 
 

@@ -298,7 +298,7 @@ def test_a_limit_of_its_own_truncates(tmp_path):
         ({"episodes": None}, "either --episodes=N or --steps=N"),
         ({"steps": 10}, "either --episodes=N or --steps=N"),
         ({"episodes": None, "steps": 15}, "multiple of --step_per_trajectory=10"),
-        ({"single_interaction": True}, "--single_interaction needs --steps=N"),
+        ({"single_interaction": True}, "--single_interaction needs --steps"),
         ({"episodes": None, "steps": 20, "single_interaction": True, "shards": 2}, "one file per policy"),
         ({"policy": ()}, "--policy is missing"),
         ({"policy": ("random", "random")}, "2 policies are called random"),

@@ -97,14 +97,6 @@ def _policies(rule: str) -> tuple[Policy, ...]:
     return ("fail", "reject", *repair, *accept)
 
 
-RENAMED = {
-    "first_not_first": "missing_is_first",
-    "first_inside": "unexpected_is_first",
-    "last_not_last": "missing_is_last",
-    "last_inside": "unexpected_is_last",
-}
-"""Former rule name -> new name, for error messages."""
-
 POLICIES: dict[str, tuple[Policy, ...]] = {rule: _policies(rule) for rule in RULES}
 """Rule -> its possible policies. An episode that is not a valid trajectory cannot be accepted."""
 
@@ -173,7 +165,7 @@ class CheckOptions(Options):
         for policy in ("accept", "repair", "fail"):
             for rule in getattr(self, policy):
                 if rule not in RULES:
-                    hint = f"; it is now {RENAMED[rule]}" if rule in RENAMED else did_you_mean(rule, RULES)
+                    hint = did_you_mean(rule, RULES)
                     raise UsageError(f"--{policy}={rule}: unknown rule{hint} (rlds-beam help rules lists them)")
                 if policy not in POLICIES[rule]:
                     can = ", ".join(r for r in RULES if policy in POLICIES[r])

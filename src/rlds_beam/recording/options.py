@@ -43,16 +43,18 @@ class RolloutOptions(Options):
         least=1,
     )
     max_episode_steps: int | None = option(None, "truncate episodes after this many steps", least=1)
-    minimum_rollout_length: int = option(0, "minimum number of steps to skip before a window (with --steps)", least=0)
+    minimum_rollout_length: int = option(
+        0, "minimum number of steps to skip before a window (with --steps)", least=0, needs="steps"
+    )
     maximum_rollout_length: int = option(
         100,
         "skip fewer steps than this before a window (with --steps)",
         least=0,
     )
-    single_interaction: bool = option(False, "start each window where the previous one ended")
+    single_interaction: bool = option(False, "start each window where the previous one ended", needs="steps")
     datasets: int = option(1, "number of independent datasets, one split each", least=1)
     obtain_info: bool = option(False, "record the environment's info as info/...")
-    info_keys: tuple[str, ...] = option((), "info keys to record (default: all numbers and text)")
+    info_keys: tuple[str, ...] = option((), "info keys to record (default: all numbers and text)", needs="obtain_info")
     record_unclipped_action: bool = option(
         False, "store actions as sampled; the environment still receives them clipped to its bounds"
     )
@@ -75,16 +77,7 @@ class RolloutOptions(Options):
                 f"--minimum_rollout_length={self.minimum_rollout_length} and --maximum_rollout_length="
                 f"{self.maximum_rollout_length}: the minimum must not be above the maximum"
             )
-        if self.info_keys and not self.obtain_info:
-            raise UsageError("--info_keys needs --obtain_info")
-        self._check_windows()
-
-    def _check_windows(self) -> None:
-        if self.steps is None:
-            for name in ("single_interaction", "minimum_rollout_length"):
-                if getattr(self, name):
-                    raise UsageError(f"--{name} needs --steps=N: --episodes={self.episodes} records whole episodes")
-        elif self.steps % (self.window or 1):
+        if self.steps is not None and self.steps % (self.window or 1):
             raise UsageError(f"--steps={self.steps}: expected a multiple of --step_per_trajectory={self.window}")
 
     @property

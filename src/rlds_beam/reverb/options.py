@@ -25,7 +25,7 @@ class ReverbOptions(Options):
         "and writes each item at least once",
     )
     columns: bool = option(False, "push the columns added by --connectors, one item per row, instead of trajectories")
-    module: str | None = option(None, "module whose columns to push, if the connectors name several")
+    module: str | None = option(None, "module whose columns to push, if the connectors name several", needs="columns")
     priority: str = option(
         "1", "item priority: a number, a leaf of the frames (reward, observation/progress), or module:function"
     )
@@ -40,8 +40,6 @@ class ReverbOptions(Options):
         super().__post_init__()
         if self.timeout <= 0:
             raise UsageError(f"--timeout={self.timeout:g}: expected more than 0 seconds")
-        if self.module is not None and not self.columns:
-            raise UsageError("--module needs --columns")
         if self.columns and self.writer == "observer":
             raise UsageError("--columns needs --writer=stream: TF-Agents' observers write only trajectories")
         for name in ("reverb", "table"):

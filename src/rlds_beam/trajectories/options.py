@@ -77,37 +77,25 @@ class ItemOptions(Options):
     """Which frames form one training item; names follow TF-Agents' Reverb observers."""
 
     items: ItemKind = option("pairs", "what one item holds")
-    sequence_length: int = option(2, "frames per item (sequences)", least=1)
-    stride_length: int = option(1, "frames between the starts of two items (sequences)", least=1)
-    pad_end_of_episodes: bool = option(False, "pad episodes shorter than an item with boundary frames")
-    tile_end_of_episodes: bool = option(
-        False, "start an item at every frame and pad the tail (needs --pad_end_of_episodes)"
+    sequence_length: int = option(2, "frames per item (sequences)", least=1, needs="items=sequences")
+    stride_length: int = option(
+        1, "frames between the starts of two items (sequences)", least=1, needs="items=sequences"
     )
-    across_episodes: bool = option(False, "let sequences continue across episode boundaries within a shard")
-    max_sequence_length: int | None = option(None, "most frames per item (episodes)", least=1)
-    bypass_partial_episodes: bool = option(False, "skip longer episodes instead of rejecting them (episodes)")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.tile_end_of_episodes and not self.pad_end_of_episodes:
-            raise UsageError("--tile_end_of_episodes needs --pad_end_of_episodes")
-        if self.bypass_partial_episodes and self.max_sequence_length is None:
-            raise UsageError("--bypass_partial_episodes needs --max_sequence_length")
-        self._only_for(
-            "sequences",
-            "sequence_length",
-            "stride_length",
-            "pad_end_of_episodes",
-            "tile_end_of_episodes",
-            "across_episodes",
-        )
-        self._only_for("episodes", "max_sequence_length", "bypass_partial_episodes")
-
-    def _only_for(self, items: str, *names: str) -> None:
-        """Refuses options that would have no effect because they belong to other item kinds."""
-        for field in dataclasses.fields(ItemOptions):
-            if self.items != items and field.name in names and getattr(self, field.name) != field.default:
-                raise UsageError(f"--{field.name} is only for --items={items}, not --items={self.items}")
+    pad_end_of_episodes: bool = option(
+        False, "pad episodes shorter than an item with boundary frames", needs="items=sequences"
+    )
+    tile_end_of_episodes: bool = option(
+        False,
+        "start an item at every frame and pad the tail (needs --pad_end_of_episodes)",
+        needs="pad_end_of_episodes",
+    )
+    across_episodes: bool = option(
+        False, "let sequences continue across episode boundaries within a shard", needs="items=sequences"
+    )
+    max_sequence_length: int | None = option(None, "most frames per item (episodes)", least=1, needs="items=episodes")
+    bypass_partial_episodes: bool = option(
+        False, "skip longer episodes instead of rejecting them (episodes)", needs="max_sequence_length"
+    )
 
     @property
     def length(self) -> int | None:

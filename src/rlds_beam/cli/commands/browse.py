@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, ClassVar
 from rlds_beam import interrupts
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
-from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import OutputOptions, SourceOptions
 from rlds_beam.options import option
 
@@ -53,13 +52,8 @@ class BrowseConfig(OutputOptions, ConnectorOptions, CheckOptions, SourceOptions)
         None, "signals.parquet of rlds-beam check; it makes the list sortable at once", metavar="FILE"
     )
     no_scan: bool = option(False, "do not read all episodes in the background; the list can then not be sorted")
-    port: int = option(0, "port on 127.0.0.1 (0: a free one)", least=0)
+    port: int = option(0, "port on 127.0.0.1 (0: a free one)", least=0, most=65535)
     no_open: bool = option(False, "print the address, but do not open it")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.port > 65535:
-            raise UsageError(f"--port={self.port}: must be at most 65535")
 
 
 def browse(config: BrowseConfig) -> BrowserServer:

@@ -34,7 +34,7 @@ class ExampleConfig(Options):
     episodes: int = option(32, "number of episodes", least=1)
     broken: int = option(0, "number of episodes without a last step, as if the recording was interrupted", least=0)
     shards: int = option(2, "number of TFRecord files", least=1)
-    seed: int = option(0, "seed of the simulation; the same options give the same files")
+    seed: int = option(0, "seed of the simulation; the same options give the same files", least=0)
     camera: bool = option(
         False,
         "add a 96x96 camera image, an instruction, and idle steps at the start; "
@@ -49,14 +49,11 @@ class ExampleConfig(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.broken <= self.episodes:
-            raise UsageError(f"--broken={self.broken}: expected 0 to {self.episodes}, the number of episodes")
-        if not 1 <= self.shards <= self.episodes:
-            raise UsageError(f"--shards={self.shards}: expected 1 to {self.episodes}, the number of episodes")
+        for name in ("broken", "shards"):
+            if getattr(self, name) > self.episodes:
+                raise UsageError(f"--{name}={getattr(self, name)}: must be at most {self.episodes}, the episodes")
         if self.camera and self.robot:
             raise UsageError("--camera and --robot are different datasets (--robot has two cameras): leave one out")
-        if self.seed < 0:
-            raise UsageError(f"--seed={self.seed}: expected 0 or more")
 
 
 def example(config: ExampleConfig) -> str:

@@ -50,15 +50,11 @@ class ShowConfig(SourceOptions):
         "auto", "pictures in the terminal: if it can show them (kitty, iTerm2, or 24-bit colors)"
     )
     frames: int = option(8, "pictures of each camera, evenly spaced; not for videos", least=1)
-    height: int | None = option(None, "height of a picture in pixels", metavar="N", least=8)
-    fps: float | None = option(None, "frames per second, if not in the data", metavar="N")
+    height: int | None = option(None, "height of a picture in pixels", metavar="N", least=8, most=4096)
+    fps: float | None = option(None, "frames per second, if not in the data", metavar="N", least=0.001, most=1000)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.fps is not None and not 0 < self.fps <= 1000:
-            raise UsageError(f"--fps={self.fps:g}: expected a number above 0, at most 1000")
-        if self.height is not None and self.height > 4096:
-            raise UsageError(f"--height={self.height}: expected at most 4096")
         if self.both_orders and not (self.output or "").lower().endswith((".png", ".jpg", ".jpeg")):
             raise UsageError("--both_orders needs --output with a .png or .jpg file")
 
