@@ -5,15 +5,16 @@ from __future__ import annotations
 import base64
 import contextlib
 import logging
+import operator
 import os
 import pickle
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.metrics import Metrics
+from apache_beam.metrics import Metrics, MetricsFilter
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners import create_runner
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
@@ -29,9 +30,6 @@ from rlds_beam.worker_status import METRICS_NAMESPACE, Done, is_verbose
 
 _RESULT = "result"
 """The metric that carries a job's result, if no file can."""
-
-_RUNNERS = {"prism": "PrismRunner"}
-"""Our name of a runner -> Beam's."""
 
 _PACKAGES = r"(apache_beam|google|grpc|httplib2|tensorflow|tf_agents|tree)(\.|$)"
 """Modules whose warnings concern only their own dependencies."""
@@ -67,7 +65,8 @@ class BeamRunner:
     def _runner(self) -> Any:
         if self.options.runner == "direct":
             return FnApiRunner()  # DirectRunner would first try to download another runner
-        return create_runner(_RUNNERS.get(self.options.runner, self.options.runner.replace(":", ".")))
+        is_prism = self.options.runner == "prism"
+        return create_runner("PrismRunner" if is_prism else self.options.runner.replace(":", "."))
 
     def create_pipeline(self) -> Any:
         """An empty pipeline."""
@@ -113,13 +112,18 @@ class BeamRunner:
         before = interrupts.count()
         with _quiet(), self.scratch() as directory:
             pipeline = self.create_pipeline()
+            path = None if directory is None else storage.join(directory, "result")
             try:
-                path = None if directory is None else storage.join(directory, "result")
-                _build(pipeline, stages, path)
+                pipeline | "Run" >> RunStages(stages) | "Result" >> beam.Map(_hand_over, stages[-1].name, path)
                 self.result = self.submit(pipeline)
                 self.wait()
                 metrics = read_metrics(self.result)
-                value = _handed_over(metrics) if path is None else _read_result(path)
+                if path is None:
+                    (text,) = metrics[_RESULT]
+                    content = zlib.decompress(base64.b85decode(text))
+                else:
+                    with storage.open_read(path) as file:
+                        content = file.read()
             except RldsBeamError as error:
                 raise errors.plain(error) from error
             except Exception as error:
@@ -130,11 +134,11 @@ class BeamRunner:
                 self.end()
         if interrupts.count() > before:
             raise KeyboardInterrupt
-        return value, _figures(metrics)
-
-
-def _build(pipeline: Any, stages: Sequence[Stage], path: str | None) -> None:
-    pipeline | "Run" >> RunStages(stages) | "Result" >> beam.Map(_hand_over, stages[-1].name, path)
+        figures, memory = Figures(), metrics.get("peak_memory_kb")
+        if memory is not None:  # the clocks of several machines may differ
+            seconds = (metrics["range_ended_msec"].max - metrics["range_began_msec"].min) / 1000
+            figures = Figures(metrics.get("steps", 0), max(0.0, seconds), memory.max)
+        return pickle.loads(content), figures
 
 
 def _hand_over(totals: Totals, name: str, path: str | None) -> None:
@@ -142,49 +146,26 @@ def _hand_over(totals: Totals, name: str, path: str | None) -> None:
     content = pickle.dumps(totals[name])
     if path is not None:
         storage.write_bytes(path, content)
-        return
-    # Beam drops strings longer than 1 MB; the packed counts of 10,000 shards take a tenth of that.
-    Metrics.string_set(METRICS_NAMESPACE, _RESULT).add(base64.b85encode(zlib.compress(content)).decode())
-
-
-def _read_result(path: str) -> Any:
-    with storage.open_read(path) as file:
-        return pickle.load(file)
-
-
-def _handed_over(metrics: Mapping[str, Any]) -> Any:
-    texts = sorted(metrics.get(_RESULT, ()))
-    if len(texts) != 1:
-        raise RldsBeamError(f"the job ended, but its runner returned {len(texts)} results instead of one")
-    return pickle.loads(zlib.decompress(base64.b85decode(texts[0])))
+    else:  # Beam drops strings longer than 1 MB; the packed counts of 10,000 shards take a tenth of that
+        text = base64.b85encode(zlib.compress(content)).decode()
+        Metrics.string_set(METRICS_NAMESPACE, _RESULT).add(text)
 
 
 def read_metrics(result: Any) -> dict[str, Any]:
     """This package's counters (int), distributions (`.min`, `.max`, `.sum`), and string sets, over all steps."""
     values: dict[str, Any] = {}
-    metrics = result.metrics().query()
-    for kind in ("counters", "distributions", "string_sets"):
+    add: dict[str, Callable[[Any, Any], Any]] = {
+        "counters": operator.add,
+        "distributions": lambda one, other: one.combine(other),
+        "string_sets": operator.or_,
+    }
+    metrics = result.metrics().query(MetricsFilter().with_namespace(METRICS_NAMESPACE))
+    for kind, combine in add.items():
         for metric in metrics.get(kind, ()):
-            if metric.key.metric.namespace == METRICS_NAMESPACE:
-                name, value = metric.key.metric.name, metric.committed
-                value = value.data if kind == "distributions" else value
-                if name not in values:
-                    values[name] = value
-                elif kind == "counters":
-                    values[name] += value
-                elif kind == "string_sets":
-                    values[name] = values[name] | value
-                else:
-                    values[name] = values[name].combine(value)
+            name, value = metric.key.metric.name, metric.committed
+            value = value.data if kind == "distributions" else value
+            values[name] = combine(values[name], value) if name in values else value
     return values
-
-
-def _figures(metrics: Mapping[str, Any]) -> Figures:
-    began, ended, memory = (metrics.get(name) for name in ("range_began_msec", "range_ended_msec", "peak_memory_kb"))
-    if began is None or ended is None or memory is None:
-        return Figures()
-    # The clocks of workers on several machines may differ, and may be set during the run.
-    return Figures(metrics.get("steps", 0), max(0.0, (ended.max - began.min) / 1000), memory.max)
 
 
 @contextlib.contextmanager
@@ -193,24 +174,18 @@ def _quiet() -> Iterator[None]:
     if is_verbose():
         yield
         return
-    root, logger = logging.getLogger(), logging.getLogger("apache_beam")
-    # Beam calls `logging.warning`, which would permanently add a handler to a root logger without one.
-    handler = None if root.handlers else logging.lastResort
+    logger = logging.getLogger("apache_beam")
     shown = logger.level
-    if handler is not None:
-        root.addHandler(handler)
+    logger.setLevel(shown or logging.CRITICAL)
     if not shown:
-        logger.setLevel(logging.CRITICAL)
-        root.addFilter(_is_not_of_beam)
+        logging.getLogger().addFilter(_is_not_of_beam)  # Beam also calls `logging.warning`
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module=_PACKAGES)
             yield
     finally:
-        root.removeFilter(_is_not_of_beam)
+        logging.getLogger().removeFilter(_is_not_of_beam)
         logger.setLevel(shown)
-        if handler is not None:
-            root.removeHandler(handler)
 
 
 def _is_not_of_beam(record: logging.LogRecord) -> bool:
