@@ -20,7 +20,7 @@ from typing import Any
 import cloudpickle
 
 from rlds_beam import interrupts, platforms, worker_status
-from rlds_beam.errors import NO_MORE_THREADS, RldsBeamError, UsageError, no_more_threads
+from rlds_beam.errors import RldsBeamError, UsageError, no_more_threads
 from rlds_beam.processing.job import Figures, Stage, Totals, process_here, run_stages
 from rlds_beam.runners.errors import WorkerTraceback, plain
 
@@ -97,14 +97,14 @@ class Workers:
         answers: queue.SimpleQueue[tuple[str, int, Any]] = queue.SimpleQueue()
         room = threading.Semaphore(_AHEAD * len(self._workers))
         for worker in self._workers:
-            _start_thread(worker.work, content, pending, room, answers)
+            threading.Thread(target=worker.work, args=(content, pending, room, answers), daemon=True).start()
         finished: dict[int, Any] = {}
         try:
             for number in range(len(works)):
                 while number not in finished:
                     kind, place, value = answers.get()
                     if kind == "died":
-                        raise self._describe_death(stage.describe(works[place]), value)
+                        raise value.describe_death(stage.describe(works[place]))
                     if kind == "error":
                         raise value[0] from WorkerTraceback(value[1])
                     if kind == "counts":
@@ -117,24 +117,6 @@ class Workers:
         finally:
             pending.clear()
             room.release(len(self._workers))  # so that no thread waits for it
-
-    def _describe_death(self, at: str, worker: _Worker) -> RldsBeamError:
-        """The error for a dead worker: what it was doing, and how it ended."""
-        code = worker.process.wait(_END_SECONDS)
-        if code == -signal.SIGKILL:
-            why = "killed by SIGKILL, probably because the system ran out of memory: use fewer --workers"
-        else:
-            why = f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
-        return RldsBeamError(
-            f"a worker process died at {at} ({why}); finished work is kept, run the same command to resume"
-        )
-
-
-def _start_thread(function: Any, *arguments: Any) -> None:
-    try:
-        threading.Thread(target=function, args=arguments, daemon=True).start()
-    except RuntimeError as error:
-        raise (no_more_threads() if NO_MORE_THREADS in str(error) else error) from error
 
 
 class _Worker:
@@ -149,10 +131,10 @@ class _Worker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
             )
-        except BlockingIOError as error:
-            raise no_more_threads() from error
         except OSError as error:
-            raise RldsBeamError(f"a worker process could not be started: {error}") from error
+            is_limit = isinstance(error, BlockingIOError)
+            text = f"a worker process could not be started: {error}"
+            raise (no_more_threads() if is_limit else RldsBeamError(text)) from error
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._hello = pickle.dumps((sys.path, logging.getLogger().level))
@@ -183,6 +165,16 @@ class _Worker:
     def _send(self, content: bytes) -> None:
         self.process.stdin.write(content)
         self.process.stdin.flush()
+
+    def describe_death(self, at: str) -> RldsBeamError:
+        """The error if it has died: what it was doing, and how it ended."""
+        code = self.process.wait(_END_SECONDS)
+        why = f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+        if code == -signal.SIGKILL:
+            why += ", probably because the system ran out of memory: use fewer --workers"
+        return RldsBeamError(
+            f"a worker process died at {at} ({why}); finished work is kept, run the same command to resume"
+        )
 
     def end(self, at_once: bool) -> None:
         """Ends the process: it closes what it holds, unless it must end at once."""

@@ -16,7 +16,7 @@ import cloudpickle
 
 from rlds_beam import platforms, worker_status
 from rlds_beam.errors import RldsBeamError
-from rlds_beam.processing.job import Stage, Totals
+from rlds_beam.processing.job import Stage
 from rlds_beam.runners.errors import plain
 from rlds_beam.user_functions import search_as_the_parent
 
@@ -41,23 +41,18 @@ def main() -> None:
 
 
 def _work(requests: Any, answers: _Answers) -> None:
-    """Processes ranges until there are no more requests."""
-    stage: Stage | None = None
-    totals: Totals = {}
-    while True:
-        try:
+    """Processes ranges until there are no more requests: (stage, totals), or (place, range) of the last stage."""
+    stage, totals = Stage(), dict[str, Any]()
+    with contextlib.suppress(EOFError):
+        while True:
             first, second = pickle.load(requests)
-        except EOFError:
-            first, second = None, None
-        if stage is not None and (first is None or isinstance(first, Stage)):
-            stage.close()
-        if first is None:
-            return
-        if isinstance(first, Stage):
-            stage, totals = first, second
-        elif stage is not None:
-            partial = stage.process(second, totals)
-            answers.send(cloudpickle.dumps(("done", (partial, platforms.peak_memory_kb()))))
+            if isinstance(first, Stage):
+                stage.close()
+                stage, totals = first, second
+            else:
+                partial = stage.process(second, totals)
+                answers.send(cloudpickle.dumps(("done", (partial, platforms.peak_memory_kb()))))
+    stage.close()
 
 
 def _pickle_error(error: BaseException) -> bytes:

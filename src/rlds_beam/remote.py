@@ -27,9 +27,6 @@ from rlds_beam.errors import BucketAccessError, BucketError, RldsBeamError, Usag
 from rlds_beam.naming import is_file_path
 from rlds_beam.text import printable, without_secrets
 
-_SETTINGS = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
-"""Prefixes of environment variables that select an account or a server."""
-
 _CLIENT = {"allow_http": True, "timeout": "300s", "connect_timeout": "5s"}  # `timeout` includes the body
 _RETRIES = {"max_retries": 8, "retry_timeout": datetime.timedelta(seconds=90)}
 _FIRST_RETRIES = {"max_retries": 2, "retry_timeout": datetime.timedelta(seconds=10)}
@@ -49,46 +46,6 @@ class Entry(NamedTuple):
     path: str
     size: int | None
     checksum: str = ""
-
-
-_used = _forked = False
-
-
-def _mark_forked() -> None:
-    global _forked
-    _forked = _used
-
-
-os.register_at_fork(after_in_child=_mark_forked)
-
-
-def open_store(path: str) -> Store:
-    """The store of a path.
-
-    Raises:
-      UsageError: nothing reads this scheme, or an extra is missing.
-      BucketAccessError: the bucket cannot be used.
-    """
-    global _used
-    scheme, _, rest = path.partition("://")
-    bucket = rest.partition("/")[0]
-    if not bucket:
-        raise UsageError(f"{path}: expected {scheme}://BUCKET/PATH")
-    if _forked:
-        raise UsageError(
-            f"{path}: this process was forked from one that had opened remote files, whose threads it lacks: start it "
-            'with multiprocessing_context="forkserver" (torch), or with the start method spawn'
-        )
-    _used = True
-    if scheme in _BUCKETS:
-        settings = tuple(item for item in os.environ.items() if item[0].startswith(_SETTINGS))
-        return _open_bucket(scheme, bucket, settings)
-    return _Filesystem(path)
-
-
-@functools.cache
-def _open_bucket(scheme: str, bucket: str, settings: tuple[tuple[str, str], ...]) -> Store:
-    return _Bucket(scheme, bucket)
 
 
 @contextlib.contextmanager
@@ -125,14 +82,14 @@ def shorten_error(error: BaseException) -> str:
     return printable(without_secrets(": ".join([what, *filter(None, answer)])), 300)
 
 
-class _Bucket:
+class Bucket:
     """A bucket of S3 or Google Cloud Storage, or a container of Azure."""
 
     def __init__(self, scheme: str, bucket: str):
         self._root = f"{scheme}://{bucket}/"
         hint = ""
         with _explain(self._root, BucketAccessError):
-            make, config, provider = _BUCKETS[scheme]()
+            make, config, provider = BUCKETS[scheme]()
             if config.get("skip_signature"):
                 hint = f"; no credentials were found{_HINTS[scheme]}"
             if provider is not None:
@@ -302,7 +259,7 @@ def _open_az() -> Opening:
     return AzureStore, config, provider
 
 
-_BUCKETS: dict[str, Callable[[], Opening]] = {"s3": _open_s3, "gs": _open_gs, "az": _open_az}
+BUCKETS: dict[str, Callable[[], Opening]] = {"s3": _open_s3, "gs": _open_gs, "az": _open_az}
 _HINTS = {
     "s3": ": set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE with rlds-beam[s3]",
     "gs": ": run 'gcloud auth application-default login', or install rlds-beam[gcs] for the role of a machine",
@@ -310,8 +267,8 @@ _HINTS = {
 }
 
 
-class _Filesystem:
-    """A filesystem of fsspec, for example the Hugging Face Hub, with the methods of `_Bucket`."""
+class Filesystem:
+    """A filesystem of fsspec, for example the Hugging Face Hub, with the methods of `Bucket`."""
 
     def __init__(self, path: str):
         scheme = path.partition("://")[0]
@@ -396,22 +353,19 @@ class _Filesystem:
             with contextlib.suppress(FileNotFoundError), _explain(path):
                 self._files.rm_file(path)
 
+    def pin(self, path: str) -> str:
+        """A path on the Hub with the current commit of its branch or tag in it."""
+        try:
+            with _explain(path, BucketAccessError):
+                at = self._files.resolve_path(path)
+                commit = self._files._api.repo_info(at.repo_id, repo_type=at.repo_type, revision=at.revision).sha
+        except FileNotFoundError:
+            raise BucketAccessError(
+                f"{path}: the Hub has no such repository or revision; a private one needs 'hf auth login', or HF_TOKEN"
+            ) from None
+        inside = f"/{at.path_in_repo}" if at.path_in_repo else ""
+        return f"hf://{at.repo_type}s/{at.repo_id}@{commit}{inside}"
 
-Store = _Bucket | _Filesystem
+
+Store = Bucket | Filesystem
 _VERSIONS = ("ETag", "etag", "blob_id", "checksum", "mtime", "modified", "last_modified", "created")
-
-
-def pin(path: str) -> str:
-    """A path on the Hub with the current commit of its branch or tag in it."""
-    store = open_store(path)
-    assert isinstance(store, _Filesystem)
-    try:
-        with _explain(path, BucketAccessError):
-            place = store._files.resolve_path(path)
-            commit = store._files._api.repo_info(place.repo_id, repo_type=place.repo_type, revision=place.revision).sha
-    except FileNotFoundError:
-        raise BucketAccessError(
-            f"{path}: the Hub has no such repository or revision; a private one needs 'hf auth login', or HF_TOKEN"
-        ) from None
-    inside = f"/{place.path_in_repo}" if place.path_in_repo else ""
-    return f"hf://{place.repo_type}s/{place.repo_id}@{commit}{inside}"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, BinaryIO, TypeVar, cast
 
-from rlds_beam.remote import Entry, Store, open_store
+from rlds_beam.remote import Entry, Store
 
 _FIRST_WINDOW, _LAST_WINDOW = 128 << 10, 8 << 20
 """Bytes of the first request for a file, and of the first after a jump; the most of a request."""
@@ -26,9 +26,8 @@ _CALLS = 40
 Result = TypeVar("Result")
 
 
-def open_read(path: str) -> BinaryIO:
+def open_read(store: Store, path: str) -> BinaryIO:
     """Opens a remote file as a seekable file. Raises FileNotFoundError if it does not exist."""
-    store = open_store(path)
     return cast(BinaryIO, io.BufferedReader(_Windows(store, *store.open(path, _FIRST_WINDOW)), _FIRST_WINDOW))
 
 
@@ -93,9 +92,9 @@ class _Windows(io.RawIOBase):
             start = stop
 
 
-def open_write(path: str) -> BinaryIO:
+def open_write(store: Store, path: str) -> BinaryIO:
     """Opens a remote file for writing; it is uploaded when it is closed, unless its `with` block raises."""
-    return cast(BinaryIO, _Upload(open_store(path), path))
+    return cast(BinaryIO, _Upload(store, path))
 
 
 class _Upload(io.BufferedIOBase):
@@ -139,8 +138,8 @@ class _Upload(io.BufferedIOBase):
 class RangeReader:
     """Reads ranges of a remote file. Thread-safe. Raises FileNotFoundError if the file does not exist."""
 
-    def __init__(self, path: str):
-        self._store = open_store(path)
+    def __init__(self, store: Store, path: str):
+        self._store = store
         self._entry, _ = self._store.open(path, 1)
 
     def request(self, start: int, stop: int) -> Future[bytes]:
@@ -156,8 +155,12 @@ class RangeReader:
         for first in range(0, len(ranges), _RANGES_PER_CALL):
             some = ranges[first : first + _RANGES_PER_CALL]
             future = submit(functools.partial(self._store.read_ranges, self._entry.path, some))
-            parts += [lambda future=future, i=i: future.result()[i] for i in range(len(some))]
+            parts += [functools.partial(_take, future, i) for i in range(len(some))]
         return parts
+
+
+def _take(future: Future[Sequence[bytes]], i: int) -> bytes:
+    return future.result()[i]
 
 
 def submit(function: Callable[[], Result]) -> Future[Result]:

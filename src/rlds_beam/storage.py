@@ -2,8 +2,8 @@
 
 | module | what |
 |---|---|
-| `storage` | what others call; local files by `os` |
-| `remote` | buckets by obstore, all other schemes by fsspec; credentials and errors |
+| `storage` | what others call; local files by `os`; which store a path is in |
+| `remote` | buckets by obstore, all other schemes by fsspec; their credentials and errors |
 | `remote_files` | remote files as files for reading and writing; ranges, many at once |
 
 Local files raise the usual `OSError`s; a store raises `BucketError`, or `FileNotFoundError` for a missing file.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import glob as _glob
 import os
 import re
@@ -26,7 +27,7 @@ from typing import BinaryIO, TypeVar, overload
 from rlds_beam import remote
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.naming import is_file_path
-from rlds_beam.remote import Entry, open_store
+from rlds_beam.remote import Bucket, Entry, Filesystem, Store
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
@@ -34,6 +35,9 @@ _POINTER, _MAX_POINTER = b"version https://git-lfs.github.com/spec/", 1024
 """How a pointer of Git LFS begins, and its largest size in bytes; the file itself is elsewhere."""
 SMALL = 64 << 20
 """The largest allowed metadata file in bytes."""
+
+_SETTINGS = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
+"""Prefixes of environment variables that select an account or a server."""
 
 _AT_ONCE = 32
 """Concurrent requests to a store; requests mostly wait."""
@@ -52,6 +56,46 @@ def scheme(path: str) -> str | None:
     return match[1] if match else None
 
 
+_used = _forked = False
+
+
+def _mark_forked() -> None:
+    global _forked
+    _forked = _used
+
+
+os.register_at_fork(after_in_child=_mark_forked)
+
+
+def open_store(path: str) -> Store:
+    """The store of a path.
+
+    Raises:
+      UsageError: nothing reads this scheme, or an extra is missing.
+      BucketAccessError: the bucket cannot be used.
+    """
+    global _used
+    name, _, rest = path.partition("://")
+    bucket = rest.partition("/")[0]
+    if not bucket:
+        raise UsageError(f"{path}: expected {name}://BUCKET/PATH")
+    if _forked:
+        raise UsageError(
+            f"{path}: this process was forked from one that had opened remote files, whose threads it lacks: start it "
+            'with multiprocessing_context="forkserver" (torch), or with the start method spawn'
+        )
+    _used = True
+    if name in remote.BUCKETS:
+        settings = tuple(item for item in os.environ.items() if item[0].startswith(_SETTINGS))
+        return _open_bucket(name, bucket, settings)
+    return Filesystem(path)
+
+
+@functools.cache
+def _open_bucket(scheme: str, bucket: str, settings: tuple[tuple[str, str], ...]) -> Store:
+    return Bucket(scheme, bucket)
+
+
 @overload
 def pin(input: str) -> str: ...
 @overload
@@ -60,7 +104,7 @@ def pin(input: str | Sequence[str]) -> str | Sequence[str]:
     """An input with the current commit in each of its `hf://` paths, so that all later reads see the same files."""
     if not any(scheme(path) == "hf" for path in ([input] if isinstance(input, str) else input)):
         return input
-    paths = [remote.pin(path) if scheme(path) == "hf" else path for path in paths_in(input)]
+    paths = [Filesystem(path).pin(path) if scheme(path) == "hf" else path for path in paths_in(input)]
     return ",".join(paths) if isinstance(input, str) else paths
 
 
@@ -83,7 +127,7 @@ def open_read(path: str) -> BinaryIO:
         return open(path, "rb", opener=_open_regular)
     from rlds_beam import remote_files
 
-    return remote_files.open_read(path)
+    return remote_files.open_read(open_store(path), path)
 
 
 def _open_regular(path: str, flags: int) -> int:
@@ -118,7 +162,7 @@ def open_write(path: str) -> BinaryIO:
     refuse_read_only(path, "file")
     from rlds_beam import remote_files
 
-    return remote_files.open_write(path)
+    return remote_files.open_write(open_store(path), path)
 
 
 def _no_links(path: str, flags: int) -> int:

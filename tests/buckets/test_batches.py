@@ -65,7 +65,7 @@ def unit(name: str) -> Any:
 def test_ranges(bucket: str) -> None:
     path = f"{bucket}/deep/a file, 1%.bin"
     storage.write_bytes(path, CONTENT)
-    reader = RangeReader(path)
+    reader = RangeReader(storage.open_store(path), path)
     for (start, stop), content in zip(RANGES, reader.request_many(RANGES), strict=True):
         assert content() == CONTENT[start:stop]
     with share_spans() as spans, open_shared(path) as file:

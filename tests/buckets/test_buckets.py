@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 from collections.abc import Iterator
@@ -337,7 +338,7 @@ def test_google_cloud_storage(monkeypatch: pytest.MonkeyPatch) -> None:
             file.write(bytes(12_000_000))
         assert (storage.listdir(root), storage.sizes(root)) == (["a.txt", "sub"], {"a.txt": 4})
         assert storage.read_text(f"{root}/a.txt") == "text" and storage.size(f"{root}/sub/large") == 12_000_000
-        assert RangeReader(f"{root}/a.txt").request(1, 3).result() == b"ex"
+        assert RangeReader(storage.open_store(root), f"{root}/a.txt").request(1, 3).result() == b"ex"
         storage.remove_files(root, ["a.txt"])
         assert storage.files_below(root, "**") == [f"{root}/sub/large"]
 
@@ -352,7 +353,7 @@ def test_errors_are_one_line(bucket: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert "\n" not in str(error.value)
     with pytest.raises(UsageError, match="expected the path of a file"):
         storage.open_read(f"{bucket}/a/../b")
-    for missing in (storage.size, storage.open_read, RangeReader):
+    for missing in (storage.size, storage.open_read, functools.partial(RangeReader, storage.open_store(bucket))):
         with pytest.raises(FileNotFoundError, match="no such file"):
             missing(f"{bucket}/nothing")
 

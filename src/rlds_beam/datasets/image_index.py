@@ -231,7 +231,7 @@ class RemoteFiles:
     def open(self, paths: Set[str]) -> None:
         """Opens those that are not open, at the same time. Raises RldsBeamError or BucketError."""
         missing = [path for path in paths if path not in self._readers]
-        opening = {path: submit(functools.partial(RangeReader, path)) for path in missing}
+        opening = {path: submit(functools.partial(RangeReader, storage.open_store(path), path)) for path in missing}
         for path, future in opening.items():
             try:
                 self._readers[path] = future.result()

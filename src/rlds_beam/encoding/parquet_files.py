@@ -122,7 +122,7 @@ class SpanReader:
 
     def _request(self, path: str, start: int, stop: int) -> _Span:
         if path not in self._readers:
-            self._readers[path] = RangeReader(path)
+            self._readers[path] = RangeReader(storage.open_store(path), path)
         bounds = [*range(start, stop, _SPAN_BLOCK), stop]
         blocks = [self._readers[path].request(*pair) for pair in itertools.pairwise(bounds)]
         span = _Span(start, stop, blocks)

@@ -24,7 +24,7 @@ from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.remote import open_store
+from rlds_beam.storage import open_store
 
 PANDA = ("eef_pos", "eef_quat", "gripper_qpos")
 REWARDED = ("libero", "robomimic")
