@@ -44,17 +44,10 @@ def test_the_report_is_written_with_the_text_printed(data, tmp_path, capsys):
     assert json.loads(file.read_text())["rules"]["missing_is_last"]["rejected"] == 2
 
 
-def test_a_dataset_of_one_episode_is_not_one_of_twelve(data, tmp_path, capsys):
-    fields = tmp_path / "fields.txt"
-    fields.write_text("# types\naction float32 (3,)\nobservation/camera\nlanguage_instruction  bytes\nreward\n")
-    right = f"episodes=10,steps>=200,fields={fields}"
-    assert main(["check", "--rules", data, "--max_rejected=2", f"--expect={right}"]) == 3
-    printed = capsys.readouterr().out
-    assert f"expected observation/camera, found none, in {data}" in printed
-    assert f"expected language_instruction: bytes, found text, in {data}" in printed
-    assert "exit code 3: 2 expectations of --expect not met" in printed
+def test_a_dataset_of_one_episode_is_not_one_of_twelve(data, capsys):
     assert main(["check", data, "--split=train[:1]", "--expect=episodes=12,fps=30,steps>19"]) == 3
     printed = capsys.readouterr().out.splitlines()
+    assert "exit code 3: 2 expectations of --expect not met" in printed[-1]
     assert f"expected episodes=12, found 1, in {data}" in printed
     assert f"expected fps=30, found none, in {data}" in printed
     assert main(["check", data, "--max_rejected=2", "--expect=episodes=10", "--json"]) == 0
@@ -64,11 +57,10 @@ def test_a_dataset_of_one_episode_is_not_one_of_twelve(data, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--expect=fields=none.txt"], "--expect=fields=none.txt: none.txt cannot be read: No such file"),
         (["-o", "/none/x.json"], "--report=/none/x.json cannot be written to"),
-        (["--expect=episods=5"], "expected one of episodes, steps, fps, fields with ="),
+        (["--expect=episods=5"], "expected episodes, steps, or fps"),
         (["--expect=episodes"], "episodes=50,steps>=10000"),
-        (["--expect=episodes=many"], "expected a number, for example episodes=3"),
+        (["--expect=episodes=many"], "for example episodes=50"),
     ],
 )
 def test_wrong_options_are_refused_before_the_pass(data, flags, said, tmp_path, monkeypatch, capsys):

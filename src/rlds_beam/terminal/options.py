@@ -110,6 +110,6 @@ class GateOptions(ReportOptions):
     report: str | None = option(None, "file to write the report to, as JSON", metavar="FILE", short=("-o",))
     expect: tuple[str, ...] = option(
         (),
-        "what the dataset must have: episodes=50,steps>=10000,fps=30,fields=FILE (a path and a type a line)",
+        "what the dataset must have: episodes=50,steps>=10000,fps=30",
         metavar="CONDITIONS",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import operator
 import os
@@ -16,7 +15,6 @@ import msgspec
 from rlds_beam import storage
 from rlds_beam.checking.rules import DATASET_RULES
 from rlds_beam.connectors.cleaning.presets import with_preset
-from rlds_beam.episodes.schema import describe_type
 from rlds_beam.errors import UsageError
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
@@ -32,36 +30,18 @@ REJECTED = 3
 """The exit code if more was rejected than allowed."""
 
 
-_EXPECTABLE = ("episodes", "steps", "fps", "fields")
 _COMPARE = {">=": operator.ge, "<=": operator.le, "=": operator.eq, ">": operator.gt, "<": operator.lt}
-_EXPECTED = re.compile(r"\s*(\w+)\s*(>=|<=|=|>|<)\s*(.+?)\s*")
+_EXPECTED = re.compile(r"\s*(episodes|steps|fps)\s*(>=|<=|=|>|<)\s*(\d+(?:\.\d+)?)\s*")
 
 
-def parse_expect(texts: Iterable[str]) -> list[tuple[str, str, float | dict[str, str]]]:
-    """Parses `--expect`; reads the file of `fields=FILE`: a path and a type in each line.
-
-    Returns:
-      A name, how to compare, and a number, or for `fields` the type of each field by path (empty for any).
-
-    Raises:
-      UsageError: an expectation is malformed, or the file cannot be read.
-    """
-    expected: list[tuple[str, str, float | dict[str, str]]] = []
+def parse_expect(texts: Iterable[str]) -> list[tuple[str, str, float]]:
+    """Parses `--expect`: names, how to compare, and numbers. Raises UsageError if a text is malformed."""
+    expected = []
     for text in texts:
-        match, flag = _EXPECTED.fullmatch(text), f"--expect={text}"
-        if match is None or match[1] not in _EXPECTABLE:
-            names = ", ".join(_EXPECTABLE)
-            raise UsageError(f"{flag}: expected one of {names} with =, >=, <=, > or <: episodes=50,steps>=10000")
-        name, compare, value = match.groups()
-        if name == "fields":
-            lines = map(str.strip, storage.read_given(value, f"{flag}: {value} cannot be read").splitlines())
-            pairs = (re.split(r"\s+", line, maxsplit=1) for line in lines if line and not line.startswith("#"))
-            expected.append((name, compare, {path: "".join(kind) for path, *kind in pairs}))
-            continue
-        try:
-            expected.append((name, compare, float(value)))
-        except ValueError:
-            raise UsageError(f"{flag}: expected a number, for example {name}{compare}3") from None
+        match = _EXPECTED.fullmatch(text)
+        if match is None:
+            raise UsageError(f"--expect={text}: expected episodes, steps, or fps, for example episodes=50,steps>=10000")
+        expected.append((match[1], match[2], float(match[3])))
     return expected
 
 
@@ -70,16 +50,7 @@ def find_unmet(texts: Iterable[str], report: Report, source: Source, where: str)
     unmet = []
     lost = f" ({report.rejected:,} of {count(report.records, 'record')} rejected)" if report.rejected else ""
     numbers = {"episodes": report.episodes, "steps": report.steps, "fps": source.fps}
-    fields = {**source.schema.metadata, **source.schema.steps}
-    types = {path: describe_type(dataclasses.replace(f, names=(), representation=None)) for path, f in fields.items()}
     for name, compare, expected in parse_expect(texts):
-        if isinstance(expected, dict):
-            for path, kind in expected.items():
-                if path not in types:
-                    unmet.append(f"expected {path}, found none, in {where}")
-                elif kind not in ("", types[path]):
-                    unmet.append(f"expected {path}: {kind}, found {types[path]}, in {where}")
-            continue
         number = numbers[name]
         if number is None or not _COMPARE[compare](number, expected):
             found = "none" if number is None else f"{number:g}" if name == "fps" else f"{number:,}{lost}"
