@@ -19,7 +19,7 @@ from rlds_beam.datasets.record_files import IndexedRecordFile, ParquetRowReader,
 from rlds_beam.datasets.steps import IndexedEpisodes, IndexedSteps, edited_images
 from rlds_beam.encoding.arrayrecord import ArrayRecordFormat
 from rlds_beam.encoding.base import RecordFormat
-from rlds_beam.encoding.example.templates import row_field
+from rlds_beam.encoding.example.rows import row_field
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.columns.reader import ColumnsManifest

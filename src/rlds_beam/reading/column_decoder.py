@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import itertools
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from rlds_beam.encoding.example.reader import Feature
+from rlds_beam.encoding.example.rows import list_kind
 from rlds_beam.encoding.wire import MalformedError, OutOfRangeError, decode_varints
 from rlds_beam.episodes.columns import exact_cast
 from rlds_beam.episodes.episode import Column
@@ -23,136 +22,156 @@ from rlds_beam.typing import Array
 MAX_EXPANDED = 1 << 28
 """The limit in bytes for decompressing one field of unknown shape, all steps together."""
 
-_FLOATS = ("float16", "bfloat16", "float32", "float64")
+_NOTHING = Feature(None)
 
 
 class WrongValueError(ValueError):
     """A field's values do not match the schema."""
 
 
+MISSING = WrongValueError("no such field")
+
+Read: TypeAlias = "Column | int | WrongValueError | MalformedError | None"
+"""A column of a record; its length, if TFDS decodes it; None if a dimension of 0 leaves the length open; or what is
+wrong with it: `MISSING` if there is none."""
+
+
 class ColumnReader:
-    """Reads a field's values from records. Picklable."""
+    """Reads a field's values from records. Picklable.
 
-    def __init__(self, field: Field, episode_level: bool = False):
-        self._field = field
-        self._read = _reader(field, episode_level)
-        numbers = field.encoding == "none" and field.dtype not in ("string", "float16", "bfloat16", "float64")
-        self._together = numbers and 0 not in field.shape and not (episode_level and None in field.shape)
+    Attributes:
+      field: the field.
+      name: its key in the tf.Example.
+    """
 
-    def read(self, feature: Feature) -> Column | None:
-        """The values in one record, [T, *shape]; None if a dimension of 0 leaves T open.
+    def __init__(self, field: Field, name: str, episode_level: bool = False):
+        self.field, self.name, self._kind = field, name, list_kind(field)
+        self._one_of_any_length = episode_level and None in field.shape
+        numbers = self._kind != "bytes" and field.dtype not in ("float16", "bfloat16", "float64")
+        self._together = numbers and field.fast and 0 not in field.shape and not self._one_of_any_length
 
-        Raises:
-          WrongValueError: the values do not match the schema.
-          MalformedError: they are not a list.
-        """
-        return self._read(feature)
+    def read_all(self, records: Sequence[Mapping[str, Feature]]) -> Sequence[Read]:
+        """The values in each record, or what is wrong with them; the numbers of all records are decoded at once."""
+        if self._together and len(records) > 1:
+            try:
+                return self._numbers([record.get(self.name, _NOTHING) for record in records])
+            except (WrongValueError, MalformedError):
+                pass  # one by one shows which
+        read = self._read if self.field.fast else self._slow_length
+        columns: list[Read] = []
+        for record in records:
+            try:
+                columns.append(read(record))
+            except (WrongValueError, MalformedError) as error:
+                columns.append(error)
+        return columns
 
-    def read_all(self, features: Sequence[Feature]) -> list[Column | WrongValueError | MalformedError | None]:
-        """The values in several records, or the error of each; numbers of all records are decoded at once."""
-        if self._together and len(features) > 1:
-            with contextlib.suppress(WrongValueError, MalformedError):  # then one by one
-                return [*_numbers(self._field, features)]
-        return [self._attempt(feature) for feature in features]
-
-    def _attempt(self, feature: Feature) -> Column | WrongValueError | MalformedError | None:
+    def check(self, record: Mapping[str, Feature]) -> WrongValueError | MalformedError | None:
+        """What is wrong if a record does not have the field as the right kind of list."""
         try:
-            return self._read(feature)
+            return MISSING if self._feature(record) is None else None
         except (WrongValueError, MalformedError) as error:
             return error
 
+    def is_stored(self, record: Mapping[str, Feature]) -> bool:
+        """Whether a record has a field that TFDS decodes, in one or several entries."""
+        return self.name in record or any(key.startswith(self.name + "/") for key in record)
 
-def _reader(field: Field, episode_level: bool) -> Callable[[Feature], Column | None]:
-    if field.holds_image_files:
-        return functools.partial(_images, field)
-    if field.encoding in ("bytes", "zlib"):
-        return functools.partial(_encode, field)
-    values = _strings if field.dtype == "string" else _floats if field.dtype in _FLOATS else _integers
-    if episode_level and None in field.shape:
-        return functools.partial(_open_value, values, field)
-    if 0 in field.shape:
-        return functools.partial(_no_values, values, field)
-    return functools.partial(_rows, values, field) if field.shape else functools.partial(values, field)
+    def _feature(self, record: Mapping[str, Feature]) -> Feature | None:
+        feature, field = record.get(self.name, _NOTHING), self.field
+        if feature.kind is None:
+            return None
+        if feature.kind != self._kind:
+            feature.check()
+            raise WrongValueError(
+                f"a {feature.kind} list, but {field.dtype} ({field.encoding}) is stored in a {self._kind} list"
+            )
+        return feature
 
+    def _read(self, record: Mapping[str, Feature]) -> Read:
+        field, feature = self.field, self._feature(record)
+        if feature is None:
+            return MISSING
+        if field.holds_image_files:
+            return StoredImages.in_record(feature.data, feature.spans, field.shape, field.dtype, field.encoding)
+        if field.encoding in ("bytes", "zlib"):
+            return self._tensors(feature.strings())
+        values = self._values(feature)
+        size = field.known_size
+        if len(values) % size if size else len(values):
+            raise WrongValueError(f"{len(values)} values are not a multiple of {size}, the size of shape {field.shape}")
+        if self._one_of_any_length:
+            return _objects([values.reshape(tuple(-1 if d is None else d for d in field.shape))])
+        return values.reshape(-1, *field.shape) if 0 not in field.shape else None
 
-_Values: TypeAlias = "Callable[[Field, Feature], Array]"
-"""Reads the flat list of an unencoded field in its dtype."""
+    def _values(self, feature: Feature) -> Array:
+        """The flat list of an unencoded field in its dtype."""
+        field = self.field
+        if self._kind == "bytes":
+            return _objects(feature.strings())
+        if self._kind == "float":
+            return feature.floats() if field.dtype == "float32" else _exactly(feature.floats(), field)
+        try:
+            return feature.ints(field.numpy_dtype)
+        except OutOfRangeError as error:
+            step = error.place // max(1, field.known_size)
+            raise WrongValueError(f"{error.value} at step {step}, but the schema says {field.dtype}") from None
 
+    def _numbers(self, features: Sequence[Feature]) -> Sequence[Array]:
+        """The numbers of several records: views of one array.
 
-def _numbers(field: Field, features: Sequence[Feature]) -> Iterable[Array]:
-    """The numbers of several records: views of one array.
+        Raises:
+          WrongValueError, MalformedError: something is wrong in one of the records, or an integer takes several bytes.
+        """
+        field, kind = self.field, self._kind
+        for feature in features:
+            if feature.kind != kind:
+                raise WrongValueError(f"a {feature.kind} list")
+        parts = [
+            feature.data[feature.first : feature.end] if feature.first else feature.numbers() for feature in features
+        ]
+        joined = b"".join(parts)
+        width, size = (4 if kind == "float" else 1), field.known_size
+        sizes = [*map(len, parts)]
+        if (kind == "int64" and not joined.isascii()) or any(count % (width * size) for count in {*sizes}):
+            raise WrongValueError("integers of several bytes, or not whole steps")
+        values: Array = np.frombuffer(joined, "<f4") if kind == "float" else decode_varints(joined, field.numpy_dtype)
+        values = values.reshape(-1, *field.closed_shape)
+        ends = [end // width // size for end in itertools.accumulate(sizes, initial=0)]
+        return [values[start:end] for start, end in itertools.pairwise(ends)]
 
-    Raises:
-      WrongValueError, MalformedError: something is wrong in one of the records, or an integer takes several bytes.
-    """
-    kind = "float" if field.dtype == "float32" else "int64"
-    for feature in features:
-        if feature.kind != kind:
-            raise WrongValueError(f"a {feature.kind} list")
-    parts = [feature.data[feature.first : feature.end] if feature.first else feature.numbers() for feature in features]
-    joined = b"".join(parts)
-    width, size = (4 if kind == "float" else 1), field.known_size
-    sizes = [*map(len, parts)]
-    if (kind == "int64" and not joined.isascii()) or any(count % (width * size) for count in {*sizes}):
-        raise WrongValueError("integers of several bytes, or not whole steps")
-    values: Array = np.frombuffer(joined, "<f4") if kind == "float" else decode_varints(joined, field.numpy_dtype)
-    values = values.reshape(-1, *field.closed_shape)
-    if len({*sizes}) == 1:
-        return values.reshape(len(parts), sizes[0] // width // size, *field.closed_shape)
-    ends = [*itertools.accumulate(sizes)]
-    return [
-        values[(end - count) // width // size : end // width // size] for count, end in zip(sizes, ends, strict=True)
-    ]
+    def _tensors(self, values: list[bytes]) -> Column:
+        """Tensors stored as one byte string per step, plain or zlib."""
+        field = self.field
+        known, varies = field.known_size * field.numpy_dtype.itemsize, None in field.shape
+        if field.encoding == "zlib":
+            left = MAX_EXPANDED
+            for step, value in enumerate(values):
+                values[step] = _expand(value, left if varies else known, step)
+                left -= len(values[step])
+        for step, value in enumerate(values):
+            if len(value) != known and (not varies or known == 0 or len(value) % known):
+                raise WrongValueError(
+                    f"{len(value)} bytes at step {step}, but shape {field.shape} of {field.dtype} has {known}"
+                )
+        if varies:
+            shape = tuple(-1 if d is None else d for d in field.shape)
+            return _objects([_from_bytes(field, value).reshape(shape) for value in values])
+        return _from_bytes(field, b"".join(values)).reshape(len(values), *field.shape)
 
-
-def _images(field: Field, feature: Feature) -> Column:
-    check_kind(field, feature, "bytes")
-    return StoredImages.in_record(feature.data, feature.spans, field.shape, field.dtype, field.encoding)
-
-
-def _rows(values: _Values, field: Field, feature: Feature) -> Column:
-    array = values(field, feature)
-    _check_count(field, len(array))
-    return array.reshape(-1, *field.shape)
-
-
-def _open_value(values: _Values, field: Field, feature: Feature) -> Column:
-    """The single value of an episode; its length determines its shape."""
-    array = values(field, feature)
-    _check_count(field, len(array))
-    return _objects([array.reshape(tuple(-1 if d is None else d for d in field.shape))])
-
-
-def _no_values(values: _Values, field: Field, feature: Feature) -> None:
-    array = values(field, feature)
-    if len(array):
-        raise WrongValueError(f"{len(array)} values for shape {field.shape}")
-
-
-def _check_count(field: Field, count: int) -> None:
-    size = field.known_size
-    if count % size if size else count:
-        raise WrongValueError(f"{count} values are not a multiple of {size}, the size of shape {field.shape}")
-
-
-def _floats(field: Field, feature: Feature) -> Array:
-    check_kind(field, feature, "float")
-    values = feature.floats()
-    return values if field.dtype == "float32" else _exactly(values, field)
-
-
-def _integers(field: Field, feature: Feature) -> Array:
-    check_kind(field, feature, "int64")
-    try:
-        return feature.ints(field.numpy_dtype)
-    except OutOfRangeError as error:
-        step = error.place // max(1, field.known_size)
-        raise WrongValueError(f"{error.value} at step {step}, but the schema says {field.dtype}") from None
-
-
-def _strings(field: Field, feature: Feature) -> Array:
-    check_kind(field, feature, "bytes")
-    return _objects(feature.strings())
+    def _slow_length(self, record: Mapping[str, Feature]) -> Read:
+        """The number of steps of a field that TFDS decodes, from its stored form."""
+        if not self.is_stored(record):
+            return MISSING
+        rows = record.get(f"{self.name}/ragged_row_lengths_0")
+        if rows is not None:
+            if rows.kind != "int64":
+                raise WrongValueError(f"its row lengths are a {rows.kind} list, not an int64 list")
+            return len(rows.ints())
+        values = record.get(f"{self.name}/value", record.get(self.name))
+        if values is None or values.kind != "bytes":
+            raise WrongValueError(f"{self.name} is not stored as TFDS stores a {self.field.feature}")
+        return len(values.strings())
 
 
 def _exactly(values: Array, field: Field) -> Array:
@@ -160,33 +179,6 @@ def _exactly(values: Array, field: Field) -> Array:
         return exact_cast(values, field.numpy_dtype, field.path)
     except BadEpisode as bad:
         raise WrongValueError(bad.violations[0].detail) from None
-
-
-def check_kind(field: Field, feature: Feature, kind: str) -> None:
-    """Raises WrongValueError if the field's values are in another kind of list."""
-    if feature.kind != kind:
-        feature.check()
-        raise WrongValueError(f"a {feature.kind} list, but {field.dtype} ({field.encoding}) is stored in a {kind} list")
-
-
-def _encode(field: Field, feature: Feature) -> Column:
-    """Tensors stored as one byte string per step, plain or zlib."""
-    values = _strings(field, feature)
-    known = field.known_size * field.numpy_dtype.itemsize
-    if field.encoding == "zlib":
-        expanded, left = [], MAX_EXPANDED
-        for step, value in enumerate(values):
-            expanded.append(_expand(value, left if None in field.shape else known, step))
-            left -= len(expanded[-1])
-        values = _objects(expanded)
-    for step, value in enumerate(values):
-        size = len(value)
-        if size != known and (None not in field.shape or known == 0 or size % known):
-            raise WrongValueError(f"{size} bytes at step {step}, but shape {field.shape} of {field.dtype} has {known}")
-    if None in field.shape:
-        shape = tuple(-1 if d is None else d for d in field.shape)
-        return _objects([_from_bytes(field, value).reshape(shape) for value in values])
-    return _from_bytes(field, b"".join(values)).reshape(len(values), *field.shape)
 
 
 def _from_bytes(field: Field, data: bytes) -> Array:

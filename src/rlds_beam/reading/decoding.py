@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, cast
 
 import numpy as np
 
-from rlds_beam.encoding.example.parser import ExampleParser
-from rlds_beam.encoding.example.reader import Feature, not_an_example
-from rlds_beam.encoding.example.templates import list_kind
+from rlds_beam.encoding.example.reader import ExampleParser, Feature, not_an_example
 from rlds_beam.encoding.tfds.decoder import NotDecodableError, TfdsDecoder
 from rlds_beam.encoding.tfds.features import Json
 from rlds_beam.encoding.wire import MalformedError
@@ -18,21 +16,9 @@ from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, Violation
 from rlds_beam.images.encoded_images import EncodedImages, StoredImages
-from rlds_beam.reading.column_decoder import ColumnReader, WrongValueError, check_kind
+from rlds_beam.reading.column_decoder import MISSING, ColumnReader, Read, WrongValueError
 
-
-class _Stored(NamedTuple):
-    """A field and its place in a record.
-
-    Attributes:
-      field: the field.
-      name: the key in the tf.Example.
-      reader: converts its list of values to a column, if the field is `fast`.
-    """
-
-    field: Field
-    name: str
-    reader: ColumnReader
+_COLUMNS = frozenset((np.ndarray, StoredImages))
 
 
 class EpisodeDecoder:
@@ -55,13 +41,14 @@ class EpisodeDecoder:
         self.schema = schema
         self._slow: TfdsDecoder | None = None
         self._parser = ExampleParser()
-        self._steps = [_Stored(f, f"steps/{f.path}", ColumnReader(f)) for f in schema.steps.values()]
-        self._metadata = [_Stored(f, f.path, ColumnReader(f, episode_level=True)) for f in schema.metadata.values()]
-        self._paths = [stored.field.path for stored in self._steps]
-        self._first = self._steps[0].name if self._steps else ""
-        self._unread = [_Stored(f, f"steps/{f.path}", ColumnReader(f)) for f in unread]
+        self._steps = [ColumnReader(f, f"steps/{f.path}") for f in schema.steps.values()]
+        metadata = [ColumnReader(f, f.path, episode_level=True) for f in schema.metadata.values()]
+        self._metadata = [reader for reader in metadata if reader.field.fast]
+        self._slow_metadata = [reader for reader in metadata if not reader.field.fast]
+        self._unread = [ColumnReader(f, f"steps/{f.path}") for f in unread]
+        self._paths = [*schema.steps]
         every = (*self._steps, *self._metadata, *self._unread)
-        self._known = {stored.name for stored in every if stored.field.fast}
+        self._known = {reader.name for reader in every if reader.field.fast}
         if not schema.fast:
             if features is None:
                 raise ValueError(f"{schema.slow_reason}: decoding it needs the features.json")
@@ -83,22 +70,24 @@ class EpisodeDecoder:
         """Decodes records as `decode` does, field by field: short ones are much cheaper together."""
         records = [self._parse(payload, key) for payload, key in zip(payloads, keys, strict=True)]
         parsed = [record for record in records if record.malformed is None]
-        fast = [stored for stored in self._metadata if stored.field.fast]
-        columns = [_read(stored, parsed) for stored in self._steps]
-        values = [_read(stored, parsed) for stored in fast]
+        features = [record.features for record in parsed]
+        columns = [reader.read_all(features) for reader in self._steps]
+        values = [reader.read_all(features) for reader in self._metadata]
         for i, record in enumerate(parsed):
             record.add_columns(self._paths, self._steps, [column[i] for column in columns])
-            for stored, value in zip(fast, values, strict=True):
-                record.add_value(stored, value[i])
-            for stored in self._unread:
-                record.check_unread(stored)
+            for reader, value in zip(self._metadata, values, strict=True):
+                record.add_value(reader, value[i])
+            for reader in self._unread:
+                if (error := reader.check(record.features)) is not None:
+                    record.add_error(reader, error)
         return [self._finish(record) for record in records]
 
     def _parse(self, payload: bytes, key: EpisodeKey) -> _Record:
         record = _Record(payload, key)
         try:
             features = record.features = self._parser.parse(payload)
-            if self._first not in features and not any(name.startswith("steps/") for name in features):
+            first = self._steps[0].name if self._steps else ""
+            if first not in features and not any(name.startswith("steps/") for name in features):
                 raise MalformedError(f"it has no steps, only {sorted(features)[:5]}")
         except MalformedError as error:
             record.malformed = error
@@ -114,9 +103,9 @@ class EpisodeDecoder:
                 record.malformed = error
         if record.malformed is not None:
             return not_an_example(record.malformed)
-        for stored in self._metadata:
-            if not stored.field.fast and not _is_stored(stored.name, features):
-                record.add_missing(stored.field, stored.name)
+        for reader in self._slow_metadata:
+            if not reader.is_stored(features):
+                record.add_error(reader, MISSING)
         if record.violations:
             return BadEpisode(*record.violations)
         steps, metadata = record.columns, record.metadata
@@ -144,52 +133,24 @@ class _Record:
         self.metadata: dict[str, Any] = {}
         self.violations: list[Violation] = []
 
-    def add_columns(self, paths: Sequence[str], fields: Sequence[_Stored], columns: Sequence[_Read]) -> None:
-        """Adds the step fields, and sets T."""
+    def add_columns(self, paths: Sequence[str], readers: Sequence[ColumnReader], columns: Sequence[Read]) -> None:
+        """Adds the step fields, and sets T, the length that most of them agree on."""
         if _COLUMNS.issuperset(map(type, columns)):
-            lengths = {*map(len, cast("Sequence[Column]", columns))}
-            if len(lengths) == 1:
+            same = {*map(len, cast("Sequence[Column]", columns))}
+            if len(same) == 1:
                 self.columns = dict(zip(paths, cast("Sequence[Column]", columns), strict=True))
-                (self.length,) = lengths
+                (self.length,) = same
                 return
-        by_path: dict[str, int] = {}
-        for stored, column in zip(fields, columns, strict=True):
-            path = stored.field.path
+        lengths: dict[str, int] = {}
+        for reader, column in zip(readers, columns, strict=True):
+            path = reader.field.path
             if isinstance(column, (np.ndarray, EncodedImages)):
                 self.columns[path] = column
-                by_path[path] = len(column)
+                lengths[path] = len(column)
             elif isinstance(column, int):
-                by_path[path] = column
+                lengths[path] = column
             elif column is not None:
-                self._add_error(stored, column)
-        self._find_length(by_path)
-
-    def _add_error(self, stored: _Stored, error: ValueError) -> None:
-        if error is _MISSING:
-            self.add_missing(stored.field, stored.name)
-        elif isinstance(error, WrongValueError):
-            self.violations.append(Violation("wrong_dtype_or_shape", str(error), stored.field.path))
-        elif self.malformed is None and isinstance(error, MalformedError):
-            self.malformed = error
-
-    def check_unread(self, stored: _Stored) -> None:
-        """Checks that the record has the field, as the right kind of list."""
-        feature = self.features.get(stored.name, _NOTHING)
-        try:
-            if feature.kind is None:
-                self.add_missing(stored.field, stored.name)
-            else:
-                check_kind(stored.field, feature, list_kind(stored.field))
-        except (WrongValueError, MalformedError) as error:
-            self._add_error(stored, error)
-
-    def add_missing(self, field: Field, name: str) -> None:
-        """Adds the violation for a field that the record does not have, if it is required."""
-        if not field.optional:
-            self.violations.append(Violation("missing_field", f"the record has no {name}", field.path))
-
-    def _find_length(self, lengths: Mapping[str, int]) -> None:
-        """Sets T, the length that most step fields agree on."""
+                self.add_error(reader, column)
         if not lengths:
             return
         self.length, votes = Counter(lengths.values()).most_common(1)[0]
@@ -198,71 +159,30 @@ class _Record:
                 detail = f"{length} steps, but {votes} of {len(lengths)} fields have {self.length}"
                 self.violations.append(Violation("unequal_lengths", detail, path))
 
-    def add_value(self, stored: _Stored, column: _Read) -> None:
+    def add_error(self, reader: ColumnReader, error: WrongValueError | MalformedError) -> None:
+        """Adds what is wrong with a field; an optional one may be missing."""
+        if isinstance(error, MalformedError):
+            self.malformed = self.malformed or error
+        elif error is not MISSING:
+            self.violations.append(Violation("wrong_dtype_or_shape", str(error), reader.field.path))
+        elif not reader.field.optional:
+            self.violations.append(Violation("missing_field", f"the record has no {reader.name}", reader.field.path))
+
+    def add_value(self, reader: ColumnReader, column: Read) -> None:
         """Adds an episode-level field: a numpy scalar or array, or `bytes`."""
-        field = stored.field
+        field = reader.field
         if isinstance(column, (np.ndarray, EncodedImages)):
             if len(column) == 1:
                 self.metadata[field.path] = column.data[0] if isinstance(column, EncodedImages) else column[0]
                 return
             detail = f"{len(column)} values of shape {field.shape}, but an episode has one"
             self.violations.append(Violation("wrong_dtype_or_shape", detail, field.path))
-        elif isinstance(column, ValueError):
-            self._add_error(stored, column)
-            if column is _MISSING:
+        elif isinstance(column, (WrongValueError, MalformedError)):
+            self.add_error(reader, column)
+            if column is MISSING:
                 self.metadata[field.path] = _default(field)
         else:
             self.metadata[field.path] = np.empty(field.closed_shape, field.numpy_dtype)
-
-
-_Read: TypeAlias = "Column | int | ValueError | None"
-"""A column of a record; its length, if TFDS decodes it; None if it has no values; or what is wrong with it."""
-
-
-_COLUMNS = frozenset((np.ndarray, StoredImages))
-_MISSING = ValueError("no such field")
-_NOTHING = Feature(None)
-
-
-def _read(stored: _Stored, records: Sequence[_Record]) -> Sequence[_Read]:
-    """Reads a field of each record; `_MISSING` for those that do not have it."""
-    field, name, reader = stored
-    if not field.fast:
-        return [_slow_length(field, name, record.features) for record in records]
-    features = [record.features.get(name, _NOTHING) for record in records]
-    there = [feature for feature in features if feature.kind is not None]
-    columns = reader.read_all(there)
-    if len(there) == len(features):
-        return columns
-    rest = iter(columns)
-    return [_MISSING if feature.kind is None else next(rest) for feature in features]
-
-
-def _is_stored(name: str, features: Mapping[str, Feature]) -> bool:
-    """Whether a record has a field that TFDS decodes, in one or several entries."""
-    return name in features or any(key.startswith(name + "/") for key in features)
-
-
-def _slow_length(field: Field, name: str, features: Mapping[str, Feature]) -> int | ValueError:
-    """The number of steps of a field that TFDS decodes, from its stored form; or what is wrong with it."""
-    if not _is_stored(name, features):
-        return _MISSING
-    try:
-        rows = features.get(f"{name}/ragged_row_lengths_0")
-        if rows is not None:
-            _check_rows(rows)
-            return len(rows.ints())
-        values = features.get(f"{name}/value", features.get(name))
-        if values is None or values.kind != "bytes":
-            raise WrongValueError(f"{name} is not stored as TFDS stores a {field.feature}")
-        return len(values.strings())
-    except (WrongValueError, MalformedError) as error:
-        return error
-
-
-def _check_rows(rows: Feature) -> None:
-    if rows.kind != "int64":
-        raise WrongValueError(f"its row lengths are a {rows.kind} list, not an int64 list")
 
 
 def _fill(column: Column | None, field: Field, length: int) -> Column:

@@ -1,7 +1,7 @@
 """Decodes trajectory records by column: the inverse of `record_encoding`.
 
-Records of equal length almost always have the same layout with different values (`encoding.example.rows`). Others
-are parsed one by one.
+Records of equal length almost always have the same layout with different values (`encoding.example.row_decoder`).
+Others are parsed one by one.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlds_beam.encoding.example.reader import Feature, Kind, parse_example
-from rlds_beam.encoding.example.rows import FeatureLayout, Match, match_record
-from rlds_beam.encoding.example.templates import Bytes
+from rlds_beam.encoding.example.row_decoder import FeatureLayout, Match, match_record
+from rlds_beam.encoding.example.rows import Bytes
 from rlds_beam.encoding.wire import MalformedError
 from rlds_beam.episodes.columns import concatenate
 from rlds_beam.images.encoded_images import EncodedImages

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlds_beam.encoding.example.templates import (
+from rlds_beam.encoding.example.rows import (
     BYTES_LIST,
     FLOAT_LIST,
     INT64_LIST,

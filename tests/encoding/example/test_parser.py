@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlds_beam.encoding.example import parser as example_parsing
-from rlds_beam.encoding.example.parser import ExampleParser
-from rlds_beam.encoding.example.reader import Feature, parse_example
+from rlds_beam.encoding.example import reader as example_parsing
+from rlds_beam.encoding.example.reader import ExampleParser, Feature, parse_example
 from rlds_beam.encoding.tfds.rlds_dataset import default_schema, encode_example
 from rlds_beam.encoding.wire import MalformedError, encode_delimited
 from rlds_beam.testing import make_episode

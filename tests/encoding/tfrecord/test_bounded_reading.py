@@ -12,7 +12,6 @@ import pytest
 
 from rlds_beam.encoding.base import Damage, Record
 from rlds_beam.encoding.tfrecord import file as tfrecord
-from rlds_beam.encoding.tfrecord import framing
 from rlds_beam.encoding.tfrecord import framing as tfrecord_framing
 from rlds_beam.encoding.tfrecord.file import read_records, scan_headers
 from rlds_beam.encoding.tfrecord.framing import EFFORT, EFFORT_BYTES, GzipStream, record_header
@@ -130,25 +129,6 @@ def test_damage_in_a_gzip_file_does_not_decompress_it_repeatedly():
     assert units == list(read_records(io.BytesIO(bytes(data))))
     assert sum(isinstance(unit, Damage) for unit in units) == 50
     assert stream.inflated <= 1.5 * len(data)
-
-
-def test_going_back_in_a_gzip_file_starts_near(monkeypatch):
-    monkeypatch.setattr(framing, "_SPACING", 1 << 16)
-    monkeypatch.setattr(framing, "_MARKS", 8)
-    data = np.random.default_rng(2).integers(0, 9, 3 << 20, np.uint8).tobytes()
-    compressed = b"".join(gzip.compress(data[at : at + (700 << 10)], 6) for at in range(0, len(data), 700 << 10))
-    stream = GzipStream(io.BytesIO(compressed))
-    random = np.random.default_rng(3)
-    for offset in [len(data) - 10, *random.integers(0, len(data) - 100, 300).tolist(), 0]:
-        assert stream.seek(offset) == offset
-        buffer = bytearray(100)
-        count = stream.readinto(buffer)
-        assert buffer[:count] == data[offset : offset + count]
-    before = stream.inflated
-    stream.seek(len(data) - 100)
-    stream.seek(len(data) - 200)
-    assert stream.inflated - before <= len(data) + (2 << 20)
-    assert len(stream._marks) <= 8
 
 
 def test_stream_damage_is_found_again_after_going_back():

@@ -15,6 +15,7 @@ TensorFlow's parser disagree on the result, so here it is malformed. So is every
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
@@ -39,11 +40,9 @@ from rlds_beam.typing import Array
 Kind = Literal["bytes", "float", "int64"]
 
 _KINDS: dict[int, Kind] = {1: "bytes", 2: "float", 3: "int64"}
-ENTRY = _KEY = _PACKED = _BYTES = 1 << 3 | LEN  # the tags of a map's entry and key, of a packed list, and of bytes
-VALUE = 2 << 3 | LEN
+_ENTRY = _KEY = _PACKED = _BYTES = 1 << 3 | LEN  # the tags of a map's entry and key, of a packed list, and of bytes
+_VALUE = 2 << 3 | LEN
 _MAX_HEADER_BYTES = 1 + MAX_SIZE_BYTES  # maximum bytes of such a tag and the length after it
-TAGS: dict[Kind, int] = {kind: number for number, kind in _KINDS.items()}
-"""Field numbers of a feature, by kind of list."""
 MAX_STRINGS = 1 << 21
 """Maximum values of a bytes_list; an empty value takes 2 bytes in a record, but 100 in memory."""
 _FLOAT_TAG, _INT_TAG = 1 << 3 | I32, 1 << 3 | VARINT
@@ -174,6 +173,88 @@ class Feature(NamedTuple):
         return MalformedError(f"the list at byte {self.start} has other values than numbers")
 
 
+class _Head(NamedTuple):
+    """The start of an entry in an earlier record.
+
+    Attributes:
+      begin: the bytes before the content of the list: all tags and lengths, and the key. If the list is packed, also
+        the bytes before its numbers.
+      packed: the number of these bytes that belong to the list: 0 if it is not packed.
+      length: the size of the whole entry in bytes, according to these lengths.
+      key, kind: the key and kind of the entry.
+    """
+
+    begin: bytes
+    packed: int
+    length: int
+    key: str
+    kind: Kind
+
+
+class ExampleParser:
+    """A faster `parse_example` for consecutive records, with the same results and errors.
+
+    Records of a dataset have the same keys in the same order, and lists of numbers often have the same lengths. If an
+    entry starts with the same bytes up to its list, then key, kind, and lengths are the same and are not parsed again.
+
+    Thread-safe: what is kept of an entry is one tuple, valid for any record that contains its bytes.
+    """
+
+    def __init__(self) -> None:
+        self._heads: list[_Head | None] = []
+
+    def parse(self, payload: bytes) -> dict[str, Feature]:
+        """Parses a record to key -> feature, like `parse_example`."""
+        try:
+            features = self._parse(payload)
+        except (MalformedError, UnicodeDecodeError):
+            features = None
+        return features or parse_example(payload)  # which raises the error
+
+    def _parse(self, payload: bytes) -> dict[str, Feature] | None:
+        """The features of a record; None if it is not written like most: one map, and each key once."""
+        end = len(payload)
+        if not end or payload[0] != _ENTRY:
+            return None
+        size, at = read_size(payload, 1, end)
+        if at + size != end:
+            return None
+        features: dict[str, Feature] = {}
+        heads, begins = self._heads, payload.startswith
+        entries = 0
+        while at < end:
+            head = heads[entries] if entries < len(heads) else None
+            if head is not None and begins(head.begin, at):
+                begin, packed, length, key, kind = head
+                first, stop = at + len(begin), at + length
+                if stop > end:
+                    return None
+                features[key] = Feature(kind, payload, first - packed, stop, packed and first)
+            else:
+                if payload[at] != _ENTRY:
+                    return None
+                size, start = read_size(payload, at + 1, end)
+                stop = start + size
+                raw, feature = parse_entry(payload, start, stop)
+                key = raw.decode()
+                features[key] = feature
+                if head is None or key != head.key or feature.kind != "bytes":  # each list of bytes has another length
+                    heads[entries : entries + 1] = [_head(payload, at, stop, key, feature)]
+            at = stop
+            entries += 1
+        return features if len(features) == entries else None
+
+
+def _head(payload: bytes, at: int, stop: int, key: str, feature: Feature) -> _Head | None:
+    """The start of the entry `payload[at:stop]`; None if it does not end with its list."""
+    if feature.kind is None or feature.end != stop:
+        return None
+    first = 0
+    with contextlib.suppress(MalformedError):  # whoever reads the list raises it
+        first = feature.packed_start()
+    return _Head(payload[at : first or feature.start], first and first - feature.start, stop - at, key, feature.kind)
+
+
 def parse_example(payload: bytes) -> dict[str, Feature]:
     """Parses a serialized tf.Example to key -> feature; the last entry of a key wins.
 
@@ -181,31 +262,27 @@ def parse_example(payload: bytes) -> dict[str, Feature]:
       MalformedError: the bytes are not an Example, or it has no entries (no bytes at all parse as an empty Example).
     """
     features: dict[str, Feature] = {}
-    for number, wire, start, end in fields(payload, 0, len(payload)):
-        if number != 1 or wire != LEN:
-            continue
-        for raw, feature in _entries(payload, start, end):
-            try:
-                key = raw.decode()
-            except UnicodeDecodeError:
-                raise MalformedError(f"the key {raw[:40]!r} is not UTF-8") from None
-            if key in features:
-                features[key].check()  # check it now, since it is replaced
-            features[key] = feature
+    for start, end in _entries(payload):
+        raw, feature = parse_entry(payload, start, end)
+        try:
+            key = raw.decode()
+        except UnicodeDecodeError:
+            raise MalformedError(f"the key {raw[:40]!r} is not UTF-8") from None
+        if key in features:
+            features[key].check()  # check it now, since it is replaced
+        features[key] = feature
     if not features:
         raise MalformedError("the record has no entries" if payload else "the record is empty")
     return features
 
 
-def _entries(payload: bytes, at: int, end: int) -> Iterator[tuple[bytes, Feature]]:
-    """Yields (key, feature) for each entry of the map."""
-    while at < end:
-        if payload[at] == ENTRY:
-            size, start = read_size(payload, at + 1, end)
-            at = start + size
-            yield parse_entry(payload, start, at)
-        else:  # not an entry of the map
-            at = next(fields(payload, at, end))[3]
+def _entries(payload: bytes) -> Iterator[tuple[int, int]]:
+    """The start and end of each entry of the map."""
+    for number, wire, start, end in fields(payload, 0, len(payload)):
+        if number == 1 and wire == LEN:
+            for number, wire, first, last in fields(payload, start, end):
+                if number == 1 and wire == LEN:
+                    yield first, last
 
 
 def entry_spans(payload: bytes) -> dict[str, tuple[int, int]]:
@@ -216,13 +293,7 @@ def entry_spans(payload: bytes) -> dict[str, tuple[int, int]]:
     Raises:
       MalformedError: see `parse_example`, which checks more.
     """
-    spans = {}
-    for number, wire, start, end in fields(payload, 0, len(payload)):
-        if number == 1 and wire == LEN:
-            for number, wire, first, last in fields(payload, start, end):
-                if number == 1 and wire == LEN:
-                    spans[parse_entry(payload, first, last)[0].decode()] = first, last
-    return spans
+    return {parse_entry(payload, start, end)[0].decode(): (start, end) for start, end in _entries(payload)}
 
 
 def not_an_example(error: MalformedError) -> BadEpisode:
@@ -230,30 +301,17 @@ def not_an_example(error: MalformedError) -> BadEpisode:
     return BadEpisode(Violation("not_an_example", str(error)))
 
 
-def kind_of_tag(tag: int) -> Kind | None:
-    """The kind of list that begins with this byte."""
-    return _TAGS.get(tag)
-
-
 def parse_entry(data: bytes, at: int, end: int) -> tuple[bytes, Feature]:
-    """Parses one entry of the map to (key, feature)."""
+    """Parses one entry of the map to (key, feature): each once, in any order."""
     if end - at > 4 and data[at] == _KEY and data[at + 1] < 0x80:
         # The usual case: the key, the feature, its one list, and nothing else.
         value = at + 2 + data[at + 1]
-        if value < end and data[value] == VALUE:
+        if value < end and data[value] == _VALUE:
             size, start = read_varint(data, value + 1, end)
-            kind = (
-                _TAGS.get(data[start]) if size and start + size == end and start <= value + MAX_SIZE_BYTES + 1 else None
-            )
-            if kind is not None:
+            if size and start + size == end and start <= value + _MAX_HEADER_BYTES and data[start] in _TAGS:
                 size, first = read_varint(data, start + 1, end)
                 if first + size == end and first <= start + _MAX_HEADER_BYTES:
-                    return data[at + 2 : value], Feature(kind, data, first, end)
-    return _any_entry(data, at, end)
-
-
-def _any_entry(data: bytes, at: int, end: int) -> tuple[bytes, Feature]:
-    """Parses an entry in any valid form to (key, feature); each must occur once."""
+                    return data[at + 2 : value], Feature(_TAGS[data[start]], data, first, end)
     spans = {}
     for _ in range(2):
         if at >= end:
@@ -262,18 +320,13 @@ def _any_entry(data: bytes, at: int, end: int) -> tuple[bytes, Feature]:
         size, start = read_size(data, at + 1, end)
         at = start + size
         spans[tag] = start, at
-    if at != end or _KEY not in spans or VALUE not in spans:
+    if at != end or _KEY not in spans or _VALUE not in spans:
         raise MalformedError(f"an entry that is not a key and a feature before byte {end}")
-    start, stop = spans[_KEY]
-    return data[start:stop], _feature(data, *spans[VALUE])
-
-
-def _feature(data: bytes, at: int, end: int) -> Feature:
-    """Parses a feature: one list, or nothing."""
+    (start, stop), (at, end) = spans[_KEY], spans[_VALUE]
     if at == end:
-        return Feature(None)
+        return data[start:stop], Feature(None)
     kind = _TAGS.get(data[at])
-    size, start = read_size(data, at + 1, end)
-    if kind is None or start + size != end:
+    size, first = read_size(data, at + 1, end)
+    if kind is None or first + size != end:
         raise MalformedError(f"a feature that is not one list at byte {at}")
-    return Feature(kind, data, start, end)
+    return data[start:stop], Feature(kind, data, first, end)

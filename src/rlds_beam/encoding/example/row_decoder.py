@@ -1,17 +1,24 @@
-"""Decodes rows from tf.Examples (see `layout`): all at once if they have the same layout, otherwise one by one."""
+"""Decodes rows from tf.Examples: all at once if they have the same layout, otherwise one by one."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlds_beam.encoding.example.reader import Feature, parse_example
-from rlds_beam.encoding.example.rows import FeatureLayout, Match, match_record
-from rlds_beam.encoding.example.templates import is_fixed, list_kind, with_shape
-from rlds_beam.encoding.wire import MalformedError
+from rlds_beam.encoding.example.reader import Feature, Kind, parse_example
+from rlds_beam.encoding.example.rows import Bytes, is_fixed, list_kind, with_shape
+from rlds_beam.encoding.wire import (
+    MAX_VARINT_BYTES,
+    MalformedError,
+    are_fixed_varints,
+    decode_fixed_varints,
+    fitting,
+    tag_and_length,
+)
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.images.encoded_images import EncodedImages
@@ -22,7 +29,7 @@ class RowDecoder:
     """Decodes the records of one dataset.
 
     Args:
-      fields: the fields as stored (`templates.row_field`).
+      fields: the fields as stored (`rows.row_field`).
     """
 
     def __init__(self, fields: Sequence[Field]):
@@ -115,3 +122,80 @@ def objects(values: Sequence[Any]) -> Array:
     for i, value in enumerate(values):
         array[i] = value
     return array
+
+
+class FeatureLayout(NamedTuple):
+    """The storage of a feature.
+
+    Attributes:
+      path: the name of the feature in the record.
+      kind: the kind of its list.
+      dtype: the dtype of the values; in a list of bytes, the dtype stored in the bytes.
+      size: the number of values.
+    """
+
+    path: str
+    kind: Kind
+    dtype: np.dtype[Any]
+    size: int
+
+
+class _Place(NamedTuple):
+    """The offsets of a feature's values in a record."""
+
+    layout: FeatureLayout
+    start: int
+    stop: int
+
+    def groups(self, rows: Bytes) -> Bytes:
+        """The varints of an int64 list, all of the same width: [k, size, width]."""
+        return rows[:, self.start : self.stop].reshape(len(rows), self.layout.size, -1)
+
+    def values(self, rows: Bytes) -> Array:
+        """Decodes the values, [k, size]."""
+        if self.layout.kind == "int64":
+            return fitting(decode_fixed_varints(self.groups(rows)), self.layout.dtype)
+        return np.ascontiguousarray(rows[:, self.start : self.stop]).view(self.layout.dtype)
+
+
+class Match(NamedTuple):
+    """A record and the places of its values, in the order of the layouts."""
+
+    row: Bytes
+    places: tuple[_Place, ...]
+
+    def count(self, rows: Bytes) -> int:
+        """The number of leading rows that equal this record outside of the places."""
+        if rows.shape[1] != len(self.row):
+            return 0
+        places = sorted((place.start, place.stop) for place in self.places)
+        bounds = [0, *itertools.chain(*places), len(self.row)]
+        same = [rows[:, a:b] == self.row[a:b] for a, b in zip(bounds[::2], bounds[1::2], strict=True)]
+        same += [are_fixed_varints(place.groups(rows)) for place in self.places if place.layout.kind == "int64"]
+        if all(part.all() for part in same):
+            return len(rows)
+        fits = np.logical_and.reduce([part.reshape(len(rows), -1).all(axis=1) for part in same])
+        return int(np.argmin(fits))
+
+    def decode(self, rows: Bytes) -> dict[str, Array]:
+        """Decodes matching rows to values [k, size] by path."""
+        return {place.layout.path: place.values(rows) for place in self.places}
+
+
+def match_record(payload: bytes, layouts: Sequence[FeatureLayout]) -> Match | None:
+    """Creates a match from a record; None if rlds-beam would write it differently."""
+    example = parse_example(payload)
+    places = [_place(example.get(layout.path, Feature(None)), payload, layout) for layout in layouts]
+    matched = tuple(place for place in places if place is not None)
+    return Match(np.frombuffer(payload, np.uint8), matched) if len(matched) == len(places) else None
+
+
+def _place(feature: Feature, payload: bytes, layout: FeatureLayout) -> _Place | None:
+    """Finds the one packed list (or one string) of a feature."""
+    numbers = layout.kind == "int64"
+    for width in range(1, MAX_VARINT_BYTES + 1) if numbers else (layout.dtype.itemsize,):
+        start = feature.end - layout.size * width
+        head = tag_and_length(1, layout.size * width)
+        if feature.kind == layout.kind and feature.data is payload and payload[feature.start : start] == head:
+            return _Place(layout, start, feature.end)
+    return None

@@ -1,50 +1,213 @@
-"""Encodes rows as tf.Examples, column by column (see `templates`)."""
+"""Encodes rows as tf.Examples, column by column: all at once, by filling the holes of a template.
+
+Records whose values have equal sizes differ only in the bytes of the values. So a block of records is a uint8 matrix
+whose rows are the template, and each feature is one strided copy into all rows.
+"""
 
 from __future__ import annotations
 
-import itertools
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from rlds_beam.encoding.example.reader import Feature, Kind, parse_example
-from rlds_beam.encoding.example.templates import (
-    BYTES_LIST,
-    FLOAT_LIST,
-    INT64_LIST,
-    Bytes,
-    Room,
-    bytes_entry,
-    entry,
-    is_fixed,
-    join_examples,
-    list_kind,
-    make_template,
-    row_field,
-    with_shape,
-)
-from rlds_beam.encoding.tfrecord.rows import frame
+from rlds_beam.encoding.example.reader import Kind
+from rlds_beam.encoding.tfrecord.rows import FramedRows, frame
 from rlds_beam.encoding.wire import (
-    MAX_VARINT_BYTES,
-    are_fixed_varints,
-    decode_fixed_varints,
     encode_delimited,
-    fitting,
     fixed_varints,
     packed_varints,
     tag_and_length,
+    text,
     varint_width,
 )
 from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
+from rlds_beam.errors import BadEpisode, Violation
 from rlds_beam.images.codecs import encode_zeros
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 from rlds_beam.images.headers import read_image_header
 from rlds_beam.typing import Array
 
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+BLOCK_BYTES = 1 << 18
+"""Bytes of records to fill and frame at a time; fits the second-level cache."""
+
+RECORD_LIMIT = 1 << 31
+"""Protobuf messages must be shorter."""
+
+BYTES_LIST, FLOAT_LIST, INT64_LIST = 1, 2, 3
+"""Field numbers of tf.train.Feature."""
+
 _LISTS = {"bytes": BYTES_LIST, "float": FLOAT_LIST, "int64": INT64_LIST}
+
+_KEPT_HEADS = 1 << 14
+
+Holes = tuple[tuple[str, int, int], ...]
+"""The path, Feature field, and size in bytes of each hole."""
+
+
+class Template(NamedTuple):
+    """A row with empty holes, and the offset and size of each hole."""
+
+    row: Bytes
+    places: tuple[tuple[int, int], ...]
+
+
+class Room(NamedTuple):
+    """A buffer for a block of records of one template, and a view of each hole: [rows] of `void`."""
+
+    template: Template
+    records: FramedRows
+    holes: tuple[Array, ...]
+
+    @classmethod
+    def of(cls, template: Template) -> Room:
+        records = FramedRows(max(1, BLOCK_BYTES // max(1, len(template.row))), len(template.row))
+        records.payload[:] = template.row  # unchanged when the holes are filled
+        holes = (records.payload[:, start : start + size].view((np.void, size)) for start, size in template.places)
+        return cls(template, records, tuple(hole[:, 0] for hole in holes))
+
+
+def make_template(holes: Holes, whole: bool) -> Template:
+    """The template of Examples with these holes, or only of their entries if not `whole`.
+
+    Raises:
+      BadEpisode: a record would take 2 GiB or more.
+    """
+    # Episodes have many lengths: cache the templates of short items, but not of whole episodes of images.
+    small = sum(size for _, _, size in holes) <= BLOCK_BYTES
+    return _kept_template(holes, whole) if small else _new_template(holes, whole)
+
+
+@functools.lru_cache(maxsize=256)
+def _kept_template(holes: Holes, whole: bool) -> Template:
+    return _new_template(holes, whole)
+
+
+def entries_size(holes: Holes) -> int:
+    """The bytes of the entries of an Example with these holes."""
+    return sum(len(entry_head(*hole)) + hole[2] for hole in holes)
+
+
+def _new_template(holes: Holes, whole: bool) -> Template:
+    heads = [entry_head(*hole) for hole in holes]
+    size = entries_size(holes)
+    check_example(size)
+    row = bytearray(tag_and_length(1, size) if whole else b"")
+    places = []
+    for head, (_, _, hole) in zip(heads, holes, strict=True):
+        row += head
+        places.append((len(row), hole))
+        row += bytes(hole)
+    return Template(np.frombuffer(bytes(row), np.uint8), tuple(places))
+
+
+class _EntryHeads(dict[int, bytes]):
+    """Caches the `entry_head` of one path by size; a lookup is much cheaper than the call."""
+
+    def __init__(self, path: str, kind: int):
+        super().__init__()
+        self._entry = path, kind
+
+    def __missing__(self, size: int) -> bytes:
+        if len(self) >= _KEPT_HEADS:
+            self.clear()
+        head = self[size] = entry_head(*self._entry, size)
+        return head
+
+
+@functools.lru_cache(maxsize=64)
+def entry_heads(path: str, kind: int) -> Mapping[int, bytes]:
+    """The bytes before the one value of an entry, by size of the value (`entry_head`)."""
+    return _EntryHeads(path, kind)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def entry_head(path: str, kind: int, size: int) -> bytes:
+    """The bytes before the one value, of `size` bytes, of an entry of Features.feature; numbers are packed."""
+    values = tag_and_length(1, size)
+    feature = tag_and_length(kind, len(values) + size) + values
+    value = tag_and_length(2, len(feature) + size) + feature
+    key = text(1, path)
+    return tag_and_length(1, len(key) + len(value) + size) + key + value
+
+
+def entry(path: str, kind: int, values: bytes) -> bytes:
+    """Encodes an entry of Features.feature; `values` is the content of the list `kind`."""
+    return encode_delimited(1, text(1, path) + encode_delimited(2, encode_delimited(kind, values)))
+
+
+def bytes_entry(path: str, values: Sequence[bytes | memoryview]) -> bytes:
+    """Encodes an entry with a list of bytes."""
+    if len(values) == 1:
+        return b"".join((entry_head(path, BYTES_LIST, len(values[0])), values[0]))
+    return entry(path, BYTES_LIST, b"".join(piece for v in values for piece in (tag_and_length(1, len(v)), v)))
+
+
+def join_examples(columns: Sequence[Sequence[bytes | memoryview]]) -> Iterator[bytes]:
+    """Joins entries to Examples; each column holds a piece of every Example.
+
+    Examples are created lazily, since all of them would not fit in the cache.
+
+    Raises:
+      BadEpisode: an Example would take 2 GiB or more. Raised before the first one is created.
+    """
+    sizes = np.sum([np.fromiter(map(len, column), np.int64, len(column)) for column in columns], axis=0)
+    check_example(int(sizes.max()))
+    heads = [tag_and_length(1, size) for size in sizes.tolist()]
+    return map(b"".join, zip(heads, *columns, strict=True))
+
+
+def check_example(size: int) -> None:
+    """Raises BadEpisode if an Example with entries of `size` bytes would take 2 GiB or more."""
+    size += len(tag_and_length(1, size))
+    if size >= RECORD_LIMIT:
+        detail = f"an item takes {size} bytes, but a tf.Example must be smaller than 2 GiB: use shorter items"
+        raise BadEpisode(Violation("too_long", detail))
+
+
+_AS_INTEGERS = ("int64", "uint32", "uint64")
+"""Stored as integer lists: TensorFlow cannot read bytes as unsigned 32- or 64-bit numbers."""
+
+
+def row_field(field: Field) -> Field:
+    """The field as stored: `encoding` is `none` (a list of values), `bytes`, `text`, `png`, or `jpeg`.
+
+    Numbers of known shape become a float list (float32), an integer list (int64, uint32, uint64), or bytes. With one
+    unknown dimension, uint32 becomes an integer list, and all others bytes. With two or more, TFDS also needs the
+    shape: `path/shape`, `path/value`.
+    """
+    if field.holds_image_files:
+        return Field(field.path, field.dtype, field.shape, field.encoding, "Image")
+    if field.dtype == "string":
+        return Field(field.path, "string", field.shape, "none" if field.shape else "text", "Tensor")
+    unknown = field.shape.count(None)
+    integers = field.dtype in _AS_INTEGERS and (not unknown or (field.dtype == "uint32" and unknown == 1))
+    floats = field.dtype == "float32" and not unknown
+    encoding = "none" if integers or floats else "bytes"
+    stored = Field(field.path, field.dtype, field.shape, encoding)
+    return stored.with_names(field.names).with_representation(field.representation)
+
+
+def list_kind(field: Field) -> Kind:
+    """The kind of list of a stored column."""
+    if field.encoding == "none" and field.dtype != "string":
+        return "float" if field.dtype.startswith(("float", "bfloat")) else "int64"
+    return "bytes"
+
+
+def is_fixed(field: Field) -> bool:
+    """Whether all values of an episode take the same number of bytes."""
+    return field.encoding in ("none", "bytes") and field.dtype != "string" and all(field.shape)
+
+
+def with_shape(field: Field) -> bool:
+    """Whether the shape of each value is stored next to it."""
+    return field.encoding == "bytes" and field.shape.count(None) > 1
 
 
 class RowEncoder:
@@ -185,80 +348,3 @@ def zero_image(encoding: str, height: int, width: int, channels: int | None, dty
     """Encodes an image of zeros as PNG or JPEG."""
     is_jpeg = encoding == "jpeg" and channels in (None, 1, 3)
     return encode_zeros((height, width, channels or 3), dtype, "jpeg" if is_jpeg else "png")
-
-
-class FeatureLayout(NamedTuple):
-    """The storage of a feature.
-
-    Attributes:
-      path: the name of the feature in the record.
-      kind: the kind of its list.
-      dtype: the dtype of the values; in a list of bytes, the dtype stored in the bytes.
-      size: the number of values.
-    """
-
-    path: str
-    kind: Kind
-    dtype: np.dtype[Any]
-    size: int
-
-
-class _Place(NamedTuple):
-    """The offsets of a feature's values in a record."""
-
-    layout: FeatureLayout
-    start: int
-    stop: int
-
-    def groups(self, rows: Bytes) -> Bytes:
-        """The varints of an int64 list, all of the same width: [k, size, width]."""
-        return rows[:, self.start : self.stop].reshape(len(rows), self.layout.size, -1)
-
-    def values(self, rows: Bytes) -> Array:
-        """Decodes the values, [k, size]."""
-        if self.layout.kind == "int64":
-            return fitting(decode_fixed_varints(self.groups(rows)), self.layout.dtype)
-        return np.ascontiguousarray(rows[:, self.start : self.stop]).view(self.layout.dtype)
-
-
-class Match(NamedTuple):
-    """A record and the places of its values, in the order of the layouts."""
-
-    row: Bytes
-    places: tuple[_Place, ...]
-
-    def count(self, rows: Bytes) -> int:
-        """The number of leading rows that equal this record outside of the places."""
-        if rows.shape[1] != len(self.row):
-            return 0
-        places = sorted((place.start, place.stop) for place in self.places)
-        bounds = [0, *itertools.chain(*places), len(self.row)]
-        same = [rows[:, a:b] == self.row[a:b] for a, b in zip(bounds[::2], bounds[1::2], strict=True)]
-        same += [are_fixed_varints(place.groups(rows)) for place in self.places if place.layout.kind == "int64"]
-        if all(part.all() for part in same):
-            return len(rows)
-        fits = np.logical_and.reduce([part.reshape(len(rows), -1).all(axis=1) for part in same])
-        return int(np.argmin(fits))
-
-    def decode(self, rows: Bytes) -> dict[str, Array]:
-        """Decodes matching rows to values [k, size] by path."""
-        return {place.layout.path: place.values(rows) for place in self.places}
-
-
-def match_record(payload: bytes, layouts: Sequence[FeatureLayout]) -> Match | None:
-    """Creates a match from a record; None if rlds-beam would write it differently."""
-    example = parse_example(payload)
-    places = [_place(example.get(layout.path, Feature(None)), payload, layout) for layout in layouts]
-    matched = tuple(place for place in places if place is not None)
-    return Match(np.frombuffer(payload, np.uint8), matched) if len(matched) == len(places) else None
-
-
-def _place(feature: Feature, payload: bytes, layout: FeatureLayout) -> _Place | None:
-    """Finds the one packed list (or one string) of a feature."""
-    numbers = layout.kind == "int64"
-    for width in range(1, MAX_VARINT_BYTES + 1) if numbers else (layout.dtype.itemsize,):
-        start = feature.end - layout.size * width
-        head = tag_and_length(1, layout.size * width)
-        if feature.kind == layout.kind and feature.data is payload and payload[feature.start : start] == head:
-            return _Place(layout, start, feature.end)
-    return None

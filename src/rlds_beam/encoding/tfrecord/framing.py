@@ -6,12 +6,13 @@ all little-endian. Source: tensorflow/core/lib/io/record_writer.h; the mask is i
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import struct
 import zlib
 from array import array
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -295,26 +296,11 @@ class FrameFinder:
         return min(next_header, position + length + OVERHEAD)
 
 
-_INPUT = 1 << 16
-_OUTPUT = 1 << 16  # maximum bytes lost to damage, and maximum read-ahead
-_GZIP = 16 + zlib.MAX_WBITS
-_SPACING = 8 << 20  # uncompressed bytes between two restart points
-_MARKS = 32  # maximum restart points, 40 KB each
-
-
-class _Mark(NamedTuple):
-    """A restart point: an uncompressed position, and the decompressor state there."""
-
-    position: int
-    offset: int
-    inflate: Any
-    input: bytes
+_GZIP_OUTPUT = 1 << 16  # maximum bytes lost to damage
 
 
 class GzipStream(io.RawIOBase):
-    """Reads concatenated gzip members, a bounded number of bytes at a time.
-
-    Seeking forward decompresses; seeking backward decompresses from the restart point before the target.
+    """Reads concatenated gzip members, a bounded number of bytes at a time; ends where the stream is damaged.
 
     Attributes:
       error: the reason why the stream ends early (cut short, damaged), once detected; otherwise None.
@@ -323,86 +309,39 @@ class GzipStream(io.RawIOBase):
 
     def __init__(self, file: BinaryIO):
         super().__init__()
-        self._file = file
+        self._file, self._gzip = file, gzip.GzipFile(fileobj=file, mode="rb")
         self.error: str | None = None
-        self.inflated = 0
-        self._spacing = _SPACING
-        self._marks = [_Mark(0, 0, zlib.decompressobj(_GZIP), b"")]
-        self._start_at(self._marks[0])
+        self.inflated = self._position = 0
+        self._ended = False
 
-    def _start_at(self, mark: _Mark) -> None:
-        self._file.seek(mark.offset)
-        self._inflate = mark.inflate.copy()
-        self._input = mark.input
-        self._output = memoryview(b"")
-        self._position = mark.position
-        self._broken = False
-
-    def _mark(self) -> None:
-        """Adds a restart point if the last one is far away; drops every other one if there are too many."""
-        if self._position < self._marks[-1].position + self._spacing:
-            return
-        self._marks.append(_Mark(self._position, self._file.tell(), self._inflate.copy(), self._input))
-        if len(self._marks) > _MARKS:
-            self._marks, self._spacing = self._marks[::2], 2 * self._spacing
-
-    def _next(self) -> bytes:
-        """Reads the next uncompressed bytes; empty at the end of the stream."""
-        self._mark()
-        while not self._broken:
-            if self._inflate.eof and not self._begin_member():
-                return b""
-            compressed = self._input or self._file.read(_INPUT)
-            try:
-                output: bytes = self._inflate.decompress(compressed, _OUTPUT)
-            except zlib.error as error:
-                self._break(f"the gzip stream is damaged: {error}")
-                break
-            self._input = self._inflate.unconsumed_tail
-            if output:
-                self.inflated += len(output)
-                return output
-            if not compressed and not self._inflate.eof:
-                self._break("the gzip stream is cut short")
-        return b""
-
-    def _break(self, error: str) -> None:
-        self.error, self._broken = error, True
-
-    def _begin_member(self) -> bool:
-        """Starts the next member; False if there is none. Zeros after a member are padding, as in gzip."""
-        rest = self._inflate.unused_data.lstrip(b"\0")
-        while not rest:
-            block = self._file.read(_INPUT)
-            if not block:
-                return False
-            rest = block.lstrip(b"\0")
-        self._input = rest
-        self._inflate = zlib.decompressobj(_GZIP)
-        return True
+    def _next(self, count: int) -> bytes:
+        """Reads up to `count` uncompressed bytes; empty at the end of the stream."""
+        data = b""
+        try:
+            data = b"" if self._ended else self._gzip.read1(min(count, _GZIP_OUTPUT))
+        except EOFError:
+            self.error = "the gzip stream is cut short"
+        except (gzip.BadGzipFile, zlib.error) as error:
+            self.error = f"the gzip stream is damaged: {error}"
+        self._ended = not data
+        self.inflated += len(data)
+        self._position += len(data)
+        return data
 
     def readinto(self, buffer: memoryview | bytearray, /) -> int:  # type: ignore[override]
-        if not self._output:
-            self._output = memoryview(self._next())
-        count = min(len(buffer), len(self._output))
-        buffer[:count] = self._output[:count]
-        self._output = self._output[count:]
-        self._position += count
-        return count
+        data = self._next(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Seeks by decompressing: forward, or from the beginning; to the end of the stream at most."""
         if whence != os.SEEK_SET:
             raise io.UnsupportedOperation("the size of a gzip stream is unknown before it is decompressed")
         if offset < self._position:
-            self._start_at(next(mark for mark in reversed(self._marks) if mark.position <= offset))
-        while self._position < offset:
-            if not self._output:
-                self._output = memoryview(self._next())
-                if not self._output:
-                    break
-            skip = min(offset - self._position, len(self._output))
-            self._output = self._output[skip:]
-            self._position += skip
+            self._gzip.rewind()
+            self._position, self._ended = 0, False
+        while self._position < offset and self._next(offset - self._position):
+            pass
         return self._position
 
     def tell(self) -> int:

@@ -18,7 +18,7 @@ from rlds_beam.connectors.learner.columns import (
 )
 from rlds_beam.connectors.runner import ConnectorRunner, difference
 from rlds_beam.encoding.arrayrecord import check_writable
-from rlds_beam.encoding.example.templates import row_field
+from rlds_beam.encoding.example.rows import row_field
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
 from rlds_beam.encoding.tfds.features import features_json
 from rlds_beam.episodes.columns import below
