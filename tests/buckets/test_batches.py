@@ -18,7 +18,6 @@ from processes import DEADLINE
 
 import rlds_beam
 from rlds_beam import storage
-from rlds_beam.encoding.parquet_files import open_shared, share_spans
 from rlds_beam.errors import BucketError, RldsBeamError
 from rlds_beam.remote_files import RangeReader
 
@@ -68,9 +67,6 @@ def test_ranges(bucket: str) -> None:
     reader = RangeReader(storage.open_store(path), path)
     for (start, stop), content in zip(RANGES, reader.request_many(RANGES), strict=True):
         assert content() == CONTENT[start:stop]
-    with share_spans() as spans, open_shared(path) as file:
-        assert (file.seek(1000), file.read(200_000)) == (1000, CONTENT[1000:201_000])
-        assert spans.has(path, 1500, 200_000) and spans.read(path, 1500, 200_000) == CONTENT[1500:200_000]
     assert reader.request(7, 9).result() == CONTENT[7:9]
     storage.write_bytes(path, CONTENT[::-1])
     with pytest.raises(BucketError, match=r"a file, 1%\.bin was replaced while it was read"):

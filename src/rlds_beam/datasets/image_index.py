@@ -37,7 +37,6 @@ from rlds_beam.datasets.step_index import (
     Located,
     StepIndex,
 )
-from rlds_beam.encoding.parquet_files import SpanReader
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.images.depth import Depth
@@ -300,34 +299,27 @@ _MAX_MISSED = 8
 """Images in a row that are not found before the next span is searched."""
 
 
-def stored_images(source: Source, shard: Shard, episode: Episode, remote: SpanReader) -> dict[bytes, Place]:
-    """The place of each image of an episode, as it was read, that is in a file as it is.
-
-    Args:
-      remote: reads spans of files in a bucket.
-    """
+def stored_images(source: Source, shard: Shard, episode: Episode) -> dict[bytes, Place]:
+    """The place of each image of an episode, as it was read, that is in a file as it is."""
     found: dict[bytes, Place] = {}
     for path, spans in source.image_spans(shard, episode.key.position).items():
         column = episode.steps.get(path)
         if isinstance(column, EncodedImages):
-            found |= find_images(column, spans, remote)
+            found |= find_images(column, spans)
     return found
 
 
-def find_images(images: Iterable[bytes], spans: Sequence[Span], remote: SpanReader | None = None) -> dict[bytes, Place]:
+def find_images(images: Iterable[bytes], spans: Sequence[Span]) -> dict[bytes, Place]:
     """The place of each image that is in these spans, which hold them in order.
 
     Of images that do not get smaller, Snappy stores most as they are, but changes others, and those of 64 KB and more.
-
-    Args:
-      remote: reads spans of files in a bucket; without it, nothing is found in those.
     """
     found: dict[bytes, Place] = {}
     wanted, i = list(images), 0
     for file, start, stop in spans:
-        if i == len(wanted) or (remote is None and storage.scheme(file) is not None):
+        if i == len(wanted):
             break
-        with _open_span(file, start, stop, remote) as (content, base):
+        with _open_span(file, start, stop) as (content, base):
             at, end, skipped, near = start - base, stop - base, 0, stop - base
             for j in range(i, len(wanted)):
                 image = wanted[j]
@@ -348,13 +340,18 @@ def find_images(images: Iterable[bytes], spans: Sequence[Span], remote: SpanRead
 
 
 @contextlib.contextmanager
-def _open_span(file: str, start: int, stop: int, remote: SpanReader | None) -> Iterator[tuple[bytes | mmap.mmap, int]]:
+def _open_span(file: str, start: int, stop: int) -> Iterator[tuple[bytes | mmap.mmap, int]]:
     """The bytes of a file around a span, and where they begin in the file."""
-    if remote is not None and storage.scheme(file) is not None:
-        yield remote.read(file, start, stop), start
+    if storage.scheme(file) is not None:
+        yield _read_span(file, start, stop), start
         return
     with open(file, "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
         yield content, 0
+
+
+@functools.lru_cache(maxsize=4)  # episodes that follow each other share spans
+def _read_span(file: str, start: int, stop: int) -> bytes:
+    return RangeReader(storage.open_store(file), file).request(start, stop).result()
 
 
 _AT_ONCE = 64

@@ -35,7 +35,6 @@ from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.datasets.image_index import Place, VideoWriter, frame_places, stored_images
 from rlds_beam.datasets.step_index import BLOB, PLACE, VERSION, IndexedColumn, IndexWriter, Located, StepIndex
 from rlds_beam.encoding.example.row_decoder import objects
-from rlds_beam.encoding.parquet_files import SpanReader, share_spans
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.encoding.tfrecord.framing import HEADER
 from rlds_beam.episodes.episode import Episode
@@ -227,19 +226,18 @@ class _Builder:
             text = f"indexing the steps of {source.dataset} ({format_size(source.size)}), once"
             Progress(Total("index")).say(text)
         kind: Kind = "auto" if large else "none"
-        with share_spans():
-            with Progress(Total("index"), kind).show():
-                ranges = plan_ranges(source, starts=framing.record_starts)
-                stages: list[Stage] = []
-                if self._check.policy("duplicate_episode") != "accept":
-                    stages += find_duplicates(source, framing)
-                if self._connecting.unfitted:
-                    ignored = self._connecting.ignored_values()
-                    fitter = RangeFitter(EpisodeReader(source), self._check, self._connecting, ignored)
-                    stages += fit_connectors(fitter, ranges)
-            with Progress(Total("index", len(ranges)), kind).show():
-                totals = run_stages(stages, self._process)
-                self._add(self._process(ReadParts(ranges, self._reader), totals))
+        with Progress(Total("index"), kind).show():
+            ranges = plan_ranges(source, starts=framing.record_starts)
+            stages: list[Stage] = []
+            if self._check.policy("duplicate_episode") != "accept":
+                stages += find_duplicates(source, framing)
+            if self._connecting.unfitted:
+                ignored = self._connecting.ignored_values()
+                fitter = RangeFitter(EpisodeReader(source), self._check, self._connecting, ignored)
+                stages += fit_connectors(fitter, ranges)
+        with Progress(Total("index", len(ranges)), kind).show():
+            totals = run_stages(stages, self._process)
+            self._add(self._process(ReadParts(ranges, self._reader), totals))
         self._finish(digest, totals.get("fitted", ()))
 
     def _add(self, parts: Iterable[_Part]) -> None:
@@ -315,10 +313,7 @@ class _RangeReader:
     numbers: Mapping[str, int]
 
     def read(self, work: WorkRange, duplicates: Duplicates, fitted: Sequence[Any]) -> _Part:
-        with share_spans() as spans:
-            return self._read(work, duplicates, self.connecting.fit(fitted), spans)
-
-    def _read(self, work: WorkRange, duplicates: Duplicates, connecting: ConnectorRunner, spans: SpanReader) -> _Part:
+        connecting = self.connecting.fit(fitted)
         part, reader, ignored = _Part(), EpisodeReader(self.source), connecting.ignored_values()
         for segment in work.segments:
             path = segment.shard.path
@@ -330,7 +325,7 @@ class _RangeReader:
                 def write(batch: Batch, made: Any = made, segment: Any = segment, file: int | None = file) -> None:
                     assert batch.read is not None
                     for i, episode in enumerate(batch.episodes):
-                        origin = _Origin(batch.read, i, self.source, segment.shard, file, spans, part.videos)
+                        origin = _Origin(batch.read, i, self.source, segment.shard, file, part.videos)
                         made.append((len(episode), self._values(episode, origin)))
 
                 verdict = check_and_connect(episode, self.check, connecting, ignored, write, sound=sound).verdict
@@ -392,7 +387,6 @@ class _Origin:
       part: the number of the episode among those made from it.
       source, shard: where the record is.
       file: the number of the shard's file, if the record's position is its offset there.
-      spans: reads parts of files in a bucket.
       videos: see `_Part`.
     """
 
@@ -401,13 +395,12 @@ class _Origin:
     source: Source
     shard: Shard
     file: int | None
-    spans: SpanReader
     videos: dict[str, tuple[Any, ...]]
 
     @functools.cached_property
     def stored(self) -> Mapping[bytes, Place]:
         """The places of the record's images in the files of the dataset, if they hold them as they are."""
-        return stored_images(self.source, self.shard, self.read, self.spans)
+        return stored_images(self.source, self.shard, self.read)
 
 
 def _edit_record(edits: Any, origin: _Origin) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from rlds_beam.encoding.arrayrecord import num_records, open_reader
 from rlds_beam.encoding.arrow_columns import from_arrow
 from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.encoding.example.row_decoder import objects
-from rlds_beam.encoding.parquet_files import SpanReader, byte_chunks, naming_damage, request_chunks, verified_parquet
+from rlds_beam.encoding.parquet_files import byte_chunks, naming_damage, verified_parquet
 from rlds_beam.encoding.tfrecord.framing import FOOTER, HEADER, OVERHEAD, masked_crc, record_header
 from rlds_beam.episodes.columns import concatenate
 from rlds_beam.episodes.episode import Column
@@ -290,7 +290,6 @@ class ParquetRowReader:
         missing = [name for name in wanted if name not in columns]
         if missing:
             opened = self._open[self.files[file].path]
-            request_chunks(opened.stored, opened.file.metadata, [group], missing)
             table = opened.file.read_row_group(group, columns=missing, use_threads=False)
             for name in missing:
                 key = file, group, name
@@ -301,7 +300,6 @@ class ParquetRowReader:
                     columns[name] = column
                 else:
                     columns[name] = self._places[key] = places
-            opened.spans.forget()
         return columns
 
     def _locate(self, column: Column, file: int, chunk: tuple[int, int] | None) -> Array | None:
@@ -309,7 +307,7 @@ class ParquetRowReader:
         if chunk is None or not isinstance(column, EncodedImages):
             return None
         path = self.files[file].path
-        found = find_images(column.data.flat, [Span(path, *chunk)], self._open[path].spans)
+        found = find_images(column.data.flat, [Span(path, *chunk)])
         places = np.zeros(column.data.size, PLACE)
         for i, image in enumerate(column.data.flat):
             if image:
@@ -327,31 +325,25 @@ class _File(NamedTuple):
     """An open file.
 
     Attributes:
-      stored: the file.
-      file: the same as a `ParquetFile`.
+      file: the `ParquetFile`.
       starts: the index of each row group's first row.
       chunks: the bytes of columns of images that are not compressed, by column and row group.
-      spans: reads them in a bucket.
     """
 
-    stored: Any
     file: Any
     starts: Indices
     chunks: Mapping[str, Mapping[int, tuple[int, int]]]
-    spans: SpanReader
 
 
 def _open(path: str, fields: Sequence[Field]) -> _File:
-    spans = SpanReader()
-    stored = spans.open(path)
-    file = verified_parquet(stored)
+    file = verified_parquet(storage.open_read(path))
     counts = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
     chunks, plain = {}, byte_chunks(file.metadata, ("UNCOMPRESSED",))
     for field in fields:
         if field.holds_image_files and None not in field.shape[:-3]:
             found = plain.get(leaf_path(field.path, file.schema_arrow), [])
             chunks[field.path] = {group: span for group, span in enumerate(found) if span is not None}
-    return _File(stored, file, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), chunks, spans)
+    return _File(file, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), chunks)
 
 
 def _empty(field: Field) -> Any:

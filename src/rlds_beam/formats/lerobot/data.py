@@ -14,13 +14,7 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.encoding.arrow_columns import ipc_bytes
 from rlds_beam.encoding.base import Damage, Headers, Record
-from rlds_beam.encoding.parquet_files import (
-    UNREADABLE,
-    byte_chunks,
-    open_shared,
-    request_chunks,
-    verified_parquet,
-)
+from rlds_beam.encoding.parquet_files import UNREADABLE, byte_chunks, verified_parquet
 from rlds_beam.formats.lerobot.metadata import EpisodeRow, Meta
 from rlds_beam.text import shorten
 
@@ -114,7 +108,7 @@ class LerobotFiles:
         if not wanted:
             return
         try:
-            file = open_shared(path)
+            file = storage.open_read(path)
         except OSError as error:
             if storage.scheme(path) is not None:
                 raise
@@ -158,14 +152,13 @@ class _Frames:
     def __init__(self, file: Any, images: bool):
         import pyarrow as pa
 
-        self._opened, self._file = file, verified_parquet(file)
+        self._file = verified_parquet(file)
         self.metadata = self._file.metadata
         self._columns = [
             field.name
             for field in self._file.schema_arrow
             if field.name not in _NUMBERED and (images or not pa.types.is_struct(field.type))
         ]
-        request_chunks(file, self.metadata, range(self.metadata.num_row_groups), ["episode_index"])
         column = self._file.read(columns=["episode_index"], use_threads=False)["episode_index"]
         if column.null_count or not pa.types.is_integer(column.type):
             raise ValueError(f"episode_index is {column.type} with {column.null_count} nulls, not integers")
@@ -214,8 +207,6 @@ class _Frames:
 
     def _group(self, group: int) -> pa.Table:
         if self._held[0] != group:
-            following = range(group, min(group + 2, self.metadata.num_row_groups))
-            request_chunks(self._opened, self.metadata, following, self._columns)
             self._held = group, self._file.read_row_group(group, columns=self._columns, use_threads=False)
         return self._held[1]
 
@@ -225,7 +216,7 @@ def _locate_chunks(path: str, stamp: object) -> tuple[dict[int, range], dict[str
     """The row groups of each episode, and the bytes of each column in each row group (`byte_chunks`)."""
     del stamp
     try:
-        with open_shared(path) as file:
+        with storage.open_read(path) as file:
             frames = _Frames(file, images=False)
             groups = {episode: frames.find_groups(episode) for episode in frames.episodes}
             return groups, byte_chunks(frames.metadata, ("UNCOMPRESSED", "SNAPPY"))

@@ -19,7 +19,7 @@ from rlds_beam import storage
 from rlds_beam.connectors.statistics.episode_statistics import LeafBuilder
 from rlds_beam.encoding import arrow_columns
 from rlds_beam.encoding.metadata import load_json
-from rlds_beam.encoding.parquet_files import SpanReader, naming_damage, request_chunks, verified_parquet
+from rlds_beam.encoding.parquet_files import naming_damage, verified_parquet
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.lerobot import layout, statistics
 from rlds_beam.formats.lerobot.features import INDEX_FEATURES, FeatureMap
@@ -87,12 +87,9 @@ def row_groups(files: Sequence[str], columns: list[str]) -> Iterator[pa.Table]:
     """The row groups of Parquet files in order: single row groups of a large file, or several small files at once."""
 
     def read(path: str) -> Iterator[pa.Table]:
-        spans = SpanReader()
-        with spans.open(path) as file, naming_damage(path):
+        with storage.open_read(path) as file, naming_damage(path):
             opened = verified_parquet(file)
             for group in range(opened.num_row_groups):
-                spans.forget()
-                request_chunks(file, opened.metadata, [group], columns)
                 yield opened.read_row_group(group, columns=columns, use_threads=False)
 
     if len(files) == 1:
