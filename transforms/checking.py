@@ -57,6 +57,10 @@ class ValidateEpisodes(beam.PTransform[Episode, Any]):
         self._options, self._connecting = options or CheckOptions(), connecting or ConnectorRunner.none()
         self._duplicates = duplicates
 
+    def display_data(self) -> dict[str, Any]:
+        given = {policy: ", ".join(getattr(self._options, policy)) for policy in ("accept", "repair", "fail")}
+        return {**{policy: rules for policy, rules in given.items() if rules}, "duplicates": bool(self._duplicates)}
+
     def expand(self, episodes: beam.PCollection[Episode]) -> CheckResult:
         check = beam.ParDo(_CheckFn(self._options, self._connecting), as_side_input(self._duplicates))
         checked = episodes | "Check" >> (

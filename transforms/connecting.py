@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.metrics import Metrics
@@ -54,6 +55,7 @@ class ConnectEpisodes(beam.PTransform[Episode, Episode]):
     def __init__(self, connectors: Sequence[Connector], read: Source | Schema):
         super().__init__()
         configuration = Configuration(tuple(connectors))
+        self._names = ", ".join(getattr(connector, "__name__", type(connector).__name__) for connector in connectors)
         if isinstance(read, Schema):
             self._runner, self._source = ConnectorRunner.of(configuration, read), None
         else:
@@ -70,6 +72,9 @@ class ConnectEpisodes(beam.PTransform[Episode, Episode]):
         if self._source is None:
             raise UsageError("ConnectEpisodes knows only the schema of the episodes: pass ReadFromRlds(...).source")
         return self._runner.source_after(self._source)
+
+    def display_data(self) -> dict[str, Any]:
+        return {"connectors": self._names or "none"}
 
     def expand(self, episodes: beam.PCollection[Episode]) -> ConnectEpisodesResult:
         connected = episodes | "Connect" >> (
@@ -91,5 +96,10 @@ class _ConnectFn(beam.DoFn):
             yield TaggedOutput("rejected", Rejection.of(episode, bad))
             return
         for name, count in batch.dropped.items():
-            Metrics.counter(METRICS_NAMESPACE, f"dropped_by_{name}").inc(count)
+            _dropped_by(name).inc(count)
         yield from batch.episodes
+
+
+@functools.cache
+def _dropped_by(name: str) -> Any:
+    return Metrics.counter(METRICS_NAMESPACE, f"dropped_by_{name}")

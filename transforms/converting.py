@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.pvalue import TaggedOutput
@@ -69,6 +69,10 @@ class ConvertToTrajectories(beam.PTransform[Episode, Items]):
         refuse_across_episodes(items)
         self._schema = schema
         self.spec = trajectory_spec(schema, frames or FrameOptions(), items, keep)
+
+    def display_data(self) -> dict[str, Any]:
+        assert self.spec.items is not None
+        return {"items": self.spec.items.items}
 
     def expand(self, episodes: beam.PCollection[Episode]) -> ConvertToTrajectoriesResult:
         converted = episodes | "Convert" >> (

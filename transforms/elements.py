@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.coders import Coder, registry
+from apache_beam.io.filesystems import FileSystems
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
-from rlds_beam.episodes.episode import EpisodeKey
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import Segment, Shard
 from rlds_beam.reading.plan import WorkRange
+from rlds_beam.transforms.episode_coder import EpisodeCoder
 
 
 def in_global_window(value: Any) -> WindowedValue:
@@ -36,6 +39,18 @@ def refuse_windows(writer: str, elements: beam.PCollection[Any]) -> None:
             f"{writer} writes one dataset, so it needs the global window: put "
             "beam.WindowInto(beam.window.GlobalWindows()) before it"
         )
+
+
+def report_source(path: str) -> None:
+    """Adds a file that is read to Beam's lineage metrics; not if Beam does not know its file system."""
+    with contextlib.suppress(ValueError):
+        FileSystems.report_source_lineage(path)
+
+
+def report_sink(directory: str) -> None:
+    """Adds a directory that is written to Beam's lineage metrics; not if Beam does not know its file system."""
+    with contextlib.suppress(ValueError):
+        FileSystems.report_sink_lineage(directory)
 
 
 class EpisodeKeyCoder(Coder):
@@ -66,5 +81,6 @@ class WorkRangeCoder(Coder):
         return True
 
 
+registry.register_coder(Episode, EpisodeCoder)
 registry.register_coder(EpisodeKey, EpisodeKeyCoder)
 registry.register_coder(WorkRange, WorkRangeCoder)

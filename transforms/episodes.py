@@ -35,6 +35,7 @@ from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange
+from rlds_beam.transforms.episode_coder import EpisodeCoder
 from rlds_beam.transforms.keyed_sink import WriteKeyed
 from rlds_beam.writing.keyed_parts import KeyedSink, PackedElement, PlacedElement, read_stored, remove_parts
 from rlds_beam.writing.pipeline_output import open_output, read_rejected_list
@@ -80,7 +81,8 @@ class _EpisodeSink(KeyedSink):
         open_output(self.directory, self.output_plan, overwrite=self.overwrite, rejected=self.listed)
 
     def packer(self) -> Callable[[Episode], PackedElement]:
-        return lambda episode: PackedElement(episode.key.split, episode.key, episode, _weight(episode))
+        coder = EpisodeCoder()
+        return lambda episode: PackedElement(episode.key.split, episode.key, coder.encode(episode), _weight(episode))
 
     def plan(self, ranges: Sequence[WorkRange]) -> DatasetCommitter:
         output = with_ranges(self.output, ranges)
@@ -99,7 +101,7 @@ class _EpisodeSink(KeyedSink):
             writer.write(batch.replace(read=None))  # the record as read may have other values
 
         try:
-            for episode in read_stored(placed):
+            for episode in map(EpisodeCoder().decode, read_stored(placed)):
                 if not episode.faults:
                     schema.check(episode)
                     if faults := conformance.violations(episode):
@@ -149,7 +151,7 @@ class WriteEpisodes(beam.PTransform[Episode, Any]):
 
     The episodes are written in the order of their keys, so any number of workers writes the same bytes, and unedited
     episodes become what `convert` writes. Workers store episodes in the output directory, which they must share, until
-    all keys are known: for that time the disk needs room for the episodes twice more. The dataset exists only when all
+    all keys are known: for that time the disk needs room for the episodes once more. The dataset exists only when all
     of it is written and counted; a pipeline that was killed starts over.
 
     Args:
@@ -220,6 +222,9 @@ class WriteEpisodes(beam.PTransform[Episode, Any]):
             overwrite=overwrite,
             listed=read_rejected_list(output).id,
         )
+
+    def display_data(self) -> dict[str, Any]:
+        return {"output": self._sink.directory, "to": self._sink.to}
 
     def expand(self, episodes: beam.PCollection[Episode]) -> WriteEpisodesResult:
         written = episodes | "Write" >> WriteKeyed(self._sink, "WriteEpisodes", Report)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from rlds_beam.output.base import GlobalIndices
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.range_conversion import NumberRanges
 from rlds_beam.reading.plan import WorkRange
-from rlds_beam.transforms.elements import in_global_window, refuse_windows
+from rlds_beam.transforms.elements import in_global_window, refuse_windows, report_sink
 from rlds_beam.writing.keyed_parts import (
     BUCKETS,
     Duplicates,
@@ -29,6 +30,8 @@ from rlds_beam.writing.keyed_parts import (
     name_ranges,
     place,
 )
+
+_log = logging.getLogger(__name__)
 
 
 class WriteKeyedResult(NamedTuple):
@@ -55,7 +58,7 @@ class WriteKeyed(beam.PTransform[Any, Any]):
         refuse_windows(self._writer, elements)
         sink, root = self._sink, elements.pipeline
         # Building the graph, which may never run, writes nothing.
-        opened = root | "Start" >> beam.Create([sink]) | "Open" >> beam.Map(lambda sink: sink.open())
+        opened = root | "Start" >> beam.Create([sink]) | "Open" >> beam.Map(_open)
         stored = (
             elements
             | "AfterOpen" >> WaitOn(opened)
@@ -111,6 +114,11 @@ class WriteKeyed(beam.PTransform[Any, Any]):
         return WriteKeyedResult(plan | "AfterAll" >> WaitOn(finished) | "Commit" >> commit, written.rejected)
 
 
+def _open(sink: KeyedSink) -> None:
+    report_sink(sink.directory)
+    sink.open()
+
+
 class _StoreFn(beam.DoFn):
     def __init__(self, sink: KeyedSink):
         self._sink = sink
@@ -149,7 +157,9 @@ class _WriteFn(beam.DoFn):
         found, placed = group
         work = names[found]
         in_order = sorted(placed, key=lambda placed: placed.position)
+        _log.info("Writing %s of %s: %d elements", work, self._sink.directory, len(in_order))
         commit, rejections = self._sink.write(work, in_order, plan, duplicates)
+        _log.info("Wrote %s of %s", work, self._sink.directory)
         for rejection in rejections:
             yield TaggedOutput("rejected", rejection)
         yield commit

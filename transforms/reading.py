@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -24,7 +25,10 @@ from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.framing import Framing, first_record
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader, read_segment
+from rlds_beam.transforms.elements import report_source
 from rlds_beam.worker_status import METRICS_NAMESPACE
+
+_log = logging.getLogger(__name__)
 
 Piece = tuple[str, Segment]
 """The element that is read: a split's name and a segment of one of its shards."""
@@ -70,6 +74,9 @@ class ReadFromRlds(beam.PTransform[PBegin, Episode]):
     def schema(self) -> Schema:
         return self.source.schema
 
+    def display_data(self) -> dict[str, Any]:
+        return {"dataset": self.source.dataset, "splits": ", ".join(split.name for split in self.source.splits)}
+
     def expand(self, root: beam.Pipeline | PBegin) -> beam.PCollection[Episode]:
         ranges = plan_ranges(self.source, starts=self._framing.record_starts)
         pieces = [(work.split, segment) for work in ranges for segment in work.segments]
@@ -114,6 +121,9 @@ class ReadAllFromRlds(beam.PTransform[str, Episode]):
     def schema(self) -> Schema:
         return self.source.schema
 
+    def display_data(self) -> dict[str, Any]:
+        return {"like": self.source.dataset, "split": self._split or "all"}
+
     def expand(self, paths: beam.PCollection[str]) -> beam.PCollection[Episode]:
         return (
             paths
@@ -152,6 +162,7 @@ class _ReadPiecesFn(beam.DoFn):
 
     def process(self, element: tuple[str, Piece]) -> Iterator[Episode]:
         path, piece = element
+        report_source(piece[1].shard.path)
         yield from self._find_reader(path).read(*piece)
 
 
@@ -179,6 +190,8 @@ class _ReadEpisodesFn(beam.DoFn, RestrictionProvider):
     def process(self, piece: Piece, tracker: Any = beam.DoFn.RestrictionParam()) -> Iterator[Episode]:  # noqa: B008
         split, segment = piece
         restriction = tracker.current_restriction()
+        report_source(segment.shard.path)
+        _log.info("Reading %s from %d to %d", segment.shard.path, restriction.start, restriction.stop)
         splittable = self._reader.files.is_splittable(segment.shard.path)
         if splittable:
             start = first_record(self._reader.files, segment, restriction.start)
@@ -189,6 +202,7 @@ class _ReadEpisodesFn(beam.DoFn, RestrictionProvider):
         for episode, sound in screen_batches(self._reader.decode_batches(split, segment, records)):
             yield episode.with_sound(sound)
             del episode  # not held while the next one is read
+        _log.info("Read %s from %d to %d", segment.shard.path, restriction.start, tracker.current_restriction().stop)
 
     def _claim(self, segment: Segment, tracker: Any, stop: int, splittable: bool) -> Iterator[Record | Damage]:
         """Yields the records of a segment until one is not claimed: it belongs to the reader of the rest."""

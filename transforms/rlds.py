@@ -80,6 +80,9 @@ class WriteToRlds(beam.PTransform):
             raise describe_refusal(Rejection(key, bad.violations[0].rule, bad.violations, b""), "like") from None
         self._split, self._strict = split, strict
 
+    def display_data(self) -> dict[str, Any]:
+        return {"output": self._settings.directory, "dataset": self._settings.dataset}
+
     def expand(self, episodes: Any) -> Any:
         by_split = (
             {str(name): own for name, own in episodes.items()}

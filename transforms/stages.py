@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -16,6 +17,8 @@ from rlds_beam.transforms import elements  # registers the coders of ranges and 
 from rlds_beam.worker_status import METRICS_NAMESPACE, Done
 
 __all__ = ["RunStages", "elements"]
+
+_log = logging.getLogger(__name__)
 
 _AT_ONCE = 16
 """Partial results that a worker merges at once."""
@@ -71,12 +74,14 @@ class _ProcessFn(beam.DoFn):
 
     def process(self, work: Any, totals: Totals) -> Iterator[Any]:
         self._began.update(int(time.time() * 1000))
+        _log.info("Began %s: %s", self._stage.name, self._stage.describe(work))
         before = worker_status.done()
         partial = self._stage.process(work, totals)
         for name, counted in (worker_status.done() - before)._asdict().items():
             if counted:
                 self._counters[name].inc(counted)
         self._ended.update(int(time.time() * 1000))
+        _log.info("Ended %s: %s", self._stage.name, self._stage.describe(work))
         self._memory.update(platforms.peak_memory_kb())
         yield partial
 

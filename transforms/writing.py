@@ -122,6 +122,9 @@ class WriteToTrajectoryRecords(beam.PTransform[Items, Any]):
             listed=read_rejected_list(output).id,
         )
 
+    def display_data(self) -> dict[str, Any]:
+        return {"output": self._sink.directory}
+
     def expand(self, items: beam.PCollection[Any]) -> WriteToTrajectoryRecordsResult:
         rejected: tuple[beam.PCollection[Rejection], ...] = ()
         if self._convert is not None:

@@ -9,7 +9,9 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
+from apache_beam.metrics.metric import Lineage
 from apache_beam.pvalue import PCollection
+from apache_beam.transforms.display import DisplayData
 from apache_beam.typehints import typehints
 from apache_beam.typehints.decorators import TypeCheckError
 from beam_runners import new_pipeline
@@ -93,6 +95,26 @@ def test_outputs_have_types(name: str, data: Path, tmp_path: Path) -> None:
         result = root | FROM_NOTHING[name](data, tmp_path / "out")
     types = [collection.element_type for collection in find_collections(result)]
     assert types and typehints.Any not in types
+
+
+@pytest.mark.parametrize(
+    "name", ["ReadFromRlds", "ConnectEpisodes", "ConvertToTrajectories", "WriteToTrajectoryRecords", "WriteEpisodes"]
+)
+def test_transforms_show_what_they_do(name: str, data: Path, tmp_path: Path) -> None:
+    new = {**OVER_EPISODES, **FROM_NOTHING}[name](data, tmp_path / "out")
+    shown = {item.key: item.value for item in DisplayData.create_from(new).items}
+    expected = {"dataset": "point_mass/1.0.0", "items": "pairs", "output": str(tmp_path / "out"), "connectors": "none"}
+    assert shown and all(expected.get(key, value) == value for key, value in shown.items())
+
+
+def test_the_lineage_names_what_was_read_and_written(data: Path, tmp_path: Path) -> None:
+    root = new_pipeline()
+    read = rb.ReadFromRlds(str(data))
+    _ = root | read | rb.WriteToTrajectoryRecords(str(tmp_path / "out"), read.schema)
+    metrics = root.run().metrics()
+    sources = {name.rpartition("/")[2].partition("-")[0] for name in Lineage.query(metrics, Lineage.SOURCE)}
+    assert sources == {"point_mass"}
+    assert [name.rpartition("/")[2] for name in Lineage.query(metrics, Lineage.SINK)] == ["out"]
 
 
 def test_episodes_are_refused_by_a_writer_of_items_and_items_by_one_of_episodes(tmp_path: Path) -> None:
