@@ -40,17 +40,37 @@ export const Help = ({ onClose }) => html`<${Dialog} title="Keyboard and mouse" 
     A comma means "or"; the word <code>and</code> means both.</p>
 </${Dialog}>`;
 
-/** A command with a button that copies it. */
-export function Command({ text }) {
-  const [copied, setCopied] = useState(false);
-  const copy = async () => {
+/** Text in the clipboard; whether that is allowed. */
+async function copied(text) {
+  try {
     await navigator.clipboard.writeText(text);
-    setCopied(true);
-    setTimeout(() => setCopied(false), 1500);
-  };
-  return html`<div class="command"><pre tabindex="0">${line(text, 4000)}</pre>
-    <button onClick=${copy} aria-live="polite">${copied ? "Copied" : "Copy"}</button></div>`;
+    return true;
+  } catch { /* not allowed: the old way */ }
+  const area = document.createElement("textarea");
+  area.value = text;
+  area.className = "hidden";
+  document.body.append(area);
+  area.select();
+  const done = document.execCommand("copy");
+  area.remove();
+  return done;
 }
+
+/** A button that copies a text as one line: no line break can run a command. */
+export function Copy({ text, what }) {
+  const [done, set] = useState(null);
+  const copy = async (event) => {
+    const button = event.currentTarget;
+    set(await copied(text.replace(/\s+/g, " ").trim()));
+    button.focus();
+    setTimeout(() => set(null), 1500);
+  };
+  return html`<button type="button" class="copy ${done ? "done" : ""}" aria-live="polite" aria-label=${done === null ? `Copy ${what}` : undefined}
+    onClick=${copy}>${done === null ? "Copy" : done ? "Copied" : "Failed"}</button>`;
+}
+
+/** A command with a button that copies it. */
+export const Command = ({ text }) => html`<div class="command"><pre tabindex="0"><bdi>${line(text, 4000)}</bdi></pre><${Copy} text=${text} what="the command" /></div>`;
 
 /** A flagged episode, with its length and instruction. */
 function Flagged({ dataset, flags, episode, remark }) {

@@ -1,46 +1,68 @@
-// The episodes of a report are in its page: answers as those of the server (source.js), from JSON and images there.
+// The data of a report are in its page: answers as those of the server (source.js), and where its episodes are.
 import { indexOf } from "./lib.js";
 
-const root = JSON.parse(document.getElementById("report-data").textContent);
+export const root = JSON.parse(document.getElementById("report-data").textContent);
+const listed = [];
+const rows = new Map(); // the dataset and key of an episode -> its row
 const name = (dataset, key) => `${dataset} ${key}`;
-root.rows = root.rows.filter((row) => document.getElementById(row.id));
-export const rows = new Map(root.rows.map((row) => [name(row.dataset, row.key), row]));
-const opened = new Map(); // the id of an article -> its episodes, and the pictures of their cameras
+const none = { cameras: [], columns: [], scan: { state: "none" } };
 
-/** The episodes of an article, and their pictures: [{step, src}] for each camera. The page has them as frames. */
-function open(id) {
-  if (!opened.has(id)) {
-    const article = document.getElementById(id);
-    const pictures = [...article.querySelectorAll(".view")].map((view) => [...view.querySelectorAll(".frames")].map(
-      (list) => [...list.querySelectorAll("img")].map((image) => ({ step: Number(image.dataset.step), src: image.src }))));
-    opened.set(id, { episodes: JSON.parse(article.querySelector('script[type="application/json"]').textContent), pictures });
-  }
-  return opened.get(id);
+function add(dataset, id, episode) {
+  const index = [...rows.values()].filter((row) => row.dataset === dataset).length;
+  const row = { dataset, id, index, key: episode.key, steps: episode.steps, instruction: episode.instruction, episode };
+  rows.set(name(dataset, episode.key), row);
+  return row;
 }
+
+/** Gives each episode of a dataset its place: the first section that names it shows it, others link there. */
+function placeEpisodes(part, number) {
+  const { facts, rules, signals } = part, several = root.datasets.length > 1;
+  const episodes = new Map(part.episodes.map((one) => [one.key, one]));
+  Object.assign(part, { id: String(number), prefix: several ? `${"ab"[number]}-` : "", name: several ? facts.name : "" });
+  const take = (keys) => keys.filter((key) => episodes.has(key) && !rows.has(name(part.id, key)))
+    .map((key) => add(part.id, `${part.prefix}e${rows.size}`, episodes.get(key)));
+  const takeOnce = (keys) => take([...new Set(keys)]);
+  part.shown = {
+    rules: rules.map((rule) => takeOnce(rule.samples.map((one) => one.key))),
+    worst: takeOnce(signals.flatMap((signal) => signal.worst.slice(0, signal.beyond).map((one) => one.key))),
+    samples: takeOnce(part.samples),
+  };
+  part.anchor = (key) => rows.get(name(part.id, key))?.id;
+  listed.push({ ...none, id: part.id, name: facts.name, path: facts.path, format: facts.format, fps: facts.fps });
+}
+
+root.datasets.forEach(placeEpisodes);
+const examples = root.conversion?.examples ?? [];
+if (examples.length) {
+  const sides = [["before", "after"], ["after", "before"]];
+  for (const [side, other] of sides) listed.push({ ...none, id: side, name: `${side} the connectors`, path: "", format: "", compare_to: other });
+}
+export const changes = examples.map(({ before, after }, i) => {
+  add("after", `change-${i + 1}`, after);
+  return add("before", `change-${i + 1}`, before);
+});
 
 function find({ dataset, key }) {
   const row = rows.get(name(dataset, key));
   if (!row) throw new Error(`${key} is not in this report`);
-  const { episodes, pictures } = open(row.id);
-  return { row, episode: episodes[row.place], pictures: pictures[row.place] ?? [] };
+  return row;
 }
 
 /** The picture nearest to a step. */
 function nearest({ camera, step, ...query }) {
-  const { episode, pictures } = find(query);
-  const some = pictures[episode.cameras.findIndex((one) => one.path === camera)] ?? [];
+  const some = find(query).episode.cameras.find((one) => one.path === camera)?.pictures ?? [];
   return some.reduce((a, b) => (Math.abs(b.step - step) < Math.abs(a.step - step) ? b : a), some[0]);
 }
 
 const answers = {
-  "/api/datasets": () => root.datasets,
-  "/api/episode": (query) => ({ ...find(query).episode, index: find(query).row.index }),
+  "/api/datasets": () => listed,
+  "/api/episode": (query) => ({ ...find(query).episode, index: find(query).index }),
   "/api/episodes": ({ dataset, text, offset = 0, limit = 100 }) => {
-    const some = root.rows.filter((row) => row.dataset === dataset && (!text || row.key === text));
+    const some = [...rows.values()].filter((row) => row.dataset === dataset && (!text || row.key === text));
     return { total: some.length, offset, rows: some.slice(offset, offset + limit), scanned: true };
   },
   "/api/counterpart": ({ dataset, key }) => {
-    const other = root.datasets.find((one) => one.id === dataset)?.compare_to;
+    const other = listed.find((one) => one.id === dataset)?.compare_to;
     return { dataset: other, key: rows.has(name(other, key)) ? key : null, how: "The same episode." };
   },
   "/api/step": ({ step, ...query }) => {
@@ -52,7 +74,11 @@ const answers = {
 };
 
 export const get = async (path, params) => answers[path](params);
-export const address = (_, query) => nearest(query)?.src ?? "";
+export const address = (_, query) => {
+  const picture = nearest(query);
+  return picture ? sourceOf(picture) : "";
+};
+export const sourceOf = ({ jpeg }) => `data:image/jpeg;base64,${jpeg}`;
 export const episodeLink = (dataset, key) => ({ href: rows.has(name(dataset, key)) ? `#${rows.get(name(dataset, key)).id}` : undefined });
 
 const decoded = new WeakMap();
@@ -63,9 +89,9 @@ export async function loadImage(query) {
   if (!picture) throw new Error("The report has no frames of this camera.");
   if (!decoded.has(picture)) {
     const bitmap = new Image();
-    bitmap.src = picture.src;
+    bitmap.src = sourceOf(picture);
     await bitmap.decode();
-    decoded.set(picture, { bitmap, step: picture.step, pixels: 0, size: picture.src.length });
+    decoded.set(picture, { bitmap, step: picture.step, pixels: 0, size: picture.jpeg.length });
   }
   return decoded.get(picture);
 }

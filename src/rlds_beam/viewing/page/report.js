@@ -1,116 +1,163 @@
-// What a report does beyond HTML: the theme, copy buttons, flags, the list of contents, and the viewer of each episode.
-import { html, render, useState, useStore, watchWidth } from "./lib.js";
+// The page of a report: a list of contents, the summary of its datasets, and its episodes in the viewer of the browser.
+import { html, render, useEffect, useLayoutEffect, useRef, useState, useStore } from "./lib.js";
+import { Comparison, Conversion } from "./conversion.js";
 import { datasets } from "./datasets.js";
-import { FlagsDialog } from "./dialogs.js";
+import { Command, Copy, FlagsDialog } from "./dialogs.js";
+import { changes, root as data, sourceOf } from "./embedded.js";
 import { FlagButton, flagsOf } from "./flags.js";
-import { get, rows } from "./embedded.js";
-import { number } from "./text.js";
+import { Code, Dataset, Distributions, Heading, Outstanding, Region, Rules, Said, Signals, Texts, Totals, stepsText, timeOf } from "./summary.js";
+import { line, number, shortKey } from "./text.js";
 import { Viewer } from "./viewer.js";
 
-const root = document.documentElement;
-const all = (selector, within = document) => [...within.querySelectorAll(selector)];
-const say = (text) => { document.getElementById("said").textContent = text; };
+const page = document.documentElement;
+const parts = data.datasets;
+const opened = new Map(); // the id of an episode -> shows its viewer
 
-/* The theme: the system's until the button is used. */
-const THEMES = ["system", "light", "dark"];
-for (const button of all("button.theme")) {
-  button.addEventListener("click", () => {
-    const shown = window.theme.get();
-    const dark = shown === "system" ? matchMedia("(prefers-color-scheme: dark)").matches : shown === "dark";
-    window.theme.set(THEMES[dark ? 1 : 2]);
-    say(`${window.theme.get()} theme`);
-  });
-}
-
-/* Copy buttons */
-async function copied(text) {
-  try { await navigator.clipboard.writeText(text); return true; } catch { /* not allowed: the old way */ }
-  const area = document.createElement("textarea");
-  area.value = text;
-  area.className = "hidden";
-  document.body.append(area);
-  area.select();
-  const done = document.execCommand("copy");
-  area.remove();
-  return done;
-}
-document.addEventListener("click", async (event) => {
-  const button = event.target.closest?.("button.copy");
-  if (!button) return;
-  const done = await copied(button.dataset.copy);
-  button.textContent = done ? "Copied" : "Failed";
-  button.classList.toggle("done", done);
-  button.focus();
-  say(done ? "Copied" : "Copying is not allowed here");
-  setTimeout(() => { button.textContent = "Copy"; button.classList.remove("done"); }, 1500);
-});
-
-/* Episodes: the viewer takes the place of the frames when an episode comes near the window. */
-function Live({ dataset, episode, first, article }) {
+/** An episode. Its viewer is drawn when it comes near the window: a report of a hundred opens at once. */
+function Episode({ row, first = "curves", compared = false }) {
+  const { episode } = row, dataset = datasets.find(row.dataset), flags = useStore(flagsOf(dataset));
+  const article = useRef(null);
+  const [live, open] = useState(false);
   const [tab, turn] = useState(first);
   const [beside, choose] = useState(null);
-  return html`<${Viewer} ...${{ dataset, episode, tab, beside, step: 0, keys: article }} onTab=${turn} onBeside=${choose} />`;
+  useEffect(() => {
+    const element = article.current;
+    const near = new IntersectionObserver((entries) => entries.some((one) => one.isIntersecting) && open(true), { rootMargin: "600px" });
+    const print = () => element.clientWidth && open(true);
+    near.observe(element);
+    opened.set(row.id, () => open(true));
+    addEventListener("beforeprint", print);
+    return () => {
+      near.disconnect();
+      removeEventListener("beforeprint", print);
+    };
+  }, []);
+  return html`<article class="episode" id=${row.id} aria-label=${`Episode ${line(row.key, 120)}`} tabindex="-1" ref=${article} data-shown=${live ? "" : undefined}>
+    <header><div class="heading"><h3 class="key" title=${line(row.key)}><code><bdi>${shortKey(row.key)}</bdi></code><${Copy} text=${row.key} what="the key" />
+        ${!compared && html`<${FlagButton} flags=${flags} row=${row} tab=${0} />`}</h3>
+      <p class="line">${episode.steps > 0 && html`<span>${number(episode.steps)} steps${timeOf(episode.steps, episode.fps)}</span>`}${episode.total != null && html`<span>return ${number(episode.total)}</span>`}</p></div>
+      ${episode.instruction && html`<p class="said clamp"><${Said} text=${episode.instruction} /></p>`}
+      ${!episode.steps && episode.marks.length > 0 && html`<ul class="tags">${episode.marks.map((mark) => html`<li class="tag ${mark.kind === "rule" ? "bad" : "warn"}"><b>${mark.name}</b>
+        ${mark.step != null && ` at step ${stepsText(mark.step, mark.stop)}`} <${Said} text=${mark.detail} /></li>`)}</ul>`}</header>
+    ${episode.note && html`<p class=${episode.curves.length || episode.cameras.length ? "small muted" : "note warn"}><${Code} text=${episode.note} /></p>`}
+    ${episode.excerpt && html`<details><summary>First bytes of the record</summary><${Region} label="First bytes"><pre class="small"><${Said} text=${episode.excerpt} /></pre></${Region}></details>`}
+    ${episode.steps > 0 && (live ? html`<div><${Viewer} ...${{ dataset, episode: { ...episode, index: row.index }, tab, beside, step: 0, keys: article.current }} onTab=${turn} onBeside=${choose} /></div>`
+      : html`<div class="still"></div>`)}
+  </article>`;
 }
 
-const Flag = ({ dataset, row }) => html`<${FlagButton} flags=${useStore(flagsOf(dataset))} row=${row} tab=${0} />`;
+const episodes = (some, open) => some.length > 0 && html`<div class="episodes">${some.slice(0, open).map((row) => html`<${Episode} key=${row.id} row=${row} />`)}
+  ${some.length > open && html`<details class="block"><summary>${number(some.length - open)} more</summary>
+    <div class="episodes">${some.slice(open).map((row) => html`<${Episode} key=${row.id} row=${row} />`)}</div></details>`}</div>`;
 
-async function show(row) {
-  const article = document.getElementById(row.id);
-  if ("shown" in article.dataset) return;
-  article.dataset.shown = "";
-  const episode = await get("/api/episode", row);
-  if (!episode.steps) return;
-  const dataset = datasets.find(row.dataset);
-  const box = document.createElement("div");
-  article.querySelector(".still").replaceWith(box);
-  article.querySelector(".tags")?.remove();
-  render(html`<${Live} ...${{ dataset, episode, article, first: article.dataset.tab ?? "curves" }} />`, box);
-  const slot = article.querySelector(".flag-slot");
-  if (slot) render(html`<${Flag} dataset=${dataset} row=${row} />`, slot);
+/** An episode as a film, which plays under the pointer. */
+function Cell({ part, cell }) {
+  const id = part.anchor(cell.key), [width, height] = cell.size;
+  const film = html`<svg class="film" viewBox=${`0 0 ${width / 10} ${height}`} role="img" aria-label=${line(cell.camera, 80) + (cell.film.fault ? " (damaged image)" : "")}>
+    <image href=${sourceOf(cell.film)} width=${width} height=${height} preserveAspectRatio="none" /></svg>`;
+  return html`<li>${id ? html`<a class="play" href=${`#${id}`} aria-label=${`Episode ${line(cell.key, 120)}`}>${film}</a>` : html`<div class="play" tabindex="0">${film}</div>`}
+    <p class="key" title=${line(cell.key)}><code><bdi>${shortKey(cell.key)}</bdi></code></p>
+    <p>${number(cell.steps)} steps${timeOf(cell.steps, part.facts.fps)} ${cell.marks.slice(0, 2).map((mark) => html`<span class="tag ${mark.kind === "rule" ? "bad" : "warn"}">${mark.name}</span> `)}</p>
+    ${cell.instruction && html`<p class="said clamp"><${Said} text=${cell.instruction} /></p>`}</li>`;
 }
 
-const near = new IntersectionObserver((entries) => {
-  for (const { isIntersecting, target } of entries) {
-    if (!isIntersecting) continue;
-    near.unobserve(target);
-    show(leads.get(target.id));
+const Cells = ({ part, some }) => html`<ul class="gallery">${some.map((cell) => html`<${Cell} ...${{ part, cell }} />`)}</ul>`;
+
+const Gallery = ({ part, section }) => html`<${Heading} section=${section} lede=${`Point at an episode, or focus it, to play it. ${part.grid[0].marks.length ? "First those rejected or beyond a threshold, then others chosen at random." : "Chosen at random."}`} />
+  <${Cells} part=${part} some=${part.grid.slice(0, 12)} />
+  ${part.grid.length > 12 && html`<details class="block"><summary>${number(part.grid.length - 12)} more</summary><${Cells} part=${part} some=${part.grid.slice(12)} /></details>`}`;
+
+const Samples = ({ part, section }) => html`<${Heading} section=${section} lede=${`${part.facts.episodes ? "Episodes" : "Records"} chosen at random: play them, or go step by step with the arrow keys; drag over the curves; compare two side by side.`} />
+  ${episodes(part.shown.samples, 4)}`;
+
+const examples = html`<div class="episodes">${changes.map((row) => html`<${Episode} key=${row.id} row=${row} first="compare" compared />`)}</div>`;
+
+/** The sections: {id, title, count, part, content}. */
+function sectionsOf() {
+  const list = [];
+  const add = (id, title, count, content, part = null) => list.push({ id: `${part?.prefix ?? ""}${id}`, title, count, content, part });
+  for (const part of parts) if (part.grid.length) add("frames", "Episodes", part.grid.length, Gallery, part);
+  const measured = (part) => part.signals.some((one) => one.measured);
+  if (parts.some((part) => part.rules.length || measured(part))) add("outstanding", "What stands out", null, ({ section }) => html`<${Outstanding} parts=${parts} section=${section} />`);
+  if (data.conversion) add("conversion", "Conversion", null, ({ section }) => html`<${Conversion} done=${data.conversion} ...${{ section, examples }} />`);
+  if (data.comparison) add("comparison", "Comparison", data.comparison.pairs.length, ({ section }) => html`<${Comparison} both=${data.comparison} section=${section} />`);
+  for (const part of parts) {
+    const { distributions, facts } = part;
+    add("dataset", "Dataset", null, Dataset, part);
+    if (part.rules.length) add("rejected", facts.rejected ? "Rejected records" : "Broken rules", facts.rejected || part.rules.length, Rules, part);
+    if (measured(part)) add("signals", "Quality signals", part.signals.filter((one) => one.beyond).length, Signals, part);
+    if (part.samples.length) add("samples", "Sample episodes", part.samples.length, Samples, part);
+    if (distributions.length || distributions.total || distributions.fields.length) add("distributions", "Distributions", distributions.fields.length, Distributions, part);
+    if (part.texts.length) add("texts", "Instructions and metadata", part.texts.length, Texts, part);
   }
-}, { rootMargin: "600px" });
-const leads = new Map([...rows.values()].filter((row) => row.place === 0).map((row) => [row.id, row]));
-addEventListener("beforeprint", () => leads.forEach((row) => document.getElementById(row.id).clientWidth && show(row)));
+  return list;
+}
 
-/* Flagged episodes */
+const sections = sectionsOf();
+
+const Contents = () => html`<nav class="contents" aria-label="Contents">
+  <div class="logo"><svg viewBox="0 0 32 32" aria-hidden="true"><rect width="32" height="32" rx="6" fill="#0b6e99" /><path d="M6 9h8M6 16h8M6 23h8M18 9l4 7-4 7M24 16h3" stroke="#fff" stroke-width="2.5" fill="none" /></svg>rlds-beam report</div>
+  <ol><li><a href="#main">Summary</a></li>${sections.map(({ id, title, count, part }, i) => html`
+    ${part?.name && part !== sections[i - 1]?.part && html`<li class="dataset"><${Said} text=${part.name} most=${80} /></li>`}
+    <li><a href=${`#${id}`}><span>${title}</span>${count !== null && html`<span class="count">${number(count)}</span>`}</a></li>`)}</ol></nav>`;
+
 function FlagCount() {
-  const [opened, open] = useState(false);
+  const [dialog, open] = useState(false);
   const dataset = datasets.all[0], flags = useStore(flagsOf(dataset));
   return html`<button type="button" aria-label=${`Flagged episodes: ${flags.all.size}`} onClick=${() => open(true)}>⚑ ${number(flags.all.size)}</button>
-    ${opened && html`<${FlagsDialog} dataset=${dataset} onClose=${() => open(false)} />`}`;
+    ${dialog && html`<${FlagsDialog} dataset=${dataset} onClose=${() => open(false)} />`}`;
 }
 
-/* A link into a closed block opens it. */
-async function open() {
-  let target = null;
-  try { target = document.getElementById(decodeURIComponent(location.hash.slice(1))); } catch { /* not a name */ }
+/** The system's theme until the button is used. */
+function switchTheme() {
+  const shown = window.theme.get();
+  const dark = shown === "system" ? matchMedia("(prefers-color-scheme: dark)").matches : shown === "dark";
+  window.theme.set(dark ? "light" : "dark");
+}
+
+function Report() {
+  const { all } = useStore(datasets);
+  useLayoutEffect(() => {
+    if (!all) return;
+    followContents();
+    addEventListener("hashchange", openTarget);
+    openTarget();
+  }, [Boolean(all)]);
+  if (!all) return null;
+  const { made } = data;
+  return html`<a class="skip" href="#main">Skip to the content</a><div class="layout"><${Contents} /><main id="main" tabindex="-1">
+    <header><div class="heading"><div><h1><${Said} text=${data.title} /></h1>${parts.map((part) => html`<p class="lede"><code><${Said} text=${part.facts.path} /></code></p>`)}</div>
+      <div class="bar">${all.length > 0 && html`<${FlagCount} />`}<button type="button" class="theme" aria-label="Switch between light and dark" onClick=${switchTheme}>Light / dark</button></div></div>
+      ${parts.map((part, i) => html`${part.name && html`<h2 class="small"><i class="swatch ${"ab"[i]}"></i> <${Said} text=${part.name} /></h2>`}<${Totals} part=${part} />`)}</header>
+    ${sections.map((section) => html`<section key=${section.id} id=${section.id} aria-labelledby=${`${section.id}-title`}><${section.content} part=${section.part} section=${section} show=${episodes} /></section>`)}
+    <footer><p>Made by rlds-beam ${made.version}${made.command ? ", with" : "."}</p>${made.command && html`<${Command} text=${made.command} />`}
+      <p class="small">Works offline: this file loads nothing and sends nothing. Curves are drawn with uPlot, the page with Preact and htm (MIT and Apache-2.0 licenses).</p></footer>
+  </main></div>`;
+}
+
+/** A link into a closed block opens it. */
+async function openTarget() {
+  const id = location.hash.slice(1), target = id && document.getElementById(id);
   if (!target) return;
-  if (target.tagName === "DETAILS") target.open = true;
-  for (let e = target.parentElement; e; e = e.parentElement) if (e.tagName === "DETAILS") e.open = true;
-  if (leads.has(target.id)) await show(leads.get(target.id));
+  for (let e = target; e; e = e.parentElement) if (e.tagName === "DETAILS") e.open = true;
+  opened.get(id)?.();
   target.scrollIntoView();
   target.focus({ preventScroll: true });
   for (let frame = 0; frame < 3; frame++) await new Promise(requestAnimationFrame); // viewers above it have been drawn
   target.scrollIntoView();
 }
 
-/* The list of contents follows the page. */
+/** The list of contents follows the page. */
 function followContents() {
-  const links = new Map(all(".contents a").map((link) => [link.hash.slice(1), link]));
-  const sections = all("main > section, main > header");
+  const links = new Map([...document.querySelectorAll(".contents a")].map((link) => [link.hash.slice(1), link]));
+  const places = [...document.querySelectorAll("main > section, main > header")];
   let current = null, waiting = false;
   const follow = () => {
-    const line = innerHeight * 0.3;
-    const passed = (scrollY > 0 && sections.findLast((one) => one.getBoundingClientRect().top <= line)) || sections[0];
-    const atEnd = scrollY > 0 && scrollY + innerHeight >= root.scrollHeight - 2;
-    const link = (atEnd && (links.get(location.hash.slice(1)) ?? links.get(sections.at(-1).id))) || links.get(passed?.id || "main");
+    waiting = false;
+    const edge = innerHeight * 0.3;
+    const passed = (scrollY > 0 && places.findLast((one) => one.getBoundingClientRect().top <= edge)) || places[0];
+    const atEnd = scrollY > 0 && scrollY + innerHeight >= page.scrollHeight - 2;
+    const link = (atEnd && (links.get(location.hash.slice(1)) ?? links.get(places.at(-1).id))) || links.get(passed?.id || "main");
     if (!link || link === current) return;
     current?.removeAttribute("aria-current");
     link.setAttribute("aria-current", "true");
@@ -119,7 +166,7 @@ function followContents() {
     if (list.scrollWidth > list.clientWidth) list.scrollLeft = link.offsetLeft - 24;
   };
   const wait = () => {
-    if (!waiting) requestAnimationFrame(() => { waiting = false; follow(); });
+    if (!waiting) requestAnimationFrame(follow);
     waiting = true;
   };
   addEventListener("scroll", wait, { passive: true });
@@ -127,15 +174,5 @@ function followContents() {
   follow();
 }
 
-followContents();
-all(".scroll").forEach(watchWidth);
-addEventListener("hashchange", open);
-const begin = () => {
-  if (!datasets.all) return;
-  stop();
-  for (const id of leads.keys()) near.observe(document.getElementById(id));
-  if (datasets.all.length) render(html`<${FlagCount} />`, document.getElementById("flags"));
-  open();
-};
-const stop = datasets.subscribe(begin);
-begin();
+document.title = `${line(data.title, 120)} · rlds-beam report`;
+render(html`<${Report} />`, document.getElementById("app"));

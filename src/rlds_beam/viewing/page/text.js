@@ -52,12 +52,27 @@ export function seconds(value) {
   return minutes ? `${minutes}:${(value - 60 * minutes).toFixed(2).padStart(5, "0")}` : `${value.toFixed(2)} s`;
 }
 
-/** "4.8 s", "2 min 05 s". */
-export const duration = (value) =>
-  value < 60 ? `${Number(value.toPrecision(2))} s` : `${Math.floor(value / 60)} min ${String(Math.floor(value % 60)).padStart(2, "0")} s`;
+/** "4.8 s", "2 min 05 s", "1 h 12 min". */
+export function duration(value) {
+  if (value < 60) return `${Number(value.toPrecision(2))} s`;
+  const two = (n) => String(Math.floor(n)).padStart(2, "0");
+  return value < 3600 ? `${Math.floor(value / 60)} min ${two(value % 60)} s` : `${number(Math.floor(value / 3600))} h ${two((value % 3600) / 60)} min`;
+}
 
-export const bytes = (n) =>
-  n < 1000 ? `${n} B` : n < 1e6 ? `${(n / 1e3).toFixed(1)} KB` : `${(n / 1e6).toFixed(1)} MB`;
+export function bytes(n) {
+  if (n < 1000) return `${n} B`;
+  const power = Math.min(4, Math.floor(Math.log10(n) / 3));
+  return `${(n / 1000 ** power).toFixed(1)} ${["", "KB", "MB", "GB", "TB"][power]}`;
+}
+
+/** A share: what is not zero is never shown as 0 %, what is not all never as 100 %. */
+export function percent(part, whole) {
+  if (!whole) return "–";
+  const share = (100 * part) / whole;
+  if (share > 0 && share < 0.1) return "< 0.1 %";
+  if (share > 99.9 && share < 100) return "> 99.9 %";
+  return `${Number(share.toFixed(1))} %`;
+}
 
 /** What an episode is called in the list: its shard and position, without the dataset's name. */
 export function shortKey(key) {

@@ -11,4 +11,3 @@ window.theme = {
   },
 };
 document.documentElement.dataset.theme = window.theme.get();
-document.documentElement.classList.add("js");
