@@ -85,8 +85,8 @@ def import_quietly() -> None:
 
 def trajectory_spec(like: str) -> Any:
     """What a frame in the table is, as a TF-Agents `Trajectory` of `tf.TensorSpec`."""
+    from rlds_beam import FrameOptions
     from rlds_beam.cli.commands.serve import read_spec
-    from rlds_beam.trajectories import FrameOptions
 
     return read_spec(like, FrameOptions()).to_tf(per_frame=True)
 

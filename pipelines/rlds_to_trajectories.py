@@ -11,7 +11,7 @@ from collections.abc import Sequence
 # isort: off
 from rlds_beam import CheckOptions, transforms as rb
 from rlds_beam.connectors import Connector
-from rlds_beam.trajectories import FrameOptions, ItemOptions
+from rlds_beam import FrameOptions, ItemOptions
 import apache_beam as beam  # after rlds_beam: imported first, Beam prints warnings
 from apache_beam.options.pipeline_options import PipelineOptions
 

@@ -44,12 +44,21 @@ if TYPE_CHECKING:
     from rlds_beam.errors import UsageError as UsageError
     from rlds_beam.errors import Violation as Violation
     from rlds_beam.formats.inputs import open_source as open_source
+    from rlds_beam.formats.trajectories.loaders import decoder as decoder
     from rlds_beam.formats.trajectories.loaders import load_items as load_items
     from rlds_beam.formats.trajectories.loaders import load_trajectories as load_trajectories
     from rlds_beam.images.encoded_images import EncodedImages as EncodedImages
     from rlds_beam.jobs.inspect import Survey as Survey
     from rlds_beam.processing.report import Report as Report
     from rlds_beam.reverb.pushers import Verified as Verified
+    from rlds_beam.trajectories.frames import Frames as Frames
+    from rlds_beam.trajectories.frames import to_frames as to_frames
+    from rlds_beam.trajectories.items import Items as Items
+    from rlds_beam.trajectories.items import windows as windows
+    from rlds_beam.trajectories.options import FrameOptions as FrameOptions
+    from rlds_beam.trajectories.options import ItemOptions as ItemOptions
+    from rlds_beam.trajectories.spec import TrajectorySpec as TrajectorySpec
+    from rlds_beam.trajectories.spec import trajectory_spec as trajectory_spec
     from rlds_beam.user_functions import configurable as configurable
     from rlds_beam.viewing.html import View as View
     from rlds_beam.viewing.show import show as show

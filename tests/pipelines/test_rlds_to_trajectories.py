@@ -11,13 +11,12 @@ import pytest
 from apache_beam.testing.util import assert_that, equal_to
 from beam_runners import RUNNERS, new_pipeline, runner_flags
 
-from rlds_beam import CheckOptions
+from rlds_beam import CheckOptions, ItemOptions
 from rlds_beam.cli.main import main as rlds_beam
 from rlds_beam.connectors import Connector, MinimumLength, SubsampleSteps
 from rlds_beam.output.manifest import read_manifest
 from rlds_beam.pipelines.rlds_to_trajectories import define_pipeline, main
 from rlds_beam.testing import make_episode, read_items, read_rejected, shard_paths, write_dataset
-from rlds_beam.trajectories import ItemOptions
 
 
 @pytest.fixture

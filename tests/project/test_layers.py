@@ -75,7 +75,6 @@ ALIASES = {
     "rlds_beam.reverb_observers",
     "rlds_beam.rlds_to_reverb",
     "rlds_beam.scope_rl",
-    "rlds_beam.trajectories",
 }
 """Aliases that keep documented import paths: they import from anywhere, and our code never imports from them."""
 

@@ -19,7 +19,6 @@ PACKAGES = (
     "rlds_beam.connectors",
     "rlds_beam.output",
     "rlds_beam.reading",
-    "rlds_beam.trajectories",
     "rlds_beam.transforms",
     "rlds_beam.recording",
 )

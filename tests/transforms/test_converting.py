@@ -11,13 +11,12 @@ import pytest
 from apache_beam.testing.util import assert_that, equal_to
 from beam_runners import RUNS, new_pipeline
 
-from rlds_beam import Field, Schema
+from rlds_beam import Field, FrameOptions, ItemOptions, Items, Schema, TrajectorySpec
 from rlds_beam.encoding.tfds.rlds_dataset import default_schema
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.testing import make_episode, read_items, read_rejected
-from rlds_beam.trajectories import FrameOptions, ItemOptions, Items, TrajectorySpec
 from rlds_beam.transforms import ConvertToTrajectories, WriteRejected, WriteToTrajectoryRecords
 
 LENGTHS = (4, 1, 6, 3)
