@@ -16,7 +16,6 @@ from rlds_beam.encoding.parquet_files import naming_damage, verified_parquet
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
-from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.runners.base import RunOptions
 from rlds_beam.terminal.options import GateOptions, elapsed
 from rlds_beam.text import join_lines
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from rlds_beam.checking.signals.dataset import DatasetFinding
     from rlds_beam.checking.signals.results import SignalsWriter
     from rlds_beam.formats.inputs import OpenedInput
+    from rlds_beam.output.scratch import ScratchDirectory
     from rlds_beam.processing.job import Job
     from rlds_beam.processing.range_summary import RangeSummary
     from rlds_beam.processing.report import Report
@@ -207,6 +207,8 @@ def check(config: CheckConfig, *, keep_table: bool = True) -> CheckOutcome:
     outcome.check_writable(config.write_exclude, "--write_exclude", config.input, endings=(".txt",))
     writer, temporary = _writer(config), None
     if keep_table and config.output is None and config.runner == "local" and not config.rules:
+        from rlds_beam.output.scratch import ScratchDirectory
+
         temporary = ScratchDirectory()
         writer = dataclasses.replace(writer, output=storage.join(temporary.name, "signals.parquet"))
     opened = prepare_input(config)
