@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import ipaddress
 import re
 import time
 from collections.abc import Iterator
@@ -40,8 +39,17 @@ def check(options: RunOptions) -> None:
     Raises:
       UsageError: something is missing or cannot work on a worker; the message says what to do.
     """
-    _check_paths(options)
-    _check_servers(getattr(options, "reverb", ()))
+    for name, (flag, what_to_do) in _PATHS.items():
+        for path in filter(None, (getattr(options, name, None) or "").split(",")):
+            if storage.scheme(path) != "gs":
+                raise _refuse(f"{flag}{path}", f"is a path on this machine, which workers cannot read; {what_to_do}")
+    for server in getattr(options, "reverb", ()):
+        if server == "embedded" or server.startswith(("localhost:", "127.")):
+            raise _refuse(
+                f"--reverb={server}",
+                "is a server on this machine, which workers cannot reach; start `rlds-beam serve --host=0.0.0.0` on a "
+                "machine in their network, and give its address there",
+            )
     flags = _parse(options)
     if not flags.get("project"):
         raise _refuse("--project", "is missing: name the Google Cloud project of the job")
@@ -63,63 +71,21 @@ def check(options: RunOptions) -> None:
         raise _refuse("--setup_file=setup.py", "fails in Beam: write ./setup.py")
     if flags.get("template_location"):
         raise _refuse("--template_location", "is not supported: the pending work is known only when the job starts")
-    _check_installed()
-
-
-def _check_paths(options: RunOptions) -> None:
-    for name, (flag, what_to_do) in _PATHS.items():
-        for path in filter(None, (getattr(options, name, None) or "").split(",")):
-            if not _in_store(path):
-                raise _refuse(f"{flag}{path}", f"is a path on this machine, which workers cannot read; {what_to_do}")
-
-
-def _check_servers(servers: tuple[str, ...]) -> None:
-    for server in servers:
-        if server == "embedded":
-            raise _refuse(
-                "--reverb=embedded",
-                "starts a server on this machine, which workers cannot reach; start `rlds-beam serve --host=0.0.0.0` "
-                "on a machine in their network, and give its address",
-            )
-        if _is_loopback(server):
-            raise _refuse(
-                f"--reverb={server}",
-                "is a loopback address, which on a worker is the worker itself; give the server's address in the "
-                "workers' network",
-            )
-
-
-def _is_loopback(server: str) -> bool:
-    host = server.rpartition(":")[0].strip("[]") or server
     try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
-    address = getattr(address, "ipv4_mapped", None) or address
-    return address.is_loopback or address.is_unspecified
-
-
-def _check_installed() -> None:
-    for module in ("google.cloud.dataflow", "google.cloud.storage"):
-        try:
-            spec = importlib.util.find_spec(module)
-        except ModuleNotFoundError:  # not even google.cloud is installed
-            spec = None
-        if spec is None:
-            # Our extra, because apache-beam[gcp] cannot be installed with TensorFlow 2.15.
-            raise missing("gcp", f"--runner=dataflow needs {module}")
+        is_installed = importlib.util.find_spec("google.cloud.dataflow") is not None
+    except ModuleNotFoundError:  # not even google.cloud is installed
+        is_installed = False
+    if not is_installed:  # our extra, because apache-beam[gcp] cannot be installed with TensorFlow 2.15
+        raise missing("gcp", "--runner=dataflow needs google.cloud.dataflow")
 
 
 def _refuse(what: str, why: str) -> UsageError:
     return UsageError(f"--runner=dataflow: {what} {why}")
 
 
-def _in_store(path: str | None) -> bool:
-    return path is not None and storage.scheme(path) == "gs"
-
-
 def beam_flags(options: RunOptions) -> list[str]:
     """The job as Beam flags: from our options, then our defaults, then those given after `--`, which win."""
+    job = type(options).__name__.removesuffix("Config").lower()
     ours = {
         "project": options.project,
         "region": options.region,
@@ -129,15 +95,11 @@ def beam_flags(options: RunOptions) -> list[str]:
         # The image contains Beam, so nothing is installed when a worker starts.
         "sdk_location": options.worker_container and "container",
         "number_of_worker_harness_threads": str(_THREADS),
-        "job_name": f"rlds-beam-{_job(options)}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}",
+        "job_name": f"rlds-beam-{job}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}",
     }
     flags = [f"--{name}={value}" for name, value in ours.items() if value]
     # Workers import all code from rlds-beam, so the main session is not needed.
     return [*flags, "--no_save_main_session", *options.beam_options]
-
-
-def _job(options: RunOptions) -> str:
-    return type(options).__name__.removesuffix("Config").lower()
 
 
 def _parse(options: RunOptions) -> dict[str, Any]:
@@ -204,12 +166,7 @@ def _submitting() -> Iterator[None]:
     except RldsBeamError:
         raise
     except Exception as error:
-        raise UsageError(f"the job could not be submitted to Dataflow: {_reason(error)}") from error
-
-
-def _reason(error: Exception) -> str:
-    """The error in one line, with a remedy if known."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())
-    if "DefaultCredentialsError" in text or "RefreshError" in text:
-        text += "; log in with gcloud auth application-default login"
-    return text
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        if "DefaultCredentialsError" in text or "RefreshError" in text:
+            text += "; log in with gcloud auth application-default login"
+        raise UsageError(f"the job could not be submitted to Dataflow: {text}") from error

@@ -162,7 +162,11 @@ class FlinkRunner(BeamRunner):
         return plain(error, self.options, self._master)
 
     def end(self) -> None:
-        self._cancel()
+        # A running job is canceled at the cluster itself, because Ctrl-C in a terminal also ends the job server.
+        with contextlib.suppress(OSError):
+            for job in self._master.get("/jobs/overview")["jobs"]:
+                if job["name"] == self._name and job["state"] not in ("FINISHED", "FAILED", "CANCELED"):
+                    self._master.cancel(job["jid"])
         self._flink.stop()
 
     def _find(self) -> str | None:
@@ -171,13 +175,6 @@ class FlinkRunner(BeamRunner):
             jobs = self._master.get("/jobs/overview")["jobs"]
             self._job = next((job["jid"] for job in jobs if job["name"] == self._name), None)
         return self._job
-
-    def _cancel(self) -> None:
-        """Cancels a running job at the cluster itself, because Ctrl-C in a terminal also ends the job server."""
-        with contextlib.suppress(OSError):
-            for job in self._master.get("/jobs/overview")["jobs"]:
-                if job["name"] == self._name and job["state"] not in ("FINISHED", "FAILED", "CANCELED"):
-                    self._master.cancel(job["jid"])
 
 
 class _Runner(flink_runner.FlinkRunner):  # type: ignore[misc, unused-ignore]
@@ -234,8 +231,6 @@ def plain(error: Exception, options: RunOptions, master: Master) -> RldsBeamErro
             f"the JobManager at {options.flink_master} was restarted and lost the job (Flink's high availability would "
             "keep it); finished work is kept: run the same command to resume"
         )
-    if "Service failed to start up" in text:
-        return RldsBeamError(f"Beam's job server does not start ({text}); -v shows its output")
     if "Traceback" in text:  # a worker's traceback, which ends with the cause
         return errors.plain(RuntimeError(_STATE.sub("", text)))
     if "StatusRuntimeException: UNAVAILABLE" in text:
@@ -243,11 +238,6 @@ def plain(error: Exception, options: RunOptions, master: Master) -> RldsBeamErro
             f"a TaskManager found no SDK workers at {options.environment_config or POOL}: start a worker pool next to "
             "each TaskManager (python -m rlds_beam.runners.worker_pool) and keep it running"
         )
-    return errors.plain(RuntimeError(_cause(_STATE.sub("", text))))
-
-
-def _cause(text: str) -> str:
-    """A Java error message without its stack trace: the innermost cause, if there are several."""
-    lines = [line for line in text.splitlines() if not _FRAME.match(line)]
+    lines = [line for line in _STATE.sub("", text).splitlines() if not _FRAME.match(line)]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    return causes[-1] if causes else "\n".join(lines)
+    return errors.plain(RuntimeError(causes[-1] if causes else "\n".join(lines)))

@@ -61,6 +61,55 @@ def peak_memory_kb() -> int:
     return peak // 1024 if sys.platform == "darwin" else peak
 
 
+_NO_LOCKS = {
+    errno.ENOLCK,
+    errno.ENOSYS,
+    errno.ENOTSUP,
+    errno.EOPNOTSUPP,  # on macOS another number than ENOTSUP
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+}
+"""The errors of a file system that has no locks or is not writable."""
+
+
+@contextlib.contextmanager
+def locked(path: str, wait: bool = False) -> Iterator[bool]:
+    """Creates a file and holds its lock; removes it at the end. Yields whether there is a lock.
+
+    Args:
+      path: the file.
+      wait: whether to wait until another process releases it.
+
+    Raises:
+      BlockingIOError: another process holds it.
+      OSError: something else has this name, for example a link.
+    """
+    held: int | None = None
+    while held is None:
+        descriptor = None
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+            lock_file(descriptor, wait)
+            with contextlib.suppress(FileNotFoundError):  # the previous holder has removed the file
+                if os.path.samestat(os.stat(path), os.fstat(descriptor)):
+                    held = descriptor
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            break
+        finally:
+            if descriptor is not None and descriptor != held:
+                os.close(descriptor)
+    try:
+        yield held is not None
+    finally:
+        if held is not None:
+            with contextlib.suppress(OSError):
+                os.remove(path)
+            os.close(held)
+
+
 def lock_file(descriptor: int, wait: bool) -> None:
     """Locks an open file or directory until it is closed (`flock`).
 

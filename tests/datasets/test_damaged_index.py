@@ -161,15 +161,14 @@ def test_what_has_the_name_of_a_lock_is_kept(kind: str, data: Path, cache: Path,
 
 
 def test_threads_that_wait_for_a_lock_get_it(tmp_path: Path) -> None:
-    from rlds_beam.output.directory import release, take
+    from rlds_beam.platforms import locked
 
     path, held = str(tmp_path / "lock"), threading.Lock()
 
     def work(_: int) -> None:
-        descriptor = take(path, wait=True)
-        assert held.acquire(blocking=False)
-        held.release()
-        release(path, descriptor)
+        with locked(path, wait=True):
+            assert held.acquire(blocking=False)
+            held.release()
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(200)))

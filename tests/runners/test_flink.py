@@ -197,10 +197,6 @@ def test_the_jar(master: str, java: Path, tmp_path: Path, monkeypatch: pytest.Mo
         flink.FlinkRunner(options(master)).run(())
 
 
-def test_a_job_server_that_does_not_start() -> None:
-    assert "Beam's job server does not start" in message("Service failed to start up with error 1")
-
-
 def test_flags_of_another_runner() -> None:
     for flag in ({"flink_master": "a:1"}, {"parallelism": 2}, {"environment_config": "a:1"}):
         with pytest.raises(UsageError, match="needs --runner=flink, not --runner=local"):

@@ -24,7 +24,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from rlds_beam import storage, worker_status
+from rlds_beam import platforms, storage, worker_status
 from rlds_beam._version import __version__
 from rlds_beam.checking.duplicates import mark_duplicate
 from rlds_beam.checking.rules import CheckOptions
@@ -43,7 +43,6 @@ from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.images.encoded_images import EncodedImages, StoredImages
 from rlds_beam.images.resizing import EditedImages
 from rlds_beam.images.video_frames import VideoFrames
-from rlds_beam.output.directory import release, take
 from rlds_beam.processing.job import Stage, Totals, process_here, run_stages
 from rlds_beam.processing.ranges import Duplicates, RangeFitter, check_and_connect
 from rlds_beam.processing.stages import find_duplicates, fit_connectors
@@ -145,10 +144,8 @@ def _replace(recipe: Recipe, directory: str, process: Process, name: str, stamp:
     cache = os.path.dirname(directory)
     try:
         os.makedirs(cache, exist_ok=True)
-        lock = f"{directory}.lock"
-        descriptor = take(lock, wait=True)
-        try:
-            if descriptor is not None:
+        with platforms.locked(f"{directory}.lock", wait=True) as is_alone:
+            if is_alone:
                 for unfinished in glob.glob(f"{glob.escape(directory)}.*.new"):  # of a build that was killed
                     shutil.rmtree(unfinished, ignore_errors=True)
             if storage.stamp(os.path.join(directory, name)) == stamp:
@@ -157,8 +154,6 @@ def _replace(recipe: Recipe, directory: str, process: Process, name: str, stamp:
                     what = f"the index of {recipe.source.dataset} is damaged ({os.path.join(directory, name)})"
                     warnings.warn(escape_controls(f"{what}: it is built again"), stacklevel=2)
                 _build(recipe, directory, process)
-        finally:
-            release(lock, descriptor)
     except OSError as error:
         disk = DiskError.of(error.errno or 0, directory)
         detail = str(disk or f"cannot write to {directory}: {error.strerror or error}")

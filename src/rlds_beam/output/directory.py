@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -200,92 +199,32 @@ def find_finished(output: str) -> Finished:
     )
 
 
-_NO_LOCKS = {
-    errno.ENOLCK,
-    errno.ENOSYS,
-    errno.ENOTSUP,
-    errno.EOPNOTSUPP,  # on macOS another number than ENOTSUP
-    errno.EROFS,
-    errno.EACCES,
-    errno.EPERM,
-}
-"""The errors of a file system that has no locks or is not writable."""
-
-
 @contextlib.contextmanager
 def lock_output(directory: str) -> Iterator[None]:
-    """Holds the lock of an output directory, which is created if needed.
+    """Holds the lock of an output directory, which is created if needed, and removed at the end if it is empty.
 
     Raises:
       UsageError: another command holds it, or the directory cannot be created.
     """
-    if storage.scheme(directory) is not None:
-        yield
-        return
-    try:
-        new, path = list[str](), os.path.abspath(directory)
-        while not os.path.lexists(path):
-            new.append(path)
-            path = os.path.dirname(path)
-        os.makedirs(directory, exist_ok=True)
-        descriptor = take(os.path.join(directory, LOCK))
-    except BlockingIOError:
-        raise UsageError(
-            f"another rlds-beam is writing into {directory}: wait until it ends, or choose another directory"
-        ) from None
-    except OSError as error:
-        disk = DiskError.of(error.errno or 0, directory)
-        raise UsageError(
-            str(disk or f"cannot write to {error.filename or directory}: {error.strerror or error}")
-        ) from error
-    try:
-        yield
-    finally:
-        release(os.path.join(directory, LOCK), descriptor)
-        for path in new:  # empty if the job was refused
-            storage.remove_empty(path)
-
-
-def take(path: str, wait: bool = False) -> int | None:
-    """Creates and locks a file.
-
-    Args:
-      path: the file.
-      wait: whether to wait until another process releases it.
-
-    Returns:
-      A descriptor that holds the lock; None if locks are not supported.
-
-    Raises:
-      BlockingIOError: another process holds it.
-      OSError: something else has this name, for example a link.
-    """
-    while True:
+    with contextlib.ExitStack() as ends:
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+            path = os.path.abspath(directory)
+            while storage.scheme(directory) is None and not os.path.lexists(path):
+                ends.callback(storage.remove_empty, path)
+                path = os.path.dirname(path)
+            storage.makedirs(directory)
+            if storage.scheme(directory) is None:
+                ends.enter_context(platforms.locked(os.path.join(directory, LOCK)))
+        except BlockingIOError:
+            raise UsageError(
+                f"another rlds-beam is writing into {directory}: wait until it ends, or choose another directory"
+            ) from None
         except OSError as error:
-            if error.errno in _NO_LOCKS:
-                return None
-            raise
-        try:
-            platforms.lock_file(descriptor, wait)
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.stat(path), os.fstat(descriptor)):
-                    return descriptor
-        except OSError as error:
-            os.close(descriptor)
-            if error.errno in _NO_LOCKS:
-                return None
-            raise
-        os.close(descriptor)  # the previous holder has removed the file
-
-
-def release(path: str, descriptor: int | None) -> None:
-    """Removes a file and its lock."""
-    if descriptor is not None:
-        with contextlib.suppress(OSError):
-            os.remove(path)
-        os.close(descriptor)
+            disk = DiskError.of(error.errno or 0, directory)
+            raise UsageError(
+                str(disk or f"cannot write to {error.filename or directory}: {error.strerror or error}")
+            ) from error
+        yield
 
 
 class _Fitted(msgspec.Struct):
