@@ -20,13 +20,12 @@ from rlds_beam.encoding.arrayrecord import num_records, open_reader
 from rlds_beam.encoding.arrow_columns import from_arrow
 from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.encoding.example.row_decoder import objects
-from rlds_beam.encoding.parquet_files import byte_chunks, naming_damage, verified_parquet
+from rlds_beam.encoding.parquet_files import byte_chunks, leaf_paths, naming_damage, verified_parquet
 from rlds_beam.encoding.tfrecord.framing import FOOTER, HEADER, OVERHEAD, masked_crc, record_header
 from rlds_beam.episodes.columns import concatenate
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.formats.columns.row_files import leaf_path
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Span
 from rlds_beam.typing import Array
@@ -341,7 +340,8 @@ def _open(path: str, fields: Sequence[Field]) -> _File:
     chunks, plain = {}, byte_chunks(file.metadata, ("UNCOMPRESSED",))
     for field in fields:
         if field.holds_image_files and None not in field.shape[:-3]:
-            found = plain.get(leaf_path(field.path, file.schema_arrow), [])
+            (leaf,) = leaf_paths(field.path, file.schema_arrow.field(field.path).type)
+            found = plain.get(leaf, [])
             chunks[field.path] = {group: span for group, span in enumerate(found) if span is not None}
     return _File(file, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), chunks)
 

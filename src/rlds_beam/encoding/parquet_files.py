@@ -1,14 +1,19 @@
-"""Opens Parquet files. Their pages are compared with their checksums, if the writer wrote any."""
+"""Opens and writes Parquet files. Their pages are compared with their checksums, if the writer wrote any."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 from collections.abc import Collection, Iterator
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.text import shorten
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SINK_BYTES = 1 << 20
 
 UNREADABLE = (LookupError, OSError, TypeError, ValueError)
 """Errors that pyarrow raises for damaged files, and for columns that are missing or have other types."""
@@ -62,3 +67,47 @@ def byte_chunks(metadata: Any, codecs: Collection[str]) -> dict[str, list[tuple[
                 span = (start, start + column.total_compressed_size) if column.compression in codecs else None
                 chunks.setdefault(column.path_in_schema, []).append(span)
     return chunks
+
+
+def leaf_paths(name: str, kind: pa.DataType) -> list[str]:
+    """The paths of a column's values in a Parquet file, inside its structs and lists."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        return [leaf for field in kind for leaf in leaf_paths(f"{name}.{field.name}", field.type)]
+    if pa.types.is_nested(kind):
+        return leaf_paths(f"{name}.list.element", kind.value_type)
+    return [name]
+
+
+class ShardSink(io.RawIOBase):
+    """A writer of a shard (`output.shards.ShardWriter`) as a file. Collects the many small writes of pyarrow.
+
+    Attributes:
+      discards: whether it drops what is written.
+    """
+
+    def __init__(self, shard: Any):
+        super().__init__()
+        self._shard, self._size, self.discards = shard, 0, False
+        self._parts: list[Any] = []
+        self._held = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._parts.append(data)
+        self._held += len(data)
+        self._size += len(data)
+        if self._held >= _SINK_BYTES:
+            self.flush()
+        return len(data)
+
+    def flush(self) -> None:
+        if self._parts and not self.discards:
+            self._shard.write(self._parts, 0)
+        self._parts, self._held = [], 0
+
+    def tell(self) -> int:
+        return self._size

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rlds_beam.encoding.arrow_columns import METADATA, arrow_schema, to_arrow
 from rlds_beam.encoding.example.rows import RowEncoder
+from rlds_beam.encoding.parquet_files import ShardSink, leaf_paths
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.formats.format_options import ColumnsFormat
@@ -84,7 +84,7 @@ class ParquetRows:
         self._fields, self._shard = fields, ShardWriter(path)
         known = meaning.entry()
         self._schema = arrow_schema(fields).with_metadata({METADATA: json.dumps(known).encode()} if known else None)
-        leaves = {field.path: leaf_path(field.path, self._schema) for field in fields}
+        leaves = {field.path: leaf_paths(field.path, self._schema.field(field.path).type)[0] for field in fields}
         compression = {leaves[field.path]: "none" if field.holds_image_files else "snappy" for field in fields}
         self._sink = ShardSink(self._shard)
         self._writer = pyarrow.parquet.ParquetWriter(
@@ -123,6 +123,7 @@ class ParquetRows:
     def commit(self) -> ShardInfo:
         self._flush()
         self._writer.close()
+        self._sink.flush()
         return self._shard.commit()
 
     def abort(self) -> None:
@@ -139,34 +140,3 @@ def open_row_file(kind: ColumnsFormat, path: str, fields: Sequence[Field], meani
     if kind == "parquet":
         return ParquetRows(path, fields, meaning)
     return TFRecordRows(path, fields) if kind == "tfrecord" else ArrayRecordRows(path, fields)
-
-
-def leaf_path(path: str, schema: pa.Schema) -> str:
-    """The path of a column's values in a Parquet file, inside its lists."""
-    import pyarrow as pa
-
-    kind, name = schema.field(path).type, path
-    while pa.types.is_nested(kind):
-        kind, name = kind.value_type, f"{name}.list.element"
-    return name
-
-
-class ShardSink(io.RawIOBase):
-    """A shard as a writable file."""
-
-    def __init__(self, shard: ShardWriter):
-        super().__init__()
-        self._shard, self._at, self.discards = shard, 0, False
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        buffer = bytes(data)
-        if not self.discards:
-            self._shard.write([buffer], 0)
-        self._at += len(buffer)
-        return len(buffer)
-
-    def tell(self) -> int:
-        return self._at

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import io
 import itertools
 import json
 import operator
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 
 from rlds_beam.encoding.example.rows import decode_texts
+from rlds_beam.encoding.parquet_files import ShardSink, leaf_paths
 from rlds_beam.episodes.episode import Column
 from rlds_beam.errors import BadEpisode, Violation
 from rlds_beam.formats.arrays.leaves import representable
@@ -238,7 +238,6 @@ def _join(feature: LerobotFeature, parts: Sequence[Any]) -> pa.Array:
 
 
 _PAGE_BYTES = 64 << 20  # a column of a row group is usually one page
-_SINK_BYTES = 1 << 20
 _BOUNDED = ("index", "episode_index")  # by which readers skip row groups
 
 
@@ -256,7 +255,7 @@ def write_data_file(
     import pyarrow.parquet
 
     schema = frames_schema(features)
-    leaves = [leaf for field in schema for leaf in _leaves(field.name, field.type)]
+    leaves = [leaf for field in schema for leaf in leaf_paths(field.name, field.type)]
     images = {f"{feature.name}.{leaf}" for feature in features if feature.kind == "image" for leaf in ("bytes", "path")}
     with ShardWriter(path) as shard:
         sink = ShardSink(shard)
@@ -275,43 +274,3 @@ def write_data_file(
         for key, length in episodes:
             shard.write((), length, key)
         return shard.commit()
-
-
-def _leaves(name: str, kind: pa.DataType) -> list[str]:
-    """The paths of a column's values in a Parquet file."""
-    import pyarrow as pa
-
-    if pa.types.is_struct(kind):
-        return [leaf for field in kind for leaf in _leaves(f"{name}.{field.name}", field.type)]
-    if isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
-        return _leaves(f"{name}.list.element", kind.value_type)
-    return [name]
-
-
-class ShardSink(io.RawIOBase):
-    """A shard as a writable file. Collects the many small writes of pyarrow."""
-
-    def __init__(self, shard: ShardWriter):
-        super().__init__()
-        self._shard, self._size = shard, 0
-        self._parts: list[Any] = []
-        self._held = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self._parts.append(data)
-        self._held += len(data)
-        self._size += len(data)
-        if self._held >= _SINK_BYTES:
-            self.flush()
-        return len(data)
-
-    def flush(self) -> None:
-        if self._parts:
-            self._shard.write(self._parts, 0)
-        self._parts, self._held = [], 0
-
-    def tell(self) -> int:
-        return self._size

@@ -1,13 +1,9 @@
-"""The names of the files of a LeRobot dataset: of v3.0, and of v2.1, which has files for each episode.
-
-`PathTemplate` fills in those of other datasets, whose `info.json` is not trusted.
-"""
+"""The names of the files of a LeRobot dataset: of v3.0, and of v2.1, which has files for each episode."""
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Literal
 
 from rlds_beam import naming
@@ -63,50 +59,28 @@ def place_of_episode(index: int, chunk: int = CHUNK) -> dict[str, int]:
     return {"episode_chunk": index // chunk, "episode_index": index}
 
 
-_NUMBER = re.compile(r"\{(\w+)(?::0?(?:1?\d|20)d)?\}")
-"""A placeholder of LeRobot: `{chunk_index:03d}`, with up to 20 digits."""
-_KEY = "{video_key}"
+_PLACEHOLDER = re.compile(r"\{(\w+)(?::(0?\d{1,2}d))?\}")
+"""As in `{chunk_index:03d}`."""
 
 
-@dataclasses.dataclass(frozen=True)
-class PathTemplate:
-    """A template that only gives files in the dataset's directory.
+def fill_template(template: object, values: Mapping[str, int | str], where: str) -> str:
+    """The path of a file of a dataset, whose `info.json` is not trusted, from the template there.
 
-    Attributes:
-      text: the template; `str.format` can fill it in safely.
+    Args:
+      template: `data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet`.
+      values: the values of the placeholders.
+      where: the file and field with the template, for the error.
+
+    Raises:
+      UsageError: it has other placeholders or formats, or the file would be outside the dataset.
     """
-
-    text: str
-
-    @classmethod
-    def of(cls, text: object, numbers: Iterable[str], where: str, keys: Iterable[str] = ()) -> PathTemplate:
-        """Checks a template.
-
-        Args:
-          text: the template: `data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet`.
-          numbers: the names of numeric placeholders.
-          where: the file and field with the template, for the error.
-          keys: the values of `{video_key}`; empty for data files.
-
-        Raises:
-          UsageError: it has other placeholders or formats, or its files could be outside the dataset.
-        """
-        known, keys = tuple(numbers), tuple(keys)
-        template = text if isinstance(text, str) else ""
-        plain = _NUMBER.sub(lambda match: "0" if match[1] in known else match[0], template)
-        foreign = bool({"{", "}"} & set(plain.replace(_KEY, "") if keys else plain))
-        for sample in [plain.replace(_KEY, key) for key in keys] or [plain]:
-            if foreign or not naming.is_file_path(sample):
-                expected = [*(f"{{{name}:03d}}" for name in known), *([_KEY] if keys else [])]
-                raise UsageError(
-                    f"{where} is {shorten(repr(text), 80)}: expected a path in the dataset's directory, with "
-                    f"{', '.join(expected)}" + ("" if foreign else f"; got {shorten(repr(sample), 80)}")
-                )
-        return cls(template)
-
-    def fill(self, numbers: dict[str, int], key: str = "") -> str:
-        """The path of a file in the dataset's directory. Raises ValueError if a number is not a number."""
-        for name, value in numbers.items():
-            if type(value) is not int:
-                raise ValueError(f"{name} is {shorten(repr(value), 80)}, which is not a number")
-        return self.text.format(video_key=key, **numbers)
+    try:
+        path = _PLACEHOLDER.sub(lambda found: format(values[found[1]], found[2] or ""), str(template))
+    except (LookupError, TypeError, ValueError):
+        path = ""
+    if not naming.is_file_path(path) or "{" in path:
+        known = ", ".join(f"{{{name}}}" for name in values)
+        raise UsageError(
+            f"{where} is {shorten(repr(template), 80)}: expected a path in the dataset's directory, with {known}"
+        )
+    return path

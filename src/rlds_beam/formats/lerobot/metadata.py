@@ -19,7 +19,7 @@ from rlds_beam.encoding.parquet_files import UNREADABLE, verified_parquet
 from rlds_beam.episodes.episode import EPISODE_KEY
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.lerobot import layout
-from rlds_beam.formats.lerobot.layout import V3, V21, PathTemplate
+from rlds_beam.formats.lerobot.layout import V3, V21, fill_template
 from rlds_beam.output.append import interrupted_plan
 from rlds_beam.text import shorten
 
@@ -117,19 +117,9 @@ class Meta:
     def path(self, name: str) -> str:
         return storage.join(self.root, *name.split("/"))
 
-    @functools.cached_property
-    def _data_path(self) -> PathTemplate:
-        return PathTemplate.of(self.info["data_path"], self._numbers, f"{self.path(layout.INFO)}: data_path")
-
-    @functools.cached_property
-    def _video_path(self) -> PathTemplate:
-        where = f"{self.path(layout.INFO)}: video_path"
-        return PathTemplate.of(self.info.get("video_path"), self._numbers, where, self.video_keys)
-
-    @property
-    def _numbers(self) -> tuple[str, ...]:
-        """The placeholders in file names."""
-        return tuple(layout.place_of_episode(0) if self.version == V21 else layout.place(0))
+    def _file(self, template: str, values: Mapping[str, Any]) -> str:
+        """The path of a file in the dataset, from a template of info.json."""
+        return fill_template(self.info.get(template), values, f"{self.path(layout.INFO)}: {template}")
 
     @functools.cached_property
     def tasks(self) -> Mapping[int, str]:
@@ -178,7 +168,7 @@ class Meta:
                 place = {name: row[f"data/{name}"] for name in ("chunk_index", "file_index")}
                 videos = {key: self._video(key, row) for key in self.video_keys}
                 columns = {name: row[name] for name in more}
-                file = self._data_path.fill(place)
+                file = self._file("data_path", place)
                 key = row.get(EPISODE_KEY)
                 rows.append(EpisodeRow(row["episode_index"], row["length"], file, videos, columns, key))
         return rows
@@ -192,7 +182,7 @@ class Meta:
     def _video(self, key: str, row: Mapping[str, Any]) -> EpisodeVideo:
         place = {name: row[f"videos/{key}/{name}"] for name in ("chunk_index", "file_index")}
         stop = row.get(f"videos/{key}/to_timestamp")
-        path = self._video_path.fill(place, key)
+        path = self._file("video_path", {**place, "video_key": key})
         return EpisodeVideo(path, row[f"videos/{key}/from_timestamp"], stop if isinstance(stop, float) else None)
 
     def _episodes_v21(self) -> list[EpisodeRow]:
@@ -200,9 +190,11 @@ class Meta:
         for line in check_json(self._lines(layout.EPISODES_JSONL), [_EPISODE], self.path(layout.EPISODES_JSONL)):
             index = line["episode_index"]
             place = layout.place_of_episode(index, size)
-            videos = {key: EpisodeVideo(self._video_path.fill(place, key), 0.0) for key in self.video_keys}
+            videos = {
+                key: EpisodeVideo(self._file("video_path", {**place, "video_key": key}), 0.0) for key in self.video_keys
+            }
             columns = {name: value for name, value in line.items() if name not in layout.EPISODE_COLUMNS}
-            file, key = self._data_path.fill(place), line.get(EPISODE_KEY)
+            file, key = self._file("data_path", place), line.get(EPISODE_KEY)
             rows.append(EpisodeRow(index, line["length"], file, videos, columns, key))
         return rows
 

@@ -28,11 +28,12 @@ from rlds_beam.checking.rates import contradicting_rate
 from rlds_beam.connectors.base import Batch
 from rlds_beam.encoding.arrow_columns import ipc_bytes, to_arrow
 from rlds_beam.encoding.example.row_decoder import objects
+from rlds_beam.encoding.parquet_files import ShardSink
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.errors import BadEpisode, NotVerifiedError, Violation
 from rlds_beam.formats.lerobot import frames, language, statistics
 from rlds_beam.formats.lerobot.features import LerobotFeature
-from rlds_beam.formats.lerobot.frames import NUMBERED, FrameFormat, ShardSink, Values, frames_batch, staged_schema
+from rlds_beam.formats.lerobot.frames import NUMBERED, FrameFormat, Values, frames_batch, staged_schema
 from rlds_beam.formats.lerobot.statistics import StatisticsGatherer
 from rlds_beam.formats.lerobot.videos import (
     DepthFrames,
