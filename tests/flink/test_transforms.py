@@ -50,12 +50,11 @@ def test_episodes_become_trajectory_records(cluster, tmp_path) -> None:
     assert len(here) == 2 and here == there
 
 
-def make(number: int) -> tuple[int, dict[str, Any]]:
-    state = np.random.default_rng(number).normal(size=(3 + number % 3, 2))
-    return number, {"observation": {"state": state}, "action": state[1:]}
-
-
 def test_arrays_become_rlds(cluster, tmp_path) -> None:
+    def make(number: int) -> tuple[int, dict[str, Any]]:  # here, because workers cannot import this module
+        state = np.random.default_rng(number).normal(size=(3 + number % 3, 2))
+        return number, {"observation": {"state": state}, "action": state[1:]}
+
     def build(root: Any) -> None:
         numbers = root | beam.Create([*range(20)][::-1]) | beam.Reshuffle()
         numbers | beam.Map(make) | rb.WriteToRlds(tmp_path / "there" / "1.0.0", like=make(0)[1], name="numbers")

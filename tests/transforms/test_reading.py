@@ -1,5 +1,6 @@
 """ReadFromRlds reads every record once, for any split of the shards."""
 
+import dataclasses
 import gzip
 
 import apache_beam as beam
@@ -10,9 +11,10 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 from cases import ALL
 
+from rlds_beam.connectors.given_meaning import with_attributes
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.reading import reader
-from rlds_beam.reading.base import Segment
+from rlds_beam.reading.base import Segment, Split
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import flip_byte, make_episode, record_offsets, shard_paths, write_dataset
 from rlds_beam.transforms import FindDuplicateEpisodes, ReadFromRlds, ValidateEpisodes
@@ -154,3 +156,14 @@ def test_the_duplicates_of_an_empty_dataset(tmp_path, pipeline):
         shard.write_bytes(b"")
     with pipeline as root:
         assert_that(root | FindDuplicateEpisodes(open_source(str(path))), equal_to([{}]))
+
+
+def test_a_bucket_is_searched_for_duplicates_only_if_asked(tmp_path, caplog):
+    source = open_source(str(write_dataset(tmp_path, [make_episode(3)] * 2)))
+    (shard,) = source.splits[0].shards
+    remote = with_attributes(
+        source, splits=(Split("train", (dataclasses.replace(shard, path="s3://b/train.tfrecord"),)),)
+    )
+    assert FindDuplicateEpisodes(remote)._segments(remote.splits[0]) == []
+    assert "split train is in a bucket" in caplog.text
+    assert len(FindDuplicateEpisodes(remote, in_buckets=True)._segments(remote.splits[0])) == 1
