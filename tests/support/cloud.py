@@ -26,6 +26,8 @@ import google_crc32c
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from rlds_beam.output.files import inputs_file
+
 EXECUTE = Path(__file__).parent / "execute.py"
 
 Reply = tuple[int, dict[str, str], bytes]
@@ -337,7 +339,7 @@ def content(directory: Path) -> dict[str, bytes]:
     read = {path: (directory / path).read_bytes() for path in files(directory)}
     plan, manifest = (json.loads(read[name]) for name in ("plan.json", "manifest.json"))
     for each in (plan["plan"], *plan.get("appended", ())):
-        del each["content"]
+        del read[inputs_file(each.pop("inputs"))]
     read["plan.json"] = json.dumps(plan).encode()
     for digest in (manifest["plan_sha256"], *(each["plan_sha256"] for each in manifest.get("appends", ()))):
         read = {path: data.replace(digest.encode(), b"") for path, data in read.items()}
