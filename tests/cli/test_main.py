@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from jobs import complaints
 from processes import DEADLINE
-from processes import run as execute
 
 import rlds_beam
 from rlds_beam import worker_status
@@ -119,12 +118,6 @@ def test_stdout_is_only_json(source, tmp_path, flags):
     assert report["shards"] == {"train:00000": 3, "train:00001": 3}
     assert report["steps_this_run"] == 30
     assert report["output"] == str(tmp_path / "out")
-
-
-def test_python_dash_m(source, tmp_path):
-    code, out, err = execute(["check", "--rules", source, "--json"])
-    assert (code, err) == (0, "")
-    assert json.loads(out)["valid"] == 6
 
 
 def test_a_failing_worker_is_one_line(broken, tmp_path):

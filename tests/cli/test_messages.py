@@ -13,7 +13,7 @@ import pytest
 import rlds_beam
 from rlds_beam.cli.main import main
 from rlds_beam.errors import DiskError
-from rlds_beam.processing.report import Report, left_out_lines
+from rlds_beam.processing.report import left_out_lines
 from rlds_beam.runners.errors import plain
 from rlds_beam.testing import make_episode, write_dataset
 
@@ -185,12 +185,6 @@ def test_fields_left_out_for_one_reason_are_one_line(tmp_path, capsys):
     assert text in capsys.readouterr().out.splitlines()
     assert main(["convert", source, str(tmp_path / "kept"), "--keep=episode_metadata"]) == 0
     assert "left out" not in capsys.readouterr().out
-
-
-def test_repaired_episodes_are_one_line():
-    report = Report(records=25, repaired=25, episodes=25, steps=125)
-    assert "25 episodes: 25 repaired, 0 rejected" in report.summary()
-    assert "valid" not in report.summary()
 
 
 def test_output_of_convert_is_named_if_a_dataset_is_expected(tmp_path, capsys):
