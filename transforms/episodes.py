@@ -18,7 +18,7 @@ from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.given_meaning import with_attributes, with_given_meaning
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.episodes.conformance import Conformance
+from rlds_beam.episodes.conformance import compare_with_schema
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
@@ -95,7 +95,7 @@ class _EpisodeSink(KeyedSink):
         del duplicates
         output, report, rejections = plan.output, Report(), list[Rejection]()
         schema, ignored = self.connecting.probed.given, self.connecting.ignored_values(output.ignored_values)
-        conformance, writer = Conformance(schema), output.open_range(work)
+        writer = output.open_range(work)
 
         def write(batch: Batch) -> None:
             writer.write(batch.replace(read=None))  # the record as read may have other values
@@ -104,7 +104,7 @@ class _EpisodeSink(KeyedSink):
             for episode in map(EpisodeCoder().decode, read_stored(placed)):
                 if not episode.faults:
                     schema.check(episode)
-                    if faults := conformance.violations(episode):
+                    if faults := compare_with_schema(episode, schema):
                         episode = episode.replace(faults=tuple(faults))
                 record = check_and_connect(episode, self.check, self.connecting, ignored, write, sound=episode.sound)
                 report.add(record)

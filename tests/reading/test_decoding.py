@@ -2,18 +2,14 @@
 
 import json
 import pickle
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from rlds_beam.encoding.tfds.dataset_info import SplitInfo, dataset_info_json
 from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.episodes.episode import EpisodeKey
-from rlds_beam.episodes.schema import Field, Schema
-from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.decoding import EpisodeDecoder
 
@@ -286,16 +282,3 @@ def test_fixed_length_sequences_are_read_although_tfds_cannot(tmp_path: Path) ->
     column = EpisodeDecoder(parse_features(text, "f"), text).decode(payload, KEY).steps["observation/pair"]
     np.testing.assert_array_equal(column, [[t, -t] for t in range(T)])
     assert column.dtype == np.int32
-
-
-def test_a_planted_class_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "planted_feature.py").write_text("raise SystemExit('imported')")
-    monkeypatch.syspath_prepend(tmp_path)
-    planted = {"pythonClassName": "planted_feature.Tensor", "tensor": {"shape": {}, "dtype": "float32"}}
-    features = {"pythonClassName": "tensorflow_datasets.core.features.features_dict.FeaturesDict"}
-    text = json.dumps(features | {"featuresDict": {"features": {"steps": planted}}})
-    with pytest.raises(UsageError, match=r"features.json: steps is a planted_feature.Tensor.*nothing was imported"):
-        parse_features(text, "features.json")
-    with pytest.raises(UsageError, match=r"planted_feature"):
-        EpisodeDecoder(Schema({"video": Field("video", "uint8", fast=False)}), text)
-    assert "planted_feature" not in sys.modules

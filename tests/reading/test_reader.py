@@ -5,14 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
 import rlds_beam
 from rlds_beam.encoding.base import Damage
 from rlds_beam.encoding.tfds.rlds_dataset import default_schema, encode_example
-from rlds_beam.episodes.conformance import Conformance
+from rlds_beam.episodes.conformance import compare_with_schema
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError
@@ -58,7 +57,7 @@ MORE = encode_example(make_episode(3, observation={"state": 3}, columns={"observ
 def outcome(decoded: Episode | BadEpisode) -> Any:
     if isinstance(decoded, BadEpisode):
         return decoded.violations
-    assert not Conformance(SCHEMA).violations(decoded)
+    assert not compare_with_schema(decoded, SCHEMA)
     columns = {**decoded.steps, **{f"metadata/{name}": np.asarray(v) for name, v in decoded.metadata.items()}}
     arrays = {path: c.data if isinstance(c, EncodedImages) else c for path, c in columns.items()}
     return decoded.payload, {path: (type(columns[path]), a.dtype, a.shape, a.tolist()) for path, a in arrays.items()}
@@ -101,16 +100,6 @@ def test_intact_and_damaged_records(chosen: list[tuple[bytes, int, str]], other:
         }
         payloads.append(payload[:at] + rest[kind])
     check(payloads)
-
-
-def test_each_changed_byte_between_intact_records() -> None:
-    payload, decoder = RECORDS[1], EpisodeDecoder(SCHEMA)
-    image = payload.index(b"\xff\xd8\xff")
-    places = [i for i in range(len(payload)) if not image + 30 < i < image + 600]
-    for at in places[:: len(places) // cases(len(places))]:
-        changed = bytearray(payload)
-        changed[at] ^= 0x81
-        check([RECORDS[2], bytes(changed), RECORDS[2]], decoder=decoder)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import pickle
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -188,24 +187,6 @@ def test_observation_fields_by_name_and_prefix() -> None:
     assert observations(FrameOptions(observation_fields=("state", "state"))) == ["state"]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            FrameOptions(observation_fields=("image",)),
-            "did you mean image_1 or image_0.*The fields are: hand/left, .*state",
-        ),
-        (FrameOptions(observation_fields=("sta",)), "did you mean state"),
-        (FrameOptions(observation_fields=("note",)), "observation/note is text"),
-        (FrameOptions(policy_info_fields=("language_embeding",)), "did you mean language_embedding"),
-        (FrameOptions(policy_info_fields=("language_instruction",)), "language_instruction is text"),
-    ],
-)
-def test_errors_for_unknown_names_suggest_similar_ones(options: FrameOptions, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        to_frames(rich_episode(), options)
-
-
 def test_required_fields_that_are_missing_or_text() -> None:
     episode = make_episode(3)
     without = episode.replace(steps={p: c for p, c in episode.steps.items() if p != "discount"})
@@ -217,13 +198,6 @@ def test_required_fields_that_are_missing_or_text() -> None:
         to_frames(make_episode(3, columns={"observation": ["up"] * 3}), DROP)
     with pytest.raises(UsageError, match="without fields"):
         to_frames(episode, FrameOptions(observation_fields=("state",)))
-
-
-def test_options_and_frames_pickle() -> None:
-    convert = functools.partial(to_frames, options=FrameOptions(policy_info_fields=("reward",)))
-    episode = make_episode(4)
-    frames = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(convert))(episode)))
-    assert column(frames, "policy_info/reward") == column(frames, "reward")
 
 
 def test_a_long_episode_runs_no_more_python_than_a_short_one() -> None:

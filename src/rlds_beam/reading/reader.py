@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rlds_beam.encoding.base import CheckedRecord, Damage, Record, RecordFormat, format_of, has_offsets
-from rlds_beam.episodes.conformance import Conformance
+from rlds_beam.episodes.conformance import compare_with_schema
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError, Violation
 from rlds_beam.reading.base import Segment, Shard, Source
@@ -37,7 +37,7 @@ class EpisodeReader:
 
     def __init__(self, source: Source, snapshot: Snapshot | None = None):
         self.dataset, self.files, self.decoder = source.dataset, source.files, source.decoder
-        self._conformance, self._source = Conformance(source.schema), type(source).__qualname__
+        self._schema, self._source = source.schema, type(source).__qualname__
         self._snapshot, self._real = snapshot, source.last_action == "real"
         ours = self.decoder if isinstance(self.decoder, EpisodeDecoder) else None
         self._together = ours if source.has_files else None
@@ -118,7 +118,7 @@ class EpisodeReader:
             if isinstance(found, BadEpisode):
                 faults = found.violations
             elif not self._conforms:
-                faults = self._conformance.violations(found)
+                faults = compare_with_schema(found, self._schema)
             if faults or isinstance(found, BadEpisode):
                 episodes.append(Episode(key, {}, payload=record.payload, faults=tuple(faults)))
                 continue

@@ -17,7 +17,6 @@ from rlds_beam.trajectories.frames import Frames, frame_count, to_frames
 from rlds_beam.trajectories.items import Coverage, ItemMaker, Items, UnusedSteps, item_count, predict_items
 from rlds_beam.trajectories.kept_fields import Kept
 from rlds_beam.trajectories.options import FrameOptions, Images, ItemOptions
-from rlds_beam.trajectories.record_encoding import TrajectoryEncoder
 from rlds_beam.trajectories.record_layout import decode_pixels, encode_jpegs, is_jpeg, record_fields
 from rlds_beam.trajectories.spec import TrajectorySpec
 
@@ -146,11 +145,6 @@ class WindowItemConversion:
     def predict(self, episodes: Iterable[Episode]) -> int:
         """The number of items from episodes; with `across_episodes`, from all episodes of one shard."""
         return predict_items([frame_count(episode, self.frames) for episode in episodes], self.items)
-
-
-def record_encoder(conversion: WindowItemConversion) -> TrajectoryEncoder:
-    """Returns the encoder of items as records of a trajectory TFRecord."""
-    return TrajectoryEncoder(conversion.spec, conversion.images, keep=conversion.keep, jpeg_quality=JPEG_QUALITY)
 
 
 class WindowItemConverter(Generic[T]):

@@ -158,11 +158,7 @@ def _step_types(n: int) -> tuple[Array, Array]:
 def _discounts(steps: Mapping[str, Column], options: FrameOptions) -> Array:
     """The discounts, float32 [n] (also if stored as [n, 1]), with the zeros of a terminal episode."""
     discounts = cast(Array, steps["discount"]).astype(np.float32, copy=False).reshape(len(steps["discount"]))
-    if _terminal(steps):
+    if cast(Array, steps["is_terminal"])[-1]:
         discounts = discounts.copy()
         discounts[-2 if options.terminal_discount == "transition" else -1 :] = 0
     return discounts
-
-
-def _terminal(steps: Mapping[str, Column]) -> bool:
-    return bool(cast(Array, steps["is_terminal"])[-1])

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.encoding.wire import encode_delimited, packed_varints, text
+from rlds_beam.encoding.example.rows import BYTES_LIST, FLOAT_LIST, INT64_LIST, bytes_entry, entry_head
+from rlds_beam.encoding.wire import packed_varints
 from rlds_beam.episodes.columns import all_below, below, text_bytes
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import Field, Schema
@@ -24,7 +25,7 @@ from rlds_beam.trajectories.options import CASTS
 EPISODE_KEY = "episode_key"
 """The name for `str(episode.key)` in `--keep`."""
 
-_LIST_FEATURES = {"float32": 2, "int64": 3}
+_LISTS = {"float32": FLOAT_LIST, "int64": INT64_LIST}
 _DTYPES = (*CASTS, "bool", "string")
 
 
@@ -43,7 +44,7 @@ class Kept:
     def record_field(self, item_shape: tuple[int | None, ...]) -> Field:
         """The field in a record: encoding `none` (a list of values, including text) or `bytes`."""
         shape = (*item_shape, *self.field.shape) if self.of_step else self.field.shape
-        encoding = "none" if self.field.dtype in (*_LIST_FEATURES, "string") else "bytes"
+        encoding = "none" if self.field.dtype in (*_LISTS, "string") else "bytes"
         return Field(self.field.path, self.field.dtype, shape, encoding)
 
     def column(self, episode: Episode, steps: Mapping[str, Column], frames: int) -> np.ndarray[Any, Any]:
@@ -61,15 +62,11 @@ class Kept:
 
     def entry(self, values: np.ndarray[Any, Any]) -> bytes:
         """The entry of Features.feature for the values of one item."""
-        if self.field.dtype == "string":
-            kind, content = 1, b"".join(encode_delimited(1, text_bytes(v, self.field.path)) for v in values.reshape(-1))
-        elif self.field.dtype == "float32":
-            kind, content = 2, encode_delimited(1, np.ascontiguousarray(values, "<f4").tobytes())
-        elif self.field.dtype == "int64":
-            kind, content = 3, encode_delimited(1, packed_varints(values.reshape(-1)))
-        else:
-            kind, content = 1, encode_delimited(1, np.ascontiguousarray(values).tobytes())
-        return encode_delimited(1, text(1, self.field.path) + encode_delimited(2, encode_delimited(kind, content)))
+        path, dtype = self.field.path, self.field.dtype
+        if dtype == "string":
+            return bytes_entry(path, [text_bytes(value, path) for value in values.reshape(-1)])
+        packed = packed_varints(values.reshape(-1)) if dtype == "int64" else np.ascontiguousarray(values).tobytes()
+        return entry_head(path, _LISTS.get(dtype, BYTES_LIST), len(packed)) + packed
 
 
 def keep_fields(names: Iterable[str], schema: Schema, leaves: Iterable[str]) -> tuple[Kept, ...]:

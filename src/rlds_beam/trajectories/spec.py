@@ -29,7 +29,7 @@ from rlds_beam.user_functions import describe_error
 Shape = tuple[int | None, ...]
 
 _GROUPS = ("step_type", "observation", "action", "policy_info", "next_step_type", "reward", "discount")
-"""The fields of a `Trajectory`, in order."""
+"""The fields of tf_agents.trajectories.Trajectory, in its order."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,9 +263,6 @@ def _numpy_dtype(name: str) -> np.dtype[Any]:
     return Field("", name).numpy_dtype
 
 
-TRAJECTORY_FIELDS = ("step_type", "observation", "action", "policy_info", "next_step_type", "reward", "discount")
-"""The fields of tf_agents.trajectories.Trajectory, in its order."""
-
 _FLOAT = DATA_TYPES["float32"]
 
 # Fields of StructuredValue.
@@ -295,11 +292,11 @@ def encode_spec(fields: Iterable[Field]) -> bytes:
     """
     leaves = {field.path: field for field in fields}
     for path in leaves:
-        if path.split("/")[0] not in TRAJECTORY_FIELDS:
-            raise UsageError(f"{path} is not in a field of Trajectory; the fields are {', '.join(TRAJECTORY_FIELDS)}")
+        if path.split("/")[0] not in _GROUPS:
+            raise UsageError(f"{path} is not in a field of Trajectory; the fields are {', '.join(_GROUPS)}")
     tree: Tree = nest(leaves)
     # A field without leaves, usually policy_info, is the empty tuple.
-    pairs = (text(1, name) + encode_delimited(2, _value(tree.get(name, {}))) for name in TRAJECTORY_FIELDS)
+    pairs = (text(1, name) + encode_delimited(2, _value(tree.get(name, {}))) for name in _GROUPS)
     return encode_delimited(_NAMED_TUPLE, text(1, "Trajectory") + b"".join(encode_delimited(2, pair) for pair in pairs))
 
 

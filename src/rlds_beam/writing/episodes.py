@@ -10,7 +10,7 @@ import numpy as np
 
 from rlds_beam.encoding.tfds.rlds_dataset import encode_example
 from rlds_beam.episodes.columns import all_below, below, flatten
-from rlds_beam.episodes.conformance import Conformance
+from rlds_beam.episodes.conformance import compare_with_schema
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema, episode_flags
 from rlds_beam.episodes.transitions import with_final_observation
@@ -90,7 +90,7 @@ class ArrayEpisodes:
             episode = self.columns(content, key)
         except BadEpisode as bad:
             return Episode(key, {}, faults=bad.violations)
-        faults = tuple(Conformance(self.schema).violations(episode))
+        faults = tuple(compare_with_schema(episode, self.schema))
         # What does not match the schema is kept as it is, for `rejected/`.
         payload = _record(episode, None if faults else self.schema)
         if faults:

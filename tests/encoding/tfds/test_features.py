@@ -203,16 +203,6 @@ def test_the_older_form() -> None:
     assert ours.steps["observation/image"].encoding == "jpeg"
 
 
-def test_output_of_tfds_to_json() -> None:
-    import tensorflow_datasets as tfds
-
-    numbers = dict.fromkeys(("action", "reward", "discount", "is_first", "is_last", "is_terminal"), np.float32)
-    observation = {"image": tfds.features.Image(shape=(8, 9, 3)), "text": tfds.features.Text()}
-    features = tfds.features.FeaturesDict({"steps": tfds.features.Dataset({**numbers, "observation": observation})})
-    schema = parse_features(json.dumps(features.to_json()), "features.json")
-    assert schema.steps["observation/image"].shape == (8, 9, 3)
-
-
 FLAT = {
     field.path: field
     for field in (
@@ -323,12 +313,6 @@ def test_invalid_files(changes: dict[str, Any], message: str) -> None:
 def test_invalid_splits(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=f"(?s)^info.json: .*{message}"):
         read_split(**changes)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", "[" * 100_000])
-def test_invalid_json(text: str) -> None:
-    with pytest.raises(UsageError, match=r"info\.json: (not|cannot read)"):
-        read_dataset_info(text, "info.json")
 
 
 def test_round_trip() -> None:

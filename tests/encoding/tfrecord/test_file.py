@@ -6,7 +6,6 @@ import gzip
 import io
 import itertools
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 from cases import ALL
 from framed_records import FAULTS, PAYLOADS, STARTS, THIRD, damages, flip, read, records
-from google_crc32c import value as crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -276,10 +274,3 @@ def test_memory_does_not_grow_with_the_file() -> None:
             tracemalloc.stop()
 
     assert peak(1000) < 1.1 * peak(100)
-
-
-def test_checksum_mask() -> None:
-    mask: Callable[[bytes], int] = tfrecord_framing.masked_crc
-    crc = crc32c(b"123456789")
-    assert crc == 0xE3069283  # the check value of CRC32C
-    assert mask(b"123456789") == ((crc >> 15 | (crc & 0x7FFF) << 17) + 0xA282EAD8) % (1 << 32)

@@ -11,10 +11,9 @@ from rlds_beam.encoding.base import CheckedRecord, Damage, Record
 from rlds_beam.encoding.tfrecord import rows as tfrecord_rows
 from rlds_beam.encoding.tfrecord.file import read_records
 from rlds_beam.encoding.tfrecord.framing import masked_crc
-from rlds_beam.encoding.tfrecord.rows import frame, frame_all, frame_record
+from rlds_beam.encoding.tfrecord.rows import frame, frame_all
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.jobs.options import ConvertOptions
-from rlds_beam.output.shards import TFRecordFileWriter
 from rlds_beam.testing import make_episode, read_payloads, write_dataset
 
 
@@ -38,25 +37,6 @@ def test_every_record_has_the_checksum_of_its_payload():
     damaged[13] ^= 1
     (unit,) = read_records(io.BytesIO(bytes(damaged)))
     assert isinstance(unit, Damage)
-
-
-def test_a_copy_of_an_episode_has_no_checksum():
-    episode = make_episode(3).replace(payload=b"a").with_payload_crc(7)
-    assert episode.payload_crc == 7
-    assert episode.replace(payload=b"b").payload_crc is None
-    assert episode.slice(0, 1).payload_crc is None
-
-
-def test_a_file_reuses_the_known_checksum(tmp_path, monkeypatch):
-    expected = frame_all(PAYLOADS)
-    crcs = [masked_crc(payload) for payload in PAYLOADS]
-    assert b"".join(piece for payload in PAYLOADS for piece in frame_record(payload)) == expected
-    monkeypatch.setattr(tfrecord_rows, "masked_crc", lambda data: pytest.fail("the checksum was computed again"))
-    file = TFRecordFileWriter(str(tmp_path / "copy"))
-    for payload, crc in zip(PAYLOADS, crcs, strict=True):
-        file.add(payload, "key", crc)
-    file.commit()
-    assert (tmp_path / "copy").read_bytes() == expected
 
 
 @pytest.mark.parametrize("edits", [False, True])

@@ -312,30 +312,40 @@ def features_json(fields: Mapping[str, Field], *, scalars: bool = False) -> dict
     Raises:
       UsageError: only TFDS's decoder reads a leaf, or a path is both a leaf and a parent.
     """
-    return _node(nest(dict(sorted(fields.items()))), scalars)
+    return feature_node(nest(dict(sorted(fields.items()))), scalars)
 
 
 def features_dict(features: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON of a FeaturesDict."""
-    return {"pythonClassName": _PACKAGE + "features_dict.FeaturesDict", "featuresDict": {"features": features}}
+    return {"pythonClassName": _PACKAGE + "features_dict.FeaturesDict", "featuresDict": {"features": dict(features)}}
 
 
-def _node(tree: Field | dict[str, Any], scalars: bool) -> dict[str, Any]:
+def dataset_node(steps: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON of a Dataset of a FeaturesDict, the JSON of a step."""
+    return {
+        "pythonClassName": _PACKAGE + "dataset_feature.Dataset",
+        "sequence": {"feature": steps, "length": "-1"},
+    }
+
+
+def feature_node(tree: Field | dict[str, Any], scalars: bool) -> dict[str, Any]:
+    """The JSON of a leaf, or of a FeaturesDict of leaves. Arguments and errors as for `features_json`."""
     if isinstance(tree, dict):
-        return features_dict({name: _node(child, scalars) for name, child in tree.items()})
+        return features_dict({name: feature_node(child, scalars) for name, child in tree.items()})
     if not tree.fast:
         raise UsageError(f"{tree.path}: writing a {tree.feature} is not supported")
-    if tree.encoding == "text":
+    if tree.encoding == "text" and not tree.shape:
         return {"pythonClassName": _PACKAGE + "text_feature.Text", "text": {}}
     dimensions = [str(-1 if d is None else d) for d in tree.shape]
     shape = {"dimensions": dimensions} if dimensions else {}
     if tree.holds_image_files:
         if len(tree.shape) == 4:  # a list of images, of any length
-            node = _node(dataclasses.replace(tree, shape=tree.shape[1:]), scalars)
+            node = feature_node(dataclasses.replace(tree, shape=tree.shape[1:]), scalars)
             sequence = {"feature": node, "length": "-1"}
             return {"pythonClassName": _PACKAGE + "sequence_feature.Sequence", "sequence": sequence}
         image = {"shape": shape, "dtype": tree.dtype, "encodingFormat": tree.encoding}
         return {"pythonClassName": _PACKAGE + "image_feature.Image", "image": image}
     kind = "scalar.Scalar" if scalars and not tree.shape and tree.encoding == "none" else "tensor_feature.Tensor"
-    tensor = {"shape": shape, "dtype": tree.dtype, "encoding": tree.encoding}
+    encoding = "none" if tree.encoding == "text" else tree.encoding
+    tensor = {"shape": shape, "dtype": tree.dtype, "encoding": encoding}
     return {"pythonClassName": _PACKAGE + kind, "tensor": tensor}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, DEFAULT_TEMPLATE, FEATURES, SplitInfo, dataset_info_json
-from rlds_beam.encoding.tfds.features import features_dict
+from rlds_beam.encoding.tfds.features import dataset_node, feature_node, features_dict
 from rlds_beam.encoding.tfds.features import features_json as flat_features_json
 from rlds_beam.encoding.tfrecord.rows import frame_all
 from rlds_beam.encoding.wire import encode_delimited, packed_varints, tag_and_length
@@ -23,13 +23,10 @@ from rlds_beam.episodes.schema import Field, Schema, text_field
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 
-_FEATURES = "tensorflow_datasets.core.features"
-
 
 def features_json(schema: Schema) -> dict[str, Any]:
     """The `features.json` that TFDS would write for the schema."""
-    steps = {"feature": flat_features_json(schema.steps, scalars=True), "length": "-1"}
-    features = {"steps": {"pythonClassName": f"{_FEATURES}.dataset_feature.Dataset", "sequence": steps}}
+    features = {"steps": dataset_node(flat_features_json(schema.steps, scalars=True))}
     if schema.metadata:
         features["episode_metadata"] = flat_features_json(schema.metadata, scalars=True)
     return features_dict(features)
@@ -121,8 +118,8 @@ def edited_features(schema: Schema, text: str | None = None, stored: Schema | No
         for path, field in fields.items():
             if not same_storage(field, before.get(path)):
                 check_writable(field, in_steps)
-    children = {"steps": _dataset(_tree(schema.steps, old.steps, steps))}
-    return _dict_node(children | _tree(schema.metadata, old.metadata, episode))
+    children = {"steps": dataset_node(features_dict(_tree(schema.steps, old.steps, steps)))}
+    return features_dict(children | _tree(schema.metadata, old.metadata, episode))
 
 
 def check_writable(field: Field, in_steps: bool) -> None:
@@ -141,12 +138,19 @@ def check_writable(field: Field, in_steps: bool) -> None:
 
 def _tree(fields: Mapping[str, Field], old: Mapping[str, Field], nodes: Mapping[str, Json]) -> dict[str, Any]:
     """The children of a FeaturesDict, as JSON."""
-    leaves: dict[str, Json] = {}
     kept = {path: node for path, node in nodes.items() if _is_unchanged(path, fields, old)}
+    leaves: dict[str, Json] = {}
     for path, field in sorted(fields.items()):
         node = next((p for p in kept if path == p or path.startswith(f"{p}/")), None)
-        leaves[path if node is None else node] = _leaf(field) if node is None else kept[node]
-    return {name: _node(child) for name, child in nest({p: _Leaf(node) for p, node in leaves.items()}).items()}
+        leaves[path if node is None else node] = feature_node(field, True) if node is None else kept[node]
+
+    def build(tree: dict[str, Any]) -> dict[str, Json]:
+        return {
+            name: leaves[child] if isinstance(child, str) else features_dict(build(child))
+            for name, child in tree.items()
+        }
+
+    return build(nest({path: path for path in leaves}))
 
 
 def _is_unchanged(node: str, fields: Mapping[str, Field], old: Mapping[str, Field]) -> bool:
@@ -157,40 +161,6 @@ def _is_unchanged(node: str, fields: Mapping[str, Field], old: Mapping[str, Fiel
         and all(path in before and same_storage(fields[path], old[path]) for path in all_below(fields, node))
         and len(all_below(fields, node)) == len(before)
     )
-
-
-class _Leaf:
-    """An opaque node."""
-
-    def __init__(self, node: Json):
-        self.node = node
-
-
-def _node(tree: Any) -> Json:
-    return tree.node if isinstance(tree, _Leaf) else _dict_node({name: _node(child) for name, child in tree.items()})
-
-
-def _dict_node(children: Json) -> dict[str, Any]:
-    return {"pythonClassName": f"{_FEATURES}.features_dict.FeaturesDict", "featuresDict": {"features": dict(children)}}
-
-
-def _dataset(children: Json) -> dict[str, Any]:
-    sequence = {"feature": _dict_node(children), "length": "-1"}
-    return {"pythonClassName": f"{_FEATURES}.dataset_feature.Dataset", "sequence": sequence}
-
-
-def _leaf(field: Field) -> Json:
-    """Creates the node of a rewritten field."""
-    if field.encoding == "text" and not field.shape:
-        return {"pythonClassName": f"{_FEATURES}.text_feature.Text", "text": {}}
-    shape = {"dimensions": [str(-1 if d is None else d) for d in field.shape]} if field.shape else {}
-    if field.holds_image_files:
-        image = {"shape": shape, "dtype": field.dtype, "encodingFormat": field.encoding}
-        return {"pythonClassName": f"{_FEATURES}.image_feature.Image", "image": image}
-    name = "tensor_feature.Tensor" if field.shape or field.encoding != "none" else "scalar.Scalar"
-    encoding = "none" if field.encoding == "text" else field.encoding
-    tensor = {"shape": shape, "dtype": field.dtype, "encoding": encoding}
-    return {"pythonClassName": f"{_FEATURES}.{name}", "tensor": tensor}
 
 
 def _nodes(text: str) -> tuple[dict[str, Json], dict[str, Json]]:

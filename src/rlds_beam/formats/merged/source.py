@@ -16,7 +16,7 @@ from rlds_beam import storage
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.base import MixedFormats, RecordFormat
 from rlds_beam.episodes.columns import exact_cast, zeros_of
-from rlds_beam.episodes.conformance import Conformance
+from rlds_beam.episodes.conformance import compare_with_schema
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, NeedsMappingError, RldsBeamError, UsageError, Violation
@@ -229,9 +229,7 @@ class MergedDecoder:
         self.starts, self._merge = starts, merge
         self._decoders = [(member.source.dataset, member.source.decoder, member.connecting) for member in inputs]
         self._real = [member.source.last_action == "real" for member in inputs]
-        self._conformance = [
-            None if _conforms(member.source) else Conformance(member.source.schema) for member in inputs
-        ]
+        self._schemas = [None if _conforms(member.source) else member.source.schema for member in inputs]
         self._names = [member.name.encode() for member in inputs]
         self._fields = [frozenset(member.schema.steps) for member in inputs]  # also those that are not read
         self.keeps_images = not any(member.connecting.connectors for member in inputs)
@@ -243,8 +241,8 @@ class MergedDecoder:
         episode = decoder.decode(payload, dataclasses.replace(key, dataset=dataset, shard=shard))
         if self._real[which]:
             episode.with_real_last_action()
-        conformance = self._conformance[which]
-        if conformance is not None and (faults := conformance.violations(episode)):
+        schema = self._schemas[which]
+        if schema is not None and (faults := compare_with_schema(episode, schema)):
             raise BadEpisode(*faults)
         edited = self._connect(episode, connecting)
         steps, metadata = self._merge_steps(edited, which), self._merge_metadata(edited)

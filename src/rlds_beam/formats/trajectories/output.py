@@ -24,11 +24,11 @@ from rlds_beam.output.shards import ShardInfo, ShardWriter
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.reading.plan import WorkRange
-from rlds_beam.trajectories.converter import WindowItemConversion, WindowItemConverter, record_encoder
+from rlds_beam.trajectories.converter import JPEG_QUALITY, WindowItemConversion, WindowItemConverter
 from rlds_beam.trajectories.frames import frame_count
 from rlds_beam.trajectories.items import Items, UnusedSteps, check_length
 from rlds_beam.trajectories.options import CASTS, FrameOptions, Images, ItemOptions
-from rlds_beam.trajectories.record_encoding import PreparedItems
+from rlds_beam.trajectories.record_encoding import PreparedItems, TrajectoryEncoder
 from rlds_beam.trajectories.spec import TrajectorySpec, encode_spec_file, trajectory_spec
 
 SPEC = ".spec"
@@ -140,7 +140,9 @@ class TrajectoryWriter:
 
     def __init__(self, path: str, conversion: WindowItemConversion):
         self._path, self._fields = path, conversion.fields
-        self._encoder = record_encoder(conversion)
+        self._encoder = TrajectoryEncoder(
+            conversion.spec, conversion.images, keep=conversion.keep, jpeg_quality=JPEG_QUALITY
+        )
         self._converter = WindowItemConverter(conversion, self._encoder.prepare)
         self._shard = ShardWriter(path)
         self._waiting: list[tuple[PreparedItems, object]] = []
