@@ -1,18 +1,14 @@
-"""Keeps everybody but the user's own browser away from the server, and bounds its connections."""
+"""Keeps everybody but the user's own browser away from the server."""
 
 from __future__ import annotations
 
-import asyncio
 import http.cookies
-import itertools
 import json
 import re
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
-
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -118,37 +114,3 @@ class Guard:
         if not self._has_token(scope):
             return None
         return f"{self._cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/"
-
-
-MAX_HEADER_SECONDS = 10.0
-"""Seconds until the headers of a connection's first request must be there."""
-
-MAX_WAITING = 256
-"""Connections without a request. One more closes the oldest, so the user's browser always gets through."""
-
-_numbers = itertools.count()
-
-
-class BrowserConnection(H11Protocol):
-    """A connection that is closed if its first request is late. `Guard` closes those whose request has no token."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._number, self._timer = next(_numbers), self.loop.call_later(MAX_HEADER_SECONDS, self._end_if_waiting)
-        waiting = list(filter(_is_waiting, self.connections))
-        if len(waiting) > MAX_WAITING:
-            min(cast("list[BrowserConnection]", waiting), key=lambda entry: entry._number)._end_if_waiting()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._timer.cancel()
-        super().connection_lost(exc)
-
-    def _end_if_waiting(self) -> None:
-        if _is_waiting(self):
-            self.connections.discard(self)
-            self.transport.abort()
-
-
-def _is_waiting(connection: Any) -> bool:
-    """Whether a connection has not sent the headers of a request."""
-    return connection.cycle is None

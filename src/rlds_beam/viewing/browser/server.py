@@ -134,7 +134,6 @@ class BrowserServer:
         import uvicorn
 
         from rlds_beam.viewing.browser.app import create_app
-        from rlds_beam.viewing.browser.security import MAX_WAITING, BrowserConnection
 
         self._socket = _listening(port)
         self.port: int = self._socket.getsockname()[1]
@@ -144,12 +143,11 @@ class BrowserServer:
             log_level="error",
             access_log=False,
             lifespan="off",
-            http=BrowserConnection,
+            http="h11",
             ws="none",
             loop="asyncio",
             server_header=False,
             timeout_graceful_shutdown=2,
-            backlog=MAX_WAITING // 2,
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)

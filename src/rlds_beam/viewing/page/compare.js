@@ -6,7 +6,7 @@ import { datasets } from "./datasets.js";
 import { Frames } from "./images.js";
 import { Player } from "./player.js";
 import { episodeLink, get } from "./source.js";
-import { count, cell, line, number, shortKey } from "./text.js";
+import { count, cell, line, number } from "./text.js";
 
 const LISTED = 200; // episodes of a dataset that a list offers; more are chosen by number
 
@@ -49,7 +49,7 @@ function Chooser({ chosen, onChoose }) {
   };
   const rows = data?.rows ?? [], total = data?.total ?? 0;
   const place = total > LISTED ? chosen.episode?.index ?? 0 : rows.findIndex((one) => one.key === chosen.key);
-  const name = (row) => `${shortKey(row.key)} ${line(row.instruction ?? "", 60)}`;
+  const name = (row) => `${row.named ?? `episode ${number(row.index)}`} ${line(row.instruction ?? "", 60)}`;
   return html`<div class="bar chooser"><span class="muted">Next to</span>
     ${datasets.all.length > 1 && html`<select aria-label="Dataset to compare with" value=${chosen.dataset} onChange=${(event) => choose(event.target.value, 0)}>
       ${datasets.all.map((one) => html`<option value=${one.id}>${line(one.name, 80)}</option>`)}</select>`}
@@ -118,7 +118,7 @@ function Both({ here, there, episode, other, player, view, chooser }) {
   return html`
     <${Cameras} dataset=${there.id} episode=${other} player=${parts.player} frames=${parts.frames} />
     <div class="other">${chooser}
-      <h3 class="clip"><a ...${episodeLink(there.id, other.key)}><bdi>${line(there.name, 120)}</bdi> <bdi class="mono small">${shortKey(other.key)}</bdi></a>${" "}
+      <h3 class="clip"><a ...${episodeLink(there.id, other.key)}><bdi>${line(there.name, 120)}</bdi> <bdi title=${line(other.key)}>${other.named ?? `episode ${number(other.index)}`}</bdi></a>${" "}
         <span class="muted small">at step ${number(step)}${late ? ", its last" : ""}${other.instruction && html` · <bdi>${line(other.instruction, 120)}</bdi>`}</span></h3></div>
     <${Curves} dataset=${there} episode=${other} ...${parts} bar=${false} />
     <${Differences} ...${{ here, there, episode, other }} />`;

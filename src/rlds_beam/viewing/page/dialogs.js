@@ -77,8 +77,8 @@ function Flagged({ dataset, flags, episode, remark }) {
   const { data } = useLoaded((signal) => get("/api/episodes", { dataset: dataset.id, text: episode, limit: 1 }, signal), [dataset.id, episode]);
   const row = data?.rows.find((one) => one.key === episode);
   return html`<li>
-    <a ...${episodeLink(dataset.id, episode)} title=${line(episode)}><bdi>${shortKey(episode)}</bdi></a>
-    <span class="muted small clip">${row && html`#${number(row.index)}${row.steps !== null && ` · ${count(row.steps, "step")}`}
+    <a ...${episodeLink(dataset.id, episode)} title=${line(episode)}><bdi>${row?.named ?? (row ? `episode ${number(row.index)}` : shortKey(episode))}</bdi></a>
+    <span class="muted small clip">${row && html`${row.steps !== null && count(row.steps, "step")}
       ${row.instruction && html` · <bdi>${line(row.instruction, 120)}</bdi>`}`}</span>
     <input aria-label="Remark" placeholder="remark" maxlength="500" value=${remark} onChange=${(e) => flags.remark(episode, e.target.value)} />
     <button class="icon" aria-label="Remove the flag" onClick=${() => flags.toggle(episode)}>✕</button></li>`;

@@ -1,5 +1,6 @@
 // The data of a report are in its page: answers as those of the server (source.js), and where its episodes are.
 import { indexOf } from "./lib.js";
+import { shortKey } from "./text.js";
 
 export const root = JSON.parse(document.getElementById("report-data").textContent);
 const listed = [];
@@ -7,9 +8,13 @@ const rows = new Map(); // the dataset and key of an episode -> its row
 const name = (dataset, key) => `${dataset} ${key}`;
 const none = { cameras: [], columns: [], scan: { state: "none" } };
 
-function add(dataset, id, episode) {
-  const index = [...rows.values()].filter((row) => row.dataset === dataset).length;
-  const row = { dataset, id, index, key: episode.key, steps: episode.steps, instruction: episode.instruction, episode };
+/** What an episode is called: its number; its key if that is unknown, as of a record that a conversion rejected. */
+const nameOf = (key, number) => (number === null ? shortKey(key) : `episode ${number.toLocaleString("en-US")}`);
+
+function add(dataset, id, episode, number = null) {
+  const index = [...rows.values()].filter((row) => row.dataset === dataset).length; // its place in this report
+  const named = nameOf(episode.key, number);
+  const row = { dataset, id, index, named, key: episode.key, steps: episode.steps, instruction: episode.instruction, episode };
   rows.set(name(dataset, episode.key), row);
   return row;
 }
@@ -19,14 +24,16 @@ function placeEpisodes(part, number) {
   const { facts, rules, signals } = part, several = root.datasets.length > 1;
   const episodes = new Map(part.episodes.map((one) => [one.key, one]));
   Object.assign(part, { id: String(number), prefix: several ? `${"ab"[number]}-` : "", name: several ? facts.name : "" });
+  const numberOf = (key) => (Object.hasOwn(part.numbers, key) ? part.numbers[key] : null);
   const take = (keys) => keys.filter((key) => episodes.has(key) && !rows.has(name(part.id, key)))
-    .map((key) => add(part.id, `${part.prefix}e${rows.size}`, episodes.get(key)));
+    .map((key) => add(part.id, `${part.prefix}e${rows.size}`, episodes.get(key), numberOf(key)));
   const takeOnce = (keys) => take([...new Set(keys)]);
   part.shown = {
     rules: rules.map((rule) => takeOnce(rule.samples.map((one) => one.key))),
     worst: takeOnce(signals.flatMap((signal) => signal.worst.slice(0, signal.beyond).map((one) => one.key))),
     samples: takeOnce(part.samples),
   };
+  part.nameOf = (key) => nameOf(key, numberOf(key));
   part.anchor = (key) => rows.get(name(part.id, key))?.id;
   listed.push({ ...none, id: part.id, name: facts.name, path: facts.path, format: facts.format, fps: facts.fps });
 }
@@ -56,7 +63,7 @@ function nearest({ camera, step, ...query }) {
 
 const answers = {
   "/api/datasets": () => listed,
-  "/api/episode": (query) => ({ ...find(query).episode, index: find(query).index }),
+  "/api/episode": (query) => ({ ...find(query).episode, index: find(query).index, named: find(query).named }),
   "/api/episodes": ({ dataset, text, offset = 0, limit = 100 }) => {
     const some = [...rows.values()].filter((row) => row.dataset === dataset && (!text || row.key === text));
     return { total: some.length, offset, rows: some.slice(offset, offset + limit), scanned: true };

@@ -2,7 +2,7 @@
 import { html, useEffect, useLoaded, useMedia, useRef, useState } from "./lib.js";
 import { address, get } from "./source.js";
 import { FlagButton } from "./flags.js";
-import { count, duration, line, number, shortKey } from "./text.js";
+import { count, duration, line, number } from "./text.js";
 
 /** How many tiles fit across, and the height of their row. */
 export function tilesOf(width, grid) {
@@ -88,7 +88,7 @@ export function Tile({ position, row, dataset, current, flags, open, select, end
   return html`<div role="gridcell" class="tile" id=${`row-${position}`} aria-selected=${position === current} onClick=${click}
     onMouseEnter=${() => point(true)} onMouseLeave=${() => point(false)}>
     ${row ? html`<${Film} key=${row.key} dataset=${dataset.id} row=${row} camera=${camera} height="192" moving=${pointed} ending=${ending} />` : html`<span class="picture bone"></span>`}
-    <div class="bar"><span class="clamp" title=${line(row?.instruction)}><bdi>${row ? line(row.instruction ?? "") || shortKey(row.key) : ""}</bdi></span>
+    <div class="bar"><span class="clamp" title=${line(row?.instruction)}><bdi>${row ? line(row.instruction ?? "") || `episode ${number(row.index)}` : ""}</bdi></span>
       ${row && html`<${FlagButton} flags=${flags} row=${row} />`}</div>
     <div class="about muted small"><span>#${number(row?.index ?? position)}${row?.steps != null && ` · ${count(row.steps, "step")}${dataset.fps ? `, ${duration(row.steps / dataset.fps)}` : ""}`}</span>
       ${row?.rule && html`<span class="badge bad"><bdi>${line(row.rule, 40)}</bdi></span>`}</div>

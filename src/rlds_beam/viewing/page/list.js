@@ -6,7 +6,7 @@ import { Tile, tilesOf } from "./grid.js";
 import { route } from "./route.js";
 import { rowsOf } from "./rows.js";
 import { get } from "./source.js";
-import { cell, count, line, number, shortKey } from "./text.js";
+import { cell, count, line, number } from "./text.js";
 import { Virtual } from "./virtual.js";
 
 export function ListPage({ state, dataset }) {
@@ -224,7 +224,7 @@ function NarrowRow(props) {
     <div role="gridcell">${row && html`<${FlagButton} flags=${flags} row=${row} />`}</div>
     ${dataset.cameras.length > 0 && (row ? html`<${PictureCell} row=${row} dataset=${dataset} />` : html`<div role="gridcell" class="cell film"></div>`)}
     <div role="gridcell" class="lines">${!row ? html`<i class="bone"></i>` : html`
-      <div class="clip"><bdi>${row.instruction ? line(row.instruction) : shortKey(row.key)}</bdi></div>
+      <div class="clip"><bdi>${row.instruction ? line(row.instruction) : `episode ${number(row.index)}`}</bdi></div>
       <div class="clip muted small">#${number(row.index ?? position)}${row.steps !== null && ` · ${count(row.steps, "step")}`}
         ${row.return !== null && html` · return ${cell(row.return)}`} ${row.rule && html`<span class="badge bad"><bdi>${line(row.rule, 60)}</bdi></span>`}</div>`}
     </div>

@@ -6,7 +6,7 @@ import { Command, Copy, FlagsDialog } from "./dialogs.js";
 import { changes, root as data, sourceOf } from "./embedded.js";
 import { FlagButton, flagsOf } from "./flags.js";
 import { Code, Dataset, Distributions, Heading, Outstanding, Region, Rules, Said, Signals, Texts, Totals, stepsText, timeOf } from "./summary.js";
-import { line, number, shortKey } from "./text.js";
+import { line, number } from "./text.js";
 import { Viewer } from "./viewer.js";
 
 const page = document.documentElement;
@@ -32,8 +32,8 @@ function Episode({ row, first = "curves", compared = false }) {
       removeEventListener("beforeprint", print);
     };
   }, []);
-  return html`<article class="episode" id=${row.id} aria-label=${`Episode ${line(row.key, 120)}`} tabindex="-1" ref=${article} data-shown=${live ? "" : undefined}>
-    <header><div class="heading"><h3 class="key" title=${line(row.key)}><code><bdi>${shortKey(row.key)}</bdi></code><${Copy} text=${row.key} what="the key" />
+  return html`<article class="episode" id=${row.id} aria-label=${row.named} tabindex="-1" ref=${article} data-shown=${live ? "" : undefined}>
+    <header><div class="heading"><h3 class="key" title=${line(row.key)}><bdi>${row.named}</bdi><${Copy} text=${row.key} what="the key" />
         ${!compared && html`<${FlagButton} flags=${flags} row=${row} tab=${0} />`}</h3>
       <p class="line">${episode.steps > 0 && html`<span>${number(episode.steps)} steps${timeOf(episode.steps, episode.fps)}</span>`}${episode.total != null && html`<span>return ${number(episode.total)}</span>`}</p></div>
       ${episode.instruction && html`<p class="said clamp"><${Said} text=${episode.instruction} /></p>`}
@@ -55,8 +55,8 @@ function Cell({ part, cell }) {
   const id = part.anchor(cell.key), [width, height] = cell.size;
   const film = html`<svg class="film" viewBox=${`0 0 ${width / 10} ${height}`} role="img" aria-label=${line(cell.camera, 80) + (cell.film.fault ? " (damaged image)" : "")}>
     <image href=${sourceOf(cell.film)} width=${width} height=${height} preserveAspectRatio="none" /></svg>`;
-  return html`<li>${id ? html`<a class="play" href=${`#${id}`} aria-label=${`Episode ${line(cell.key, 120)}`}>${film}</a>` : html`<div class="play" tabindex="0">${film}</div>`}
-    <p class="key" title=${line(cell.key)}><code><bdi>${shortKey(cell.key)}</bdi></code></p>
+  return html`<li>${id ? html`<a class="play" href=${`#${id}`} aria-label=${part.nameOf(cell.key)}>${film}</a>` : html`<div class="play" tabindex="0">${film}</div>`}
+    <p class="key" title=${line(cell.key)}><bdi>${part.nameOf(cell.key)}</bdi></p>
     <p>${number(cell.steps)} steps${timeOf(cell.steps, part.facts.fps)} ${cell.marks.slice(0, 2).map((mark) => html`<span class="tag ${mark.kind === "rule" ? "bad" : "warn"}">${mark.name}</span> `)}</p>
     ${cell.instruction && html`<p class="said clamp"><${Said} text=${cell.instruction} /></p>`}</li>`;
 }

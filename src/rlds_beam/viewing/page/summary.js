@@ -2,7 +2,7 @@
 import { html, watchWidth } from "./lib.js";
 import { Bars, Box, Ends, StackedBar, binsOf, constantOf } from "./charts.js";
 import { Command, Copy } from "./dialogs.js";
-import { bytes, clean, count, duration, line, number, percent, shortKey } from "./text.js";
+import { bytes, clean, count, duration, line, number, percent } from "./text.js";
 
 const MOST_TEXT = 4000;
 const FLAG = /((?<![\w-])--[a-z]\w*=?)/g;
@@ -33,7 +33,7 @@ export const Facts = ({ items }) => html`<dl class="facts">${items.map(([name, t
 /** An episode's key, with a link to where it is shown. */
 export function Key({ part, text }) {
   const id = part.anchor(text);
-  const short = html`<code><bdi>${shortKey(text)}</bdi></code>`;
+  const short = html`<bdi>${part.nameOf(text)}</bdi>`;
   return html`<span class="key" title=${line(text)}>${id ? html`<a href=${`#${id}`}>${short}</a>` : short} <${Copy} text=${text} what="the key" /></span>`;
 }
 
@@ -148,6 +148,7 @@ export function Signals({ part, section, show }) {
     <${SignalGroups} part=${part} signals=${measured.filter((one) => one.beyond)} />
     ${calm.length > 0 && html`<details class="block"><summary>${count(calm.length, "signal")}, ${calm.length > 1 ? "none beyond its threshold" : "not beyond its threshold"}</summary>
       <${SignalGroups} part=${part} signals=${calm} /></details>`}
+    ${part.unmeasured.length > 0 && html`<details><summary>Signals that were not measured</summary>${part.unmeasured.map((one) => html`<p class="muted small"><${Code} text=${one} /></p>`)}</details>`}
     ${shown.worst.length > 0 && html`<h3>Episodes with the worst values</h3>${show(shown.worst, 2)}`}`;
 }
 

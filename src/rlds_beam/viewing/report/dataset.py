@@ -122,6 +122,9 @@ def make_section(source: Source, gathered: Gathered, settings: Settings) -> Data
     grid = shelf.grid([*others[: GRID // 3], *keys], GRID)
     for key in others:
         shelf.show(key, SMALL)
+    rules = collect_rules(gathered.report, shelf.steps, settings.convert)
+    named = {*shelf.views, *(cell.key for cell in grid), *(one.key for signal in signals for one in signal.worst)}
+    named.update(sample.key for rule in rules for sample in rule.samples)
     return DatasetPart(
         facts=collect_facts(source, settings.path, settings.format, gathered.report),
         grid=grid,
@@ -130,18 +133,28 @@ def make_section(source: Source, gathered: Gathered, settings: Settings) -> Data
         texts=count_texts(gathered.table),
         signals=signals,
         findings=gathered.findings,
-        rules=collect_rules(gathered.report, shelf.steps, settings.convert),
+        rules=rules,
         episodes=dict(sorted(shelf.views.items())),
-        notes=(*settings.notes, *shelf.notes(), *_unmeasured(gathered.table, source, settings.decode)),
+        notes=(*settings.notes, *shelf.notes()),
+        unmeasured=tuple(_unmeasured(gathered.table, source, settings.decode)),
+        numbers=_numbers(gathered.table, named),
     )
 
 
+def _numbers(table: pa.Table, keys: Iterable[str]) -> dict[str, int]:
+    """The row of each key: the table has the records in the dataset's order."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    wanted = pa.array(sorted(keys), pa.string())
+    rows = pc.index_in(wanted, value_set=table["key"].combine_chunks().cast(pa.string())).to_pylist()
+    return {key: row for key, row in zip(wanted.to_pylist(), rows, strict=True) if row is not None}
+
+
 def _unmeasured(table: pa.Table, source: Source, decoded: int) -> list[str]:
-    """The signals without values: a note for each reason."""
+    """The signals without values, by reason."""
     context = Context.of(source.schema, fps=source.fps, decoded=decoded)
-    return [
-        f"signals not measured ({label}): {text}" for label, text in group_reasons(reasons_unmeasured(table, context))
-    ]
+    return [f"{label}: {text}" for label, text in group_reasons(reasons_unmeasured(table, context))]
 
 
 def _broken(episode: Episode, check: CheckOptions, names: Mapping[str, tuple[str, ...]]) -> list[Violation]:

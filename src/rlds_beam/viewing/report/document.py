@@ -114,6 +114,8 @@ class DatasetPart:
       rules: the broken rules.
       episodes: key -> the frames and curves of an episode, for samples, worst episodes, and rejected records.
       notes: what was left out, and why, for example to keep the report small.
+      unmeasured: the signals that could not be measured, and why.
+      numbers: key -> the episode's number in the dataset's order, as in `browse`.
     """
 
     facts: DatasetFacts
@@ -126,6 +128,8 @@ class DatasetPart:
     rules: tuple[RuleSection, ...] = ()
     episodes: Mapping[str, EpisodeView] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    unmeasured: tuple[str, ...] = ()
+    numbers: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
