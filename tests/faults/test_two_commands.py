@@ -84,6 +84,9 @@ def test_only_one_command_holds_the_lock(tmp_path):
             pass
         assert [path.name for path in (tmp_path / "new").iterdir()] == [".rlds-beam.lock"]
     assert not (tmp_path / "new").exists()  # nothing was written
+    with directory.lock_output(str(tmp_path / "new/a/b")):
+        pass
+    assert not (tmp_path / "new").exists()
     (tmp_path / "old").mkdir()
     with directory.lock_output(str(tmp_path / "old")):
         pass

@@ -208,10 +208,12 @@ def lock_output(directory: str) -> Iterator[None]:
     """
     with contextlib.ExitStack() as ends:
         try:
-            path = os.path.abspath(directory)
+            path, new = os.path.abspath(directory), list[str]()
             while storage.scheme(directory) is None and not os.path.lexists(path):
-                ends.callback(storage.remove_empty, path)
+                new.append(path)
                 path = os.path.dirname(path)
+            for path in reversed(new):  # the last of these is called first
+                ends.callback(storage.remove_empty, path)
             storage.makedirs(directory)
             if storage.scheme(directory) is None:
                 ends.enter_context(platforms.locked(os.path.join(directory, LOCK)))
