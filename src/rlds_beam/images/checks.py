@@ -86,10 +86,7 @@ def _check_size(
         detail = f"{height}x{width} pixels at step {step}, but at most {max_pixels} are allowed"
         return Violation("image_too_large", detail, field, step)
     if any(want is not None and want != got for want, got in zip(declared, size, strict=True)):
-        detail = f"{height}x{width} at step {step}, but expected {_size(declared)}"
+        expected = "x".join("?" if d is None else str(d) for d in declared)
+        detail = f"{height}x{width} at step {step}, but expected {expected}"
         return Violation("image_size_mismatch", detail, field, step)
     return None
-
-
-def _size(declared: tuple[int | None, ...]) -> str:
-    return "x".join("?" if d is None else str(d) for d in declared)

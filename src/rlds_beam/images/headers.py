@@ -101,12 +101,16 @@ def read_image_header(data: bytes) -> ImageHeader:
     if data.startswith(_known.start) and data.endswith(JPEG_END):
         return _known.header
     if data.startswith(b"\xff\xd8\xff"):
-        header, start = _jpeg_header(data), jpeg_start(data)
+        header, start = _jpeg_size(data), jpeg_start(data)
+        if not data.endswith(JPEG_END) and data.rfind(JPEG_END, _jpeg_frame(data)) < 0:
+            raise UndecodableImageError("the JPEG is cut short")
         if start:
             _known = _KnownJpeg(start, header)
         return header
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return _png_header(data)
+        png_chunks(data)  # checks their checksums, which costs a fraction of decoding
+        width, height = struct.unpack_from(">II", data, 16)
+        return ImageHeader(height, width)
     try:
         if data.startswith(b"BM"):
             width, height = struct.unpack_from("<ii", data, 18)
@@ -135,13 +139,6 @@ def read_pixel_format(data: bytes) -> PixelFormat:
     return PixelFormat("uint8", 3)
 
 
-def _png_header(data: bytes) -> ImageHeader:
-    """Checks the checksums of all chunks, which costs a fraction of decoding."""
-    png_chunks(data)
-    width, height = struct.unpack_from(">II", data, 16)
-    return ImageHeader(height, width)
-
-
 def png_chunks(data: bytes) -> list[tuple[bytes, int, int]]:
     """All chunks as (kind, start, end) of their contents; raises UndecodableImageError."""
     if data[12:16] != b"IHDR" or len(data) < 33:
@@ -166,13 +163,6 @@ def png_chunks(data: bytes) -> list[tuple[bytes, int, int]]:
                 raise UndecodableImageError(f"the PNG's {kind!r} is damaged")
         chunks.append((kind, start, end))
     return chunks
-
-
-def _jpeg_header(data: bytes) -> ImageHeader:
-    header = _jpeg_size(data)
-    if not data.endswith(JPEG_END) and data.rfind(JPEG_END, _jpeg_frame(data)) < 0:
-        raise UndecodableImageError("the JPEG is cut short")
-    return header
 
 
 def _jpeg_size(data: bytes) -> ImageHeader:

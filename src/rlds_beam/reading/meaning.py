@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,9 +25,6 @@ from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import LastAction, Segment, Source
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.text import count
-
-if TYPE_CHECKING:
-    from rlds_beam.reading.base import Source
 
 VOID = ("action", "reward", "discount")
 """The fields, or groups of fields, that a void last step does not have."""
@@ -92,15 +89,11 @@ def _kind(episode: Episode) -> str | None:
     actions: Any = np.concatenate([column.reshape(len(column), -1).astype(np.float64) for column in columns], axis=1)
     if not np.isfinite(actions[-1]).all():
         return "not finite"
-    for kind, filler in (("zeros", ~actions.any(axis=1)), ("a repetition", _repeats(actions))):
+    repeated = np.append(False, (actions[1:] == actions[:-1]).all(axis=1))
+    for kind, filler in (("zeros", ~actions.any(axis=1)), ("a repetition", repeated)):
         if filler[-1] and 2 * filler[:-1].sum() < len(filler):
             return kind
     return _NEW
-
-
-def _repeats(actions: Any) -> Any:
-    """Whether each action equals the one before, bool [T]."""
-    return np.append(False, (actions[1:] == actions[:-1]).all(axis=1))
 
 
 def sample_episodes(source: Source, left_out: Collection[str]) -> Iterator[Episode]:

@@ -99,21 +99,12 @@ def select_segments(source: Source, split: Split) -> list[Segment]:
     """The segment of each shard that belongs to the split's slice of episodes."""
     if not split.sliced:
         return [Segment(shard) for shard in split.shards]
-    return [_segment_of_records(source, shard, low, high) for shard, low, high in split.taken]
-
-
-def _segment_of_records(source: Source, shard: Shard, low: int, high: int) -> Segment:
-    """The segment of a shard's records low to high."""
-    if low == 0 and high == shard.records:
-        return Segment(shard)
-    return Segment(shard, *source.files.positions(shard.path, low, high))
-
-
-def left_whole(source: Source, shard: Shard) -> bool:
-    """Whether the shard is in a bucket and small enough to stay whole."""
-    return (
-        storage.scheme(shard.path) is not None and has_offsets(source.files, shard.path) and shard.size <= WHOLE_BYTES
-    )
+    return [
+        Segment(shard)
+        if low == 0 and high == shard.records
+        else Segment(shard, *source.files.positions(shard.path, low, high))
+        for shard, low, high in split.taken
+    ]
 
 
 def segment_bytes(source: Source, segment: Segment) -> int:
@@ -170,7 +161,10 @@ class _Cutter:
         return [group for group in groups if group]
 
     def _can_be_cut(self, shard: Shard, far: bool) -> bool:
-        return (far or not left_whole(self.source, shard)) and self.source.files.is_splittable(shard.path)
+        files = self.source.files
+        if not far and storage.scheme(shard.path) is not None and has_offsets(files, shard.path):
+            return shard.size > WHOLE_BYTES and files.is_splittable(shard.path)
+        return files.is_splittable(shard.path)
 
     def _pieces(self, segment: Segment, weight: int, inside: list[int]) -> Iterator[tuple[Segment, int]]:
         """Cuts the segment near the offsets `inside` of its `weight` bytes; gives each piece and its middle."""
