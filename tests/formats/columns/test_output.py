@@ -165,28 +165,6 @@ def test_an_aborted_range_leaves_nothing(tmp_path, kind):
     assert not [*tmp_path.rglob("*.*")]
 
 
-def test_damage_is_found(data, tmp_path):
-    output = tmp_path / "out"
-    export(data, output, "columns")
-    (file,) = (output / "default_policy").glob("*.tfrecord-*")
-    whole = file.read_bytes()
-    file.write_bytes(whole[:-1])
-    with pytest.raises(UsageError, match="bytes, but"):
-        rlds_beam.open_dataset(output)
-    file.write_bytes(whole[:-20] + bytes([whole[-20] ^ 1]) + whole[-19:])
-    found = rlds_beam.open_dataset(output)
-    found[0]
-    with pytest.raises(RldsBeamError, match="does not match its checksum"):
-        found[-1]
-    file.unlink()
-    with pytest.raises(UsageError, match="is missing"):
-        rlds_beam.open_dataset(output)
-    # A range with a lost file is converted again.
-    (output / "manifest.json").unlink()
-    export(data, output, "columns")
-    assert file.read_bytes() == whole
-
-
 def test_tfds_reads_both_record_formats(outputs):
     tfds = pytest.importorskip("tensorflow_datasets")
     wanted = expected("walker")
@@ -229,14 +207,6 @@ def test_an_output_without_rows_is_finished_and_readable(tmp_path, kind):
         "terminateds": (0,),
         "truncateds": (0,),
     }
-
-
-def test_a_column_path_cannot_be_a_prefix_of_another(data, tmp_path):
-    def clashing(batch):
-        return batch.replace(columns=tuple({**columns, "rewards/x": columns["rewards"]} for columns in batch.columns))
-
-    with pytest.raises(UsageError, match="rewards"):
-        rlds_beam.convert(data, tmp_path / "out", to="columns", connectors=[*CONNECTORS[2:4], clashing])
 
 
 def test_a_nan_in_the_void_last_step_is_accepted(tmp_path):

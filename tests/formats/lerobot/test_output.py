@@ -11,9 +11,7 @@ import numpy as np
 import pyarrow.dataset as pd
 import pyarrow.parquet as pq
 import pytest
-from directories import bytes_of
 from exchanging import export
-from own_formats import run
 
 import rlds_beam
 from rlds_beam.errors import NotVerifiedError, UsageError
@@ -143,25 +141,6 @@ def test_everything_is_counted(source, output):
     assert {c["files"][0]["shard"]["checksum"] for c in commits} == {s["checksum"] for s in manifest["shards"]}
 
 
-def test_it_resumes_while_frames_are_numbered(source, output, tmp_path):
-    path = tmp_path / "out"
-    config = ConvertConfig.create(source[0], str(path), to="lerobot", fps=data.FPS, shards=3)
-    job = prepare(config)
-    for work in job.open():
-        job.converter.convert_range(work, {})
-    finisher = job.committer.finisher
-    one, two, *_ = finisher.ranges({})
-    staged = {file: file.read_bytes() for file in (path / "_ranges").iterdir()}
-    for element in (one, two, two):  # a runner may repeat it
-        finisher.process(element, {})
-    for file, content in staged.items():  # killed before the frames of the ranges were removed
-        file.write_bytes(content)
-    (path / "data/chunk-000/file-002.parquet").write_bytes(b"half")
-    flags = ("--to=lerobot", f"--fps={data.FPS}", "--shards=3", "--workers=2", "--progress=none")
-    assert run("convert", source[0], path, *flags)[0] == 3
-    assert bytes_of(path) == bytes_of(output)
-
-
 def test_damaged_frames_of_a_range_are_named(source, tmp_path):
     config = ConvertConfig.create(source[0], str(tmp_path / "out"), to="lerobot", fps=data.FPS, shards=3)
     job = prepare(config)
@@ -173,22 +152,6 @@ def test_damaged_frames_of_a_range_are_named(source, tmp_path):
     file.write_bytes(file.read_bytes()[:-2000])
     with pytest.raises(NotVerifiedError, match=r"train-00002-of-00003\.arrow is missing or damaged"):
         finisher.process(element, {})
-
-
-def test_leftovers_of_a_run_killed_at_its_end_are_removed(source, output, tmp_path):
-    path = tmp_path / "out"
-    config = ConvertConfig.create(source[0], str(path), to="lerobot", fps=data.FPS, shards=3)
-    job = prepare(config)
-    for work in job.open():
-        job.converter.convert_range(work, {})
-    facts = {file: file.read_bytes() for file in (path / "_ranges").iterdir()}
-    job.committer.commit()
-    assert bytes_of(path) == bytes_of(output)
-    (path / "_ranges").mkdir()
-    for file, content in facts.items():
-        file.write_bytes(content)
-    export(source[0], path, "lerobot", fps=data.FPS, shards=3)
-    assert bytes_of(path) == bytes_of(output)
 
 
 def test_a_range_without_an_episode_has_no_file(tmp_path):
@@ -211,9 +174,6 @@ def test_a_range_without_an_episode_has_no_file(tmp_path):
         ({"fps": 12.5}, "--round_fps"),
         ({"fps": 0}, "above 0"),
         ({"fps": 5, "map": "x=observation/nothing"}, "there is no field"),
-        ({"fps": 5, "image_samples": 0}, "at least 1"),
-        ({"fps": 5, "items": "frames"}, "--items is an option of --to=trajectories"),
-        ({"fps": 5, "images": "jpeg"}, "expected one of copy, video"),
         ({"fps": 5, "crf": 20}, "--crf needs --images=video"),
     ],
 )

@@ -13,7 +13,7 @@ import rlds_beam
 from rlds_beam import Field, Schema
 from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.encoding.tfds.rlds_dataset import default_schema
-from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.errors import UsageError
 from rlds_beam.testing import make_episode, write_dataset
 
 VERSIONS = ["3.0", "2.1"]
@@ -76,18 +76,3 @@ def test_a_field_of_the_episodes_is_stored_and_read_back(tmp_path: Path, version
         found, wanted = episode.metadata["episode_metadata/x"], made(i, 0)
         assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
         np.testing.assert_array_equal(found, wanted)
-
-
-def ragged(trajectory: dict[str, Any]) -> dict[str, Any]:
-    """A faulty connector: each step gets another length."""
-    length = len(trajectory["action"])
-    return {**trajectory, "tokens": objects([np.arange(t, dtype=np.int64) for t in range(length)])}
-
-
-def test_a_connector_that_adds_one_is_found_before_anything_is_written(tmp_path: Path) -> None:
-    from rlds_beam.connectors import TransformTrajectory
-
-    source = write_dataset(tmp_path / "data", [make_episode(5, observation={"state": 3})], name="toy")
-    with pytest.raises(RldsBeamError, match="tokens") as caught:
-        data.convert_here(source, tmp_path / "out", connectors=[TransformTrajectory(ragged)])
-    assert "\n" not in str(caught.value) and not (tmp_path / "out" / "manifest.json").exists()

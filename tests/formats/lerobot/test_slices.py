@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -115,24 +114,6 @@ def test_files_with_episodes_out_of_order_cannot_be_sliced(source: Path, tmp_pat
         open_source(str(tmp_path / "out"), from_="lerobot")
 
 
-def test_splits_without_episodes_are_reported(dataset: Path, tmp_path: Path, capsys) -> None:
-    made = shutil.copytree(dataset, tmp_path / "made")
-    change_info(made, splits={"train": "0:4", "val": "5:5", "test": "500:900"})
-    command = ["convert", str(made), str(tmp_path / "out"), "--from=lerobot", "--to=rlds", "--workers=1"]
-    for _ in range(2):
-        assert main(command) == 0
-        out = capsys.readouterr().out.splitlines()
-        assert [line for line in out if line.startswith("empty")] == [
-            "empty     split val has no episodes",
-            "empty     split test has no episodes",
-        ]
-    assert main(["inspect", str(made), "--from=lerobot"]) == 0
-    assert re.search(r"^val +0 +0 +0 B$", capsys.readouterr().out, re.MULTILINE)
-    (tmp_path / "other").mkdir()
-    assert main([*command[:2], str(tmp_path / "other"), *command[3:], "--split=train"]) == 0
-    assert "empty" not in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("splits", "notes"),
     [
@@ -162,10 +143,3 @@ def test_odd_splits_are_noted(
         for command in (["check", "--rules", str(made)], ["convert", str(made), str(tmp_path / "out"), "--to=rlds"]):
             assert main(command) == 0
             assert capsys.readouterr().out.count(f"note      meta/info.json: {notes[0]}\n") == 1
-
-
-def test_negative_splits_are_refused(dataset: Path, tmp_path: Path) -> None:
-    made = shutil.copytree(dataset, tmp_path / "made")
-    change_info(made, splits={"train": "-3:4"})
-    with pytest.raises(UsageError, match="the split train is -3:4, expected FIRST:END"):
-        open_source(str(made))

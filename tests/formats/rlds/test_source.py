@@ -9,7 +9,7 @@ from rlds_beam.cli.main import main
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import open_source
-from rlds_beam.reading.plan import plan_ranges, select_segments
+from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import make_episode, shard_paths, write_dataset
 
@@ -124,12 +124,6 @@ def test_empty_and_out_of_range_slices_are_refused(dataset, tmp_path, split, cap
     capsys.readouterr()
 
 
-@pytest.mark.parametrize("split", ["all[:5]", "all+train", "train+all"])
-def test_all_cannot_be_combined_or_sliced(dataset, split):
-    with pytest.raises(UsageError, match="all means every split"):
-        open_source(str(dataset), split)
-
-
 def test_all_of_several_splits(dataset, tmp_path):
     write_dataset(tmp_path, episodes(5, 100), name="toy", split="test")
     assert [s.name for s in open_source(str(dataset), "all").splits] == ["train", "test"]
@@ -209,12 +203,6 @@ def test_whole_shards_are_separate_streams(dataset):
     assert [len(work.segments) for work in plan_ranges(source, whole_shards=True)] == [1, 1, 1]
     with pytest.raises(UsageError, match="--across_episodes"):
         plan_ranges(source, 2, whole_shards=True)
-
-
-def test_selecting_segments_of_a_slice_reads_only_what_is_needed(dataset):
-    source = open_source(str(dataset), "train[:6]")
-    segments = select_segments(source, source.splits[0])
-    assert [segment.shard.index for segment in segments] == [0]
 
 
 def test_keys_can_be_parsed():
