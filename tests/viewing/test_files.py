@@ -42,7 +42,7 @@ def test_a_strip(tmp_path: Path) -> None:
     assert pixels.shape == (16 + 2 + 16, 3 * 24 + 2 * 2, 3)
     write_episode(episode, str(tmp_path / "strip.JPG"), FileOptions(frames=3, height=16, curves=True))
     pixels = simplejpeg.decode_jpeg((tmp_path / "strip.JPG").read_bytes())
-    assert pixels.shape == (34 + 64 * 4, 480, 3)  # observation, action, reward, discount
+    assert pixels.shape == (34 + 80 * 4 + 16, 480, 3)  # observation, action, reward, discount
 
 
 def test_curves_with_unknown_and_huge_values(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_curves_with_unknown_and_huge_values(tmp_path: Path) -> None:
         "c": np.arange(STEPS) > 5,
     }
     write_episode(make_episode(STEPS, columns=columns), str(tmp_path / "curves.png"), FileOptions())
-    assert imagecodecs.png_decode((tmp_path / "curves.png").read_bytes()).shape == (64 * 7, 480, 3)
+    assert imagecodecs.png_decode((tmp_path / "curves.png").read_bytes()).shape == (80 * 7 + 16, 480, 3)
     with pytest.raises(UsageError, match="neither images nor numbers"):
         write_episode(make_episode(3).replace(steps={}), str(tmp_path / "none.png"), FileOptions())
 
@@ -68,7 +68,7 @@ def test_a_video(tmp_path: Path, curves: bool) -> None:
         (stream,) = container.streams
         frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
         assert stream.average_rate == 12.5 and len(frames) == STEPS
-    assert frames[0].shape == ((34 + 64 * 4) if curves else 34, 47 + 2 + 33 + 0, 3)
+    assert frames[0].shape == ((34 + 80 * 4) if curves else 34, 47 + 2 + 33 + 0, 3)
     assert frames[0][:30, :40].mean() > 240 and frames[1][:30, :40].mean() < 15
     assert 100 < frames[5][:30, :40].mean() < 220  # the placeholder
     write_episode(with_cameras((33, 47)), str(tmp_path / "again.mp4"), FileOptions(curves=curves))

@@ -25,7 +25,7 @@ from rlds_beam.viewing.pictures import draw_curves, find_cameras, strip, with_cu
 DEFAULT_FPS = 10.0
 """The rate of a video if the dataset says none."""
 
-_STRIP_HEIGHT, _VIDEO_HEIGHT, _PLOT_HEIGHT = 128, 256, 64
+_STRIP_HEIGHT, _VIDEO_HEIGHT, _PLOT_HEIGHT = 128, 256, 80
 _MAX_PLOTS = 8
 _MIN_WIDTH_PIXELS = 480
 """Pixels of a plot without pictures."""
@@ -86,7 +86,7 @@ def _strip(episode: Episode, options: FileOptions) -> Array:
     )
     if pixels.size and not options.curves:
         return pixels
-    plots = _plots(episode, max(pixels.shape[1], _MIN_WIDTH_PIXELS))
+    plots = _plots(episode, max(pixels.shape[1], _MIN_WIDTH_PIXELS), options)
     if not pixels.size and not plots.size:
         raise UsageError(f"{episode.key} has neither images nor numbers to draw")
     return plots if not pixels.size else np.concatenate([_wide(pixels, plots.shape[1]), plots])
@@ -134,7 +134,7 @@ def _frames(episode: Episode, options: FileOptions) -> Iterator[Array]:
         frame = join_pictures(images, height) if images else np.zeros((0, _MIN_WIDTH_PIXELS, 3), np.uint8)
         if size is None:
             size = frame.shape[0], frame.shape[1]
-            plots = _plots(episode, size[1]) if options.curves else None
+            plots = _plots(episode, size[1], options) if options.curves else None
         frame = _cut(frame, *size)  # a camera whose images have several sizes
         if plots is not None:
             frame = np.concatenate([frame, with_cursor(plots, step, steps)])
@@ -199,14 +199,14 @@ def _rerun_image(episode: Episode, path: str, step: int, rerun: Any) -> Any:
     return rerun.Image(small_pixels(image, 1 << 14)[0])
 
 
-def _plots(episode: Episode, width: int) -> Array:
+def _plots(episode: Episode, width: int, options: FileOptions) -> Array:
     """The first fields that change, as curves."""
-    return draw_curves(_changing(episode), _PLOT_HEIGHT, width)
+    return draw_curves(_changing(episode, options.names), _PLOT_HEIGHT, width)
 
 
-def _changing(episode: Episode) -> list[Curve]:
+def _changing(episode: Episode, names: Mapping[str, Sequence[str]] = {}) -> list[Curve]:
     """The curves of the first fields that change."""
-    curves = [curve for curve in find_curves(episode) if not curve.is_embedding]
+    curves = [curve for curve in find_curves(episode, names=names) if not curve.is_embedding]
     return [curve for curve in curves if (curve.values != curve.values[:1]).any()][:_MAX_PLOTS]
 
 

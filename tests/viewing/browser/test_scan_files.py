@@ -80,10 +80,3 @@ def test_a_full_disk_is_one_line(dataset: Path, tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         assert end_of(process)[0] == 0
         assert not [*disk.iterdir()]
-
-
-def memory(pid: int) -> int:
-    """The largest resident memory of a process so far in MB."""
-    match = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert match is not None
-    return int(match[1]) // 1024
