@@ -13,7 +13,7 @@ from rlds_beam.text import shorten
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_SINK_BYTES = 1 << 20
+_SINK_BYTES = 64 << 10  # larger ones would stay in memory that the next pages could use
 
 UNREADABLE = (LookupError, OSError, TypeError, ValueError)
 """Errors that pyarrow raises for damaged files, and for columns that are missing or have other types."""
