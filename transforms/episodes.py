@@ -37,8 +37,8 @@ from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.transforms.episode_coder import EpisodeCoder
 from rlds_beam.transforms.keyed_sink import WriteKeyed
-from rlds_beam.writing.keyed_parts import KeyedSink, PackedElement, PlacedElement, read_stored, remove_parts
-from rlds_beam.writing.pipeline_output import open_output, read_rejected_list
+from rlds_beam.writing.keyed_parts import PackedElement, PlacedElement, read_stored
+from rlds_beam.writing.pipeline_output import PipelineSink, read_rejected_list
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,38 +47,26 @@ class _WriteOptions(OutputOptions, ConnectorOptions, CheckOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _EpisodeSink(KeyedSink):
+class _EpisodeSink(PipelineSink):
     """Checks the episodes of each range, and writes them as a conversion does.
 
     Attributes:
-      directory, splits: as in `KeyedSink`.
+      splits: as in `KeyedSink`.
       source: the dataset of the episodes, without its splits.
       output: the output, which does not know its ranges yet.
       to: the name of its format.
-      shards: the most ranges of a split; None chooses by size.
       check: the policy of each rule.
       connecting: the connectors that run over the accepted episodes.
       report: the report on the dataset as a whole.
-      output_plan: the plan of the pipeline.
-      overwrite: whether what was there is replaced.
-      listed: the `RejectedList.id` before the pipeline runs.
     """
 
-    directory: str
     splits: tuple[str, ...]
     source: Source
     output: Output
     to: str
-    shards: int | None
     check: CheckOptions
     connecting: ConnectorRunner
     report: Report
-    output_plan: OutputPlan
-    overwrite: bool
-    listed: str | None
-
-    def open(self) -> None:
-        open_output(self.directory, self.output_plan, overwrite=self.overwrite, rejected=self.listed)
 
     def packer(self) -> Callable[[Episode], PackedElement]:
         coder = EpisodeCoder()
@@ -117,9 +105,7 @@ class _EpisodeSink(KeyedSink):
             writer.abort()
 
     def commit(self, plan: DatasetCommitter) -> Report:
-        report = plan.commit()
-        remove_parts(self.directory)
-        return report
+        return plan.commit()
 
 
 def _weight(episode: Episode) -> int:

@@ -25,6 +25,7 @@ from rlds_beam.writing.keyed_parts import (
     PlacedElement,
     Sizes,
     StoredElement,
+    commit,
     find_duplicates,
     measure,
     name_ranges,
@@ -110,8 +111,10 @@ class WriteKeyed(beam.PTransform[Any, Any]):
             | "Finish" >> beam.MapTuple(lambda finisher, work: finisher.process(work, {}))
             | "Finished" >> beam.combiners.Count.Globally()
         )
-        commit = beam.Map(lambda plan, sink: sink.commit(plan), sink).with_output_types(self._result)
-        return WriteKeyedResult(plan | "AfterAll" >> WaitOn(finished) | "Commit" >> commit, written.rejected)
+        result = (
+            plan | "AfterAll" >> WaitOn(finished) | "Commit" >> beam.Map(commit, sink).with_output_types(self._result)
+        )
+        return WriteKeyedResult(result, written.rejected)
 
 
 def _open(sink: KeyedSink) -> None:
@@ -158,11 +161,11 @@ class _WriteFn(beam.DoFn):
         work = names[found]
         in_order = sorted(placed, key=lambda placed: placed.position)
         _log.info("Writing %s of %s: %d elements", work, self._sink.directory, len(in_order))
-        commit, rejections = self._sink.write(work, in_order, plan, duplicates)
+        written, rejections = self._sink.write(work, in_order, plan, duplicates)
         _log.info("Wrote %s of %s", work, self._sink.directory)
         for rejection in rejections:
             yield TaggedOutput("rejected", rejection)
-        yield commit
+        yield written
 
 
 def _with_bucket(stored: StoredElement, bounds: Sequence[Any]) -> tuple[int, StoredElement]:

@@ -17,8 +17,7 @@ from rlds_beam.formats.format_options import RldsOptions
 from rlds_beam.processing.report import Report
 from rlds_beam.transforms.keyed_sink import WriteKeyed
 from rlds_beam.writing.episodes import ArrayEpisodes
-from rlds_beam.writing.rlds_sink import RldsSink, check_directory, describe_refusal
-from rlds_beam.writing.source import SHARD_BYTES, WriteSettings
+from rlds_beam.writing.rlds_sink import SHARD_BYTES, RldsSink, WriteSettings, check_directory, describe_refusal
 from rlds_beam.writing.step_columns import ImageEncoding, ImageStorage
 
 

@@ -30,11 +30,11 @@ from rlds_beam.trajectories.spec import TrajectorySpec
 from rlds_beam.transforms.converting import check_items, choose_input
 from rlds_beam.transforms.elements import in_global_window, refuse_windows
 from rlds_beam.transforms.keyed_sink import WriteKeyed
-from rlds_beam.writing.keyed_parts import KeyedSink, PackedElement, PlacedElement, read_stored, remove_parts
+from rlds_beam.writing.keyed_parts import PackedElement, PlacedElement, read_stored
 from rlds_beam.writing.pipeline_output import (
+    PipelineSink,
     RejectedPart,
     commit_rejections,
-    open_output,
     read_rejected_list,
     write_rejections,
 )
@@ -136,31 +136,19 @@ class WriteToTrajectoryRecords(beam.PTransform[Items, Any]):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _ItemSink(KeyedSink):
+class _ItemSink(PipelineSink):
     """Writes items as trajectory records.
 
     Attributes:
-      directory, shards: as in `KeyedSink`.
       output: the output.
       spec: the spec of the items.
-      output_plan: the plan of the pipeline.
-      overwrite: whether what was there is replaced.
-      listed: the `RejectedList.id` before the pipeline runs.
     """
 
-    directory: str
-    shards: int | None
     output: TrajectoryOutput
     spec: TrajectorySpec
-    output_plan: OutputPlan
-    overwrite: bool
-    listed: str | None
 
     splits = ()
     unique = False  # a step may have made several elements of an episode
-
-    def open(self) -> None:
-        open_output(self.directory, self.output_plan, overwrite=self.overwrite, rejected=self.listed)
 
     def packer(self) -> Callable[[Items], PackedElement]:
         return self._pack
@@ -191,11 +179,7 @@ class _ItemSink(KeyedSink):
             writer.abort()
 
     def commit(self, plan: tuple[WorkRange, ...]) -> dict[str, Any]:
-        committed = commit_dataset(
-            self.directory, self.output.name, plan, self.output.complete, self.output_plan.digest
-        )
-        remove_parts(self.directory)
-        return committed
+        return commit_dataset(self.directory, self.output.name, plan, self.output.complete, self.output_plan.digest)
 
 
 @beam.typehints.with_input_types(Rejection)

@@ -285,6 +285,13 @@ def remove_parts(directory: str, *below: str) -> None:
     storage.remove_empty(storage.below(directory, parts))
 
 
+def commit(plan: Any, sink: KeyedSink) -> Any:
+    """Completes the dataset, and removes the parts. Returns the result of the sink."""
+    result = sink.commit(plan)
+    remove_parts(sink.directory)
+    return result
+
+
 def write_all(sink: KeyedSink, elements: Iterable[Any]) -> Any:
     """Writes all elements in this process, without Beam, and returns the result of the sink."""
     sink.open()
@@ -306,4 +313,4 @@ def write_all(sink: KeyedSink, elements: Iterable[Any]) -> Any:
     plan = sink.plan(list(names.values()))
     for found, own in itertools.groupby(placed, key=lambda each: each.range):
         sink.write(names[found], list(own), plan, duplicates)
-    return sink.commit(plan)
+    return commit(plan, sink)

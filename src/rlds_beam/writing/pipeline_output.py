@@ -7,6 +7,7 @@ names (`keyed_parts`), and nothing is committed before all of them are finished.
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from rlds_beam.output.files import PARTS, REJECTED, REJECTED_LIST
 from rlds_beam.output.plans import OutputPlan, read_plan, remove_output
 from rlds_beam.output.shards import RejectedWriter, ShardInfo
 from rlds_beam.reading.plan import WorkRange
-from rlds_beam.writing.keyed_parts import remove_parts
+from rlds_beam.writing.keyed_parts import KeyedSink, remove_parts
 
 
 class RejectedPart(NamedTuple):
@@ -102,24 +103,32 @@ class _RejectedFiles(msgspec.Struct):
     id: str | None = None
 
 
-def open_output(output: str, plan: OutputPlan, *, overwrite: bool, rejected: str | None) -> None:
-    """Prepares the output directory when the pipeline runs. Can be repeated.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PipelineSink(KeyedSink):
+    """A keyed sink whose directory may hold an earlier output, and the rejected records of the same pipeline.
 
-    Args:
-      plan: the plan of the pipeline.
-      overwrite: see `check_output`.
-      rejected: the `RejectedList.id` before the pipeline ran. A list with another id is from this run, and stays.
-
-    Raises:
-      UsageError: something was written to the directory since it was checked.
+    Attributes:
+      directory, shards: as in `KeyedSink`.
+      output_plan: the plan of the pipeline.
+      overwrite: whether what was there is replaced.
+      listed: the `RejectedList.id` before the pipeline ran. A list with another id is from this run, and stays.
     """
-    existing = read_plan(output)
-    if existing is not None and existing.content != plan.content:
-        check_output(output, plan, overwrite=overwrite)
-        listed = read_rejected_list(output)
-        remove_output(output, kept=() if listed.id == rejected else (REJECTED_LIST, *listed.files))
-        remove_parts(output)
-    make_ready(output, plan)
+
+    directory: str
+    shards: int | None
+    output_plan: OutputPlan
+    overwrite: bool
+    listed: str | None
+
+    def open(self) -> None:
+        """Prepares the directory; raises UsageError if something was written to it since it was checked."""
+        existing = read_plan(self.directory)
+        if existing is not None and existing.content != self.output_plan.content:
+            check_output(self.directory, self.output_plan, overwrite=self.overwrite)
+            listed = read_rejected_list(self.directory)
+            remove_output(self.directory, kept=() if listed.id == self.listed else (REJECTED_LIST, *listed.files))
+            remove_parts(self.directory)
+        make_ready(self.directory, self.output_plan)
 
 
 def _number(parts: Sequence[RejectedPart]) -> list[tuple[WorkRange, RejectedPart]]:

@@ -20,8 +20,14 @@ from rlds_beam.processing.report import Report
 from rlds_beam.text import count, format_size, join_lines
 from rlds_beam.writing.episodes import ArrayEpisodes
 from rlds_beam.writing.keyed_parts import write_all
-from rlds_beam.writing.rlds_sink import RldsSink, check_directory, describe_refusal, remove_all
-from rlds_beam.writing.source import SHARD_BYTES, WriteSettings
+from rlds_beam.writing.rlds_sink import (
+    SHARD_BYTES,
+    RldsSink,
+    WriteSettings,
+    check_directory,
+    describe_refusal,
+    remove_all,
+)
 from rlds_beam.writing.step_columns import ImageEncoding, ImageStorage
 
 
