@@ -212,7 +212,7 @@ def pack(arrays: Mapping[str, Array]) -> bytes:
     for name, array in _plain(arrays).items():
         file = f"{name}.npy".encode()
         header = npy_header(array.dtype, array.shape)
-        data = _view(array)
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         size, crc = len(header) + len(data), zlib.crc32(data, zlib.crc32(header))
         if at + size > _MAX_ZIP32_BYTES - 4096:
             raise ValueError("the episode is larger than 4 GB")
@@ -225,11 +225,6 @@ def pack(arrays: Mapping[str, Array]) -> bytes:
     directory = b"".join(central)
     count = len(central) // 2
     return b"".join([*parts, directory, _END.pack(b"PK\5\6", 0, 0, count, count, len(directory), at, 0)])
-
-
-def _view(array: Array) -> memoryview:
-    """The bytes of an array, without a copy if its rows follow each other."""
-    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
 def unpack(payload: bytes) -> dict[str, Array]:

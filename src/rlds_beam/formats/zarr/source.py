@@ -154,7 +154,9 @@ class ZarrSource(SourceOfFiles):
                 if options is not None:
                     fields = tuple(_as_images(field, options.raw_images) for field in fields)
                 notes = tuple(_notes(store, fields))
-                meaning = _meaning(store)
+                about = store.attributes().get(OWN)
+                own = about.get(KEY) if isinstance(about, dict) else None
+                meaning = Meaning() if own is None else Meaning.from_json(own, f"{store.root}: {OWN}")
         except UNREADABLE as error:
             raise UsageError(f"{first} cannot be read: {error}") from error
         files = ZarrFormat(
@@ -283,13 +285,6 @@ _OWN_FIELD = {
     "of_episode": Kind("true or false", lambda value: isinstance(value, bool)),
     "*": Kind("anything", lambda value: True),
 }
-
-
-def _meaning(store: ZarrStore) -> Meaning:
-    """The facts that `--to=zarr` wrote about the dataset."""
-    about = store.attributes().get(OWN)
-    own = about.get(KEY) if isinstance(about, dict) else None
-    return Meaning() if own is None else Meaning.from_json(own, f"{store.root}: {OWN}")
 
 
 def _own_fields(about: Any, where: str) -> Iterator[ZarrField]:

@@ -70,11 +70,6 @@ def compress(values: Array, compressor: dict[str, Any]) -> bytes:
     return image_bytes
 
 
-def rows_of_chunk(row_bytes: int, rows: int) -> int:
-    """The number of rows in a chunk."""
-    return max(1, min(rows, -(-CHUNK_BYTES // max(row_bytes, 1))))
-
-
 def metadata(
     key: str, shape: tuple[int, ...], rows: int, dtype: np.dtype[Any], compressor: dict[str, Any] | None
 ) -> Member:
@@ -126,7 +121,8 @@ def array_members(
       rows: the rows of a chunk; by default those of about `CHUNK_BYTES`.
     """
     row_bytes = math.prod(shape[1:]) * dtype.itemsize
-    rows = rows_of_chunk(row_bytes, shape[0]) if rows is None else rows
+    if rows is None:
+        rows = max(1, min(shape[0], -(-CHUNK_BYTES // max(row_bytes, 1))))
     yield metadata(key, shape, rows, dtype, compressor)
     if not row_bytes:
         return
