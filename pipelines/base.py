@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rlds_beam.jobs.convert import ConvertJob
     from rlds_beam.processing.job import Figures, Stage
     from rlds_beam.processing.report import Report
-    from rlds_beam.reading.plan import WorkRange
+    from rlds_beam.reading.base import WorkRange
 
 
 class Job(Protocol):

@@ -17,8 +17,7 @@ from rlds_beam.text import join_lines, list_few
 
 if TYPE_CHECKING:
     from rlds_beam.checking.content_changes import Digest
-    from rlds_beam.reading.base import Source
-    from rlds_beam.reading.plan import WorkRange
+    from rlds_beam.reading.base import Source, WorkRange
 
 __all__ = ["CompareConfig", "Comparison", "compare"]
 

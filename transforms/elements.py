@@ -16,8 +16,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import UsageError
-from rlds_beam.reading.base import Segment, Shard
-from rlds_beam.reading.plan import WorkRange
+from rlds_beam.reading.base import Segment, Shard, WorkRange
 from rlds_beam.transforms.episode_coder import EpisodeCoder
 
 

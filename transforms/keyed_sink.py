@@ -15,7 +15,7 @@ from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.output.base import GlobalIndices
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.range_conversion import NumberRanges
-from rlds_beam.reading.plan import WorkRange
+from rlds_beam.reading.base import WorkRange
 from rlds_beam.transforms.elements import in_global_window, refuse_windows, report_sink
 from rlds_beam.writing.keyed_parts import (
     BUCKETS,

@@ -22,8 +22,7 @@ from rlds_beam.output.manifest import commit_dataset
 from rlds_beam.output.plans import OutputPlan, add_files
 from rlds_beam.output.range_conversion import finish_range
 from rlds_beam.processing.report import Report
-from rlds_beam.reading.base import Source
-from rlds_beam.reading.plan import WorkRange
+from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.trajectories.items import Items
 from rlds_beam.trajectories.options import FrameOptions, Images, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec

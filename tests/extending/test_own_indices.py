@@ -18,8 +18,7 @@ from rlds_beam.output.base import Description, GlobalIndices
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import compute_checksum
 from rlds_beam.output.shards import EpisodeWriter
-from rlds_beam.reading.base import Source
-from rlds_beam.reading.plan import WorkRange
+from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.testing import make_episode, write_dataset
 
 

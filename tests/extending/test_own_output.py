@@ -23,8 +23,7 @@ from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.output.base import Description, Output
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.shards import EpisodeWriter, ShardInfo
-from rlds_beam.reading.base import Source
-from rlds_beam.reading.plan import WorkRange
+from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.testing import OutputTests, make_episode, read_rejected, write_dataset
 
 HOLD = "OWN_OUTPUT_HOLDS"

@@ -9,7 +9,7 @@ import pytest
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch
 from rlds_beam.output.base import Description, Output, with_ranges
-from rlds_beam.reading.plan import WorkRange
+from rlds_beam.reading.base import WorkRange
 from rlds_beam.testing import make_episode
 
 RANGES = [WorkRange("train", i, 2, ()) for i in range(2)]

@@ -14,7 +14,7 @@ from rlds_beam.output.manifest import commit_dataset, load_manifest
 from rlds_beam.output.plans import OutputPlan, read_plan, write_plan
 from rlds_beam.output.shards import ShardWriter, WrittenFile
 from rlds_beam.processing.report import Report
-from rlds_beam.reading.plan import WorkRange
+from rlds_beam.reading.base import WorkRange
 
 WORK = WorkRange("train", 0, 1, ())
 FILES = ("a/data-train", "b/data-train")

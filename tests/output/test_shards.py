@@ -20,7 +20,7 @@ from rlds_beam.output import directory, manifest
 from rlds_beam.output.commits import rejected_path
 from rlds_beam.output.shards import RejectedWriter, ShardInfo, ShardWriter
 from rlds_beam.processing.report import Report
-from rlds_beam.reading.plan import WorkRange
+from rlds_beam.reading.base import WorkRange
 
 FIELDS = (Field("step_type", "int32", (2,), "bytes"), Field("observation", "float32", (2, 3)))
 CONTENT = {"source": {"dataset": "data/1.0.0", "bytes": 123}, "options": {"items": "pairs", "shards": [1, 2]}}

@@ -14,7 +14,7 @@ from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.output import directory
 from rlds_beam.output.shards import ShardWriter
-from rlds_beam.reading.plan import WorkRange
+from rlds_beam.reading.base import WorkRange
 from rlds_beam.trajectories.frames import Frames
 from rlds_beam.trajectories.items import ItemMaker, Items
 from rlds_beam.trajectories.record_encoding import TrajectoryEncoder

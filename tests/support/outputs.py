@@ -15,7 +15,7 @@ from rlds_beam.output.manifest import split_infos, write_tfds_metadata
 from rlds_beam.output.plans import OutputPlan, read_plan
 from rlds_beam.output.shards import ShardInfo, WrittenFile
 from rlds_beam.processing.report import Report
-from rlds_beam.reading.plan import WorkRange
+from rlds_beam.reading.base import WorkRange
 from rlds_beam.trajectories.spec import encode_spec_file
 
 NAME = "data"

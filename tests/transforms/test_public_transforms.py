@@ -21,8 +21,7 @@ from rlds_beam.encoding.tfds.rlds_dataset import default_schema
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.processing.report import Report
-from rlds_beam.reading.base import Segment, Shard
-from rlds_beam.reading.plan import WorkRange
+from rlds_beam.reading.base import Segment, Shard, WorkRange
 from rlds_beam.testing import make_episode, read_rejected
 from rlds_beam.transforms import ComputeStatistics, ConnectEpisodes, ValidateEpisodes, WriteRejected, WriteReport
 

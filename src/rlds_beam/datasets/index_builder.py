@@ -46,10 +46,10 @@ from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.processing.job import Stage, Totals, process_here, run_stages
 from rlds_beam.processing.ranges import Duplicates, RangeFitter, check_and_connect
 from rlds_beam.processing.stages import find_duplicates, fit_connectors
-from rlds_beam.reading.base import Shard, Source
+from rlds_beam.reading.base import Shard, Source, WorkRange
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.meaning import LastSteps, find_last_steps
-from rlds_beam.reading.plan import WorkRange, plan_ranges
+from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.terminal.job_progress import Kind, Progress, Total
 from rlds_beam.text import escape_controls, format_size

@@ -24,10 +24,10 @@ from rlds_beam.options import Options
 from rlds_beam.output.directory import holding
 from rlds_beam.processing.dataset import check_source
 from rlds_beam.processing.report import Report
-from rlds_beam.reading.base import Source
+from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.reading.changes import AGAIN, Snapshot
 from rlds_beam.reading.framing import Framing
-from rlds_beam.reading.plan import WorkRange, plan_ranges
+from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.text import shorten
 
 _ENCODINGS = (*ENCODINGS, "text", "png", "jpeg")

@@ -15,8 +15,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import OutputOptions
 from rlds_beam.formats.registry import output_class
 from rlds_beam.output.base import Output
-from rlds_beam.reading.base import Source
-from rlds_beam.reading.plan import WorkRange
+from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.text import shorten
 
 _MAX_BYTES = 230

@@ -39,10 +39,10 @@ from rlds_beam.processing.job import Job, Stage, run_stages
 from rlds_beam.processing.ranges import RangeFitter
 from rlds_beam.processing.report import Report
 from rlds_beam.processing.stages import find_duplicates, fit_connectors
-from rlds_beam.reading.base import Source
+from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.framing import Framing
-from rlds_beam.reading.plan import WorkRange, largest_first
+from rlds_beam.reading.plan import largest_first
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.terminal.tables import NOTHING_WRITTEN, record_lines
 from rlds_beam.text import count, join_lines

@@ -20,9 +20,9 @@ from rlds_beam.processing.job import Job
 from rlds_beam.processing.ranges import RangeFitter
 from rlds_beam.processing.report import Report
 from rlds_beam.processing.stages import find_duplicates, fit_connectors
-from rlds_beam.reading.base import Source
+from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.reading.changes import Snapshot
-from rlds_beam.reading.plan import WorkRange, largest_first
+from rlds_beam.reading.plan import largest_first
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reverb import tables
 from rlds_beam.reverb.column_items import ColumnItemConversion

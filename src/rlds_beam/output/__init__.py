@@ -14,7 +14,7 @@ from rlds_beam.output.base import (
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.shards import EpisodeWriter, ShardInfo, ShardWriter, WrittenFile
 from rlds_beam.processing.ranges import RangeWriter
-from rlds_beam.reading.plan import WorkRange
+from rlds_beam.reading.base import WorkRange
 
 __all__ = [
     "Description",

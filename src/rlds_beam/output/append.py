@@ -42,10 +42,9 @@ from rlds_beam.output.plans import (
     remove_output,
     write_plan,
 )
-from rlds_beam.reading.base import Segment
+from rlds_beam.reading.base import Segment, WorkRange
 from rlds_beam.reading.changes import Seen, Snapshot
 from rlds_beam.reading.framing import Framing, fingerprint
-from rlds_beam.reading.plan import WorkRange
 from rlds_beam.text import some
 
 if TYPE_CHECKING:

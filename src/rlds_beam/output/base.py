@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from rlds_beam.output.commits import RangeCommit
     from rlds_beam.output.plans import OutputPlan
     from rlds_beam.output.shards import ShardInfo, WrittenFile
-    from rlds_beam.reading.base import Source
-    from rlds_beam.reading.plan import WorkRange
+    from rlds_beam.reading.base import Source, WorkRange
 
 
 class FileRangeWriter(RangeWriter, Protocol):
@@ -68,7 +67,7 @@ class EarlierOutput(NamedTuple):
     @property
     def ranges(self) -> list[WorkRange]:
         """Its ranges, without what they read."""
-        from rlds_beam.reading.plan import WorkRange
+        from rlds_beam.reading.base import WorkRange
 
         return [WorkRange(commit.split, commit.index, commit.of, ()) for commit in self.commits]
 

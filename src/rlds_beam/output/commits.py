@@ -17,7 +17,7 @@ from rlds_beam.output.shards import ShardInfo, WrittenFile
 from rlds_beam.processing.report import Report
 
 if TYPE_CHECKING:
-    from rlds_beam.reading.plan import WorkRange
+    from rlds_beam.reading.base import WorkRange
 
 
 class RangeCommit(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,9 +18,8 @@ from rlds_beam.errors import UsageError
 from rlds_beam.output.files import inputs_file
 
 if TYPE_CHECKING:
-    from rlds_beam.reading.base import Source
+    from rlds_beam.reading.base import Source, WorkRange
     from rlds_beam.reading.changes import Snapshot
-    from rlds_beam.reading.plan import WorkRange
 
 _LIMIT = 1 << 30
 """The most bytes of an input without compression: about eight million shards."""

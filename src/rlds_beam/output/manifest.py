@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rlds_beam.episodes.schema import Field
     from rlds_beam.output.base import EarlierOutput, MergedFile
     from rlds_beam.output.shards import WrittenFile
-    from rlds_beam.reading.plan import WorkRange
+    from rlds_beam.reading.base import WorkRange
 
 VERSION = "1.0.0"
 """The version of every written dataset."""

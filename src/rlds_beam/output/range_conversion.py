@@ -22,9 +22,8 @@ from rlds_beam.processing.dataset import check_counts
 from rlds_beam.processing.job import Stage, Totals, run_stages
 from rlds_beam.processing.ranges import Duplicates, write_range
 from rlds_beam.processing.report import Report
-from rlds_beam.reading.base import Source
+from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.reading.changes import Snapshot
-from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.worker_status import count
 

@@ -21,9 +21,9 @@ from rlds_beam.processing.job import Job, Stage, Totals
 from rlds_beam.processing.ranges import Duplicates, RangeFitter, check_and_connect
 from rlds_beam.processing.report import Report
 from rlds_beam.processing.stages import find_duplicates, fit_connectors
-from rlds_beam.reading.base import Source
+from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.reading.framing import Framing
-from rlds_beam.reading.plan import WorkRange, plan_ranges
+from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 
 _MAX_FILES = 1000

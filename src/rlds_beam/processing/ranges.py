@@ -18,7 +18,7 @@ from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import BadEpisode
 from rlds_beam.processing.report import Processed, Report
-from rlds_beam.reading.plan import WorkRange
+from rlds_beam.reading.base import WorkRange
 from rlds_beam.reading.reader import EpisodeReader
 
 Duplicates = Mapping[EpisodeKey, EpisodeKey]

@@ -22,9 +22,9 @@ from rlds_beam.connectors.fitted_connector import Accumulator
 from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.processing.job import Job, Stage, Totals
 from rlds_beam.processing.ranges import RangeFitter
-from rlds_beam.reading.base import Segment, Source
+from rlds_beam.reading.base import Segment, Source, WorkRange
 from rlds_beam.reading.framing import Framing
-from rlds_beam.reading.plan import WorkRange, plan_ranges
+from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.worker_status import count
 
 

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
-from rlds_beam import storage
+from rlds_beam import naming, storage
 from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import Schema, schema_tree
@@ -22,7 +22,7 @@ _COMPANIONS = 16
 """Companions whose sizes are looked at."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Shard:
     """An input file.
 
@@ -45,12 +45,12 @@ class Split:
 
     Attributes:
       name: the split's name, for example `train`.
-      shards: the existing shards, in order.
+      shards: the existing shards, in order; a `ShardList` if there are many.
       start, stop: the slice, in episodes from the start of the split; a `stop` of None means to the end.
     """
 
     name: str
-    shards: tuple[Shard, ...]
+    shards: Sequence[Shard]
     start: int = 0
     stop: int | None = None
 
@@ -87,7 +87,7 @@ class Split:
         return sum(shard.size * (high - low) // (shard.records or 1) for shard, low, high in self.taken)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Segment:
     """A segment of a shard: the records whose first byte is in [start, stop).
 
@@ -99,6 +99,31 @@ class Segment:
     shard: Shard
     start: int = 0
     stop: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WorkRange:
+    """A unit of work for one worker, which becomes one output shard.
+
+    Attributes:
+      split: the name of the split.
+      index: the number of the range in its split.
+      of: the number of ranges in the split.
+      segments: the segments to read, in order.
+    """
+
+    split: str
+    index: int
+    of: int
+    segments: tuple[Segment, ...]
+
+    @property
+    def number(self) -> str:
+        """`00003-of-00010`."""
+        return naming.format_shard_number(self.index, self.of)
+
+    def __str__(self) -> str:
+        return f"{self.split}-{self.number}"
 
 
 class Decoder(Protocol):

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import itertools
-import operator
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
+from typing import NamedTuple
 
-from rlds_beam import naming, storage
+import numpy as np
+
+from rlds_beam import storage
 from rlds_beam.encoding.base import has_offsets
 from rlds_beam.errors import UsageError
-from rlds_beam.reading.base import Segment, Shard, Source, Split
+from rlds_beam.reading.base import Segment, Shard, Source, Split, WorkRange
 from rlds_beam.reading.framing import Framing, RecordStarts
+from rlds_beam.reading.shard_list import RangeList, ShardList, SplitRanges
 from rlds_beam.text import count, did_you_mean
+from rlds_beam.typing import Array
 
 RANGE_BYTES = 32 << 20
 """Input bytes per range: small enough to balance a few workers and to lose little in a crash."""
@@ -27,34 +30,9 @@ MAX_RANGES = 16384
 """The largest number of ranges, and so of output shards: a larger dataset gets larger ranges, not more files."""
 
 
-@dataclasses.dataclass(frozen=True)
-class WorkRange:
-    """A unit of work for one worker, which becomes one output shard.
-
-    Attributes:
-      split: the name of the split.
-      index: the number of the range in its split.
-      of: the number of ranges in the split.
-      segments: the segments to read, in order.
-    """
-
-    split: str
-    index: int
-    of: int
-    segments: tuple[Segment, ...]
-
-    @property
-    def number(self) -> str:
-        """`00003-of-00010`."""
-        return naming.format_shard_number(self.index, self.of)
-
-    def __str__(self) -> str:
-        return f"{self.split}-{self.number}"
-
-
 def plan_ranges(
     source: Source, shards: int | None = None, *, whole_shards: bool = False, starts: RecordStarts | None = None
-) -> tuple[WorkRange, ...]:
+) -> Sequence[WorkRange]:
     """Cuts each split, its shards laid end to end, into ranges of about equal bytes.
 
     Tiny shards share a range and a huge one is spread over several, so the work is balanced for any file sizes. Cuts
@@ -77,22 +55,22 @@ def plan_ranges(
             "--shards cannot be used with --across_episodes: each input shard is one stream and stays whole"
         )
     cutter = _Cutter(source, starts or Framing(source).record_starts)
-    ranges: list[WorkRange] = []
+    ranges: list[SplitRanges] = []
     for split in source.splits:
-        segments = select_segments(source, split)
+        segments = _Segments.of(source, split)
         if whole_shards or not source.has_files:
-            groups = [[segment] for segment in segments]
+            cut = segments.grouped(np.arange(len(segments.shard)))
         else:
-            groups = cutter.cut(segments, shards)
-            if shards is not None and len(groups) != shards:
-                groups = cutter.cut(segments, shards, far=True)
-            if shards is not None and len(groups) != shards:
+            cut = cutter.cut(segments, shards)
+            if shards is not None and len(cut) != shards:
+                cut = cutter.cut(segments, shards, far=True)
+            if shards is not None and len(cut) != shards:
                 raise UsageError(
-                    f"--shards={shards}: split {split.name} gives {len(groups)}, because "
+                    f"--shards={shards}: split {split.name} gives {len(cut)}, because "
                     "compressed or empty shards cannot be cut"
                 )
-        ranges += (WorkRange(split.name, i, len(groups), tuple(group)) for i, group in enumerate(groups))
-    return tuple(ranges)
+        ranges.append(cut)
+    return RangeList(ranges)
 
 
 def select_segments(source: Source, split: Split) -> list[Segment]:
@@ -122,9 +100,64 @@ def range_bytes(source: Source, work: WorkRange) -> int:
     return sum(segment_bytes(source, segment) for segment in work.segments)
 
 
-def largest_first(source: Source, ranges: Sequence[WorkRange]) -> list[WorkRange]:
-    """The ranges in scheduling order: large ones first, the others in the order of the dataset."""
-    return sorted(ranges, key=lambda work: -(range_bytes(source, work) // (2 * RANGE_BYTES)))
+def largest_first(
+    source: Source, ranges: Sequence[WorkRange], finished: Container[str] = frozenset()
+) -> Sequence[WorkRange]:
+    """The unfinished ranges in scheduling order: large ones first, the others in the order of the dataset.
+
+    Args:
+      source: the dataset.
+      ranges: all ranges.
+      finished: the names of those that are finished.
+    """
+    sizes = {i: range_bytes(source, work) for i, work in enumerate(ranges) if str(work) not in finished}
+    order = sorted(sizes, key=lambda i: -(sizes[i] // (2 * RANGE_BYTES)))
+    return ranges.choose(order) if isinstance(ranges, RangeList) else [ranges[i] for i in order]
+
+
+class _Segments(NamedTuple):
+    """What a split reads of its shards, laid end to end.
+
+    Attributes:
+      split: the split.
+      shard: the position of each segment's shard in the split.
+      start, stop: its bytes; a `stop` of -1 is the shard's end.
+      weights: its bytes on disk.
+    """
+
+    split: Split
+    shard: Array
+    start: Array
+    stop: Array
+    weights: Array
+
+    @classmethod
+    def of(cls, source: Source, split: Split) -> _Segments:
+        shards = split.shards
+        if not split.sliced:
+            count, sizes = len(shards), shards.sizes if isinstance(shards, ShardList) else [s.size for s in shards]
+            zeros = np.zeros(count, np.int64)
+            return cls(split, np.arange(count), zeros, zeros - 1, np.array(sizes, np.int64))
+        positions = {shard.index: i for i, shard in enumerate(shards)}
+        segments = select_segments(source, split)
+        return cls(
+            split,
+            np.array([positions[segment.shard.index] for segment in segments], np.int64),
+            np.array([segment.start for segment in segments], np.int64),
+            np.array([-1 if segment.stop is None else segment.stop for segment in segments], np.int64),
+            np.array([segment_bytes(source, segment) for segment in segments], np.int64),
+        )
+
+    def at(self, i: int) -> Segment:
+        stop = int(self.stop[i])
+        return Segment(self.split.shards[int(self.shard[i])], int(self.start[i]), None if stop < 0 else stop)
+
+    def grouped(self, group: Array) -> SplitRanges:
+        """The ranges of these segments, each in the range of its group; without empty ranges."""
+        first = np.flatnonzero(np.diff(group, prepend=-1))
+        return SplitRanges(
+            self.split.name, self.split.shards, np.append(first, len(group)), self.shard, self.start, self.stop
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,31 +167,37 @@ class _Cutter:
     source: Source
     starts: RecordStarts
 
-    def cut(self, segments: list[Segment], shards: int | None, *, far: bool = False) -> list[list[Segment]]:
-        """The segments of each range; `far` also cuts shards in a bucket that are small enough to stay whole."""
-        weights = [segment_bytes(self.source, segment) for segment in segments]
-        total = sum(weights)
-        if shards is None:
-            count = min(MAX_RANGES, -(-total // RANGE_BYTES))
-        else:
-            count = shards
-        bounds = [total * i // count for i in range(1, count)]
-        groups: list[list[Segment]] = [[] for _ in range(max(count, 1))]
-        offsets = list(itertools.accumulate(weights, initial=0))
-        inside = [
-            [bound - low for bound in bounds[bisect.bisect_right(bounds, low) : bisect.bisect_left(bounds, high)]]
-            for low, high in itertools.pairwise(offsets)
-        ]
-        touched = [i for i, cuts in enumerate(inside) if cuts]
-        path = segments[0].shard.path if segments else ""
-        can_be_cut = storage.at_once(lambda i: self._can_be_cut(segments[i].shard, far), touched, path)
-        for i in itertools.compress(touched, map(operator.not_, can_be_cut)):
-            inside[i] = []
-        for segment, offset, weight, cuts in zip(segments, offsets, weights, inside, strict=False):
-            for piece, middle in self._pieces(segment, weight, cuts):
+    def cut(self, segments: _Segments, shards: int | None, *, far: bool = False) -> SplitRanges:
+        """The ranges of a split; `far` also cuts shards in a bucket that are small enough to stay whole."""
+        weights = segments.weights
+        total = int(weights.sum())
+        count = min(MAX_RANGES, -(-total // RANGE_BYTES)) if shards is None else shards
+        bounds = np.array([total * i // count for i in range(1, count)], np.int64)
+        offsets = np.concatenate([[0], np.cumsum(weights)])
+        first, last = np.searchsorted(bounds, offsets[:-1], "right"), np.searchsorted(bounds, offsets[1:], "left")
+        touched = np.flatnonzero(last > first).tolist()
+        path = segments.at(0).shard.path if len(weights) else ""
+        can_be_cut = storage.at_once(lambda i: self._can_be_cut(segments.at(i).shard, far), touched, path)
+        # The pieces of the segments that are cut, instead of these.
+        group = np.searchsorted(bounds, offsets[:-1] + weights // 2, "right")
+        rows: list[tuple[int, int, int, int, int]] = []
+        for i in itertools.compress(touched, can_be_cut):
+            inside = (bounds[first[i] : last[i]] - offsets[i]).tolist()
+            for piece, middle in self._pieces(segments.at(i), int(weights[i]), inside):
                 if shards is not None or piece.start != piece.stop:  # a long record leaves nothing for the next cut
-                    groups[bisect.bisect_right(bounds, offset + middle)].append(piece)
-        return [group for group in groups if group]
+                    stop = -1 if piece.stop is None else piece.stop
+                    of = int(np.searchsorted(bounds, offsets[i] + middle, "right"))
+                    rows.append((i, int(segments.shard[i]), piece.start, stop, of))
+        cut = list(dict.fromkeys(itertools.compress(touched, can_be_cut)))
+        pieces = np.array(rows, np.int64).reshape(-1, 5).T
+        number = np.concatenate([np.delete(np.arange(len(weights)), cut), pieces[0]])
+        group = np.concatenate([np.delete(group, cut), pieces[4]])
+        order = np.lexsort((number, group))  # stable: pieces of a segment stay in order
+        shard, start, stop_ = (
+            np.concatenate([np.delete(column, cut), pieces[row]])[order]
+            for row, column in ((1, segments.shard), (2, segments.start), (3, segments.stop))
+        )
+        return segments._replace(shard=shard, start=start, stop=stop_).grouped(group[order])
 
     def _can_be_cut(self, shard: Shard, far: bool) -> bool:
         files = self.source.files

@@ -25,7 +25,7 @@ from rlds_beam.output.shards import RejectedWriter
 from rlds_beam.processing.job import Stage, Totals
 from rlds_beam.processing.ranges import check_and_connect, write_range
 from rlds_beam.processing.report import Report
-from rlds_beam.reading.plan import WorkRange
+from rlds_beam.reading.base import WorkRange
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reverb import tables
 from rlds_beam.reverb.connection import ServerError

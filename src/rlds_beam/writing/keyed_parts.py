@@ -27,7 +27,8 @@ from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import PARTS, listdir
 from rlds_beam.output.shards import ShardWriter
-from rlds_beam.reading.plan import MAX_RANGES, RANGE_BYTES, WorkRange
+from rlds_beam.reading.base import WorkRange
+from rlds_beam.reading.plan import MAX_RANGES, RANGE_BYTES
 
 _PART = re.compile(r".+-[0-9a-f]{32}(\.tfrecord|\.jsonl)?")
 

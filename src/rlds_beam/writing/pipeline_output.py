@@ -23,7 +23,7 @@ from rlds_beam.output.directory import check_output, make_ready
 from rlds_beam.output.files import PARTS, REJECTED, REJECTED_LIST
 from rlds_beam.output.plans import OutputPlan, read_plan, remove_output
 from rlds_beam.output.shards import RejectedWriter, ShardInfo
-from rlds_beam.reading.plan import WorkRange
+from rlds_beam.reading.base import WorkRange
 from rlds_beam.writing.keyed_parts import KeyedSink, remove_parts
 
 

@@ -47,7 +47,7 @@ from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Decoder, Source, Split, TfdsMetadata
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.meaning import MAX_RATE, Meaning
-from rlds_beam.reading.plan import WorkRange
+from rlds_beam.reading.base import WorkRange
 from rlds_beam.writing.episodes import ArrayEpisodes
 from rlds_beam.writing.keyed_parts import (
     Duplicates,

@@ -28,7 +28,7 @@ from rlds_beam.formats.columns.output import ColumnsOutput
 from rlds_beam.formats.format_options import FORMATS
 from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.reading.plan import WorkRange
+from rlds_beam.reading.base import WorkRange
 from rlds_beam.testing import make_episode, read_rejected, write_dataset
 
 CONNECTORS = [

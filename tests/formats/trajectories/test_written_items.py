@@ -24,7 +24,7 @@ from rlds_beam.formats.trajectories.loaders import load_trajectories
 from rlds_beam.formats.trajectories.written_items import is_converted, open_converted
 from rlds_beam.output import directory
 from rlds_beam.output.shards import ShardWriter
-from rlds_beam.reading.plan import WorkRange
+from rlds_beam.reading.base import WorkRange
 from rlds_beam.testing import (
     cut,
     flip_byte,

@@ -32,7 +32,7 @@ from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.output.base import FileRangeWriter, MergedFile, MergesRanges
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.shards import ShardInfo, ShardWriter
-from rlds_beam.reading.plan import WorkRange
+from rlds_beam.reading.base import WorkRange
 from rlds_beam.typing import Array
 
 BLOCK_BYTES = 4 << 20

@@ -33,9 +33,8 @@ from rlds_beam.output.files import MANIFEST, PLAN
 from rlds_beam.output.manifest import split_infos, write_tfds_metadata
 from rlds_beam.output.plans import RESERVED, OutputPlan
 from rlds_beam.output.shards import ShardInfo, WrittenFile
-from rlds_beam.reading.base import Source
+from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.reading.meaning import Meaning
-from rlds_beam.reading.plan import WorkRange
 
 DEFAULT_CONNECTORS = (AddObservationsFromEpisodesToBatch(), AddColumnsFromEpisodesToTrainBatch())
 """RLlib's default learner pipeline, without a time axis: obs, actions, rewards, terminateds, truncateds."""

@@ -54,9 +54,8 @@ from rlds_beam.options import options_given
 from rlds_beam.output.base import Description, EarlierOutput, GlobalIndices
 from rlds_beam.output.last_steps import RowsOutput, RowsWriter, select_rows
 from rlds_beam.output.shards import ShardWriter, WrittenFile
-from rlds_beam.reading.base import Source
+from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.reading.meaning import RowRule
-from rlds_beam.reading.plan import WorkRange
 from rlds_beam.text import count, did_you_mean, printable, some
 
 if TYPE_CHECKING:

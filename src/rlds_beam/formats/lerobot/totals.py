@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rlds_beam.output.base import EarlierOutput
-    from rlds_beam.reading.plan import WorkRange
+    from rlds_beam.reading.base import WorkRange
 
 
 _AT_ONCE = 64

@@ -38,10 +38,9 @@ from rlds_beam.output.last_steps import HoldsLastActions
 from rlds_beam.output.manifest import split_infos
 from rlds_beam.output.plans import read_plan
 from rlds_beam.output.shards import RecordFileWriter, WrittenFile, open_record_file
-from rlds_beam.reading.base import LastAction, Source, TfdsMetadata
+from rlds_beam.reading.base import LastAction, Source, TfdsMetadata, WorkRange
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.meaning import MEANING, Meaning
-from rlds_beam.reading.plan import WorkRange
 
 
 @dataclasses.dataclass(frozen=True)

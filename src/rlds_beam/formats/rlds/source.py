@@ -30,6 +30,7 @@ from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.directory_listing import names_in
 from rlds_beam.reading.meaning import MEANING, Meaning
 from rlds_beam.reading.plan import selected_splits, slice_split
+from rlds_beam.reading.shard_list import ShardList
 from rlds_beam.text import count
 
 FORMATS: dict[str, RecordFormat] = {"tfrecord": TFRecordFormat(), "array_record": ArrayRecordFormat()}
@@ -185,26 +186,27 @@ def _features(path: str) -> tuple[str, Schema]:
 
 def _shards(
     directory: str, there: Mapping[str, int], info: DatasetInfo, split: SplitInfo
-) -> tuple[tuple[Shard, ...], list[Violation]]:
+) -> tuple[ShardList, list[Violation]]:
     """The shards of `split` that exist, and a violation for each missing or unexpected one."""
-    shards, violations = [], []
-    expected = [split.filename(info.name, info.file_format, i) for i in range(len(split.shard_lengths))]
-    for index, (name, records) in enumerate(zip(expected, split.shard_lengths, strict=True)):
-        path = storage.join(directory, name)
+    shards: list[tuple[int, str, int, int | None]] = []
+    violations = []
+    for index, records in enumerate(split.shard_lengths):
+        name = split.filename(info.name, info.file_format, index)
         if name in there:
-            shards.append(Shard(index, path, there[name], records))
+            shards.append((index, name, there[name], records))
         elif records:
+            path = storage.join(directory, name)
             violations.append(
                 Violation("missing_shard", f"{path} is missing; it should have {count(records, 'episode')}")
             )
-    named, prefix = set(expected), f"{info.name}-{split.name}.{info.file_format}"
+    named, prefix = {name for _, name, _, _ in shards}, f"{info.name}-{split.name}.{info.file_format}"
     extra = sorted(n for n in there if n.startswith(prefix) and not n.endswith(".spec") and n not in named)
     append = interrupted_plan(directory) if extra else None
     for name in extra:
         if append is None or not append.names(name):
             detail = f"{storage.join(directory, name)} is not a shard listed in dataset_info.json"
             violations.append(Violation("extra_shard", detail))
-    return tuple(shards), violations
+    return ShardList(directory, shards), violations
 
 
 def _expand(input: str | Sequence[str]) -> list[str]:

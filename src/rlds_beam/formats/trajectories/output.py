@@ -21,9 +21,8 @@ from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import MANIFEST
 from rlds_beam.output.manifest import split_infos, write_tfds_metadata
 from rlds_beam.output.shards import ShardInfo, ShardWriter
-from rlds_beam.reading.base import Source
+from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.reading.meaning import Meaning
-from rlds_beam.reading.plan import WorkRange
 from rlds_beam.trajectories.converter import JPEG_QUALITY, WindowItemConversion, WindowItemConverter
 from rlds_beam.trajectories.frames import frame_count
 from rlds_beam.trajectories.items import Items, UnusedSteps, check_length

@@ -57,9 +57,8 @@ from rlds_beam.formats.zarr.writer import (
 )
 from rlds_beam.output.base import Description, FileRangeWriter, MergedFile
 from rlds_beam.output.last_steps import RowsOutput, RowsWriter, select_rows
-from rlds_beam.reading.base import Source
+from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.reading.meaning import Meaning, RowRule
-from rlds_beam.reading.plan import WorkRange
 from rlds_beam.typing import Array
 
 _LARGE = 1 << 16

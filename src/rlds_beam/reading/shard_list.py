@@ -1,0 +1,204 @@
+"""Lists of shards and ranges as columns of numbers, for there may be a million: they take 100 bytes a shard in memory.
+
+In a pickle they take none: `spilling` names a directory that the processes share, and a list is a file there, which is
+mapped into the memory of a process that uses it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import contextvars
+import functools
+import io
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, overload
+
+import numpy as np
+import xxhash
+
+from rlds_beam import storage
+from rlds_beam.reading.base import Segment, Shard, WorkRange
+from rlds_beam.typing import Array
+
+Item = TypeVar("Item")
+
+_SHARED: contextvars.ContextVar[str | None] = contextvars.ContextVar("shared", default=None)
+_INLINE = 64 << 10
+"""The most bytes of columns that are pickled as they are."""
+
+
+@contextlib.contextmanager
+def spilling(directory: str | None) -> Iterator[None]:
+    """While the block pickles lists, those that are long become files in this directory; None: they are pickled."""
+    token = _SHARED.set(directory)
+    try:
+        yield
+    finally:
+        _SHARED.reset(token)
+
+
+class Columns:
+    """Arrays of equal length by name; `spilling` says how they are pickled."""
+
+    def __init__(self, arrays: Mapping[str, Array]):
+        self.arrays = dict(arrays)
+
+    def __getitem__(self, name: str) -> Array:
+        return self.arrays[name]
+
+    def __reduce__(self) -> tuple[Callable[..., Columns], tuple[Any, ...]]:
+        directory = _SHARED.get()
+        if directory is None or sum(array.nbytes for array in self.arrays.values()) <= _INLINE:
+            return Columns, (self.arrays,)
+        content = io.BytesIO()
+        np.savez(content, **self.arrays)  # type: ignore[arg-type]
+        data = content.getvalue()
+        path = storage.join(directory, f"columns-{xxhash.xxh3_128_hexdigest(data)}.npz")
+        if not storage.exists(path):
+            storage.write_bytes(path, data)
+        return _load, (path,)
+
+
+@functools.lru_cache(maxsize=16)
+def _load(path: str) -> Columns:
+    return _Spilled(path)
+
+
+class _Spilled(Columns):
+    """Columns in a file, which is read when one of them is used."""
+
+    def __init__(self, path: str):
+        self._path = path
+
+    @functools.cached_property
+    def arrays(self) -> dict[str, Array]:  # type: ignore[override]
+        with storage.open_read(self._path) as file, np.load(io.BytesIO(file.read()), allow_pickle=False) as found:
+            return {name: found[name] for name in found.files}
+
+    def __reduce__(self) -> tuple[Callable[..., Columns], tuple[Any, ...]]:
+        return _load, (self._path,)
+
+
+class CompactList(Sequence[Item]):
+    """A list that makes its items when they are used; equal to any other list of equal items."""
+
+    def _make(self, index: int) -> Item:
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Item, ...]: ...
+    def __getitem__(self, index: int | slice) -> Item | tuple[Item, ...]:
+        if isinstance(index, slice):
+            return tuple(map(self._make, range(*index.indices(len(self)))))
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        return self._make(index % len(self))
+
+    def __iter__(self) -> Iterator[Item]:
+        return map(self._make, range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(map(lambda one, two: one == two, self, other))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+
+class ShardList(CompactList[Shard]):
+    """The shards of a split in one directory.
+
+    Args:
+      directory: the directory.
+      shards: the position, file name, size, and number of records of each.
+    """
+
+    def __init__(self, directory: str, shards: Sequence[tuple[int, str, int, int | None]]):
+        self._directory = directory
+        names = [name.encode() for _, name, _, _ in shards]
+        ends = np.cumsum(np.fromiter(map(len, names), np.int64, len(names)), dtype=np.int64)
+        self._columns = Columns(
+            {
+                "index": np.fromiter((index for index, *_ in shards), np.int64, len(shards)),
+                "size": np.fromiter((size for _, _, size, _ in shards), np.int64, len(shards)),
+                "records": np.fromiter(
+                    (-1 if records is None else records for *_, records in shards), np.int64, len(shards)
+                ),
+                "end": ends,
+                "names": np.frombuffer(b"".join(names), np.uint8),
+            }
+        )
+        self._length = len(shards)
+
+    @property
+    def sizes(self) -> Array:
+        """The size of each shard in bytes, int64."""
+        return self._columns["size"]
+
+    def __len__(self) -> int:
+        return self._length
+
+    def _make(self, index: int) -> Shard:
+        columns = self._columns
+        start, end = (int(columns["end"][index - 1]) if index else 0), int(columns["end"][index])
+        name, records = columns["names"][start:end].tobytes().decode(), int(columns["records"][index])
+        path = storage.join(self._directory, name)
+        return Shard(int(columns["index"][index]), path, int(columns["size"][index]), None if records < 0 else records)
+
+
+class SplitRanges(CompactList[WorkRange]):
+    """The ranges of a split.
+
+    Args:
+      split: the split.
+      shards: its shards.
+      first: for each range, its first segment, int64; the last entry is the number of segments.
+      shard, start, stop: the segments: the position in `shards`, and the bytes; a `stop` of -1 is the shard's end.
+    """
+
+    def __init__(self, split: str, shards: Sequence[Shard], first: Array, shard: Array, start: Array, stop: Array):
+        self._split, self._shards, self._length = split, shards, max(0, len(first) - 1)
+        self._columns = Columns({"first": first, "shard": shard, "start": start, "stop": stop})
+
+    def __len__(self) -> int:
+        return self._length
+
+    def _make(self, index: int) -> WorkRange:
+        columns = self._columns
+        rows = slice(int(columns["first"][index]), int(columns["first"][index + 1]))
+        places = zip(*(columns[name][rows].tolist() for name in ("shard", "start", "stop")), strict=True)
+        segments = (Segment(self._shards[shard], start, None if stop < 0 else stop) for shard, start, stop in places)
+        return WorkRange(self._split, index, self._length, tuple(segments))
+
+
+class RangeList(CompactList[WorkRange]):
+    """The ranges of several splits, or some of them in another order.
+
+    Args:
+      splits: the ranges of each split.
+      chosen: the numbers of the chosen ranges, int64; None: all of them.
+    """
+
+    def __init__(self, splits: Sequence[Sequence[WorkRange]], chosen: Array | None = None):
+        self._splits = tuple(splits)
+        self._ends = list(itertools.accumulate(map(len, splits)))
+        self._chosen = None if chosen is None else Columns({"number": chosen})
+        self._length = (self._ends[-1] if self._ends else 0) if chosen is None else len(chosen)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def _make(self, index: int) -> WorkRange:
+        number = index if self._chosen is None else int(self._chosen["number"][index])
+        split = bisect.bisect_right(self._ends, number)
+        return self._splits[split][number - (self._ends[split - 1] if split else 0)]
+
+    def choose(self, numbers: Sequence[int]) -> RangeList:
+        """These ranges, in this order."""
+        chosen = np.asarray(numbers, np.int64)
+        return RangeList(self._splits, chosen if self._chosen is None else self._chosen["number"][chosen])
