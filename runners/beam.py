@@ -23,6 +23,7 @@ from rlds_beam import interrupts, storage
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.processing.job import Figures, Stage, Totals
+from rlds_beam.reading.shard_list import spilling
 from rlds_beam.runners import errors
 from rlds_beam.runners.base import RunOptions
 from rlds_beam.transforms.stages import RunStages
@@ -110,7 +111,7 @@ class BeamRunner:
     def run(self, stages: Sequence[Stage]) -> tuple[Any, Figures]:
         """Runs a job; see `runners.run`."""
         before = interrupts.count()
-        with _quiet(), self.scratch() as directory:
+        with _quiet(), self.scratch() as directory, spilling(directory):
             pipeline = self.create_pipeline()
             path = None if directory is None else storage.join(directory, "result")
             try:

@@ -21,7 +21,9 @@ import cloudpickle
 
 from rlds_beam import interrupts, platforms, worker_status
 from rlds_beam.errors import RldsBeamError, UsageError, no_more_threads
+from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.processing.job import Figures, Stage, Totals, process_here, run_stages
+from rlds_beam.reading.shard_list import spilling
 from rlds_beam.runners.errors import WorkerTraceback, plain
 
 LARGE_INPUT = 64 * 10**6
@@ -72,6 +74,8 @@ class Workers:
 
     def __init__(self, count: int):
         self._count, self._workers = count, list[_Worker]()
+        self._room = contextlib.ExitStack()
+        self._lists: str | None = None
         self.memory_kb = 0
 
     def __enter__(self) -> Workers:
@@ -80,24 +84,30 @@ class Workers:
     def __exit__(self, kind: object, *_: object) -> None:
         for worker in self._workers:
             worker.end(at_once=kind is not None)
+        self._room.close()
 
     def process(self, stage: Stage, totals: Totals) -> Iterator[Any]:
         """Processes the ranges of a stage; yields the partial results in the order of the ranges."""
-        works = list(stage.ranges(totals))
+        ranges = stage.ranges(totals)
+        works = ranges if isinstance(ranges, Sequence) else list(ranges)
         if self._count == 1 or not works:
             yield from process_here(stage, totals, works)
             return
         while len(self._workers) < min(self._count, len(works)):
             self._workers.append(_Worker())
+        if self._lists is None:
+            self._lists = self._room.enter_context(ScratchDirectory())
         try:
-            content = cloudpickle.dumps((stage, dict(totals)))
+            with spilling(self._lists):
+                content = cloudpickle.dumps((stage, dict(totals)))
         except Exception as error:  # what objects of users raise
             raise UsageError(f"--workers={self._count}: {error}: move it to a module, or use --workers=1") from error
-        pending = collections.deque(enumerate(works))
+        pending = collections.deque(range(len(works)))
         answers: queue.SimpleQueue[tuple[str, int, Any]] = queue.SimpleQueue()
         room = threading.Semaphore(_AHEAD * len(self._workers))
         for worker in self._workers:
-            threading.Thread(target=worker.work, args=(content, pending, room, answers), daemon=True).start()
+            arguments = content, works, pending, room, answers
+            threading.Thread(target=worker.work, args=arguments, daemon=True).start()
         finished: dict[int, Any] = {}
         try:
             for number in range(len(works)):
@@ -139,7 +149,7 @@ class _Worker:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._hello = pickle.dumps((sys.path, logging.getLogger().level))
 
-    def work(self, content: bytes, pending: Any, room: threading.Semaphore, answers: Any) -> None:
+    def work(self, content: bytes, works: Sequence[Any], pending: Any, room: threading.Semaphore, answers: Any) -> None:
         """Sends it a stage and range after range until none is left, an error, or its death."""
         place = 0
         try:
@@ -147,10 +157,10 @@ class _Worker:
             self._hello = b""
             while room.acquire():
                 try:
-                    place, work = pending.popleft()
+                    place = pending.popleft()
                 except IndexError:
                     return
-                self._send(cloudpickle.dumps((place, work)))
+                self._send(cloudpickle.dumps((place, works[place])))
                 kind = "counts"
                 while kind == "counts":
                     kind, value = pickle.load(self.process.stdout)

@@ -157,7 +157,7 @@ class _ItemSink(PipelineSink):
         split = naming.check_name(items.key.split, "the split of an episode")
         return PackedElement(split, items.key, items, len(items.payload) or 1)
 
-    def plan(self, ranges: Sequence[WorkRange]) -> tuple[WorkRange, ...]:
+    def plan(self, ranges: Sequence[WorkRange]) -> Sequence[WorkRange]:
         add_files(self.directory, self.output.all_files(ranges))
         return tuple(ranges)
 
@@ -177,7 +177,7 @@ class _ItemSink(PipelineSink):
         finally:
             writer.abort()
 
-    def commit(self, plan: tuple[WorkRange, ...]) -> dict[str, Any]:
+    def commit(self, plan: Sequence[WorkRange]) -> dict[str, Any]:
         return commit_dataset(self.directory, self.output.name, plan, self.output.complete, self.output_plan.digest)
 
 

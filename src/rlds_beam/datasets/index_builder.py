@@ -278,7 +278,7 @@ class _Builder:
 class ReadParts(Stage):
     """Reads, checks, and connects the episodes of every range, for the index. Its parts are written in order."""
 
-    all_ranges: tuple[WorkRange, ...]
+    all_ranges: Sequence[WorkRange]
     reader: _RangeReader
     name = "index"
 

@@ -206,7 +206,7 @@ class OpenedInput:
         """The report on the dataset as a whole; raises UsageError as `check_source`."""
         return check_source(self.source, self.check)
 
-    def ranges(self, shards: int | None = None, *, whole_shards: bool = False) -> tuple[WorkRange, ...]:
+    def ranges(self, shards: int | None = None, *, whole_shards: bool = False) -> Sequence[WorkRange]:
         """The work ranges (`plan_ranges`)."""
         return plan_ranges(self.source, shards, whole_shards=whole_shards, starts=self.framing.record_starts)
 

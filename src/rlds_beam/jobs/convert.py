@@ -64,7 +64,7 @@ class OutputStatus(NamedTuple):
       complete: whether an earlier run finished and committed the dataset.
     """
 
-    pending: list[WorkRange]
+    pending: Sequence[WorkRange]
     complete: bool
 
 
@@ -89,7 +89,7 @@ class ConvertJob:
     """
 
     source: Source
-    ranges: tuple[WorkRange, ...]
+    ranges: Sequence[WorkRange]
     check: CheckOptions
     connecting: ConnectorRunner
     output: Output
@@ -113,8 +113,7 @@ class ConvertJob:
         if self.adds_nothing:
             return OutputStatus([], True)
         finished = directory.status(self.directory, self.plan, overwrite=self.overwrite)
-        pending = [work for work in self.ranges if str(work) not in finished.ranges]
-        return OutputStatus(largest_first(self.source, pending), finished.complete)
+        return OutputStatus(largest_first(self.source, self.ranges, finished.ranges), finished.complete)
 
     def make_ready(self) -> None:
         """Prepares the output directory, after `status`. Raises UsageError if the directory cannot be written to."""
@@ -167,7 +166,7 @@ class ConvertJob:
         """Removes temporary files of a run that was killed after it had committed the dataset."""
         remove_temporary(self.directory, self.plan, read_commits(self.directory).values())
 
-    def open(self) -> list[WorkRange]:
+    def open(self) -> Sequence[WorkRange]:
         """Prepares the output and returns the pending ranges; raises as `status` and `make_ready` do."""
         status = self.status()
         if not status.complete:
@@ -348,7 +347,7 @@ def _check_append(options: ConvertOptions | RecordOptions, source: Source, conne
 
 def _plan(
     source: Source,
-    ranges: tuple[WorkRange, ...],
+    ranges: Sequence[WorkRange],
     check: CheckOptions,
     output: Output,
     options: ConvertOptions | RecordOptions,

@@ -59,7 +59,7 @@ class PushInput:
 
     dataset: str
     size: int
-    ranges: tuple[WorkRange | ConvertedRange, ...]
+    ranges: Sequence[WorkRange | ConvertedRange]
     spec: TrajectorySpec
     items: ItemOptions
     salt: str
@@ -137,7 +137,7 @@ def _open_rlds(options: PushOptions) -> PushInput:
     return PushInput(
         dataset=source.dataset,
         size=source.size,
-        ranges=tuple(largest_first(source, ranges)),
+        ranges=largest_first(source, ranges),
         spec=conversion.spec,
         items=items,
         salt=make_salt(conversion, configuration),

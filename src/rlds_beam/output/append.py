@@ -94,7 +94,7 @@ def open_earlier(directory: str) -> EarlierOutput | None:
     return EarlierOutput(directory, plan, manifest, commits, None if unfinished is None else unfinished.digest)
 
 
-def number_ranges(earlier: EarlierOutput, ranges: Iterable[WorkRange]) -> tuple[WorkRange, ...]:
+def number_ranges(earlier: EarlierOutput, ranges: Iterable[WorkRange]) -> Sequence[WorkRange]:
     """The ranges with numbers that follow those of the earlier ranges of their split."""
     written, of = Counter(commit.split for commit in earlier.commits), {c.split: c.of for c in earlier.commits}
     return tuple(
@@ -174,16 +174,14 @@ def select_new(source: Source, snapshot: Snapshot, earlier: EarlierOutput | None
     plans = () if earlier is None else (earlier.plan.content, *earlier.plan.appended)
     inputs = [] if earlier is None else [read_inputs(earlier.directory, plan) for plan in plans]
     known = {(split, file.content) for each in inputs for split, entry in each.items() for file in entry.files()}
-    seen = snapshot.seen
-    fresh = {place: entry for place, entry in seen.items() if (place[0], entry.content) not in known}
-    growing = _growing(fresh.values())
-    fresh = {place: entry for place, entry in fresh.items() if entry.shard.path not in growing}
+    seen = list(snapshot)
+    fresh = [(split, entry) for split, entry in seen if (split, entry.content) not in known]
+    growing = _growing(entry for _, entry in fresh)
+    fresh = [(split, entry) for split, entry in fresh if entry.shard.path not in growing]
     same = [each for plan, each in zip(plans, inputs, strict=True) if plan["dataset"] == source.dataset]
-    contents = {(split, entry.content) for (split, _), entry in seen.items()}
+    contents = {(split, entry.content) for split, entry in seen}
     if changed := [
-        entry.shard.path
-        for (split, _), entry in fresh.items()
-        if _has_changed(entry.shard, split, same, snapshot, contents)
+        entry.shard.path for split, entry in fresh if _has_changed(entry.shard, split, same, snapshot, contents)
     ]:
         raise UsageError(
             f"--append: {some(changed)} has the name of a file that was converted from {source.dataset}, and other "
@@ -194,14 +192,17 @@ def select_new(source: Source, snapshot: Snapshot, earlier: EarlierOutput | None
     for name, start, stop in (*taken, *([split.name, split.start, split.stop] for split in source.splits)):
         if (start, stop) != (0, None):
             raise UsageError(f"--append: only some episodes of {name} were or are converted: use whole splits")
+    chosen: dict[str, set[int]] = {}
+    for split_name, entry in fresh:
+        chosen.setdefault(split_name, set()).add(entry.shard.index)
     splits = [
         dataclasses.replace(split, shards=own)
         for split in source.splits
-        if (own := tuple(shard for shard in split.shards if (split.name, shard.index) in fresh))
+        if (own := tuple(shard for shard in split.shards if shard.index in chosen.get(split.name, ())))
     ]
     selected = copy.copy(source)
     object.__setattr__(selected, "splits", tuple(splits))
-    files = dataclasses.replace(snapshot, seen=fresh)
+    files = snapshot.only(chosen)
     return NewShards(selected, files, len(seen) - len(fresh) - len(growing), tuple(growing))
 
 

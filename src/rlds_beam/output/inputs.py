@@ -73,10 +73,9 @@ def encode_inputs(source: Source, ranges: Iterable[WorkRange], snapshot: Snapsho
             of_split += (work.index, segment.shard.index, segment.start, stop)
     inputs = {}
     for split in source.splits:
-        seen = ((split.name, shard.index) for shard in split.shards)
         inputs[split.name] = SplitInput(
             "\0".join(storage.split(shard.path)[1] for shard in split.shards).encode(errors="surrogateescape"),
-            "\0".join(snapshot.content_of(*place) or "" for place in seen).encode(),
+            "\0".join(snapshot.contents(split)).encode(),
             np.fromiter((shard.size for shard in split.shards), "<i8", len(split.shards)).tobytes(),
             np.array(segments[split.name], "<i8").tobytes(),
         )

@@ -151,7 +151,7 @@ class NumberRanges(Stage):
     """Completes the ranges' files when all are finished (`GlobalIndices.finish_range`)."""
 
     output: GlobalIndices
-    works: tuple[WorkRange, ...]
+    works: Sequence[WorkRange]
     name = "number"
 
     def ranges(self, totals: Totals) -> list[tuple[RangeCommit, Any]]:
@@ -206,7 +206,7 @@ class DatasetCommitter:
     source: Source
     check: CheckOptions
     output: Output
-    ranges: tuple[WorkRange, ...]
+    ranges: Sequence[WorkRange]
     dataset_report: Report
     plan: str | None = None
     snapshot: Snapshot | None = None

@@ -50,7 +50,7 @@ class RangeSummary:
         return {"statistics": self.statistics.to_json(), "report": msgspec.to_builtins(self.report)}
 
 
-def plan_summaries(source: Source, framing: Framing) -> tuple[WorkRange, ...]:
+def plan_summaries(source: Source, framing: Framing) -> Sequence[WorkRange]:
     """The ranges to summarize, the same on every run.
 
     Ranges of several small files are cut at the files, which balances the workers, unless there are too many.
@@ -153,7 +153,7 @@ class Summarize(Stage):
     """Summarizes every range (`RangeSummarizer`)."""
 
     name: str
-    all_ranges: tuple[WorkRange, ...]
+    all_ranges: Sequence[WorkRange]
     summarizer: RangeSummarizer
     duplicates: str
     fitted: str

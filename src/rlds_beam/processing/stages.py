@@ -130,7 +130,7 @@ def fit_connectors(
     """
     names = [f"{name} {i}" for i in range(1, fitter.connecting.unfitted)] + [name]
     return tuple(
-        FitConnector(name, fitter, tuple(ranges), before, duplicates, keep if name == names[-1] else None)
+        FitConnector(name, fitter, ranges, before, duplicates, keep if name == names[-1] else None)
         for before, name in itertools.pairwise(["", *names])
     )
 
@@ -144,7 +144,7 @@ class FitConnector(Stage):
 
     name: str
     fitter: RangeFitter
-    all_ranges: tuple[WorkRange, ...]
+    all_ranges: Sequence[WorkRange]
     before: str
     duplicates: str
     keep: Callable[[Any], None] | None

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.errors import NotVerifiedError
-from rlds_beam.reading.base import Shard, Source
+from rlds_beam.reading.base import Shard, Source, Split
 from rlds_beam.reading.framing import Framing
-from rlds_beam.reading.plan import select_segments
+from rlds_beam.reading.shard_list import Columns
 
 AGAIN = "run the same command again when the file no longer changes"
 """The remedy for a changed file in a job that keeps nothing."""
@@ -32,6 +34,34 @@ class Seen(NamedTuple):
     content: str | None
 
 
+class _SeenFiles(NamedTuple):
+    """The shards of a split at the time the job was planned; a hundred bytes for each.
+
+    Attributes:
+      shards: the shards of the split.
+      columns: of each shard that is read, by index: its index, its position in `shards`, its stamp (-1: none), and its
+        content (empty: none).
+      companions: the stamps of files that are read along with a shard, by its index.
+    """
+
+    shards: Sequence[Shard]
+    columns: Columns
+    companions: Mapping[int, tuple[tuple[str, storage.Stamp | None], ...]]
+
+    def at(self, row: int) -> Seen:
+        columns = self.columns
+        shard = self.shards[int(columns["position"][row])]
+        inode, *others = columns["stamp"][row].tolist()
+        stamp = None if inode < 0 else (inode, *others)
+        content = columns["content"][row].decode() or None
+        return Seen(shard, ((shard.path, stamp), *self.companions.get(shard.index, ())), content)
+
+    def find(self, index: int) -> Seen | None:
+        indices = self.columns["index"]
+        row = int(np.searchsorted(indices, index))
+        return self.at(row) if row < len(indices) and indices[row] == index else None
+
+
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
     """The input files at the time the job was planned. Picklable.
@@ -41,12 +71,12 @@ class Snapshot:
 
     Attributes:
       files: reads the records of a shard.
-      seen: the shards by split and index.
+      splits: the files of each split.
       advice: the remedy for a changed file, for the error.
     """
 
     files: RecordFormat
-    seen: dict[tuple[str, int], Seen]
+    splits: Mapping[str, _SeenFiles]
     advice: str
 
     @classmethod
@@ -62,39 +92,66 @@ class Snapshot:
         Raises:
           UsageError: a file cannot be read.
         """
-        places, stamps = [], []
+        splits = {}
         for split in source.splits if source.has_files else ():
-            for shard in dict.fromkeys(segment.shard for segment in select_segments(source, split)):
-                paths = (shard.path, *source.companions(shard))
-                places.append((split.name, shard))
-                stamps.append(tuple((path, storage.stamp(path)) for path in paths))  # before the content is read
-        shards = [shard for _, shard in places]
-        companions = [[path for path, _ in of_shard[1:]] for of_shard in stamps]
-        contents: Sequence[str | None] = [None] * len(shards)
-        if framing is not None or any(storage.scheme(shard.path) is not None for shard in shards):
-            contents = (framing or Framing(source)).content(shards, companions)
-        seen = {
-            (split, shard.index): Seen(shard, stamp, content)
-            for (split, shard), stamp, content in zip(places, stamps, contents, strict=True)
-        }
-        return cls(source.files, seen, advice)
+            taken = split.shards if not split.sliced else [shard for shard, _, _ in split.taken]
+            positions = {shard.index: i for i, shard in enumerate(split.shards)} if split.sliced else None
+            beside = {shard.index: files for shard in taken if (files := source.companions(shard))}
+            stamps = np.full((len(taken), 4), -1, np.int64)
+            index, position = np.zeros((2, len(taken)), np.int64)
+            for i, shard in enumerate(taken):  # before the content is read
+                stamps[i] = storage.stamp(shard.path) or -1
+                index[i], position[i] = shard.index, i if positions is None else positions[shard.index]
+            companions = {i: tuple((path, storage.stamp(path)) for path in files) for i, files in beside.items()}
+            contents: Sequence[str | None] = [None] * len(taken)
+            if framing is not None or any(storage.scheme(shard.path) is not None for shard in taken[:1]):
+                contents = (framing or Framing(source)).content(taken, [beside.get(i, ()) for i in index.tolist()])
+            order = np.argsort(index, kind="stable")
+            content = np.array([(text or "").encode() for text in contents], np.bytes_)
+            columns = {"index": index, "position": position, "stamp": stamps, "content": content}
+            found = Columns({name: column[order] for name, column in columns.items()})
+            splits[split.name] = _SeenFiles(split.shards, found, companions)
+        return cls(source.files, splits, advice)
 
-    def content_of(self, split: str, index: int) -> str | None:
-        """The fingerprint of a shard's content; None if it is not read, or has none."""
-        seen = self.seen.get((split, index))
-        return None if seen is None else seen.content
+    def __iter__(self) -> Iterator[tuple[str, Seen]]:
+        """The shards with their splits."""
+        for split, files in self.splits.items():
+            yield from ((split, files.at(row)) for row in range(len(files.columns["index"])))
+
+    def only(self, chosen: Mapping[str, Collection[int]]) -> Snapshot:
+        """A snapshot of these shards, by split and index."""
+        splits = {}
+        for split, files in self.splits.items():
+            kept = np.isin(files.columns["index"], list(chosen.get(split, ())))
+            columns = Columns({name: column[kept] for name, column in files.columns.arrays.items()})
+            splits[split] = files._replace(columns=columns)
+        return dataclasses.replace(self, splits=splits)
+
+    def contents(self, split: Split) -> list[str]:
+        """The fingerprint of each shard's content; empty if it is not read, or has none."""
+        files = self.splits.get(split.name)
+        contents = [""] * len(split.shards)
+        for position, content in (
+            () if files is None else zip(files.columns["position"], files.columns["content"], strict=True)
+        ):
+            contents[position] = content.decode()
+        return contents
 
     def verify(self, split: str, index: int) -> None:
         """Raises NotVerifiedError if a shard has changed since the job was planned."""
-        seen = self.seen.get((split, index))
+        seen = self._find(split, index)
         if seen is not None and (path := self._find_change(seen)) is not None:
             raise NotVerifiedError(f"{path} changed while the job was reading the dataset: {self.advice}")
 
+    def _find(self, split: str, index: int) -> Seen | None:
+        return self.splits[split].find(index) if split in self.splits else None
+
     def verify_all(self) -> None:
         """Raises NotVerifiedError if any shard has changed."""
-        places = list(self.seen)
-        if places:
-            storage.at_once(lambda place: self.verify(*place), places, self.seen[places[0]].shard.path)
+        for split, files in self.splits.items():
+            places = [(split, index) for index in files.columns["index"].tolist()]
+            if places:
+                storage.at_once(lambda place: self.verify(*place), places, files.shards[0].path)
 
     def _find_change(self, seen: Seen) -> str | None:
         now = [(path, storage.stamp(path)) for path, _ in seen.stamps]

@@ -7,9 +7,10 @@ known only by following the framing from the start of the file.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import xxhash
@@ -20,6 +21,8 @@ from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import Segment, Shard, Source
 from rlds_beam.worker_status import count
 
+Result = TypeVar("Result")
+
 RecordStarts = Callable[[Shard, Sequence[int]], Sequence[int]]
 """Maps each of these positions in a shard to the first record that begins at or after it."""
 
@@ -28,6 +31,8 @@ _VIDEO_SAMPLE, _VIDEO_SAMPLES = 1 << 20, 16
 """The block size in bytes and the number of blocks hashed of a long video. They include its beginning and end, which
 hold the sizes of all frames of an MP4 file."""
 
+_AT_ONCE = 1024
+"""Shards whose scans are planned together."""
 _THREADS = 8
 """Shards scanned at a time: with large records, most of the time is spent waiting for the disk."""
 
@@ -55,10 +60,8 @@ class Framing:
 
     def read_all(self, shards: Iterable[Shard]) -> None:
         """Reads the framing of several shards in parallel."""
-        missing = [shard for shard in shards if shard.path not in self._headers]
-        with ThreadPoolExecutor(_THREADS) as pool:
-            for _ in pool.map(self.headers, missing):
-                pass
+        for _ in _map(self.headers, (shard for shard in shards if shard.path not in self._headers)):
+            pass
 
     def headers(self, shard: Shard) -> Headers:
         """The record headers of a shard; raises UsageError if it cannot be read."""
@@ -98,8 +101,10 @@ class Framing:
         """
         if not shards:
             return []
-        self.read_all(shard for shard in shards if self.covers(shard))
-        fingerprints = storage.at_once(self._content, shards, shards[0].path)
+        remote = storage.scheme(shards[0].path) is not None
+        fingerprints = (
+            storage.at_once(self._content, shards, shards[0].path) if remote else [*_map(self._content, shards)]
+        )
         if not any(companions):
             return fingerprints
         return [_join(fingerprint, paths) for fingerprint, paths in zip(fingerprints, companions, strict=True)]
@@ -113,6 +118,14 @@ class Framing:
             if not self.covers(shard):
                 return _xxh3_of_file(shard.path)
         return fingerprint(self.headers(shard))
+
+
+def _map(function: Callable[[Shard], Result], shards: Iterable[Shard]) -> Iterator[Result]:
+    """Maps a function that reads local files over shards, in several threads."""
+    waiting = iter(shards)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        while some := [*itertools.islice(waiting, _AT_ONCE)]:
+            yield from pool.map(function, some)
 
 
 def fingerprint(headers: Headers) -> str:

@@ -44,10 +44,9 @@ from rlds_beam.output.shards import RejectedWriter, WrittenFile, open_record_fil
 from rlds_beam.processing.dataset import check_source
 from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.processing.report import Report
-from rlds_beam.reading.base import Decoder, Source, Split, TfdsMetadata
+from rlds_beam.reading.base import Decoder, Source, Split, TfdsMetadata, WorkRange
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.meaning import MAX_RATE, Meaning
-from rlds_beam.reading.base import WorkRange
 from rlds_beam.writing.episodes import ArrayEpisodes
 from rlds_beam.writing.keyed_parts import (
     Duplicates,
