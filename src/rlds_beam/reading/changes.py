@@ -129,13 +129,13 @@ class Snapshot:
 
     def contents(self, split: Split) -> list[str]:
         """The fingerprint of each shard's content; empty if it is not read, or has none."""
-        files = self.splits.get(split.name)
-        contents = [""] * len(split.shards)
-        for position, content in (
-            () if files is None else zip(files.columns["position"], files.columns["content"], strict=True)
-        ):
-            contents[position] = content.decode()
-        return contents
+        if split.name not in self.splits:
+            return [""] * len(split.shards)
+        columns = self.splits[split.name].columns
+        wanted = np.fromiter((shard.index for shard in split.shards), np.int64, len(split.shards))
+        rows = np.searchsorted(columns["index"], wanted)
+        known = np.isin(wanted, columns["index"])
+        return [columns["content"][row].decode() if there else "" for row, there in zip(rows, known, strict=True)]
 
     def verify(self, split: str, index: int) -> None:
         """Raises NotVerifiedError if a shard has changed since the job was planned."""

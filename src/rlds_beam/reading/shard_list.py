@@ -53,7 +53,7 @@ class Columns:
         if directory is None or sum(array.nbytes for array in self.arrays.values()) <= _INLINE:
             return Columns, (self.arrays,)
         content = io.BytesIO()
-        np.savez(content, **self.arrays)  # type: ignore[arg-type]
+        np.savez(content, **self.arrays)
         data = content.getvalue()
         path = storage.join(directory, f"columns-{xxhash.xxh3_128_hexdigest(data)}.npz")
         if not storage.exists(path):
