@@ -195,7 +195,7 @@ class OpenedInput:
     @functools.cached_property
     def framing(self) -> Framing:
         """The framing of the source's records, found when it is first needed."""
-        return Framing(self.source)
+        return Framing(self.source, keep=CheckOptions.of(self.check).policy("duplicate_episode") != "accept")
 
     def snapshot(self, *, by_content: bool = False) -> Snapshot:
         """The state of the source's files now; a local file's content counts only if `by_content`."""

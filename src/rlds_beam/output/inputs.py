@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -16,6 +16,7 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.errors import UsageError
 from rlds_beam.output.files import inputs_file
+from rlds_beam.reading.shard_list import ShardList, list_segments
 
 if TYPE_CHECKING:
     from rlds_beam.reading.base import Source, WorkRange
@@ -59,26 +60,23 @@ Inputs = Mapping[str, SplitInput]
 """Split -> its input."""
 
 
-def encode_inputs(source: Source, ranges: Iterable[WorkRange], snapshot: Snapshot) -> tuple[str, bytes]:
+def encode_inputs(source: Source, ranges: Sequence[WorkRange], snapshot: Snapshot) -> tuple[str, bytes]:
     """The input of a plan as the content of its file, and its digest.
 
     Raises:
       UsageError: the input has too many shards for one plan.
     """
-    segments: dict[str, list[int]] = {split.name: [] for split in source.splits}
-    for work in ranges:
-        of_split = segments[work.split]
-        for segment in work.segments:
-            stop = -1 if segment.stop is None else segment.stop
-            of_split += (work.index, segment.shard.index, segment.start, stop)
     inputs = {}
     for split in source.splits:
-        inputs[split.name] = SplitInput(
-            "\0".join(storage.split(shard.path)[1] for shard in split.shards).encode(errors="surrogateescape"),
-            "\0".join(snapshot.contents(split)).encode(),
-            np.fromiter((shard.size for shard in split.shards), "<i8", len(split.shards)).tobytes(),
-            np.array(segments[split.name], "<i8").tobytes(),
-        )
+        shards = split.shards
+        if isinstance(shards, ShardList):
+            names, sizes = shards.join_names(), shards.sizes
+        else:
+            names = "\0".join(storage.split(shard.path)[1] for shard in shards).encode(errors="surrogateescape")
+            sizes = np.array([shard.size for shard in shards], np.int64)
+        segments, contents = list_segments(ranges, split.name), snapshot.contents(split)
+        numbers = (column.astype("<i8").tobytes() for column in (sizes, segments))
+        inputs[split.name] = SplitInput(names, contents.tobytes(), contents.itemsize, *numbers)
     content = msgspec.msgpack.encode(inputs)
     if len(content) > _LIMIT:
         raise UsageError(

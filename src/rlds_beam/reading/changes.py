@@ -14,7 +14,8 @@ from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.errors import NotVerifiedError
 from rlds_beam.reading.base import Shard, Source, Split
 from rlds_beam.reading.framing import Framing
-from rlds_beam.reading.shard_list import Columns
+from rlds_beam.reading.shard_list import Columns, ShardList
+from rlds_beam.typing import Array
 
 AGAIN = "run the same command again when the file no longer changes"
 """The remedy for a changed file in a job that keeps nothing."""
@@ -127,15 +128,15 @@ class Snapshot:
             splits[split] = files._replace(columns=columns)
         return dataclasses.replace(self, splits=splits)
 
-    def contents(self, split: Split) -> list[str]:
-        """The fingerprint of each shard's content; empty if it is not read, or has none."""
-        if split.name not in self.splits:
-            return [""] * len(split.shards)
-        columns = self.splits[split.name].columns
-        wanted = np.fromiter((shard.index for shard in split.shards), np.int64, len(split.shards))
-        rows = np.searchsorted(columns["index"], wanted)
-        known = np.isin(wanted, columns["index"])
-        return [columns["content"][row].decode() if there else "" for row, there in zip(rows, known, strict=True)]
+    def contents(self, split: Split) -> Array:
+        """The fingerprint of each shard's content, as bytes (N,); empty if it is not read, or has none."""
+        shards, found = split.shards, self.splits.get(split.name)
+        if found is None or not len(found.columns["index"]):
+            return np.full(len(shards), b"", "S1")
+        known, content = found.columns["index"], found.columns["content"]
+        wanted = shards.indices if isinstance(shards, ShardList) else np.array([s.index for s in shards], np.int64)
+        rows = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+        return np.where(known[rows] == wanted, content[rows], b"")
 
     def verify(self, split: str, index: int) -> None:
         """Raises NotVerifiedError if a shard has changed since the job was planned."""

@@ -38,18 +38,19 @@ _THREADS = 8
 
 
 class Framing:
-    """The framing of a dataset's shards; each is scanned once, on first use.
+    """The framing of a dataset's shards; each is scanned once, on first use, unless `keep` is False.
 
-    Takes 20 bytes of memory per record. `covers` is False for ArrayRecord and compressed files, whose framing cannot be
-    read without the rest, and for files in a bucket, which are scanned only to cut them.
+    Takes 20 bytes of memory per record, and 300 per shard. `covers` is False for ArrayRecord and compressed files,
+    whose framing cannot be read without the rest, and for files in a bucket, which are scanned only to cut them.
     """
 
-    def __init__(self, source: Source | RecordFormat):
+    def __init__(self, source: Source | RecordFormat, *, keep: bool = True):
         self._files = source.files if isinstance(source, Source) else source
+        self._keep = keep
         self._headers: dict[str, Headers] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_files": self._files, "_headers": {}}  # scanned again instead of pickled
+        return {"_files": self._files, "_keep": self._keep, "_headers": {}}  # scanned again instead of pickled
 
     def covers(self, shard: Shard) -> bool:
         """Whether the shard's framing is cheap to read; raises UsageError if the shard cannot be read at all."""
@@ -117,7 +118,7 @@ class Framing:
                 return None
             if not self.covers(shard):
                 return _xxh3_of_file(shard.path)
-        return fingerprint(self.headers(shard))
+        return fingerprint(self.headers(shard) if self._keep else self._files.scan(shard.path))
 
 
 def _map(function: Callable[[Shard], Result], shards: Iterable[Shard]) -> Iterator[Result]:

@@ -55,7 +55,7 @@ def plan_ranges(
             "--shards cannot be used with --across_episodes: each input shard is one stream and stays whole"
         )
     cutter = _Cutter(source, starts or Framing(source).record_starts)
-    ranges: list[SplitRanges] = []
+    ranges: dict[str, SplitRanges] = {}
     for split in source.splits:
         segments = _Segments.of(source, split)
         if whole_shards or not source.has_files:
@@ -69,7 +69,7 @@ def plan_ranges(
                     f"--shards={shards}: split {split.name} gives {len(cut)}, because "
                     "compressed or empty shards cannot be cut"
                 )
-        ranges.append(cut)
+        ranges[split.name] = cut
     return RangeList(ranges)
 
 

@@ -6,13 +6,14 @@ mapped into the memory of a process that uses it.
 
 from __future__ import annotations
 
+import array
 import bisect
 import contextlib
 import contextvars
 import functools
 import io
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -118,27 +119,35 @@ class ShardList(CompactList[Shard]):
       shards: the position, file name, size, and number of records of each.
     """
 
-    def __init__(self, directory: str, shards: Sequence[tuple[int, str, int, int | None]]):
+    def __init__(self, directory: str, shards: Iterable[tuple[int, str, int, int | None]]):
         self._directory = directory
-        names = [name.encode() for _, name, _, _ in shards]
-        ends = np.cumsum(np.fromiter(map(len, names), np.int64, len(names)), dtype=np.int64)
-        self._columns = Columns(
-            {
-                "index": np.fromiter((index for index, *_ in shards), np.int64, len(shards)),
-                "size": np.fromiter((size for _, _, size, _ in shards), np.int64, len(shards)),
-                "records": np.fromiter(
-                    (-1 if records is None else records for *_, records in shards), np.int64, len(shards)
-                ),
-                "end": ends,
-                "names": np.frombuffer(b"".join(names), np.uint8),
-            }
-        )
-        self._length = len(shards)
+        numbers, names = array.array("q"), bytearray()
+        for index, name, size, records in shards:
+            names += name.encode()
+            numbers.extend((index, size, -1 if records is None else records, len(names)))
+        table = np.frombuffer(numbers, np.int64).reshape(-1, 4)
+        columns = {name: table[:, i].copy() for i, name in enumerate(("index", "size", "records", "end"))}
+        self._columns = Columns({**columns, "names": np.frombuffer(bytes(names), np.uint8)})
+        self._length = len(table)
+
+    @property
+    def indices(self) -> Array:
+        """`Shard.index` of each, int64."""
+        return self._columns["index"]
 
     @property
     def sizes(self) -> Array:
         """The size of each shard in bytes, int64."""
         return self._columns["size"]
+
+    def join_names(self) -> bytes:
+        """The file names, separated by NUL."""
+        names, start = self._columns["names"].tobytes(), 0
+        joined = bytearray()
+        for end in self._columns["end"].tolist():
+            joined += names[start:end] + b"\0"
+            start = end
+        return bytes(joined[:-1])
 
     def __len__(self) -> int:
         return self._length
@@ -184,6 +193,27 @@ class SplitRanges(CompactList[WorkRange]):
         segments = (Segment(self._shards[shard], start, None if stop < 0 else stop) for shard, start, stop in places)
         return WorkRange(self._split, index, self._length, tuple(segments))
 
+    def segments(self) -> Array:
+        """The segments of all ranges, int64 (N, 4): the range, the index of the shard, start, and stop or -1."""
+        columns = self._columns
+        number = np.repeat(np.arange(self._length), np.diff(columns["first"]))
+        shards = self._shards
+        indices = shards.indices if isinstance(shards, ShardList) else np.array([s.index for s in shards], np.int64)
+        return np.stack([number, indices[columns["shard"]], columns["start"], columns["stop"]], axis=1)
+
+
+def list_segments(ranges: Sequence[WorkRange], split: str) -> Array:
+    """The segments of the ranges of a split, as `SplitRanges.segments`, with the number of each range."""
+    if isinstance(ranges, RangeList) and (found := ranges.of_split(split)) is not None:
+        return found.segments()
+    rows = [
+        (work.index, segment.shard.index, segment.start, -1 if segment.stop is None else segment.stop)
+        for work in ranges
+        if work.split == split
+        for segment in work.segments
+    ]
+    return np.array(rows, np.int64).reshape(-1, 4)
+
 
 class RangeList(CompactList[WorkRange]):
     """The ranges of several splits, or some of them in another order.
@@ -193,9 +223,9 @@ class RangeList(CompactList[WorkRange]):
       chosen: the numbers of the chosen ranges, int64; None: all of them.
     """
 
-    def __init__(self, splits: Sequence[Sequence[WorkRange]], chosen: Array | None = None):
-        self._splits = tuple(splits)
-        self._ends = list(itertools.accumulate(map(len, splits)))
+    def __init__(self, splits: Mapping[str, SplitRanges], chosen: Array | None = None):
+        self._splits = dict(splits)
+        self._ends = list(itertools.accumulate(map(len, splits.values())))
         self._chosen = None if chosen is None else Columns({"number": chosen})
         self._length = (self._ends[-1] if self._ends else 0) if chosen is None else len(chosen)
 
@@ -205,7 +235,12 @@ class RangeList(CompactList[WorkRange]):
     def _make(self, index: int) -> WorkRange:
         number = index if self._chosen is None else int(self._chosen["number"][index])
         split = bisect.bisect_right(self._ends, number)
-        return self._splits[split][number - (self._ends[split - 1] if split else 0)]
+        ranges = [*self._splits.values()][split]
+        return ranges[number - (self._ends[split - 1] if split else 0)]
+
+    def of_split(self, split: str) -> SplitRanges | None:
+        """The ranges of a split; None if they are only some, or there are none."""
+        return self._splits.get(split) if self._chosen is None else None
 
     def choose(self, numbers: Sequence[int]) -> RangeList:
         """These ranges, in this order."""

@@ -12,7 +12,7 @@ import functools
 import hashlib
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from rlds_beam import naming, storage
@@ -188,25 +188,32 @@ def _shards(
     directory: str, there: Mapping[str, int], info: DatasetInfo, split: SplitInfo
 ) -> tuple[ShardList, list[Violation]]:
     """The shards of `split` that exist, and a violation for each missing or unexpected one."""
-    shards: list[tuple[int, str, int, int | None]] = []
     violations = []
-    for index, records in enumerate(split.shard_lengths):
-        name = split.filename(info.name, info.file_format, index)
-        if name in there:
-            shards.append((index, name, there[name], records))
-        elif records:
-            path = storage.join(directory, name)
-            violations.append(
-                Violation("missing_shard", f"{path} is missing; it should have {count(records, 'episode')}")
-            )
-    named, prefix = {name for _, name, _, _ in shards}, f"{info.name}-{split.name}.{info.file_format}"
-    extra = sorted(n for n in there if n.startswith(prefix) and not n.endswith(".spec") and n not in named)
+
+    def existing() -> Iterator[tuple[int, str, int, int | None]]:
+        for index, records in enumerate(split.shard_lengths):
+            name = split.filename(info.name, info.file_format, index)
+            if name in there:
+                yield index, name, there[name], records
+            elif records:
+                path = storage.join(directory, name)
+                violations.append(
+                    Violation("missing_shard", f"{path} is missing; it should have {count(records, 'episode')}")
+                )
+
+    shards = ShardList(directory, existing())
+    prefix = f"{info.name}-{split.name}.{info.file_format}"
+    extra = sorted(name for name in there if name.startswith(prefix) and not name.endswith(".spec"))
+    if len(extra) == sum(shard.path.startswith(storage.join(directory, prefix)) for shard in shards):
+        extra = []
+    named = {storage.split(shard.path)[1] for shard in shards} if extra else set()
+    extra = [name for name in extra if name not in named]
     append = interrupted_plan(directory) if extra else None
     for name in extra:
         if append is None or not append.names(name):
             detail = f"{storage.join(directory, name)} is not a shard listed in dataset_info.json"
             violations.append(Violation("extra_shard", detail))
-    return ShardList(directory, shards), violations
+    return shards, violations
 
 
 def _expand(input: str | Sequence[str]) -> list[str]:
