@@ -38,22 +38,25 @@ class SplitInput(msgspec.Struct, frozen=True):
     """The input of a split.
 
     Attributes:
-      names, contents: file names and fingerprints of the shards, separated by NUL.
+      names: the file names of the shards, separated by NUL.
+      contents: their fingerprints, each of `width` bytes with zeros behind.
       sizes: their sizes in bytes, int64.
       segments: what each range reads, int64 (N, 4): its number, the shard's index, start, and stop (-1: to the end).
     """
 
     names: bytes
     contents: bytes
+    width: int
     sizes: bytes
     segments: bytes
 
     def files(self) -> Iterator[InputFile]:
         """The shards, in order."""
         if self.names:
-            names, contents = self.names.decode().split("\0"), self.contents.decode().split("\0")
-            for name, size, content in zip(names, np.frombuffer(self.sizes, "<i8").tolist(), contents, strict=True):
-                yield InputFile(name, size, content or None)
+            names, sizes = self.names.decode().split("\0"), np.frombuffer(self.sizes, "<i8")
+            contents = np.frombuffer(self.contents, f"S{self.width}")
+            for name, size, content in zip(names, sizes, contents, strict=True):
+                yield InputFile(name, int(size), content.decode() or None)
 
 
 Inputs = Mapping[str, SplitInput]
