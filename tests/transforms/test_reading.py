@@ -159,6 +159,7 @@ def test_the_duplicates_of_an_empty_dataset(tmp_path, pipeline):
 
 
 def test_a_bucket_is_searched_for_duplicates_only_if_asked(tmp_path, caplog):
+    caplog.set_level("WARNING")
     source = open_source(str(write_dataset(tmp_path, [make_episode(3)] * 2)))
     (shard,) = source.splits[0].shards
     remote = with_attributes(
