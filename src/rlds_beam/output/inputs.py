@@ -17,6 +17,7 @@ from rlds_beam import storage
 from rlds_beam.errors import UsageError
 from rlds_beam.output.files import inputs_file
 from rlds_beam.reading.shard_list import ShardList, list_segments
+from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
     from rlds_beam.reading.base import Source, WorkRange
@@ -78,8 +79,8 @@ def encode_inputs(source: Source, ranges: Sequence[WorkRange], snapshot: Snapsho
             names = "\0".join(storage.split(shard.path)[1] for shard in shards).encode(errors="surrogateescape")
             sizes = np.array([shard.size for shard in shards], np.int64)
         segments, contents = list_segments(ranges, split.name), snapshot.contents(split)
-        numbers = (column.astype("<i8").tobytes() for column in (sizes, segments))
-        inputs[split.name] = SplitInput(names, contents.tobytes(), contents.itemsize, *numbers)
+        numbers = (_view(column.astype("<i8", copy=False)) for column in (sizes, segments))
+        inputs[split.name] = SplitInput(names, _view(contents), contents.itemsize, *numbers)
     content = msgspec.msgpack.encode(inputs)
     if len(content) > _LIMIT:
         raise UsageError(
@@ -87,6 +88,11 @@ def encode_inputs(source: Source, ranges: Sequence[WorkRange], snapshot: Snapsho
             "time"
         )
     return hashlib.sha256(content).hexdigest(), zlib.compress(content, 1)
+
+
+def _view(array: Array) -> Any:
+    """The bytes of an array, without a copy."""
+    return np.ascontiguousarray(array).data.cast("B") if array.size else b""
 
 
 def decode_inputs(compressed: bytes, where: str) -> Inputs:

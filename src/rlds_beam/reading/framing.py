@@ -33,6 +33,8 @@ hold the sizes of all frames of an MP4 file."""
 
 _AT_ONCE = 1024
 """Shards whose scans are planned together."""
+_SMALL = 256 << 10
+"""Bytes of a file below which threads cost more than they gain: most of the time is Python's."""
 _THREADS = 8
 """Shards scanned at a time: with large records, most of the time is spent waiting for the disk."""
 
@@ -122,11 +124,12 @@ class Framing:
 
 
 def _map(function: Callable[[Shard], Result], shards: Iterable[Shard]) -> Iterator[Result]:
-    """Maps a function that reads local files over shards, in several threads."""
+    """Maps a function that reads local files over shards; in several threads, unless the files are small."""
     waiting = iter(shards)
     with ThreadPoolExecutor(_THREADS) as pool:
         while some := [*itertools.islice(waiting, _AT_ONCE)]:
-            yield from pool.map(function, some)
+            small = sum(shard.size for shard in some) < len(some) * _SMALL
+            yield from map(function, some) if small else pool.map(function, some)
 
 
 def fingerprint(headers: Headers) -> str:

@@ -12,6 +12,7 @@ import functools
 import hashlib
 import math
 import re
+import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -90,6 +91,15 @@ class RldsSource(Source):
         if FEATURES in names:
             return FEATURES
         return next((name for name in names or (storage.split(path)[1],) if _SHARD.search(name)), None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # dataset_info.json has a number for each shard.
+        state = {name: value for name, value in vars(self).items() if name != "decoder"}
+        return {**state, "info": None if self.info is None else zlib.compress(self.info.encode())}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        info = state["info"]
+        vars(self).update(state, info=None if info is None else zlib.decompress(info).decode())
 
     @functools.cached_property
     def decoder(self) -> EpisodeDecoder:  # type: ignore[override]
