@@ -17,7 +17,7 @@ import numpy as np
 from rlds_beam.encoding.base import Headers, RecordFormat
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import Violation
-from rlds_beam.reading.base import Segment, Source
+from rlds_beam.reading.base import Segment, Shard, Source
 from rlds_beam.reading.framing import Framing, reading_shard
 from rlds_beam.reading.reader import read_segment
 from rlds_beam.typing import Array
@@ -56,12 +56,18 @@ def scan(files: RecordFormat, segment_index: int, segment: Segment) -> Fingerpri
         return _fingerprints(segment_index, files.scan(segment.shard.path, segment.start, segment.stop))
 
 
-def known_fingerprints(framing: Framing, segments: Sequence[Segment]) -> Fingerprints | None:
+def known_fingerprints(framing: Framing, segments: Sequence[tuple[str, Segment]]) -> Fingerprints | None:
     """The fingerprints of all segments from framing that is cheap to read; None if some of it is not."""
-    if not all(framing.covers(shard) for shard in {segment.shard for segment in segments}):
+    if not all(framing.covers(shard) for shard in _shards(segments)):
         return None
-    framing.read_all({segment.shard for segment in segments})
-    return Fingerprints.concatenate(_fingerprints(i, framing.read_headers(s)) for i, s in enumerate(segments))
+    framing.read_all(_shards(segments))
+    headers = (framing.read_headers(segment) for _, segment in segments)
+    return Fingerprints.concatenate(_fingerprints(i, found) for i, found in enumerate(headers))
+
+
+def _shards(segments: Iterable[tuple[str, Segment]]) -> Iterator[Shard]:
+    """The shards of segments, of which those of one shard follow each other."""
+    return (shard for shard, _ in itertools.groupby(segment.shard for _, segment in segments))
 
 
 def _fingerprints(segment_index: int, headers: Headers) -> Fingerprints:
@@ -181,7 +187,7 @@ def duplicates_among(dataset: str, hashed: Iterable[Hashed]) -> Duplicates:
 
 def find_duplicates(source: Source, framing: Framing, segments: Sequence[tuple[str, Segment]]) -> Duplicates:
     """Finds the duplicates among all records of these segments, each given with its split, in this process."""
-    marks = known_fingerprints(framing, [segment for _, segment in segments])
+    marks = known_fingerprints(framing, segments)
     if marks is None:
         marks = Fingerprints.concatenate(scan(source.files, i, segment) for i, (_, segment) in enumerate(segments))
     suspects = suspects_by_segment(marks, segments)

@@ -25,6 +25,7 @@ from rlds_beam.processing.ranges import RangeFitter
 from rlds_beam.reading.base import Segment, Source, WorkRange
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import plan_ranges
+from rlds_beam.reading.shard_list import SegmentList
 from rlds_beam.worker_status import count
 
 
@@ -35,8 +36,8 @@ def find_duplicates(source: Source, framing: Framing, name: str = "duplicates") 
     read here, in this process; workers read other files.
     """
     ranges = plan_ranges(source, starts=framing.record_starts)
-    segments = [(work.split, segment) for work in ranges for segment in work.segments]
-    known = known_fingerprints(framing, [segment for _, segment in segments])
+    segments = SegmentList(ranges)
+    known = known_fingerprints(framing, segments)
     suspects = f"suspects of {name}"
     find = Confirm(name, source.dataset, source.files, suspects)
     if known is None:
@@ -65,7 +66,7 @@ class Scan(Stage):
 
     name: str
     files: RecordFormat
-    segments: list[tuple[str, Segment]]
+    segments: Sequence[tuple[str, Segment]]
 
     def ranges(self, totals: Totals) -> Iterable[tuple[int, Segment]]:
         return ((i, segment) for i, (_, segment) in enumerate(self.segments))

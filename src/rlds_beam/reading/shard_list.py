@@ -246,3 +246,26 @@ class RangeList(CompactList[WorkRange]):
         """These ranges, in this order."""
         chosen = np.asarray(numbers, np.int64)
         return RangeList(self._splits, chosen if self._chosen is None else self._chosen["number"][chosen])
+
+
+class SegmentList(CompactList[tuple[str, Segment]]):
+    """The segments of ranges, each with its split."""
+
+    def __init__(self, ranges: Sequence[WorkRange]):
+        self._ranges = ranges
+        self._columns = Columns({"end": np.cumsum([len(work.segments) for work in ranges], dtype=np.int64)})
+        self._length = int(self._columns["end"][-1]) if len(ranges) else 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[tuple[str, Segment]]:
+        for work in self._ranges:
+            for segment in work.segments:
+                yield work.split, segment
+
+    def _make(self, index: int) -> tuple[str, Segment]:
+        ends = self._columns["end"]
+        number = int(np.searchsorted(ends, index, "right"))
+        work = self._ranges[number]
+        return work.split, work.segments[index - int(ends[number]) + len(work.segments)]
