@@ -136,6 +136,8 @@ class ColumnReader:
         if (kind == "int64" and not joined.isascii()) or any(count % (width * size) for count in {*sizes}):
             raise WrongValueError("integers of several bytes, or not whole steps")
         values: Array = np.frombuffer(joined, "<f4") if kind == "float" else decode_varints(joined, field.numpy_dtype)
+        if len({*sizes}) == 1:
+            return values.reshape(len(parts), sizes[0] // width // size, *field.closed_shape)
         values = values.reshape(-1, *field.closed_shape)
         ends = [end // width // size for end in itertools.accumulate(sizes, initial=0)]
         return [values[start:end] for start, end in itertools.pairwise(ends)]

@@ -221,9 +221,9 @@ class ExampleParser:
             return None
         features: dict[str, Feature] = {}
         heads, begins = self._heads, payload.startswith
-        entries = 0
+        entries, known = 0, len(self._heads)
         while at < end:
-            head = heads[entries] if entries < len(heads) else None
+            head = heads[entries] if entries < known else None
             if head is not None and begins(head.begin, at):
                 begin, packed, length, key, kind = head
                 first, stop = at + len(begin), at + length
@@ -237,9 +237,12 @@ class ExampleParser:
                 stop = start + size
                 raw, feature = parse_entry(payload, start, stop)
                 key = raw.decode()
-                features[key] = feature
                 if head is None or key != head.key or feature.kind != "bytes":  # each list of bytes has another length
-                    heads[entries : entries + 1] = [_head(payload, at, stop, key, feature)]
+                    head = _head(payload, at, stop, key, feature)
+                    heads[entries : entries + 1] = [head]
+                    if head is not None and head.packed:
+                        feature = Feature(head.kind, payload, feature.start, stop, feature.start + head.packed)
+                features[key] = feature
             at = stop
             entries += 1
         return features if len(features) == entries else None
