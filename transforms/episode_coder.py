@@ -51,7 +51,7 @@ class _Pickler(pickle.Pickler):
         if type(value) is bytes:
             offset = self._find(value)
             return None if offset is None else (offset, len(value))
-        if type(value) is np.ndarray and value.dtype.kind in "biuf":
+        if type(value) is np.ndarray and value.dtype.kind in "biuf" and value.nbytes <= len(self._payload):
             offset = self._find(value.tobytes())
             return None if offset is None else (value.dtype.str, value.shape, offset)
         return None
