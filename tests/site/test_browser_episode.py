@@ -233,7 +233,7 @@ def test_flags_become_a_file_that_convert_reads(browser: Any, example: str, tmp_
         tab.page.get_by_role("button", name="Flagged episodes: 2").click()
         tab.page.get_by_label("Remark").last.fill("the\tgripper <b>slips")
         tab.page.get_by_label("Remark").last.press("Tab")
-        tab.page.locator(".flagged li", has_text="#3").wait_for()
+        tab.page.locator(".flagged li", has_text="episode 3").wait_for()
         tab.screenshot("flags")
         with tab.page.expect_download() as waiting:
             tab.page.get_by_role("button", name="Download exclude.txt").click()

@@ -134,7 +134,7 @@ function Signal({ part, signal }) {
 const SignalGroups = ({ part, signals }) => [...new Set(signals.map((one) => one.group))].map((group) => html`<div class="signals"><h3>${group}</h3>
   ${signals.filter((one) => one.group === group).map((signal) => html`<${Signal} ...${{ part, signal }} />`)}</div>`);
 
-const Findings = ({ some }) => html`<ul class="findings">${some.map((one) => html`<li><span class="name">${one.check}</span> <code><${Said} text=${one.field} /></code>
+const Findings = ({ some }) => html`<ul class="findings">${some.map((one) => html`<li><span class="name">${one.check}</span> <code><${Said} text=${one.field} /></code>${" "}
   <${Said} text=${one.detail} /> <span class="muted small"><${Code} text=${one.remedy} /></span></li>`)}</ul>`;
 
 /** Quality signals, those with episodes beyond a threshold first. */
