@@ -137,7 +137,7 @@ class ColumnReader:
             raise WrongValueError("integers of several bytes, or not whole steps")
         values: Array = np.frombuffer(joined, "<f4") if kind == "float" else decode_varints(joined, field.numpy_dtype)
         if len({*sizes}) == 1:
-            return values.reshape(len(parts), sizes[0] // width // size, *field.closed_shape)
+            return [*values.reshape(len(parts), sizes[0] // width // size, *field.closed_shape)]
         values = values.reshape(-1, *field.closed_shape)
         ends = [end // width // size for end in itertools.accumulate(sizes, initial=0)]
         return [values[start:end] for start, end in itertools.pairwise(ends)]
