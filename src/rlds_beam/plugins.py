@@ -19,16 +19,18 @@ import functools
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
+from rlds_beam.errors import UsageError
 from rlds_beam.user_functions import expect_user_code, user_code
 
 Kind = Literal["formats", "connectors", "commands"]
 
 
 @functools.cache
-def _read_declared(kind: Kind) -> dict[str, EntryPoint]:
-    return {
-        entry.name: entry for entry in sorted(entry_points(group=f"rlds_beam.{kind}"), key=lambda entry: entry.name)
-    }
+def _read_declared(kind: Kind) -> dict[str, list[EntryPoint]]:
+    found: dict[str, list[EntryPoint]] = {}
+    for entry in sorted(entry_points(group=f"rlds_beam.{kind}"), key=lambda entry: entry.name):
+        found.setdefault(entry.name, []).append(entry)
+    return found
 
 
 def names(kind: Kind) -> list[str]:
@@ -37,9 +39,9 @@ def names(kind: Kind) -> list[str]:
 
 
 def describe_package(kind: Kind, name: str) -> str:
-    """The package that declares a name: its line in lists, which import nothing."""
-    package = _read_declared(kind)[name].dist
-    return f"of the package {package.name} {package.version}" if package else ""
+    """The packages that declare a name: its line in lists, which import nothing."""
+    packages = [f"{entry.dist.name} {entry.dist.version}" for entry in _read_declared(kind)[name] if entry.dist]
+    return f"of the package {' and '.join(sorted(packages))}" if packages else ""
 
 
 @functools.cache
@@ -47,14 +49,17 @@ def find(kind: Kind, name: str) -> Any:
     """The object that an installed package declares under a name; None if none does.
 
     Raises:
-      UsageError: the object cannot be imported.
+      UsageError: several packages declare the name, or the object cannot be imported.
     """
-    entry = _read_declared(kind).get(name)
-    if entry is None:
+    entries = _read_declared(kind).get(name, ())
+    if not entries:
         return None
-    expect_user_code(entry.module)
-    with user_code(f"{name}, {describe_package(kind, name)} ({entry.value})"):
-        return entry.load()
+    where = f"{name}, {describe_package(kind, name)}"
+    if len(entries) > 1:
+        raise UsageError(f"{where}, is an entry point of both: uninstall one of them")
+    expect_user_code(entries[0].module)
+    with user_code(f"{where} ({entries[0].value})"):
+        return entries[0].load()
 
 
 def find_connector(name: str) -> Any:
