@@ -39,7 +39,7 @@ class SplitInput(msgspec.Struct, frozen=True):
     """The input of a split.
 
     Attributes:
-      names: the file names of the shards, separated by NUL.
+      names: the file names of the shards, separated by NUL; names that are not UTF-8 have surrogates.
       contents: their fingerprints, each of `width` bytes with zeros behind.
       sizes: their sizes in bytes, int64.
       segments: what each range reads, int64 (N, 4): its number, the shard's index, start, and stop (-1: to the end).
@@ -53,11 +53,20 @@ class SplitInput(msgspec.Struct, frozen=True):
 
     def files(self) -> Iterator[InputFile]:
         """The shards, in order."""
-        if self.names:
-            names, sizes = self.names.decode().split("\0"), np.frombuffer(self.sizes, "<i8")
+        if self.sizes:
+            names, sizes = self.names.decode(errors="surrogatepass").split("\0"), np.frombuffer(self.sizes, "<i8")
             contents = np.frombuffer(self.contents, f"S{self.width}")
             for name, size, content in zip(names, sizes, contents, strict=True):
                 yield InputFile(name, int(size), content.decode() or None)
+
+    def validate(self) -> None:
+        """Raises ValueError if the columns disagree, so that `files` would fail."""
+        shards, rest = divmod(len(self.sizes), 8)
+        names = self.names.decode(errors="surrogatepass").count("\0") + 1 if shards else 0
+        if rest or names != shards or len(self.contents) != self.width * shards or len(self.segments) % 32:
+            raise ValueError("its columns have different lengths")
+        if self.width < 1 or not self.contents.isascii():
+            raise ValueError("its fingerprints are none")
 
 
 Inputs = Mapping[str, SplitInput]
@@ -76,7 +85,7 @@ def encode_inputs(source: Source, ranges: Sequence[WorkRange], snapshot: Snapsho
         if isinstance(shards, ShardList):
             names, sizes = shards.join_names(), shards.sizes
         else:
-            names = "\0".join(storage.split(shard.path)[1] for shard in shards).encode(errors="surrogateescape")
+            names = "\0".join(storage.split(shard.path)[1] for shard in shards).encode(errors="surrogatepass")
             sizes = np.array([shard.size for shard in shards], np.int64)
         segments, contents = list_segments(ranges, split.name), snapshot.contents(split)
         numbers = (_view(column.astype("<i8", copy=False)) for column in (sizes, segments))
@@ -102,7 +111,10 @@ def decode_inputs(compressed: bytes, where: str) -> Inputs:
         content = decompressor.decompress(compressed, _LIMIT)
         if not decompressor.eof:
             raise ValueError("it is cut short, or too large")
-        return msgspec.msgpack.decode(content, type=dict[str, SplitInput])
+        inputs = msgspec.msgpack.decode(content, type=dict[str, SplitInput])
+        for split in inputs.values():
+            split.validate()
+        return inputs
     except (zlib.error, ValueError, msgspec.DecodeError) as error:
         raise UsageError(f"{where} is damaged or not written by rlds-beam: {error}") from error
 
@@ -111,11 +123,14 @@ def read_inputs(output: str, content: Mapping[str, Any]) -> Inputs:
     """The input of a plan with this content, or of an append; empty if it has none.
 
     Raises:
-      UsageError: its file is damaged.
+      UsageError: its file is missing or damaged.
       OSError: its file cannot be read.
     """
     if "inputs" not in content:
         return {}
     path = storage.below(output, inputs_file(content["inputs"]))
-    with storage.open_read(path) as file:
-        return decode_inputs(file.read(_LIMIT), path)
+    try:
+        with storage.open_read(path) as file:
+            return decode_inputs(file.read(_LIMIT), path)
+    except FileNotFoundError as error:
+        raise UsageError(f"{path} is missing: restore it, or replace the output with --overwrite") from error

@@ -123,7 +123,7 @@ class ShardList(CompactList[Shard]):
         self._directory = directory
         numbers, names = array.array("q"), bytearray()
         for index, name, size, records in shards:
-            names += name.encode()
+            names += name.encode(errors="surrogatepass")
             numbers.extend((index, size, -1 if records is None else records, len(names)))
         table = np.frombuffer(numbers, np.int64).reshape(-1, 4)
         columns = {name: table[:, i].copy() for i, name in enumerate(("index", "size", "records", "end"))}
@@ -141,7 +141,7 @@ class ShardList(CompactList[Shard]):
         return self._columns["size"]
 
     def join_names(self) -> bytes:
-        """The file names, separated by NUL."""
+        """The file names, separated by NUL, in UTF-8 with surrogates."""
         names, start = self._columns["names"].tobytes(), 0
         joined = bytearray()
         for end in self._columns["end"].tolist():
@@ -158,13 +158,16 @@ class ShardList(CompactList[Shard]):
         names, start = columns["names"].tobytes(), 0
         numbers = zip(*(columns[name].tolist() for name in ("index", "size", "records", "end")), strict=True)
         for index, size, records, end in numbers:
-            yield Shard(index, prefix + names[start:end].decode(), size, None if records < 0 else records)
+            yield Shard(
+                index, prefix + names[start:end].decode(errors="surrogatepass"), size, None if records < 0 else records
+            )
             start = end
 
     def _make(self, index: int) -> Shard:
         columns = self._columns
         start, end = (int(columns["end"][index - 1]) if index else 0), int(columns["end"][index])
-        name, records = columns["names"][start:end].tobytes().decode(), int(columns["records"][index])
+        name = columns["names"][start:end].tobytes().decode(errors="surrogatepass")
+        records = int(columns["records"][index])
         path = storage.join(self._directory, name)
         return Shard(int(columns["index"][index]), path, int(columns["size"][index]), None if records < 0 else records)
 
