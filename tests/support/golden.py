@@ -6,7 +6,7 @@
 A case is a command on one of the datasets of `golden_data.py`. Cases use only the command line, `rlds_beam.testing`,
 files on disk and Reverb's own client, so the record survives refactoring.
 
-Left out on purpose: manifest.json, plan.json, _commits and checksums.xxh128 (no reader of the data needs them), times,
+Left out on purpose: manifest.json, plan.json, inputs-*.bin, _commits and checksums.xxh128 (no reader of the data needs them), times,
 and wording: a violation's `detail` and the reasons in `left_out` are removed from report.json and rejected records
 before hashing.
 The record is for requirements.lock on Python 3.11, on x86-64: JPEG bytes and pixels depend on the version of
@@ -311,7 +311,7 @@ _FOR_JOBS = ("manifest.json", "plan.json", "_commits", "checksums.xxh128")
 
 def _digests(directory: Path) -> dict[str, str]:
     """Returns a digest of each file below a directory, by path."""
-    files = [path for path in sorted(directory.rglob("*")) if path.is_file()]
+    files = [path for path in sorted(directory.rglob("*")) if path.is_file() and path.name[:7] != "inputs-"]
     names = [(path.relative_to(directory).as_posix(), path) for path in files]
     return {name: _digest(_content(path)) for name, path in names if name.split("/")[0] not in _FOR_JOBS}
 
