@@ -19,7 +19,7 @@ from zarr_data import open_zip
 import rlds_beam
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.inputs import check_own_source
+from rlds_beam.formats.rlds.source import RldsSource
 from rlds_beam.reading.meaning import find_last_steps, without_last
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
@@ -220,7 +220,7 @@ def test_zarr_has_one_row_for_each_action(tmp_path: Path) -> None:
 def test_an_output_of_single_void_steps_says_why_it_is_empty(tmp_path: Path, capsys: Any) -> None:
     data = write_dataset(tmp_path / "data", [make_episode(1, seed=i) for i in range(2)])
     assert main(["convert", str(data), str(tmp_path / "out"), "--to=lerobot", "--fps=10"]) == 3
-    assert "no item was written: 2 episodes of 1 step at most, and the last step" in capsys.readouterr().out
+    assert "2 steps in no item: the last step of an episode has no action" in capsys.readouterr().out
 
 
 def test_the_choice_is_in_the_plan(tmp_path: Path) -> None:
@@ -265,10 +265,12 @@ def test_a_damaged_last_action_is_refused(said: Any, tmp_path: Path) -> None:
         rlds_beam.open_source(str(data))
 
 
-def test_a_source_of_the_user_must_say_something_known(tmp_path: Path) -> None:
-    source: Any = rlds_beam.open_source(str(foreign(tmp_path, "zeros")))
+def test_a_source_of_the_user_must_say_something_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = str(foreign(tmp_path, "zeros"))
+    source = dataclasses.replace(rlds_beam.open_source(data), last_action="maybe")
+    monkeypatch.setattr(RldsSource, "open", lambda *_, **__: source)
     with pytest.raises(UsageError, match="its last_action is 'maybe', not real, void, unknown"):
-        check_own_source(dataclasses.replace(source, last_action="maybe"), "--from=mine:Source")
+        rlds_beam.open_source(data)
 
 
 def test_the_end_moves_to_the_row_before_in_flags_of_any_shape() -> None:

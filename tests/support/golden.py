@@ -6,7 +6,7 @@
 A case is a command on one of the datasets of `golden_data.py`. Cases use only the command line, `rlds_beam.testing`,
 files on disk and Reverb's own client, so the record survives refactoring.
 
-Left out on purpose: manifest.json, plan.json, inputs-*.bin, _commits and checksums.xxh128 (no reader of the data needs them), times,
+Left out on purpose: manifest.json, plan.json, inputs-*.bin, _commits and checksums.xxh128 (only jobs need them), times,
 and wording: a violation's `detail` and the reasons in `left_out` are removed from report.json and rejected records
 before hashing.
 The record is for requirements.lock on Python 3.11, on x86-64: JPEG bytes and pixels depend on the version of

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from rlds_beam import naming, storage
 from rlds_beam.checking.rules import CheckOptions
@@ -24,7 +24,7 @@ from rlds_beam.options import Options
 from rlds_beam.output.directory import holding
 from rlds_beam.processing.dataset import check_source
 from rlds_beam.processing.report import Report
-from rlds_beam.reading.base import Source, WorkRange
+from rlds_beam.reading.base import LastAction, Source, WorkRange
 from rlds_beam.reading.changes import AGAIN, Snapshot
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import plan_ranges
@@ -85,6 +85,8 @@ def _open(
         source = kind.open(pinned, split=split, features=features, **own)
     if not isinstance(source, Source):
         raise UsageError(f"--from={from_}: its open returned {source!r:.60}, not a Source")
+    if source.last_action not in (known := get_args(LastAction)):
+        raise UsageError(f"--from={from_}: its last_action is {source.last_action!r}, not {', '.join(known)}")
     _check_fields(source.schema, f"--from={from_}: {describe_input(input)}")
     source.schema.check_size(describe_input(input))
     source.schema.check_flags(describe_input(input))
