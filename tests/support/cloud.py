@@ -26,8 +26,6 @@ import google_crc32c
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from rlds_beam.output.files import inputs_file
-
 EXECUTE = Path(__file__).parent / "execute.py"
 
 Reply = tuple[int, dict[str, str], bytes]
@@ -336,10 +334,10 @@ def serving(execute: Callable[[str, Path], subprocess.CompletedProcess[str]], ho
 
 def content(directory: Path) -> dict[str, bytes]:
     """Reads the files of an output, without the input's fingerprints: a bucket's differ from a directory's."""
-    read = {path: (directory / path).read_bytes() for path in files(directory)}
+    read = {path: (directory / path).read_bytes() for path in files(directory) if path[:7] != "inputs-"}
     plan, manifest = (json.loads(read[name]) for name in ("plan.json", "manifest.json"))
     for each in (plan["plan"], *plan.get("appended", ())):
-        del read[inputs_file(each.pop("inputs"))]
+        del each["inputs"]
     read["plan.json"] = json.dumps(plan).encode()
     for digest in (manifest["plan_sha256"], *(each["plan_sha256"] for each in manifest.get("appends", ()))):
         read = {path: data.replace(digest.encode(), b"") for path, data in read.items()}

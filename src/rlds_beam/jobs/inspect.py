@@ -35,7 +35,7 @@ from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.output.base import Output, with_ranges
 from rlds_beam.processing.ranges import Duplicates, check_and_connect
 from rlds_beam.processing.report import Report
-from rlds_beam.reading.base import Source
+from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.meaning import LastSteps, find_last_steps, is_action
 from rlds_beam.reading.plan import plan_ranges
@@ -151,7 +151,8 @@ def survey(source: Source, config: Any) -> Survey:
         starts=framing.record_starts if small else lambda shard, positions: list(positions),
     )
     output = None if output is None else with_ranges(output, ranges)
-    sampled, limit = ranges, config.sample_bytes
+    sampled: Sequence[WorkRange] = ranges
+    limit = config.sample_bytes
     duplicates: Duplicates = {}
     if not small:
         sampled = ranges[:: -(-len(ranges) // _SAMPLED_RANGES)]

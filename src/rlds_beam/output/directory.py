@@ -35,7 +35,7 @@ from rlds_beam import platforms, storage
 from rlds_beam.encoding.metadata import decode_whole, encode
 from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.output.commits import RangeCommit, find_problems, read_commits, sizes
-from rlds_beam.output.files import COMMITS, FITTED, LOCK, MANIFEST, REJECTED, listdir
+from rlds_beam.output.files import COMMITS, FITTED, INPUTS, LOCK, MANIFEST, REJECTED, listdir
 from rlds_beam.output.manifest import is_merged, load_manifest
 from rlds_beam.output.plans import (
     RESERVED,
@@ -73,7 +73,8 @@ def check_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> N
       UsageError: the directory holds something else, or the output of another plan.
     """
     storage.refuse_read_only(output, "output")
-    names = [name for name in listdir(output) if not storage.is_temporary(name) and name != LOCK]
+    # A full disk may have kept plan.json from following the input's file.
+    names = [n for n in listdir(output) if not (storage.is_temporary(n) or n == LOCK or INPUTS.fullmatch(n))]
     existing = read_plan(output)
     if names and existing is None:
         raise UsageError(

@@ -42,6 +42,8 @@ OUTPUT_FORMAT = 1
 RESERVED = (COMMITS, REJECTED, PARTS, APPEND)
 """Directories whose files are not in any plan."""
 _METADATA = (FEATURES, DATASET_INFO, REPORT, FITTED, CHECKSUMS)
+MOST_RANGES = 99_999
+"""The most ranges of a split: their numbers have five digits."""
 _MAX_NAME_BYTES = 255 - len("..01234567.tmp")
 """The longest file name in bytes; its temporary name must also fit."""
 
@@ -109,7 +111,7 @@ class OutputPlan(msgspec.Struct, frozen=True, dict=True, omit_defaults=True, tag
         return tuple(
             f"{split}-{naming.format_shard_number(i, of)}"
             for split, first, number, of in splits
-            for i in range(first, first + number)
+            for i in range(first, first + min(number, MOST_RANGES))
         )
 
     @functools.cached_property

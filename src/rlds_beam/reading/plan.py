@@ -32,7 +32,7 @@ MAX_RANGES = 16384
 
 def plan_ranges(
     source: Source, shards: int | None = None, *, whole_shards: bool = False, starts: RecordStarts | None = None
-) -> Sequence[WorkRange]:
+) -> RangeList:
     """Cuts each split, its shards laid end to end, into ranges of about equal bytes.
 
     Tiny shards share a range and a huge one is spread over several, so the work is balanced for any file sizes. Cuts

@@ -196,6 +196,16 @@ class SplitRanges(CompactList[WorkRange]):
         segments = (Segment(self._shards[shard], start, None if stop < 0 else stop) for shard, start, stop in places)
         return WorkRange(self._split, index, self._length, tuple(segments))
 
+    @property
+    def rows(self) -> Array:
+        """The positions of the segments' shards, int64 (N,)."""
+        return self._columns["shard"]
+
+    def segment(self, row: int) -> Segment:
+        """One of the segments of all ranges."""
+        shard, start, stop = (int(self._columns[name][row]) for name in ("shard", "start", "stop"))
+        return Segment(self._shards[shard], start, None if stop < 0 else stop)
+
     def segments(self) -> Array:
         """The segments of all ranges, int64 (N, 4): the range, the index of the shard, start, and stop or -1."""
         columns = self._columns
@@ -227,7 +237,7 @@ class RangeList(CompactList[WorkRange]):
     """
 
     def __init__(self, splits: Mapping[str, SplitRanges], chosen: Array | None = None):
-        self._splits = dict(splits)
+        self.splits = dict(splits)
         self._ends = list(itertools.accumulate(map(len, splits.values())))
         self._chosen = None if chosen is None else Columns({"number": chosen})
         self._length = (self._ends[-1] if self._ends else 0) if chosen is None else len(chosen)
@@ -238,37 +248,35 @@ class RangeList(CompactList[WorkRange]):
     def _make(self, index: int) -> WorkRange:
         number = index if self._chosen is None else int(self._chosen["number"][index])
         split = bisect.bisect_right(self._ends, number)
-        ranges = [*self._splits.values()][split]
+        ranges = [*self.splits.values()][split]
         return ranges[number - (self._ends[split - 1] if split else 0)]
 
     def of_split(self, split: str) -> SplitRanges | None:
         """The ranges of a split; None if they are only some, or there are none."""
-        return self._splits.get(split) if self._chosen is None else None
+        return self.splits.get(split) if self._chosen is None else None
 
     def choose(self, numbers: Sequence[int]) -> RangeList:
         """These ranges, in this order."""
         chosen = np.asarray(numbers, np.int64)
-        return RangeList(self._splits, chosen if self._chosen is None else self._chosen["number"][chosen])
+        return RangeList(self.splits, chosen if self._chosen is None else self._chosen["number"][chosen])
 
 
 class SegmentList(CompactList[tuple[str, Segment]]):
-    """The segments of ranges, each with its split."""
+    """The segments of all ranges, each with its split."""
 
-    def __init__(self, ranges: Sequence[WorkRange]):
-        self._ranges = ranges
-        self._columns = Columns({"end": np.cumsum([len(work.segments) for work in ranges], dtype=np.int64)})
-        self._length = int(self._columns["end"][-1]) if len(ranges) else 0
+    def __init__(self, ranges: RangeList):
+        self._splits = [*ranges.splits.items()]
+        self._ends = list(itertools.accumulate(len(split.rows) for _, split in self._splits))
 
     def __len__(self) -> int:
-        return self._length
+        return self._ends[-1] if self._ends else 0
 
     def __iter__(self) -> Iterator[tuple[str, Segment]]:
-        for work in self._ranges:
-            for segment in work.segments:
-                yield work.split, segment
+        for split, ranges in self._splits:
+            for work in ranges:
+                yield from ((split, segment) for segment in work.segments)
 
     def _make(self, index: int) -> tuple[str, Segment]:
-        ends = self._columns["end"]
-        number = int(np.searchsorted(ends, index, "right"))
-        work = self._ranges[number]
-        return work.split, work.segments[index - int(ends[number]) + len(work.segments)]
+        number = bisect.bisect_right(self._ends, index)
+        split, ranges = self._splits[number]
+        return split, ranges.segment(index - (self._ends[number - 1] if number else 0))
