@@ -238,7 +238,7 @@ def test_flags_become_a_file_that_convert_reads(browser: Any, example: str, tmp_
         with tab.page.expect_download() as waiting:
             tab.page.get_by_role("button", name="Download exclude.txt").click()
         waiting.value.save_as(tmp_path / "exclude.txt")
-        tab.page.get_by_role("button", name="Copy", exact=True).click()
+        tab.page.get_by_role("button", name="Copy the command").click()
         command = tab.page.evaluate("navigator.clipboard.readText()")
         assert command == f"rlds-beam convert {example} OUTPUT --exclude=exclude.txt"
         tab.page.get_by_role("button", name="Remove all").click()
