@@ -334,7 +334,7 @@ def serving(execute: Callable[[str, Path], subprocess.CompletedProcess[str]], ho
 
 def content(directory: Path) -> dict[str, bytes]:
     """Reads the files of an output, without the input's fingerprints: a bucket's differ from a directory's."""
-    read = {path: (directory / path).read_bytes() for path in files(directory) if path[:7] != "inputs-"}
+    read = {path: (directory / path).read_bytes() for path in files(directory)}
     plan, manifest = (json.loads(read[name]) for name in ("plan.json", "manifest.json"))
     for each in (plan["plan"], *plan.get("appended", ())):
         del each["inputs"]
@@ -345,4 +345,6 @@ def content(directory: Path) -> dict[str, bytes]:
 
 
 def files(directory: Path) -> list[str]:
-    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+    """The files of an output, without the input of its plan."""
+    found = (path for path in directory.rglob("*") if path.is_file() and path.name[:7] != "inputs-")
+    return sorted(str(path.relative_to(directory)) for path in found)
