@@ -191,7 +191,8 @@ def stamp(path: str) -> Stamp | None:
 
 def make_stamp(status: os.stat_result) -> Stamp:
     """The stamp of a file with this status."""
-    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    inode = status.st_ino & (1 << 63) - 1  # network file systems use all 64 bits, and stamps are kept as int64
+    return inode, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def checksum(path: str) -> str:

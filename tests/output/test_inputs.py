@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 import types
 import zlib
@@ -12,8 +13,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from rlds_beam import storage
 from rlds_beam.errors import UsageError
 from rlds_beam.output.inputs import decode_inputs, encode_inputs, read_inputs
+from rlds_beam.output.plans import OutputPlan, another, write_plan
 from rlds_beam.reading.base import Split
 from rlds_beam.reading.changes import Snapshot, _SeenFiles
 from rlds_beam.reading.plan import plan_ranges
@@ -43,7 +46,7 @@ def test_bytes_of_many_shards(tmp_path: Path) -> None:
         digest, content = encode_inputs(source, ranges, snapshot)
         assert len(content) <= 60 * count
         assert len(digest) == 64  # what plan.json has of it
-        assert [file.name for file in decode_inputs(content, "x")["train"].files()] == names
+        assert [file.name for file in decode_inputs(content, digest, "x")["train"].files()] == names
         with spilling(str(tmp_path)):
             sizes[count] = len(pickle.dumps((ranges, snapshot.splits)))
     assert max(sizes.values()) < 20_000 and sizes[20_000] - sizes[5_000] < 100
@@ -54,8 +57,8 @@ def test_names_that_are_not_utf8() -> None:
     source, ranges, snapshot = _plan(names)
     assert [shard.path for shard in source.splits[0].shards] == [f"data/{name}" for name in names]
     assert source.splits[0].shards[0].path == "data/a\udcff.tfrecord"
-    _, content = encode_inputs(source, ranges, snapshot)
-    assert [file.name for file in decode_inputs(content, "x")["train"].files()] == names
+    digest, content = encode_inputs(source, ranges, snapshot)
+    assert [file.name for file in decode_inputs(content, digest, "x")["train"].files()] == names
 
 
 @pytest.mark.parametrize(
@@ -64,9 +67,39 @@ def test_names_that_are_not_utf8() -> None:
 )
 def test_columns_that_disagree_are_refused(changed: dict[str, Any]) -> None:
     split = {"names": b"a\0b", "contents": b"ab", "width": 1, "sizes": bytes(16), "segments": b""}
-    assert decode_inputs(zlib.compress(msgspec.msgpack.encode({"train": split})), "x")
+
+    def decode(**changes: Any) -> Any:
+        content = msgspec.msgpack.encode({"train": {**split, **changes}})
+        return decode_inputs(zlib.compress(content), hashlib.sha256(content).hexdigest(), "x")
+
+    assert decode()
     with pytest.raises(UsageError, match="x is damaged"):
-        decode_inputs(zlib.compress(msgspec.msgpack.encode({"train": {**split, **changed}})), "x")
+        decode(**changed)
+
+
+def test_the_input_of_another_plan_is_refused() -> None:
+    digest, _ = encode_inputs(*_plan(["a"]))
+    _, content = encode_inputs(*_plan(["b"]))
+    with pytest.raises(UsageError, match="it is not the input of this plan"):
+        decode_inputs(content, digest, "x")
+
+
+def test_other_ranges_of_the_same_files_are_said(tmp_path: Path) -> None:
+    source, ranges, snapshot = _plan(["a", "b"])
+    plans = []
+    for some in (ranges, []):
+        digest, content = encode_inputs(source, some, snapshot)
+        about = {"to": "rlds", "splits": {"train": {"ranges": [0, 1, 1]}}, "inputs": digest}
+        plans.append(OutputPlan.of(about, inputs=content))
+    write_plan(str(tmp_path), plans[0])
+    assert "the same files are cut into other ranges" in another(str(tmp_path), *plans)
+
+
+def test_an_inode_of_64_bits() -> None:
+    """As on network file systems; stamps are int64."""
+    status: Any = types.SimpleNamespace(st_ino=(1 << 64) - 1, st_size=5, st_mtime_ns=1, st_ctime_ns=2)
+    stamp = storage.make_stamp(status)
+    assert np.array(stamp, np.int64).tolist() == [*stamp]
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

@@ -104,13 +104,19 @@ def _view(array: Array) -> Any:
     return np.ascontiguousarray(array).data.cast("B") if array.size else b""
 
 
-def decode_inputs(compressed: bytes, where: str) -> Inputs:
-    """The input that `encode_inputs` encoded; `where` names its file. Raises UsageError if it is damaged."""
+def decode_inputs(compressed: bytes, digest: str, where: str) -> Inputs:
+    """The input that `encode_inputs` encoded; `where` names its file.
+
+    Raises:
+      UsageError: it is damaged, or has another digest.
+    """
     try:
         decompressor = zlib.decompressobj()
         content = decompressor.decompress(compressed, _LIMIT)
         if not decompressor.eof:
             raise ValueError("it is cut short, or too large")
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise ValueError("it is not the input of this plan")
         inputs = msgspec.msgpack.decode(content, type=dict[str, SplitInput])
         for split in inputs.values():
             split.validate()
@@ -131,6 +137,6 @@ def read_inputs(output: str, content: Mapping[str, Any]) -> Inputs:
     path = storage.below(output, inputs_file(content["inputs"]))
     try:
         with storage.open_read(path) as file:
-            return decode_inputs(file.read(_LIMIT), path)
+            return decode_inputs(file.read(_LIMIT), content["inputs"], path)
     except FileNotFoundError as error:
         raise UsageError(f"{path} is missing: restore it, or replace the output with --overwrite") from error

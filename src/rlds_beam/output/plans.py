@@ -42,8 +42,8 @@ OUTPUT_FORMAT = 1
 RESERVED = (COMMITS, REJECTED, PARTS, APPEND)
 """Directories whose files are not in any plan."""
 _METADATA = (FEATURES, DATASET_INFO, REPORT, FITTED, CHECKSUMS)
-MOST_RANGES = 99_999
-"""The most ranges of a split: their numbers have five digits."""
+_MAX_RANGES = 1_000_000
+"""Ranges of a split beyond which plan.json is not believed."""
 _MAX_NAME_BYTES = 255 - len("..01234567.tmp")
 """The longest file name in bytes; its temporary name must also fit."""
 
@@ -111,7 +111,7 @@ class OutputPlan(msgspec.Struct, frozen=True, dict=True, omit_defaults=True, tag
         return tuple(
             f"{split}-{naming.format_shard_number(i, of)}"
             for split, first, number, of in splits
-            for i in range(first, first + min(number, MOST_RANGES))
+            for i in range(first, first + min(number, _MAX_RANGES))
         )
 
     @functools.cached_property
@@ -237,7 +237,7 @@ def another(output: str, old: OutputPlan, new: OutputPlan) -> str:
     known = dict(old.content)
     changes: list[str] = []
     if (digest := new.content.get("inputs")) != known.get("inputs") and digest is not None and "inputs" in known:
-        changes += _input_changes(read_inputs(output, known), decode_inputs(new.inputs, "the input"))
+        changes += _input_changes(read_inputs(output, known), decode_inputs(new.inputs, digest, "the input"))
         known["inputs"] = digest
     changes += {re.sub(r"^(record|settings)\.", "", text): text for text in differences(known, new.content)}.values()
     return f"{output} holds the output of another plan ({'; '.join(changes[:5])}). {remedy}"
@@ -249,7 +249,9 @@ def _input_changes(old: Inputs, new: Inputs) -> list[str]:
     found = [(split, *file) for split, entry in new.items() for file in entry.files()]
     changed = [name for split, name, *rest in found if (split, name, *rest) not in known]
     gone = [name for _, name, *_ in known.difference(found)] if not changed else []
-    return [f"the input has changed: {some(changed or gone)}"] if changed or gone else []
+    if changed or gone:
+        return [f"the input has changed: {some(changed or gone)}"]
+    return ["the same files are cut into other ranges"]
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:

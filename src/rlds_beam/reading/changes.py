@@ -40,8 +40,8 @@ class _SeenFiles(NamedTuple):
 
     Attributes:
       shards: the shards of the split.
-      columns: of each shard that is read, by index: its index, its position in `shards`, its stamp (-1: none), and its
-        content (empty: none).
+      columns: a row for each shard that is read, sorted by index: `index`, `position` in `shards`, `stamp` (-1: none),
+        and `content` (empty: none).
       companions: the stamps of files that are read along with a shard, by its index.
     """
 

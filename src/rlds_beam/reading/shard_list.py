@@ -1,7 +1,7 @@
 """Lists of shards and ranges as columns of numbers, for there may be a million: they take 100 bytes a shard in memory.
 
-In a pickle they take none: `spilling` names a directory that the processes share, and a list is a file there, which is
-mapped into the memory of a process that uses it.
+In a pickle they take none: `spilling` names a directory that the processes share, and a list is a file there, which a
+process reads if it uses it.
 """
 
 from __future__ import annotations
