@@ -279,7 +279,7 @@ class _Facts:
             "cameras": cameras,
             "bytes": source.size,
             "other_files": len(files),
-            "missing": _missing(vectors, source.fps, has_task or any(self._tasks)) if cameras else [],
+            "missing": _list_missing(vectors, source.fps, has_task or any(self._tasks)) if cameras else [],
         }
 
     def _camera(self, field: Field) -> dict[str, Any]:
@@ -313,7 +313,7 @@ def _episode_name(episode: Episode) -> str:
     return f"{texts[0].rpartition('/')[2]} of {texts[1]}" if len(texts) == 2 else "".join(texts)
 
 
-def _missing(vectors: Sequence[str], fps: float | None, has_task: bool) -> list[str]:
+def _list_missing(vectors: Sequence[str], fps: float | None, has_task: bool) -> list[str]:
     """What most of LeRobot's policies need, and a dataset with cameras lacks."""
     lacks = [] if any(is_action(path) for path in vectors) else ["no action"]
     lacks += [] if fps else ["no rate, give --fps"]

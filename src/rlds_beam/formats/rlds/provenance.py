@@ -13,7 +13,7 @@ from rlds_beam.output.manifest import VERSION
 from rlds_beam.reading.base import Source
 
 PROVENANCE = "provenance.json"
-_MOST_SHARDS = 10_000
+_MAX_SHARDS = 10_000
 """Those of a split with more shards are not listed."""
 _FROM_INFO = ("citation", "description", "location", "redistributionInfo", "releaseNotes")
 
@@ -40,7 +40,7 @@ def provenance(
     shards = {
         split: [{"file": file.name, "bytes": file.size, "fingerprint": file.content} for file in entry.files()]
         for split, entry in inputs.items()
-        if plan["splits"][split]["shards"] <= _MOST_SHARDS
+        if plan["splits"][split]["shards"] <= _MAX_SHARDS
     }
     slices = {split: entry["slice"] for split, entry in plan["splits"].items() if entry["slice"] != [0, None]}
     info = {name: source["info"][name] for name in _FROM_INFO if name in source["info"]}

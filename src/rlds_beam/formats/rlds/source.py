@@ -200,7 +200,7 @@ def _shards(
     """The shards of `split` that exist, and a violation for each missing or unexpected one."""
     violations = []
 
-    def existing() -> Iterator[tuple[int, str, int, int | None]]:
+    def list_existing() -> Iterator[tuple[int, str, int, int | None]]:
         for index, records in enumerate(split.shard_lengths):
             name = split.filename(info.name, info.file_format, index)
             if name in there:
@@ -211,7 +211,7 @@ def _shards(
                     Violation("missing_shard", f"{path} is missing; it should have {count(records, 'episode')}")
                 )
 
-    shards = ShardList(directory, existing())
+    shards = ShardList(directory, list_existing())
     prefix = f"{info.name}-{split.name}.{info.file_format}"
     extra = sorted(name for name in there if name.startswith(prefix) and not name.endswith(".spec"))
     if len(extra) == sum(shard.path.startswith(storage.join(directory, prefix)) for shard in shards):
