@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import report_documents as documents
-from browser_page import DRAWN_TEXTS, until
+from browser_page import DRAWN_TEXTS, painted, until
 from checkout import ROOT
 
 from rlds_beam.viewing.report.document import ReportDocument
@@ -59,6 +59,7 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Opened]:
         page.on("dialog", lambda dialog: noticed.append(f"dialog: {dialog.message}"))
         page.on("request", functools.partial(_requested, path.as_uri(), noticed))
         page.goto(path.as_uri(), wait_until="load")
+        painted(page)
         return page
 
     yield open_document
@@ -192,10 +193,12 @@ def test_the_first_tab_skips_the_list_of_contents(opened: Opened) -> None:
     page = opened(documents.one())
     page.keyboard.press("Tab")
     skip = page.locator("a.skip")
-    assert skip.evaluate("(link) => link === document.activeElement && link.getBoundingClientRect().width > 50")
+    until(page, "document.activeElement.matches('a.skip')")
+    assert skip.bounding_box()["width"] > 50
     page.keyboard.press("Enter")
+    until(page, "document.activeElement.matches('main')")
     page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.closest('main') !== null")
+    until(page, "document.activeElement.closest('main > *') !== null")
 
 
 def test_the_focus_is_seen(opened: Opened) -> None:

@@ -62,6 +62,11 @@ def until(page: Any, condition: str, *arguments: Any) -> None:
         page.wait_for_timeout(40)
 
 
+def painted(page: Any) -> None:
+    """Waits until the page was painted: Chromium drops the keys that are pressed before."""
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
 class Tab:
     """A tab with the page.
 
@@ -82,6 +87,7 @@ class Tab:
         page.on("request", self._request)
         page.on("dialog", lambda dialog: dialog.accept())
         page.goto(url)
+        painted(page)
 
     def _console(self, message: Any) -> None:
         if message.type in ("error", "warning") and "Failed to load resource" not in message.text:
