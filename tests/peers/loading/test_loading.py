@@ -39,10 +39,3 @@ def test_the_batches_hold_the_recorded_steps(folder, name, sample):
     assert run is not None and run.rate > 0
     video, encoded_again = "video" in loading.LOADERS[name].data, name == "lance images"
     assert run.content["difference"] <= (5 if video else 2 if encoded_again else 1.5)
-
-
-def test_the_index_of_a_large_dataset_gives_a_batch(folder, tmp_path, monkeypatch):
-    from measuring import Sizes
-
-    (figure,) = loading.large(folder, Sizes(1, quick=True))
-    assert figure.measured > 0
