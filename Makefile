@@ -42,7 +42,7 @@ export CUDA_VISIBLE_DEVICES ?=
 # Real datasets for tests and benchmarks, which are skipped without them.
 export RLDS_BEAM_REAL_DATA ?= $(wildcard $(abspath ../shared/data))
 
-.PHONY: help setup full left-out demo test test-quick test-all test-macos print-macos test-faults test-buckets test-pythons test-peers test-flink test-cluster test-dataflow test-wheel test-readme test-newest test-docs environments docs site docs-serve lint format bench wheel lock clean
+.PHONY: help setup full left-out demo test test-quick test-all test-macos print-macos test-faults test-buckets test-pythons test-peers test-flink test-dataflow test-wheel test-readme test-newest test-docs environments docs site docs-serve lint format bench wheel lock clean
 
 PYTEST = timeout --foreground --signal=INT --kill-after=60 $(TEST_SECONDS) $(PY) -m pytest -q
 SAY_TIMEOUT = { code=$$?; case $$code in \
@@ -85,7 +85,7 @@ test-quick: left-out  ## run a minute's worth of tests
 	@$(PYTEST) $(PYTEST_FLAGS) $(QUICK) || $(SAY_TIMEOUT)
 
 test-all: export RLDS_BEAM_ALL_CASES := 1
-test-all: test test-macos test-faults test-buckets test-docs test-pythons test-peers test-dataflow test-flink test-cluster test-wheel test-readme test-newest  ## run all tests, with all random cases
+test-all: test test-macos test-faults test-buckets test-docs test-pythons test-peers test-dataflow test-flink test-wheel test-readme test-newest  ## run all tests, with all random cases
 
 test-macos: left-out  ## run tests without what macOS lacks: /proc, CPU affinity, fork, TensorFlow (2 minutes; all: MACOS=tests)
 	@tools/like_macos $(PYTEST) $(PYTEST_FLAGS) $(MACOS) || $(SAY_TIMEOUT)
@@ -115,11 +115,6 @@ environments: $(PROJECT)  ## build the environments of test-pythons, test-peers,
 test-flink: full  ## run the tests on a real, local Flink cluster (needs Maven and JDK 17)
 	@$(PY) tests/support/flink_artifacts/__init__.py
 	@$(PYTEST) tests/flink || $(SAY_TIMEOUT)
-
-# Each host is a network namespace, which needs root; without, the tests are skipped.
-test-cluster: full  ## run Flink jobs on hosts that share nothing but a bucket; kill them, cut their links
-	@$(PY) tests/support/flink_artifacts/__init__.py
-	@$(PYTEST) -rs tests/cluster || $(SAY_TIMEOUT)
 
 test-dataflow: full  ## run Dataflow jobs in an environment like their image's (half a minute)
 	@$(PYTEST) tests/dataflow || $(SAY_TIMEOUT)

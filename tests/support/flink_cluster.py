@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from flink_artifacts import JOB_SERVER, LIB, class_path
-from hosts import Network
 from servers import free_port
 
 DEADLINE = 300.0
@@ -229,57 +228,12 @@ class Cluster:
         with open(self.home / f"{name}.log", "ab") as log:
             # The kernel ends it when the test process is killed or the thread that started it ends.
             self._processes[name] = subprocess.Popen(
-                ["setpriv", "--pdeathsig=KILL", *self._place(name, command)],
+                ["setpriv", "--pdeathsig=KILL", *command],
                 env=self._environment,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-
-    def _place(self, name: str, command: list[str]) -> list[str]:
-        """The command that runs a process of the cluster in its place."""
-        return command
-
-
-class HostCluster(Cluster):
-    """A cluster on hosts that share nothing but a network (`hosts.Network`).
-
-    Args:
-      home: a new directory that all hosts see, for the configuration and the logs.
-      network: the hosts `master`, `worker-0`, `worker-1`, and `client`.
-      environment: extra environment variables for the processes.
-    """
-
-    def __init__(self, home: Path, network: Network, environment: Mapping[str, str]):
-        super().__init__(home, restarts=20, environment=environment)
-        self._network, self.pool = network, f"localhost:{self.pool.partition(':')[2]}"
-        master = network["master"].address
-        self.address = f"{master}:{self.address.partition(':')[2]}"
-        file = home / "conf" / "config.yaml"
-        places = {"jobmanager.rpc.address": master, "rest.address": master, "io.tmp.dirs": "/tmp"}
-        listens = dict.fromkeys(("jobmanager.bind-host", "rest.bind-address", "taskmanager.bind-host"), "0.0.0.0")
-        settings = {**json.loads(file.read_text()), **places, **listens}
-        file.write_text(json.dumps(settings))
-
-    def start_pool(self, number: int) -> None:
-        module = [sys.executable, "-m", "rlds_beam.runners.worker_pool"]
-        self._start(f"pool-{number}", [*module, f"--port={self.pool.split(':')[1]}"])
-
-    def start_host(self, number: int) -> None:
-        """Starts the TaskManager and the pool of a worker's host (again)."""
-        self.start_pool(number)
-        self.start_task_manager(number)
-
-    def kill_host(self, number: int) -> None:
-        """Ends all processes of a worker's host."""
-        self._network[f"worker-{number}"].kill()
-        for name in (f"taskmanager-{number}", f"pool-{number}"):
-            self.kill(name)
-
-    def _place(self, name: str, command: list[str]) -> list[str]:
-        host = self._network["master" if name == "jobmanager" else f"worker-{name.rpartition('-')[2]}"]
-        flags = [f"-Dtaskmanager.host={host.address}"] if name.startswith("taskmanager") else []
-        return host.command([*command, *flags])
 
 
 def _remote_ports(process: int) -> set[int]:
