@@ -65,4 +65,4 @@ if TYPE_CHECKING:
     from rlds_beam.writing.write_rlds import WriteOutcome as WriteOutcome
     from rlds_beam.writing.write_rlds import write_rlds as write_rlds
 
-__getattr__, __dir__, __all__ = lazy.exports(__name__, others="rlds_beam.cli.functions:find_function")
+__getattr__, __dir__, __all__ = lazy.exports(__name__)

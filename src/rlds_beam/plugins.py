@@ -1,13 +1,10 @@
-"""Formats, connectors, and commands of other packages, found by their entry points.
+"""Formats and connectors of other packages, found by their entry points.
 
     [project.entry-points."rlds_beam.formats"]
     robot_log = "my_robot:ROBOT_LOG"              # a rlds_beam.formats.Format
 
     [project.entry-points."rlds_beam.connectors"]
     ClipReward = "my_robot.connectors:ClipReward"
-
-    [project.entry-points."rlds_beam.commands"]
-    replay = "my_robot.replay:ReplayConfig"       # the config of a job: rlds_beam.pipelines.base.Job
 
 They are looked up only if a name is not built in, or if all names are listed, so they cost other commands nothing.
 Lists import nothing: a package that is broken or slow fails only where its name is used.
@@ -22,7 +19,7 @@ from typing import Any, Literal
 from rlds_beam.errors import UsageError
 from rlds_beam.user_functions import expect_user_code, user_code
 
-Kind = Literal["formats", "connectors", "commands"]
+Kind = Literal["formats", "connectors"]
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""A real second wheel whose entry points are formats, connectors, and a command."""
+"""A real second wheel whose entry points are formats and connectors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ MODULE = '''
 import dataclasses
 from rlds_beam.connectors import EpisodeConnector
 from rlds_beam.formats import Format
-from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import Options, option
 from rlds_beam_logs_formats import JsonSource
 
@@ -58,20 +57,6 @@ class HalveReward(EpisodeConnector):
 
 def not_marked(batch):
     return batch
-
-@dataclasses.dataclass(frozen=True)
-class ReplayConfig(InputOptions):
-    """Replay episodes on a robot."""
-    speed: float = option(1.0, "how fast", least=0.1)
-
-USAGE, EXAMPLES = "INPUT", "rlds-beam replay DATA"
-
-def replay(config):
-    return config.input, config.speed, config.source_format
-
-def main(config):
-    print(*replay(config))
-    return 3
 '''
 
 PROJECT = """
@@ -86,10 +71,6 @@ odd = "rlds_beam_logs:HalveReward"
 [project.entry-points."rlds_beam.connectors"]
 HalveReward = "rlds_beam_logs:HalveReward"
 NotMarked = "rlds_beam_logs:not_marked"
-[project.entry-points."rlds_beam.commands"]
-replay = "rlds_beam_logs:ReplayConfig"
-convert = "rlds_beam_logs:ReplayConfig"
-notajob = "rlds_beam_logs:LogOptions"
 [build-system]
 requires = ["setuptools"]
 build-backend = "setuptools.build_meta"
@@ -156,13 +137,10 @@ def test_it_is_recognized_and_read(logs: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_help_and_errors_name_it(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shown = r"\n  replay +of the package rlds-beam-logs 2\.5"
-    assert re.search(shown, said(capsys, "--help")) and "robot_log" in said(capsys, "help", "formats")
+    assert re.search(r"robot_log +of the package rlds-beam-logs 2\.5", said(capsys, "help", "formats"))
     assert "HalveReward" in said(capsys, "help", "connectors")
     assert "Halves rewards." in said(capsys, "help", "connectors", "HalveReward")
-    assert "--speed N" in said(capsys, "replay", "--help") == said(capsys, "help", "replay")
     assert "did you mean robot_log" in said(capsys, "check", "--rules", "robot", "--from=robot_lag", code=2)
-    assert "did you mean replay" in said(capsys, "replya", code=2)
     assert "did you mean HalveReward" in said(capsys, "check", "--rules", "robot", "--connectors=HalvReward", code=2)
     Path("nothing").mkdir()
     assert re.search(r"robot_log +\*\.jsonl files", said(capsys, "check", "--rules", "nothing", code=2))
@@ -178,18 +156,8 @@ def test_a_connector(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
         _ = connectors.NoSuchConnector
 
 
-def test_a_command(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(capsys, "replay", "robot", "--speed=2", code=3) == "robot 2.0 robot_log\n"
-    assert rlds_beam.replay("robot", speed=3.0) == ("robot", 3.0, "robot_log")
-    assert rlds_beam.replay.__doc__ == "Replay episodes on a robot."
-    assert "--speed=0" in said(capsys, "replay", "robot", "--speed=0", code=2)
-    with pytest.raises(AttributeError):
-        _ = rlds_beam.reply
-
-
 def test_ours_are_never_replaced(capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, "help", "formats").count("rlds ") == 1
-    assert "Replay episodes" not in said(capsys, "convert", "--help")
 
 
 def test_what_cannot_be_used_is_refused_in_a_line(
@@ -198,7 +166,6 @@ def test_what_cannot_be_used_is_refused_in_a_line(
     for words, named in {
         ("check", "--rules", "robot", "--from=gone"): "gone, of the package rlds-beam-logs 2.5 (rlds_beam_logs:GONE)",
         ("check", "--rules", "robot", "--from=odd"): "not a rlds_beam.formats.Format",
-        ("notajob", "robot"): "its entry point is not the config of a job",
         ("convert", "robot", "out", "--to=robot_log"): "robot_log can only be read",
     }.items():
         text = said(capsys, *words, code=2)

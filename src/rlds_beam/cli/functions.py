@@ -9,15 +9,12 @@ the job fails; and `FailedRuleError` if an episode breaks a rule of `fail`.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
-from rlds_beam import plugins
 from rlds_beam.errors import UsageError, naming_limits, pip_install
 from rlds_beam.options import Options
 from rlds_beam.text import did_you_mean
@@ -65,30 +62,14 @@ _OF_THE_COMMAND = ("dry_run", "expect", "json", "keep_serving", "max_rejected")
 """Options without effect here: what a command prints, its exit code, and how long it runs."""
 
 
-def other_commands() -> dict[str, str]:
-    """The commands of other packages, which are not imported, each with its line in the help."""
-    names = [name for name in plugins.names("commands") if name not in _JOBS]
-    return {name: plugins.describe_package("commands", name) for name in names}
-
-
 def find_job(name: str) -> tuple[Job, type[Options]]:
-    """A job and its config, ours or another package's.
-
-    Raises:
-      UsageError: there is none of that name, or it cannot be used.
-    """
+    """A job and its config. Raises UsageError if there is none of that name, or if it is not installed."""
     if name in JOBS:
         job = importlib.import_module(f"rlds_beam.{'cli.commands' if name in _COMMANDS else 'pipelines'}.{name}")
         return cast("Job", job), getattr(job, f"{name.capitalize()}Config")
     if name in _JOBS:
         raise UsageError(f"{name} needs rlds_beam.{_ROOMS[name]}, which is not installed: {pip_install()}")
-    config_class = plugins.find("commands", name)
-    if config_class is None:
-        raise UsageError(f"unknown command {name!r}{did_you_mean(name, [*JOBS, 'help', *other_commands()])}")
-    job = sys.modules[getattr(config_class, "__module__", __name__)]
-    if not (isinstance(config_class, type) and issubclass(config_class, Options) and hasattr(job, name)):
-        raise UsageError(f"{name}: its entry point is not the config of a job: see rlds_beam.pipelines.base.Job")
-    return cast("Job", job), config_class
+    raise UsageError(f"unknown command {name!r}{did_you_mean(name, [*JOBS, 'help'])}")
 
 
 def _run(job_name: str, *paths: Any, **options: Any) -> Any:
@@ -99,16 +80,6 @@ def _run(job_name: str, *paths: Any, **options: Any) -> Any:
             raise UsageError(f"{name} is an option of the command only: look at the result of the function instead")
     with naming_limits():
         return getattr(job, job_name)(config_class.create(*paths, **options))
-
-
-def find_function(name: str) -> Callable[..., Any] | None:
-    """The function of another package's job: `rlds_beam.replay("data", speed=2.0)`; None if there is no such job."""
-    config_class = plugins.find("commands", name)
-    if config_class is None:
-        return None
-    run = functools.partial(_run, name)
-    run.__doc__ = config_class.__doc__
-    return run
 
 
 def convert(input: Path | Sequence[Path], output: Path, **options: Any) -> ConvertOutcome:

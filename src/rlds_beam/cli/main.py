@@ -20,7 +20,7 @@ from typing import Any
 from rlds_beam import interrupts, worker_status
 from rlds_beam._version import __version__
 from rlds_beam.cli import arguments
-from rlds_beam.cli.functions import JOBS, find_job, other_commands
+from rlds_beam.cli.functions import JOBS, find_job
 from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError, naming_limits
 from rlds_beam.platforms import keep_freed_memory
 from rlds_beam.terminal.options import begin, print_json
@@ -170,7 +170,7 @@ def _run(words: list[str], beam_options: tuple[str, ...], of_this_process: bool)
 
 def commands() -> dict[str, str]:
     """All commands with their lines in the help."""
-    return {**JOBS, "help": HELP, **other_commands()}
+    return {**JOBS, "help": HELP}
 
 
 def _overview() -> str:
