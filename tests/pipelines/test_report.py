@@ -220,7 +220,7 @@ def test_a_conversion_shows_what_it_did(plain: Path, tmp_path: Path, to: str) ->
     (rule,) = found.datasets[0].rules
     view = found.datasets[0].episodes[rule.samples[0].key]
     assert view.curves and [mark.name for mark in view.marks] == ["missing_is_last"]
-    assert found.datasets[0].distributions.fields
+    assert found.datasets[0].facts.fields
 
 
 def test_a_conversion_without_its_source_shows_the_bytes_of_rejected_records(plain: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.processing.report import left_out_lines
-from rlds_beam.text import printable, raw_stream
+from rlds_beam.text import printable
 from rlds_beam.typing import Array
 
 NOTHING_WRITTEN = "nothing was written (--dry_run)"
@@ -56,11 +55,6 @@ def cut(text: str, width: int) -> str:
     while text and display_width(text) > width - 1:
         text = text[: max(0, min(len(text) - 1, width - 1))]
     return f"{text}…" if width > 0 else ""
-
-
-def print_styled(text: str) -> None:
-    """Prints our own colors or pictures; control characters of any other text must be escaped before."""
-    print(text, file=raw_stream(sys.stdout))
 
 
 BARS = "▁▂▃▄▅▆▇█"

@@ -15,7 +15,7 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError, needs
 from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.thumbnails import find_image, join_pictures, small_pixels, stack_rows
+from rlds_beam.images.thumbnails import find_image, join_pictures, small_pixels
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.text import join_texts
 from rlds_beam.typing import Array
@@ -39,7 +39,6 @@ class FileOptions(NamedTuple):
       height: rows of a picture; None for the default of the kind of file.
       curves: whether curves are drawn beneath the pictures.
       fps: frames per second of a video; None for 10.
-      both_orders: whether each camera of a strip is shown twice: as stored, and with red and blue swapped.
       names: the names of the values of fields, by path.
     """
 
@@ -47,7 +46,6 @@ class FileOptions(NamedTuple):
     height: int | None = None
     curves: bool = False
     fps: float | None = None
-    both_orders: bool = False
     names: Mapping[str, Sequence[str]] = types.MappingProxyType({})
 
 
@@ -81,23 +79,13 @@ def _jpeg(episode: Episode, options: FileOptions) -> bytes:
 def _strip(episode: Episode, options: FileOptions) -> Array:
     """The strips of all cameras, above curves if wanted."""
     height = options.height or _STRIP_HEIGHT
-    pixels = (
-        _both_orders(episode, options.frames, height) if options.both_orders else strip(episode, options.frames, height)
-    )
+    pixels = strip(episode, options.frames, height)
     if pixels.size and not options.curves:
         return pixels
     plots = _plots(episode, max(pixels.shape[1], _MIN_WIDTH_PIXELS), options)
     if not pixels.size and not plots.size:
         raise UsageError(f"{episode.key} has neither images nor numbers to draw")
     return plots if not pixels.size else np.concatenate([_wide(pixels, plots.shape[1]), plots])
-
-
-def _both_orders(episode: Episode, frames: int, height: int) -> Array:
-    """The strip of each camera, above the same strip with red and blue swapped."""
-    strips = [strip(episode, frames, height, [path]) for path in find_cameras(episode)]
-    if not len(episode) or not strips:
-        raise UsageError(f"--both_orders: {episode.key} has no images")
-    return stack_rows([order for pixels in strips for order in (pixels, pixels[..., ::-1])])
 
 
 def _video(episode: Episode, options: FileOptions) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import imagecodecs
 import numpy as np
 import pytest
 from checkout import REAL_DATA
@@ -47,14 +46,6 @@ def test_an_episode_in_the_terminal(camera: str, show: Show, monkeypatch: pytest
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_pictures_in_the_terminal(camera: str, show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
-    text = show(camera)
-    out = show(camera, "--images=always", "--frames=3")
-    assert out.startswith(text) and out.removeprefix(text).splitlines()[1].count("▀") == 60
-    assert show(camera, "--images=never") == text
-
-
 @pytest.mark.parametrize("name", ["strip.png", "strip.jpg", "clip.mp4"])
 def test_a_file(camera: str, show: Show, tmp_path: Path, name: str) -> None:
     if name.endswith("mp4"):
@@ -81,19 +72,6 @@ def test_a_video_has_the_rate_of_the_data(camera: str, show: Show, tmp_path: Pat
     (tmp_path / "known" / "meaning.json").write_text('{"fps": 25}')
     assert "rate      25 Hz\n" in show(tmp_path / "known", "-o", clip) and rate() == 25
     assert "--fps=10: the data is 25 Hz" in show(tmp_path / "known", "-o", clip, "--fps=10", fails=True)
-
-
-def test_both_orders_of_channels_and_the_line_that_swaps_them(camera: str, show: Show, tmp_path: Path) -> None:
-    show(camera, "-o", tmp_path / "one.png", "--frames=2", "--height=48")
-    out = show(camera, "-o", tmp_path / "both.png", "--frames=2", "--height=48", "--both_orders")
-    assert "to swap   --connectors=FlipChannels, " in out
-    one, both = (imagecodecs.png_decode((tmp_path / f"{name}.png").read_bytes()) for name in ("one", "both"))
-    np.testing.assert_array_equal(both[: len(one)], one)
-    np.testing.assert_array_equal(both[-len(one) :], one[..., ::-1])
-    rlds_beam.convert(camera, tmp_path / "swapped", to="rlds", connectors="FlipChannels")
-    show(tmp_path / "swapped", "-o", tmp_path / "swapped.png", "--frames=2", "--height=48")
-    again = imagecodecs.png_decode((tmp_path / "swapped.png").read_bytes()).astype(int)
-    assert 2 * np.abs(again - one[..., ::-1]).mean() < np.abs(again - one).mean()
 
 
 @pytest.mark.parametrize("to", ["lerobot", "columns", "trajectories"])
@@ -136,7 +114,6 @@ def test_violations_and_signals(show: Show, tmp_path: Path) -> None:
         (["--fps=0"], "--fps=0.0: must be at least"),
         (["--height=9999"], "must be at most 4096"),
         (["--frames=0"], "must be at least 1"),
-        (["--images=yes"], "invalid choice"),
         (["--split=test"], "test"),
     ],
 )

@@ -89,7 +89,7 @@ def test_a_format_that_sources_read(convert: Convert, name: str) -> None:
     path = str(convert(**FORMATS[name]))
     with browsing(path) as browser:
         (dataset,) = browser.json("/api/datasets")
-        assert (dataset["format"], dataset["episodes"], dataset["unit"]) == (name, EPISODES, "episode")
+        assert (dataset["format"], dataset["episodes"]) == (name, EPISODES)
         assert [camera["path"] for camera in dataset["cameras"]] == [CAMERA]
         assert [split["episodes"] for split in dataset["splits"]] == [EPISODES]
         keys = browser.list_keys()
@@ -99,42 +99,6 @@ def test_a_format_that_sources_read(convert: Convert, name: str) -> None:
         made = browser.json("/api/made", key=keys[0])
         void = name != "lerobot"  # its last actions are real
         assert made["total"] == browser.json("/api/episode", key=keys[0])["steps"] - void
-
-
-@pytest.mark.parametrize(
-    "options", [{"items": "pairs"}, {"items": "pairs", "images": "jpeg"}, {"items": "sequences", "sequence_length": 4}]
-)
-def test_items_are_shown_one_by_one(convert: Convert, options: dict[str, Any]) -> None:
-    path = convert(**options)
-    rows = rlds_beam.open_dataset(path)
-    with browsing(path) as browser:
-        (dataset,) = browser.json("/api/datasets")
-        assert (dataset["unit"], dataset["episodes"], dataset["made"]) == ("item", len(rows), False)
-        key = browser.list_keys(offset=3, limit=1)[0]
-        shown = browser.json("/api/episode", key=key)
-        assert shown["steps"] == options.get("sequence_length", 2) == browser.json("/api/episodes")["rows"][3]["steps"]
-        curves = {curve["path"]: np.array(curve["values"]).T for curve in shown["curves"]}
-        np.testing.assert_allclose(curves["action"], rows[3]["action"], rtol=1e-6, atol=1e-6)
-        camera = shown["cameras"][0]["path"]
-        answer = browser.get("/image", key=key, camera=camera, step=1)
-        np.testing.assert_array_equal(decode_image(answer.content, 3, "uint8"), np.asarray(rows[3][CAMERA])[1])
-
-
-@pytest.mark.parametrize("options", [{"format": "tfrecord"}, {"format": "parquet"}])
-def test_rows_of_columns_are_grouped_into_episodes(convert: Convert, source: str, options: dict[str, Any]) -> None:
-    path = convert(to="columns", **options)
-    rows = rlds_beam.open_dataset(path)
-    with browsing(path) as browser:
-        (dataset,) = browser.json("/api/datasets")
-        assert (dataset["unit"], dataset["episodes"]) == ("episode", EPISODES)
-        assert sum(row["steps"] for row in browser.json("/api/episodes")["rows"]) == len(rows)
-        key = browser.list_keys()[0]
-        shown = browser.json("/api/episode", key=key)
-        actions = next(curve for curve in shown["curves"] if curve["path"] == "actions")
-        stored = rows[: shown["steps"]]["actions"]
-        np.testing.assert_allclose(np.array(actions["values"]).T, stored, rtol=1e-6, atol=1e-6)
-        image = browser.get("/image", key=key, camera="obs/image", step=0).content
-        np.testing.assert_array_equal(decode_image(image, 3, "uint8"), rows[0]["obs/image"])
 
 
 def test_videos_are_sent_as_files_in_parts(convert: Convert) -> None:
@@ -191,7 +155,7 @@ def test_a_missing_video_is_an_error_of_its_request_only(convert: Convert, tmp_p
 
 
 def test_several_datasets_at_once(convert: Convert, source: str) -> None:
-    paths = [source, convert(to="rlds"), convert(items="pairs")]
+    paths = [source, convert(to="rlds"), convert(to="lerobot", fps=10)]
     with browsing(*paths) as browser:
         assert [one["id"] for one in browser.json("/api/datasets")] == ["0", "1", "2"]
         for number in ("0", "1", "2"):

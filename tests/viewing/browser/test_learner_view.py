@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from browsing import Browser, browsing
-from exchanging import export
 
 import rlds_beam
 from rlds_beam.cli.commands.browse import BrowseConfig
-from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.testing import make_episode, read_items, write_dataset
 from rlds_beam.viewing.browser.server import open_datasets
 
@@ -127,7 +125,7 @@ def counterparts(browser: Browser, dataset: str) -> list[tuple[str | None, str]]
 
 @pytest.mark.parametrize(
     "options",
-    [{"to": "rlds"}, {"to": "lerobot", "fps": 10}, {"to": "columns"}],
+    [{"to": "rlds"}, {"to": "lerobot", "fps": 10}],
     ids=str,
 )
 def test_an_episode_and_its_counterpart(dataset: Path, tmp_path: Path, options: dict[str, Any]) -> None:
@@ -142,22 +140,6 @@ def test_an_episode_and_its_counterpart(dataset: Path, tmp_path: Path, options: 
         assert there[2][1] in ("the conversion rejected or dropped this episode", "the output has no such episode")
         how = "by the episode_key" if options.get("to") == "lerobot" else "by the order"
         assert all(text.startswith(how) for _, text in back)
-
-
-def test_the_counterpart_is_unknown_without_keys_and_order(dataset: Path, tmp_path: Path) -> None:
-    export(dataset, tmp_path / "out", "trajectories")
-    with browsing(dataset, tmp_path / "out") as browser:
-        assert {key for key, _ in counterparts(browser, "1")} == {None}
-    with browsing(dataset) as browser:
-        assert browser.get("/api/counterpart", key=browser.list_keys()[0]).status_code == 404
-
-
-def test_kept_keys_find_items(dataset: Path, tmp_path: Path) -> None:
-    export(dataset, tmp_path / "out", "trajectories", keep="episode_key")
-    with browsing(dataset, tmp_path / "out") as browser:
-        back = [key for key, _ in counterparts(browser, "1")]
-        assert back == [key for i, key in enumerate(browser.list_keys()) if i != 2]
-        assert all(str(EpisodeKey.parse(key or "")) == key for key in back)
 
 
 def test_a_preset_repairs_as_in_a_conversion(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ __all__ = ["BrowseConfig", "browse"]
 USAGE = "PATH..."
 EXAMPLES = """
     rlds-beam browse data/point_mass/1.0.0
-    rlds-beam browse data/point_mass/1.0.0 data/pairs
+    rlds-beam browse data/point_mass/1.0.0 data/cleaned
     rlds-beam browse data/point_mass/1.0.0 --items=sequences --sequence_length=16
 """
 

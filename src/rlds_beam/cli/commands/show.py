@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
-import shlex
 import shutil
 import sys
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import SourceOptions
 from rlds_beam.options import option
-from rlds_beam.text import join_lines, printable
+from rlds_beam.text import join_lines
 
 if TYPE_CHECKING:
     from rlds_beam.viewing.episodes import ShownEpisode
@@ -45,18 +43,9 @@ class ShowConfig(SourceOptions):
         short=("-o",),
     )
     curves: bool = option(False, "draw curves beneath the images of a .png, .jpg, or .mp4 file")
-    both_orders: bool = option(False, "show each camera of a .png or .jpg file also with red and blue swapped")
-    images: Literal["auto", "always", "never"] = option(
-        "auto", "pictures in the terminal: if it can show them (kitty, iTerm2, or 24-bit colors)"
-    )
     frames: int = option(8, "pictures of each camera, evenly spaced; not for videos", least=1)
     height: int | None = option(None, "height of a picture in pixels", metavar="N", least=8, most=4096)
     fps: float | None = option(None, "frames per second, if not in the data", metavar="N", least=0.001, most=1000)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.both_orders and not (self.output or "").lower().endswith((".png", ".jpg", ".jpeg")):
-            raise UsageError("--both_orders needs --output with a .png or .jpg file")
 
 
 def show(config: ShowConfig) -> ShownEpisode:
@@ -88,19 +77,15 @@ def show(config: ShowConfig) -> ShownEpisode:
             raise UsageError(f"--fps={config.fps:g}: the data is {shown.fps:g} Hz: leave --fps out")
         shown = dataclasses.replace(shown, fps=config.fps)
     if config.output is not None:
-        drawn = files.FileOptions(
-            config.frames, config.height, config.curves, shown.fps, config.both_orders, shown.names
-        )
+        drawn = files.FileOptions(config.frames, config.height, config.curves, shown.fps, shown.names)
         files.write_episode(shown.episode, config.output, drawn)
     return shown
 
 
 def main(config: ShowConfig) -> int:
     """Runs the command: prints the episode and returns the exit code."""
-    from rlds_beam.terminal.tables import cut, print_styled
-    from rlds_beam.viewing import pictures as terminal
+    from rlds_beam.terminal.tables import cut
     from rlds_beam.viewing.files import DEFAULT_FPS
-    from rlds_beam.viewing.pictures import strip
 
     shown = show(config)
     if config.output is not None:
@@ -108,30 +93,7 @@ def main(config: ShowConfig) -> int:
         if config.output.lower().endswith((".mp4", ".rrd")):
             rate = f"{shown.fps:g} Hz" if shown.fps else f"{DEFAULT_FPS:g} Hz: the data does not say it; give --fps"
             print(f"rate      {rate}")
-        if config.both_orders:
-            print(join_lines(_order_lines(shown)))
         return 0
     columns = shutil.get_terminal_size().columns
     print(join_lines(cut(line, columns) if sys.stdout.isatty() else line for line in shown.lines(columns)))
-    protocol = terminal.protocol_for(
-        os.environ, is_terminal=sys.stdout.isatty(), encoding=sys.stdout.encoding or "", images=config.images
-    )
-    if protocol is not None and len(shown.episode):
-        pixels = strip(shown.episode, config.frames, config.height or 96)
-        print_styled("\n" + terminal.picture(pixels, protocol, columns).rstrip("\n"))
     return 0
-
-
-def _order_lines(shown: ShownEpisode) -> list[str]:
-    """How to read a picture of both orders of channels, and how to swap them."""
-    from rlds_beam.viewing.pictures import find_cameras
-
-    cameras = find_cameras(shown.episode)
-    named = ", ".join(printable(camera, 100) for camera in cameras)
-    lines = [
-        f"rows      each of {named} as stored, then with red and blue swapped",
-        "to swap   --connectors=FlipChannels, if the second row of every camera is right",
-    ]
-    if len(cameras) > 1:
-        lines.append(f"          --connectors={shlex.quote(f'FlipChannels({cameras[:1]})')} for one camera")
-    return lines

@@ -22,7 +22,6 @@ from rlds_beam.viewing.browser.episodes import EpisodeCache, OpenedEpisode
 from rlds_beam.viewing.browser.frames import find_cameras
 from rlds_beam.viewing.browser.index import EpisodeIndex
 from rlds_beam.viewing.browser.learner_view import Maker
-from rlds_beam.viewing.browser.rows import RowsSource
 from rlds_beam.viewing.browser.scan import Table, TableOptions
 from rlds_beam.viewing.browser.table import LISTED, METADATA, Query, TableRows
 from rlds_beam.viewing.episode_view import BROWSED, Camera, Mark, make_view
@@ -56,9 +55,9 @@ class BrowsedDataset:
       path: the path as given.
       format: its format.
       source: the dataset, with all of its fields.
-      check: what to do with episodes that break a rule; None if its rows are not episodes.
+      check: what to do with episodes that break a rule.
+      options: the options of a conversion, for `made`.
       table_options: where its table comes from.
-      options: the options of a conversion, for `made`; None if there is nothing to make.
       compared: the dataset that was converted to or from this one.
     """
 
@@ -66,9 +65,9 @@ class BrowsedDataset:
     path: str
     format: str
     source: Source
-    check: CheckOptions | None = None
-    table_options: TableOptions = dataclasses.field(default_factory=lambda: TableOptions(scan=False))
-    options: Any = None
+    check: CheckOptions
+    options: Any
+    table_options: TableOptions
     compared: Compared | None = None
 
     @functools.cached_property
@@ -90,8 +89,8 @@ class BrowsedDataset:
         return self.table_options.open(self.path, self.readable, self.index, self.check)
 
     @functools.cached_property
-    def maker(self) -> Maker | None:
-        return None if self.options is None or self.check is None else Maker(self.readable, self.options, self.check)
+    def maker(self) -> Maker:
+        return Maker(self.readable, self.options, self.check)
 
     def about(self) -> Json:
         """The dataset in `/api/datasets`."""
@@ -103,7 +102,6 @@ class BrowsedDataset:
             "path": self.path,
             "format": self.format,
             "episodes": len(self.index),
-            "unit": self.source.unit if isinstance(self.source, RowsSource) else "episode",
             "splits": [{"name": name, "episodes": count} for name, count in self.index.split_sizes().items()],
             "fps": self.source.fps,
             "cameras": [
@@ -121,7 +119,6 @@ class BrowsedDataset:
             "scan": self.table.progress(),
             "scanned": self.table.complete,
             "problems": [str(violation) for violation in self.source.violations],
-            "made": self.maker is not None,
             "compare_to": None if self.compared is None else self.compared.dataset.id,
         }
 
@@ -169,8 +166,7 @@ class BrowsedDataset:
         table = self.table.rows
         if table is not None and len(row := table.rows_between(number, number + 1)):
             return self._rows_json(table, row)[0]
-        source = self.source
-        return _row(number, key, source.steps_of(key) if isinstance(source, RowsSource) else None)
+        return _row(number, key)
 
     def episode(self, key: EpisodeKey) -> Json:
         """`/api/episode`."""
@@ -201,8 +197,6 @@ class BrowsedDataset:
 
     def made(self, key: EpisodeKey, offset: int, limit: int) -> Json:
         """`/api/made`."""
-        if self.maker is None:
-            raise MissingError(f"{self.path} is already converted: its rows are what the learner sees")
         try:
             return self.maker.make(read_episode(self.readable, key), offset, limit)
         except UsageError as error:
@@ -303,12 +297,12 @@ def list_columns(rows: TableRows) -> list[Json]:
     return columns
 
 
-def _row(number: int, key: EpisodeKey, steps: int | None) -> Json:
+def _row(number: int, key: EpisodeKey) -> Json:
     return {
         "index": number,
         "key": str(key),
         "split": key.split,
-        "steps": steps,
+        "steps": None,
         "return": None,
         "instruction": None,
         "rule": None,

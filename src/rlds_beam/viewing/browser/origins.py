@@ -14,7 +14,6 @@ from rlds_beam.episodes.episode import EPISODE_KEY, EpisodeKey
 from rlds_beam.output.directory import holding
 from rlds_beam.output.files import REPORT
 from rlds_beam.viewing.browser.dataset import BrowsedDataset, Compared
-from rlds_beam.viewing.browser.rows import RowsSource
 
 
 def compare(datasets: Sequence[BrowsedDataset]) -> None:
@@ -82,8 +81,6 @@ class Comparison:
     def _order(self) -> Any:
         """The number in the source of each episode of the output, ascending; None if unknown."""
         made, total = len(self.output.index), len(self.source.index)
-        if isinstance(self.output.source, RowsSource) and self.output.source.unit != "episode":
-            return None
         report = load_json(storage.join(self.output.path, REPORT))
         if made == total == report.get("records") and not report.get("rejected") and not report.get("dropped"):
             return np.arange(total)

@@ -13,9 +13,6 @@ from urllib.parse import parse_qs
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-MAX_QUERY_BYTES = 8192
-"""Maximum bytes of a path and of a query."""
-
 _POLICY = (
     "default-src 'self'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; media-src 'self'; "
     "connect-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -43,9 +40,6 @@ class Guard:
         self._app, self._token, self._cookie, self._on_login = app, token, f"rlds_beam_{port}", on_login
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})
-            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -72,8 +66,6 @@ class Guard:
         body = json.dumps({"error": error}).encode()
         length = str(len(body)).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", length), (b"connection", b"close")]
-        if status == 405:
-            headers.append((b"allow", b"GET, HEAD"))
         await guarded({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
@@ -85,8 +77,6 @@ class Guard:
             return 403, "this server answers for 127.0.0.1 and localhost only"
         if scope["method"] not in ("GET", "HEAD"):
             return 405, "this server is read-only"
-        if len(scope["query_string"]) > MAX_QUERY_BYTES or len(scope.get("raw_path") or b"") > MAX_QUERY_BYTES:
-            return 400, f"the address is longer than {MAX_QUERY_BYTES} bytes"
         if not self._has_cookie(scope) and not (scope["path"] == "/" and self._has_token(scope)):
             return 403, "open the address that rlds-beam browse printed; it has a token"
         return None

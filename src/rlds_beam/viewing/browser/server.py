@@ -15,7 +15,6 @@ step, or image), or 405. Texts come from datasets and may contain anything; the 
     name, path    `bridge_dataset/1.0.0`, and the path as given
     format        `rlds`, `lerobot`, ..., `columns`, `trajectories`
     episodes      the number of rows of the list without filters; may change while shards are read
-    unit          what a row of the list is: `episode`, `item`, or `rows` (a page of rows without an episode id)
     splits        [{name, episodes: number | null}]
     fps           number | null: null means unknown; play at 10
     cameras       [{path, kind: "image" | "video", width, height (or null)}]
@@ -30,7 +29,6 @@ step, or image), or 405. Texts come from datasets and may contain anything; the 
                   list; `note` says what it did not search for | null
     scanned       whether the table covers all episodes
     problems      faults of the dataset as a whole: [text]
-    made          whether `/api/made` has an answer for its episodes
     compare_to    the id of the dataset that was converted to or from this one | null
 
 `/api/episodes?dataset=&offset=&limit=&sort=&desc=&filter=&text=&split=&rule=` -> {total, offset, rows, scanned}
@@ -102,10 +100,8 @@ from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.errors import RldsBeamError, UsageError, needs
 from rlds_beam.formats.inputs import open_input
-from rlds_beam.reading.base import Source
 from rlds_beam.viewing.browser.dataset import BrowsedDataset
 from rlds_beam.viewing.browser.origins import compare
-from rlds_beam.viewing.browser.rows import RowsSource, opens_as_rows
 from rlds_beam.viewing.browser.scan import TableOptions
 from rlds_beam.viewing.browser.table import find_dataset
 
@@ -201,25 +197,12 @@ def open_datasets(config: Any) -> list[BrowsedDataset]:
     opened: list[BrowsedDataset] = []
     measured = None if config.signals is None else find_dataset(config.signals)
     for number, path in enumerate(config.path):
-        name, source = _open(path, config)
+        own = config.for_input(path)
+        source = open_input(own)
         signals = config.signals if len(config.path) == 1 or source.dataset == measured else None
         table = TableOptions(signals, not config.no_scan)
-        rows = isinstance(source, RowsSource)
-        opened.append(
-            BrowsedDataset(str(number), path, name, source, None if rows else check, table, None if rows else config)
-        )
+        opened.append(BrowsedDataset(str(number), path, own.source_format, source, check, config, table))
     compare(opened)
     for dataset in opened:
         _ = dataset.table  # raises UsageError if its file cannot be read
     return opened
-
-
-def _open(path: str, config: Any) -> tuple[str, Source]:
-    """Opens a dataset; items and columns of `convert` as rows."""
-    own = config.for_input(path)
-    try:
-        return own.source_format, open_input(own)
-    except UsageError:
-        if opens_as_rows(path):
-            return own.source_format, RowsSource.open(path, split=config.split)
-        raise

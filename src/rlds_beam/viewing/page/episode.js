@@ -43,7 +43,7 @@ function Episode({ state, dataset, episode, go }) {
     <${Title} ...${{ state, dataset, episode, flags, go }} />
     ${episode.instruction && html`<p class="instruction"><${Text} value=${episode.instruction} /></p>`}
     ${!episode.readable && html`<p class="error" role="alert">This record cannot be read: it has no steps.</p>`}
-    <${Viewer} ...${{ dataset, episode, step: state.t, tab: state.tab, panels: dataset.made ? MADE : {} }} onStep=${(step) => route.note(step)}
+    <${Viewer} ...${{ dataset, episode, step: state.t, tab: state.tab, panels: MADE }} onStep=${(step) => route.note(step)}
       onTab=${(name) => route.go({ tab: name === "curves" ? "" : name, ...(name !== "compare" && { with: "" }) }, true)}
       beside=${key.length ? { dataset: other, key: key.join(" ") } : null}
       onBeside=${(one) => route.go({ with: `${one.dataset} ${one.key}` }, true)} />

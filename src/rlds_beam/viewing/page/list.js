@@ -122,7 +122,7 @@ function Toolbar({ state, dataset, rows, grid, narrow, choose }) {
     ${narrow && !grid && html`<${SortSelect} state=${state} dataset=${dataset} />`}
     <span class="push"></span>
     <span class="muted" role="status">${rows.total === null ? "…" : filtered
-      ? `${number(rows.total)} of ${count(dataset.episodes, dataset.unit === "rows" ? "page" : dataset.unit)}` : count(rows.total, dataset.unit === "rows" ? "page" : dataset.unit)}</span>
+      ? `${number(rows.total)} of ${count(dataset.episodes, "episode")}` : count(rows.total, "episode")}</span>
     ${!grid && !narrow && html`<button onClick=${() => choose(true)}>Columns</button>`}
     ${grid && html`<button aria-pressed=${state.view === "last"} title="How the episodes end" onClick=${() => route.go({ view: state.view === "last" ? "grid" : "last" }, true)}>Last frames</button>`}
     ${dataset.cameras.length > 0 && html`<button aria-pressed=${grid} title="g" onClick=${() => route.go({ view: grid ? "" : "grid" })}>Grid</button>`}

@@ -10,31 +10,20 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from rlds_beam import storage
 from rlds_beam.connectors.counts import Connected
-from rlds_beam.connectors.statistics.episode_statistics import EpisodeStatistics, LeafBuilder
 from rlds_beam.datasets.dataset import Dataset
 from rlds_beam.datasets.opening import open_dataset
-from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.encoding.metadata import decode
-from rlds_beam.episodes.columns import is_numeric
-from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
-from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
-from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.thumbnails import is_image
 from rlds_beam.output.directory import Holding
 from rlds_beam.output.files import REPORT
 from rlds_beam.output.manifest import load_manifest, read_manifest
 from rlds_beam.output.plans import read_plan
 from rlds_beam.processing.report import Report, left_out_lines
-from rlds_beam.text import count, printable
+from rlds_beam.text import printable
 from rlds_beam.trajectories.items import REASONS
-from rlds_beam.viewing.episode_view import make_view
 from rlds_beam.viewing.report.dataset import field_row
-from rlds_beam.viewing.report.distributions import make_distributions
 from rlds_beam.viewing.report.document import (
     ConnectorEffect,
     ConversionSection,
@@ -169,42 +158,14 @@ def _items(held: Holding, report: Report, plan: Mapping[str, Any]) -> ItemUse:
     )
 
 
-MAX_ROWS = 1 << 16
-"""Rows that the distributions are computed from, in evenly spaced blocks."""
-
-_MAX_BYTES = 1 << 28
-"""Bytes of these rows, about."""
-_BLOCK = 256
-_ENDS = ("terminateds", "truncateds")
-"""The columns that end an episode, in outputs of columns."""
-
-
-def items_part(path: str, held: Holding, samples: int) -> DatasetPart:
-    """The rows of an output: their fields, distributions, and some items or stretches of rows with their curves.
-
-    Args:
-      path: the output directory.
-      held: `output.directory.holding` of it.
-      samples: the number of items to show.
-    """
+def items_part(path: str, held: Holding) -> DatasetPart:
+    """The items or rows of an output: their fields and splits."""
     manifest = read_manifest(path)
     modules = list(manifest.get("modules", ()))
     dataset = open_dataset(path, module=modules[0] if modules else None, images="encoded")
-    blocks = _blocks(len(dataset), _row_size(dataset.fields))
-    rows = sum(map(len, blocks))
-    starts = _spread(len(dataset), samples)
-    views = [make_view(episode) for episode in (_show(dataset, held, start) for start in starts) if episode is not None]
-    episodes = {view.key: view for view in views}
     notes = [f"the rows are {held.kind}, so signals and rules of episodes do not apply"]
-    notes += [f"distributions are those of {rows:,} of {count(len(dataset), 'row')}"] if rows < len(dataset) else []
     notes += [f"columns of {modules[0]}; the other modules are {', '.join(modules[1:])}"] if modules[1:] else []
-    return DatasetPart(
-        facts=_facts(path, held, dataset, manifest),
-        samples=tuple(episodes),
-        distributions=make_distributions(_statistics(dataset, blocks)),
-        episodes=episodes,
-        notes=tuple(notes),
-    )
+    return DatasetPart(facts=_facts(path, held, dataset, manifest), notes=tuple(notes))
 
 
 def _facts(path: str, held: Holding, dataset: Dataset, manifest: Mapping[str, Any]) -> DatasetFacts:
@@ -235,74 +196,3 @@ def _facts(path: str, held: Holding, dataset: Dataset, manifest: Mapping[str, An
         steps=len(dataset),
         bytes=sum(split.bytes for split in splits),
     )
-
-
-def _row_size(fields: Mapping[str, Field]) -> int:
-    """The bytes of a row, about; compressed images count as much less."""
-    sizes = (
-        field.known_size
-        * (8 if field.dtype == "string" else field.numpy_dtype.itemsize)
-        // (10 if field.holds_image_files else 1)
-        for field in fields.values()
-    )
-    return max(1, sum(sizes))
-
-
-def _blocks(rows: int, row_size: int) -> list[np.ndarray[Any, Any]]:
-    """Evenly spaced blocks of rows, all rows if there are few."""
-    most = max(_BLOCK, min(MAX_ROWS, _MAX_BYTES // row_size))
-    if rows <= most:
-        return [np.arange(first, min(first + _BLOCK, rows)) for first in range(0, rows, _BLOCK)]
-    starts = np.linspace(0, rows - _BLOCK, most // _BLOCK).astype(np.int64)
-    return [np.arange(start, start + _BLOCK) for start in dict.fromkeys(starts.tolist())]
-
-
-def _statistics(dataset: Dataset, blocks: list[np.ndarray[Any, Any]]) -> EpisodeStatistics:
-    """The statistics of the numeric columns; each frame of an item counts."""
-    builders: dict[str, LeafBuilder] = {}
-    for block in blocks:
-        for path, column in dataset.select(block, _numbers(dataset.fields)).items():
-            rows = column.reshape(-1, *column.shape[2:]) if _of_items(dataset) else column
-            if is_numeric(rows) and not is_image(rows) and 0 not in rows.shape:
-                builders.setdefault(path, LeafBuilder()).add(rows)
-    leaves = {path: builder.finish() for path, builder in sorted(builders.items())}
-    return EpisodeStatistics(leaves=leaves)
-
-
-def _numbers(fields: Mapping[str, Field]) -> list[str]:
-    """The columns of numbers that are no images."""
-    return [
-        path
-        for path, field in fields.items()
-        if field.dtype != "string"
-        and not field.holds_image_files
-        and None not in field.shape
-        and field.known_size <= 4096
-    ]
-
-
-def _of_items(dataset: Dataset) -> bool:
-    """Whether a row is an item of several frames: all columns have a leading time axis."""
-    return "step_type" in dataset.fields and len(dataset.fields["step_type"].shape) == 1
-
-
-def _spread(rows: int, samples: int) -> list[int]:
-    return sorted({*np.linspace(0, max(0, rows - 1), min(samples, rows)).astype(int).tolist()}) if rows else []
-
-
-def _show(dataset: Dataset, held: Holding, start: int) -> Episode | None:
-    """The item at a row, or the stretch of rows from there up to the end of an episode."""
-    key = EpisodeKey(held.dataset, held.kind, 0, start)
-    if _of_items(dataset):
-        return Episode(key, {path: _column(values, dataset.fields[path]) for path, values in dataset[start].items()})
-    rows = dataset[start : start + _BLOCK]
-    ends = [np.flatnonzero(rows[name]) for name in _ENDS if name in rows and rows[name].ndim == 1]
-    stop = min((int(end[0]) + 1 for end in ends if len(end)), default=_BLOCK)
-    return Episode(key, {path: _column(values[:stop], dataset.fields[path]) for path, values in rows.items()})
-
-
-def _column(values: Any, field: Field) -> Column:
-    """A column of an episode: stored images stay encoded."""
-    if not field.holds_image_files:
-        return np.asarray(values)
-    return EncodedImages(objects([bytes(value) for value in values]), field.shape[-3:], field.dtype, field.encoding)

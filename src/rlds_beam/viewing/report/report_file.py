@@ -110,7 +110,7 @@ class ConversionView:
     def parts(self, parts: list[DatasetPart], output: Source | None) -> list[DatasetPart]:
         """Adds the items of the output, if no source reads it, and the rejected records."""
         if not self.is_read:
-            parts = [items_part(self.path, self.held, self.settings.samples), *parts]
+            parts = [items_part(self.path, self.held), *parts]
         report = read_report(self.path)
         decoding = self.source or (None if report.connectors or self.held.to != RLDS else output)
         first = add_rejected(parts[0], self.path, report, decoding, self.settings.convert)
