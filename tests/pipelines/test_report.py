@@ -19,13 +19,13 @@ from rlds_beam.jobs.example import make_episodes
 from rlds_beam.pipelines.report import ReportConfig, prepare
 from rlds_beam.processing.job import run_stages
 from rlds_beam.testing import flip_byte, make_episode, shard_paths, write_dataset
-from rlds_beam.viewing.report.document import DatasetPart, ReportDocument
+from rlds_beam.viewing.episode_view import Json
 from rlds_beam.viewing.report.page import render
 
 HOSTILE = "<script>alert(1)</script>&\u202e\"'\x00\x1b[31m"
 
 
-def document(*paths: object, **options: Any) -> ReportDocument:
+def document(*paths: object, **options: Any) -> Json:
     """The report of datasets, made in this process; it must be possible to render it."""
     writer, opened = prepare(ReportConfig(*map(str, paths), **options))
     stages = writer.stages([one.connecting for one in opened])
@@ -35,8 +35,12 @@ def document(*paths: object, **options: Any) -> ReportDocument:
     return found
 
 
-def part(*paths: object, **options: Any) -> DatasetPart:
-    return document(*paths, **options).datasets[0]
+def part(*paths: object, **options: Any) -> Json:
+    return dict(document(*paths, **options)["datasets"][0])
+
+
+def episode_of(part: Json, key: str) -> Json:
+    return next(view for view in part["episodes"] if view["key"] == key)
 
 
 @pytest.fixture(scope="module")
@@ -66,31 +70,31 @@ def test_the_job_writes_the_document(camera: Path, tmp_path: Path) -> None:
 
 def test_it_shows_frames_curves_and_the_step_that_broke_a_rule(camera: Path) -> None:
     found = part(camera)
-    assert (found.facts.records, found.facts.accepted, found.facts.rejected) == (20, 18, 2)
-    assert len(found.grid) == 20
-    assert {cell.marks[0].kind for cell in found.grid[:2]} == {"rule"}
-    assert not any(mark.kind == "rule" for cell in found.grid[2:] for mark in cell.marks)
-    assert len(found.samples) == 6
-    view = found.episodes[found.samples[0]]
-    assert [camera.path for camera in view.cameras] == ["observation/image"]
-    steps = [picture.step for picture in view.cameras[0].pictures]
-    assert (steps[0], steps[-1], len(steps)) == (0, view.steps - 1, 16)
-    assert {"action", "reward", "observation/position"} <= {series.path for series in view.curves}
-    assert view.instruction.startswith("push the point")
-    (rule,) = found.rules
-    assert (rule.rule, rule.rejected, len(rule.samples)) == ("missing_is_last", 2, 2)
-    assert rule.command == f"rlds-beam convert {camera} OUTPUT --repair=missing_is_last"
-    broken = found.episodes[rule.samples[0].key]
-    (mark,) = [mark for mark in broken.marks if mark.kind == "rule"]
-    assert (mark.name, mark.field, mark.step, rule.samples[0].step) == (
+    assert (found["facts"]["records"], found["facts"]["rejected"]) == (20, 2)
+    assert len(found["grid"]) == 20
+    assert {cell["marks"][0]["kind"] for cell in found["grid"][:2]} == {"rule"}
+    assert not any(mark["kind"] == "rule" for cell in found["grid"][2:] for mark in cell["marks"])
+    assert len(found["samples"]) == 6
+    view = episode_of(found, found["samples"][0])
+    assert [camera["path"] for camera in view["cameras"]] == ["observation/image"]
+    steps = [picture["step"] for picture in view["cameras"][0]["pictures"]]
+    assert (steps[0], steps[-1], len(steps)) == (0, view["steps"] - 1, 16)
+    assert {"action", "reward", "observation/position"} <= {series["path"] for series in view["curves"]}
+    assert view["instruction"].startswith("push the point")
+    (rule,) = found["rules"]
+    assert (rule["rule"], rule["rejected"], len(rule["samples"])) == ("missing_is_last", 2, 2)
+    assert rule["command"] == f"rlds-beam convert {camera} OUTPUT --repair=missing_is_last"
+    broken = episode_of(found, rule["samples"][0]["key"])
+    (mark,) = [mark for mark in broken["marks"] if mark["kind"] == "rule"]
+    assert (mark["name"], mark["field"], mark["step"], rule["samples"][0]["step"]) == (
         "missing_is_last",
         "is_last",
-        broken.steps - 1,
-        broken.steps - 1,
+        broken["steps"] - 1,
+        broken["steps"] - 1,
     )
-    assert sum(found.distributions.length.histogram.counts) == 18  # type: ignore[union-attr]
-    assert next(table for table in found.texts if table.field == "instruction").missing == 0
-    assert {"outlier_length", "frozen_camera"} <= {signal.name for signal in found.signals}
+    assert sum(found["distributions"]["length"]["histogram"]["counts"]) == 18
+    assert next(table for table in found["texts"] if table["field"] == "instruction")["missing"] == 0
+    assert {"outlier_length", "frozen_camera"} <= {signal["name"] for signal in found["signals"]}
 
 
 def test_the_worst_episodes_of_a_signal_have_a_place(tmp_path: Path) -> None:
@@ -99,13 +103,16 @@ def test_the_worst_episodes_of_a_signal_have_a_place(tmp_path: Path) -> None:
     action[3] = 500
     episodes[7] = episodes[7].with_columns({"action": action})
     found = part(write_dataset(tmp_path, episodes, name="jumpy"), threshold=("jump=20",), worst=3)
-    jump = next(signal for signal in found.signals if signal.name == "jump")
-    assert (jump.threshold, jump.beyond, len(jump.worst)) == (20, 1, 3)
-    assert (jump.worst[0].field, jump.worst[0].step in (2, 3)) == ("action", True)
-    assert sum(jump.histogram.counts) == jump.measured == 30
-    assert "jump > 20" in jump.command
-    view = found.episodes[jump.worst[0].key]
-    assert any((mark.kind, mark.name, mark.step) == ("signal", "jump", jump.worst[0].step) for mark in view.marks)
+    jump = next(signal for signal in found["signals"] if signal["name"] == "jump")
+    assert (jump["threshold"], jump["beyond"], len(jump["worst"])) == (20, 1, 3)
+    assert (jump["worst"][0]["field"], jump["worst"][0]["step"] in (2, 3)) == ("action", True)
+    assert sum(jump["histogram"]["counts"]) == jump["measured"] == 30
+    assert "jump > 20" in jump["command"]
+    view = episode_of(found, jump["worst"][0]["key"])
+    assert any(
+        (mark["kind"], mark["name"], mark["step"]) == ("signal", "jump", jump["worst"][0]["step"])
+        for mark in view["marks"]
+    )
 
 
 def text_only(episode: Episode) -> Episode:
@@ -174,23 +181,23 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 )
 def test_odd_datasets_have_a_report(odd: dict[str, Path], name: str, records: int, rejected: int, fields: int) -> None:
     found = part(odd[name])
-    assert (found.facts.records, found.facts.rejected) == (records, rejected)
-    assert len(found.distributions.fields) == fields
-    assert found.distributions.left_out == (503 - 135 if name == "500 fields" else 0)
-    assert all(key in found.episodes for key in found.samples)
-    assert sum(rule.rejected > 0 for rule in found.rules) <= 2
+    assert (found["facts"]["records"], found["facts"]["rejected"]) == (records, rejected)
+    assert len(found["distributions"]["fields"]) == fields
+    assert found["distributions"]["left_out"] == (503 - 135 if name == "500 fields" else 0)
+    assert {*found["samples"]} <= {view["key"] for view in found["episodes"]}
+    assert sum(rule["rejected"] > 0 for rule in found["rules"]) <= 2
 
 
 def test_a_record_that_cannot_be_read_shows_its_bytes(odd: dict[str, Path]) -> None:
     found = part(odd["garbage"])
-    views = [found.episodes[sample.key] for rule in found.rules for sample in rule.samples]
-    assert {rule.rule for rule in found.rules} == {"corrupt_record", "not_an_example"}
-    assert all(view.excerpt and view.note and not view.curves for view in views)
-    assert "6e 6f 74 20 61 6e 20 65" in "".join(view.excerpt for view in views)
+    views = [episode_of(found, sample["key"]) for rule in found["rules"] for sample in rule["samples"]]
+    assert {rule["rule"] for rule in found["rules"]} == {"corrupt_record", "not_an_example"}
+    assert all(view["excerpt"] and view["note"] and not view["curves"] for view in views)
+    assert "6e 6f 74 20 61 6e 20 65" in "".join(view["excerpt"] for view in views)
 
 
 def test_no_text_of_a_dataset_has_control_characters(odd: dict[str, Path]) -> None:
-    text = json.dumps(part(odd["hostile"]).texts, default=dataclasses.asdict, ensure_ascii=False)
+    text = json.dumps(part(odd["hostile"])["texts"], ensure_ascii=False)
     assert not any(character in text for character in "\x00\x1b\u202e")
 
 
@@ -208,40 +215,42 @@ def test_a_conversion_shows_what_it_did(plain: Path, tmp_path: Path, to: str) ->
     output, options = tmp_path / "out", {"fps": 10} if to == "lerobot" else {}
     rlds_beam.convert(plain, output, to=to, connectors=str(connectors), workers=1, **options)
     found = document(output, source=str(plain))
-    conversion = found.conversion
+    conversion = found["conversion"]
     assert conversion is not None
-    assert (conversion.read, conversion.rejected, conversion.to) == (12, 2, to)
-    assert conversion.read == conversion.written + conversion.rejected + sum(one.records for one in conversion.dropped)
-    assert [one.name for one in conversion.connectors] == ["MinimumLength", "Normalize", *columns]
-    (first, *_) = conversion.examples
-    assert [series.path for series in first.before.curves] == ["action"]
-    after = {series.path: series for series in first.after.curves}
-    assert max(value for value in after["action"].values[0] if value is not None) <= 1
-    (rule,) = found.datasets[0].rules
-    view = found.datasets[0].episodes[rule.samples[0].key]
-    assert view.curves and [mark.name for mark in view.marks] == ["missing_is_last"]
-    assert found.datasets[0].facts.fields
+    assert (conversion["read"], conversion["rejected"], conversion["to"]) == (12, 2, to)
+    assert conversion["read"] == conversion["written"] + conversion["rejected"] + sum(
+        one["records"] for one in conversion["dropped"]
+    )
+    assert [one["name"] for one in conversion["connectors"]] == ["MinimumLength", "Normalize", *columns]
+    (first, *_) = conversion["examples"]
+    assert [series["path"] for series in first["before"]["curves"]] == ["action"]
+    after = {series["path"]: series for series in first["after"]["curves"]}
+    assert max(value for value in after["action"]["values"][0] if value is not None) <= 1
+    (rule,) = found["datasets"][0]["rules"]
+    view = episode_of(found["datasets"][0], rule["samples"][0]["key"])
+    assert view["curves"] and [mark["name"] for mark in view["marks"]] == ["missing_is_last"]
+    assert found["datasets"][0]["facts"]["fields"]
 
 
 def test_a_conversion_without_its_source_shows_the_bytes_of_rejected_records(plain: Path, tmp_path: Path) -> None:
     rlds_beam.convert(plain, tmp_path / "out", workers=1)
     found = document(tmp_path / "out")
-    view = found.datasets[0].episodes[found.datasets[0].rules[0].samples[0].key]
-    assert "--source=INPUT" in view.note and view.excerpt
-    assert found.conversion is not None and found.conversion.items.repeated is not None
-    assert found.conversion.items.frames == 2 * found.conversion.items.items
+    view = episode_of(found["datasets"][0], found["datasets"][0]["rules"][0]["samples"][0]["key"])
+    assert "--source=INPUT" in view["note"] and view["excerpt"]
+    assert found["conversion"] is not None and found["conversion"]["items"]["repeated"] is not None
+    assert found["conversion"]["items"]["frames"] == 2 * found["conversion"]["items"]["items"]
 
 
 def test_two_datasets_are_compared(plain: Path, camera: Path) -> None:
-    comparison = document(plain, camera).comparison
+    comparison = document(plain, camera)["comparison"]
     assert comparison is not None
-    assert {"observation/image", "language_instruction"} <= {path for path, _, _ in comparison.schema}
-    lengths = next(one for one in comparison.pairs if one.field == "length")
-    assert lengths.first.mean < lengths.second.mean  # the camera dataset has idle steps
-    assert all(one.first.histogram.edges == one.second.histogram.edges for one in comparison.pairs)
-    equal = document(plain, plain).comparison
-    assert equal is not None and equal.schema == ()
-    assert all(one.first == one.second for one in equal.pairs)
+    assert {"observation/image", "language_instruction"} <= {path for path, _, _ in comparison["schema"]}
+    lengths = next(one for one in comparison["pairs"] if one["field"] == "length")
+    assert lengths["first"]["mean"] < lengths["second"]["mean"]  # the camera dataset has idle steps
+    assert all(one["first"]["histogram"]["edges"] == one["second"]["histogram"]["edges"] for one in comparison["pairs"])
+    equal = document(plain, plain)["comparison"]
+    assert equal is not None and equal["schema"] == []
+    assert all(one["first"] == one["second"] for one in equal["pairs"])
 
 
 @pytest.mark.parametrize(
@@ -267,6 +276,6 @@ def test_many_bad_episodes_stay_within_the_budget(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("rlds_beam.viewing.report.dataset.BUDGET", 60_000)
     episodes = make_episodes(40, broken=20, camera=True)
     found = part(write_dataset(tmp_path, episodes, name="many"), samples=12)
-    assert any("to keep the report small" in note for note in found.notes)
-    assert any(view.curves for view in found.episodes.values())
-    assert any(not view.cameras for view in found.episodes.values())
+    assert any("to keep the report small" in note for note in found["notes"])
+    assert any(view["curves"] for view in found["episodes"])
+    assert any(not view["cameras"] for view in found["episodes"])

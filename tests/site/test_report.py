@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import browser_data
+import numpy as np
 import pytest
-import report_documents as documents
 from browser_page import DRAWN_TEXTS, painted, until
 from checkout import ROOT
 
-from rlds_beam.viewing.report.document import ReportDocument
-from rlds_beam.viewing.report.page import render
+import rlds_beam
+from rlds_beam.jobs.example import make_episodes
+from rlds_beam.testing import write_dataset
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -37,17 +39,49 @@ INK = """(box) => {
 DRAWN = """!document.querySelector("article:not([data-shown])") &&
   [...document.querySelectorAll("div.chart")].every((box) => !box.clientWidth || box.querySelector("canvas"))"""
 
+STEPS = """(article) => {
+  const { datasets: [{ episodes }] } = JSON.parse(document.getElementById("report-data").textContent);
+  const key = article.querySelector(".key").title;
+  return episodes.find((one) => one.key === key).cameras[0].pictures.map((one) => one.step);
+}"""
+"""The steps whose frames a report has of an episode."""
+
 Opened = Callable[..., Any]
 
 
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a dataset with broken records, and an episode whose action jumps."""
+    directory = tmp_path_factory.mktemp("one")
+    episodes = list(make_episodes(24, broken=2, camera=True))
+    action = np.array(episodes[7].steps["action"])
+    action[3] = 500
+    episodes[7] = episodes[7].with_columns({"action": action})
+    data = write_dataset(directory, episodes, name="jumpy")
+    rlds_beam.report(data, output=directory / "report.html", workers=1)
+    return directory / "report.html"
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a conversion, with its source, next to another dataset."""
+    directory = tmp_path_factory.mktemp("everything")
+    source = rlds_beam.example(directory / "data", robot=True, broken=2, episodes=12)
+    second = rlds_beam.example(directory / "second", camera=True, episodes=6)
+    connectors = "[MinimumLength: {transitions: 15}, Normalize: {fields: [action]}]"
+    (directory / "connectors.yaml").write_text(connectors)
+    out = directory / "out"
+    rlds_beam.convert(source, out, to="rlds", connectors=str(directory / "connectors.yaml"), workers=1)
+    rlds_beam.report(out, second, source=source, output=directory / "report.html", workers=1)
+    return directory / "report.html"
+
+
 @pytest.fixture
-def opened(browser: Any, tmp_path: Path) -> Iterator[Opened]:
-    """A function that opens a document; at the end, nothing may have been requested, run, or logged."""
+def opened(browser: Any) -> Iterator[Opened]:
+    """A function that opens a report; at the end, nothing may have been requested, run, or logged."""
     contexts, noticed = [], []
 
-    def open_document(document: ReportDocument, device: str = "desktop", theme: str = "light", **more: Any) -> Any:
-        path = tmp_path / "report.html"
-        path.write_text(render(document), encoding="utf-8")
+    def open_report(path: Path, device: str = "desktop", theme: str = "light", **more: Any) -> Any:
         size = {"width": WIDTHS[device], "height": 900}
         context = browser.new_context(viewport=size, color_scheme=theme, accept_downloads=False, **more)
         contexts.append(context)
@@ -62,7 +96,7 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Opened]:
         painted(page)
         return page
 
-    yield open_document
+    yield open_report
     for context in contexts:
         context.close()
     assert noticed == []
@@ -82,8 +116,8 @@ def drawn(page: Any) -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("device", WIDTHS)
-def test_a_report_fits(opened: Opened, device: str, theme: str) -> None:
-    page = opened(documents.everything(), device, theme)
+def test_a_report_fits(opened: Opened, device: str, theme: str, everything: Path) -> None:
+    page = opened(everything, device, theme)
     assert page.evaluate(SIDEWAYS) <= 0
     drawn(page)
     assert page.evaluate(SIDEWAYS) <= 0
@@ -92,22 +126,25 @@ def test_a_report_fits(opened: Opened, device: str, theme: str) -> None:
     page.screenshot(path=SHOTS / f"report-{device}-{theme}.png", full_page=True)
 
 
-@pytest.mark.parametrize("text", documents.HOSTILE, ids=range(len(documents.HOSTILE)))
-def test_any_text_is_harmless(opened: Opened, text: str) -> None:
-    page = opened(documents.everything(text), "phone")
+def test_any_text_is_harmless(opened: Opened, tmp_path: Path) -> None:
+    data = browser_data.write_hostile(tmp_path)
+    rlds_beam.report(data, output=tmp_path / "report.html", samples=20, workers=1)
+    page = opened(tmp_path / "report.html", "phone")
     drawn(page)
-    assert page.evaluate("window.hacked") is None
+    assert page.evaluate("window.pwned") is None
     assert page.evaluate("document.scripts.length - document.querySelectorAll('script[type]').length") == 3
     for name in ("Values", "Metadata", "Compare"):
-        page.get_by_role("tab", name=name).first.click()
+        for tab in page.get_by_role("tab", name=name).all():
+            if tab.is_visible():
+                tab.click()
         page.locator(".values").first.wait_for()
-    assert page.evaluate("window.hacked") is None
+    assert page.evaluate("window.pwned") is None
     assert page.evaluate(SIDEWAYS) <= 0
     assert page.evaluate("getComputedStyle(document.querySelector('h1')).display") == "block"
 
 
-def test_episodes_are_seen_first_and_play(opened: Opened) -> None:
-    page = opened(documents.one())
+def test_episodes_are_seen_first_and_play(opened: Opened, one: Path) -> None:
+    page = opened(one)
     film = page.locator("svg.film").first
     assert film.bounding_box()["y"] < 500
     playing = "(film) => getComputedStyle(film.querySelector('image')).animationName"
@@ -116,22 +153,22 @@ def test_episodes_are_seen_first_and_play(opened: Opened) -> None:
     assert film.evaluate(playing) == "film"
     page.emulate_media(reduced_motion="reduce")
     assert film.evaluate(playing) == "none"
-    phone = opened(documents.one(), "phone")
+    phone = opened(one, "phone")
     first, second = (phone.locator("svg.film").nth(i).bounding_box() for i in range(2))
     assert first["y"] == second["y"]
     assert first["width"] > 150
 
 
-def test_signals_without_episodes_beyond_are_folded(opened: Opened) -> None:
-    page = opened(documents.one())
-    calm = page.locator("#signals details.block", has_text="1 signal, not beyond its threshold")
-    assert not calm.locator(".signal", has_text="frozen_camera").is_visible()
+def test_signals_without_episodes_beyond_are_folded(opened: Opened, one: Path) -> None:
+    page = opened(one)
+    calm = page.locator("#signals > details.block")
+    assert not calm.locator(".signal").first.is_visible()
     calm.locator("summary").first.click()
-    assert calm.locator(".signal", has_text="frozen_camera").is_visible()
+    assert calm.locator(".signal").first.is_visible()
 
 
-def test_the_theme_is_the_system_s_until_it_is_switched(opened: Opened) -> None:
-    page = opened(documents.one())
+def test_the_theme_is_the_system_s_until_it_is_switched(opened: Opened, one: Path) -> None:
+    page = opened(one)
     assert page.evaluate(BACKGROUND) > 200
     page.emulate_media(color_scheme="dark")
     assert page.evaluate(BACKGROUND) < 60
@@ -141,56 +178,60 @@ def test_the_theme_is_the_system_s_until_it_is_switched(opened: Opened) -> None:
     assert page.evaluate(BACKGROUND) > 200
 
 
-def test_curves_and_the_broken_step_are_drawn(opened: Opened) -> None:
-    page = opened(documents.one())
+def test_curves_and_the_broken_step_are_drawn(opened: Opened, one: Path) -> None:
+    page = opened(one)
     page.locator("#rejected article").first.scroll_into_view_if_needed()
     box = page.locator("#rejected div.chart").first
     box.locator("canvas").wait_for()
     page.evaluate(DRAWN_TEXTS)
     page.locator("button.theme").click()  # draws again
-    until(page, "window.texts.includes('nonfinite')")
-    assert box.evaluate(INK) > 7  # seven curves and the mark
+    until(page, "window.texts.includes('missing_is_last')")
+    assert box.evaluate(INK) > 2  # the curves and the mark
 
 
-def test_frames_are_those_nearest_to_the_step(opened: Opened) -> None:
-    page = opened(documents.one())
+def test_frames_are_those_nearest_to_the_step(opened: Opened, one: Path) -> None:
+    page = opened(one)
     article = page.locator("#samples article").first
     article.scroll_into_view_if_needed()
     article.locator(".scrubber").fill("8")
-    assert article.locator(".nearest").all_inner_texts() == ["step 7", "step 7"]
+    steps = article.evaluate(STEPS)
+    nearest = min(steps, key=lambda step: abs(step - 8))
+    assert len(steps) > 4 and article.locator(".nearest").all_inner_texts() == (
+        [f"step {nearest}"] if nearest != 8 else []
+    )
 
 
-def test_before_and_after_are_side_by_side(opened: Opened) -> None:
-    page = opened(documents.everything())
+def test_before_and_after_are_side_by_side(opened: Opened, everything: Path) -> None:
+    page = opened(everything)
     change = page.locator("#change-1")
     change.scroll_into_view_if_needed()
     change.locator(".compare canvas[data-step]").first.wait_for()
-    assert change.locator(".left .camera canvas").count() == change.locator(".compare canvas[data-step]").count() == 2
-    change.locator(".scrubber").fill("30")
-    change.get_by_text("at step 19, its last").wait_for()
+    assert change.locator(".left .camera canvas").count() == change.locator(".compare canvas[data-step]").count() == 1
+    change.locator(".scrubber").fill("12")
+    change.get_by_text("at step 12").wait_for()
 
 
-def test_flags_of_a_report_become_a_file(opened: Opened) -> None:
-    page = opened(documents.one())
+def test_flags_of_a_report_become_a_file(opened: Opened, one: Path) -> None:
+    page = opened(one)
     article = page.locator("#samples article").first
     article.scroll_into_view_if_needed()
     article.get_by_role("button", name="Flag", exact=True).click()
     page.get_by_role("button", name="Flagged episodes: 1").click()
-    page.locator(".flagged li", has_text="60 steps").wait_for()
+    page.locator(".flagged li", has_text=" steps").wait_for()
     assert "--exclude=exclude.txt" in page.locator("dialog .command").inner_text()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_wide_tables_say_that_they_scroll(opened: Opened, theme: str) -> None:
-    page = opened(documents.one(), "phone", theme)
+def test_wide_tables_say_that_they_scroll(opened: Opened, theme: str, one: Path) -> None:
+    page = opened(one, "phone", theme)
     page.locator("#distributions .scroll[data-wide]").wait_for()
     said = page.locator("#distributions .scroll").evaluate("(box) => getComputedStyle(box, '::before').content")
     assert "Scroll" in said
-    assert opened(documents.one(), "wide", theme).locator("#distributions .scroll[data-wide]").count() == 0
+    assert opened(one, "wide", theme).locator("#distributions .scroll[data-wide]").count() == 0
 
 
-def test_the_first_tab_skips_the_list_of_contents(opened: Opened) -> None:
-    page = opened(documents.one())
+def test_the_first_tab_skips_the_list_of_contents(opened: Opened, one: Path) -> None:
+    page = opened(one)
     page.keyboard.press("Tab")
     skip = page.locator("a.skip")
     until(page, "document.activeElement.matches('a.skip')")
@@ -201,16 +242,16 @@ def test_the_first_tab_skips_the_list_of_contents(opened: Opened) -> None:
     until(page, "document.activeElement.closest('main > *') !== null")
 
 
-def test_the_focus_is_seen(opened: Opened) -> None:
-    page = opened(documents.one())
+def test_the_focus_is_seen(opened: Opened, one: Path) -> None:
+    page = opened(one)
     for _ in range(40):
         page.keyboard.press("Tab")
         outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
         assert outline != "none", page.evaluate("document.activeElement.outerHTML.slice(0, 200)")
 
 
-def test_a_link_opens_its_block(opened: Opened) -> None:
-    page = opened(documents.one())
+def test_a_link_opens_its_block(opened: Opened, one: Path) -> None:
+    page = opened(one)
     signal = page.locator("details.signal").first
     assert signal.get_attribute("open") is None
     page.locator(".outstanding a", has_text="jump").click()
@@ -220,8 +261,8 @@ def test_a_link_opens_its_block(opened: Opened) -> None:
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-def test_a_key_and_a_command_are_copied(opened: Opened, allowed: bool) -> None:
-    page = opened(documents.one(), permissions=["clipboard-read", "clipboard-write"])
+def test_a_key_and_a_command_are_copied(opened: Opened, allowed: bool, one: Path) -> None:
+    page = opened(one, permissions=["clipboard-read", "clipboard-write"])
     if not allowed:  # an older browser
         page.evaluate(
             "Object.defineProperty(navigator, 'clipboard', {value: {readText: navigator.clipboard.readText}})"
@@ -230,21 +271,20 @@ def test_a_key_and_a_command_are_copied(opened: Opened, allowed: bool) -> None:
     button.click()
     page.locator("#rejected .command button.done").wait_for()
     if allowed:
-        assert (
-            page.evaluate("navigator.clipboard.readText()") == "rlds-beam convert /data/in /data/out --repair=nonfinite"
-        )
+        copied = page.evaluate("navigator.clipboard.readText()")
+        assert copied.startswith("rlds-beam convert ") and copied.endswith(" --repair=missing_is_last")
     assert button.inner_text() == "Copied"
 
 
-def test_the_list_of_contents_follows(opened: Opened) -> None:
-    page = opened(documents.one())
+def test_the_list_of_contents_follows(opened: Opened, one: Path) -> None:
+    page = opened(one)
     assert page.locator(".contents a[aria-current]").inner_text() == "Summary"
     page.locator(".contents a", has_text="Distributions").click()
     page.locator(".contents a[aria-current]", has_text="Distributions").wait_for()
 
 
-def test_a_printed_report_has_its_curves(opened: Opened) -> None:
-    page = opened(documents.one())
+def test_a_printed_report_has_its_curves(opened: Opened, one: Path) -> None:
+    page = opened(one)
     pdf = page.pdf(format="A4", print_background=True)
     assert pdf.startswith(b"%PDF")
     assert page.evaluate(
@@ -254,9 +294,9 @@ def test_a_printed_report_has_its_curves(opened: Opened) -> None:
     assert not page.locator(".contents").is_visible()
 
 
-def test_nothing_can_be_added_to_the_page(opened: Opened) -> None:
+def test_nothing_can_be_added_to_the_page(opened: Opened, one: Path) -> None:
     """The policy refuses what an escaping mistake would let in: the page is closed even then."""
-    page = opened(documents.one())
+    page = opened(one)
     page.evaluate(
         """() => {
           const image = document.createElement("img");

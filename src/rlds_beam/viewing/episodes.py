@@ -15,9 +15,9 @@ from rlds_beam.episodes.episode import Column, Episode, EpisodeKey, kind_of_colu
 from rlds_beam.episodes.schema import FLAGS
 from rlds_beam.errors import Violation
 from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.thumbnails import find_image, spread, thumbnail
 from rlds_beam.terminal.tables import sparkline
 from rlds_beam.text import printable
-from rlds_beam.viewing.episode_view import Limits, make_view
 from rlds_beam.viewing.facts import (
     Curve,
     find_curves,
@@ -29,8 +29,9 @@ from rlds_beam.viewing.facts import (
     is_text_column,
 )
 from rlds_beam.viewing.html import View, strip
+from rlds_beam.viewing.pictures import find_cameras
 
-_PICTURES = Limits(frames=8, height=96, cameras=4, curves=0)
+_CAMERAS, _PICTURES, _HEIGHT = 4, 8, 96
 _MIN_WIDTH_COLUMNS = 16
 
 Row = tuple[str, str, str]
@@ -59,10 +60,12 @@ class ShownEpisode:
 
     def view(self, width: int = 100) -> View:
         """The episode as text of about `width` columns, with pictures of its cameras."""
-        cameras = make_view(self.episode, _PICTURES, names=self.names).cameras
-        strips = [
-            strip(camera.path, [(p.fault or f"step {p.step}", p.jpeg) for p in camera.pictures]) for camera in cameras
-        ]
+        steps, strips = spread(len(self.episode), _PICTURES), []
+        for path in find_cameras(self.episode)[:_CAMERAS]:
+            made = [thumbnail(find_image(self.episode.steps[path], step), _HEIGHT) for step in steps]
+            strips.append(
+                strip(path, [(one.fault or f"step {step}", one) for step, one in zip(steps, made, strict=True)])
+            )
         return View("\n".join(self.lines(width)), "".join(strips))
 
     def lines(self, width: int) -> Iterator[str]:

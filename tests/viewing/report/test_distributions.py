@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from rlds_beam.connectors.statistics.episode_statistics import LeafStatistics
 from rlds_beam.connectors.statistics.quantiles import ValueDistribution
 from rlds_beam.typing import Array
+from rlds_beam.viewing.episode_view import Json
 from rlds_beam.viewing.report.distributions import BINS, choose_edges, count_bins, make_distribution
 from rlds_beam.viewing.report.episodes import sample_keys, worst_rows
-from rlds_beam.viewing.report.sections import NumberDistribution
 
 NUMBERS = st.lists(st.floats(width=32, allow_nan=True, allow_infinity=True), min_size=1, max_size=60)
 
@@ -23,49 +23,49 @@ def weighted(values: Any) -> tuple[Array, Array]:
     return ValueDistribution.of(np.asarray(values, np.float64)[None]).weighted(0)
 
 
-def described(values: Any) -> NumberDistribution:
+def described(values: Any) -> Json:
     return make_distribution(LeafStatistics.of(np.asarray(values)), 0, "")
 
 
 @given(NUMBERS)
 def test_a_histogram_counts_every_value_once(values: list[float]) -> None:
     histogram = count_bins(weighted(values), len(values))
-    assert sum(histogram.counts) + histogram.outside == len(values)
-    assert histogram.outside == np.count_nonzero(~np.isfinite(values))
-    assert len(histogram.counts) <= BINS + 1
-    assert list(histogram.edges) == sorted(histogram.edges)
+    assert sum(histogram["counts"]) + histogram["outside"] == len(values)
+    assert histogram["outside"] == np.count_nonzero(~np.isfinite(values))
+    assert len(histogram["counts"]) <= BINS + 1
+    assert list(histogram["edges"]) == sorted(histogram["edges"])
 
 
 def test_few_whole_numbers_get_a_bin_each() -> None:
-    histogram = described([0, 3, 3, 1]).histogram
-    assert histogram.edges == (-0.5, 0.5, 1.5, 2.5, 3.5)
-    assert histogram.counts == (1, 1, 0, 2)
+    histogram = described([0, 3, 3, 1])["histogram"]
+    assert histogram["edges"] == [-0.5, 0.5, 1.5, 2.5, 3.5]
+    assert histogram["counts"] == [1, 1, 0, 2]
 
 
 def test_a_constant_has_one_bin() -> None:
-    histogram = described(np.full(5, 2.5)).histogram
-    assert (histogram.edges, histogram.counts) == ((2.5, 2.5), (5,))
+    histogram = described(np.full(5, 2.5))["histogram"]
+    assert (histogram["edges"], histogram["counts"]) == ([2.5, 2.5], [5])
 
 
 def test_far_tails_share_the_outermost_bins() -> None:
     values = np.append(np.linspace(0, 1, 1000), [1e9, -1e9])
     found = described(values)
-    assert found.histogram.edges[0] > -3 and found.histogram.edges[-1] < 4
-    assert sum(found.histogram.counts) == 1002
-    assert (found.least, found.most) == (-1e9, 1e9)
+    assert found["histogram"]["edges"][0] > -3 and found["histogram"]["edges"][-1] < 4
+    assert sum(found["histogram"]["counts"]) == 1002
+    assert (found["least"], found["most"]) == (-1e9, 1e9)
 
 
 def test_quantiles_are_those_of_numpy() -> None:
     values = np.random.default_rng(0).normal(size=999)
-    quantiles = dict(described(values).quantiles)
+    quantiles = dict(described(values)["quantiles"])
     assert quantiles["q10"] == pytest.approx(np.quantile(values, 0.1), rel=1e-5)
     assert quantiles["q50"] == pytest.approx(np.median(values), rel=1e-5)
 
 
 def test_a_nan_is_outside_and_has_no_quantiles() -> None:
     found = described([1.0, np.nan, 2.0])
-    assert found.histogram.outside == 1
-    assert dict(found.quantiles)["q50"] is None
+    assert found["histogram"]["outside"] == 1
+    assert dict(found["quantiles"])["q50"] is None
 
 
 @pytest.mark.parametrize("size", [1000, 1 << 19])
@@ -73,7 +73,7 @@ def test_buckets_give_nearly_the_histogram_of_all_values(size: int) -> None:
     values = np.random.default_rng(1).normal(size=size)
     counted = ValueDistribution.counted(values[None]).weighted(0)
     edges = choose_edges(weighted(values))
-    exact, about = (count_bins(one, size, edges).counts for one in (weighted(values), counted))
+    exact, about = (count_bins(one, size, edges)["counts"] for one in (weighted(values), counted))
     assert np.abs(np.subtract(exact, about)).sum() < 0.01 * size
 
 

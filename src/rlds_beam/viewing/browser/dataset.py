@@ -24,7 +24,7 @@ from rlds_beam.viewing.browser.index import EpisodeIndex
 from rlds_beam.viewing.browser.learner_view import Maker
 from rlds_beam.viewing.browser.scan import Table, TableOptions
 from rlds_beam.viewing.browser.table import LISTED, METADATA, Query, TableRows
-from rlds_beam.viewing.episode_view import BROWSED, Camera, Mark, make_view
+from rlds_beam.viewing.episode_view import BROWSED, make_view, rule_mark, signal_mark
 from rlds_beam.viewing.json_values import json_value
 
 Json = dict[str, Any]
@@ -177,23 +177,24 @@ class BrowsedDataset:
         after = self.index.keys(number + 1, number + 2)
         videos = (_video_camera(*item) for item in self._spans(key).items())
         cameras = (*_image_cameras(opened), *videos)
-        marks = (*map(Mark.of_rule, opened.violations), *self._signal_marks(number))
+        marks = (*map(rule_mark, opened.violations), *self._signal_marks(number))
         view = make_view(
             opened.episode, BROWSED, marks, fps=self.source.fps, names=self.source.schema.names, cameras=cameras
         )
-        steps = max([len(opened), *(camera.frames for camera in cameras)])
         return {
-            **dataclasses.replace(view, steps=steps, rejected=opened.rejected).to_json(),
+            **view,
+            "steps": max([len(opened), *(camera["frames"] for camera in cameras)]),
+            "rejected": opened.rejected,
             "index": number,
             "version": self.version(key),
             "previous": str(before[0]) if before else None,
             "next": str(after[0]) if after else None,
         }
 
-    def _signal_marks(self, number: int) -> list[Mark]:
+    def _signal_marks(self, number: int) -> list[Json]:
         table = self.table.rows
         row = None if table is None else table.row(number)
-        return [] if row is None else list(map(Mark.of_signal, findings(row)))
+        return [] if row is None else list(map(signal_mark, findings(row)))
 
     def made(self, key: EpisodeKey, offset: int, limit: int) -> Json:
         """`/api/made`."""
@@ -238,7 +239,7 @@ class BrowsedDataset:
 
     def videos(self, key: EpisodeKey) -> list[Json]:
         """`/api/videos`."""
-        return [_video_camera(*item).to_json() for item in self._videos(key).items()]
+        return [_video_camera(*item) for item in self._videos(key).items()]
 
     def video(self, key: EpisodeKey, camera: str) -> VideoSpan:
         """`/video`: the file with a camera's video."""
@@ -316,14 +317,22 @@ def _field(field: Field) -> Json:
     return {"path": field.path, **field.to_json()}
 
 
-def _image_cameras(opened: OpenedEpisode) -> Iterator[Camera]:
+def _image_cameras(opened: OpenedEpisode) -> Iterator[Json]:
     for path, frames in opened.frames.items():
         height = width = None
         if len(frames):
             with contextlib.suppress(OSError, UndecodableImageError):  # the page shows that it is damaged
                 height, width = read_image_header(frames.image(0))
-        yield Camera(path, len(frames), height=height, width=width)
+        yield {"path": path, "kind": "image", "frames": len(frames), "width": width, "height": height}
 
 
-def _video_camera(path: str, span: VideoSpan) -> Camera:
-    return Camera(path, span.frames, "video", span=(span.start, span.stop))
+def _video_camera(path: str, span: VideoSpan) -> Json:
+    return {
+        "path": path,
+        "kind": "video",
+        "frames": span.frames,
+        "width": None,
+        "height": None,
+        "from": span.start,
+        "to": span.stop,
+    }

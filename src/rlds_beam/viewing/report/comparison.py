@@ -22,25 +22,28 @@ from rlds_beam.output.directory import read_fitted
 from rlds_beam.output.plans import read_plan
 from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.reading.base import Source
-from rlds_beam.viewing.episode_view import Limits, make_view
+from rlds_beam.viewing.episode_view import Json, Limits, make_view
 from rlds_beam.viewing.pictures import find_cameras
 from rlds_beam.viewing.report.distributions import MAX_DISTRIBUTIONS, choose_edges, make_distribution
-from rlds_beam.viewing.report.document import ComparisonSection, Pair
-from rlds_beam.viewing.report.sections import Change
 
 
 def compare(
     names: tuple[str, str],
     schemas: tuple[Schema, Schema],
     statistics: tuple[EpisodeStatistics, EpisodeStatistics],
-) -> ComparisonSection:
+) -> Json:
     """The fields that differ between two datasets, and the distributions of numbers that both have."""
     pairs = [*_pairs(*statistics, {**schemas[1].names, **schemas[0].names})]
-    shown = tuple(pairs[:MAX_DISTRIBUTIONS])
-    return ComparisonSection(*names, tuple(find_differences(*schemas)), shown, len(pairs) - len(shown))
+    return {
+        "first": names[0],
+        "second": names[1],
+        "schema": find_differences(*schemas),
+        "pairs": pairs[:MAX_DISTRIBUTIONS],
+        "left_out": max(0, len(pairs) - MAX_DISTRIBUTIONS),
+    }
 
 
-def _pairs(first: EpisodeStatistics, second: EpisodeStatistics, names: Mapping[str, Sequence[str]]) -> Iterator[Pair]:
+def _pairs(first: EpisodeStatistics, second: EpisodeStatistics, names: Mapping[str, Sequence[str]]) -> Iterator[Json]:
     """The distributions of each number that both datasets have."""
     of_episodes = (("length", first.lengths, second.lengths), ("return", first.returns, second.returns))
     both = ((path, leaf, second.leaves.get(path)) for path, leaf in first.leaves.items())
@@ -50,7 +53,12 @@ def _pairs(first: EpisodeStatistics, second: EpisodeStatistics, names: Mapping[s
         shown = shown_dimensions(math.prod(one.shape))
         for dimension, label in enumerate(dimension_labels(one.shape, shown, names.get(path, ()))):
             edges = choose_edges(*(leaf.distribution.weighted(dimension) for leaf in (one, other)))
-            yield Pair(path, label, *(make_distribution(leaf, dimension, label, edges) for leaf in (one, other)))
+            yield {
+                "field": path,
+                "label": label,
+                "first": make_distribution(one, dimension, label, edges),
+                "second": make_distribution(other, dimension, label, edges),
+            }
 
 
 _LIMITS = Limits(cameras=2, curves=8, points=160)
@@ -89,7 +97,7 @@ def _read_connector(entry: Any) -> Any:
 
 def find_examples(
     episodes: Iterable[Episode], check: CheckOptions, connecting: ConnectorRunner, most: int
-) -> Iterator[Change]:
+) -> Iterator[Json]:
     """Up to `most` of these records that the connectors change."""
     shown = 0
     for episode in episodes:
@@ -107,7 +115,7 @@ def find_examples(
             return
 
 
-def _find_change(before: Episode, after: Episode, connecting: ConnectorRunner) -> Change | None:
+def _find_change(before: Episode, after: Episode, connecting: ConnectorRunner) -> Json | None:
     probed = connecting.probed
     rates = connecting.fps, rate_after(connecting.connectors, connecting.fps)
     names = probed.given.names, {path: names for schema in probed.schemas for path, names in schema.names.items()}
@@ -125,9 +133,9 @@ def _find_change(before: Episode, after: Episode, connecting: ConnectorRunner) -
         )
         for episode, fps, of_fields in zip((before, after), rates, names, strict=True)
     ]
-    if not any(view.curves or view.cameras for view in views):
+    if not any(view["curves"] or view["cameras"] for view in views):
         return None
-    return Change(*views)
+    return {"before": views[0], "after": views[1]}
 
 
 def _same_field(path: str, before: Episode, after: Episode) -> bool:

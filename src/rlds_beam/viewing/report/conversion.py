@@ -10,9 +10,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from rlds_beam import storage
-from rlds_beam.connectors.counts import Connected
-from rlds_beam.datasets.dataset import Dataset
 from rlds_beam.datasets.opening import open_dataset
 from rlds_beam.encoding.metadata import decode
 from rlds_beam.errors import UsageError
@@ -23,18 +23,8 @@ from rlds_beam.output.plans import read_plan
 from rlds_beam.processing.report import Report, left_out_lines
 from rlds_beam.text import printable
 from rlds_beam.trajectories.items import REASONS
-from rlds_beam.viewing.report.dataset import field_row
-from rlds_beam.viewing.report.document import (
-    ConnectorEffect,
-    ConversionSection,
-    DatasetFacts,
-    DatasetPart,
-    DroppedRow,
-    ItemUse,
-    SplitRow,
-    UnusedRow,
-)
-from rlds_beam.viewing.report.sections import Change, Facts
+from rlds_beam.viewing.episode_view import Json
+from rlds_beam.viewing.report.dataset import Facts, field_row
 
 _MAX_CHARACTERS = 300
 _NOT_OPTIONS = (
@@ -68,57 +58,42 @@ def read_report(path: str) -> Report:
     return decode(file, Report)
 
 
-def describe_conversion(path: str, held: Holding, report: Report) -> ConversionSection:
-    """The description of a finished conversion.
+def describe_conversion(path: str, held: Holding, report: Report, examples: Sequence[Json] | None) -> Json:
+    """The description of a finished conversion. read = written + rejected + the sum of `dropped`, in records.
 
     Args:
       path: its output directory.
       held: `output.directory.holding` of it.
       report: `read_report` of it.
+      examples: episodes before and after the connectors; None without the input of the conversion.
     """
     plan, manifest = read_plan(path), load_manifest(path) or {}
     content = {} if plan is None else plan.content
     dropped = sum(counts.records for counts in report.dropped.values())
-    return ConversionSection(
-        command=held.command,
-        to=held.to,
-        source=held.dataset,
-        version=_version(manifest),
-        options=_options(content),
-        read=report.records,
-        written=report.records - report.rejected - dropped,
-        rejected=report.rejected,
-        repaired=report.repaired,
-        dropped=tuple(DroppedRow(name, counts.records, counts.episodes) for name, counts in report.dropped.items()),
-        connectors=tuple(map(_effect, report.connectors)),
-        items=_items(held, report, content),
-        unused=tuple(
-            UnusedRow(why, *REASONS[why], counts.episodes, counts.steps) for why, counts in report.unused.items()
-        ),
-        left_out=tuple(printable(line, _MAX_CHARACTERS) for line in left_out_lines(report.left_out)),
-        note=WITHOUT_SOURCE if report.connectors else WITHOUT_CONNECTORS,
-    )
-
-
-def with_examples(section: ConversionSection, examples: Sequence[Change]) -> ConversionSection:
-    """Adds examples of what the connectors changed."""
-    note = "" if examples else "the connectors changed none of the episodes tried"
-    return dataclasses.replace(section, examples=tuple(examples), note=note)
-
-
-def _effect(counts: Connected) -> ConnectorEffect:
-    return ConnectorEffect(
-        counts.name,
-        counts.arguments,
-        counts.episodes_in,
-        counts.episodes_out,
-        counts.steps_in,
-        counts.steps_out,
-        counts.dropped,
-        counts.changed,
-        counts.fields,
-        counts.columns,
-    )
+    note = WITHOUT_SOURCE if report.connectors else WITHOUT_CONNECTORS
+    if examples is not None:
+        note = "" if examples else "the connectors changed none of the episodes tried"
+    return {
+        "command": held.command,
+        "to": held.to,
+        "source": held.dataset,
+        "version": _version(manifest),
+        "options": _options(content),
+        "read": report.records,
+        "written": report.records - report.rejected - dropped,
+        "rejected": report.rejected,
+        "repaired": report.repaired,
+        "dropped": [{"name": name, "records": counts.records} for name, counts in report.dropped.items()],
+        "connectors": msgspec.to_builtins(report.connectors),
+        "items": _items(held, report, content),
+        "unused": [
+            {"reason": why, "meaning": REASONS[why][0], "remedy": REASONS[why][1], **msgspec.to_builtins(counts)}
+            for why, counts in report.unused.items()
+        ],
+        "left_out": [printable(line, _MAX_CHARACTERS) for line in left_out_lines(report.left_out)],
+        "examples": list(examples or ()),
+        "note": note,
+    }
 
 
 def _version(manifest: Mapping[str, Any]) -> str:
@@ -128,7 +103,7 @@ def _version(manifest: Mapping[str, Any]) -> str:
 
 def _options(plan: Mapping[str, Any]) -> Facts:
     """The options of a plan that differ from nothing: empty lists, null, and false are left out."""
-    facts = []
+    facts: Facts = []
     for name, value in plan.items():
         if name in _NOT_OPTIONS:
             continue
@@ -136,10 +111,10 @@ def _options(plan: Mapping[str, Any]) -> Facts:
             if given not in (None, False, "", [], {}):
                 text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
                 facts.append((option or name, printable(text, _MAX_CHARACTERS)))
-    return tuple(facts)
+    return facts
 
 
-def _items(held: Holding, report: Report, plan: Mapping[str, Any]) -> ItemUse:
+def _items(held: Holding, report: Report, plan: Mapping[str, Any]) -> Json:
     """The use of steps by items; frames are known if all items have the same length."""
     options = plan.get("items")
     options = options if isinstance(options, dict) else {}
@@ -147,52 +122,51 @@ def _items(held: Holding, report: Report, plan: Mapping[str, Any]) -> ItemUse:
     steps = report.connectors[-1].steps_out if report.connectors else report.steps
     frames = report.items_written * length if isinstance(length, int) else None
     padding = options.get("pad_end_of_episodes") is True
-    return ItemUse(
-        held.kind,
-        report.items_written,
-        report.items_predicted,
-        steps,
-        frames,
-        repeated=round(frames / steps, 4) if frames is not None and steps else None,
-        padded=0 if frames is not None and not padding else None,
-    )
+    return {
+        "kind": held.kind,
+        "items": report.items_written,
+        "predicted": report.items_predicted,
+        "steps": steps,
+        "frames": frames,
+        "repeated": round(frames / steps, 4) if frames is not None and steps else None,
+        "padded": 0 if frames is not None and not padding else None,
+    }
 
 
-def items_part(path: str, held: Holding) -> DatasetPart:
-    """The items or rows of an output: their fields and splits."""
+def items_part(path: str, held: Holding) -> Json:
+    """The part of a report about items or rows, as `make_section`: only facts."""
     manifest = read_manifest(path)
     modules = list(manifest.get("modules", ()))
     dataset = open_dataset(path, module=modules[0] if modules else None, images="encoded")
     notes = [f"the rows are {held.kind}, so signals and rules of episodes do not apply"]
     notes += [f"columns of {modules[0]}; the other modules are {', '.join(modules[1:])}"] if modules[1:] else []
-    return DatasetPart(facts=_facts(path, held, dataset, manifest), notes=tuple(notes))
-
-
-def _facts(path: str, held: Holding, dataset: Dataset, manifest: Mapping[str, Any]) -> DatasetFacts:
     shards = manifest["shards"]
-    splits = [
-        SplitRow(
-            split,
-            sum(shard["records"] for shard in shards if shard["split"] == split),
-            sum(shard["split"] == split for shard in shards),
-            sum(shard["bytes"] for shard in shards if shard["split"] == split),
-        )
-        for split in sorted({shard["split"] for shard in shards})
-    ]
-    fields = (field_row(dataclasses.replace(field, path=name), "step") for name, field in dataset.fields.items())
-    return DatasetFacts(
-        name=f"{held.dataset} as {held.kind}",
-        path=path,
-        format=held.to,
-        file_format=str(manifest.get("format", "tfrecord")),
-        fps=None,
-        fields=tuple(fields),
-        splits=tuple(splits),
-        records=len(dataset),
-        accepted=len(dataset),
-        repaired=0,
-        rejected=0,
-        episodes=0,
-        steps=len(dataset),
-        bytes=sum(split.bytes for split in splits),
-    )
+    splits = []
+    for name in sorted({shard["split"] for shard in shards}):
+        own = [shard for shard in shards if shard["split"] == name]
+        records, size = (sum(shard[key] for shard in own) for key in ("records", "bytes"))
+        splits.append({"name": name, "episodes": records, "shards": len(own), "bytes": size, "slice": ""})
+    fields = [field_row(dataclasses.replace(field, path=name), "step") for name, field in dataset.fields.items()]
+    facts = {
+        "name": f"{held.dataset} as {held.kind}",
+        "path": path,
+        "format": held.to,
+        "file_format": str(manifest.get("format", "tfrecord")),
+        "fps": None,
+        "fields": fields,
+        "splits": splits,
+        "records": len(dataset),
+        "repaired": 0,
+        "rejected": 0,
+        "episodes": 0,
+        "steps": len(dataset),
+        "bytes": sum(split["bytes"] for split in splits),
+        "problems": [],
+        "provenance": [],
+        "card": [],
+    }
+    empty: Json = {
+        name: [] for name in ("grid", "samples", "texts", "signals", "findings", "rules", "episodes", "unmeasured")
+    }
+    distributions: Json = {"length": None, "total": None, "fields": [], "left_out": 0}
+    return {**empty, "facts": facts, "distributions": distributions, "notes": notes, "numbers": {}}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlds_beam.checking.rules import ADVICE, POLICIES, RULES, CheckOptions
 from rlds_beam.checking.signals.context import Context
@@ -21,16 +22,17 @@ from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source, Split
 from rlds_beam.reading.reader import read_episode
 from rlds_beam.text import printable, shape_text
-from rlds_beam.viewing.episode_view import Limits, Mark
+from rlds_beam.viewing.episode_view import Json, Limits, signal_mark
 from rlds_beam.viewing.report.distributions import make_distributions
-from rlds_beam.viewing.report.document import DatasetFacts, DatasetPart, FieldRow, SplitRow
 from rlds_beam.viewing.report.episodes import Shelf, accepted_keys, sample_keys
-from rlds_beam.viewing.report.sections import Facts, RejectedSample, RuleSection, SignalSection
 from rlds_beam.viewing.report.signals import collect_signals, count_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
+Facts = list[tuple[str, str]]
+"""Names and texts, in order."""
 
 GRID = 24
 """The number of episodes in the grid of moving thumbnails; a third of them may be rejected or have marks."""
@@ -100,8 +102,15 @@ class Settings:
     budget: int = BUDGET
 
 
-def make_section(source: Source, gathered: Gathered, settings: Settings) -> DatasetPart:
-    """The part of a report about one dataset; reads the episodes that it shows."""
+def make_section(source: Source, gathered: Gathered, settings: Settings) -> Json:
+    """The part of a report about one dataset; reads the episodes that it shows.
+
+    Returns:
+      `facts`; `grid`, some episodes as moving thumbnails; `samples`, the keys of episodes chosen at random;
+      `distributions`; `texts`, instructions and metadata; `signals` by group; `findings`, what only the whole dataset
+      shows; broken `rules`; `episodes`, the frames and curves of those that the others name; `notes`, what was left
+      out; the signals that are `unmeasured`; and the `numbers` of episodes in the dataset's order, by key.
+    """
     statistics = gathered.statistics.whole
     signals = collect_signals(gathered.table, settings.worst, settings.thresholds, settings.list_command)
     rejected = [s.key for counts in gathered.report.rules.values() if counts.rejected for s in counts.samples]
@@ -123,22 +132,23 @@ def make_section(source: Source, gathered: Gathered, settings: Settings) -> Data
     for key in others:
         shelf.show(key, SMALL)
     rules = collect_rules(gathered.report, shelf.steps, settings.convert)
-    named = {*shelf.views, *(cell.key for cell in grid), *(one.key for signal in signals for one in signal.worst)}
-    named.update(sample.key for rule in rules for sample in rule.samples)
-    return DatasetPart(
-        facts=collect_facts(source, settings.path, settings.format, gathered.report),
-        grid=grid,
-        samples=tuple(samples),
-        distributions=make_distributions(statistics, source.schema.names),
-        texts=count_texts(gathered.table),
-        signals=signals,
-        findings=gathered.findings,
-        rules=rules,
-        episodes=dict(sorted(shelf.views.items())),
-        notes=(*settings.notes, *shelf.notes()),
-        unmeasured=tuple(_unmeasured(gathered.table, source, settings.decode)),
-        numbers=_numbers(gathered.table, named),
-    )
+    named = {*shelf.views, *(cell["key"] for cell in grid)}
+    named.update(one["key"] for section in signals for one in section["worst"])
+    named.update(sample["key"] for rule in rules for sample in rule["samples"])
+    return {
+        "facts": collect_facts(source, settings.path, settings.format, gathered.report),
+        "grid": grid,
+        "samples": samples,
+        "distributions": make_distributions(statistics, source.schema.names),
+        "texts": count_texts(gathered.table),
+        "signals": signals,
+        "findings": [dataclasses.asdict(finding) for finding in gathered.findings],
+        "rules": rules,
+        "episodes": [view for _, view in sorted(shelf.views.items())],
+        "notes": [*settings.notes, *shelf.notes()],
+        "unmeasured": _unmeasured(gathered.table, source, settings.decode),
+        "numbers": _numbers(gathered.table, named),
+    }
 
 
 def _numbers(table: pa.Table, keys: Iterable[str]) -> dict[str, int]:
@@ -166,19 +176,20 @@ def _broken(episode: Episode, check: CheckOptions, names: Mapping[str, tuple[str
     ]
 
 
-def _make_marks(signals: Iterable[SignalSection]) -> dict[str, list[Mark]]:
+def _make_marks(signals: Iterable[Json]) -> dict[str, list[Json]]:
     """key -> a mark for each signal; only for its worst episodes beyond the threshold."""
-    marks: dict[str, list[Mark]] = {}
+    marks: dict[str, list[Json]] = {}
     for signal in signals:
-        for worst in signal.worst[: signal.beyond]:
-            finding = Finding(signal.name, worst.field, worst.value, worst.step, worst.stop)
-            marks.setdefault(worst.key, []).append(Mark.of_signal(finding))
+        for worst in signal["worst"][: signal["beyond"]]:
+            value = math.inf if worst["value"] is None else worst["value"]
+            finding = Finding(signal["name"], worst["field"], value, worst["step"], worst["stop"])
+            marks.setdefault(worst["key"], []).append(signal_mark(finding))
     return marks
 
 
-def _worst_first(signals: Sequence[SignalSection]) -> list[str]:
+def _worst_first(signals: Sequence[Json]) -> list[str]:
     """The keys of the worst episodes beyond thresholds: the worst of each signal, then the second worst, and so on."""
-    beyond = [[episode.key for episode in signal.worst[: signal.beyond]] for signal in signals]
+    beyond = [[episode["key"] for episode in signal["worst"][: signal["beyond"]]] for signal in signals]
     most = max(map(len, beyond), default=0)
     return [keys[rank] for rank in range(most) for keys in beyond if rank < len(keys)]
 
@@ -190,7 +201,7 @@ _CARD = ("description", "citation", "releaseNotes", "version")
 _PROVENANCE = "provenance.json"
 
 
-def collect_facts(source: Source, path: str, format: str, report: Report) -> DatasetFacts:
+def collect_facts(source: Source, path: str, format: str, report: Report) -> Json:
     """The facts about a dataset, and the extent of the reading.
 
     Args:
@@ -199,34 +210,29 @@ def collect_facts(source: Source, path: str, format: str, report: Report) -> Dat
       report: the counts of the records read, with the faults of the dataset.
     """
     card, provenance = _metadata(source)
-    schema = source.schema
-    return DatasetFacts(
-        name=source.dataset,
-        path=path,
-        format=format,
-        file_format=source.files.name,
-        fps=source.fps,
-        fields=(
-            *(field_row(field, "step") for _, field in sorted(schema.steps.items())),
-            *(field_row(field, "episode") for _, field in sorted(schema.metadata.items())),
-        ),
-        splits=tuple(map(_split, source.splits)),
-        records=report.records,
-        accepted=report.records - report.rejected,
-        repaired=report.repaired,
-        rejected=report.rejected,
-        episodes=report.episodes,
-        steps=report.steps,
-        bytes=report.bytes,
-        problems=tuple(str(violation) for violation in source.violations),
-        provenance=provenance,
-        card=card,
-    )
+    fields = [("step", field) for _, field in sorted(source.schema.steps.items())]
+    fields += [("episode", field) for _, field in sorted(source.schema.metadata.items())]
+    return {
+        "name": source.dataset,
+        "path": path,
+        "format": format,
+        "file_format": source.files.name,
+        "fps": source.fps,
+        "fields": [field_row(field, level) for level, field in fields],
+        "splits": [_split(split) for split in source.splits],
+        "records": report.records,
+        "repaired": report.repaired,
+        "rejected": report.rejected,
+        "episodes": report.episodes,
+        "steps": report.steps,
+        "bytes": report.bytes,
+        "problems": [str(violation) for violation in source.violations],
+        "provenance": provenance,
+        "card": card,
+    }
 
 
-def collect_rules(
-    report: Report, steps: Mapping[tuple[str, str], int | None], command: tuple[str, ...]
-) -> tuple[RuleSection, ...]:
+def collect_rules(report: Report, steps: Mapping[tuple[str, str], int | None], command: tuple[str, ...]) -> list[Json]:
     """The broken rules.
 
     Args:
@@ -238,23 +244,27 @@ def collect_rules(
         if rule not in report.rules:
             continue
         counts = report.rules[rule]
-        samples = tuple(
-            RejectedSample(sample.key, printable(sample.detail, _MAX_CHARACTERS), steps.get((sample.key, rule)))
+        samples = [
+            {
+                "key": sample.key,
+                "detail": printable(sample.detail, _MAX_CHARACTERS),
+                "step": steps.get((sample.key, rule)),
+            }
             for sample in counts.samples
-        )
+        ]
         sections.append(
-            RuleSection(
-                rule,
-                meaning,
-                ADVICE[rule],
-                counts.accepted,
-                counts.repaired,
-                counts.rejected,
-                command=_command(rule, command) if counts.rejected else "",
-                samples=samples,
-            )
+            {
+                "rule": rule,
+                "meaning": meaning,
+                "advice": ADVICE[rule],
+                "accepted": counts.accepted,
+                "repaired": counts.repaired,
+                "rejected": counts.rejected,
+                "command": _command(rule, command) if counts.rejected else "",
+                "samples": samples,
+            }
         )
-    return tuple(sections)
+    return sections
 
 
 def _command(rule: str, command: tuple[str, ...]) -> str:
@@ -267,23 +277,34 @@ def _command(rule: str, command: tuple[str, ...]) -> str:
     return ""
 
 
-def field_row(field: Field, level: Literal["step", "episode"]) -> FieldRow:
+def field_row(field: Field, level: str) -> Json:
     """A field of the schema, with its shape, storage, and representation as text."""
     stored = f"{field.encoding} {field.feature}" if field.encoding not in ("none", "text") else field.feature
     represented = f"; {field.representation}" if field.representation else ""
-    return FieldRow(field.path, level, field.dtype, shape_text(field.shape), stored + represented)
+    return {
+        "path": field.path,
+        "level": level,
+        "dtype": field.dtype,
+        "shape": shape_text(field.shape),
+        "stored": stored + represented,
+    }
 
 
-def _split(split: Split) -> SplitRow:
+def _split(split: Split) -> Json:
     stop = "" if split.stop is None else split.stop
-    sliced = f"[{split.start}:{stop}]" if split.sliced else ""
-    return SplitRow(split.name, split.episodes, len(split.shards), split.size, sliced)
+    return {
+        "name": split.name,
+        "episodes": split.episodes,
+        "shards": len(split.shards),
+        "bytes": split.size,
+        "slice": f"[{split.start}:{stop}]" if split.sliced else "",
+    }
 
 
 def _metadata(source: Source) -> tuple[Facts, Facts]:
     """The card and the origin, from TFDS's metadata."""
     if source.tfds is None:
-        return (), ()
+        return [], []
     info = _json(source.tfds.info)
     card = _present(info, _CARD)
     license_ = info.get("redistributionInfo")
@@ -299,7 +320,7 @@ def _metadata(source: Source) -> tuple[Facts, Facts]:
     counts = origin.get("counts")
     if isinstance(counts, dict):
         made += [(name, text) for name, text in _present(counts, ("records", "written", "rejected"))]
-    return tuple(card), tuple(made)
+    return card, made
 
 
 def _present(content: Mapping[str, Any], names: Iterable[str]) -> list[tuple[str, str]]:

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rlds_beam.connectors.statistics.episode_statistics import QUANTILES, EpisodeStatistics, LeafStatistics
-from rlds_beam.connectors.statistics.quantiles import RELATIVE_ERROR
 from rlds_beam.episodes.schema import dimension_labels, shown_dimensions
 from rlds_beam.typing import Array
-from rlds_beam.viewing.report.sections import Distributions, FieldDistribution, Histogram, NumberDistribution
+from rlds_beam.viewing.episode_view import Json
 
 BINS = 32
 """The number of bins of a histogram."""
@@ -26,7 +25,7 @@ Weighted = tuple[Array, Array]
 """Distinct finite values, ascending, and their counts."""
 
 
-def make_distributions(statistics: EpisodeStatistics, names: Mapping[str, Sequence[str]] = {}) -> Distributions:
+def make_distributions(statistics: EpisodeStatistics, names: Mapping[str, Sequence[str]] = {}) -> Json:
     """The distributions of accepted episodes, within the limits for dimensions, with the names of their values."""
     room, fields = MAX_DISTRIBUTIONS, []
     for path in sorted(statistics.leaves, key=_rank):
@@ -36,12 +35,12 @@ def make_distributions(statistics: EpisodeStatistics, names: Mapping[str, Sequen
         if shown:
             fields.append(_of_field(path, leaf, shown, names.get(path, ())))
             room -= shown
-    return Distributions(
-        length=None if statistics.lengths is None else make_distribution(statistics.lengths, 0, ""),
-        total=None if statistics.returns is None else make_distribution(statistics.returns, 0, ""),
-        fields=tuple(fields),
-        left_out=len(statistics.leaves) - len(fields),
-    )
+    return {
+        "length": None if statistics.lengths is None else make_distribution(statistics.lengths, 0, ""),
+        "total": None if statistics.returns is None else make_distribution(statistics.returns, 0, ""),
+        "fields": fields,
+        "left_out": len(statistics.leaves) - len(fields),
+    }
 
 
 def _rank(path: str) -> tuple[bool, str]:
@@ -49,41 +48,40 @@ def _rank(path: str) -> tuple[bool, str]:
     return path.partition("/")[0] not in ("action", "reward"), path
 
 
-def _of_field(path: str, leaf: LeafStatistics, shown: int, names: Sequence[str]) -> FieldDistribution:
+def _of_field(path: str, leaf: LeafStatistics, shown: int, names: Sequence[str]) -> Json:
     labels = dimension_labels(leaf.shape, shown, names)
-    return FieldDistribution(
-        path,
-        tuple(make_distribution(leaf, i, label) for i, label in enumerate(labels)),
-        left_out=math.prod(leaf.shape) - shown,
-        constant=int(np.count_nonzero(leaf.low == leaf.high)),
-        error=0.0 if leaf.distribution.exact else RELATIVE_ERROR,
-    )
+    return {
+        "path": path,
+        "dimensions": [make_distribution(leaf, i, label) for i, label in enumerate(labels)],
+        "left_out": math.prod(leaf.shape) - shown,
+        "constant": int(np.count_nonzero(leaf.low == leaf.high)),
+    }
 
 
-def make_distribution(
-    leaf: LeafStatistics, dimension: int, label: str, edges: Array | None = None
-) -> NumberDistribution:
-    """The distribution of one dimension.
+def make_distribution(leaf: LeafStatistics, dimension: int, label: str, edges: Array | None = None) -> Json:
+    """The distribution of one dimension; numbers that are not finite are None.
 
     Args:
       edges: the edges of the bins; chosen from the values if None.
     """
     values = leaf.distribution.weighted(dimension)
     quantiles = _quantiles(values) if values[1].sum() == leaf.count else [math.nan] * len(QUANTILES)
-    return NumberDistribution(
-        label,
-        leaf.count,
-        mean=_finite(leaf.mean[dimension]),
-        std=_finite(leaf.std[dimension]),
-        least=_finite(leaf.low[dimension]),
-        most=_finite(leaf.high[dimension]),
-        quantiles=tuple((name, _finite(value)) for name, value in zip(QUANTILES, quantiles, strict=True)),
-        histogram=count_bins(values, leaf.count, edges),
-    )
+    return {
+        "label": label,
+        "count": leaf.count,
+        "mean": finite(leaf.mean[dimension]),
+        "std": finite(leaf.std[dimension]),
+        "least": finite(leaf.low[dimension]),
+        "most": finite(leaf.high[dimension]),
+        "quantiles": [(name, finite(value)) for name, value in zip(QUANTILES, quantiles, strict=True)],
+        "histogram": count_bins(values, leaf.count, edges),
+    }
 
 
-def count_bins(values: Weighted, count: int, edges: Array | None = None) -> Histogram:
-    """Counts values between edges; what is below or above all edges is in the outermost bins.
+def count_bins(values: Weighted, count: int, edges: Array | None = None) -> Json:
+    """A histogram: `edges` (one more than `counts`), `counts`, and how many values are `outside`: NaN or infinite.
+
+    What is below or above all edges is in the outermost bins. A constant has one bin with equal edges.
 
     Args:
       values: distinct finite values, ascending, and their counts.
@@ -92,11 +90,15 @@ def count_bins(values: Weighted, count: int, edges: Array | None = None) -> Hist
     """
     edges = choose_edges(values) if edges is None else edges
     if not len(edges):
-        return Histogram(outside=count)
+        return {"edges": [], "counts": [], "outside": count}
     numbers, counts = values
     bins = np.clip(np.searchsorted(edges, numbers, side="right") - 1, 0, len(edges) - 2)
     total = np.bincount(bins, weights=counts, minlength=len(edges) - 1).astype(np.int64)
-    return Histogram(tuple(map(round_number, edges.tolist())), tuple(total.tolist()), count - int(total.sum()))
+    return {
+        "edges": [round_number(edge) for edge in edges.tolist()],
+        "counts": total.tolist(),
+        "outside": count - int(total.sum()),
+    }
 
 
 def choose_edges(*values: Weighted) -> Array:
@@ -142,5 +144,6 @@ def round_number(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
+    """The rounded number; None for NaN and infinity."""
     return round_number(float(value)) if math.isfinite(value) else None

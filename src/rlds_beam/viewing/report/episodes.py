@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import hashlib
 import heapq
 import itertools
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +18,20 @@ from rlds_beam.errors import Violation
 from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.resizing import resize_colors
 from rlds_beam.images.thumbnails import QUALITY, find_image, small_pixels
-from rlds_beam.viewing.episode_view import EpisodeView, Limits, Mark, Picture, estimate_size, make_view
+from rlds_beam.viewing.episode_view import Json, Limits, make_view, rule_mark
 from rlds_beam.viewing.facts import find_instruction
 from rlds_beam.viewing.pictures import find_cameras
-from rlds_beam.viewing.report.sections import FILM_FRAMES, GridCell
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def make_cell(episode: Episode, height: int, instruction: str = "", marks: Sequence[Mark] = ()) -> GridCell | None:
-    """The film of the first camera; None without a camera."""
+FILM_FRAMES = 10
+"""The number of frames of a film: viewer.css moves by as many steps."""
+
+
+def make_cell(episode: Episode, height: int, marks: Sequence[Json] = ()) -> Json | None:
+    """A film of the first camera: `FILM_FRAMES` frames side by side, evenly spaced. None without a camera."""
     cameras = find_cameras(episode) if len(episode) else []
     if not cameras:
         return None
@@ -35,8 +40,17 @@ def make_cell(episode: Episode, height: int, instruction: str = "", marks: Seque
     rows, width = made[0][0].shape[:2]
     frames = [p if p.shape[:2] == (rows, width) else resize_colors(p[None], rows, width)[0] for p, _ in made]
     fault = next((fault for _, fault in made if fault), "")
-    film = Picture(encode_jpeg(np.concatenate(frames, axis=1)[None], QUALITY)[0], 0, fault)
-    return GridCell(str(episode.key), len(episode), cameras[0], film, instruction, tuple(marks))
+    film = np.concatenate(frames, axis=1)
+    jpeg = base64.b64encode(encode_jpeg(film[None], QUALITY)[0]).decode("ascii")
+    return {
+        "key": str(episode.key),
+        "steps": len(episode),
+        "camera": cameras[0],
+        "film": {"jpeg": jpeg, "step": 0, "fault": fault},
+        "size": [film.shape[1], film.shape[0]],
+        "instruction": find_instruction(episode),
+        "marks": list(marks),
+    }
 
 
 _GRID_HEIGHT = 120
@@ -60,10 +74,10 @@ class Shelf:
     read: Callable[[EpisodeKey], Episode]
     broken: Callable[[Episode], Sequence[Violation]]
     budget: int
-    marks: Mapping[str, Sequence[Mark]] = dataclasses.field(default_factory=dict)
+    marks: Mapping[str, Sequence[Json]] = dataclasses.field(default_factory=dict)
     names: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     fps: float | None = None
-    views: dict[str, EpisodeView] = dataclasses.field(default_factory=dict)
+    views: dict[str, Json] = dataclasses.field(default_factory=dict)
     steps: dict[tuple[str, str], int | None] = dataclasses.field(default_factory=dict)
     _used: int = 0
     _cut: int = 0
@@ -79,29 +93,29 @@ class Shelf:
         broken = self.broken(episode)
         for violation in broken:
             self.steps.setdefault((key, violation.rule), violation.step)
-        marks = (*map(Mark.of_rule, broken), *self.marks.get(key, ()))
+        marks = (*map(rule_mark, broken), *self.marks.get(key, ()))
         view = make_view(episode, cut, marks, fps=self.fps, names=self.names)
         self.views[key] = view
-        self._used += estimate_size(view)
+        self._used += len(json.dumps(view))
 
-    def grid(self, keys: Iterable[str], count: int) -> tuple[GridCell, ...]:
+    def grid(self, keys: Iterable[str], count: int) -> list[Json]:
         """Up to `count` of these episodes as moving thumbnails; empty without cameras."""
-        cells: list[GridCell] = []
+        cells: list[Json] = []
         for key in itertools.islice(dict.fromkeys(keys), 2 * count):
             episode = self.read(EpisodeKey.parse(key))
-            marks = (*map(Mark.of_rule, self.broken(episode)), *self.marks.get(key, ()))
-            cell = make_cell(episode, _GRID_HEIGHT, find_instruction(episode), marks)
+            marks = (*map(rule_mark, self.broken(episode)), *self.marks.get(key, ()))
+            cell = make_cell(episode, _GRID_HEIGHT, marks)
             if cell is not None and len(cells) < count:
                 cells.append(cell)
             elif len(episode):  # no cameras
                 break
-        self._used += sum(len(cell.film.jpeg) for cell in cells) * 4 // 3
-        return tuple(cells)
+        self._used += sum(len(cell["film"]["jpeg"]) for cell in cells)
+        return cells
 
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> list[str]:
         """The views left out to keep the report small."""
         note = f"{self._cut} episodes are shown without frames or curves, to keep the report small"
-        return (note,) if self._cut else ()
+        return [note] if self._cut else []
 
 
 def sample_keys(keys: Iterable[str], count: int) -> list[str]:

@@ -9,27 +9,22 @@ requests and any script but ours. Equal documents give equal bytes.
 from __future__ import annotations
 
 import base64
-import dataclasses
 import functools
 import hashlib
 import json
-import math
 import re
-from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
 from rlds_beam.viewing.bundle import bundle
-from rlds_beam.viewing.episode_view import EpisodeView
-from rlds_beam.viewing.report.document import DatasetPart, ReportDocument
-from rlds_beam.viewing.report.sections import GridCell
+from rlds_beam.viewing.episode_view import Json
 
 POLICY = (
     "default-src 'none'; img-src data:; style-src {style}; script-src {scripts}; base-uri 'none'; form-action 'none'"
 )
 
 
-def render(document: ReportDocument) -> str:
+def render(document: Json) -> str:
     """The report as HTML."""
     style, scripts = _file("uPlot.min.css") + _file("viewer.css"), _scripts()
     policy = POLICY.format(style=_digest(style), scripts=" ".join(map(_digest, scripts)))
@@ -38,7 +33,7 @@ def render(document: ReportDocument) -> str:
         "POLICY": policy,
         "STYLE": style,
         "THEME": theme,
-        "DATA": json_data(_plain(document)),
+        "DATA": json_data(document),
         "SCRIPTS": "\n".join(others),
     }
     return re.sub(r"<!--([A-Z]+)-->", lambda found: values[found[1]], _read("report.html"))
@@ -48,44 +43,6 @@ def json_data(value: Any) -> str:
     """JSON for `<script type="application/json">`: no `<`, `>`, or `&`, only ASCII, sorted names."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"), sort_keys=True)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _plain(value: Any) -> Any:
-    """A part of the document as JSON: bytes in base64, no NaN or infinity."""
-    if isinstance(value, EpisodeView):
-        cameras = [{**camera.to_json(), "pictures": _plain(camera.pictures)} for camera in value.cameras]
-        more = {"cameras": cameras, "total": value.total, "note": value.note, "excerpt": value.excerpt}
-        return _plain({**value.to_json(), **more})
-    if isinstance(value, DatasetPart):
-        return {**_fields(value), "episodes": _plain(tuple(value.episodes.values()))}
-    if isinstance(value, GridCell):
-        return {**_fields(value), "size": _image_size(value.film.jpeg)}
-    if dataclasses.is_dataclass(value):
-        return _fields(value)
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode("ascii")
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-
-
-def _image_size(jpeg: bytes) -> tuple[int, int]:
-    """The width and height; zeros if the header cannot be read."""
-    from rlds_beam.images.headers import UndecodableImageError, read_image_header
-
-    try:
-        header = read_image_header(jpeg)
-    except UndecodableImageError:
-        return 0, 0
-    return header.width, header.height
 
 
 def _digest(content: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from rlds_beam import storage
 from rlds_beam.encoding.base import Record
@@ -16,13 +16,9 @@ from rlds_beam.output.manifest import load_manifest
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Segment, Shard, Source
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.viewing.episode_view import EpisodeView
+from rlds_beam.viewing.episode_view import Json
 from rlds_beam.viewing.report.dataset import BUDGET, SMALL, collect_rules
-from rlds_beam.viewing.report.document import DatasetPart
 from rlds_beam.viewing.report.episodes import Shelf
-from rlds_beam.viewing.report.sections import RejectedSample
-
-Shown = TypeVar("Shown", EpisodeView, RejectedSample)
 
 _UNDECODED = "the curves need the input of the conversion: --source=INPUT"
 
@@ -58,9 +54,7 @@ def rejected_records(path: str, keys: Iterable[str]) -> dict[str, RejectedRecord
     return found
 
 
-def add_rejected(
-    part: DatasetPart, path: str, report: Report, source: Source | None, convert: tuple[str, ...]
-) -> DatasetPart:
+def add_rejected(part: Json, path: str, report: Report, source: Source | None, convert: tuple[str, ...]) -> Json:
     """Adds the broken rules of a conversion to the part about its output.
 
     Args:
@@ -85,21 +79,17 @@ def add_rejected(
     for key in keys:
         if key in records:
             shelf.show(key, SMALL)
-    rules = (
-        dataclasses.replace(rule, samples=tuple(map(_move, rule.samples)))
-        for rule in collect_rules(report, shelf.steps, convert)
-    )
-    return dataclasses.replace(
-        part,
-        rules=(*rules, *part.rules),
-        episodes={**{view.key: view for view in map(_move, shelf.views.values())}, **part.episodes},
-        notes=(*part.notes, *shelf.notes()),
-    )
-
-
-def _move(shown: Shown) -> Shown:
-    """With a key that no episode of the output has: an output in the same format has the same keys as its input."""
-    return dataclasses.replace(shown, key=f"rejected/{shown.key}")
+    rules = collect_rules(report, shelf.steps, convert)
+    shown = [view for _, view in sorted(shelf.views.items())]
+    # No episode of the output may have these keys: an output in the same format has the same keys as its input.
+    for one in (*shown, *(sample for rule in rules for sample in rule["samples"])):
+        one["key"] = f"rejected/{one['key']}"
+    return {
+        **part,
+        "rules": [*rules, *part["rules"]],
+        "episodes": [*shown, *part["episodes"]],
+        "notes": [*part["notes"], *shelf.notes()],
+    }
 
 
 def _parse(line: str, where: str) -> tuple[str, tuple[Violation, ...]]:

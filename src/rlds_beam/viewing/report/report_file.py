@@ -22,10 +22,10 @@ from rlds_beam.processing.range_summary import RangeSummarizer, summarize
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.viewing.episode_view import Json
 from rlds_beam.viewing.report.comparison import compare, find_examples
-from rlds_beam.viewing.report.conversion import describe_conversion, items_part, read_report, with_examples
+from rlds_beam.viewing.report.conversion import describe_conversion, items_part, read_report
 from rlds_beam.viewing.report.dataset import Gathered, Settings, make_section
-from rlds_beam.viewing.report.document import ComparisonSection, ConversionSection, DatasetPart, Made, ReportDocument
 from rlds_beam.viewing.report.rejected_records import add_rejected
 
 _TRIED, _EXAMPLES = 20, 3
@@ -58,7 +58,7 @@ class Input:
         summarizer = RangeSummarizer(reader, self.settings.check, connecting, measured, groups)
         return summarize(self.source, summarizer, Gathered.of, name)
 
-    def part(self, gathered: Gathered) -> DatasetPart:
+    def part(self, gathered: Gathered) -> Json:
         """Its part of the report; reads the episodes that it shows."""
         counts = check_counts(self.source, gathered.report.shards, self.settings.check)
         whole = self.dataset_report.merge(gathered.report, counts)
@@ -99,15 +99,15 @@ class ConversionView:
     source: Source | None = None
     connecting: ConnectorRunner | None = None
 
-    def section(self) -> ConversionSection:
+    def section(self) -> Json:
         """The section on the conversion; reads a few episodes of the input, if it is given."""
-        section = describe_conversion(self.path, self.held, read_report(self.path))
-        if self.source is None or self.connecting is None or not section.connectors:
-            return section
-        episodes = first_episodes(self.source, _TRIED)
-        return with_examples(section, list(find_examples(episodes, self.settings.check, self.connecting, _EXAMPLES)))
+        report, examples = read_report(self.path), None
+        if self.source is not None and self.connecting is not None and report.connectors:
+            tried = first_episodes(self.source, _TRIED)
+            examples = list(find_examples(tried, self.settings.check, self.connecting, _EXAMPLES))
+        return describe_conversion(self.path, self.held, report, examples)
 
-    def parts(self, parts: list[DatasetPart], output: Source | None) -> list[DatasetPart]:
+    def parts(self, parts: list[Json], output: Source | None) -> list[Json]:
         """Adds the items of the output, if no source reads it, and the rejected records."""
         if not self.is_read:
             parts = [items_part(self.path, self.held), *parts]
@@ -155,21 +155,25 @@ class ReportWriter:
         passes = [shown.stages(runner, f"input {i}") for i, (shown, runner) in enumerate(pairs, 1)]
         return (*itertools.chain(*passes), _Write(self, tuple(each[-1].name for each in passes)))
 
-    def document(self, gathered: Sequence[Gathered]) -> ReportDocument:
-        """The content of the report."""
+    def document(self, gathered: Sequence[Gathered]) -> Json:
+        """The content of the report, all that the page shows.
+
+        All texts may come from a dataset, so they are not trusted. There are no time stamps, and equal inputs give
+        equal bytes for any number of workers.
+        """
         parts = [shown.part(found) for shown, found in zip(self.inputs, gathered, strict=True)]
         conversion = self.conversion
         if conversion is not None:
             parts = conversion.parts(parts, self.inputs[0].source if conversion.is_read else None)
-        return ReportDocument(
-            title=" and ".join(part.facts.name for part in parts),
-            datasets=tuple(parts),
-            made=Made(self.command, __version__),
-            conversion=None if conversion is None else conversion.section(),
-            comparison=self._comparison(gathered) if len(self.inputs) == 2 else None,
-        )
+        return {
+            "title": " and ".join(part["facts"]["name"] for part in parts),
+            "datasets": parts,
+            "made": {"command": self.command, "version": __version__},
+            "conversion": None if conversion is None else conversion.section(),
+            "comparison": self._comparison(gathered) if len(self.inputs) == 2 else None,
+        }
 
-    def _comparison(self, gathered: Sequence[Gathered]) -> ComparisonSection:
+    def _comparison(self, gathered: Sequence[Gathered]) -> Json:
         (first, second), (one, other) = self.inputs, gathered
         return compare(
             (first.source.dataset, second.source.dataset),

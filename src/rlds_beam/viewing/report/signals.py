@@ -12,17 +12,15 @@ import numpy as np
 from rlds_beam.checking.signals.base import GROUPS, SIGNALS, Signal
 from rlds_beam.checking.signals.results import findings
 from rlds_beam.text import printable
-from rlds_beam.viewing.report.distributions import count_bins, round_number
+from rlds_beam.viewing.episode_view import Json
+from rlds_beam.viewing.report.distributions import count_bins, finite
 from rlds_beam.viewing.report.episodes import worst_rows
-from rlds_beam.viewing.report.sections import SignalSection, TextCount, TextTable, WorstEpisode
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def collect_signals(
-    table: pa.Table, worst: int, thresholds: Mapping[str, float], check: Sequence[str]
-) -> tuple[SignalSection, ...]:
+def collect_signals(table: pa.Table, worst: int, thresholds: Mapping[str, float], check: Sequence[str]) -> list[Json]:
     """The signals that could be measured, by group.
 
     Args:
@@ -41,41 +39,45 @@ def collect_signals(
             rows = worst_rows(values, keys, worst)
             threshold = thresholds.get(signal.name, signal.threshold)
             sections.append(_section(signal, threshold, values, [_worst(table, row, signal) for row in rows], check))
-    return tuple(sections)
+    return sections
 
 
-def _section(
-    signal: Signal, threshold: float, values: Any, worst: Sequence[WorstEpisode], check: Sequence[str]
-) -> SignalSection:
+def _section(signal: Signal, threshold: float, values: Any, worst: list[Json], check: Sequence[str]) -> Json:
     known = values[~np.isnan(values)]
     beyond = int(np.count_nonzero(known > threshold))
     numbers, counts = np.unique(known[np.isfinite(known)], return_counts=True)
     condition = f"{signal.name} > {threshold:g}"
-    return SignalSection(
-        signal.name,
-        signal.group,
-        signal.summary,
-        signal.unit,
-        threshold,
-        signal.relative,
-        len(known),
-        beyond,
-        count_bins((numbers, counts), len(known)),
-        tuple(worst),
-        signal.remedy,
-        command=shlex.join([*check, f"--reject={condition}", "--write_exclude=exclude.txt"]) if beyond else "",
-    )
+    return {
+        "name": signal.name,
+        "group": signal.group,
+        "summary": signal.summary,
+        "unit": signal.unit,
+        "threshold": threshold,
+        "relative": signal.relative,
+        "measured": len(known),
+        "beyond": beyond,
+        "histogram": count_bins((numbers, counts), len(known)),
+        "worst": worst,
+        "remedy": signal.remedy,
+        "command": shlex.join([*check, f"--reject={condition}", "--write_exclude=exclude.txt"]) if beyond else "",
+    }
 
 
-def _worst(table: pa.Table, row: int, signal: Signal) -> WorstEpisode:
+def _worst(table: pa.Table, row: int, signal: Signal) -> Json:
     """The place of a signal in an episode, whatever its threshold."""
     names = ["key", *(name for name in table.column_names if name.partition("@")[0] == signal.name)]
     values = table.select(names).slice(row, 1).to_pylist()[0]
     found = findings(values, {signal.name: -math.inf})
     finding = found[0] if found else None
     if finding is None:  # infinite
-        return WorstEpisode(values["key"], float(values[signal.name]))
-    return WorstEpisode(values["key"], round_number(finding.value), finding.field or "", finding.step, finding.stop)
+        return {"key": values["key"], "value": None, "field": "", "step": None, "stop": None}
+    return {
+        "key": values["key"],
+        "value": finite(finding.value),
+        "field": finding.field or "",
+        "step": finding.step,
+        "stop": finding.stop,
+    }
 
 
 MAX_TEXTS = 30
@@ -87,7 +89,7 @@ MAX_FIELDS = 20
 _MAX_CHARACTERS = 300
 
 
-def count_texts(table: pa.Table) -> tuple[TextTable, ...]:
+def count_texts(table: pa.Table) -> list[Json]:
     """The instructions and the metadata of accepted episodes, by how many episodes have them.
 
     A metadata field in which each episode has its own value, such as an id, is left out.
@@ -95,11 +97,11 @@ def count_texts(table: pa.Table) -> tuple[TextTable, ...]:
     tables = []
     for field, column in text_columns(table).items():
         made = _make_table(field, column)
-        unique = made.distinct == len(column) > 1
-        if made.distinct and not (unique and field != "instruction"):
+        unique = made["distinct"] == len(column) > 1
+        if made["distinct"] and not (unique and field != "instruction"):
             tables.append(made)
-    tables.sort(key=lambda table: (table.field != "instruction", table.field))
-    return tuple(tables[: MAX_FIELDS + 1])
+    tables.sort(key=lambda table: (table["field"] != "instruction", table["field"]))
+    return tables[: MAX_FIELDS + 1]
 
 
 def text_columns(table: pa.Table) -> dict[str, Any]:
@@ -130,10 +132,14 @@ def to_numbers(column: Any) -> np.ndarray[Any, Any]:
     return np.asarray(pc.fill_null(column.cast(pa.float64()), float("nan")).to_numpy(zero_copy_only=False))
 
 
-def _make_table(field: str, column: Any) -> TextTable:
+def _make_table(field: str, column: Any) -> Json:
     pairs = sorted(count_values(column).items(), key=lambda pair: (-pair[1], pair[0]))
-    shown = tuple(TextCount(printable(text, _MAX_CHARACTERS), episodes) for text, episodes in pairs[:MAX_TEXTS])
+    shown = [{"text": printable(text, _MAX_CHARACTERS), "episodes": episodes} for text, episodes in pairs[:MAX_TEXTS]]
     known = sum(episodes for _, episodes in pairs)
-    return TextTable(
-        field, shown, len(pairs), others=known - sum(row.episodes for row in shown), missing=len(column) - known
-    )
+    return {
+        "field": field,
+        "values": shown,
+        "distinct": len(pairs),
+        "others": known - sum(episodes for _, episodes in pairs[:MAX_TEXTS]),
+        "missing": len(column) - known,
+    }
