@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from rlds_beam.episodes.episode import EpisodeKey
@@ -102,10 +101,3 @@ def test_keys_that_do_not_exist(directory: Path) -> None:
         EpisodeKey(first.dataset, "train", 0, 1 << 60),
     ):
         assert index.number(other) is None
-
-
-def test_places_and_ranks_give_numbers(directory: Path) -> None:
-    index = EpisodeIndex(open_source(str(directory), "train[2:7]"))
-    places = np.array([index.place("train", shard) for shard in (0, 0, 1, 2, 2)])
-    assert index.numbers(places, np.array([0, 2, 1, 0, 1])).tolist() == [-1, 0, 2, 4, -1]
-    assert index.numbers(np.array([index.place("test", 0)]), np.array([0])).tolist() == [-1]

@@ -1,4 +1,4 @@
-"""Sorting, filtering, and searching give what a plain loop over the rows gives; tables come from files and scans."""
+"""Sorting, filtering, and searching give what a plain loop over the rows gives; tables come from files or a job."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from browsing import browsing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import rlds_beam
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.signals.conditions import Condition, matches, parse_conditions
 from rlds_beam.checking.signals.context import Context
-from rlds_beam.checking.signals.table import EpisodeTable, StoredTable
+from rlds_beam.checking.signals.table import EpisodeTable
 from rlds_beam.checking.validation import validate_episode
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import open_source
@@ -29,8 +28,7 @@ from rlds_beam.reading.base import Segment
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.viewing.browser.index import EpisodeIndex
-from rlds_beam.viewing.browser.scan import Scan
-from rlds_beam.viewing.browser.table import Query, TableRows, map_parquet
+from rlds_beam.viewing.browser.table import Query, TableRows, read_table
 
 WORDS = ("push", "pull", "the Red cup", "schließen", "50% off_x", "")
 
@@ -53,37 +51,26 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_dataset(tmp_path_factory.mktemp("rlds"), episodes, shards=4)
 
 
-def measure(dataset: Path, directory: str | None = None) -> EpisodeTable:
+@pytest.fixture(scope="module")
+def table(dataset: Path) -> pa.Table:
     source = open_source(str(dataset))
-    measured, reader = EpisodeTable(Context.of(source.schema), directory), EpisodeReader(source)
+    measured, reader = EpisodeTable(Context.of(source.schema)), EpisodeReader(source)
     for shard in source.splits[0].shards:
         for episode in reader.read("train", Segment(shard)):
             measured.add(episode, validate_episode(episode, CheckOptions()))
-    return measured
+    return measured.finish()
 
 
-@pytest.fixture(scope="module")
-def table(dataset: Path) -> pa.Table:
-    return measure(dataset).finish()
-
-
-@pytest.fixture(scope="module", params=["in memory", "stored", "mapped", "shuffled"])
+@pytest.fixture(scope="module", params=["measured", "stored", "shuffled"])
 def rows(request: pytest.FixtureRequest, dataset: Path, table: pa.Table, tmp_path_factory: Any) -> TableRows:
     index = EpisodeIndex(open_source(str(dataset)))
-    if request.param == "stored":
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("rlds_beam.checking.signals.table._MAX_ROWS", 7)
-            patch.setattr("rlds_beam.checking.signals.table._CHUNK", 16)
-            stored = measure(dataset, str(tmp_path_factory.mktemp("parts"))).store()
-        assert stored.table.equals(table) and stored.table["steps"].num_chunks == 4
-        return TableRows(stored, index)
     if request.param == "shuffled":
         table = table.take(pa.array(np.random.default_rng(0).permutation(table.num_rows)))
-    if request.param == "mapped":
+    if request.param == "stored":
         file = tmp_path_factory.mktemp("signals") / "signals.parquet"
         pq.write_table(table, file, row_group_size=13)
-        return TableRows(map_parquet(str(file)), index)
-    return TableRows(StoredTable(table), index)
+        table = read_table(str(file))
+    return TableRows(table, index)
 
 
 def expected(table: pa.Table, query: Query) -> list[str]:
@@ -230,7 +217,7 @@ def test_queries_about_other_columns_are_refused(rows: TableRows) -> None:
 
 def test_a_slice_of_the_dataset_shows_its_rows(dataset: Path, table: pa.Table) -> None:
     index = EpisodeIndex(open_source(str(dataset), "train[10:40]"))
-    rows = TableRows(StoredTable(table), index)
+    rows = TableRows(table, index)
     assert [row["key"] for row in rows.show(rows.select(Query()), "testing/1.0.0", [])] == list(
         map(str, index.keys(0, 99))
     )
@@ -241,7 +228,7 @@ def test_the_file_of_check_makes_the_list_sortable(dataset: Path, table: pa.Tabl
     pq.write_table(table, file)
     with browsing(dataset, signals=str(file)) as browser:
         (about,) = browser.json("/api/datasets")
-        expected_scan = {"state": "table", "done": 60, "total": 60, "error": None, "note": None}
+        expected_scan = {"state": "table", "done": 60, "total": 60, "error": None}
         assert about["scan"] == expected_scan and about["scanned"]
         columns = {column["name"]: column for column in about["columns"]}
         assert columns["steps"]["kind"] == "number" and columns["instruction"]["kind"] == "text"
@@ -280,7 +267,7 @@ def test_files_that_are_no_table_of_the_dataset(dataset: Path, table: pa.Table, 
 def test_a_scan_fills_the_list_and_finds_the_same(dataset: Path, table: pa.Table) -> None:
     with browsing(dataset, no_scan=False) as browser:
         (about,) = browser.scanned()
-        expected_scan = {"state": "done", "done": 60, "total": 60, "error": None, "note": None}
+        expected_scan = {"state": "done", "done": 60, "total": 60, "error": None}
         assert about["scan"] == expected_scan and about["scanned"]
         shown = browser.json("/api/episodes", sort="return", limit="500")["rows"]
         assert [row["key"] for row in shown] == expected(table, Query("return"))
@@ -294,13 +281,6 @@ def test_without_a_table_the_list_has_keys_only(dataset: Path) -> None:
         assert [row["index"] for row in rows] == [3, 4] and rows[0]["steps"] is None
         assert browser.json("/api/episodes", text=rows[1]["key"])["rows"] == [rows[1]]
         assert "not known yet" in browser.get("/api/episodes", sort="steps").json()["error"]
-
-
-def test_a_scan_stops_at_once(tmp_path: Path) -> None:
-    source = open_source(rlds_beam.example(tmp_path, episodes=2000))
-    scan = Scan(source, EpisodeIndex(source), CheckOptions())
-    scan.stop()
-    assert not scan._thread.is_alive() and scan.progress()["state"] in ("stopped", "done")
 
 
 def test_nothing_is_written_next_to_the_dataset(dataset: Path) -> None:

@@ -16,16 +16,19 @@ from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.images.headers import UndecodableImageError, read_image_header
+from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source, VideoSpan
 from rlds_beam.reading.reader import find_shard, read_episode
 from rlds_beam.viewing.browser.episodes import EpisodeCache, OpenedEpisode
 from rlds_beam.viewing.browser.frames import find_cameras
 from rlds_beam.viewing.browser.index import EpisodeIndex
 from rlds_beam.viewing.browser.learner_view import Maker
-from rlds_beam.viewing.browser.scan import Table, TableOptions
+from rlds_beam.viewing.browser.measuring import Measured
 from rlds_beam.viewing.browser.table import LISTED, METADATA, Query, TableRows
 from rlds_beam.viewing.episode_view import BROWSED, make_view, rule_mark, signal_mark
 from rlds_beam.viewing.json_values import json_value
+from rlds_beam.viewing.report.dataset import Settings
+from rlds_beam.viewing.report.report_file import Input
 
 Json = dict[str, Any]
 
@@ -57,7 +60,6 @@ class BrowsedDataset:
       source: the dataset, with all of its fields.
       check: what to do with episodes that break a rule.
       options: the options of a conversion, for `made`.
-      table_options: where its table comes from.
       compared: the dataset that was converted to or from this one.
     """
 
@@ -67,7 +69,6 @@ class BrowsedDataset:
     source: Source
     check: CheckOptions
     options: Any
-    table_options: TableOptions
     compared: Compared | None = None
 
     @functools.cached_property
@@ -84,9 +85,10 @@ class BrowsedDataset:
         return EpisodeCache(self.readable, self.check)
 
     @functools.cached_property
-    def table(self) -> Table:
-        """Sorts and filters; `open_datasets` has opened it."""
-        return self.table_options.open(self.path, self.readable, self.index, self.check)
+    def table(self) -> Measured:
+        """Sorts and filters; `open_datasets` has opened or started it."""
+        settings = Settings(self.path, self.format, self.check, decode=0)
+        return Measured(Input(self.readable, settings, Report()), self.index)
 
     @functools.cached_property
     def maker(self) -> Maker:

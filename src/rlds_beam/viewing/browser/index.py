@@ -33,9 +33,6 @@ class EpisodeIndex:
 
     The framing of a shard is read when one of its episodes is first asked for; until then, dataset_info.json says how
     many it has. Takes 8 bytes of memory per episode of these shards. Thread-safe.
-
-    Attributes:
-      changes: how often a shard turned out to have another number of records, which changes the numbers of others.
     """
 
     def __init__(self, source: Source):
@@ -52,7 +49,6 @@ class EpisodeIndex:
         self._numbers = {(place.split, place.shard.index): i for i, place in enumerate(self._places)}
         self._positions: dict[int, Positions] = {}
         self._lock = threading.Lock()
-        self.changes = 0
         self._counts = np.array([_read_declared(place) for place in self._places], np.int64)
 
     def __len__(self) -> int:
@@ -101,23 +97,6 @@ class EpisodeIndex:
             return None
         return int(self._starts()[i]) + at
 
-    def place(self, split: str, shard: int) -> int:
-        """The number of a shard among all; -1 if it is not shown."""
-        return self._numbers.get((split, shard), -1)
-
-    def check(self, place: int, records: int) -> None:
-        """Reads the framing of a shard that has another number of records than expected."""
-        if place >= 0 and not self._places[place].low and self._counts[place] != records:
-            self._find_positions(place)
-
-    def numbers(self, places: Positions, ranks: Positions) -> Positions:
-        """The number of each episode, by its shard (`place`) and its number in it; -1 if it is not shown."""
-        lows = np.array([place.low for place in self._places] or [0], np.int64)
-        starts = self._starts()
-        numbers = starts[places] + ranks - lows[places]
-        shown = (places >= 0) & (ranks >= lows[places]) & (numbers < starts[places + 1])
-        return np.where(shown, numbers, -1)
-
     def _starts(self) -> Positions:
         """The number of each shard's first episode, then the total."""
         for i in np.flatnonzero(self._counts < 0).tolist():
@@ -130,7 +109,6 @@ class EpisodeIndex:
                 place = self._places[i]
                 positions = record_positions(self._source, place.shard)
                 self._positions[i] = positions[place.low : place.high]
-                self.changes += int(self._counts[i] != len(self._positions[i]))
                 self._counts[i] = len(self._positions[i])
             return self._positions[i]
 

@@ -24,9 +24,8 @@ step, or image), or 405. Texts come from datasets and may contain anything; the 
                   may be null. Empty until there is a table.
     rules         {rule: number of episodes that it rejects}
     signals       the names of the signals among `columns`
-    scan          {state: "table" | "running" | "done" | "stopped" | "failed" | "none", done, total (or null), error,
-                  note}: where the table comes from: `signals.parquet`, or a scan in the background, which fills the
-                  list; `note` says what it did not search for | null
+    scan          {state: "table" | "running" | "done" | "stopped" | "failed" | "none", done, total (or null), error}:
+                  where the table comes from: `signals.parquet`, or a job in the background
     scanned       whether the table covers all episodes
     problems      faults of the dataset as a whole: [text]
     compare_to    the id of the dataset that was converted to or from this one | null
@@ -96,14 +95,15 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.errors import RldsBeamError, UsageError, needs
 from rlds_beam.formats.inputs import open_input
 from rlds_beam.viewing.browser.dataset import BrowsedDataset
+from rlds_beam.viewing.browser.measuring import signals_beside
 from rlds_beam.viewing.browser.origins import compare
-from rlds_beam.viewing.browser.scan import TableOptions
-from rlds_beam.viewing.browser.table import find_dataset
+from rlds_beam.viewing.browser.table import dataset_of, read_table
 
 HOST = "127.0.0.1"
 _START_SECONDS = 30
@@ -195,14 +195,18 @@ def open_datasets(config: Any) -> list[BrowsedDataset]:
     """Opens the datasets of a `BrowseConfig`, and their tables. Raises UsageError if one of them cannot be opened."""
     check = dataclasses.replace(CheckOptions.of(with_preset(config)), fail=())
     opened: list[BrowsedDataset] = []
-    measured = None if config.signals is None else find_dataset(config.signals)
+    measured = None if config.signals is None else dataset_of(read_table(config.signals))
     for number, path in enumerate(config.path):
         own = config.for_input(path)
         source = open_input(own)
-        signals = config.signals if len(config.path) == 1 or source.dataset == measured else None
-        table = TableOptions(signals, not config.no_scan)
-        opened.append(BrowsedDataset(str(number), path, own.source_format, source, check, config, table))
+        opened.append(BrowsedDataset(str(number), path, own.source_format, source, check, config))
     compare(opened)
     for dataset in opened:
-        _ = dataset.table  # raises UsageError if its file cannot be read
+        own_file = len(opened) == 1 or dataset.source.dataset == measured
+        file = config.signals if own_file and config.signals is not None else signals_beside(dataset.path)
+        if file is not None:
+            dataset.table.open(file)
+    for dataset in opened:
+        if dataset.table.rows is None and not config.no_scan and storage.scheme(dataset.path) is None:
+            dataset.table.start()
     return opened

@@ -1,14 +1,11 @@
-"""The table of a dataset's episodes (`signals.parquet`, or what a scan has found so far): sorting and filtering.
+"""The table of a dataset's episodes, which `rlds-beam check` wrote or the browser measured: sorting and filtering.
 
-All values stay in Arrow columns, which may be memory-mapped: a query touches only the columns that it needs, and no
-episode becomes a Python object unless it is shown.
+A query touches only the columns that it needs, and no episode becomes a Python object unless it is shown.
 """
 
 from __future__ import annotations
 
 import functools
-import mmap
-import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,8 +16,7 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.checking.signals.conditions import Condition, check_known, mask
-from rlds_beam.checking.signals.table import StoredTable
-from rlds_beam.encoding.parquet_files import UNREADABLE, verified_parquet
+from rlds_beam.encoding.parquet_files import UNREADABLE
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean, shorten
@@ -37,12 +33,10 @@ PLACE = ("split", "shard", "position", "part")
 """The columns that make a key."""
 LISTED = ("steps", "return", "instruction", "rule", "detail")
 METADATA = "metadata/"
-_BATCH = 1 << 13
-_SHARDS = 1 << 40
-"""More than there are shards."""
 _HELD = 4
 """Answers held, to page through them."""
 _MAX_TEXT_CHARACTERS = 300
+_ALL = 1 << 62
 _BINS = 60
 """Bars of a histogram."""
 
@@ -70,21 +64,18 @@ class TableRows:
     """Rows of episodes. Thread-safe.
 
     Args:
-      table: a row per episode, in any order.
+      table: a row per record (`checking.signals.table`).
       index: the episodes of the dataset.
-      complete: whether the table has all of them.
 
     Attributes:
-      changes: `EpisodeIndex.changes` when this was made.
       numbers: the number of each row's episode in the dataset's order; -1 for episodes that are not shown.
     """
 
-    def __init__(self, table: StoredTable, index: EpisodeIndex, complete: bool = True):
-        self._mapped, self._table, self._complete = table, table.table, complete
-        self.numbers = numbers = find_numbers(self._table, index, complete)
-        self.changes = index.changes
+    def __init__(self, table: pa.Table, index: EpisodeIndex):
+        self._table = table
+        self.numbers = numbers = find_numbers(table, index)
         shown = np.flatnonzero(numbers >= 0)
-        self._rows: Numbers = shown[np.argsort(numbers[shown], kind="stable")].astype(np.int32)
+        self._rows: Numbers = shown[np.argsort(numbers[shown], kind="stable")]
         self._in_order = numbers[self._rows]
         self._texts: dict[str, tuple[Any, Any]] = {}
         self._answers: OrderedDict[Query, Numbers] = OrderedDict()
@@ -92,10 +83,6 @@ class TableRows:
 
     def __len__(self) -> int:
         return len(self._rows)
-
-    def renumber(self, index: EpisodeIndex) -> TableRows:
-        """The same rows, if the index has not changed since; otherwise with other numbers."""
-        return self if self.changes == index.changes else TableRows(self._mapped, index, self._complete)
 
     @property
     def names(self) -> list[str]:
@@ -121,7 +108,6 @@ class TableRows:
             return {}
         with self._lock:
             rules, codes = self._text("rule")
-            self._mapped.forget()
         counts = np.bincount(codes[self._rows][codes[self._rows] >= 0], minlength=len(rules)).tolist()
         return {rule: count for rule, count in zip(rules.to_pylist(), counts, strict=True) if count}
 
@@ -145,7 +131,6 @@ class TableRows:
         with self._lock:
             if query not in self._answers:
                 self._answers[query] = self._select(query)
-                self._mapped.forget()
                 if len(self._answers) > _HELD:
                     self._answers.popitem(last=False)
             self._answers.move_to_end(query)
@@ -234,7 +219,7 @@ class TableRows:
         """Rows as JSON (`/api/episodes`), without their numbers."""
         names = [name for name in self.names if name in (*PLACE, *LISTED) or name.startswith(METADATA)]
         shown = [name for name in signals if self.is_known(name)]
-        some = self._take(np.asarray(rows), [*names, *shown])
+        some = self._table.select([*names, *shown]).take(np.asarray(rows)).to_pylist()
         return [
             {
                 "key": str(EpisodeKey(dataset, row["split"], *(row[name] for name in PLACE[1:]))),
@@ -253,29 +238,10 @@ class TableRows:
             for row in some
         ]
 
-    def _take(self, rows: Numbers, names: Sequence[str]) -> list[dict[str, Any]]:
-        """Some rows. Batch by batch: Arrow's `take` of a table would copy all of its columns."""
-        starts, found = self._batches
-        taken: list[dict[str, Any]] = [{} for _ in rows]
-        of_row = np.searchsorted(starts, rows, side="right") - 1
-        for number in np.unique(of_row).tolist():
-            places = np.flatnonzero(of_row == number)
-            part = found[number].select(names).take(rows[places] - starts[number]).to_pylist()
-            for place, row in zip(places.tolist(), part, strict=True):
-                taken[place] = row
-            self._mapped.forget()  # with each value, the system maps 16 pages
-        return taken
-
-    @functools.cached_property
-    def _batches(self) -> tuple[Any, Any]:
-        """The first row of each batch of the table, and the batches."""
-        batches = self._table.to_batches()
-        return np.cumsum([0, *(batch.num_rows for batch in batches)])[:-1], batches
-
     def row(self, number: int) -> Mapping[str, Any] | None:
         """All columns of one episode."""
         rows = self.rows_between(number, number + 1)
-        return None if not len(rows) else self._take(rows, self.names)[0]
+        return self._table.take(rows).to_pylist()[0] if len(rows) else None
 
 
 def _encode(column: Any) -> Any:
@@ -308,110 +274,42 @@ def _spread(passed: Any, codes: Any) -> Mask:
     return spread
 
 
-def find_numbers(table: pa.Table, index: EpisodeIndex, complete: bool = True) -> Numbers:
-    """The number of each row's episode in the dataset's order; -1 if the index does not show it.
-
-    The table has all records of a shard, or its first ones if it is not `complete`.
-    """
-    splits = _encode(table["split"])
-    names, shards = splits.dictionary.to_pylist(), table["shard"].to_numpy()
-    codes = splits.indices.to_numpy().astype(np.int64) * _SHARDS + shards
-    begins = np.flatnonzero(np.diff(codes, prepend=-1))  # of runs of rows of the same shard
-    pairs, of_run = np.unique(codes[begins], return_inverse=True)
-    of_row = np.repeat(of_run.astype(np.int32), np.diff(begins, append=len(codes)))
-    counts = np.bincount(of_row, minlength=len(pairs))
-    found = [index.place(names[pair // _SHARDS], pair % _SHARDS) for pair in pairs.tolist()]
-    for place, count in zip(found if complete else (), counts.tolist(), strict=False):
-        index.check(place, count)
-    places, positions = np.array(found, np.int64)[of_row], table["position"].to_numpy()
-    del codes, of_row, shards
-    order = _order(places, positions)
-    sorted_places = places if order is None else places[order]
-    begins = np.flatnonzero(np.diff(sorted_places, prepend=-2))
-    ranks = np.arange(len(places)) - np.repeat(begins, np.diff(begins, append=len(places)))
-    sorted_numbers = index.numbers(sorted_places, ranks)
-    if order is None:
-        return sorted_numbers
-    numbers = np.empty(len(places), np.int64)
-    numbers[order] = sorted_numbers
-    return numbers
+def find_numbers(table: pa.Table, index: EpisodeIndex) -> Numbers:
+    """The number of each row's episode in the dataset's order; -1 if the index does not show it."""
+    if len(table) == len(index) and _in_order(table, index):
+        return np.arange(len(table))
+    numbers = {str(key): number for number, key in enumerate(index.keys(0, _ALL))}
+    return np.array([numbers.get(key, -1) for key in table["key"].to_pylist()], np.int64)
 
 
-def _order(places: Numbers, positions: Numbers) -> Numbers | None:
-    """The rows by shard and position; None if they are in this order."""
-    further = np.diff(places)
-    if ((further > 0) | ((further == 0) & (np.diff(positions) > 0))).all():
-        return None
-    order: Numbers = np.lexsort((positions, places))
-    return order
+def _in_order(table: pa.Table, index: EpisodeIndex) -> bool:
+    """Whether a table with as many rows as there are episodes has them in the dataset's order, by its keys."""
+    if not len(table):
+        return True
+    starts = [index.split_range(split)[0] for split in index.split_sizes()]
+    numbers = {*starts, len(table) - 1} - {len(table)}
+    return all([str(key) for key in index.keys(n, n + 1)] == [table["key"][n].as_py()] for n in numbers)
 
 
-def map_parquet(path: str) -> StoredTable:
-    """The table of a Parquet file, memory-mapped from a temporary file, which is already deleted.
-
-    Columns without any value are left out, and texts are stored once each.
+def read_table(path: str) -> pa.Table:
+    """The table of a Parquet file of `rlds-beam check`.
 
     Raises:
-      UsageError: it is damaged, or not a table of `rlds-beam check`.
+      UsageError: it is damaged, or not such a table.
     """
-    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    try:
-        with storage.open_read(path) as file, tempfile.TemporaryFile() as kept:
-            content = verified_parquet(file)
-            names = content.schema_arrow.names
-            if not {*PLACE, "key", "steps"} <= set(names) or len(set(names)) < len(names):
-                raise UsageError(f"{path} is not a table of rlds-beam check: it lacks {', '.join(('key', *PLACE))}")
-            wanted = [name for name in names if name in PLACE or not _is_empty(content.metadata, names.index(name))]
-            writer = None
-            for group in range(content.num_row_groups):  # all at once would hold all of them
-                for batch in content.iter_batches(_BATCH, [group], wanted, use_threads=False):
-                    batch = _with_texts_once(batch)
-                    writer = writer or pa.ipc.new_stream(kept, batch.schema)
-                    writer.write_batch(batch)
-            if writer is None:
-                return StoredTable(content.schema_arrow.empty_table())
-            writer.close()
-            kept.flush()
-            pa.default_memory_pool().release_unused()
-            pages = mmap.mmap(kept.fileno(), 0, access=mmap.ACCESS_READ)
-            return StoredTable(pa.ipc.open_stream(pa.BufferReader(pa.py_buffer(pages))).read_all(), pages)
-    except UNREADABLE as error:
-        raise UsageError(f"{path} is damaged: {shorten(error)}") from error
-
-
-def find_dataset(path: str) -> str | None:
-    """The dataset of a table's first key; None if it has no rows.
-
-    Raises:
-      UsageError: it is damaged, or not a table of `rlds-beam check`.
-    """
     try:
         with storage.open_read(path) as file:
-            batches = verified_parquet(file).iter_batches(1, columns=["key"], use_threads=False)
-            batch = next(batches, None)
-            return None if batch is None else str(batch["key"][0]).partition(":")[0]
+            table = pq.read_table(file)
     except UNREADABLE as error:
         raise UsageError(f"{path} is not a table of rlds-beam check: {shorten(error)}") from error
+    names = table.column_names
+    if not {*PLACE, "key", "steps"} <= {*names} or len({*names}) < len(names):
+        raise UsageError(f"{path} is not a table of rlds-beam check: it lacks {', '.join(('key', *PLACE))}")
+    return table
 
 
-def _is_empty(metadata: Any, column: int) -> bool:
-    """Whether a column has no values, according to the file's statistics."""
-    statistics = [metadata.row_group(i).column(column).statistics for i in range(metadata.num_row_groups)]
-    rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
-    return bool(rows) and all(
-        column is not None and column.has_null_count and column.null_count == count
-        for column, count in zip(statistics, rows, strict=True)
-    )
-
-
-def _with_texts_once(batch: Any) -> Any:
-    """A batch with dictionaries instead of texts, without `key`, which the others make up."""
-    import pyarrow as pa
-
-    columns = {}
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-        if name != "key":
-            columns[name] = column.dictionary_encode() if text else column
-    return pa.RecordBatch.from_pydict(columns)
+def dataset_of(table: pa.Table) -> str | None:
+    """The dataset of a table's first key; None if it has no rows."""
+    return str(table["key"][0]).partition(":")[0] if len(table) else None

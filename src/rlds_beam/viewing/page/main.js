@@ -60,12 +60,11 @@ function Bar({ state, all, dataset, show }) {
 /** How far the scan in the background is. Announced in steps of 10 %. */
 function Scan({ scan }) {
   const done = scan.total ? Math.floor((100 * scan.done) / scan.total) : null;
-  const said = { running: done === null ? "checking episodes" : `checking episodes: ${Math.floor(done / 10) * 10} %`, failed: "the check failed", stopped: "the check was stopped" }[scan.state] ?? "";
+  const said = { running: done === null ? "checking episodes" : `checking episodes: ${Math.floor(done / 10) * 10} %`, failed: "the check failed" }[scan.state] ?? "";
   return html`<span class="scan">
     <span role="status" aria-live="polite" class="hidden">${said}</span>
     ${scan.state === "running" && html`<progress max="100" value=${done ?? undefined} aria-hidden="true"></progress>
       <span class="muted small" aria-hidden="true">checking${done === null ? ` ${number(scan.done)}` : ` ${done} %`}</span>`}
-    ${scan.note && html`<span class="muted small">${scan.note}</span>`}
     ${scan.error && html`<span class="badge bad" title=${line(scan.error)}>${said}: <bdi>${line(scan.error, 80)}</bdi></span>`}
   </span>`;
 }
