@@ -52,7 +52,7 @@ Result = TypeVar("Result")
 
 def scheme(path: str) -> str | None:
     """The scheme of a remote path (`gs`); None for a local path."""
-    match = _SCHEME.match(path)
+    match = _SCHEME.match(path) if "://" in path else None
     return match[1] if match else None
 
 

@@ -44,6 +44,7 @@ from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import largest_first
 from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.reading.shard_list import RangeList
 from rlds_beam.terminal.tables import NOTHING_WRITTEN, record_lines
 from rlds_beam.text import count, join_lines
 from rlds_beam.user_functions import find_version
@@ -308,8 +309,9 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
         output = continue_output(output, earlier, ranges, options.to)
     connectors = {"connectors": configuration.plan()} if configuration.connectors else {}
     digest, inputs = encode_inputs(source, ranges, snapshot)
-    content = {**_plan(source, ranges, check, output, options), **connectors, "inputs": digest}
-    files = list_files(output, ranges, options.to)
+    bare = ranges.bare() if isinstance(ranges, RangeList) else ranges
+    content = {**_plan(source, bare, check, output, options), **connectors, "inputs": digest}
+    files = list_files(output, bare, options.to)
     if earlier is None:
         plan, overwrite = OutputPlan.of(content, files, inputs), options.overwrite
         directory.check_output(options.output, plan, overwrite=overwrite)

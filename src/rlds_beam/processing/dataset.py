@@ -101,7 +101,8 @@ def _schema_mismatch(source: Source) -> Iterator[Violation]:
 def first_episodes(source: Source, most: int) -> Iterator[Episode]:
     """The first episodes of the first shards. Raises UsageError if a shard cannot be read."""
     reader = EpisodeReader(source)
-    shards = [(split.name, shard) for split in source.splits for shard in split.shards if shard.size][:most]
+    sound = ((split.name, shard) for split in source.splits for shard in split.shards if shard.size)
+    shards = [*itertools.islice(sound, most)]
     each = -(-most // max(1, len(shards)))
     for split, shard in shards:
         with reading_shard(shard):

@@ -17,6 +17,9 @@ from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.shard_list import Columns, ShardList
 from rlds_beam.typing import Array
 
+_AT_ONCE = 8192
+"""Shards whose fingerprints are texts at the same time."""
+
 AGAIN = "run the same command again when the file no longer changes"
 """The remedy for a changed file in a job that keeps nothing."""
 
@@ -104,11 +107,10 @@ class Snapshot:
                 stamps[i] = storage.stamp(shard.path) or -1
                 index[i], position[i] = shard.index, i if positions is None else positions[shard.index]
             companions = {i: tuple((path, storage.stamp(path)) for path in files) for i, files in beside.items()}
-            contents: Sequence[str | None] = [None] * len(taken)
+            content = np.full(len(taken), b"", "S1")
             if framing is not None or any(storage.scheme(shard.path) is not None for shard in taken[:1]):
-                contents = (framing or Framing(source)).content(taken, [beside.get(i, ()) for i in index.tolist()])
+                content = _contents(framing or Framing(source), taken, beside)
             order = np.argsort(index, kind="stable")
-            content = np.array([(text or "").encode() for text in contents], np.bytes_)
             columns = {"index": index, "position": position, "stamp": stamps, "content": content}
             found = Columns({name: column[order] for name, column in columns.items()})
             splits[split.name] = _SeenFiles(split.shards, found, companions)
@@ -170,6 +172,16 @@ class Snapshot:
         companions = [path for path, _ in seen.stamps[1:]]
         (content,) = Framing(self.files).content([seen.shard], [companions])
         return None if content == seen.content else different[0]
+
+
+def _contents(framing: Framing, shards: Sequence[Shard], companions: Mapping[int, Sequence[str]]) -> Array:
+    """The fingerprints of shards, bytes (N,); empty for a missing file."""
+    parts = [np.full(0, b"", "S1")]
+    for start in range(0, len(shards), _AT_ONCE):
+        some = shards[start : start + _AT_ONCE]
+        found = framing.content(some, [companions.get(shard.index, ()) for shard in some])
+        parts.append(np.array([(text or "").encode() for text in found], np.bytes_))
+    return np.concatenate(parts)
 
 
 def files_in(folders: Iterable[str]) -> list[str]:

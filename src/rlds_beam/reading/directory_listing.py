@@ -73,7 +73,7 @@ def holds(path: str, pattern: str) -> bool:
     names = names_below(path, *folders)
     if not folders and not names:
         names = (storage.split(path.rstrip("/"))[1],)
-    return any(fnmatch.fnmatchcase(entry, name) for entry in names)
+    return any(map(re.compile(fnmatch.translate(name)).match, names))
 
 
 def first_file(path: str, endings: tuple[str, ...]) -> str | None:

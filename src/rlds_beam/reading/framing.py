@@ -56,10 +56,11 @@ class Framing:
 
     def covers(self, shard: Shard) -> bool:
         """Whether the shard's framing is cheap to read; raises UsageError if the shard cannot be read at all."""
-        if not has_offsets(self._files, shard.path) or storage.scheme(shard.path) is not None:
-            return False
         with reading_shard(shard):
-            return self._files.is_splittable(shard.path)
+            return self._covers(shard.path)
+
+    def _covers(self, path: str) -> bool:
+        return has_offsets(self._files, path) and storage.scheme(path) is None and self._files.is_splittable(path)
 
     def read_all(self, shards: Iterable[Shard]) -> None:
         """Reads the framing of several shards in parallel."""
@@ -116,11 +117,12 @@ class Framing:
         with reading_shard(shard):
             if storage.scheme(shard.path) is not None:
                 return storage.checksum(shard.path)
-            if not storage.exists(shard.path):
+            try:
+                if not self._covers(shard.path):
+                    return _xxh3_of_file(shard.path)
+            except FileNotFoundError:
                 return None
-            if not self.covers(shard):
-                return _xxh3_of_file(shard.path)
-        return fingerprint(self.headers(shard) if self._keep else self._files.scan(shard.path))
+            return fingerprint(self.headers(shard) if self._keep else self._files.scan(shard.path))
 
 
 def _map(function: Callable[[Shard], Result], shards: Iterable[Shard]) -> Iterator[Result]:

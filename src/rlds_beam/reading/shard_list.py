@@ -26,6 +26,8 @@ from rlds_beam.typing import Array
 Item = TypeVar("Item")
 
 _SHARED: contextvars.ContextVar[str | None] = contextvars.ContextVar("shared", default=None)
+_AT_ONCE = 4096
+"""Shards whose numbers are taken out of arrays together."""
 _INLINE = 64 << 10
 """The most bytes of columns that are pickled as they are."""
 
@@ -88,19 +90,22 @@ class CompactList(Sequence[Item]):
     def _make(self, index: int) -> Item:
         raise NotImplementedError
 
+    def _make_all(self, indices: range) -> Iterator[Item]:
+        return map(self._make, indices)
+
     @overload
     def __getitem__(self, index: int) -> Item: ...
     @overload
     def __getitem__(self, index: slice) -> tuple[Item, ...]: ...
     def __getitem__(self, index: int | slice) -> Item | tuple[Item, ...]:
         if isinstance(index, slice):
-            return tuple(map(self._make, range(*index.indices(len(self)))))
+            return tuple(self._make_all(range(*index.indices(len(self)))))
         if not -len(self) <= index < len(self):
             raise IndexError(index)
         return self._make(index % len(self))
 
     def __iter__(self) -> Iterator[Item]:
-        return map(self._make, range(len(self)))
+        return self._make_all(range(len(self)))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
@@ -123,7 +128,7 @@ class ShardList(CompactList[Shard]):
         self._directory = directory
         numbers, names = array.array("q"), bytearray()
         for index, name, size, records in shards:
-            names += name.encode(errors="surrogatepass")
+            names += name.encode(errors="surrogatepass") + b"\0"
             numbers.extend((index, size, -1 if records is None else records, len(names)))
         table = np.frombuffer(numbers, np.int64).reshape(-1, 4)
         columns = {name: table[:, i].copy() for i, name in enumerate(("index", "size", "records", "end"))}
@@ -142,34 +147,27 @@ class ShardList(CompactList[Shard]):
 
     def join_names(self) -> bytes:
         """The file names, separated by NUL, in UTF-8 with surrogates."""
-        names, start = self._columns["names"].tobytes(), 0
-        joined = bytearray()
-        for end in self._columns["end"].tolist():
-            joined += names[start:end] + b"\0"
-            start = end
-        return bytes(joined[:-1])
+        return self._columns["names"][:-1].tobytes()
 
     def __len__(self) -> int:
         return self._length
 
-    def __iter__(self) -> Iterator[Shard]:
-        """All shards: five times as fast as one by one."""
+    def take(self, rows: Array) -> Iterator[Shard]:
+        """The shards at these positions, int64 (N,): five times as fast as one by one."""
         columns, prefix = self._columns, storage.join(self._directory, "x")[:-1]
-        names, start = columns["names"].tobytes(), 0
-        numbers = zip(*(columns[name].tolist() for name in ("index", "size", "records", "end")), strict=True)
-        for index, size, records, end in numbers:
-            yield Shard(
-                index, prefix + names[start:end].decode(errors="surrogatepass"), size, None if records < 0 else records
-            )
-            start = end
+        end, names = columns["end"], columns["names"].data
+        for some in np.split(rows, range(_AT_ONCE, len(rows), _AT_ONCE)):
+            starts = np.where(some > 0, end[some - 1], 0)
+            numbers = (columns["index"][some], columns["size"][some], columns["records"][some], starts, end[some])
+            for index, size, records, low, high in zip(*(column.tolist() for column in numbers), strict=True):
+                path = prefix + str(names[low : high - 1], "utf-8", "surrogatepass")
+                yield Shard(index, path, size, None if records < 0 else records)
+
+    def _make_all(self, indices: range) -> Iterator[Shard]:
+        return self.take(np.arange(indices.start, indices.stop, indices.step))
 
     def _make(self, index: int) -> Shard:
-        columns = self._columns
-        start, end = (int(columns["end"][index - 1]) if index else 0), int(columns["end"][index])
-        name = columns["names"][start:end].tobytes().decode(errors="surrogatepass")
-        records = int(columns["records"][index])
-        path = storage.join(self._directory, name)
-        return Shard(int(columns["index"][index]), path, int(columns["size"][index]), None if records < 0 else records)
+        return next(self.take(np.array([index])))
 
 
 class SplitRanges(CompactList[WorkRange]):
@@ -192,8 +190,10 @@ class SplitRanges(CompactList[WorkRange]):
     def _make(self, index: int) -> WorkRange:
         columns = self._columns
         rows = slice(int(columns["first"][index]), int(columns["first"][index + 1]))
-        places = zip(*(columns[name][rows].tolist() for name in ("shard", "start", "stop")), strict=True)
-        segments = (Segment(self._shards[shard], start, None if stop < 0 else stop) for shard, start, stop in places)
+        chosen, shards = columns["shard"][rows], self._shards
+        found = shards.take(chosen) if isinstance(shards, ShardList) else (shards[i] for i in chosen.tolist())
+        places = zip(found, columns["start"][rows].tolist(), columns["stop"][rows].tolist(), strict=True)
+        segments = (Segment(shard, start, None if stop < 0 else stop) for shard, start, stop in places)
         return WorkRange(self._split, index, self._length, tuple(segments))
 
     @property
@@ -254,6 +254,13 @@ class RangeList(CompactList[WorkRange]):
     def of_split(self, split: str) -> SplitRanges | None:
         """The ranges of a split; None if they are only some, or there are none."""
         return self.splits.get(split) if self._chosen is None else None
+
+    def bare(self) -> list[WorkRange]:
+        """The ranges without what they read: enough for the names of their files."""
+        every = [
+            WorkRange(split, i, len(ranges), ()) for split, ranges in self.splits.items() for i in range(len(ranges))
+        ]
+        return every if self._chosen is None else [every[i] for i in self._chosen["number"].tolist()]
 
     def choose(self, numbers: Sequence[int]) -> RangeList:
         """These ranges, in this order."""

@@ -254,14 +254,13 @@ def read_split(**changes: Any) -> SplitInfo:
 def test_output_of_tfds() -> None:
     info = read()
     assert info == DatasetInfo("bridge_dataset", "1.0.0", None, "tfrecord", {"train": SplitInfo("train", (25, 3), 347)})
-    assert (
-        info.splits["train"].filename(info.name, info.file_format, 1) == "bridge_dataset-train.tfrecord-00001-of-00002"
-    )
+    names = [*info.splits["train"].filenames(info.name, info.file_format)]
+    assert names == [f"bridge_dataset-train.tfrecord-0000{i}-of-00002" for i in range(2)]
 
 
 def test_output_of_the_episode_writer() -> None:
     split = read_split(filepathTemplate="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}")
-    assert split.filename("catch", "tfrecord", 1) == "catch-train.tfrecord-00001"
+    assert [*split.filenames("catch", "tfrecord")][1] == "catch-train.tfrecord-00001"
 
 
 def test_defaults_of_tfds() -> None:

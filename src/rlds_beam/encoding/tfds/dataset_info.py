@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rlds_beam import naming
@@ -43,17 +43,16 @@ class SplitInfo:
     num_bytes: int = 0
     filepath_template: str = DEFAULT_TEMPLATE
 
-    def filename(self, dataset: str, file_format: str, shard: int) -> str:
-        """The file name of a shard; EnvLogger's template omits the number of shards."""
-        index, count = f"{shard:05d}", f"{len(self.shard_lengths):05d}"
-        return self.filepath_template.format(
-            DATASET=dataset,
-            SPLIT=self.name,
-            FILEFORMAT=file_format,
-            SHARD_INDEX=index,
-            NUM_SHARDS=count,
-            SHARD_X_OF_Y=naming.format_shard_number(shard, len(self.shard_lengths)),
-        )
+    def filenames(self, dataset: str, file_format: str) -> Iterator[str]:
+        """The file name of each shard; EnvLogger's template omits the number of shards."""
+        count = len(self.shard_lengths)
+        same = {"DATASET": dataset, "SPLIT": self.name, "FILEFORMAT": file_format, "NUM_SHARDS": f"{count:05d}"}
+        template = self.filepath_template
+        for name, value in same.items():
+            template = template.replace(f"{{{name}}}", value)
+        for shard in range(count):
+            numbered = template.replace("{SHARD_INDEX}", f"{shard:05d}")
+            yield numbered.replace("{SHARD_X_OF_Y}", naming.format_shard_number(shard, count))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -69,9 +69,9 @@ def write_dataset(
     lengths = tuple(stop - start for start, stop in itertools.pairwise(bounds))
     template = DEFAULT_TEMPLATE if numbered else DEFAULT_TEMPLATE.replace("SHARD_X_OF_Y", "SHARD_INDEX")
     info = SplitInfo(split, lengths, sum(map(len, payloads)), template)
-    for i, (start, stop) in enumerate(itertools.pairwise(bounds)):
-        file = target / info.filename(name.partition("/")[0], "tfrecord", i)
-        file.write_bytes(frame_all(payloads[start:stop]))
+    files = info.filenames(name.partition("/")[0], "tfrecord")
+    for file, (start, stop) in zip(files, itertools.pairwise(bounds), strict=True):
+        (target / file).write_bytes(frame_all(payloads[start:stop]))
     _add_split(target, name, version, info)
     return target
 

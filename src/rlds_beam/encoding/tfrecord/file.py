@@ -60,14 +60,20 @@ def open_tfrecord(path: str) -> TFRecordFile:
       OSError: the file does not exist.
       UsageError: the path is not supported.
     """
+    file, is_gzip = _open(path)
+    if is_gzip:
+        return TFRecordFile(GzipStream(file), splittable=False, size=None)
+    return TFRecordFile(file, splittable=True, size=storage.size(path))
+
+
+def _open(path: str) -> tuple[BinaryIO, bool]:
+    """The file, at its begin, and whether it is a gzip file."""
     file = storage.open_read(path)
     start = file.read(HEADER.size)
     file.seek(0)
     # A plain file whose first record is 559,903 bytes long also starts with the magic bytes of gzip.
     plain = len(start) == HEADER.size and start == record_header(int.from_bytes(start[:8], "little"))
-    if start.startswith(b"\x1f\x8b\x08") and not plain:
-        return TFRecordFile(GzipStream(file), splittable=False, size=None)
-    return TFRecordFile(file, splittable=True, size=storage.size(path))
+    return file, start.startswith(b"\x1f\x8b\x08") and not plain
 
 
 def read_records(
@@ -332,13 +338,15 @@ class TFRecordFormat:
             yield from read_records(file, start, stop)
 
     def scan(self, path: str, start: int = 0, stop: int | None = None) -> Headers:
-        with open_tfrecord(path).file as file:
-            return scan_headers(file, start, stop)
+        file, is_gzip = _open(path)
+        opened: BinaryIO | GzipStream = GzipStream(file) if is_gzip else file
+        with opened:
+            return scan_headers(opened, start, stop)
 
     def is_splittable(self, path: str) -> bool:
-        opened = open_tfrecord(path)
-        opened.file.close()
-        return opened.splittable
+        file, is_gzip = _open(path)
+        file.close()
+        return not is_gzip
 
     def end(self, path: str, size: int) -> int:
         return size

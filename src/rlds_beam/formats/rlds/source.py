@@ -201,8 +201,8 @@ def _shards(
     violations = []
 
     def list_existing() -> Iterator[tuple[int, str, int, int | None]]:
-        for index, records in enumerate(split.shard_lengths):
-            name = split.filename(info.name, info.file_format, index)
+        names = split.filenames(info.name, info.file_format)
+        for index, (name, records) in enumerate(zip(names, split.shard_lengths, strict=True)):
             if name in there:
                 yield index, name, there[name], records
             elif records:
@@ -213,11 +213,11 @@ def _shards(
 
     shards = ShardList(directory, list_existing())
     prefix = f"{info.name}-{split.name}.{info.file_format}"
-    extra = sorted(name for name in there if name.startswith(prefix) and not name.endswith(".spec"))
-    if len(extra) == sum(shard.path.startswith(storage.join(directory, prefix)) for shard in shards):
-        extra = []
-    named = {storage.split(shard.path)[1] for shard in shards} if extra else set()
-    extra = [name for name in extra if name not in named]
+    there_too = sum(name.startswith(prefix) and not name.endswith(".spec") for name in there)
+    extra = []
+    if there_too != sum(shard.path.startswith(storage.join(directory, prefix)) for shard in shards):
+        named = {storage.split(shard.path)[1] for shard in shards}
+        extra = sorted(n for n in there if n.startswith(prefix) and not n.endswith(".spec") and n not in named)
     append = interrupted_plan(directory) if extra else None
     for name in extra:
         if append is None or not append.names(name):
