@@ -51,18 +51,19 @@ def dataset(shards: int) -> Path:
 
 def plan(directory: Path) -> dict[str, float]:
     """Plans a conversion without the search for duplicates; bytes of what is written and sent to workers."""
+    import tempfile
+
     import cloudpickle
 
     from rlds_beam.jobs.convert import prepare
     from rlds_beam.jobs.options import ConvertOptions
-    from rlds_beam.output.scratch import ScratchDirectory
     from rlds_beam.reading.shard_list import spilling
 
     began = time.perf_counter()
     output = str(DATA / "shards_out")
     job = prepare(ConvertOptions.create(str(directory), output, accept=("duplicate_episode",)))
     seconds, memory = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    with ScratchDirectory() as shared, spilling(shared):
+    with tempfile.TemporaryDirectory(prefix="rlds-beam-", ignore_cleanup_errors=True) as shared, spilling(shared):
         stages = sum(len(cloudpickle.dumps(stage)) for stage in job.stages(pending=job.ranges))
     return {"seconds": seconds, "memory_mb": memory, "input_bytes": len(job.plan.inputs), "stage_bytes": stages}
 

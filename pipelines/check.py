@@ -21,12 +21,13 @@ from rlds_beam.terminal.options import GateOptions, elapsed
 from rlds_beam.text import join_lines
 
 if TYPE_CHECKING:
+    import tempfile
+
     import pyarrow as pa
 
     from rlds_beam.checking.signals.dataset import DatasetFinding
     from rlds_beam.checking.signals.results import SignalsWriter
     from rlds_beam.formats.inputs import OpenedInput
-    from rlds_beam.output.scratch import ScratchDirectory
     from rlds_beam.processing.job import Job
     from rlds_beam.processing.range_summary import RangeSummary
     from rlds_beam.processing.report import Report
@@ -106,7 +107,7 @@ class CheckOutcome:
     rows: int
     chosen: int
     path: str | None
-    temporary: ScratchDirectory | None = dataclasses.field(default=None, repr=False, compare=False)
+    temporary: tempfile.TemporaryDirectory[str] | None = dataclasses.field(default=None, repr=False, compare=False)
     unmet: tuple[str, ...] = ()
 
     @functools.cached_property
@@ -207,9 +208,9 @@ def check(config: CheckConfig, *, keep_table: bool = True) -> CheckOutcome:
     outcome.check_writable(config.write_exclude, "--write_exclude", config.input, endings=(".txt",))
     writer, temporary = _writer(config), None
     if keep_table and config.output is None and config.runner == "local" and not config.rules:
-        from rlds_beam.output.scratch import ScratchDirectory
+        import tempfile
 
-        temporary = ScratchDirectory()
+        temporary = tempfile.TemporaryDirectory(prefix="rlds-beam-", ignore_cleanup_errors=True)
         writer = dataclasses.replace(writer, output=storage.join(temporary.name, "signals.parquet"))
     opened = prepare_input(config)
     dataset = opened.report  # raises before the dataset is read

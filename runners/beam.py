@@ -8,6 +8,7 @@ import logging
 import operator
 import os
 import pickle
+import tempfile
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,6 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from rlds_beam import interrupts, storage
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.processing.job import Figures, Stage, Totals
 from rlds_beam.reading.shard_list import spilling
 from rlds_beam.runners import errors
@@ -80,7 +80,7 @@ class BeamRunner:
     def scratch(self) -> contextlib.AbstractContextManager[str | None]:
         """A temporary directory that this process and the workers share; None if there is none."""
         if self.options.runner == "direct":
-            return ScratchDirectory()
+            return tempfile.TemporaryDirectory(prefix="rlds-beam-", ignore_cleanup_errors=True)
         return contextlib.nullcontext()
 
     def submit(self, pipeline: Any) -> Any:

@@ -11,6 +11,7 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -21,7 +22,6 @@ import cloudpickle
 
 from rlds_beam import interrupts, platforms, worker_status
 from rlds_beam.errors import RldsBeamError, UsageError, no_more_threads
-from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.processing.job import Figures, Stage, Totals, process_here, run_stages
 from rlds_beam.reading.shard_list import spilling
 from rlds_beam.runners.errors import WorkerTraceback, plain
@@ -96,7 +96,9 @@ class Workers:
         while len(self._workers) < min(self._count, len(works)):
             self._workers.append(_Worker())
         if self._lists is None:
-            self._lists = self._room.enter_context(ScratchDirectory())
+            self._lists = self._room.enter_context(
+                tempfile.TemporaryDirectory(prefix="rlds-beam-", ignore_cleanup_errors=True)
+            )
         try:
             with spilling(self._lists):
                 content = cloudpickle.dumps((stage, dict(totals)))

@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -29,7 +30,6 @@ from apache_beam.portability.api import (
 from google.protobuf import json_format, text_format
 
 from rlds_beam import interrupts
-from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.platforms import keep_freed_memory
 from rlds_beam.user_functions import search_as_the_parent
 from rlds_beam.worker_status import command
@@ -105,7 +105,7 @@ def serving(host: str, port: int) -> Any:
     Raises:
       OSError: the port is in use.
     """
-    with ScratchDirectory() as home:
+    with tempfile.TemporaryDirectory(prefix="rlds-beam-", ignore_cleanup_errors=True) as home:
         # Without SO_REUSEPORT a pool fails on a port in use; by default grpc would share the port.
         server = grpc.server(futures.ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
         beam_fn_api_pb2_grpc.add_BeamFnExternalWorkerPoolServicer_to_server(WorkerPool(home), server)

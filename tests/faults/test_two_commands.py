@@ -41,7 +41,7 @@ def test_the_second_is_refused(source, held, flags):
     before = sorted(path.name for path in output.rglob("[!.]*"))
     code, out, err = run(["convert", source, output, *flags], **options())
     assert (code, out) == (2, "")
-    assert "another rlds-beam is writing into" in err or "this command would write" in err
+    assert "another rlds-beam is writing into" in err or "holds the output of another plan" in err
     assert len(err.splitlines()) == 1
     assert sorted(path.name for path in output.rglob("[!.]*")) == before
 

@@ -149,7 +149,7 @@ def convert_split(dataset: Path, output: Path, to: str, split: str) -> None:
 @pytest.mark.parametrize("to", OPTIONS)
 def test_nothing_is_written_outside_even_with_unchecked_names(dataset, tmp_path, victim, monkeypatch, to):
     monkeypatch.setattr(naming, "check_name", lambda name, what: name)
-    monkeypatch.setattr(plans, "_check_files", lambda *_: None)
+    monkeypatch.setattr(plans, "_check_file", lambda *_: None)
     before = bytes_of(victim)
     with pytest.raises(UsageError, match="is not the name of a file below"):
         convert_split(dataset, tmp_path / "out", to, "../victim/testing-train")
@@ -159,7 +159,6 @@ def test_nothing_is_written_outside_even_with_unchecked_names(dataset, tmp_path,
 
 @pytest.mark.parametrize("to", [name for name in OPTIONS if name != "trajectories"])
 def test_nothing_is_written_through_a_directory_that_became_a_link(dataset, tmp_path, monkeypatch, to):
-    monkeypatch.setattr(plans, "refuse_links", lambda output, names: None)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     job = open_job(dataset, tmp_path / "out", **output_options(to))

@@ -223,7 +223,7 @@ def test_other_options_are_refused(tmp_path: Path, shards: dict[bool, list[Path]
     cases: list[tuple[dict[str, Any], str]] = [
         ({"items": "frames"}, 'items.items was "pairs" and is now "frames"'),
         ({"repair": ["missing_is_last"]}, 'check.repair was .* and is now .*"missing_is_last"'),
-        ({"to": "rlds"}, "holds trajectories .*, not --to=rlds"),
+        ({"to": "rlds"}, "was written with --to=trajectories, not --to=rlds"),
         ({"overwrite": True}, "--append adds to an output and --overwrite replaces it"),
     ]
     for options, message in cases:

@@ -36,7 +36,7 @@ def test_rerecorded_input_changes_the_plan(tmp_path, convert, kind, flags):
     assert [p.stat().st_size for p in make_shards(source)] == sizes
     changed = convert(source, *flags)
     assert changed.code == 2
-    for text in ("the input has changed", make_shards(source)[0].name, "--overwrite"):
+    for text in ("the input has changed", "--overwrite"):
         assert text in changed.err
     replaced = convert(source, *flags, "--overwrite")
     assert replaced.code == 0
@@ -50,7 +50,7 @@ def test_one_episode_of_many_is_enough(tmp_path, convert):
     write_dataset(tmp_path / "data", changed, shards=2)
     ran = convert(source)
     assert ran.code == 2
-    assert "the input has changed: testing-train.tfrecord-00001-of-00002)" in ran.err
+    assert "the input has changed" in ran.err
 
 
 def test_half_an_output_is_not_finished_with_other_input(tmp_path, convert):

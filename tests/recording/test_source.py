@@ -140,7 +140,7 @@ def test_dry_run_says_what_would_be_rolled_out(capsys):
 def test_another_format_in_the_same_directory_is_refused(capsys):
     assert main(["record", "out", *FLAGS]) == 0
     assert main(["record", "out", *FLAGS, *FORMATS["numpy"]]) == 2
-    assert "this command would write" in capsys.readouterr().err
+    assert "holds the output of another plan" in capsys.readouterr().err
 
 
 def test_output_of_record_is_named_if_rlds_is_expected(capsys):

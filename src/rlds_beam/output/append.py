@@ -29,17 +29,16 @@ from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output.base import EarlierOutput, Output, with_ranges
 from rlds_beam.output.commits import read_commits, remove_temporary
 from rlds_beam.output.directory import find_finished
-from rlds_beam.output.files import APPEND, COMMITS, LOCK, MANIFEST, PLAN, REJECTED, listdir
+from rlds_beam.output.files import APPEND, COMMITS, LOCK, MANIFEST, PLAN, listdir
 from rlds_beam.output.inputs import Inputs, read_inputs
 from rlds_beam.output.manifest import load_manifest
 from rlds_beam.output.plans import (
     OutputPlan,
     differences,
-    holds,
     read_plan,
-    refuse_links,
     remove_leftovers,
     remove_output,
+    sizes,
     write_plan,
 )
 from rlds_beam.reading.base import Segment, WorkRange
@@ -106,7 +105,7 @@ def number_ranges(earlier: EarlierOutput, ranges: Iterable[WorkRange]) -> Sequen
 def continue_output(output: Output, earlier: EarlierOutput, ranges: Sequence[WorkRange], to: str) -> Output:
     """The output that adds these ranges to an earlier one. Raises UsageError if `--to` cannot."""
     if earlier.plan.content["to"] != to:
-        raise UsageError(f"{earlier.directory} holds {holds(earlier.plan)}, not --to={to}")
+        raise UsageError(f"{earlier.directory} was written with --to={earlier.plan.content['to']}, not --to={to}")
     whole = with_ranges(output, (*earlier.ranges, *ranges))
     added = whole.append_to(earlier, ranges, staging(earlier.directory))
     if added is None:
@@ -279,7 +278,6 @@ def publish(directory: str) -> None:
     if plan.appended[-1:] != (staged.content,):
         if staged.content["append"]["after"] != plan.digests[-1]:
             raise NotVerifiedError(f"another command appended to {directory} while this one ran: run it again")
-        refuse_links(directory, staged.directories)
         plan = msgspec.structs.replace(
             plan,
             files=tuple(sorted({*plan.files, *staged.files})),
@@ -289,15 +287,18 @@ def publish(directory: str) -> None:
         write_plan(directory, plan)
     remove_leftovers(directory, plan)
     remove_temporary(place, staged, read_commits(place).values())
-    folders = ("", *staged.directories, REJECTED)
-    files = [f"{folder}/{name}" if folder else name for folder in folders for name in _files(place, folder)]
+    new = [name for name in sizes(place, staged, COMMITS) if not storage.is_temporary(name.rpartition("/")[2])]
+    files = [name for name in new if name not in (PLAN, MANIFEST, LOCK)]
     for folder in sorted({storage.split(file)[0] for file in files} - {""}):
         storage.makedirs(storage.below(directory, folder))
     replaced = {file for file in files if storage.exists(storage.below(directory, file))}
-    files.sort(key=lambda file: (file in replaced, [file.endswith(index) for index in _INDEXES], file))
-    for file in (*files, *(f"{COMMITS}/{name}" for name in _files(place, COMMITS))):
+
+    def place_in_order(file: str) -> tuple[Any, ...]:
+        return file.startswith(f"{COMMITS}/"), file in replaced, [file.endswith(index) for index in _INDEXES], file
+
+    for file in sorted(files, key=place_in_order):
         storage.rename(storage.below(place, file), storage.below(directory, file))
-    _sync(directory, [PLAN, COMMITS, *{storage.split(file)[0] for file in files}])  # `_append/` is on the disk already
+    _sync(directory, [PLAN, *{storage.split(file)[0] for file in files}])  # `_append/` is on the disk already
     storage.rename(storage.below(place, MANIFEST), storage.below(directory, MANIFEST))
     _sync(directory, [""])
     _remove_staging(directory)
@@ -309,16 +310,9 @@ def _sync(directory: str, names: Iterable[str]) -> None:
         storage.sync_one(storage.join(directory, name) if name else directory)
 
 
-def _files(place: str, folder: str) -> list[str]:
-    """The finished files in a folder of `_append/`."""
-    path = storage.join(place, folder) if folder else place
-    names = storage.sizes(path) if storage.isdir(path) else {}
-    return sorted(n for n in names if not storage.is_temporary(n) and (folder or n not in (PLAN, MANIFEST, LOCK)))
-
-
 def _remove_staging(directory: str) -> None:
-    remove_output(staging(directory))
-    storage.remove_empty(staging(directory))
+    remove_output(staging(directory))  # its plan last, so that a killed command can go on
+    storage.rmtree(staging(directory))
 
 
 def interrupted_plan(directory: str) -> OutputPlan | None:

@@ -152,16 +152,6 @@ def read_again(output: str, commit: RangeCommit) -> RangeCommit:
     return decode_whole(path, RangeCommit) or commit
 
 
-def sizes(output: str, plan: OutputPlan | None) -> dict[str, int]:
-    """The size of each output file, including those of rejected records, by path below the directory."""
-    by_path = storage.sizes(output) if storage.isdir(output) else {}
-    for name in (REJECTED, *(plan.directories if plan is not None else ())):
-        directory = storage.join(output, name)
-        if storage.isdir(directory):
-            by_path |= {f"{name}/{file}": size for file, size in storage.sizes(directory).items()}
-    return by_path
-
-
 def _size(output: str, name: str) -> int | None:
     """The size of a file; None if it does not exist."""
     path = storage.join(output, name)

@@ -34,18 +34,10 @@ import msgspec
 from rlds_beam import platforms, storage
 from rlds_beam.encoding.metadata import decode_whole, encode
 from rlds_beam.errors import DiskError, UsageError
-from rlds_beam.output.commits import RangeCommit, find_problems, read_commits, sizes
+from rlds_beam.output.commits import RangeCommit, find_problems, read_commits
 from rlds_beam.output.files import COMMITS, FITTED, INPUTS, LOCK, MANIFEST, REJECTED, listdir
 from rlds_beam.output.manifest import is_merged, load_manifest
-from rlds_beam.output.plans import (
-    RESERVED,
-    OutputPlan,
-    another,
-    read_plan,
-    refuse_links,
-    remove_output,
-    write_plan,
-)
+from rlds_beam.output.plans import OutputPlan, differences, read_plan, remove_output, sizes, write_plan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +59,7 @@ def check_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> N
     Args:
       output: a directory that does not exist, is empty, or was written by rlds-beam.
       plan: the plan of the new output.
-      overwrite: remove the output of an earlier run, whatever its plan. Files that are not in that plan stay.
+      overwrite: remove the output of an earlier run, whatever its plan, with its directories.
 
     Raises:
       UsageError: the directory holds something else, or the output of another plan.
@@ -81,9 +73,15 @@ def check_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> N
             f"{output} is not empty, and rlds-beam did not write its content: choose another or an empty directory "
             "(--overwrite replaces only what rlds-beam wrote)"
         )
-    refuse_links(output, (*RESERVED, *plan.directories, *(existing.directories if existing is not None else ())))
+    for path in (storage.join(output, name) for name in names):
+        if storage.is_link(path) and storage.isdir(path):
+            raise UsageError(f"{path} is a link, which rlds-beam never creates: remove it")
     if existing is not None and existing.content != plan.content and not overwrite:
-        raise UsageError(another(output, existing, plan))
+        changes = "; ".join(differences(existing.content, plan.content))
+        raise UsageError(
+            f"{output} holds the output of another plan ({changes}). Choose another directory, or replace it with "
+            "--overwrite."
+        )
     if existing is not None and existing.appended and not overwrite:
         raise UsageError(f"{output} has been appended to: add --append to go on, or replace it with --overwrite")
 

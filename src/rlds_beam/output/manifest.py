@@ -12,9 +12,9 @@ from rlds_beam.encoding.metadata import Count, FileName, FilePath, convert, deco
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, DEFAULT_TEMPLATE, FEATURES, SplitInfo, dataset_info_json
 from rlds_beam.encoding.tfds.features import features_json
 from rlds_beam.errors import NotVerifiedError, UsageError
-from rlds_beam.output.commits import RangeCommit, find_problems, read_commits, remove_temporary, sizes
+from rlds_beam.output.commits import RangeCommit, find_problems, read_commits, remove_temporary
 from rlds_beam.output.files import CHECKSUM_KIND, CHECKSUMS, MANIFEST, REJECTED
-from rlds_beam.output.plans import OutputPlan, read_plan, remove_leftovers, remove_parts
+from rlds_beam.output.plans import OutputPlan, read_plan, remove_leftovers, remove_parts, sizes
 from rlds_beam.output.shards import ShardInfo
 from rlds_beam.text import some
 

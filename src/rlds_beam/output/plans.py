@@ -1,6 +1,7 @@
 """plan.json: the input and options of an output directory, and the files that belong to the output.
 
-Only files that the plan names are removed, and only commits that it names count.
+The directories that the plan names are rlds-beam's, with all of their content. Of the files next to them, only those
+that the plan names are removed, and only commits of this plan count.
 """
 
 from __future__ import annotations
@@ -29,21 +30,17 @@ from rlds_beam.output.files import (
     PARTS,
     PLAN,
     REJECTED,
-    REJECTED_LIST,
     REPORT,
     inputs_file,
     listdir,
 )
-from rlds_beam.output.inputs import Inputs, decode_inputs, read_inputs
-from rlds_beam.text import format_size, shorten, some
+from rlds_beam.text import format_size, shorten
 
 OUTPUT_FORMAT = 1
 """Output format version; bump when the bytes change."""
 RESERVED = (COMMITS, REJECTED, PARTS, APPEND)
 """Directories whose files are not in any plan."""
 _METADATA = (FEATURES, DATASET_INFO, REPORT, FITTED, CHECKSUMS)
-_MAX_RANGES = 1_000_000
-"""Ranges of a split beyond which plan.json is not believed."""
 _MAX_NAME_BYTES = 255 - len("..01234567.tmp")
 """The longest file name in bytes; its temporary name must also fit."""
 
@@ -75,9 +72,7 @@ class OutputPlan(msgspec.Struct, frozen=True, dict=True, omit_defaults=True, tag
         Raises:
           UsageError: a file name is not allowed in an output directory.
         """
-        plan = cls(content=json.loads(json.dumps(content)), inputs=inputs)
-        _check_files(plan.ranges)
-        return plan.with_files(files)
+        return cls(content=json.loads(json.dumps(content)), inputs=inputs).with_files(files)
 
     def with_files(self, files: Iterable[str]) -> OutputPlan:
         """A plan with more files. Raises UsageError if a name is not allowed in an output directory."""
@@ -86,22 +81,17 @@ class OutputPlan(msgspec.Struct, frozen=True, dict=True, omit_defaults=True, tag
         for file in files:
             examples[_NUMBER.sub("*", file)] = file
             parents.add(file.rpartition("/")[0])
-        _check_files(examples.values())
+        for file in examples.values():
+            _check_file(file)
         parents |= {path[:i] for path in parents for i, character in enumerate(path) if character == "/"}
-        directories = tuple(sorted(parents - {""}))
-        taken = {PLAN, MANIFEST, LOCK, *_METADATA, *RESERVED, *self.files, *examples}
-        for directory in directories:
-            if directory in taken:
-                raise _not_allowed(directory, "that name is already taken")
-        return msgspec.structs.replace(self, files=tuple(sorted({*self.files, *examples})), directories=directories)
-
-    @functools.cached_property
-    def _names(self) -> frozenset[str]:
-        return frozenset((*self.files, *_METADATA))
+        return msgspec.structs.replace(
+            self, files=tuple(sorted({*self.files, *examples})), directories=tuple(sorted(parents - {""}))
+        )
 
     def names(self, file: str) -> bool:
         """Whether a file in the directory or in one of `directories` belongs to this output."""
-        return file in self._names or _NUMBER.sub("*", file) in self._names or INPUTS.fullmatch(file) is not None
+        own = (*self.files, *_METADATA)
+        return file in own or _NUMBER.sub("*", file) in own or INPUTS.fullmatch(file) is not None
 
     @functools.cached_property
     def ranges(self) -> tuple[str, ...]:
@@ -111,33 +101,38 @@ class OutputPlan(msgspec.Struct, frozen=True, dict=True, omit_defaults=True, tag
         return tuple(
             f"{split}-{naming.format_shard_number(i, of)}"
             for split, first, number, of in splits
-            for i in range(first, first + min(number, _MAX_RANGES))
+            for i in range(first, first + number)
         )
-
-    @functools.cached_property
-    def _ranges(self) -> frozenset[str]:
-        return frozenset(self.ranges)
-
-    def names_range(self, name: str) -> bool:
-        """Whether `train-00000-of-00003` is a range of this output."""
-        return name in self._ranges if "inputs" in self.content else naming.is_range(name)
 
     @functools.cached_property
     def digest(self) -> str:
         """The SHA-256 of the content, in hex."""
-        return _digest(self.content)
+        return self.digests[0]
 
     @functools.cached_property
     def digests(self) -> tuple[str, ...]:
         """The digest, and those of the appended plans."""
-        return (self.digest, *map(_digest, self.appended))
+        contents = (self.content, *self.appended)
+        return tuple(hashlib.sha256(msgspec.json.encode(content)).hexdigest() for content in contents)
 
 
 _NUMBER = re.compile(r"\d{3,}")
 
 
-def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(msgspec.json.encode(content)).hexdigest()
+def _check_file(file: str) -> None:
+    """Checks the name of a file, which contains untrusted names of splits, fields, cameras, and modules."""
+    top, nested, _ = file.partition("/")
+    reserved = (PLAN, MANIFEST, LOCK, *((*RESERVED, *_METADATA) if nested else ()))
+    if top in reserved or not naming.is_file_path(file):
+        why = "that name is not allowed"
+    elif max(len(name.encode()) for name in file.split("/")) > _MAX_NAME_BYTES:
+        why = f"its name has more than {_MAX_NAME_BYTES} bytes"
+    else:
+        return
+    raise UsageError(
+        f"the output would contain {shorten(file, 100)!r}, but {why}: rename the split, field, camera, or module that "
+        "it is named after"
+    )
 
 
 def write_plan(output: str, plan: OutputPlan) -> None:
@@ -161,40 +156,16 @@ def add_files(output: str, files: Iterable[str]) -> None:
     """Adds files whose names have just become known to a directory's plan; creates their subdirectories.
 
     Raises:
-      UsageError: a subdirectory is a link, or a file name is not allowed.
+      UsageError: a file name is not allowed.
     """
     plan = read_plan(output)
     if plan is None:  # reported when the dataset is committed
         return
     extended = plan.with_files(files)
     if extended != plan:
-        refuse_links(output, extended.directories)
         write_plan(output, extended)
     for directory in extended.directories:
         storage.makedirs(storage.below(output, directory))
-
-
-def _check_files(files: Iterable[str]) -> None:
-    """Checks names of files and ranges, which contain untrusted names of splits, fields, cameras, and modules."""
-    for file in files:
-        if any(len(name.encode(errors="replace")) > _MAX_NAME_BYTES for name in str(file).split("/")):
-            raise _not_allowed(file, f"its name has more than {_MAX_NAME_BYTES} bytes")
-        if file in (PLAN, MANIFEST, LOCK) or not naming.is_file_path(file):
-            raise _not_allowed(file, "that name is not allowed")
-
-
-def _not_allowed(file: str, why: str) -> UsageError:
-    return UsageError(
-        f"the output would contain {shorten(file, 100)!r}, but {why}: rename the split, field, camera, or module that "
-        "it is named after"
-    )
-
-
-def refuse_links(output: str, names: Iterable[str]) -> None:
-    """Raises UsageError if a directory of an output is a link."""
-    for name in names:
-        if storage.is_link(storage.join(output, name)):
-            raise UsageError(f"{storage.join(output, name)} is a link, which rlds-beam never creates: remove it")
 
 
 def read_plan(output: str) -> OutputPlan | None:
@@ -216,65 +187,24 @@ class _Kind(msgspec.Struct):
     kind: str
 
 
-def holds(plan: OutputPlan) -> str:
-    """The content of a directory with a plan: `trajectories (--items=sequences)`, `--to=columns`, `a recording`."""
-    to = plan.content.get("to")
-    if "record" in plan.content and to == "rlds":
-        return "a recording"
-    items = plan.content.get("items")
-    kind = items.get("items") if isinstance(items, dict) else None
-    return f"trajectories (--items={kind or 'pairs'})" if to == "trajectories" else f"--to={to}"
-
-
-def another(output: str, old: OutputPlan, new: OutputPlan) -> str:
-    """The message about a directory that holds the output of another plan."""
-    remedy = "Choose another directory, or replace it with --overwrite."
-    held, wanted = holds(old), holds(new)
-    if held != wanted:
-        held = f"the output of {held}" if held.startswith("--to") else held
-        return f"{output} holds {held}; this command would write {wanted}. {remedy}"
-    # A recording's plan has some options twice, for example the seed.
-    known = dict(old.content)
-    changes: list[str] = []
-    if (digest := new.content.get("inputs")) != known.get("inputs") and digest is not None and "inputs" in known:
-        changes += _input_changes(read_inputs(output, known), decode_inputs(new.inputs, digest, "the input"))
-        known["inputs"] = digest
-    changes += {re.sub(r"^(record|settings)\.", "", text): text for text in differences(known, new.content)}.values()
-    return f"{output} holds the output of another plan ({'; '.join(changes[:5])}). {remedy}"
-
-
-def _input_changes(old: Inputs, new: Inputs) -> list[str]:
-    """The changed files of an input, in words."""
-    known = {(split, *file) for split, entry in old.items() for file in entry.files()}
-    found = [(split, *file) for split, entry in new.items() for file in entry.files()]
-    changed = [name for split, name, *rest in found if (split, name, *rest) not in known]
-    gone = [name for _, name, *_ in known.difference(found)] if not changed else []
-    if changed or gone:
-        return [f"the input has changed: {some(changed or gone)}"]
-    return ["the same files are cut into other ranges"]
-
-
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
-    """The first few differences between two plans, in words."""
-    if path.startswith("connectors") and isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        old, new = ({str(i): entry for i, entry in enumerate(part)} for part in (old, new))
+    """The first few differences between the contents of two plans, in words."""
     if isinstance(old, dict) and isinstance(new, dict):
         places: list[str] = []
-        for key in [*old, *(k for k in new if k not in old)]:
+        for key in dict.fromkeys([*old, *new]):
             places += differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
         return places[:5]
-    return [] if old == new else [_difference(path, old, new)]
-
-
-def _difference(path: str, old: Any, new: Any) -> str:
-    kind, _, name = path.partition(".")
-    if kind == "functions" and name and old is not None and new is not None:
-        return f"the code has changed: {name}"
-    return f"{path} was {shorten(json.dumps(old), 60)} and is now {shorten(json.dumps(new), 60)}"
+    if old == new:
+        return []
+    if path == "inputs":
+        return ["the input has changed, or is cut into other ranges"]
+    if path.startswith("functions.") and old is not None and new is not None:
+        return [f"the code has changed: {path.removeprefix('functions.')}"]
+    return [f"{path} was {shorten(json.dumps(old), 60)} and is now {shorten(json.dumps(new), 60)}"]
 
 
 def remove_output(output: str, *, kept: Collection[str] = ()) -> None:
-    """Removes the files that a directory's plan names, the manifest first and the plan last.
+    """Removes what a directory's plan names, the manifest first and the plan last.
 
     So a partly removed output can be recognized.
 
@@ -284,41 +214,34 @@ def remove_output(output: str, *, kept: Collection[str] = ()) -> None:
     plan = read_plan(output)
     if plan is None:
         return
-    remove_leftovers(output, plan)
-    if not output.endswith(f"/{APPEND}"):
-        remove_output(storage.below(output, APPEND))
-        storage.remove_empty(storage.below(output, APPEND))
     storage.remove_files(output, [MANIFEST])
-    storage.remove_files(output, [name for name in listdir(output) if plan.names(name)])
-    for directory in reversed(plan.directories):
-        storage.remove_files(output, [path for path in _paths(output, directory) if plan.names(path)])
-        storage.remove_empty(storage.below(output, directory))
-    for directory in (COMMITS, REJECTED):
-        paths = [path for path in _paths(output, directory) if _is_of_a_range(path.rpartition("/")[2], plan)]
-        storage.remove_files(output, [path for path in paths if path.rpartition("/")[2] not in kept])
-        storage.remove_empty(storage.below(output, directory))
+    for directory in (COMMITS, APPEND, *(name for name in plan.directories if "/" not in name)):
+        storage.rmtree(storage.below(output, directory))
+    rejected = listdir(storage.join(output, REJECTED))
+    storage.remove_files(output, [f"{REJECTED}/{name}" for name in rejected if name not in {PARTS, *kept}])
+    storage.remove_empty(storage.below(output, REJECTED))
+    storage.remove_files(output, [n for n in listdir(output) if plan.names(n) or storage.is_temporary(n)])
     storage.remove_files(output, [PLAN])
+
+
+def sizes(output: str, plan: OutputPlan | None, *others: str) -> dict[str, int]:
+    """The size of each file of an output, by path: those next to the plan, rejected ones, those of its directories.
+
+    Args:
+      others: more directories to list.
+    """
+    by_path = storage.sizes(output) if storage.isdir(output) else {}
+    for name in (REJECTED, *(plan.directories if plan is not None else ()), *others):
+        directory = storage.join(output, name)
+        if storage.isdir(directory):
+            by_path |= {f"{name}/{file}": size for file, size in storage.sizes(directory).items()}
+    return by_path
 
 
 def remove_leftovers(output: str, plan: OutputPlan) -> None:
     """Removes the temporary files of killed writers."""
-
-    def is_ours(path: str) -> bool:
-        directory, slash, name = path.rpartition("/")
-        final = storage.final_name(name)
-        if final is None:
-            return False
-        if directory in (COMMITS, REJECTED):
-            return _is_of_a_range(final, plan)
-        return final in (PLAN, MANIFEST) or plan.names(f"{directory}{slash}{final}")
-
-    paths = [path for directory in (COMMITS, REJECTED, *plan.directories) for path in _paths(output, directory)]
-    storage.remove_files(output, [path for path in (*listdir(output), *paths) if is_ours(path)])
-
-
-def _paths(output: str, directory: str) -> list[str]:
-    """The files in an output's subdirectory, as paths below the output."""
-    return [f"{directory}/{name}" for name in listdir(storage.join(output, directory))]
+    paths = sizes(output, plan, COMMITS)
+    storage.remove_files(output, [path for path in paths if storage.is_temporary(path.rpartition("/")[2])])
 
 
 def remove_parts(output: str, files: Collection[str]) -> None:
@@ -326,9 +249,3 @@ def remove_parts(output: str, files: Collection[str]) -> None:
     storage.remove_files(output, files)
     for directory in {file.rpartition("/")[0] for file in files} - {""}:
         storage.remove_empty(storage.below(output, directory))
-
-
-def _is_of_a_range(name: str, plan: OutputPlan) -> bool:
-    """Whether `name` is a range's commit or a file of its rejected records."""
-    work, _, ending = name.rpartition(".")
-    return name == REJECTED_LIST or (ending in ("json", "jsonl", "tfrecord") and plan.names_range(work))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
@@ -15,7 +16,6 @@ from rlds_beam.encoding.arrayrecord import num_records, open_writer
 from rlds_beam.encoding.metadata import Count, FilePath
 from rlds_beam.encoding.tfrecord.rows import frame, frame_record
 from rlds_beam.output.files import CHECKSUM, Checksum, compute_checksum
-from rlds_beam.output.scratch import ScratchDirectory
 
 if TYPE_CHECKING:
     from rlds_beam.checking.verdicts import Rejection
@@ -269,11 +269,11 @@ class LocalFile:
 
     def __init__(self, path: str):
         self._path = path
-        self._home: ScratchDirectory | None = None
+        self._home: tempfile.TemporaryDirectory[str] | None = None
         if storage.scheme(path) is None:
             self.name = storage.temporary_name(path)
         else:
-            self._home = ScratchDirectory()
+            self._home = tempfile.TemporaryDirectory(prefix="rlds-beam-")
             self.name = os.path.join(self._home.name, f"file{os.path.splitext(path)[1]}")
 
     def commit(self, records: int, first_key: str | None = None, last_key: str | None = None) -> ShardInfo:

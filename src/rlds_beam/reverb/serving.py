@@ -20,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -29,7 +30,6 @@ from typing import IO, TYPE_CHECKING, Any, Literal, cast, get_args
 from rlds_beam import worker_status
 from rlds_beam.encoding.metadata import decode_json
 from rlds_beam.errors import RldsBeamError, UsageError, needs
-from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class _Process:
     """A server process and its output."""
 
     def __init__(self, config: _Config):
-        self._home = ScratchDirectory()
+        self._home = tempfile.TemporaryDirectory(prefix="rlds-beam-")
         with open(self._log, "w") as log:
             self._process = subprocess.Popen(
                 worker_status.command(__name__),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
@@ -16,7 +17,6 @@ from rlds_beam.errors import UsageError, needs
 from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.thumbnails import find_image, join_pictures, small_pixels
-from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.text import join_texts
 from rlds_beam.typing import Array
 from rlds_beam.viewing.facts import Curve, find_curves, find_instruction
@@ -103,7 +103,7 @@ def _video(episode: Episode, options: FileOptions) -> bytes:
         yield first
         yield from frames
 
-    with ScratchDirectory() as directory:
+    with tempfile.TemporaryDirectory(prefix="rlds-beam-") as directory:
         path, height, width = os.path.join(directory, "clip.mp4"), first.shape[0], first.shape[1]
         with VideoFile(path, encoding, rate, height, width) as video:
             video.add(every(), episode.key)
@@ -134,7 +134,7 @@ def _rerun(episode: Episode, options: FileOptions) -> bytes:
     with needs("rerun", "writing .rrd files needs the Rerun SDK"):
         import rerun
     recording = rerun.RecordingStream("rlds_beam", recording_id=str(episode.key))
-    with ScratchDirectory() as directory:
+    with tempfile.TemporaryDirectory(prefix="rlds-beam-") as directory:
         path = os.path.join(directory, "episode.rrd")
         recording.save(path, default_blueprint=_layout(episode, rerun))
         _log(episode, options, rerun, recording)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,6 @@ from rlds_beam.checking.rules import POLICIES
 from rlds_beam.drop_in.scope_rl.logged_dataset import LoggedDataset, MultipleLoggedDataset
 from rlds_beam.errors import UsageError
 from rlds_beam.jobs.convert import prepare
-from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.recording.environments import as_environment
 from rlds_beam.recording.policy_loader import as_policy
 from rlds_beam.recording.record_options import RecordOptions
@@ -235,5 +235,5 @@ def _directory(path: str, several: bool) -> tuple[Any, str]:
     """The path of the dataset, and an object that keeps a temporary directory alive."""
     if several or path != DEFAULT_PATH:
         return None, path
-    owner = ScratchDirectory()
+    owner = tempfile.TemporaryDirectory(prefix="rlds-beam-")
     return owner, owner.name

@@ -20,6 +20,7 @@ import dataclasses
 import functools
 import itertools
 import os
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -33,7 +34,6 @@ from rlds_beam.episodes.schema import FIRST, LAST, Field, Schema, text_field
 from rlds_beam.errors import BadEpisode, UsageError, needs
 from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, ArrayDecoder, ArrayFormat, Arrays, number_field, unpack
 from rlds_beam.formats.arrays.array_files import SourceOfFiles, make_shard, no_features, select_splits
-from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.reading.base import Shard
 from rlds_beam.reading.changes import files_in
 from rlds_beam.reading.directory_listing import names_below, names_in
@@ -84,7 +84,7 @@ def _open_shard(path: str) -> Iterator[Any]:
     shard = os.path.dirname(os.path.abspath(path))
     for name in FILES:
         storage.check_regular(storage.join(shard, name))  # the reader would wait for a FIFO
-    with ScratchDirectory() as alone:  # a damaged shard makes the whole log unreadable
+    with tempfile.TemporaryDirectory(prefix="rlds-beam-") as alone:  # a damaged shard makes the whole log unreadable
         os.symlink(shard, os.path.join(alone, "shard"))
         os.symlink(os.path.join(os.path.dirname(shard), LOG_METADATA), os.path.join(alone, LOG_METADATA))
         reader = riegeli_dataset_reader.RiegeliDatasetReader()
