@@ -1,10 +1,4 @@
-"""Files by path: local ones, and those with a scheme.
-
-| module | what |
-|---|---|
-| `storage` | what others call; local files by `os`; which store a path is in |
-| `remote` | buckets by obstore, all other schemes by fsspec; their credentials and errors |
-| `remote_files` | remote files as files for reading and writing; ranges, many at once |
+"""Files by path: local ones by `os`, and those with a scheme by `remote`, which is imported when the first is used.
 
 Local files raise the usual `OSError`s; a store raises `BucketError`, or `FileNotFoundError` for a missing file.
 """
@@ -13,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import glob as _glob
+import io
 import os
 import re
 import shutil
@@ -22,12 +16,13 @@ import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import BinaryIO, TypeVar, overload
+from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast, overload
 
-from rlds_beam import remote
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.naming import is_file_path
-from rlds_beam.remote import Bucket, Entry, Filesystem, Store
+
+if TYPE_CHECKING:
+    from rlds_beam.remote import Entry, Store
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
@@ -35,9 +30,6 @@ _POINTER, _MAX_POINTER = b"version https://git-lfs.github.com/spec/", 1024
 """How a pointer of Git LFS begins, and its largest size in bytes; the file itself is elsewhere."""
 SMALL = 64 << 20
 """The largest allowed metadata file in bytes."""
-
-_SETTINGS = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
-"""Prefixes of environment variables that select an account or a server."""
 
 _AT_ONCE = 32
 """Concurrent requests to a store; requests mostly wait."""
@@ -56,44 +48,10 @@ def scheme(path: str) -> str | None:
     return match[1] if match else None
 
 
-_used = _forked = False
+def _store(path: str) -> Store:
+    from rlds_beam import remote
 
-
-def _mark_forked() -> None:
-    global _forked
-    _forked = _used
-
-
-os.register_at_fork(after_in_child=_mark_forked)
-
-
-def open_store(path: str) -> Store:
-    """The store of a path.
-
-    Raises:
-      UsageError: nothing reads this scheme, or an extra is missing.
-      BucketAccessError: the bucket cannot be used.
-    """
-    global _used
-    name, _, rest = path.partition("://")
-    bucket = rest.partition("/")[0]
-    if not bucket:
-        raise UsageError(f"{path}: expected {name}://BUCKET/PATH")
-    if _forked:
-        raise UsageError(
-            f"{path}: this process was forked from one that had opened remote files, whose threads it lacks: start it "
-            'with multiprocessing_context="forkserver" (torch), or with the start method spawn'
-        )
-    _used = True
-    if name in remote.BUCKETS:
-        settings = tuple(item for item in os.environ.items() if item[0].startswith(_SETTINGS))
-        return _open_bucket(name, bucket, settings)
-    return Filesystem(path)
-
-
-@functools.cache
-def _open_bucket(scheme: str, bucket: str, settings: tuple[tuple[str, str], ...]) -> Store:
-    return Bucket(scheme, bucket)
+    return remote.open_store(path)
 
 
 @overload
@@ -104,7 +62,9 @@ def pin(input: str | Sequence[str]) -> str | Sequence[str]:
     """An input with the current commit in each of its `hf://` paths, so that all later reads see the same files."""
     if not any(scheme(path) == "hf" for path in ([input] if isinstance(input, str) else input)):
         return input
-    paths = [Filesystem(path).pin(path) if scheme(path) == "hf" else path for path in paths_in(input)]
+    from rlds_beam.remote import Filesystem
+
+    paths = [Filesystem("hf").pin(path) if scheme(path) == "hf" else path for path in paths_in(input)]
     return ",".join(paths) if isinstance(input, str) else paths
 
 
@@ -125,9 +85,9 @@ def open_read(path: str) -> BinaryIO:
     """
     if scheme(path) is None:
         return open(path, "rb", opener=_open_regular)
-    from rlds_beam import remote_files
+    from rlds_beam.remote import Reader
 
-    return remote_files.open_read(open_store(path), path)
+    return io.BufferedReader(Reader(path), 128 << 10)
 
 
 def _open_regular(path: str, flags: int) -> int:
@@ -160,9 +120,9 @@ def open_write(path: str) -> BinaryIO:
     if scheme(path) is None:
         return open(path, "wb", opener=_no_links)
     refuse_read_only(path, "file")
-    from rlds_beam import remote_files
+    from rlds_beam.remote import Upload
 
-    return remote_files.open_write(open_store(path), path)
+    return cast(BinaryIO, Upload(path))
 
 
 def _no_links(path: str, flags: int) -> int:
@@ -171,12 +131,12 @@ def _no_links(path: str, flags: int) -> int:
 
 def exists(path: str) -> bool:
     """Whether a file or a (local) directory of this name exists."""
-    return os.path.exists(path) if scheme(path) is None else open_store(path).find(path) is not None
+    return os.path.exists(path) if scheme(path) is None else _find(path) is not None
 
 
 def size(path: str) -> int:
     """The size of a file in bytes."""
-    return os.path.getsize(path) if scheme(path) is None else _remote_file(path).size or 0
+    return os.path.getsize(path) if scheme(path) is None else _store(path).info(path).size or 0
 
 
 def stamp(path: str) -> Stamp | None:
@@ -197,7 +157,7 @@ def make_stamp(status: os.stat_result) -> Stamp:
 
 def checksum(path: str) -> str:
     """What a store says changes with a file's content: its entity tag, or on the Hub its hash. Reads no content."""
-    return _remote_file(path).checksum
+    return _store(path).info(path).checksum
 
 
 def glob(pattern: str) -> list[str]:
@@ -262,7 +222,7 @@ def rename(source: str, destination: str) -> None:
             raise OSError(errno.EINVAL, "Not a regular file", destination)
         os.replace(source, destination)
     elif source != destination:
-        open_store(source).rename(source, destination)
+        _store(source).rename(source, destination)
 
 
 def makedirs(path: str) -> None:
@@ -305,7 +265,7 @@ def remove_files(directory: str, names: Iterable[str]) -> None:
     for parent, some in wanted.items():
         there = sizes(join(directory, parent) if parent else directory)
         if existing := [join(directory, name) for name in some if name.rpartition("/")[2] in there]:
-            open_store(directory).delete(existing)
+            _store(directory).delete(existing)
 
 
 def remove_empty(directory: str) -> None:
@@ -321,7 +281,7 @@ def rmtree(path: str) -> None:
         if os.path.isdir(path):
             shutil.rmtree(path)
     elif files := files_below(path, "**"):
-        open_store(path).delete(files)
+        _store(path).delete(files)
 
 
 def below(directory: str, *names: str) -> str:
@@ -363,11 +323,7 @@ def _leads_out(directory: str, name: object) -> UsageError:
     return UsageError(f"{name!r} is not the name of a file below {directory}: nothing was written there")
 
 
-def join(path: str, *names: str) -> str:
-    """Appends names to `path`, with the separators of its store."""
-    if scheme(path) is None:
-        return os.path.join(path, *names)
-    return "/".join([path.rstrip("/"), *(name.strip("/") for name in names)])
+join, split = os.path.join, os.path.split  # URLs have the separators of paths
 
 
 def isdir(path: str) -> bool:
@@ -378,14 +334,6 @@ def isdir(path: str) -> bool:
 def is_link(path: str) -> bool:
     """Whether `path` is a symbolic link; a remote store has none."""
     return scheme(path) is None and os.path.islink(path)
-
-
-def split(path: str) -> tuple[str, str]:
-    """(directory, name) of a file."""
-    if scheme(path) is None:
-        return os.path.split(path)
-    directory, _, name = path.rpartition("/")
-    return directory, name
 
 
 def read_small(path: str) -> bytes:
@@ -510,17 +458,16 @@ def sync_one(path: str) -> None:
         os.close(descriptor)
 
 
-def _remote_file(path: str) -> Entry:
-    """A remote file; raises FileNotFoundError if it does not exist."""
-    entry = open_store(path).find(path)
-    if entry is None:
-        raise FileNotFoundError(f"no such file: {path}")
-    return entry
+def _find(path: str) -> Entry | None:
+    """A remote file; None if there is none of this name."""
+    with contextlib.suppress(FileNotFoundError):
+        return None if path.endswith("/") or path.count("/") < 3 else _store(path).info(path)
+    return None
 
 
 def _entries(path: str) -> list[Entry]:
     """The files and directories in a remote directory, sorted."""
-    return sorted(open_store(path).list(path, below=False))
+    return sorted(_store(path).list(path, below=False))
 
 
 def _matching(pattern: str, directory: str = "") -> list[Entry]:
@@ -532,8 +479,7 @@ def _matching(pattern: str, directory: str = "") -> list[Entry]:
     """
     root = f"{directory.rstrip('/')}/" if directory else ""
     prefix = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
-    store = open_store(root + pattern)
-    if (prefix == pattern or not directory) and (entry := store.find(root + pattern)) is not None:
+    if (prefix == pattern or not directory) and (entry := _find(root + pattern)) is not None:
         return [entry]
     if prefix == pattern:
         return []
@@ -544,8 +490,12 @@ def _matching(pattern: str, directory: str = "") -> list[Entry]:
     except ValueError as error:
         raise UsageError(f"{root}{pattern}: {error}") from None
     below = "/" in pattern[len(prefix) :] or "**" in pattern
-    entries = store.list((root + prefix).rpartition("/")[0], below)
-    return sorted(entry for entry in entries if entry.size is not None and expression.fullmatch(entry.path))
+    parent = (root + prefix).rpartition("/")[0]
+    return sorted(
+        entry
+        for entry in _store(parent).list(parent, below)
+        if entry.size is not None and expression.fullmatch(entry.path)
+    )
 
 
 def paths_in(input: str | Sequence[str]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import json
 from collections.abc import Iterator
@@ -25,7 +24,6 @@ from rlds_beam import storage
 from rlds_beam.cli.main import main
 from rlds_beam.errors import BucketAccessError, BucketError, RldsBeamError, UsageError
 from rlds_beam.output.files import INPUTS
-from rlds_beam.remote_files import RangeReader
 from rlds_beam.testing import make_episode, write_dataset
 
 
@@ -307,11 +305,11 @@ def test_a_failed_file_is_not_uploaded(bucket: str) -> None:
 
 
 def test_a_file_replaced_while_reading(bucket: str) -> None:
-    storage.write_bytes(f"{bucket}/a", b"1" * 1_000_000)
+    storage.write_bytes(f"{bucket}/a", b"1" * 10_000_000)
     with storage.open_read(f"{bucket}/a") as file:
         file.read(10)
-        storage.write_bytes(f"{bucket}/a", b"2" * 1_000_000)
-        file.seek(900_000)
+        storage.write_bytes(f"{bucket}/a", b"2" * 10_000_000)
+        file.seek(9_000_000)
         with pytest.raises(BucketError, match="was replaced while it was read"):
             file.read(10)
 
@@ -341,7 +339,6 @@ def test_google_cloud_storage(monkeypatch: pytest.MonkeyPatch) -> None:
             file.write(bytes(12_000_000))
         assert (storage.listdir(root), storage.sizes(root)) == (["a.txt", "sub"], {"a.txt": 4})
         assert storage.read_text(f"{root}/a.txt") == "text" and storage.size(f"{root}/sub/large") == 12_000_000
-        assert RangeReader(storage.open_store(root), f"{root}/a.txt").request(1, 3).result() == b"ex"
         storage.remove_files(root, ["a.txt"])
         assert storage.files_below(root, "**") == [f"{root}/sub/large"]
 
@@ -356,7 +353,7 @@ def test_errors_are_one_line(bucket: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert "\n" not in str(error.value)
     with pytest.raises(UsageError, match="expected the path of a file"):
         storage.open_read(f"{bucket}/a/../b")
-    for missing in (storage.size, storage.open_read, functools.partial(RangeReader, storage.open_store(bucket))):
+    for missing in (storage.size, storage.open_read):
         with pytest.raises(FileNotFoundError, match="no such file"):
             missing(f"{bucket}/nothing")
 

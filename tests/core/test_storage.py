@@ -122,11 +122,6 @@ def test_an_unknown_scheme_is_an_error() -> None:
             operation("nosuch://bucket/a")
 
 
-def test_joins_by_store() -> None:
-    assert storage.join("a", "b", "c") == "a/b/c"
-    assert storage.join("gs://a/", "b", "c/") == "gs://a/b/c"
-
-
 def test_local_paths_need_no_beam(tmp_path: Path) -> None:
     program = (
         "import sys; from rlds_beam import storage; from rlds_beam.encoding import arrayrecord;"

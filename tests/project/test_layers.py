@@ -24,7 +24,6 @@ FLOOR = {
     "platforms",
     "plugins",
     "remote",
-    "remote_files",
     "storage",
     "text",
     "typing",

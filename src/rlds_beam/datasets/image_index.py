@@ -18,7 +18,7 @@ import operator
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 import google_crc32c
@@ -44,7 +44,6 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.video_frames import Scale, VideoFrames
 from rlds_beam.images.videos import Video
 from rlds_beam.reading.base import Shard, Source, Span
-from rlds_beam.remote_files import RangeReader, submit
 from rlds_beam.typing import Array
 
 _TOGETHER = 1 << 16
@@ -75,7 +74,7 @@ class PlaceReader:
         self._files, self._index = files, index
         self.is_remote = any(storage.scheme(path) is not None for path in files)
         self._open: PerThread[Any] = PerThread(storage.open_read, _OPEN, _close)
-        self._remote = RemoteFiles()
+        self._remote = _Prefetched()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PlaceReader, (self._files, self._index)
@@ -85,7 +84,7 @@ class PlaceReader:
         if self.is_remote:
             state = self._state()
             missing = [row for row in self._remote_rows(places) if not state.keep(row[1:4])]
-            for row, piece in self._request(state, missing):
+            for row, piece in self._request(missing):
                 state.keep(row[1:4], piece)
 
     def drop_prefetched(self) -> None:
@@ -114,7 +113,7 @@ class PlaceReader:
     def _remote_rows(self, places: Array) -> list[_Row]:
         return [row for row in _rows(places) if row[1] >= 0 and storage.scheme(self._files[row[1]]) is not None]
 
-    def _state(self) -> RemoteFiles:
+    def _state(self) -> _Prefetched:
         self._remote = self._remote.of_this_process()
         return self._remote
 
@@ -122,7 +121,7 @@ class PlaceReader:
         state = self._state()
         pieces = [(row, piece) for row in rows if (piece := state.take(row[1:4])) is not None]
         there = {row[0] for row, _ in pieces}
-        pieces += self._request(state, [row for row in rows if row[0] not in there])
+        pieces += self._request([row for row in rows if row[0] not in there])
         for row, piece in pieces:
             j, number, low, length, crc = row
             path = self._files[number]
@@ -134,14 +133,15 @@ class PlaceReader:
                 raise _damage_error(path, low, length)
             found[j] = data
 
-    def _request(self, state: RemoteFiles, rows: Sequence[_Row]) -> list[tuple[_Row, _Piece]]:
+    def _request(self, rows: Sequence[_Row]) -> list[tuple[_Row, _Piece]]:
         """Requests for the bytes of rows."""
-        state.open({self._files[row[1]] for row in rows})
+        from rlds_beam.remote import request_ranges
+
         groups = list(_group(rows, _TOGETHER))
         pieces: list[tuple[_Row, _Piece]] = []
         for number, some in itertools.groupby(groups, operator.itemgetter(0)):
             of_file = list(some)
-            contents = state.request(self._files[number], [(offset, stop) for _, offset, stop, _ in of_file])
+            contents = request_ranges(self._files[number], [(offset, stop) for _, offset, stop, _ in of_file])
             for (_, offset, _, group), content in zip(of_file, contents, strict=True):
                 piece = _Piece(content, offset)
                 pieces += [(row, piece) for row in group]
@@ -211,37 +211,20 @@ class _Piece:
         return data if len(data) == size else data[offset - self.offset : offset - self.offset + size]
 
 
-class RemoteFiles:
-    """The open files in a bucket, and what was requested from them but not yet read. Thread-safe."""
+class _Prefetched:
+    """What was requested from files in a bucket, but not yet read. Thread-safe."""
 
     def __init__(self) -> None:
         self._process, self._lock = os.getpid(), threading.Lock()
-        self._readers: dict[str, RangeReader] = {}
         self._kept: OrderedDict[tuple[int, int, int], tuple[_Piece | None, int]] = OrderedDict()
         self._bytes = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RemoteFiles, ()
+        return _Prefetched, ()
 
-    def of_this_process(self) -> RemoteFiles:
+    def of_this_process(self) -> _Prefetched:
         """These files; without any, if the process was forked since, and a lock may be held forever."""
-        return self if self._process == os.getpid() else RemoteFiles()
-
-    def open(self, paths: Set[str]) -> None:
-        """Opens those that are not open, at the same time. Raises RldsBeamError or BucketError."""
-        missing = [path for path in paths if path not in self._readers]
-        opening = {path: submit(functools.partial(RangeReader, storage.open_store(path), path)) for path in missing}
-        for path, future in opening.items():
-            try:
-                self._readers[path] = future.result()
-            except OSError as error:
-                raise RldsBeamError(f"cannot read {path}: {error.strerror or error}") from error
-
-    def request(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Callable[[], bytes]]:
-        """Starts to read ranges."""
-        if path not in self._readers:
-            self.open({path})
-        return self._readers[path].request_many(ranges)
+        return self if self._process == os.getpid() else _Prefetched()
 
     def keep(self, key: tuple[int, int, int], piece: _Piece | None = None) -> bool:
         """Keeps the bytes of a file, an offset, and a size for one more `take`; the oldest go if it is too much.
@@ -351,7 +334,9 @@ def _open_span(file: str, start: int, stop: int) -> Iterator[tuple[bytes | mmap.
 
 @functools.lru_cache(maxsize=4)  # episodes that follow each other share spans
 def _read_span(file: str, start: int, stop: int) -> bytes:
-    return RangeReader(storage.open_store(file), file).request(start, stop).result()
+    from rlds_beam.remote import open_store
+
+    return open_store(file).read_ranges(file, [(start, stop)])[0]
 
 
 _AT_ONCE = 64

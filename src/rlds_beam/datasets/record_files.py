@@ -14,7 +14,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.datasets.base import Cache, Indices, PerThread, by_file
-from rlds_beam.datasets.image_index import PlaceReader, RemoteFiles, find_images
+from rlds_beam.datasets.image_index import PlaceReader, find_images
 from rlds_beam.datasets.step_index import PLACE
 from rlds_beam.encoding.arrayrecord import num_records, open_reader
 from rlds_beam.encoding.arrow_columns import from_arrow
@@ -57,7 +57,7 @@ class RecordFiles:
     def __init__(self, files: Sequence[IndexedRecordFile], format: RecordFormat):
         self._files, self._format = tuple(files), format
         self._positions: dict[int, Indices] = {}
-        self._readers, self._remote = PerThread(open_reader, close=_close), RemoteFiles()
+        self._readers = PerThread(open_reader, close=_close)
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -106,8 +106,7 @@ class RecordFiles:
         """Reads records of one file; their numbers ascend."""
         path = self._files[i].path
         if self._format.name == "tfrecord":
-            self._remote = self._remote.of_this_process()
-            return _read_tfrecord(path, self._index(i), numbers, self._remote)
+            return _read_tfrecord(path, self._index(i), numbers)
         try:
             return list(self._readers[path].read(numbers.tolist()))
         except (RuntimeError, IndexError) as error:
@@ -139,22 +138,24 @@ def _offsets(file: IndexedRecordFile, format: RecordFormat) -> Indices:
     return positions
 
 
-def _read_tfrecord(path: str, offsets: Indices, numbers: Indices, remote: RemoteFiles) -> list[bytes]:
+def _read_tfrecord(path: str, offsets: Indices, numbers: Indices) -> list[bytes]:
     """Reads records whose numbers ascend; reads nearby ones together."""
     starts, stops = offsets[numbers], offsets[numbers + 1]
     groups = np.split(np.arange(len(numbers)), np.flatnonzero(starts[1:] - stops[:-1] > _TOGETHER) + 1)
     bounds = [(int(starts[group[0]]), int(stops[group[-1]])) for group in groups]
     payloads: list[bytes] = []
-    for group, (first, _), data in zip(groups, bounds, _read_bounds(path, bounds, remote), strict=True):
+    for group, (first, _), data in zip(groups, bounds, _read_bounds(path, bounds), strict=True):
         for start, stop in zip(starts[group] - first, stops[group] - first, strict=True):
             payloads.append(_payload(data[start:stop], path, first + int(start)))
     return payloads
 
 
-def _read_bounds(path: str, bounds: Sequence[tuple[int, int]], remote: RemoteFiles) -> Iterator[bytes]:
+def _read_bounds(path: str, bounds: Sequence[tuple[int, int]]) -> Iterator[bytes]:
     """The bytes between some offsets of a file; those of a file in a bucket are requested at the same time."""
     if storage.scheme(path) is not None:
-        for content in remote.request(path, bounds):
+        from rlds_beam.remote import request_ranges
+
+        for content in request_ranges(path, bounds):
             yield content()
         return
     with storage.open_read(path) as file:
