@@ -215,8 +215,6 @@ def at_once(function: Callable[[Value], Result], values: Sequence[Value], path: 
 
 def rename(source: str, destination: str) -> None:
     """Renames a file in the same store, replacing the destination (a device or FIFO raises OSError); locally atomic."""
-    if scheme(source) != scheme(destination):
-        raise UsageError(f"cannot move {source} to {destination}: they are not in the same store")
     if scheme(source) is None:
         if os.path.exists(destination) and not os.path.isfile(destination):
             raise OSError(errno.EINVAL, "Not a regular file", destination)
@@ -239,9 +237,8 @@ def abandon(file: BinaryIO) -> None:
 
 def discard(path: str) -> None:
     """Removes a local file of failed work, if possible; a remote store has none."""
-    if scheme(path) is None:
-        with contextlib.suppress(OSError):
-            os.remove(path)
+    with contextlib.suppress(OSError):
+        os.remove(path)
 
 
 def remove_files(directory: str, names: Iterable[str]) -> None:
@@ -250,28 +247,20 @@ def remove_files(directory: str, names: Iterable[str]) -> None:
     Raises:
       UsageError: a name leads out of the directory (`below`); nothing was removed.
     """
-    wanted: dict[str, list[str]] = {}
-    for name in names:
-        if not is_file_path(name):
-            raise _leads_out(directory, name)
-        wanted.setdefault(name.rpartition("/")[0], []).append(name)
-    for some in wanted.values():
-        below(directory, some[0])  # the others are next to it
+    paths = [below(directory, name) for name in names]
     if scheme(directory) is None:
-        for path in (join(directory, name) for some in wanted.values() for name in some):
-            if os.path.lexists(path):
-                os.remove(path)
+        for path in filter(os.path.lexists, paths):
+            os.remove(path)
         return
-    for parent, some in wanted.items():
-        there = sizes(join(directory, parent) if parent else directory)
-        if existing := [join(directory, name) for name in some if name.rpartition("/")[2] in there]:
-            _store(directory).delete(existing)
+    folders = {split(path)[0] for path in paths}
+    there = {join(folder, name) for folder in folders for name in sizes(folder)}
+    if existing := [path for path in paths if path in there]:
+        _store(directory).delete(existing)
 
 
 def remove_empty(directory: str) -> None:
     """Removes a local directory if it is empty; a remote store has no directories."""
-    is_own = scheme(directory) is None and os.path.isdir(directory) and not os.path.islink(directory)
-    if is_own and not os.listdir(directory):
+    with contextlib.suppress(OSError):
         os.rmdir(directory)
 
 
@@ -328,12 +317,7 @@ join, split = os.path.join, os.path.split  # URLs have the separators of paths
 
 def isdir(path: str) -> bool:
     """Whether `path` is a directory (in a remote store: whether it has files below it)."""
-    return os.path.isdir(path) if scheme(path) is None else any(True for _ in _entries(path))
-
-
-def is_link(path: str) -> bool:
-    """Whether `path` is a symbolic link; a remote store has none."""
-    return scheme(path) is None and os.path.islink(path)
+    return os.path.isdir(path) if scheme(path) is None else bool(_entries(path))
 
 
 def read_small(path: str) -> bytes:

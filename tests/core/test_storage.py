@@ -111,11 +111,6 @@ def test_reading_can_seek(root: str) -> None:
         assert (file.seek(0, io.SEEK_END), file.seek(4), file.read(2)) == (10, 4, b"45")
 
 
-def test_a_move_stays_in_its_store() -> None:
-    with pytest.raises(UsageError, match="not in the same store"):
-        storage.rename("here", "gs://there")
-
-
 def test_an_unknown_scheme_is_an_error() -> None:
     for operation in (storage.open_read, storage.exists, storage.size, storage.glob, storage.open_write):
         with pytest.raises(UsageError, match=r"fsspec does not read nosuch://.*; use a local path or s3://"):

@@ -74,7 +74,7 @@ def check_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> N
             "(--overwrite replaces only what rlds-beam wrote)"
         )
     for path in (storage.join(output, name) for name in names):
-        if storage.is_link(path) and storage.isdir(path):
+        if os.path.islink(path) and storage.isdir(path):
             raise UsageError(f"{path} is a link, which rlds-beam never creates: remove it")
     if existing is not None and existing.content != plan.content and not overwrite:
         changes = "; ".join(differences(existing.content, plan.content))
