@@ -151,11 +151,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     # Any client that reaches the port can start workers and run code in them.
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     flags = parser.parse_args(argv)
-    ended = interrupts.SignalEvent()
-    interrupts.on_interrupt(lambda *_: ended.set())
-    with serving(flags.host, flags.port) as port:
+    with contextlib.suppress(KeyboardInterrupt), interrupts.as_ctrl_c(), serving(flags.host, flags.port) as port:
         print(f"workers for Flink at {flags.host}:{port}", flush=True)
-        ended.wait()
+        threading.Event().wait()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import textwrap
-import threading
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
@@ -228,27 +227,13 @@ def _run_job(name: str, words: list[str], beam_options: tuple[str, ...], of_this
     with contextlib.ExitStack() as stack:
         stack.enter_context(naming_limits())
         stack.enter_context(_logging(not {"-v", "--verbose"}.isdisjoint(words)))
-        stack.enter_context(_sigterm_as_ctrl_c())
+        stack.enter_context(interrupts.as_ctrl_c())
         if not prints:
             stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
         code = job.main(config)
     if _LEFT.get(name) == _RESUMES and interrupts.count() > before:
         raise KeyboardInterrupt  # a library or finalizer dropped it
     return code
-
-
-@contextlib.contextmanager
-def _sigterm_as_ctrl_c() -> Iterator[None]:
-    """Makes SIGTERM end a job as Ctrl-C does, together with our servers and worker processes."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = interrupts.on_interrupt(signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
 from typing import TYPE_CHECKING, ClassVar
 
-from rlds_beam import interrupts
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.formats.options import OutputOptions, SourceOptions
@@ -74,27 +72,25 @@ def main(config: BrowseConfig) -> int:
     from rlds_beam.platforms import keep_freed_memory
 
     keep_freed_memory(1 << 20, 1 << 20)  # a table of a million episodes has columns of megabytes
-    with _until_interrupted() as ended, browse(config) as server:
+    with browse(config) as server, contextlib.suppress(KeyboardInterrupt):
         for dataset in server.datasets:
             print(f"dataset   {dataset.source.describe()}")
         print(f"browse    {server.url}")
         print("          for this machine only; Ctrl-C ends it", flush=True)
-        if config.no_open or not _has_display():
-            ended.wait()
-        else:
-            _open_page(server, ended)
+        if not config.no_open and _has_display():
+            _open_page(server)
+        threading.Event().wait()
     return 0
 
 
-def _open_page(server: BrowserServer, ended: interrupts.SignalEvent) -> None:
-    """Opens the page in the user's web browser, and waits for the end.
+def _open_page(server: BrowserServer) -> None:
+    """Opens the page in the user's web browser, and waits until it is there.
 
     Every user of a machine can read the arguments of a process, so the web browser is given a file that only this user
     can read. It is in the home directory, because a web browser in a sandbox reads neither /tmp nor hidden directories.
     """
     import pathlib
     import tempfile
-    import threading
     import webbrowser
 
     home = os.path.expanduser("~")
@@ -104,25 +100,10 @@ def _open_page(server: BrowserServer, ended: interrupts.SignalEvent) -> None:
         page.flush()
         # Some web browsers return only when they are closed; a signal must end us before.
         threading.Thread(target=webbrowser.open, args=(pathlib.Path(page.name).as_uri(),), daemon=True).start()
-        while not (server.opened.is_set() or ended.is_set()):
-            ended.wait(0.5)
-    ended.wait()
+        server.opened.wait()
 
 
 def _has_display() -> bool:
     """Whether a person sees the terminal, and this machine can show a page."""
     graphical = sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
     return sys.stdout.isatty() and graphical
-
-
-@contextmanager
-def _until_interrupted() -> Iterator[interrupts.SignalEvent]:
-    """An event set by SIGINT, SIGTERM, or the end of the terminal."""
-    ended = interrupts.SignalEvent()
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = interrupts.on_interrupt(lambda *_: ended.set(), numbers)
-    try:
-        yield ended
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

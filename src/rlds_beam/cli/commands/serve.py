@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import time
 from typing import TYPE_CHECKING
 
-from rlds_beam import interrupts
 from rlds_beam.errors import UsageError
 from rlds_beam.options import option
 from rlds_beam.text import join_lines
@@ -78,16 +79,15 @@ def read_spec(like: str, options: FrameOptions) -> TrajectorySpec:
 
 def main(config: ServeConfig) -> int:
     """Runs the command: serves until SIGINT or SIGTERM, and returns the exit code."""
-    with serve(config) as server:
+    with serve(config) as server, contextlib.suppress(KeyboardInterrupt):
         info = server.wait_ready()
-        ended = interrupts.SignalEvent()
-        interrupts.on_interrupt(lambda *_: ended.set())
         lines = [f"serving   {server.address}, for every client that can reach this machine (no password)", "tables"]
         kinds = {name: kind for name, _, kind in (text.partition(":") for text in config.tables)}
         for name, table in info.tables.items():
             kind = kinds[name].partition(":")[0] or "uniform"
             lines.append(f"  {name}: {kind}, {table.current_size:,} items of at most {table.max_size:,}")
         print(join_lines(lines), flush=True)
-        while not ended.wait(_LOOK_SECONDS):
+        while True:
+            time.sleep(_LOOK_SECONDS)
             server.check()
     return 0
