@@ -189,6 +189,8 @@ class _Kind(msgspec.Struct):
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
     """The first few differences between the contents of two plans, in words."""
+    if path.startswith("connectors") and isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        old, new = ({str(i): entry for i, entry in enumerate(part)} for part in (old, new))
     if isinstance(old, dict) and isinstance(new, dict):
         places: list[str] = []
         for key in dict.fromkeys([*old, *new]):

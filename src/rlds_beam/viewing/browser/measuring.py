@@ -76,8 +76,8 @@ class Measured:
         try:
             connecting = ConnectorRunner.for_reading(self._shown.source)
             totals = run_stages(self._shown.stages(connecting, "measured"), self._process)
-            self.gathered = totals["measured"]
-            self.rows, self._state = TableRows(self.gathered.table, self._index), "done"
+            self.gathered = gathered = totals["measured"]
+            self.rows, self._state = TableRows(gathered.table, self._index), "done"
         except StoppedError:
             self._state = "stopped"
         except (OSError, RldsBeamError) as error:
