@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
+import resource
 import sys
 import time
 from collections.abc import Iterator
@@ -52,11 +54,7 @@ def process_seconds() -> float:
 
 
 def peak_memory_kb() -> int:
-    """The peak of this process's resident memory, in KiB; 0 if the system does not say."""
-    if sys.platform == "win32":
-        return 0
-    import resource
-
+    """The peak of this process's resident memory, in KiB."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak // 1024 if sys.platform == "darwin" else peak
 
@@ -90,7 +88,7 @@ def locked(path: str, wait: bool = False) -> Iterator[bool]:
         descriptor = None
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-            lock_file(descriptor, wait)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             with contextlib.suppress(FileNotFoundError):  # the previous holder has removed the file
                 if os.path.samestat(os.stat(path), os.fstat(descriptor)):
                     held = descriptor
@@ -108,20 +106,6 @@ def locked(path: str, wait: bool = False) -> Iterator[bool]:
             with contextlib.suppress(OSError):
                 os.remove(path)
             os.close(held)
-
-
-def lock_file(descriptor: int, wait: bool) -> None:
-    """Locks an open file or directory until it is closed (`flock`).
-
-    Raises:
-      BlockingIOError: another process holds the lock, and `wait` is false.
-      OSError: the system or the file system has no locks (ENOSYS, ENOTSUP).
-    """
-    if sys.platform == "win32":
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    import fcntl
-
-    fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
 
 @contextlib.contextmanager

@@ -429,7 +429,7 @@ def request_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> list[Callabl
     store, parts = open_store(path), list[Callable[[], bytes]]()
     for first in range(0, len(ranges), _RANGES_PER_CALL):
         some = ranges[first : first + _RANGES_PER_CALL]
-        future = _find_pool(os.getpid()).submit(store.read_ranges, path, some)
+        future = _pool().submit(store.read_ranges, path, some)
         parts += [functools.partial(_take, future, i) for i in range(len(some))]
     return parts
 
@@ -438,6 +438,6 @@ def _take(future: Future[Sequence[bytes]], i: int) -> bytes:
     return future.result()[i]
 
 
-@functools.lru_cache(maxsize=1)
-def _find_pool(process: int) -> ThreadPoolExecutor:
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_CALLS, thread_name_prefix="remote")

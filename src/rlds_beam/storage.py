@@ -118,15 +118,11 @@ def open_write(path: str) -> BinaryIO:
     An object is uploaded when the file is closed, unless its `with` block raised.
     """
     if scheme(path) is None:
-        return open(path, "wb", opener=_no_links)
+        return open(path, "wb", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o666))
     refuse_read_only(path, "file")
     from rlds_beam.remote import Upload
 
     return cast(BinaryIO, Upload(path))
-
-
-def _no_links(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def exists(path: str) -> bool:
@@ -285,7 +281,7 @@ def below(directory: str, *names: str) -> str:
     """
     for name in names:
         if not is_file_path(name):
-            raise _leads_out(directory, name)
+            raise UsageError(f"{name!r} is not the name of a file below {directory}: nothing was written there")
     path = join(directory, *names)
     if scheme(directory) is None:
         root, parent = os.path.realpath(directory), os.path.realpath(os.path.dirname(path) if names else directory)
@@ -306,10 +302,6 @@ def is_outside(directory: str, name: str) -> bool:
     cache, of_snapshot, _ = root.rpartition("/snapshots/")
     homes = [root, *([f"{cache}/blobs"] if of_snapshot else [])]
     return not any(os.path.commonpath([home, target]) == home for home in homes)
-
-
-def _leads_out(directory: str, name: object) -> UsageError:
-    return UsageError(f"{name!r} is not the name of a file below {directory}: nothing was written there")
 
 
 join, split = os.path.join, os.path.split  # URLs have the separators of paths

@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TextIO, cast
+from typing import Any, TextIO
 
 
 def count(number: int | None, noun: str) -> str:
@@ -94,11 +94,6 @@ class EscapingStream:
 def raw_stream(stream: TextIO) -> TextIO:
     """The stream that takes control characters, for colors and pictures of our own; escape all other text before."""
     return stream.unescaped if isinstance(stream, EscapingStream) else stream
-
-
-def escaping(stream: TextIO) -> TextIO:
-    """The stream that escapes control characters."""
-    return cast(TextIO, EscapingStream(stream))
 
 
 def did_you_mean(name: str, names: Iterable[str], most: int = 1, otherwise: str = "") -> str:

@@ -14,7 +14,7 @@ import textwrap
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TextIO, cast
 
 from rlds_beam import interrupts, worker_status
 from rlds_beam._version import __version__
@@ -23,7 +23,7 @@ from rlds_beam.cli.functions import JOBS, find_job
 from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError, naming_limits
 from rlds_beam.platforms import keep_freed_memory
 from rlds_beam.terminal.options import begin, print_json
-from rlds_beam.text import escaping, without_secrets
+from rlds_beam.text import EscapingStream, without_secrets
 from rlds_beam.user_functions import describe_error, is_users
 
 HELP = "list the rules, signals, formats, or connectors"
@@ -84,7 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal may lack the characters of a dataset's texts
     words = list(sys.argv[1:] if argv is None else argv)
-    with contextlib.redirect_stdout(escaping(sys.stdout)), contextlib.redirect_stderr(escaping(sys.stderr)):
+    out, err = cast(TextIO, EscapingStream(sys.stdout)), cast(TextIO, EscapingStream(sys.stderr))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         begin(words, argv is None)
         end = words.index("--") if "--" in words else len(words)  # flags of Beam follow
         return _run_reporting_errors(words[:end], tuple(words[end + 1 :]), argv is None)
