@@ -11,9 +11,7 @@ import msgspec
 from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
-from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import SourceOptions
-from rlds_beam.formats.registry import RLDS
 from rlds_beam.options import option
 from rlds_beam.pipelines.base import run_over
 from rlds_beam.runners.base import RunOptions
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
     from rlds_beam.connectors.runner import ConnectorRunner
     from rlds_beam.formats.inputs import OpenedInput
     from rlds_beam.processing.report import Report
-    from rlds_beam.reading.base import Source
     from rlds_beam.viewing.report.dataset import Settings
     from rlds_beam.viewing.report.report_file import ConversionView, ReportWriter
 
@@ -36,7 +33,7 @@ ENDINGS = (".html", ".htm")
 
 EXAMPLES = """
     rlds-beam report data/point_mass/1.0.0 --output=report.html
-    rlds-beam report out --source=data/point_mass/1.0.0 --output=conversion.html
+    rlds-beam report out --output=conversion.html
     rlds-beam report data/point_mass/1.0.0 data/point_mass/2.0.0 --output=comparison.html
 """
 
@@ -71,9 +68,6 @@ class ReportConfig(RunOptions, PrintOptions, ConnectorOptions, CheckOptions, Sou
     second: str | None = option(None, "a dataset to compare it with", positional=True)
     _: dataclasses.KW_ONLY
     output: str = option("report.html", "file to write the report to", metavar="FILE", short=("-o",))
-    source: str | None = option(
-        None, "the dataset that INPUT was converted from; shows frames and values before and after", metavar="INPUT"
-    )
     samples: int = option(6, "sample episodes to show", least=0)
     worst: int = option(5, "worst episodes to list for each signal", least=0)
     threshold: tuple[str, ...] = option(
@@ -149,9 +143,8 @@ def _conversion(config: ReportConfig) -> ConversionView | None:
     """The output directory that the input is, if `convert` or `record` wrote it.
 
     Raises:
-      UsageError: it is not finished; or `--source` is given, but the input is not an output, or has another source.
+      UsageError: it is not finished.
     """
-    from rlds_beam.formats.inputs import open_input
     from rlds_beam.formats.registry import can_read
     from rlds_beam.output.directory import holding
     from rlds_beam.output.manifest import read_manifest
@@ -159,53 +152,29 @@ def _conversion(config: ReportConfig) -> ConversionView | None:
 
     held = holding(config.input) if config.from_ is None else None
     if held is None:
-        if config.source is not None:
-            raise UsageError(f"--source={config.source}: {config.input} was not written by `rlds-beam convert`")
         return None
     read_manifest(config.input)
-    is_read = can_read(held.to)
-    settings = _settings(config, RLDS, 1, input=config.source or "INPUT")
-    if config.source is None:
-        return ConversionView(config.input, held, settings, is_read)
-    source = open_input(config.for_input(config.source))
-    if source.dataset != held.dataset:
-        raise UsageError(
-            f"--source={config.source} is {source.dataset}, but {config.input} was made from {held.dataset}"
-        )
-    return ConversionView(config.input, held, settings, is_read, source, _find_connectors(config, source))
+    return ConversionView(config.input, held, ("rlds-beam", "convert", "INPUT", "OUTPUT"), can_read(held.to))
 
 
-def _find_connectors(config: ReportConfig, source: Source) -> ConnectorRunner:
-    """The connectors of a conversion: those of `--connectors`, or of its plan."""
-    from rlds_beam.connectors.runner import ConnectorRunner
-    from rlds_beam.viewing.report.comparison import planned_connectors
-
-    if config.connectors is not None or config.preset is not None:
-        return ConnectorRunner.for_options(config, source)
-    return planned_connectors(config.input, source)
-
-
-def _settings(
-    config: ReportConfig, format_: str, inputs: int, connecting: ConnectorRunner | None = None, input: str | None = None
-) -> Settings:
+def _settings(config: ReportConfig, format_: str, inputs: int, connecting: ConnectorRunner) -> Settings:
     from rlds_beam.checking.signals.results import parse_thresholds
     from rlds_beam.viewing.report.dataset import BUDGET, Settings
 
     options = {"--from": config.from_, "--split": config.split, "--features": config.features}
     given = [f"{flag}={value}" for flag, value in options.items() if value is not None]
-    path = config.input if input is None else input
     after = "distributions are those after the connectors; frames, curves, and signals are those of the records read"
     return Settings(
-        path,
+        config.input,
         format_,
         CheckOptions.of(config),
         config.samples,
         config.worst,
         config.decode,
         thresholds=parse_thresholds(config.threshold),
-        convert=("rlds-beam", "convert", path, "OUTPUT", *given),
-        list_command=("rlds-beam", "check", path, *given),
-        notes=(after,) if connecting is not None and connecting.connectors else (),
+        convert=("rlds-beam", "convert", config.input, "OUTPUT", *given),
+        list_command=("rlds-beam", "check", config.input, *given),
+        notes=(after,) if connecting.connectors else (),
         budget=BUDGET // inputs,
     )
 

@@ -64,7 +64,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of a conversion, with its source, next to another dataset."""
+    """The report of a conversion, next to another dataset."""
     directory = tmp_path_factory.mktemp("everything")
     source = rlds_beam.example(directory / "data", robot=True, broken=2, episodes=12)
     second = rlds_beam.example(directory / "second", camera=True, episodes=6)
@@ -72,7 +72,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "connectors.yaml").write_text(connectors)
     out = directory / "out"
     rlds_beam.convert(source, out, to="rlds", connectors=str(directory / "connectors.yaml"), workers=1)
-    rlds_beam.report(out, second, source=source, output=directory / "report.html", workers=1)
+    rlds_beam.report(out, second, output=directory / "report.html", workers=1)
     return directory / "report.html"
 
 
@@ -199,16 +199,6 @@ def test_frames_are_those_nearest_to_the_step(opened: Opened, one: Path) -> None
     assert len(steps) > 4 and article.locator(".nearest").all_inner_texts() == (
         [f"step {nearest}"] if nearest != 8 else []
     )
-
-
-def test_before_and_after_are_side_by_side(opened: Opened, everything: Path) -> None:
-    page = opened(everything)
-    change = page.locator("#change-1")
-    change.scroll_into_view_if_needed()
-    change.locator(".compare canvas[data-step]").first.wait_for()
-    assert change.locator(".left .camera canvas").count() == change.locator(".compare canvas[data-step]").count() == 1
-    change.locator(".scrubber").fill("12")
-    change.get_by_text("at step 12").wait_for()
 
 
 def test_flags_of_a_report_become_a_file(opened: Opened, one: Path) -> None:

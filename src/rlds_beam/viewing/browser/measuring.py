@@ -76,8 +76,9 @@ class Measured:
         try:
             connecting = ConnectorRunner.for_reading(self._shown.source)
             totals = run_stages(self._shown.stages(connecting, "measured"), self._process)
-            self.gathered = gathered = totals["measured"]
-            self.rows, self._state = TableRows(gathered.table, self._index), "done"
+            gathered: Gathered = totals["measured"]
+            self.rows, self.gathered = TableRows(gathered.table, self._index), gathered
+            self._state = "done"
         except StoppedError:
             self._state = "stopped"
         except (OSError, RldsBeamError) as error:

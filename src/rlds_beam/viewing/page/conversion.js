@@ -4,8 +4,8 @@ import { Ends, PairedBars, StackedBar } from "./charts.js";
 import { Code, Facts, Heading, Region, Said } from "./summary.js";
 import { count, number, percent } from "./text.js";
 
-/** The counts of a conversion; `show(rows)` shows episodes before and after it. */
-export function Conversion({ done, section, examples }) {
+/** The counts of a conversion. */
+export function Conversion({ done, section }) {
   const { items } = done, dropped = done.dropped.reduce((sum, one) => sum + one.records, 0);
   const flow = [["written", done.written], ["rejected", done.rejected], ...done.dropped.map((one, i) => [`dropped-${i % 3}`, one.records])];
   const names = [["= ", "written"], ["+ ", "rejected"], ...done.dropped.map((one) => ["+ ", html`dropped by <${Said} text=${one.name} />`])];
@@ -27,8 +27,7 @@ export function Conversion({ done, section, examples }) {
       <thead><tr><th>reason</th><th class="text">meaning</th><th class="number">episodes</th><th class="number">steps</th><th class="text">what to do</th></tr></thead>
       <tbody>${done.unused.map((one) => html`<tr><th><${Said} text=${one.reason} /></th><td class="text"><${Code} text=${one.meaning} /></td><td class="number">${number(one.episodes)}</td>
         <td class="number">${number(one.steps)}</td><td class="text"><${Code} text=${one.remedy} /></td></tr>`)}</tbody></table></${Region}>`}
-    ${done.connectors.length > 0 && html`<h3>Connectors</h3><${Connectors} some=${done.connectors} />`}
-    ${done.examples.length > 0 ? html`<h3>Before and after</h3>${examples}` : done.note && html`<p class="note"><${Code} text=${done.note} /></p>`}`;
+    ${done.connectors.length > 0 && html`<h3>Connectors</h3><${Connectors} some=${done.connectors} />`}`;
 }
 
 const Items = ({ items }) => html`<div class="panel"><h3>${number(items.items)} <${Said} text=${items.kind} /></h3>

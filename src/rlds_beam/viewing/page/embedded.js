@@ -39,16 +39,6 @@ function placeEpisodes(part, number) {
 }
 
 root.datasets.forEach(placeEpisodes);
-const examples = root.conversion?.examples ?? [];
-if (examples.length) {
-  const sides = [["before", "after"], ["after", "before"]];
-  for (const [side, other] of sides) listed.push({ ...none, id: side, name: `${side} the connectors`, path: "", format: "", compare_to: other });
-}
-export const changes = examples.map(({ before, after }, i) => {
-  add("after", `change-${i + 1}`, after);
-  return add("before", `change-${i + 1}`, before);
-});
-
 function find({ dataset, key }) {
   const row = rows.get(name(dataset, key));
   if (!row) throw new Error(`${key} is not in this report`);
@@ -67,10 +57,6 @@ const answers = {
   "/api/episodes": ({ dataset, text, offset = 0, limit = 100 }) => {
     const some = [...rows.values()].filter((row) => row.dataset === dataset && (!text || row.key === text));
     return { total: some.length, offset, rows: some.slice(offset, offset + limit), scanned: true };
-  },
-  "/api/counterpart": ({ dataset, key }) => {
-    const other = listed.find((one) => one.id === dataset)?.compare_to;
-    return { dataset: other, key: rows.has(name(other, key)) ? key : null, how: "The same episode." };
   },
   "/api/step": ({ step, ...query }) => {
     const { episode } = find(query);

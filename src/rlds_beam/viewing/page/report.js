@@ -3,7 +3,7 @@ import { html, render, useEffect, useLayoutEffect, useRef, useState, useStore } 
 import { Comparison, Conversion } from "./conversion.js";
 import { datasets } from "./datasets.js";
 import { Command, Copy, FlagsDialog } from "./dialogs.js";
-import { changes, root as data, sourceOf } from "./embedded.js";
+import { root as data, sourceOf } from "./embedded.js";
 import { FlagButton, flagsOf } from "./flags.js";
 import { Code, Dataset, Distributions, Heading, Outstanding, Region, Rules, Said, Signals, Texts, Totals, stepsText, timeOf } from "./summary.js";
 import { line, number } from "./text.js";
@@ -14,11 +14,11 @@ const parts = data.datasets;
 const opened = new Map(); // the id of an episode -> shows its viewer
 
 /** An episode. Its viewer is drawn when it comes near the window: a report of a hundred opens at once. */
-function Episode({ row, first = "curves", compared = false }) {
+function Episode({ row }) {
   const { episode } = row, dataset = datasets.find(row.dataset), flags = useStore(flagsOf(dataset));
   const article = useRef(null);
   const [live, open] = useState(false);
-  const [tab, turn] = useState(first);
+  const [tab, turn] = useState("curves");
   const [beside, choose] = useState(null);
   useEffect(() => {
     const element = article.current;
@@ -34,7 +34,7 @@ function Episode({ row, first = "curves", compared = false }) {
   }, []);
   return html`<article class="episode" id=${row.id} aria-label=${row.named} tabindex="-1" ref=${article} data-shown=${live ? "" : undefined}>
     <header><div class="heading"><h3 class="key" title=${line(row.key)}><bdi>${row.named}</bdi><${Copy} text=${row.key} what="the key" />
-        ${!compared && html`<${FlagButton} flags=${flags} row=${row} tab=${0} />`}</h3>
+        <${FlagButton} flags=${flags} row=${row} tab=${0} /></h3>
       <p class="line">${episode.steps > 0 && html`<span>${number(episode.steps)} steps${timeOf(episode.steps, episode.fps)}</span>`}${episode.total != null && html`<span>return ${number(episode.total)}</span>`}</p></div>
       ${episode.instruction && html`<p class="said clamp"><${Said} text=${episode.instruction} /></p>`}
       ${!episode.steps && episode.marks.length > 0 && html`<ul class="tags">${episode.marks.map((mark) => html`<li class="tag ${mark.kind === "rule" ? "bad" : "warn"}"><b>${mark.name}</b>
@@ -70,8 +70,6 @@ const Gallery = ({ part, section }) => html`<${Heading} section=${section} lede=
 const Samples = ({ part, section }) => html`<${Heading} section=${section} lede=${`${part.facts.episodes ? "Episodes" : "Records"} chosen at random: play them, or go step by step with the arrow keys; drag over the curves; compare two side by side.`} />
   ${episodes(part.shown.samples, 4)}`;
 
-const examples = html`<div class="episodes">${changes.map((row) => html`<${Episode} key=${row.id} row=${row} first="compare" compared />`)}</div>`;
-
 /** The sections: {id, title, count, part, content}. */
 function sectionsOf() {
   const list = [];
@@ -79,7 +77,7 @@ function sectionsOf() {
   for (const part of parts) if (part.grid.length) add("frames", "Episodes", part.grid.length, Gallery, part);
   const measured = (part) => part.signals.some((one) => one.measured);
   if (parts.some((part) => part.rules.length || measured(part))) add("outstanding", "What stands out", null, ({ section }) => html`<${Outstanding} parts=${parts} section=${section} />`);
-  if (data.conversion) add("conversion", "Conversion", null, ({ section }) => html`<${Conversion} done=${data.conversion} ...${{ section, examples }} />`);
+  if (data.conversion) add("conversion", "Conversion", null, ({ section }) => html`<${Conversion} done=${data.conversion} section=${section} />`);
   if (data.comparison) add("comparison", "Comparison", data.comparison.pairs.length, ({ section }) => html`<${Comparison} both=${data.comparison} section=${section} />`);
   for (const part of parts) {
     const { distributions, facts } = part;

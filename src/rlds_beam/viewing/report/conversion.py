@@ -1,4 +1,4 @@
-"""The report on a conversion, from its output directory; with its input also the changes.
+"""The report on a conversion, from its output directory.
 
 The rows of an output may be items or columns, which no source reads as episodes: `items_part` shows those.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -24,7 +24,7 @@ from rlds_beam.processing.report import Report, left_out_lines
 from rlds_beam.text import printable
 from rlds_beam.trajectories.items import REASONS
 from rlds_beam.viewing.episode_view import Json
-from rlds_beam.viewing.report.dataset import Facts, field_row
+from rlds_beam.viewing.report.dataset import Facts, collect_rules, field_row
 
 _MAX_CHARACTERS = 300
 _NOT_OPTIONS = (
@@ -42,9 +42,6 @@ _NOT_OPTIONS = (
 )
 """Parts of a plan that are not options, or are shown elsewhere."""
 
-WITHOUT_SOURCE = "name the input with --source=INPUT to show frames and values before and after the connectors"
-WITHOUT_CONNECTORS = "no connectors ran: accepted episodes are written as they were read"
-
 
 def read_report(path: str) -> Report:
     """report.json of an output directory.
@@ -58,21 +55,17 @@ def read_report(path: str) -> Report:
     return decode(file, Report)
 
 
-def describe_conversion(path: str, held: Holding, report: Report, examples: Sequence[Json] | None) -> Json:
+def describe_conversion(path: str, held: Holding, report: Report) -> Json:
     """The description of a finished conversion. read = written + rejected + the sum of `dropped`, in records.
 
     Args:
       path: its output directory.
       held: `output.directory.holding` of it.
       report: `read_report` of it.
-      examples: episodes before and after the connectors; None without the input of the conversion.
     """
     plan, manifest = read_plan(path), load_manifest(path) or {}
     content = {} if plan is None else plan.content
     dropped = sum(counts.records for counts in report.dropped.values())
-    note = WITHOUT_SOURCE if report.connectors else WITHOUT_CONNECTORS
-    if examples is not None:
-        note = "" if examples else "the connectors changed none of the episodes tried"
     return {
         "command": held.command,
         "to": held.to,
@@ -91,8 +84,6 @@ def describe_conversion(path: str, held: Holding, report: Report, examples: Sequ
             for why, counts in report.unused.items()
         ],
         "left_out": [printable(line, _MAX_CHARACTERS) for line in left_out_lines(report.left_out)],
-        "examples": list(examples or ()),
-        "note": note,
     }
 
 
@@ -131,6 +122,17 @@ def _items(held: Holding, report: Report, plan: Mapping[str, Any]) -> Json:
         "repeated": round(frames / steps, 4) if frames is not None and steps else None,
         "padded": 0 if frames is not None and not padding else None,
     }
+
+
+def rejected_rules(report: Report, command: tuple[str, ...]) -> list[Json]:
+    """The rules that records of the input broke, as `collect_rules`.
+
+    No episode of the output may have the keys of their samples: an output in the same format has those of its input.
+    """
+    rules = collect_rules(report, {}, command)
+    for sample in (sample for rule in rules for sample in rule["samples"]):
+        sample["key"] = f"rejected/{sample['key']}"
+    return rules
 
 
 def items_part(path: str, held: Holding) -> Json:

@@ -14,22 +14,17 @@ from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.table import EpisodeTable
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.connectors.statistics.dataset_statistics import Groups
-from rlds_beam.formats.registry import RLDS
 from rlds_beam.output.directory import Holding
-from rlds_beam.processing.dataset import check_counts, first_episodes
+from rlds_beam.processing.dataset import check_counts
 from rlds_beam.processing.job import Job, Stage, Totals
 from rlds_beam.processing.range_summary import RangeSummarizer, summarize
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.viewing.episode_view import Json
-from rlds_beam.viewing.report.comparison import compare, find_examples
-from rlds_beam.viewing.report.conversion import describe_conversion, items_part, read_report
+from rlds_beam.viewing.report.comparison import compare
+from rlds_beam.viewing.report.conversion import describe_conversion, items_part, read_report, rejected_rules
 from rlds_beam.viewing.report.dataset import Gathered, Settings, make_section
-from rlds_beam.viewing.report.rejected_records import add_rejected
-
-_TRIED, _EXAMPLES = 20, 3
-"""Episodes of a conversion's input to run its connectors on, and of these to show."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,35 +81,24 @@ class ConversionView:
     Attributes:
       path: the directory.
       held: what it holds.
-      settings: how it is shown.
+      command: the beginning of the command that converts again.
       is_read: whether a source reads it as episodes; then it is the first input of the report.
-      source: the input of the conversion; None if it is not given.
-      connecting: the connectors that ran.
     """
 
     path: str
     held: Holding
-    settings: Settings
+    command: tuple[str, ...]
     is_read: bool
-    source: Source | None = None
-    connecting: ConnectorRunner | None = None
 
     def section(self) -> Json:
-        """The section on the conversion; reads a few episodes of the input, if it is given."""
-        report, examples = read_report(self.path), None
-        if self.source is not None and self.connecting is not None and report.connectors:
-            tried = first_episodes(self.source, _TRIED)
-            examples = list(find_examples(tried, self.settings.check, self.connecting, _EXAMPLES))
-        return describe_conversion(self.path, self.held, report, examples)
+        """The section on the conversion."""
+        return describe_conversion(self.path, self.held, read_report(self.path))
 
-    def parts(self, parts: list[Json], output: Source | None) -> list[Json]:
-        """Adds the items of the output, if no source reads it, and the rejected records."""
-        if not self.is_read:
-            parts = [items_part(self.path, self.held), *parts]
-        report = read_report(self.path)
-        decoding = self.source or (None if report.connectors or self.held.to != RLDS else output)
-        first = add_rejected(parts[0], self.path, report, decoding, self.settings.convert)
-        return [first, *parts[1:]]
+    def parts(self, parts: list[Json]) -> list[Json]:
+        """Adds the items of the output, if no source reads it, and the rules that records of the input broke."""
+        first, *others = parts if self.is_read else [items_part(self.path, self.held), *parts]
+        rules = rejected_rules(read_report(self.path), self.command)
+        return [{**first, "rules": [*rules, *first["rules"]]}, *others]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +148,7 @@ class ReportWriter:
         parts = [shown.part(found) for shown, found in zip(self.inputs, gathered, strict=True)]
         conversion = self.conversion
         if conversion is not None:
-            parts = conversion.parts(parts, self.inputs[0].source if conversion.is_read else None)
+            parts = conversion.parts(parts)
         return {
             "title": " and ".join(part["facts"]["name"] for part in parts),
             "datasets": parts,
