@@ -109,14 +109,25 @@ def test_rejected_episodes_are_chosen_by_rule(browser: Any, hostile: str) -> Non
         tab.check()
 
 
-def test_columns_are_chosen(browser: Any, example: str) -> None:
+def test_any_column_sorts_the_list(browser: Any, example: str) -> None:
     with opened(browser, example) as tab:
         tab.scanned()
-        tab.page.get_by_role("button", name="Columns").click()
-        tab.page.get_by_role("checkbox", name="idle_share").check()
-        tab.page.keyboard.press("Escape")
+        tab.page.get_by_label("Sort").select_option("1:idle_share")
         tab.page.get_by_role("columnheader", name="idle share").wait_for()
-        assert "columns=" in tab.page.url
+        assert "sort=idle_share" in tab.page.url
+        tab.check()
+
+
+def test_the_summary_is_that_of_a_report(browser: Any, hostile: str) -> None:
+    with opened(browser, hostile) as tab:
+        tab.scanned()
+        tab.page.get_by_role("button", name="Summary").click()
+        tab.page.locator("#distributions table").wait_for()
+        tab.screenshot("summary")
+        tab.page.locator(".outstanding a", has_text="missing_is_last").click()
+        tab.check()
+        tab.page.locator("#rejected .key a").first.click()
+        tab.page.locator("main.episode h1").wait_for()
         tab.check()
 
 

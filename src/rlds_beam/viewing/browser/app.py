@@ -109,6 +109,7 @@ def create_app(
             q, q.dataset.rows, q.number("offset", 0), q.number("limit", 100, MAX_ROWS)
         ),
         "/api/histogram": lambda q: _answer_query(q, q.dataset.histogram, q.text("column")),
+        "/api/summary": lambda q: q.dataset.summary(),
         "/api/episode": lambda q: q.dataset.episode(q.key),
         "/api/made": lambda q: q.dataset.made(q.key, q.number("offset", 0), q.number("limit", MAX_ITEMS, MAX_ITEMS)),
         "/api/counterpart": lambda q: q.dataset.counterpart(q.key),

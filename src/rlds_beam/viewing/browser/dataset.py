@@ -27,7 +27,7 @@ from rlds_beam.viewing.browser.measuring import Measured
 from rlds_beam.viewing.browser.table import LISTED, METADATA, Query, TableRows
 from rlds_beam.viewing.episode_view import BROWSED, make_view, rule_mark, signal_mark
 from rlds_beam.viewing.json_values import json_value
-from rlds_beam.viewing.report.dataset import Settings
+from rlds_beam.viewing.report.dataset import Settings, make_summary
 from rlds_beam.viewing.report.report_file import Input
 
 Json = dict[str, Any]
@@ -88,6 +88,11 @@ class BrowsedDataset:
     def table(self) -> Measured:
         """Sorts and filters; `open_datasets` has opened or started it."""
         settings = Settings(self.path, self.format, self.check, decode=0)
+        settings = dataclasses.replace(
+            settings,
+            convert=(*settings.convert, self.path, "OUTPUT"),
+            list_command=(*settings.list_command, self.path),
+        )
         return Measured(Input(self.readable, settings, Report()), self.index)
 
     @functools.cached_property
@@ -120,9 +125,16 @@ class BrowsedDataset:
             "signals": [] if rows is None else [name for name in SIGNALS if rows.is_known(name)],
             "scan": self.table.progress(),
             "scanned": self.table.complete,
+            "summary": self.table.gathered is not None,
             "problems": [str(violation) for violation in self.source.violations],
             "compare_to": None if self.compared is None else self.compared.dataset.id,
         }
+
+    def summary(self) -> Json:
+        """`/api/summary`: that of a report. Raises MissingError before all episodes were measured."""
+        if (gathered := self.table.gathered) is None:
+            raise MissingError("the summary needs the results of all episodes, which are not known yet")
+        return make_summary(self.source, gathered, self.table.settings)
 
     def rows(self, query: Query, offset: int, limit: int) -> Json:
         """`/api/episodes`. Raises UsageError if the query needs a column or a table that there is not."""

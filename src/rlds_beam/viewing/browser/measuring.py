@@ -33,12 +33,13 @@ class Measured:
       index: its episodes.
 
     Attributes:
+      settings: how its summary is shown.
       rows: the rows; None until they are known.
       gathered: what the job found; None until it ends.
     """
 
     def __init__(self, shown: Input, index: EpisodeIndex):
-        self._shown, self._index = shown, index
+        self._shown, self._index, self.settings = shown, index, shown.settings
         self.rows: TableRows | None = None
         self.gathered: Gathered | None = None
         self._state, self._done, self._error = "none", 0, ""

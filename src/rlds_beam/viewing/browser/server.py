@@ -27,6 +27,7 @@ step, or image), or 405. Texts come from datasets and may contain anything; the 
     scan          {state: "table" | "running" | "done" | "stopped" | "failed" | "none", done, total (or null), error}:
                   where the table comes from: `signals.parquet`, or a job in the background
     scanned       whether the table covers all episodes
+    summary       whether `/api/summary` has an answer
     problems      faults of the dataset as a whole: [text]
     compare_to    the id of the dataset that was converted to or from this one | null
 
@@ -44,6 +45,8 @@ step, or image), or 405. Texts come from datasets and may contain anything; the 
 
 `/api/histogram?dataset=&column=` and the filters of `/api/episodes` -> {counts, edges}: how many of these episodes have
     values in each of at most 60 equal ranges; one more edge than counts. Empty without numbers.
+
+`/api/summary?dataset=` -> `report.dataset.make_summary`: rules, signals, distributions, texts, as in a report
 
 `/api/episode?dataset=&key=` -> what `episode_view.EpisodeView.to_json` gives, and
     key, index, split, steps, fps, instruction, metadata: {path: value}

@@ -1,6 +1,5 @@
 // What the list can show of an episode, and how its cells look.
 import { html, useState } from "./lib.js";
-import { Dialog } from "./dialogs.js";
 import { Film, mainCamera } from "./grid.js";
 import { cell, duration, line, number, shortKey } from "./text.js";
 
@@ -27,13 +26,9 @@ export function columnsOf(dataset) {
   return [...fixed, ...others.map((one) => ({ ...one, sortable: true, wide: one.kind === "number" ? 132 : 160 }))];
 }
 
-/** The columns that are shown: those of the address, or a choice that fits most datasets. */
-export function shownColumns(dataset, { columns: chosen, sort, filter }) {
+/** The columns that are shown: those that fit most datasets, and those that the list is sorted or filtered by. */
+export function shownColumns(dataset, { sort, filter }) {
   const all = columnsOf(dataset);
-  if (chosen) {
-    const names = chosen.split(",");
-    return all.filter((one) => names.includes(one.name));
-  }
   const without = (name) => dataset.scanned && dataset.columns.length && !dataset.columns.some((one) => one.name === name);
   const own = ["index", "steps", ...["return", "rule", "instruction"].filter((name) => !without(name))];
   if (dataset.cameras.length) own.push("picture");
@@ -87,26 +82,4 @@ function Signals({ row, dataset }) {
   return html`<span class="badges">${found.slice(0, MOST_BADGES).map((one) => html`<span key=${one.name} class="badge warn"
     title=${`${one.name}: ${cell(row.signals[one.name])}. ${line(one.summary ?? "")}`}>${one.label}</span>`)}
     ${found.length > MOST_BADGES && html`<span class="muted small">+${found.length - MOST_BADGES}</span>`}</span>`;
-}
-
-/** The dialog that chooses columns. */
-export function Columns({ dataset, state, onChange, onClose }) {
-  const [find, setFind] = useState("");
-  const all = columnsOf(dataset);
-  const shown = new Set(shownColumns(dataset, state).map((one) => one.name));
-  const groups = [...new Set(all.map((one) => one.group))];
-  const toggle = (name) => {
-    if (!shown.delete(name)) shown.add(name);
-    if (shown.size) onChange([...shown].join(","));
-  };
-  const matches = (one) => `${one.label} ${one.name}`.toLowerCase().includes(find.toLowerCase());
-  return html`<${Dialog} title="Columns" onClose=${onClose}>
-    <input type="search" placeholder="Find a column" aria-label="Find a column" value=${find} onInput=${(e) => setFind(e.target.value)} />
-    ${groups.map((group) => html`<fieldset><legend><bdi>${line(group)}</bdi></legend>
-      ${all.filter((one) => one.group === group && matches(one)).map((one) => html`<label class="choice" title=${line(one.summary)}>
-        <input type="checkbox" checked=${shown.has(one.name)} onChange=${() => toggle(one.name)} />
-        <bdi>${line(one.name, 60)}</bdi> <small><bdi>${line(one.summary, 90)}</bdi></small></label>`)}
-    </fieldset>`)}
-    <button onClick=${() => onChange("")}>Default columns</button>
-  </${Dialog}>`;
 }

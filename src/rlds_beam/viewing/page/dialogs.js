@@ -86,18 +86,6 @@ function Flagged({ dataset, flags, episode, remark }) {
 
 export function FlagsDialog({ dataset, onClose }) {
   const flags = useStore(flagsOf(dataset));
-  const [kind, setKind] = useState("exclude");
-  const [said, say] = useState("");
-  const file = useRef(null);
-  const name = `${kind}.txt`;
-  const load = async (event) => {
-    const chosen = event.target.files[0];
-    event.target.value = "";
-    if (!chosen) return;
-    if (chosen.size > 64e6) return say("This file is larger than 64 MB; it is no list of episodes.");
-    const { added, wrong } = flags.fromText(await chosen.text());
-    say(`${count(added, "episode")} added.` + (wrong ? ` Line ${wrong.line} is no episode key: ${line(wrong.text)}` : ""));
-  };
   const shown = [...flags.all].slice(0, 500);
   return html`<${Dialog} title="Flagged episodes" onClose=${onClose}>
     <p>${flags.all.size ? `${count(flags.all.size, "episode")} flagged.` : "No episode is flagged: press f on an episode."}${" "}
@@ -106,15 +94,10 @@ export function FlagsDialog({ dataset, onClose }) {
       ...${{ dataset, flags, episode: key, remark }} />`)}</ul>`}
     ${flags.all.size > shown.length && html`<p>… and ${flags.all.size - shown.length} more.</p>`}
     <div class="bar">
-      <label>Use the list to <select value=${kind} onChange=${(e) => setKind(e.target.value)}>
-        <option value="exclude">leave these episodes out</option><option value="only">keep only these episodes</option></select></label>
-      <button class="main" disabled=${!flags.all.size} onClick=${() => download(name, flags.toText(dataset.name))}>Download ${name}</button>
-      <button onClick=${() => file.current.click()}>Import a list…</button>
-      <input ref=${file} type="file" accept=".txt,text/plain" hidden onChange=${load} />
+      <button class="main" disabled=${!flags.all.size} onClick=${() => download("exclude.txt", flags.toText(dataset.name))}>Download exclude.txt</button>
       <button disabled=${!flags.all.size} onClick=${() => confirm(`Remove all ${flags.all.size} flags?`) && flags.clear()}>Remove all</button>
     </div>
-    <p role="status">${said}</p>
     <p>Then run, with the path of the downloaded file:</p>
-    <${Command} text=${`rlds-beam convert ${quoted(dataset.path)} OUTPUT --${kind}=${name}${dataset.format === "rlds" ? "" : ` --from=${quoted(dataset.format)}`}`} />
+    <${Command} text=${`rlds-beam convert ${quoted(dataset.path)} OUTPUT --exclude=exclude.txt${dataset.format === "rlds" ? "" : ` --from=${quoted(dataset.format)}`}`} />
   </${Dialog}>`;
 }

@@ -35,6 +35,7 @@ function placeEpisodes(part, number) {
   };
   part.nameOf = (key) => nameOf(key, numberOf(key));
   part.anchor = (key) => rows.get(name(part.id, key))?.id;
+  part.linkTo = (key) => part.anchor(key) && { href: `#${part.anchor(key)}` };
   listed.push({ ...none, id: part.id, name: facts.name, path: facts.path, format: facts.format, fps: facts.fps });
 }
 

@@ -1,4 +1,4 @@
-// Flagged episodes of a dataset: kept by this browser, exported as a list for --exclude or --only.
+// Flagged episodes of a dataset: kept by this browser, exported as a list for --exclude.
 import { html, Store } from "./lib.js";
 
 export class Flags extends Store {
@@ -6,11 +6,6 @@ export class Flags extends Store {
     super();
     this.name = `rlds-beam/flags/${path}`;
     this.#read();
-    window.addEventListener("storage", (event) => {
-      if (event.key !== this.name) return;
-      this.#read();
-      this.emit();
-    });
   }
 
   /** Key -> remark, in the order in which they were flagged. */
@@ -40,25 +35,6 @@ export class Flags extends Store {
       return note ? `${oneLine(key)}\t${note}` : oneLine(key);
     });
     return [`# Episodes of ${oneLine(dataset)} flagged in rlds-beam browse: ${lines.length}`, ...lines, ""].join("\n");
-  }
-
-  /** Adds the keys of such a file; returns {added, wrong}: how many were new, and the first line that is no key. */
-  fromText(text) {
-    let added = 0;
-    let wrong = null;
-    for (const [i, row] of text.split(/\r?\n/).entries()) {
-      const [key, ...remarks] = row.split("\t");
-      const trimmed = key.replace(/#.*/, "").trim();
-      if (!trimmed) continue;
-      if (!/^.+:[^:]+:\d+@\d+(\.\d+)?$/.test(trimmed)) {
-        wrong ??= { line: i + 1, text: trimmed.slice(0, 80) };
-        continue;
-      }
-      if (!this.all.has(trimmed)) added++;
-      this.all.set(trimmed, remarks.join(" ").trim() || this.all.get(trimmed) || "");
-    }
-    this.#changed();
-    return { added, wrong };
   }
 
   #read() {

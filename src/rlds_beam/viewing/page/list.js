@@ -1,6 +1,6 @@
 // The episode list: rows or a grid of first frames, sorted and filtered by the server.
 import { html, useCallback, useEffect, useLoaded, useRef, useState, useStore, useKeys, useMedia, clamp } from "./lib.js";
-import { Cell, Columns, PictureCell, columnsOf, shownColumns } from "./columns.js";
+import { Cell, PictureCell, columnsOf, shownColumns } from "./columns.js";
 import { FlagButton, flagsOf } from "./flags.js";
 import { Tile, tilesOf } from "./grid.js";
 import { route } from "./route.js";
@@ -15,7 +15,6 @@ export function ListPage({ state, dataset }) {
   const narrow = useMedia("(max-width: 640px)");
   const [current, setCurrent] = useState(() => Number(state.at) || 0);
   const cursor = useRef(current); // a second key before the next drawing moves on from the first
-  const [choosing, choose] = useState(false);
   const [width, setWidth] = useState(innerWidth);
   const range = useRef([0, 0]);
   const control = useRef(null);
@@ -71,7 +70,7 @@ export function ListPage({ state, dataset }) {
   };
   const head = !grid && !narrow && html`<${Head} columns=${columns} state=${state} template=${template} wide=${wide} />`;
   return html`<main class="list">
-    <${Toolbar} ...${{ state, dataset, rows, grid, narrow, choose }} />
+    <${Toolbar} ...${{ state, dataset, rows, grid }} />
     ${rows.error && html`<p class="error" role="alert"><bdi>${line(rows.error, 1000)}</bdi></p>`}
     ${dataset.problems.map((one) => html`<p class="error"><bdi>${line(one, 500)}</bdi></p>`)}
     <${Spread} ...${{ state, dataset, rows }} />
@@ -79,7 +78,6 @@ export function ListPage({ state, dataset }) {
     <${Virtual} label="Episodes" role="grid" tabindex="0" aria-rowcount=${total + 1} aria-activedescendant=${`row-${current}`}
       rows=${grid ? Math.ceil(total / tiles.across) : total} height=${grid ? tiles.height : narrow ? 58 : columns.some((one) => one.name === "picture") ? 52 : 32}
       head=${head} render=${render} onRange=${onRange} control=${control} />
-    ${choosing && html`<${Columns} dataset=${dataset} state=${state} onChange=${(columns) => route.go({ columns }, true)} onClose=${() => choose(false)} />`}
   </main>`;
 }
 
@@ -103,7 +101,7 @@ function listKey(event, { current, total, move, open, grid, across, page, flags,
   return true;
 }
 
-function Toolbar({ state, dataset, rows, grid, narrow, choose }) {
+function Toolbar({ state, dataset, rows, grid }) {
   const rules = Object.entries(dataset.rules);
   const rejected = rules.reduce((sum, [, n]) => sum + n, 0);
   const filtered = Object.keys(NOTHING).some((name) => state[name]);
@@ -119,11 +117,10 @@ function Toolbar({ state, dataset, rows, grid, narrow, choose }) {
       <option value="">Accepted and rejected</option><option value="accepted">Accepted</option>
       <option value="rejected">Rejected${rejected ? ` (${number(rejected)})` : ""}</option>
       ${rules.map(([name, n]) => html`<option value=${name}>${line(name, 60)} (${number(n)})</option>`)}</select>
-    ${narrow && !grid && html`<${SortSelect} state=${state} dataset=${dataset} />`}
+    ${dataset.columns.length > 0 && html`<${SortSelect} state=${state} dataset=${dataset} />`}
     <span class="push"></span>
     <span class="muted" role="status">${rows.total === null ? "…" : filtered
       ? `${number(rows.total)} of ${count(dataset.episodes, "episode")}` : count(rows.total, "episode")}</span>
-    ${!grid && !narrow && html`<button onClick=${() => choose(true)}>Columns</button>`}
     ${grid && html`<button aria-pressed=${state.view === "last"} title="How the episodes end" onClick=${() => route.go({ view: state.view === "last" ? "grid" : "last" }, true)}>Last frames</button>`}
     ${dataset.cameras.length > 0 && html`<button aria-pressed=${grid} title="g" onClick=${() => route.go({ view: grid ? "" : "grid" })}>Grid</button>`}
   </div>`;

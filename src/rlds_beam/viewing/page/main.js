@@ -5,6 +5,7 @@ import { FlagsDialog, Help } from "./dialogs.js";
 import { EpisodePage } from "./episode.js";
 import { flagsOf } from "./flags.js";
 import { ListPage } from "./list.js";
+import { Overview } from "./overview.js";
 import { link, route, useRoute } from "./route.js";
 import { line, number } from "./text.js";
 
@@ -29,7 +30,8 @@ function App() {
   return html`
     <${Bar} state=${state} all=${all} dataset=${dataset} show=${show} />
     ${error && html`<p class="error" role="alert">${line(error, 500)}</p>`}
-    ${state.episode ? html`<${EpisodePage} state=${state} dataset=${dataset} />` : html`<${ListPage} key=${dataset.id} state=${state} dataset=${dataset} />`}
+    ${state.episode ? html`<${EpisodePage} state=${state} dataset=${dataset} />`
+      : state.view === "summary" ? html`<${Overview} key=${dataset.id} dataset=${dataset} />` : html`<${ListPage} key=${dataset.id} state=${state} dataset=${dataset} />`}
     ${dialog === "help" && html`<${Help} onClose=${() => show(null)} />`}
     ${dialog === "flags" && html`<${FlagsDialog} dataset=${dataset} onClose=${() => show(null)} />`}`;
 }
@@ -43,7 +45,7 @@ function Bar({ state, all, dataset, show }) {
     window.theme.set(next);
     setTheme(next);
   };
-  const open = (id) => route.go({ dataset: id, episode: "", sort: "", desc: "", filter: "", text: "", split: "", rule: "", columns: "", at: "", t: "", tab: "" });
+  const open = (id) => route.go({ dataset: id, episode: "", sort: "", desc: "", filter: "", text: "", split: "", rule: "", at: "", t: "", tab: "" });
   return html`<header class="bar top">
     <a class="brand" ...${link({ episode: "", t: "", tab: "" })}>rlds-beam</a>
     ${all.length > 1 ? html`<select aria-label="Dataset" class="dataset" value=${dataset.id} onChange=${(e) => open(e.target.value)}>
@@ -51,6 +53,7 @@ function Bar({ state, all, dataset, show }) {
       : html`<span class="dataset clip" title=${line(dataset.path)}><bdi>${line(dataset.name, 120)}</bdi> <span class="muted small">${line(dataset.format, 20)}</span></span>`}
     <${Scan} scan=${dataset.scan} />
     <span class="push"></span>
+    ${dataset.summary && html`<button aria-pressed=${state.view === "summary" && !state.episode} onClick=${() => route.go({ view: state.view === "summary" && !state.episode ? "" : "summary", episode: "" })}>Summary</button>`}
     <button onClick=${() => show("flags")} aria-label=${`Flagged episodes: ${flags.all.size}`}>⚑ ${number(flags.all.size)}</button>
     <button class="icon" aria-label=${`Theme: ${theme}`} title=${`Theme: ${theme}`} onClick=${turn}>${THEMES[theme] ?? THEMES.system}</button>
     <button class="icon" aria-label="Help" title="?" onClick=${() => show("help")}>?</button>

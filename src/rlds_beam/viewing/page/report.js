@@ -5,7 +5,7 @@ import { datasets } from "./datasets.js";
 import { Command, Copy, FlagsDialog } from "./dialogs.js";
 import { root as data, sourceOf } from "./embedded.js";
 import { FlagButton, flagsOf } from "./flags.js";
-import { Code, Dataset, Distributions, Heading, Outstanding, Region, Rules, Said, Signals, Texts, Totals, stepsText, timeOf } from "./summary.js";
+import { Code, Dataset, Distributions, Heading, Outstanding, Region, Rules, Said, Signals, Texts, Totals, openBlocks, stepsText, timeOf } from "./summary.js";
 import { line, number } from "./text.js";
 import { Viewer } from "./viewer.js";
 
@@ -137,7 +137,7 @@ function Report() {
 async function openTarget() {
   const id = location.hash.slice(1), target = id && document.getElementById(id);
   if (!target) return;
-  for (let e = target; e; e = e.parentElement) if (e.tagName === "DETAILS") e.open = true;
+  openBlocks(target);
   opened.get(id)?.();
   target.scrollIntoView();
   target.focus({ preventScroll: true });

@@ -1,7 +1,7 @@
 // The page's state that belongs in its address: what is open, how the list is sorted and filtered, which step is shown.
 import { Store, useStore } from "./lib.js";
 
-const NAMES = ["dataset", "sort", "desc", "filter", "text", "split", "rule", "view", "columns", "episode", "at", "t", "tab", "with"];
+const NAMES = ["dataset", "sort", "desc", "filter", "text", "split", "rule", "view", "episode", "at", "t", "tab", "with"];
 
 class Route extends Store {
   constructor() {

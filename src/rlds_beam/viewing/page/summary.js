@@ -30,11 +30,11 @@ export const Region = ({ label, tall, children }) => html`<div class="scroll ${t
 export const Facts = ({ items }) => html`<dl class="facts">${items.map(([name, text]) => html`<dt><${Said} text=${name} /></dt>
   <dd><${Said} text=${typeof text === "string" ? text : JSON.stringify(text)} /></dd>`)}</dl>`;
 
-/** An episode's key, with a link to where it is shown. */
+/** An episode's key, with a link to where it is shown; `part.linkTo` gives the properties of the link. */
 export function Key({ part, text }) {
-  const id = part.anchor(text);
+  const to = part.linkTo(text);
   const short = html`<bdi>${part.nameOf(text)}</bdi>`;
-  return html`<span class="key" title=${line(text)}>${id ? html`<a href=${`#${id}`}>${short}</a>` : short} <${Copy} text=${text} what="the key" /></span>`;
+  return html`<span class="key" title=${line(text)}>${to ? html`<a ...${to}>${short}</a>` : short} <${Copy} text=${text} what="the key" /></span>`;
 }
 
 export const stepsText = (step, stop) => (step == null ? "" : stop != null && stop > step + 1 ? `${number(step)}–${number(stop - 1)}` : number(step));
@@ -198,3 +198,8 @@ export const Texts = ({ part, section }) => html`
       <ol class="texts">${table.values.map((one) => html`<${Row} text=${one.text} n=${one.episodes} color="a" />`)}
         ${table.others > 0 && html`<${Row} text=${`${number(table.distinct - table.values.length)} others`} n=${table.others} color="grey" />`}</ol></div>`;
   })}</div>`;
+
+/** A link into a closed block opens it. */
+export function openBlocks(target) {
+  for (let e = target; e; e = e.parentElement) if (e.tagName === "DETAILS") e.open = true;
+}

@@ -111,8 +111,8 @@ def make_section(source: Source, gathered: Gathered, settings: Settings) -> Json
       shows; broken `rules`; `episodes`, the frames and curves of those that the others name; `notes`, what was left
       out; the signals that are `unmeasured`; and the `numbers` of episodes in the dataset's order, by key.
     """
-    statistics = gathered.statistics.whole
-    signals = collect_signals(gathered.table, settings.worst, settings.thresholds, settings.list_command)
+    summary = make_summary(source, gathered, settings)
+    signals = summary["signals"]
     rejected = [s.key for counts in gathered.report.rules.values() if counts.rejected for s in counts.samples]
     shelf = Shelf(
         lambda key: read_episode(source, key),
@@ -131,21 +131,32 @@ def make_section(source: Source, gathered: Gathered, settings: Settings) -> Json
     grid = shelf.grid([*others[: GRID // 3], *keys], GRID)
     for key in others:
         shelf.show(key, SMALL)
-    rules = collect_rules(gathered.report, shelf.steps, settings.convert)
-    named = {*shelf.views, *(cell["key"] for cell in grid)}
-    named.update(one["key"] for section in signals for one in section["worst"])
+    shown = {*shelf.views, *(cell["key"] for cell in grid)}
+    return {
+        **summary,
+        "grid": grid,
+        "samples": samples,
+        "rules": collect_rules(gathered.report, shelf.steps, settings.convert),
+        "episodes": [view for _, view in sorted(shelf.views.items())],
+        "notes": [*settings.notes, *shelf.notes()],
+        "numbers": {**summary["numbers"], **_numbers(gathered.table, shown)},
+    }
+
+
+def make_summary(source: Source, gathered: Gathered, settings: Settings) -> Json:
+    """What `make_section` says of the dataset as a whole; reads no episode."""
+    signals = collect_signals(gathered.table, settings.worst, settings.thresholds, settings.list_command)
+    rules = collect_rules(gathered.report, {}, settings.convert)
+    named = {one["key"] for section in signals for one in section["worst"]}
     named.update(sample["key"] for rule in rules for sample in rule["samples"])
     return {
         "facts": collect_facts(source, settings.path, settings.format, gathered.report),
-        "grid": grid,
-        "samples": samples,
-        "distributions": make_distributions(statistics, source.schema.names),
+        "distributions": make_distributions(gathered.statistics.whole, source.schema.names),
         "texts": count_texts(gathered.table),
         "signals": signals,
         "findings": [dataclasses.asdict(finding) for finding in gathered.findings],
         "rules": rules,
-        "episodes": [view for _, view in sorted(shelf.views.items())],
-        "notes": [*settings.notes, *shelf.notes()],
+        "notes": list(settings.notes),
         "unmeasured": _unmeasured(gathered.table, source, settings.decode),
         "numbers": _numbers(gathered.table, named),
     }
