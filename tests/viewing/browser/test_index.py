@@ -12,7 +12,6 @@ from rlds_beam.formats.inputs import open_source
 from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.reader import EpisodeReader, read_episode
 from rlds_beam.testing import cut, flip_byte, insert_bytes, make_episode, set_length, shard_paths, write_dataset
-from rlds_beam.viewing.browser import index as module
 from rlds_beam.viewing.browser.index import EpisodeIndex
 
 
@@ -48,12 +47,8 @@ DAMAGE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("part", [1 << 28, 64])
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_the_keys_are_those_of_a_reader(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, damage: str, part: int
-) -> None:
-    monkeypatch.setattr(module, "_PART", part)
+def test_the_keys_are_those_of_a_reader(directory: Path, damage: str) -> None:
     DAMAGE[damage](shard_paths(directory)[1])
     source = open_source(str(directory))
     index, expected = EpisodeIndex(source), read(source)

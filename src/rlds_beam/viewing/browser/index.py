@@ -15,9 +15,6 @@ from rlds_beam.reading.base import Shard, Source
 
 Positions = np.ndarray[Any, np.dtype[np.int64]]
 
-_PART = 1 << 25
-"""Bytes of a shard whose framing is read at a time: bounds memory for shards with millions of records."""
-
 
 class _Place(NamedTuple):
     """A shard of a split, and the slice of its records that the split takes."""
@@ -129,19 +126,10 @@ def record_positions(source: Source, shard: Shard) -> Positions:
     whole = not files.is_splittable(shard.path)
     if not has_offsets(files, shard.path) and not whole:
         return np.arange(files.end(shard.path, shard.size), dtype=np.int64)
-    if whole or files.name != "tfrecord":
-        return files.scan(shard.path).positions
-    parts: list[Positions] = []
-    start = end = 0
-    while start < shard.size:
-        stop = start + _PART
-        headers = files.scan(shard.path, start, min(stop, shard.size))
-        if len(headers.positions):
-            ends = headers.positions + headers.lengths + OVERHEAD
-            before = np.concatenate([[end], ends[:-1]])
-            parts.append(np.union1d(headers.positions, before[before < headers.positions]))  # damage begins at an end
-            end = int(ends[-1])
-        start = max(stop, end)
-    if end < shard.size:
-        parts.append(np.array([end], np.int64))
-    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+    headers = files.scan(shard.path)
+    if whole or files.name != "tfrecord" or not shard.size:
+        return headers.positions
+    ends = headers.positions + headers.lengths + OVERHEAD
+    before = np.concatenate([[0], ends])  # damage begins where the record before it ends
+    after = np.append(headers.positions, shard.size)
+    return np.union1d(headers.positions, before[before < after])

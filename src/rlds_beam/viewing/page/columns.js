@@ -5,6 +5,7 @@ import { cell, duration, line, number, shortKey } from "./text.js";
 
 const FIXED = [
   { name: "picture", label: "", kind: "text", group: "Episode", summary: "The first frame of a camera; it plays under the pointer", wide: 76 },
+  { name: "end", label: "", kind: "text", group: "Episode", summary: "The last frame of a camera", wide: 76 },
   { name: "index", label: "#", kind: "number", group: "Episode", summary: "The number in the dataset's order", wide: 72 },
   { name: "key", label: "key", kind: "text", group: "Episode", summary: "Split, shard, and position", wide: 190 },
   { name: "split", label: "split", kind: "text", group: "Episode", wide: 84 },
@@ -32,6 +33,7 @@ export function shownColumns(dataset, { sort, filter }) {
   const without = (name) => dataset.scanned && dataset.columns.length && !dataset.columns.some((one) => one.name === name);
   const own = ["index", "steps", ...["return", "rule", "instruction"].filter((name) => !without(name))];
   if (dataset.cameras.length) own.push("picture");
+  if (mainCamera(dataset.cameras)?.kind === "image" && dataset.columns.length) own.push("end");
   if (dataset.fps) own.push("duration");
   if (dataset.splits.length > 1) own.push("split");
   if (dataset.signals.length) own.push("signals");
@@ -56,7 +58,7 @@ export function beyond(value, column) {
 
 export function Cell({ row, column, dataset }) {
   if (column.name === "signals") return html`<div role="gridcell" class="cell txt"><${Signals} row=${row} dataset=${dataset} /></div>`;
-  if (column.name === "picture") return html`<${PictureCell} row=${row} dataset=${dataset} />`;
+  if (column.name === "picture" || column.name === "end") return html`<${PictureCell} row=${row} dataset=${dataset} ending=${column.name === "end"} />`;
   const value = column.name === "duration" ? dataset.fps && row.steps !== null ? duration(row.steps / dataset.fps) : null : valueOf(row, column);
   const kind = column.kind === "number" ? "num" : "txt";
   let content = html`<bdi>${cell(value)}</bdi>`;
@@ -66,12 +68,12 @@ export function Cell({ row, column, dataset }) {
   return html`<div role="gridcell" class="cell ${kind}" title=${kind === "txt" ? line(value) : undefined}>${content}</div>`;
 }
 
-/** The first frame of an episode; it plays under the pointer. */
-export function PictureCell({ row, dataset }) {
+/** The first frame of an episode, or its last one if `ending`; it plays under the pointer. */
+export function PictureCell({ row, dataset, ending = false }) {
   const [pointed, point] = useState(false);
   const camera = mainCamera(dataset.cameras);
   return html`<div role="gridcell" class="cell film" onMouseEnter=${() => point(true)} onMouseLeave=${() => point(false)}>
-    ${camera && html`<${Film} key=${row.key} dataset=${dataset.id} row=${row} camera=${camera} height="96" moving=${pointed} />`}</div>`;
+    ${camera && html`<${Film} key=${row.key} dataset=${dataset.id} row=${row} camera=${camera} height="96" moving=${pointed} ending=${ending} />`}</div>`;
 }
 
 const MOST_BADGES = 3;
