@@ -24,11 +24,11 @@ def publish(monkeypatch: pytest.MonkeyPatch) -> Iterator[Publish]:
         yield lambda local, name: upload(local, f"{server.new_bucket()}/{name}")
 
 
-@pytest.mark.parametrize("to", ["rlds", "lerobot", "columns"])
+@pytest.mark.parametrize("to", ["rlds", "lerobot"])
 def test_a_dataset(publish: Publish, tmp_path: Path, to: str) -> None:
     local = Path(rlds_beam.example(tmp_path, camera=True, episodes=4))
-    if to != "rlds":
-        options = {"fps": 10, "images": "video"} if to == "lerobot" else {"format": "parquet"}
+    if to == "lerobot":
+        options = {"fps": 10, "images": "video"}
         rlds_beam.convert(local, tmp_path / "out", to=to, workers=1, progress="none", **options)
     path = publish(local if to == "rlds" else tmp_path / "out", to)
     with browsing(path, no_scan=False) as browser:

@@ -258,8 +258,7 @@ def _how_to_read(path: str, held: Holding) -> str:
         return f"{path} holds the unfinished output of {written}; run it again"
     ways = []
     if held.to in (TRAJECTORIES, COLUMNS):
-        quoted = shlex.quote(path)
-        ways = [f"rlds_beam.open_dataset({json.dumps(path)})", f"rlds-beam show {quoted}", f"rlds-beam browse {quoted}"]
+        ways = [f"rlds_beam.open_dataset({json.dumps(path)})", f"rlds-beam show {shlex.quote(path)}"]
     if _is_readable(held):
         ways.append(f"--from={held.to}")
     how = f"Read it with {', '.join(ways[:-1])}{' or ' if ways[1:] else ''}{ways[-1]}" if ways else ""
