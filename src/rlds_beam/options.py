@@ -11,7 +11,6 @@ A format's options are a group in one field of the config: `--to=lerobot` puts a
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
 import math
 import numbers
@@ -180,11 +179,7 @@ def options_given(options: Any, *groups: type[Options]) -> list[str]:
 
 def type_hints(options_class: type[Any]) -> dict[str, Any]:
     """The type of each option by name; `int` for `int | None`."""
-    hints: dict[str, Any] = {}
-    for owner in reversed(options_class.__mro__):
-        # Not typing.get_type_hints: before Python 3.11 it rejects KW_ONLY.
-        hints |= inspect.get_annotations(owner, eval_str=True)
-    return {name: _without_none(hint) for name, hint in hints.items()}
+    return {name: _without_none(hint) for name, hint in typing.get_type_hints(options_class).items()}
 
 
 def _without_none(hint: Any) -> Any:

@@ -79,13 +79,6 @@ def test_requests_to_a_remote_store_are_concurrent(remote: str) -> None:
         storage.at_once(lambda n: 1 // n, [1, 0, 1], remote)
 
 
-def test_a_local_disk_is_used_sequentially(tmp_path: Path) -> None:
-    asked: list[int] = []
-    thread = threading.get_ident()
-    assert storage.at_once(lambda n: asked.append(n) or threading.get_ident(), range(3), str(tmp_path)) == [thread] * 3
-    assert asked == [0, 1, 2]
-
-
 def test_a_dataset_in_a_store_is_found_by_one_listing(remote: str, tmp_path: Path, monkeypatch) -> None:
     made = write_dataset(tmp_path, [make_episode(5, seed=i) for i in range(12)], name="toy", shards=12)
     there = f"{remote}/{tmp_path.name}/toy/1.0.0"
