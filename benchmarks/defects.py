@@ -236,12 +236,6 @@ def _convert_units(episode: Episode, rng: np.random.Generator, strength: float, 
     return edit(episode, kind.state, lambda values: values * strength).replace(key=key)
 
 
-def _stretch_video(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
-    column = episode.steps[kind.camera]
-    longer = dataclasses.replace(column, seconds=(len(episode) + strength) / 10)  # type: ignore[type-var]
-    return episode.with_columns({kind.camera: longer})
-
-
 def _turn_rate(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
     return edit(episode, kind.clock, lambda times: times * strength)
 
@@ -292,7 +286,6 @@ DEFECTS = (
     Defect("lost frames", "dropped_frames", (1, 3, 8), _drop, ("clock",), "frames"),
     Defect("jitter", "jitter", (0.1, 0.2, 0.3), _shake, ("clock",), "intervals", ("dropped_frames",)),
     Defect("swapped timestamps", "time_reversals", (1, 3, 8), _swap_times, ("clock",), "swaps"),
-    Defect("longer video", "video_length", (1, 5, 20), _stretch_video, ("camera", "clock"), "frames"),
     Defect("another rate", "rate_mismatch", (1.2, 1.5, 3), _turn_rate, ("clock",), "times"),
     Defect("jump of the state", "jump", (0.5, 1, 2), _jump("state"), (), "ranges"),
     Defect("jump of the action", "jump", (0.5, 1, 2), _jump("action"), ("action",), "ranges"),

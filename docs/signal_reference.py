@@ -28,8 +28,7 @@ threshold with `--threshold=jump=6`. `rlds-beam help signals` lists the signals 
 - **Episodes are measured as read**, before repairs and connectors. Rejected records are measured too, if they
   can be read.
 - **Compared** signals compare an episode with the rest of the dataset, so they are known only after all episodes have
-  been read: `check --reject` may use them, `--reject` of the other commands may not. `browse` does not measure
-  `near_duplicate` and `split_leakage` of more than 50,000 episodes, nor before it has read all of them.
+  been read: `check --reject` may use them, `--reject` of the other commands may not.
 - **Decoded** signals look at `--decode=N` images of each camera and episode, evenly spaced. All others decode nothing.
 - A signal that needs a field which the dataset does not have, for example timestamps, has no value.
 - To leave out such episodes, look at them first (`check --signal=NAME`), then write a list:
@@ -56,16 +55,14 @@ CHECKS
 
 ## Conditions
 
-`--reject` takes conditions, separated by commas; an episode that meets one of them is chosen.
+`--reject` takes conditions `NAME OPERATOR NUMBER`, separated by commas; an episode that meets one of them is chosen.
 
 | condition | meaning |
 |---|---|
 | `frozen_camera > 0.2` | a signal: the worst of its fields |
 | `jump/action >= 8` | a signal of one field |
-| `jump` | beyond the threshold of the signal |
 | `steps < 10`, `return < 0` | the length, the sum of rewards |
-| `metadata/success == false` | an episode field |
-| `instruction == 'open it'`, `split == train` | a text |
+| `metadata/success == false` | a number or flag of the episode |
 
 - `check --reject=CONDITIONS --write_exclude=FILE` lists them in a file, for `--exclude=FILE` of other commands.
 - `convert`, `push`, `check`, and `stats` reject them, with the rule [`signal_limit`](rules.md#signal_limit).

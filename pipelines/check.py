@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from rlds_beam.checking.signals.dataset import DatasetFinding
-    from rlds_beam.checking.signals.results import SignalsWriter
+    from rlds_beam.checking.signals.results import DatasetFinding, SignalsWriter
     from rlds_beam.formats.inputs import OpenedInput
     from rlds_beam.processing.job import Job
     from rlds_beam.processing.range_summary import RangeSummary
@@ -195,7 +194,7 @@ def check(config: CheckConfig, *, keep_table: bool = True) -> CheckOutcome:
       NotVerifiedError: an input file changed during the run.
       RldsBeamError: the dataset cannot be read at all, the pipeline failed, or a file cannot be written.
     """
-    from rlds_beam.checking.signals.dataset import DatasetFinding
+    from rlds_beam.checking.signals.results import DatasetFinding
     from rlds_beam.formats.inputs import prepare_input
     from rlds_beam.pipelines.base import merge_reports, run_over
     from rlds_beam.runners import check as check_runner

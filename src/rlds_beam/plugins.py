@@ -1,4 +1,4 @@
-"""Formats and connectors of other packages, found by their entry points.
+"""Formats, connectors, and signals of other packages, found by their entry points.
 
     [project.entry-points."rlds_beam.formats"]
     robot_log = "my_robot:ROBOT_LOG"              # a rlds_beam.formats.Format
@@ -6,7 +6,11 @@
     [project.entry-points."rlds_beam.connectors"]
     ClipReward = "my_robot.connectors:ClipReward"
 
-They are looked up only if a name is not built in, or if all names are listed, so they cost other commands nothing.
+    [project.entry-points."rlds_beam.signals"]
+    fast_share = "my_robot.signals:fast_share"    # a function with rlds_beam.checking.signals.signal
+
+They are looked up only if a name is not built in, or if all names are listed, so they cost other commands nothing;
+signals are all loaded where signals are measured.
 Lists import nothing: a package that is broken or slow fails only where its name is used.
 """
 
@@ -19,7 +23,7 @@ from typing import Any, Literal
 from rlds_beam.errors import UsageError
 from rlds_beam.user_functions import expect_user_code, user_code
 
-Kind = Literal["formats", "connectors"]
+Kind = Literal["formats", "connectors", "signals"]
 
 
 @functools.cache

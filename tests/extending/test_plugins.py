@@ -20,6 +20,7 @@ from rlds_beam.testing import make_episode
 
 MODULE = '''
 import dataclasses
+from rlds_beam.checking.signals import signal
 from rlds_beam.connectors import EpisodeConnector
 from rlds_beam.formats import Format
 from rlds_beam.options import Options, option
@@ -57,6 +58,12 @@ class HalveReward(EpisodeConnector):
 
 def not_marked(batch):
     return batch
+
+@signal("Motion", "share of steps", 0.5, remedy="drive slower")
+def fast_share(episodes):
+    """Steps in which an observation is above 1."""
+    motions = episodes.motions
+    return {path: episodes.share((motions[path].values > 1).any(axis=0)) for path in motions}
 '''
 
 PROJECT = """
@@ -71,6 +78,8 @@ odd = "rlds_beam_logs:HalveReward"
 [project.entry-points."rlds_beam.connectors"]
 HalveReward = "rlds_beam_logs:HalveReward"
 NotMarked = "rlds_beam_logs:not_marked"
+[project.entry-points."rlds_beam.signals"]
+fast_share = "rlds_beam_logs:fast_share"
 [build-system]
 requires = ["setuptools"]
 build-backend = "setuptools.build_meta"
@@ -134,6 +143,13 @@ def test_it_is_recognized_and_read(logs: Path, capsys: pytest.CaptureFixture[str
     assert rlds_beam.check("robot", log_files=1, rules=True).report.episodes == 1
     assert "accepted  1 episode" in said(capsys, "check", "--rules", "robot", "--log_files=1")
     assert len(rlds_beam.open_dataset("robot")) == 2
+
+
+def test_a_signal_is_measured_in_workers_too(logs: Path) -> None:
+    check = ["check", "robot", "--reject=fast_share > -1", "--json"]
+    done = subprocess.run([sys.executable, "-m", "rlds_beam", *check], capture_output=True, text=True, timeout=600)
+    found = json.loads(done.stdout)
+    assert found["chosen"] == 2 and found["signals"]["fast_share"]["measured"] == 2
 
 
 def test_help_and_errors_name_it(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -184,7 +184,7 @@ def test_wrong_options_are_refused(data, options, said):
     ("reject", "said"),
     [
         ("jump/acton > 3", r"/acton > 3: the dataset has no field acton; did you mean action\?"),
-        ("steps < 2, metadata/id == x", "the dataset has no episode-level field id; it has none"),
+        ("steps < 2, metadata/id == 1", "the dataset has no episode-level field id; it has none"),
     ],
 )
 def test_an_unknown_field_is_refused_before_the_pass(data, tmp_path, reject, said):
@@ -228,7 +228,7 @@ def test_a_signal_without_values_says_what_it_needs(tmp_path: Path, capsys: pyte
     out = " ".join(capsys.readouterr().out.split())
     assert re.search(r"too few [a-z_, ]*\bblurred_images, [a-z_, ]*: need 10 episodes, there are 5 ", out)
     assert "no field dropped_frames, jitter, time_reversals, rate_mismatch: need timestamps" in out
-    assert "no data" not in out.replace("no data video_length: need videos and a declared rate", "")
+    assert "no data lag: need an observation of the action" in out
     found = rlds_beam.check(few, decode=0).signals
     assert found["jitter"]["unmeasured"] == "no field: need timestamps"
     assert found["black_images"]["unmeasured"] == "not read: need --decode=1 or more"
@@ -259,7 +259,5 @@ def test_repeated_episodes_are_named_with_their_splits_for_any_number_of_workers
     worst = {one["key"]: one["field"] for one in found[0]["signals"]["split_leakage"]["worst"] if one["value"]}
     assert len(worst) >= 10 and {key.split(":")[1] for key in worst} == {"train", "val"}
     assert all(key.split(":")[1] != other.split(":")[1] for key, other in worst.items())
-    leak = next(finding for finding in found[0]["findings"] if finding["check"] == "split_leakage")
-    assert leak["field"] == "val" and re.fullmatch(r"[56] of 6 episodes: val:00000@0 repeats train:\S+", leak["detail"])
     assert main(["check", str(data), "--signal=near_duplicate"]) == 0
     assert re.search(r"1  arms/1.0.0:train:\S+\s+arms/1.0.0:val:00000@0", capsys.readouterr().out)

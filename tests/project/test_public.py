@@ -18,6 +18,7 @@ LAZY = ("rlds_beam", "rlds_beam.connectors", "rlds_beam.transforms", "rlds_beam.
 """Packages whose names are imported when they are first used."""
 MODULES = (
     *LAZY,
+    "rlds_beam.checking.signals",
     "rlds_beam.output",
     "rlds_beam.reading",
     *(

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.checking.signals.base import SIGNALS
-from rlds_beam.checking.signals.dataset import DatasetFinding
-from rlds_beam.checking.signals.results import group_reasons
+from rlds_beam.checking.signals.results import DatasetFinding, group_reasons
 from rlds_beam.episodes.columns import below
 from rlds_beam.episodes.schema import named_dimension, shown_dimensions
 from rlds_beam.terminal.tables import sparkline, table_lines

@@ -6,8 +6,6 @@ import dataclasses
 import functools
 import itertools
 import pickle
-import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +14,7 @@ from hypothesis import strategies as st
 from motions import ACTION, KINDS, STATE, arm, locomotion, make, near
 
 from rlds_beam.checking.signals import Context, EpisodeTable
-from rlds_beam.checking.signals.motion import Laid
+from rlds_beam.checking.signals.episodes import Laid
 from rlds_beam.checking.signals.repeats import PARTS, sketch
 from rlds_beam.episodes.episode import Episode
 
@@ -102,10 +100,7 @@ def test_leaks_between_splits_and_other_instructions_are_found() -> None:
     rows = table.finish().to_pylist()
     val = {row["key"] for row in rows if row["split_leakage"] and row["split"] == "val"}
     assert len(val) >= len(leaks) - 3 and val <= {str(leak.key) for leak in leaks}
-    findings = {finding.check: finding for finding in table.dataset_findings()}
-    assert findings["split_leakage"].field == "val"
-    assert findings["split_leakage"].detail.startswith(f"{len(val)} of {40 + len(leaks)} episodes: val:00000@")
-    assert re.search(r" repeats train:\S+, but says 'throw it', not 'put it on the ", findings["near_duplicate"].detail)
+    assert all(":train:" in row["split_leakage@field"] for row in rows if row["key"] in val)
 
 
 def test_equal_starts_in_two_splits_are_a_leak_only_if_starts_are_rare() -> None:
@@ -152,21 +147,13 @@ def test_a_sketch_has_the_means_of_equal_parts(shapes: list[tuple[int, bool]]) -
         np.testing.assert_allclose(found.T, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_neither_order_nor_files_matter(tmp_path: Path) -> None:
+def test_order_does_not_matter() -> None:
     copies = [copy for _, copy in near(clean("arm")[:60], 8, 0.001)]
     episodes = [in_split(e, "val" if i % 3 else "train") for i, e in enumerate([*clean("arm")[:60], *copies])]
     whole = table_of(episodes)
-    parts = [EpisodeTable(whole.context, str(tmp_path)) for _ in range(3)]
+    parts = [EpisodeTable(whole.context) for _ in range(3)]
     for i, place in enumerate(np.random.default_rng(0).permutation(len(episodes)).tolist()):
         parts[i % 3].add(episodes[place])
     merged = parts[0].merge(*(pickle.loads(pickle.dumps(part)) for part in parts[1:]))
     assert any(whole.finish()["split_leakage"].to_pylist())
-    assert merged.finish().equals(whole.finish()) and merged.dataset_findings() == whole.dataset_findings()
-
-
-def test_motion_is_compared_only_if_it_is_asked_for() -> None:
-    table = table_of([*clean("arm")[:60], *(copy for _, copy in near(clean("arm")[:60], 8, 0.0))])
-    whole, some = table.finish(), table.store(repeats=False).table
-    changed = {name for name in whole.column_names if not whole[name].equals(some[name])}
-    assert changed == {"near_duplicate", "near_duplicate@field"}
-    assert some["near_duplicate"].null_count == len(some)
+    assert merged.finish().equals(whole.finish())

@@ -8,7 +8,6 @@ import itertools
 import pickle
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -27,6 +26,7 @@ from rlds_beam.checking.signals import (
     broken_conditions,
     check_single,
     context_for,
+    find_in_dataset,
     findings,
     mask,
     matches,
@@ -43,8 +43,8 @@ EPISODES = list(make_episodes(40, camera=True, broken=3))
 CONTEXT = Context.of_episode(EPISODES[0], decoded=2)
 
 
-def table_of(*episodes: Episode, context: Context = CONTEXT, directory: Path | None = None) -> EpisodeTable:
-    table = EpisodeTable(context, directory and str(directory))
+def table_of(*episodes: Episode, context: Context = CONTEXT) -> EpisodeTable:
+    table = EpisodeTable(context)
     for episode in episodes:
         table.add(episode, validate_episode(episode, CheckOptions()))
     return table
@@ -67,22 +67,6 @@ def test_any_order_and_any_parts_give_the_same_bytes(order: list[int], cuts: lis
     parts = [pickle.loads(pickle.dumps(part)) for part in parts]
     first, *others = reversed(parts)
     assert parquet(first.merge(*others)) == WHOLE
-
-
-@pytest.mark.parametrize("most", [1, 7, 4096])
-def test_rows_in_files_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    monkeypatch.setattr("rlds_beam.checking.signals.table._MAX_ROWS", most)
-    monkeypatch.setattr("rlds_beam.checking.signals.rows._MAX_VALUES", most)
-    parts = [table_of(*EPISODES[a::3], directory=tmp_path) for a in range(3)]
-    pickled = [pickle.dumps(part) for part in parts]
-    assert max(map(len, pickled)) < 3000
-    first, *others = map(pickle.loads, pickled)
-    merged, whole = first.merge(*others), table_of(*EPISODES)
-    assert parquet(merged) == parquet(pickle.loads(pickle.dumps(merged))) == WHOLE
-    assert merged.dataset_findings() == whole.dataset_findings()
-    unsaved = table_of(*EPISODES[::2], directory=tmp_path).merge(table_of(*EPISODES[1::2]))
-    assert parquet(unsaved) == WHOLE
-    assert parquet(EpisodeTable(CONTEXT, str(tmp_path)).merge()) == parquet(EpisodeTable(CONTEXT))
 
 
 def test_there_is_one_row_for_each_record_also_for_rejected_and_unreadable_ones() -> None:
@@ -116,7 +100,7 @@ def test_short_episodes_have_no_findings(length: int) -> None:
 
 def test_one_episode_has_the_values_of_the_table() -> None:
     rows = table_of(*EPISODES).finish().to_pylist()
-    alone = measure(EPISODES[7], CONTEXT).row
+    alone = measure(EPISODES[7], CONTEXT)
     (row,) = (row for row in rows if row["key"] == alone["key"])
     for name, signal in SIGNALS.items():
         assert alone[name] is None if signal.relative else alone[name] == row[name]
@@ -134,23 +118,23 @@ def test_values_that_are_not_finite_do_no_harm() -> None:
     assert np.isfinite(np.array(table["jump"].to_pylist(), float)).all()
 
 
-def test_hostile_names_and_texts_are_only_text(tmp_path: Path) -> None:
+def test_hostile_names_and_texts_are_only_text() -> None:
     hostile = {"a\ud800": b"\xff\xfe", "b": "\udc80<script>", "c": 2**70, "d": np.zeros(3), "jump": np.float32(3)}
     columns = {
         "observation/x@step": np.zeros((12, 2), np.float32),
         "language_instruction": np.full(12, b"\x00\xff", object),
     }
     episodes = [make_episode(12, seed=i, metadata=hostile, columns=columns) for i in range(12)]
-    table = table_of(*episodes, context=Context.of_episode(episodes[0]), directory=tmp_path)
+    table = table_of(*episodes, context=Context.of_episode(episodes[0]))
     rows = pickle.loads(pickle.dumps(table)).finish().to_pylist()
     assert rows[0]["metadata/b"] == "?<script>"
     assert rows[0]["metadata/c"] == str(2**70)
     assert rows[0]["instruction"] == "\x00\ufffd"
     assert rows[0]["jump"] is not None
-    assert {one.check for one in table.dataset_findings()} >= {"constant_metadata"}
+    assert {one.check for one in find_in_dataset(table.rows())} >= {"constant_metadata"}
 
 
-def test_fields_that_change_their_size_or_are_missing_do_no_harm(tmp_path: Path) -> None:
+def test_fields_that_change_their_size_or_are_missing_do_no_harm() -> None:
     episodes = [
         make_episode(
             12, seed=i, observation=3 if i % 2 else 5, columns={} if i % 3 else {"observation/more": np.ones(12)}
@@ -160,12 +144,12 @@ def test_fields_that_change_their_size_or_are_missing_do_no_harm(tmp_path: Path)
     contexts = [Context.of_episode(episode) for episode in episodes]
     table = table_of(*episodes, context=contexts[0])
     assert len(table.finish()) == 24
-    kept = [table_of(*part, context=contexts[0], directory=tmp_path) for part in (episodes[:7], episodes[7:])]
+    kept = [table_of(*part, context=contexts[0]) for part in (episodes[:7], episodes[7:])]
     assert parquet(pickle.loads(pickle.dumps(kept[0])).merge(kept[1])) == parquet(table)
     ragged = np.array([np.ones(i) for i in range(12)] + [None], object)[:-1]
     strange = make_episode(12, seed=99, columns={"action": ragged, "observation": np.ones((12, 2), bool)})
     assert len(table_of(*episodes, strange, context=contexts[0]).finish()) == 25
-    assert findings(measure(strange, Context.of_episode(strange)).row) == []
+    assert findings(measure(strange, Context.of_episode(strange))) == []
 
 
 def test_integer_actions_are_no_motion_but_are_compared() -> None:
@@ -204,30 +188,21 @@ def split(episodes: list[Episode], scale: float) -> list[Episode]:
     ("check", "episodes", "detail"),
     [
         ("constant_metadata", metadata(lambda i: b"building"), "'building' in all 24 episodes"),
-        ("mixed_metadata", metadata(lambda i: b"two" if i == 3 else np.int64(2 + i)), "1 of 24 texts"),
-        (
-            "repeated_id",
-            [e.replace(metadata={"episode_id": np.int64(i // 2)}) for i, e in enumerate(CLEAN)],
-            "12 values",
-        ),
         (
             "constant_dimension",
             [changed(e, STATE, lambda v: v.__setitem__((..., 2), 5)) for e in CLEAN],
             r"2 \(always 5\)",
         ),
-        ("normalized", [changed(e, STATE, lambda v: np.sign(v)) for e in CLEAN], "from -1 to 1 in 6 of"),
-        ("normalized", [make_episode(50, seed=i) for i in range(24)], "mean 0 and standard deviation 1"),
-        ("scale_mismatch", split(CLEAN, 57.3), r"'testing/1.0.0:train': 5\d\.\d times"),
     ],
 )
 def test_finds_it(check: str, episodes: list[Episode], detail: str) -> None:
-    found = [one for one in measured(episodes).dataset_findings() if one.check == check]
+    found = [one for one in find_in_dataset(measured(episodes).rows()) if one.check == check]
     assert found
     assert re.search(detail, found[0].detail), found[0]
 
 
 def test_a_clean_dataset_has_one_constant_field_and_nothing_else() -> None:
-    found = measured(split(CLEAN, 1.1)).dataset_findings()
+    found = find_in_dataset(measured(split(CLEAN, 1.1)).rows())
     assert [(one.check, one.field) for one in found] == [("constant_metadata", "robot")]
     assert {one.check for one in found} <= DATASET_CHECKS.keys()
 
@@ -274,10 +249,7 @@ def test_the_void_action_of_the_last_step_is_no_jump() -> None:
         ("frozen_camera > 0.2", [Condition("frozen_camera", ">", 0.2)]),
         ("jump/action>=8", [Condition("jump/action", ">=", 8.0)]),
         ("steps < 10, return < 0", [Condition("steps", "<", 10.0), Condition("return", "<", 0.0)]),
-        ("jump", [Condition("jump", ">", SIGNALS["jump"].threshold)]),
-        ("metadata/success == false", [Condition("metadata/success", "==", False)]),
-        ("instruction = 'open it, now'", [Condition("instruction", "==", "open it, now")]),
-        ("metadata/robot != widowx", [Condition("metadata/robot", "!=", "widowx")]),
+        ("metadata/success == false", [Condition("metadata/success", "==", 0.0)]),
     ],
 )
 def test_parses(text: str, expected: list[Condition]) -> None:
@@ -288,12 +260,12 @@ def test_parses(text: str, expected: list[Condition]) -> None:
     ("text", "message"),
     [
         ("frozen_camara > 1", "did you mean frozen_camera"),
-        ("jump > big", "is a number, but big is not"),
-        ("steps", "needs a comparison"),
-        ("", "there is no condition"),
+        ("jump > big", "is compared with numbers, not with big"),
+        ("steps", "is not a condition"),
+        ("", "is not a condition"),
         ("> 3", "is not a condition"),
         ("jump > 3 and steps < 5", "commas separate several"),
-        ("instruction > abc", "compared by == and !="),
+        ("instruction == abc", "there is no signal"),
         ("jump > 3 steps", "is not a condition"),
         ("x" * 100_000, "too long"),
     ],
@@ -322,11 +294,8 @@ def test_rows_and_tables_agree() -> None:
         "steps < 20",
         "return > -10, metadata/episode_id == 3",
         "lag > 3",
-        "instruction == 'push the point to the goal at the top left'",
-        "instruction != 3",
         "metadata/nothing > 1",
         "jitter > 0",
-        "rule == non_finite",
     ):
         conditions = parse_conditions(text)
         expected = [matches(row, conditions) is not None for row in found.to_pylist()]
@@ -339,7 +308,7 @@ def test_a_conversion_refuses_what_compares_episodes_and_names_the_two_steps() -
         UsageError, match=r"check INPUT --reject='jump > 8' --write_exclude=FILE.*convert with --exclude=FILE"
     ):
         check_single(parse_conditions("jump > 8"))
-    check_single(parse_conditions("frozen_camera > 0.2, steps < 3, idle_share"))
+    check_single(parse_conditions("frozen_camera > 0.2, steps < 3, idle_share > 0.5"))
 
 
 def test_a_violation_names_the_field_and_the_step() -> None:

@@ -95,10 +95,7 @@ FILTERS = (
     "steps > 10",
     "steps < 5, steps > 25",
     "return >= 0",
-    "metadata/episode_metadata/place == kitchen",
-    "metadata/episode_metadata/trial == 3, instruction == push",
-    "rule != non_finite",
-    "split == train",
+    "metadata/episode_metadata/trial == 3, steps < 5",
     "outlier_length > 0.5",
     "frozen_camera > 0",
 )
@@ -128,19 +125,11 @@ def test_a_query_shows_what_a_loop_would_show(rows: TableRows, table: pa.Table) 
 NUMBERS = ("steps", "return", "metadata/episode_metadata/trial", "outlier_length", "outlier_return", "position")
 TEXTS = ("instruction", "metadata/episode_metadata/place", "rule", "split", "key")
 
-conditions = st.one_of(
-    st.builds(
-        Condition,
-        st.sampled_from(NUMBERS),
-        st.sampled_from(["<", "<=", ">", ">=", "==", "!="]),
-        st.one_of(st.integers(-3, 30).map(float), st.floats(allow_nan=False), st.booleans()),
-    ),
-    st.builds(
-        Condition,
-        st.sampled_from(TEXTS[:4]),
-        st.sampled_from(["==", "!="]),
-        st.sampled_from([*WORDS, "kitchen", "desk", "non_finite", "train", "'; DROP TABLE x; --", "\0"]),
-    ),
+conditions = st.builds(
+    Condition,
+    st.sampled_from(NUMBERS),
+    st.sampled_from(["<", "<=", ">", ">=", "==", "!="]),
+    st.one_of(st.integers(-3, 30).map(float), st.floats(allow_nan=False)),
 )
 
 
@@ -211,7 +200,7 @@ def test_queries_about_other_columns_are_refused(rows: TableRows) -> None:
     with pytest.raises(UsageError, match="no column 'nothing'"):
         rows.select(Query("nothing"))
     for text in ("jump/nothing > 1", "metadata/nothing == 1", "metadata/episode_metadata/place > 1"):
-        with pytest.raises(UsageError, match=r"nothing|only be compared"):
+        with pytest.raises(UsageError, match=r"nothing|compare numbers"):
             rows.select(Query(filters=(parse_conditions(text),)))
 
 

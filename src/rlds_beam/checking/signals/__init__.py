@@ -6,9 +6,16 @@ findings(row)                                   # what is beyond a threshold in 
 mask(table.finish(), parse_conditions("frozen_camera > 0.2, steps < 10"))
 """
 
+from rlds_beam.checking.signals import cameras as cameras
+from rlds_beam.checking.signals import comparisons as comparisons
+from rlds_beam.checking.signals import motions as motions
+from rlds_beam.checking.signals import times as times
 from rlds_beam.checking.signals.base import GROUPS as GROUPS
 from rlds_beam.checking.signals.base import SIGNALS as SIGNALS
+from rlds_beam.checking.signals.base import Measured as Measured
 from rlds_beam.checking.signals.base import Signal as Signal
+from rlds_beam.checking.signals.base import add_installed
+from rlds_beam.checking.signals.base import signal as signal
 from rlds_beam.checking.signals.conditions import Condition as Condition
 from rlds_beam.checking.signals.conditions import broken_conditions as broken_conditions
 from rlds_beam.checking.signals.conditions import check_known as check_known
@@ -18,10 +25,15 @@ from rlds_beam.checking.signals.conditions import mask as mask
 from rlds_beam.checking.signals.conditions import matches as matches
 from rlds_beam.checking.signals.conditions import parse_conditions as parse_conditions
 from rlds_beam.checking.signals.context import Context as Context
-from rlds_beam.checking.signals.dataset import DATASET_CHECKS as DATASET_CHECKS
-from rlds_beam.checking.signals.dataset import DatasetFinding as DatasetFinding
+from rlds_beam.checking.signals.results import DATASET_CHECKS as DATASET_CHECKS
+from rlds_beam.checking.signals.results import DatasetFinding as DatasetFinding
 from rlds_beam.checking.signals.results import Finding as Finding
+from rlds_beam.checking.signals.results import find_in_dataset as find_in_dataset
 from rlds_beam.checking.signals.results import findings as findings
 from rlds_beam.checking.signals.table import EpisodeTable as EpisodeTable
-from rlds_beam.checking.signals.table import Measures as Measures
 from rlds_beam.checking.signals.table import measure as measure
+
+__all__ = ["Measured", "signal"]
+"""What other packages use to add signals."""
+
+add_installed()

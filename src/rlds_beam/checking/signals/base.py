@@ -1,17 +1,50 @@
-"""The quality signals: the quantity, unit, threshold, and remedy of each.
+"""What a quality signal is: `@signal` on a function of episodes adds one, and the function's docstring explains it.
 
-A signal is a number for each episode. It describes; it rejects nothing unless the user says so (`--reject`). Sources of
-the definitions: lerobot-doctor (github.com/jashshah999/lerobot-doctor), score_lerobot_episodes
-(github.com/RoboticsData/score_lerobot_episodes), forge (github.com/arpitg1304/forge), openpi's filter for DROID, and
-the papers named at the code of each signal.
+    @signal("Motion", "share of steps", 0.2, remedy="drop such steps")
+    def fast_share(episodes):
+        \"\"\"Steps in which an action is larger than 1.\"\"\"
+        return {path: episodes.share((abs(episodes.motions[path].values) > 1).any(axis=0)) for path in ("action",)}
+
+A signal describes; it rejects nothing unless the user says so (`--reject`). Other packages add signals by entry points
+(`rlds_beam.plugins`). Sources of the definitions: lerobot-doctor (github.com/jashshah999/lerobot-doctor),
+score_lerobot_episodes (github.com/RoboticsData/score_lerobot_episodes), forge (github.com/arpitg1304/forge), openpi's
+filter for DROID, and the papers named at the code of each signal.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from rlds_beam import plugins
+from rlds_beam.typing import Array
 
 GROUPS = ("Cameras", "Time", "Motion", "Episodes", "Text and metadata", "Dataset")
 """The groups of signals, in the order of reports."""
+
+MIN_EPISODES = 10
+"""Episodes below which nothing is usual: the signals that compare are then not measured."""
+
+
+class Measured(NamedTuple):
+    """The values of a signal for E episodes, and where they are.
+
+    Attributes:
+      values: (E,), NaN where there is none.
+      step, stop: the steps [step, stop) of the worst (E,), NaN where they are unknown.
+      other: for signals that count episodes, the place of the first of the others (E,), NaN where there is none.
+    """
+
+    values: Array
+    step: Array | None = None
+    stop: Array | None = None
+    other: Array | None = None
+
+
+Result: TypeAlias = Array | Measured | Mapping[str, Array] | Mapping[str, Measured]
+"""The values of E episodes, or those of each field by its path."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,10 +57,12 @@ class Signal:
       summary: its meaning, in one line.
       unit: the unit of its values, for example `share of steps`.
       threshold: the default threshold.
+      measure: computes it, from `Episodes`, or from the `Rows` of the whole dataset if it is relative.
       remedy: what to do about such episodes.
       misses: the defects of its kind that it cannot find; empty if there are none.
+      needs: what must be true of the fields of its group.
       relative: whether it compares the episode with the rest of the dataset; then it is known only at the end.
-      decodes: whether it needs decoded images (`decoded`).
+      decodes: whether it needs decoded images (`Context.decoded`).
     """
 
     name: str
@@ -35,8 +70,10 @@ class Signal:
     summary: str
     unit: str
     threshold: float
-    remedy: str
+    measure: Callable[[Any], Result] = dataclasses.field(repr=False)
+    remedy: str = ""
     misses: str = ""
+    needs: str = ""
     relative: bool = False
     decodes: bool = False
 
@@ -44,228 +81,80 @@ class Signal:
         """Whether a value is beyond the threshold; a NaN (not measurable) never is."""
         return value > (self.threshold if threshold is None else threshold)
 
+    def columns(self, episodes: Any) -> dict[str, Array]:
+        """`jump/action`, `jump/action@step`, ... (E,) each; `jump` if it is about no field."""
+        found = self.measure(episodes)
+        columns: dict[str, Array] = {}
+        for field, one in (found if isinstance(found, Mapping) else {"": found}).items():
+            name = f"{self.name}/{field}" if field else self.name
+            ends = zip(("", "@step", "@stop", "@other"), one if isinstance(one, Measured) else (one,), strict=False)
+            columns |= {f"{name}{end}": values for end, values in ends if values is not None}
+        return columns
 
-def _signal(
-    name: str,
+
+SIGNALS: dict[str, Signal] = {}
+"""All signals by name, in the order of reports."""
+
+STATISTICS: list[Callable[[Any], dict[str, Array]]] = []
+"""What signals that compare episodes need of each one: functions of `Episodes`; see `statistics`."""
+
+Function = TypeVar("Function", bound=Callable[[Any], Any])
+
+
+def signal(
     group: str,
-    summary: str,
     unit: str,
     threshold: float,
-    remedy: str = "",
     *,
+    remedy: str = "",
     misses: str = "",
+    needs: str = "",
     relative: bool = False,
     decodes: bool = False,
-) -> tuple[str, Signal]:
-    condition = f"--reject='{name} > {threshold:g}'"
-    leave_out = f"leave them out: `convert {condition}`"
-    if relative:
-        leave_out = f"leave them out: `check {condition} --write_exclude=FILE`, then `convert --exclude=FILE`"
-    remedy = f"{remedy}; or {leave_out}" if remedy else leave_out
-    return name, Signal(name, group, summary, unit, threshold, remedy, misses, relative, decodes)
+) -> Callable[[Function], Function]:
+    """Adds a signal: a function of E episodes that returns its values (`Result`). The arguments are those of `Signal`.
+
+    The name of the function is that of the signal; the first line of its docstring says what it measures.
+    """
+
+    def add(function: Function) -> Function:
+        name = function.__name__
+        condition = f"--reject='{name} > {threshold:g}'"
+        leave_out = f"leave them out: `convert {condition}`"
+        if relative:
+            leave_out = f"leave them out: `check {condition} --write_exclude=FILE`, then `convert --exclude=FILE`"
+        line = (function.__doc__ or name).partition("\n")[0].removesuffix(".")
+        summary, advice = line[:1].lower() + line[1:], f"{remedy}; or {leave_out}" if remedy else leave_out
+        SIGNALS[name] = Signal(
+            name, group, summary, unit, threshold, function, advice, misses, needs, relative, decodes
+        )
+        ordered = sorted(SIGNALS.items(), key=lambda item: GROUPS.index(item[1].group))
+        SIGNALS.clear()
+        SIGNALS.update(ordered)
+        return function
+
+    return add
 
 
-SIGNALS: dict[str, Signal] = dict(
-    [
-        _signal(
-            "frozen_camera",
-            "Cameras",
-            "longest run of byte-identical images while the robot moves",
-            "share of steps",
-            0.1,
-            misses="a camera that hangs while the robot rests, fewer than three repeats, images encoded again",
-        ),
-        _signal(
-            "repeated_images",
-            "Cameras",
-            "images equal to the one before while the robot moves",
-            "share of steps",
-            0.15,
-            "a camera slower than the control loop repeats images: record at its rate",
-            misses="repeats while the robot rests, images encoded again",
-        ),
-        _signal(
-            "black_images",
-            "Cameras",
-            "black images among those decoded",
-            "share of decoded images",
-            0.1,
-            "the connector DropFields leaves out a camera that was off",
-            decodes=True,
-            misses="black images between those decoded, and dim ones",
-        ),
-        _signal(
-            "overexposed_images",
-            "Cameras",
-            "overexposed images among those decoded",
-            "share of decoded images",
-            0.1,
-            decodes=True,
-            misses="bright images between those decoded",
-        ),
-        _signal(
-            "blurred_images",
-            "Cameras",
-            "how many times less sharp than usual for this camera",
-            "times",
-            5,
-            relative=True,
-            decodes=True,
-            misses="a camera that is always blurred, and blur by fast motion in a few images",
-        ),
-        _signal(
-            "dropped_frames",
-            "Time",
-            "frames missing between timestamps",
-            "share of frames",
-            0.0,
-            "lost frames cannot be restored",
-            misses="single frames lost in strong jitter (a fifth of the interval), timestamps written by index",
-        ),
-        _signal(
-            "jitter",
-            "Time",
-            "standard deviation of the time between steps, over its median",
-            "ratio",
-            0.1,
-            misses="timestamps written by index, which have none",
-        ),
-        _signal(
-            "time_reversals",
-            "Time",
-            "steps whose timestamp does not increase",
-            "share of steps",
-            0.0,
-            misses="a clock that jumps forward: see `dropped_frames`",
-        ),
-        _signal(
-            "video_length",
-            "Time",
-            "length of a video, by the metadata, minus that of the episode",
-            "frames",
-            0.5,
-            "record again, or find out which of the two was cut",
-            misses="datasets without videos or without a declared rate",
-        ),
-        _signal(
-            "rate_mismatch",
-            "Time",
-            "difference between the rate of the timestamps and the declared (or usual) rate",
-            "ratio",
-            0.1,
-            "declare the right rate, or resample by the timestamps (Resample)",
-            relative=True,
-            misses="differences up to a tenth",
-        ),
-        _signal(
-            "jump",
-            "Motion",
-            "largest change of a value between steps, as a robust z-score of its logarithm",
-            "z",
-            4,
-            relative=True,
-            misses="jumps no larger than usual changes: half the range of a joint that also moves fast",
-        ),
-        _signal(
-            "stuck",
-            "Motion",
-            "a dimension that usually moves stays exactly the same while others move",
-            "share of moving steps",
-            0.4,
-            relative=True,
-            misses="sensors with noise, dimensions with few values (grippers, cells of a grid)",
-        ),
-        _signal(
-            "idle_share",
-            "Motion",
-            "steps in which the robot rests, by openpi's rule for DROID",
-            "share of steps",
-            0.5,
-            "the connectors DropIdleSteps and DropNoOpSteps remove idle steps",
-            misses="rest of a robot whose sensor noise is 0.001 or more",
-        ),
-        _signal(
-            "gripper_chatter",
-            "Motion",
-            "openings and closings of the gripper",
-            "per 100 steps",
-            20,
-            relative=True,
-            misses="fewer than four turns, and grippers without a name that are not the last of four or more values",
-        ),
-        _signal(
-            "lag",
-            "Motion",
-            "steps from an action to the motion that it correlates with, besides the next step",
-            "steps",
-            3,
-            "shift the action with your own connector",
-            misses="delays of up to three steps, which fast control loops have; episodes shorter than 15 steps",
-        ),
-        _signal(
-            "outlier_length",
-            "Episodes",
-            "length, as a robust z-score of its logarithm",
-            "|z|",
-            5,
-            relative=True,
-            misses="short episodes in datasets whose lengths vary by several times",
-        ),
-        _signal(
-            "outlier_return",
-            "Episodes",
-            "return, as a robust z-score",
-            "|z|",
-            5,
-            relative=True,
-            misses="returns of 0 and 1, which nearly all episodes have",
-        ),
-        _signal(
-            "duplicate_actions",
-            "Episodes",
-            "other episodes with exactly the same actions",
-            "episodes",
-            0,
-            "keep one of them",
-            relative=True,
-            misses="copies that were resampled, cut, or rounded",
-        ),
-        _signal(
-            "near_duplicate",
-            "Episodes",
-            "other episodes with the same motion, up to noise and small changes of the length",
-            "episodes",
-            0,
-            "keep one of them",
-            relative=True,
-        ),
-        _signal(
-            "split_leakage",
-            "Episodes",
-            "episodes of other splits with the same motion, or with the same rare start and instruction",
-            "episodes",
-            0,
-            "keep them in one split",
-            relative=True,
-        ),
-        _signal(
-            "missing_instruction",
-            "Text and metadata",
-            "no instruction, although the dataset has a field for it",
-            "0 or 1",
-            0.5,
-            "the connector RelabelLanguage writes an instruction, DropUnlabeled drops the episode",
-        ),
-        _signal(
-            "scale_mismatch",
-            "Dataset",
-            "scale of a field in this dataset or split, over that of the others",
-            "times",
-            5,
-            "convert the units of one of them before merging",
-            relative=True,
-            misses="ratios up to five, and a group of more than half of the episodes, whose scale is the usual one",
-        ),
-    ]
-)
-"""All signals by name, in the order of reports."""
+def statistics(function: Function) -> Function:
+    """Adds a function of E episodes that returns numbers by column: `#name/field` -> (E,), or (E, D) by dimension."""
+    STATISTICS.append(function)
+    return function
+
+
+def once(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Computes a function of episodes that several signals need only once for them."""
+
+    @functools.wraps(function)
+    def cached(episodes: Any) -> Any:
+        if function not in episodes.cache:
+            episodes.cache[function] = function(episodes)
+        return episodes.cache[function]
+
+    return cached
+
+
+def add_installed() -> None:
+    """Adds the signals that installed packages declare: each entry point names a function with `@signal`."""
+    for name in plugins.names("signals"):
+        plugins.find("signals", name)

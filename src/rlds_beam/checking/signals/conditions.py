@@ -1,11 +1,9 @@
-"""Conditions on signals, for `--reject` and the browser's filter.
+"""Conditions on signals, for `--reject` and the browser's filter: `NAME OPERATOR NUMBER`.
 
 frozen_camera > 0.2             a signal: the worst of its fields
 jump/action >= 8                one field of it
-jump                            beyond the signal's own threshold
 steps < 10, return < 0          several, separated by commas: any of them
-metadata/success == false       a field of the episode
-instruction == 'open it'
+metadata/success == false       a number or flag of the episode
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import math
 import operator
 import re
 import shlex
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,39 +34,36 @@ RULE = "signal_limit"
 """The rule of a violation that a condition found."""
 
 _OPERATORS = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "==": operator.eq,
-    "!=": operator.ne,
+    "<": (operator.lt, "less"),
+    "<=": (operator.le, "less_equal"),
+    ">": (operator.gt, "greater"),
+    ">=": (operator.ge, "greater_equal"),
+    "==": (operator.eq, "equal"),
+    "!=": (operator.ne, "not_equal"),
 }
-_COMPUTE = {"<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal", "==": "equal", "!=": "not_equal"}
+"""Operator -> its function for a number, and that of `pyarrow.compute` for a column."""
+
 _NUMBERS = ("steps", "return", "shard", "position", "part")
-_TEXTS = ("key", "split", "instruction", "rule", "detail")
-_CONDITION = re.compile(
-    r"""\s*(?P<name>[^\s<>=!'",]+)\s*((?P<op><=|>=|==|!=|<|>|=)\s*(?P<value>'[^']*'|"[^"]*"|[^\s<>=!'",]+))?\s*(,|$)"""
-)
+_CONDITION = re.compile(r"\s*([^\s<>=!,]+)\s*(<=|>=|==|!=|<|>)\s*([^\s<>=!,]+)\s*")
 _MAX_CHARACTERS = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Condition:
-    """A comparison of a column with a value.
+    """A comparison of a column with a number.
 
     Attributes:
       name: the column: `frozen_camera`, `jump/action`, `steps`, `metadata/success`, ...
       operator: `<`, `<=`, `>`, `>=`, `==`, or `!=`.
-      value: the number, flag, or text.
+      value: the number; 0 or 1 for a flag.
     """
 
     name: str
     operator: str
-    value: float | bool | str
+    value: float
 
     def __str__(self) -> str:
-        value = f"{self.value:g}" if isinstance(self.value, float) else repr(self.value)
-        return f"{self.name} {self.operator} {value}"
+        return f"{self.name} {self.operator} {self.value:g}"
 
     @property
     def signal(self) -> str | None:
@@ -76,28 +71,33 @@ class Condition:
         name = self.name.partition("/")[0]
         return name if name in SIGNALS else None
 
-    @property
-    def is_relative(self) -> bool:
-        """Whether only the whole dataset can tell."""
-        return self.signal is not None and SIGNALS[self.signal].relative
-
     def holds(self, value: Any) -> bool:
-        """Whether a value of the column meets it; one that is missing meets none."""
-        if value is None or (isinstance(value, float) and math.isnan(value)):
+        """Whether a value of the column meets it; one that is missing, or a text, meets none."""
+        if not isinstance(value, (bool, int, float)) or math.isnan(value):
             return False
-        if isinstance(value, str) != isinstance(self.value, str):
-            return self.operator == "!="
-        return bool(_OPERATORS[self.operator](value, self.value))
+        return bool(_OPERATORS[self.operator][0](value, self.value))
+
+    def find(self, table: pa.Table) -> np.ndarray[Any, Any]:
+        """Which rows of a table meet it, bool (E,)."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        kind = table.schema.field(self.name).type if self.name in table.column_names else pa.null()
+        if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+            return np.zeros(table.num_rows, bool)
+        column = table[self.name].cast(pa.float64(), safe=False)
+        return np.asarray(getattr(pc, _OPERATORS[self.operator][1])(column, self.value).fill_null(False))
 
 
-def parse_conditions(text: str | Iterable[str]) -> tuple[Condition, ...]:
+def parse_conditions(text: str) -> tuple[Condition, ...]:
     """Parses conditions, separated by commas.
 
     Raises:
       UsageError: a condition is malformed, or names no signal.
     """
-    texts = [text] if isinstance(text, str) else list(text)
-    return tuple(condition for text in texts for condition in _parse(text))
+    if len(text) > _MAX_CHARACTERS:
+        raise UsageError(f"the conditions are too long: {len(text):,} characters; at most {_MAX_CHARACTERS:,}")
+    return tuple(_parse(part) for part in text.split(","))
 
 
 def parse_reject(text: str) -> tuple[Condition, ...]:
@@ -108,51 +108,23 @@ def parse_reject(text: str) -> tuple[Condition, ...]:
         raise UsageError(f"--reject: {error}") from error
 
 
-def _parse(text: str) -> list[Condition]:
-    found, at = [], 0
-    if len(text) > _MAX_CHARACTERS:
-        raise UsageError(f"the conditions are too long: {len(text):,} characters; at most {_MAX_CHARACTERS:,}")
-    while at < len(text):
-        match = _CONDITION.match(text, at)
-        if match is None:
-            raise UsageError(
-                f"{shorten(text[at:], 60)!r} is not a condition; expected for example frozen_camera > 0.2, "
-                "jump/action >= 8, or steps < 10; commas separate several, of which any is enough"
-            )
-        found.append(_condition(match["name"], match["op"], match["value"]))
-        at = match.end()
-    if not found:
-        raise UsageError("there is no condition; expected for example frozen_camera > 0.2")
-    return found
-
-
-def _condition(name: str, op: str | None, text: str | None) -> Condition:
+def _parse(text: str) -> Condition:
+    match = _CONDITION.fullmatch(text)
+    if match is None:
+        raise UsageError(
+            f"{shorten(text, 60)!r} is not a condition; expected NAME OPERATOR NUMBER, for example "
+            "frozen_camera > 0.2, jump/action >= 8, or steps < 10; commas separate several, of which any is enough"
+        )
+    name, op, value = match.groups()
     head = name.partition("/")[0]
-    if head not in SIGNALS and name not in (*_NUMBERS, *_TEXTS) and not name.startswith("metadata/"):
-        known = [*SIGNALS, *_NUMBERS, *_TEXTS]
-        raise UsageError(f"there is no signal {shorten(name, 60)!r}{did_you_mean(head, known)}")
-    if text is None or op is None:
-        if head not in SIGNALS:
-            raise UsageError(f"{shorten(name, 60)} needs a comparison, for example {name[:60]} > 10")
-        return Condition(name, ">", float(SIGNALS[head].threshold))
-    value = _value(text)
-    op = "==" if op == "=" else op
-    if isinstance(value, str) and (head in SIGNALS or name in _NUMBERS):
-        raise UsageError(f"{shorten(name, 60)} is a number, but {shorten(text, 60)} is not")
-    if isinstance(value, str) and op not in ("==", "!="):
-        raise UsageError(f"{shorten(name, 60)} {op} {shorten(text, 60)}: texts can only be compared by == and !=")
-    return Condition(name, op, str(text.strip("'\"")) if name in _TEXTS else value)
-
-
-def _value(text: str) -> float | bool | str:
-    if text[0] in "'\"":
-        return text[1:-1]
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
+    if head not in SIGNALS and name not in _NUMBERS and not name.startswith("metadata/"):
+        hint = did_you_mean(head, [*SIGNALS, *_NUMBERS])
+        raise UsageError(f"there is no signal {shorten(name, 60)!r}{hint}")
     try:
-        return float(text)
+        number = float({"true": "1", "false": "0"}.get(value.lower(), value))
     except ValueError:
-        return text
+        raise UsageError(f"{shorten(name, 60)} is compared with numbers, not with {shorten(value, 60)}") from None
+    return Condition(name, op, number)
 
 
 def matches(row: Mapping[str, Any], conditions: Sequence[Condition]) -> Condition | None:
@@ -162,26 +134,7 @@ def matches(row: Mapping[str, Any], conditions: Sequence[Condition]) -> Conditio
 
 def mask(table: pa.Table, conditions: Sequence[Condition]) -> np.ndarray[Any, Any]:
     """Which rows meet any of the conditions, bool (E,)."""
-    found = np.zeros(table.num_rows, bool)
-    for condition in conditions:
-        found |= _meets(table, condition)
-    return found
-
-
-def _meets(table: pa.Table, condition: Condition) -> np.ndarray[Any, Any]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    none = np.zeros(table.num_rows, bool)
-    if condition.name not in table.column_names or pa.types.is_null(table[condition.name].type):
-        return none
-    column, is_text = table[condition.name], isinstance(condition.value, str)
-    if pa.types.is_string(column.type) != is_text:
-        return np.asarray(column.is_valid()) if condition.operator == "!=" else none
-    if not is_text:
-        column = column.cast(pa.float64(), safe=False)
-    met = getattr(pc, _COMPUTE[condition.operator])(column, condition.value if is_text else float(condition.value))
-    return np.asarray(met.fill_null(False))
+    return np.asarray(np.logical_or.reduce([condition.find(table) for condition in conditions]))
 
 
 def check_known(conditions: Sequence[Condition], columns: Collection[str]) -> None:
@@ -220,7 +173,7 @@ def check_single(conditions: Sequence[Condition], option: str = "--reject") -> N
       UsageError: a condition compares episodes; the message names the two steps that work.
     """
     for condition in conditions:
-        if condition.is_relative:
+        if condition.signal is not None and SIGNALS[condition.signal].relative:
             quoted = shlex.quote(str(condition))
             raise UsageError(
                 f"{option}={quoted}: {condition.signal} compares an episode with the whole dataset, which a "
@@ -232,15 +185,15 @@ def check_single(conditions: Sequence[Condition], option: str = "--reject") -> N
 @functools.lru_cache(maxsize=64)
 def context_for(conditions: tuple[Condition, ...], context: Context) -> Context:
     """The context with only what the conditions need; nothing is decoded unless they need it."""
-    signals = frozenset(condition.signal for condition in conditions if condition.signal is not None)
-    groups = {SIGNALS[name].group for name in signals}
-    decodes = any(SIGNALS[name].decodes for name in signals)
+    names = frozenset(condition.signal for condition in conditions if condition.signal is not None)
+    groups = {SIGNALS[name].group for name in names}
+    decodes = any(SIGNALS[name].decodes for name in names)
     return dataclasses.replace(
         context,
-        cameras=context.cameras if "Cameras" in groups or "video_length" in signals else (),
+        cameras=context.cameras if "Cameras" in groups else (),
         clocks=context.clocks if "Time" in groups else (),
         decoded=(context.decoded or 4) if decodes else 0,
-        only=signals,
+        only=names,
     )
 
 
@@ -251,13 +204,12 @@ def broken_conditions(episode: Episode, conditions: Sequence[Condition], context
       conditions: conditions that `check_single` accepts.
       context: the fields; `context_for` makes it cheap.
     """
-    row = measure(episode, context).row
+    row = measure(episode, context)
     found = matches(row, conditions)
     if found is None:
         return None
-    value, field = row[found.name], found.name.partition("/")[2] if found.signal else None
-    if found.signal is not None:
-        field, step = field or row.get(f"{found.signal}@field"), row.get(f"{found.signal}@step")
-        return Violation(RULE, f"{found.name} is {value:.3g} (rejected by {found})", field, step)
-    shown = f"{value:g}" if isinstance(value, float) else shorten(value, 60)
-    return Violation(RULE, f"{found.name} is {shown} (rejected by {found})")
+    detail = f"{found.name} is {row[found.name]:.3g} (rejected by {found})"
+    if found.signal is None:
+        return Violation(RULE, detail)
+    field = found.name.partition("/")[2] or row.get(f"{found.signal}@field")
+    return Violation(RULE, detail, field, row.get(f"{found.signal}@step"))

@@ -11,13 +11,13 @@ data (as by Facco et al., 2017: Estimating the intrinsic dimension of datasets b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import numpy as np
 
-from rlds_beam.checking.signals.motion import Laid
-from rlds_beam.checking.signals.rows import SignalRows, find_stepped
+from rlds_beam.checking.signals.base import once, statistics
+from rlds_beam.checking.signals.episodes import Episodes, Laid
+from rlds_beam.checking.signals.rows import Rows, find_stepped
 from rlds_beam.typing import Array
 
 PARTS = 8  # parts of an episode, which have a mean each
@@ -31,16 +31,12 @@ _MAX_NUMBERS = 128  # longer sketches are projected to as many numbers
 _LEAF, _OVERLAP = 256, 0.05
 
 
-class Repeats(NamedTuple):
-    """Groups of episodes by key, each by its first episode, int64 (E,); one that is alone is its own group.
-
-    Attributes:
-      motion: those with the same motion, up to noise.
-      starts: those of several splits with the same first state and instruction, if few episodes of one split share it.
-    """
-
-    motion: Array
-    starts: Array
+@statistics
+def _sketch_motion(episodes: Episodes) -> dict[str, Array]:
+    return {
+        f"#sketch/{path}": sketch(motion.values, episodes.laid, episodes.moving).T
+        for path, motion in episodes.motions.items()
+    }
 
 
 def sketch(values: Array, laid: Laid, counts: Array) -> Array:
@@ -63,18 +59,15 @@ def sketch(values: Array, laid: Laid, counts: Array) -> Array:
         return np.ascontiguousarray(parts.transpose(0, 2, 1)).reshape(-1, len(counts))
 
 
-def find_repeats(rows: SignalRows, states: Sequence[str]) -> Repeats:
-    """The groups of all episodes.
-
-    Args:
-      states: the fields of states.
-    """
+@once
+def group_motion(rows: Rows) -> Array:
+    """The first episode with the same motion as each one, up to noise, int64 (E,); itself if it is alone."""
     known = np.ones(len(rows), bool)
     for path in rows.fields:
-        known &= rows.map(lambda place, values: np.isfinite(values).all(axis=1), (path, "sketch"))
-    known = np.flatnonzero(known[rows.order])
-    first, second = _find_pairs(*_make_points(rows, rows.order[known]))
-    return Repeats(_join_groups(len(rows), known[first], known[second]), _group_starts(rows, states))
+        known &= np.isfinite(rows.numbers[f"#sketch/{path}"]).all(axis=1)
+    places = np.flatnonzero(known)
+    first, second = _find_pairs(*_make_points(rows, places))
+    return _join_groups(len(rows), places[first], places[second])
 
 
 def count_others(groups: Array, sides: Array) -> tuple[Array, Array]:
@@ -109,20 +102,22 @@ def _join_groups(size: int, first: Array, second: Array) -> Array:
         group = joined
 
 
-def _group_starts(rows: SignalRows, states: Sequence[str]) -> Array:
-    """The groups of several splits with the same start; none if starts are often the same within a split."""
-    alone, (names, splits) = np.arange(len(rows)), rows.splits
-    columns = [rows.vector((path, "first"), np.float32) for path in states if (path, "first") in rows.vectors]
+def group_starts(rows: Rows) -> Array:
+    """The first episode with the same first state and instruction as each one, int64 (E,), if it has another split.
+
+    None have one if starts are often the same within a split.
+    """
+    alone, (names, splits) = np.arange(len(rows)), rows.codes("#split")
+    columns = [rows.numbers[name] for path in rows.context.states if (name := f"#first/{path}") in rows.numbers]
     if len(names) < 2 or not columns:
         return alone
-    starts, splits = np.concatenate(columns).T[rows.order] + np.float32(0), splits[rows.order]
-    texts = rows.codes("instruction")[1][rows.order]
+    starts, texts = np.concatenate(columns, axis=1) + np.float32(0), rows.codes("instruction")[1].tolist()
     known = np.isfinite(starts).all(axis=1)
     first: dict[tuple[bytes, int], int] = {}
     groups = np.array(
         [
-            first.setdefault((s.tobytes(), t), i) if k else i
-            for i, (s, t, k) in enumerate(zip(starts, texts, known, strict=True))
+            first.setdefault((start.tobytes(), text), i) if is_known else i
+            for i, (start, text, is_known) in enumerate(zip(starts, texts, known, strict=True))
         ]
     )
     if len(np.unique(groups[known] * len(names) + splits[known])) < _RARE * known.sum():
@@ -130,18 +125,18 @@ def _group_starts(rows: SignalRows, states: Sequence[str]) -> Array:
     return np.where(np.isnan(count_others(groups, splits)[1]), alone, groups)
 
 
-def _make_points(rows: SignalRows, taken: Array) -> tuple[Array, Array]:
+def _make_points(rows: Rows, taken: Array) -> tuple[Array, Array]:
     """Sketches in units of the dataset's spread, float32 (E, M), and the motion in each episode (E,).
 
     Distances are root mean squares over the numbers of a sketch; so is the motion, as the deviation from the episode's
     own mean. Dimensions with few values (grippers, cells of a grid) are left out: they are often equal by chance.
     """
-    fields = {path: np.flatnonzero(~find_stepped(rows, path)).tolist() for path in rows.fields}
+    fields = {path: np.flatnonzero(~stepped).tolist() for path, stepped in find_stepped(rows).items()}
     numbers, random = PARTS * sum(map(len, fields.values())), np.random.default_rng(0)
     places, motion, used = np.zeros((len(taken), min(numbers, _MAX_NUMBERS)), np.float32), np.zeros(len(taken)), 0
     for path, dimensions in fields.items():
         for d in dimensions:
-            own = rows.vector((path, "sketch"), np.float64, d * PARTS, (d + 1) * PARTS)[:, taken]
+            own = rows.numbers[f"#sketch/{path}"][taken, d * PARTS : (d + 1) * PARTS].T.astype(np.float64)
             spread = own.std() if own.size else 0.0
             if not spread > _STILL * np.abs(own).max(initial=0):
                 continue

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.checking.signals.base import SIGNALS
+from rlds_beam.checking.signals.base import MIN_EPISODES, SIGNALS
 from rlds_beam.checking.signals.conditions import check_known, mask, matches, parse_conditions
 from rlds_beam.checking.signals.context import Context
-from rlds_beam.checking.signals.scores import MIN_EPISODES
-from rlds_beam.checking.signals.table import EpisodeTable, StoredTable
+from rlds_beam.checking.signals.rows import Rows
+from rlds_beam.checking.signals.table import EpisodeTable
+from rlds_beam.episodes.schema import dimension_labels, shown_dimensions
 from rlds_beam.errors import DiskError, RldsBeamError, UsageError
-from rlds_beam.text import did_you_mean, printable, shorten
+from rlds_beam.text import count, did_you_mean, printable, shorten
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,6 +31,8 @@ _MAX_CHARACTERS = 100
 
 _ROWS = 1 << 16
 """Rows of a row group of the file."""
+
+_MOTION = "actions or observations in floats"
 
 
 def check_signal(name: str, option: str) -> None:
@@ -56,24 +59,6 @@ def parse_thresholds(texts: Iterable[str]) -> dict[str, float]:
     return found
 
 
-_CAMERAS, _CLOCKS, _TEXTS = "images", "timestamps", "a text of the task"
-_MOTION = "actions or observations in floats"
-_NEEDS = {
-    **dict.fromkeys(("frozen_camera", "repeated_images", "black_images", "overexposed_images"), (_CAMERAS, "")),
-    "blurred_images": (_CAMERAS, "images with details"),
-    "video_length": (_CAMERAS, "videos and a declared rate"),
-    **dict.fromkeys(("dropped_frames", "jitter", "time_reversals", "rate_mismatch"), (_CLOCKS, "")),
-    **dict.fromkeys(("jump", "stuck", "idle_share"), (_MOTION, "")),
-    "gripper_chatter": (_MOTION, "a moving gripper"),
-    "lag": (_MOTION, "an observation of the action"),
-    "outlier_return": ("rewards", "rewards"),
-    "scale_mismatch": (_MOTION, "splits"),
-    "split_leakage": ("", "splits"),
-    "missing_instruction": (_TEXTS, ""),
-}
-"""Signal -> the fields that it needs, and what else must be true of them."""
-
-
 def reasons_unmeasured(table: pa.Table, context: Context) -> dict[str, str]:
     """Signal without a value in any episode -> why: `too few: need 10 episodes, there are 5`, `no field: need images`.
 
@@ -81,20 +66,26 @@ def reasons_unmeasured(table: pa.Table, context: Context) -> dict[str, str]:
       table: the result of `EpisodeTable.finish`.
       context: the fields that were measured.
     """
-    known = {_CAMERAS: context.cameras, _CLOCKS: context.clocks, _MOTION: context.motion, _TEXTS: context.instructions}
+    of_group = {
+        "Cameras": ("images", context.cameras),
+        "Time": ("timestamps", context.clocks),
+        "Motion": (_MOTION, context.motion),
+        "Text and metadata": ("a text of the task", context.instructions),
+        "Dataset": (_MOTION, context.motion),
+    }
     reasons = {}
     for name, signal in SIGNALS.items():
         if name in table.column_names and table[name].null_count < table.num_rows:
             continue
-        fields, more = _NEEDS.get(name, ("", ""))
-        if not known.get(fields, True):
+        fields, known = of_group.get(signal.group, ("", True))
+        if not known:
             reasons[name] = f"no field: need {fields}"
         elif signal.relative and table.num_rows < MIN_EPISODES:
             reasons[name] = f"too few: need {MIN_EPISODES} episodes, there are {table.num_rows}"
         elif signal.decodes and not context.decoded:
             reasons[name] = "not read: need --decode=1 or more"
         else:
-            need = more or (f"usable {fields}" if fields else "episodes that can be read")
+            need = signal.needs or (f"usable {fields}" if fields else "episodes that can be read")
             reasons[name] = f"no data: need {need}"
     return reasons
 
@@ -182,12 +173,13 @@ class SignalsWriter:
           UsageError: the dataset has no such field or metadata as `reject` names.
           RldsBeamError: a file cannot be written.
         """
-        stored = measured.store(whole=self.output is not None or self.reject is not None)
-        table = stored.table
-        chosen = [] if self.reject is None else list(_choose(stored, self.reject))
+        import pyarrow.parquet as pq
+
+        table = measured.finish()
+        chosen = [] if self.reject is None else list(_choose(table, self.reject))
         if self.output is not None:
             with _naming(f"--output={self.output}"), storage.writing(self.output) as file:
-                write_parquet(stored, file)
+                pq.write_table(table, file, row_group_size=_ROWS, compression="zstd", write_page_checksum=True)
         if self.exclude is not None:
             with _naming(f"--write_exclude={self.exclude}"):
                 storage.write_bytes(self.exclude, "".join([f"# {self.reject}\n", *chosen]).encode())
@@ -195,35 +187,19 @@ class SignalsWriter:
             "rows": table.num_rows,
             "chosen": len(chosen),
             "signals": summarize(table, self.thresholds, measured.context),
-            "findings": [dataclasses.asdict(finding) for finding in measured.dataset_findings()],
+            "findings": [dataclasses.asdict(finding) for finding in find_in_dataset(measured.rows())],
         }
 
 
-def write_parquet(stored: StoredTable, file: Any) -> None:
-    """Writes the table as a Parquet file, one row group after the other."""
-    import pyarrow.parquet as pq
-
-    table = stored.table
-    with pq.ParquetWriter(file, table.schema, compression="zstd", write_page_checksum=True) as writer:
-        for start in range(0, max(table.num_rows, 1), _ROWS):
-            writer.write_table(table.slice(start, _ROWS), _ROWS)
-            stored.forget()
-
-
-def _choose(stored: StoredTable, reject: str) -> Iterator[str]:
+def _choose(table: pa.Table, reject: str) -> Iterator[str]:
     """The lines of the list of episodes: the key, and the condition that chose it as a remark."""
     conditions = parse_conditions(reject)
-    check_known(conditions, stored.table.column_names)
+    check_known(conditions, table.column_names)
     names = dict.fromkeys(["key", *(condition.name for condition in conditions)])
-    for start in range(0, stored.table.num_rows, _ROWS):
-        table = stored.table.select([*names]).slice(start, _ROWS)
-        for row in table.filter(mask(table, conditions)).to_pylist():
-            condition = matches(row, conditions)
-            value = None if condition is None else row[condition.name]
-            numeric = condition is not None and isinstance(value, (int, float))
-            remark = f"\t{printable(condition.name)} {value:.4g}" if condition is not None and numeric else ""
-            yield f"{row['key']}{remark}\n"
-    stored.forget()
+    for row in table.select([*names]).filter(mask(table, conditions)).to_pylist():
+        condition = matches(row, conditions)
+        assert condition is not None
+        yield f"{row['key']}\t{printable(condition.name)} {row[condition.name]:.4g}\n"
 
 
 @contextlib.contextmanager
@@ -257,7 +233,7 @@ def findings(row: Mapping[str, Any], thresholds: Mapping[str, float] | None = No
     """The findings of an episode, in the order of `SIGNALS`.
 
     Args:
-      row: a row of the table (`EpisodeTable.finish().to_pylist()`), or `Measures.row`.
+      row: a row of the table (`EpisodeTable.finish().to_pylist()`), or the result of `measure`.
       thresholds: other thresholds than the signals' own, by name.
     """
     found = []
@@ -274,3 +250,61 @@ def findings(row: Mapping[str, Any], thresholds: Mapping[str, float] | None = No
 
 def _whole(value: Any) -> int | None:
     return None if value is None or (isinstance(value, float) and math.isnan(value)) else int(value)
+
+
+DATASET_CHECKS: dict[str, str] = {
+    "constant_dimension": "a dimension never changes, in any step of any episode",
+    "constant_metadata": "a field of the episodes has the same value in all of them",
+}
+"""Check of the whole dataset -> its meaning; the most serious first."""
+
+_REMEDIES = {
+    "constant_dimension": "a broken sensor, or a dimension that is not used: leave it out",
+    "constant_metadata": "check where the value comes from; the connector DropFields removes the field",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class DatasetFinding:
+    """A finding about the whole dataset.
+
+    Attributes:
+      check: one of `DATASET_CHECKS`.
+      field: the field that it is about.
+      detail: what was found.
+      remedy: what to do about it.
+    """
+
+    check: str
+    field: str
+    detail: str
+    remedy: str
+
+
+def find_in_dataset(rows: Rows) -> list[DatasetFinding]:
+    """What no single episode shows, in the order of `DATASET_CHECKS`; nothing for fewer than 10 episodes.
+
+    Constant metadata may be right, but one field was `building` in all 27.6 million rows (lerobot issue 4402).
+    """
+    if len(rows) < MIN_EPISODES:
+        return []
+    found = []
+    for path in rows.fields:
+        low, high = rows.vector("low", path), rows.vector("high", path)
+        known = ~np.isnan(low).any(axis=1)
+        if known.sum() < MIN_EPISODES:
+            continue
+        low, high = low[known].min(axis=0), high[known].max(axis=0)
+        constant = np.flatnonzero(low == high)
+        if len(constant):
+            labels = dimension_labels((len(low),), len(low), rows.context.names.get(path, ()))
+            number = shown_dimensions(len(constant))
+            shown = ", ".join(f"{labels[d]} (always {low[d]:g})" for d in constant[:number].tolist())
+            more = f" and {len(constant) - number} more" if len(constant) > number else ""
+            found.append(("constant_dimension", path, f"of {len(low)} dimensions: {shown}{more}"))
+    for name in (name for name in rows.values if name.startswith("metadata/")):
+        values = [value for value in rows.values[name] if value is not None]
+        if len(values) >= MIN_EPISODES and len(set(values)) == 1 and not isinstance(values[0], bool):
+            detail = f"{shorten(repr(values[0]), 60)} in all {count(len(values), 'episode')}"
+            found.append(("constant_metadata", name.partition("/")[2], detail))
+    return [DatasetFinding(check, field, detail, _REMEDIES[check]) for check, field, detail in found]

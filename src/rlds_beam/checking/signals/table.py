@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
-import mmap
-import tempfile
-import uuid
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlds_beam import storage
-from rlds_beam.checking.signals import texts
-from rlds_beam.checking.signals.base import SIGNALS
+from rlds_beam.checking.signals import cameras
+from rlds_beam.checking.signals.base import MIN_EPISODES, SIGNALS, STATISTICS
 from rlds_beam.checking.signals.context import Context
-from rlds_beam.checking.signals.dataset import DatasetFinding, find_findings
-from rlds_beam.checking.signals.measurement import Block
-from rlds_beam.checking.signals.repeats import Repeats, find_repeats
-from rlds_beam.checking.signals.rows import RowPart, SignalRows
-from rlds_beam.checking.signals.scores import EpisodeScores
-from rlds_beam.episodes.episode import Episode
+from rlds_beam.checking.signals.episodes import Episodes, Laid
+from rlds_beam.checking.signals.rows import Rows
+from rlds_beam.episodes.columns import join_columns
+from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
+from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
@@ -29,17 +23,168 @@ if TYPE_CHECKING:
 
     from rlds_beam.checking.verdicts import Verdict
 
-
 PLACES = ("@step", "@stop")
 """The ends of the columns that say where the worst is, [step, stop)."""
 
+MAX_CHARACTERS = 1_000
+"""Texts in the table are cut after this many."""
+
 _MAX_PARTS = 32
-_MAX_ROWS, _MAX_BYTES = 4096, 16 << 20
-"""Rows and their bytes that are kept in memory if there is a directory for files."""
-_MAX_TABLE = 1 << 15
-"""Rows of a table that is kept in memory even if there is a directory for files."""
-_CHUNK = 1 << 16
-"""Rows of a chunk of a column: as many as of a row group of the file of `check`."""
+_MAX_STEPS, _MAX_EPISODES, _MAX_BYTES = 1 << 13, 2048, 8 << 20
+
+
+class Block:
+    """Collects records and measures them together: the numbers of each are the same in any block.
+
+    Args:
+      context: the fields to measure.
+    """
+
+    def __init__(self, context: Context):
+        self.context = context
+        self._keys: list[EpisodeKey] = []
+        self._values: list[dict[str, Any]] = []
+        self._measured: list[int] = []
+        self._lengths: list[int] = []
+        self._void: list[bool] = []
+        self._moving: list[int] = []
+        self._hashes: list[int] = []
+        self._columns: dict[str, list[Any]] = {path: [] for path in (*context.motion, *context.clocks, "reward")}
+        self._repeats: dict[str, list[list[int]]] = {path: [] for path in context.cameras}
+        self._pixels: dict[str, list[Sequence[float]]] = {path: [] for path in context.cameras if context.decoded}
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @property
+    def full(self) -> bool:
+        """Whether it is time to measure: columns are views of records, which stay in memory until then."""
+        return len(self) >= _MAX_EPISODES or sum(self._lengths) >= _MAX_STEPS or self._bytes >= _MAX_BYTES
+
+    def add(self, episode: Episode, verdict: Verdict | None = None) -> None:
+        """Adds an episode as read; with its verdict, if it was checked."""
+        steps, length = episode.steps, len(episode)
+        values = {f"metadata/{name}": _plain(value) for name, value in episode.metadata.items()}
+        if verdict is not None and verdict.rejected is not None:
+            values |= {"rule": verdict.rejected.rule, "detail": decode_text(verdict.rejected.detail)}
+        if length:
+            values["instruction"] = _find_instruction(episode, self.context.instructions)
+            self._measured.append(len(self))
+            self._lengths.append(length)
+            last: Any = steps.get("is_last")
+            void = last is not None and bool(last[-1]) and not episode.last_action_is_real
+            self._void.append(void)
+            self._moving.append(length - (void and length > 1 and not self._acts(episode)))
+            self._hashes.append(0 if self.context.only is not None else _hash_actions(episode, length - void))
+            for path, columns in self._columns.items():
+                columns.append(steps.get(path))
+            for path in self.context.cameras:
+                self._add_camera(path, steps.get(path))
+        self._keys.append(episode.key)
+        self._values.append({name: value for name, value in values.items() if value is not None})
+        self._bytes += len(episode.payload)
+
+    def _acts(self, episode: Episode) -> bool:
+        """Whether the last step has an action: neither zeros nor the action before, as void ones are filled."""
+        actions: list[Any] = [episode.steps[path][-2:] for path in self.context.actions if path in episode.steps]
+        return any(np.any(action[1]) and not np.array_equal(*action) for action in actions)
+
+    def _add_camera(self, path: str, column: Column | None) -> None:
+        repeats = [] if column is None else cameras.find_repeated(column)
+        if column is not None and repeats and len(repeats) == len(column) - 1 and cameras.is_uniform(column):
+            repeats = []  # padding in place of a camera, which `black_images` shows
+        self._repeats[path].append(repeats)
+        if self.context.decoded:
+            pixels = [] if column is None else cameras.sample_images(column, self.context.decoded)
+            table = np.array(pixels, np.float64) if pixels else np.full((1, 3), np.nan)
+            self._pixels[path].append((*table[:, :2].mean(axis=0).tolist(), float(np.median(table[:, 2]))))
+
+    def finish(self) -> Rows:
+        """Measures the episodes; the block is empty afterward."""
+        size = len(self)
+        numbers: dict[str, Array] = {"steps": np.zeros(size), "#actions": np.zeros(size, np.uint64)}
+        at = np.array(self._measured, np.int64)
+        for name, found in self._measure().items() if self._lengths else ():
+            if name not in numbers:
+                numbers[name] = np.full((size, *found.shape[1:]), np.nan, found.dtype)
+            numbers[name][at] = found
+        for name in ("shard", "position", "part"):
+            numbers[f"#{name}"] = np.array([getattr(key, name) for key in self._keys], np.int64)
+        names = sorted({name for values in self._values for name in values})
+        values = {name: [of.get(name) for of in self._values] for name in names}
+        values["#split"] = [key.split for key in self._keys]
+        groups = {(key.dataset, key.split): (key.dataset, key.split) for key in self._keys}  # one object for each
+        values["#group"] = [groups[key.dataset, key.split] for key in self._keys]
+        self.__init__(self.context)  # type: ignore[misc]
+        return Rows(self.context, numbers, values)
+
+    def _measure(self) -> dict[str, Array]:
+        """The numbers of the episodes that have steps."""
+        context, laid = self.context, Laid.of(self._lengths, self._void)
+        episodes = Episodes(
+            context,
+            laid,
+            {path: join_columns(columns, self._lengths) for path, columns in self._columns.items()},
+            self._repeats,
+            {path: np.array(pixels) for path, pixels in self._pixels.items()},
+            [self._values[row].get("instruction") for row in self._measured],
+            self._hashes,
+            np.array(self._moving),
+        )
+        numbers: dict[str, Array] = {"steps": laid.lengths.astype(np.float64)}
+        reward = episodes.lay("reward")
+        if reward is not None and len(reward) == 1:
+            reward[:, laid.void] = 0
+            numbers["return"] = laid.sum(reward[0].astype(np.float64))
+        for signal in SIGNALS.values():
+            if not signal.relative and (context.only is None or signal.name in context.only):
+                numbers |= signal.columns(episodes)
+        for measure in STATISTICS if context.only is None else ():
+            numbers |= measure(episodes)
+        return numbers
+
+
+def decode_text(value: Any) -> str:
+    """A text of a dataset, as a str of at most `MAX_CHARACTERS`."""
+    data = value if isinstance(value, bytes) else str(value).encode(errors="replace")
+    return data.decode(errors="replace")[:MAX_CHARACTERS]
+
+
+def _plain(value: Any) -> Any:
+    """A number, flag, or text of the metadata that fits in a table; None for others."""
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.shape == ()):
+        value = value.item()
+    if isinstance(value, (bytes, str)):
+        return decode_text(value)
+    return value if isinstance(value, (bool, int, float)) else None
+
+
+def _find_instruction(episode: Episode, fields: Sequence[str]) -> str | None:
+    """The first text of the task that is not blank."""
+    for path in fields:
+        column: Any = episode.steps.get(path)
+        value = episode.metadata.get(path)
+        values = dict.fromkeys(column.tolist()) if column is not None else () if value is None else (value,)
+        for text in map(decode_text, values):
+            if text.strip():
+                return text
+    return None
+
+
+def _hash_actions(episode: Episode, steps: int) -> int:
+    """A hash of all actions; 0 if they are constant, so that two idle episodes are no duplicates."""
+    import xxhash
+
+    parts, constant = [], True
+    for path, column in episode.steps.items():
+        if path.partition("/")[0] not in ("action", "actions"):
+            continue
+        if not isinstance(column, EncodedImages) and column.dtype != object:
+            data = column[:steps].tobytes()
+            parts.append(data)
+            constant = constant and data == data[: len(data) // max(steps, 1)] * steps
+    return 0 if constant else xxhash.xxh3_64_intdigest(b"".join(parts)) or 1
 
 
 class EpisodeTable:
@@ -57,17 +202,12 @@ class EpisodeTable:
 
     Args:
       context: the fields to measure.
-      directory: a directory for files with the rows, which must outlive the table. Then only the files' names are
-        pickled, and `finish` loads one column at a time. None keeps all rows in memory.
     """
 
-    def __init__(self, context: Context, directory: str | None = None):
-        self.context, self.directory = context, directory
+    def __init__(self, context: Context):
+        self.context = context
         self._block = Block(context)
-        self._parts: list[RowPart] = []
-        self._files: list[str] = []
-        self._joined: SignalRows | None = None
-        self._repeats: Repeats | None = None
+        self._parts: list[Rows] = []
 
     def add(self, episode: Episode, verdict: Verdict | None = None) -> EpisodeTable:
         """Measures one record as read, in place; returns itself, as a Beam CombineFn requires.
@@ -82,236 +222,91 @@ class EpisodeTable:
 
     def merge(self, *others: EpisodeTable) -> EpisodeTable:
         """The rows of all tables, as a new one; order and grouping do not matter."""
-        merged = EpisodeTable(self.context, self.directory)
+        merged = EpisodeTable(self.context)
         for table in (self, *others):
             table._flush()
             merged._parts += table._parts
-            merged._files += table._files
         merged._compact()
         return merged
 
     def _flush(self) -> None:
         if len(self._block):
             self._parts.append(self._block.finish())
-            self._joined = None
             self._compact()
 
     def _compact(self) -> None:
-        if self.directory is not None and (
-            sum(map(len, self._parts)) >= _MAX_ROWS or sum(part.bytes for part in self._parts) >= _MAX_BYTES
-        ):
-            self._spill()
         if len(self._parts) > _MAX_PARTS:
-            self._parts = [RowPart.join(self._parts)]
-
-    def _spill(self) -> None:
-        """Moves the rows from memory to a file."""
-        if self._parts and self.directory is not None:
-            self._files.append(storage.join(self.directory, f"{uuid.uuid4().hex}.rows"))
-            RowPart.join(self._parts).write(self._files[-1])
-            self._parts = []
+            self._parts = [Rows.join(self._parts)]
 
     def __getstate__(self) -> dict[str, Any]:
         self._flush()
-        self._spill()
-        return {**self.__dict__, "_joined": None}
+        return self.__dict__
+
+    def rows(self) -> Rows:
+        """All rows by key."""
+        self._flush()
+        self._parts = [Rows.join(self._parts or [self._block.finish()]).sort()]
+        return self._parts[0]
 
     def finish(self) -> pa.Table:
         """The table, sorted by key, with the signals that compare episodes."""
-        return self.store().table
-
-    def store(self, *, repeats: bool = True, whole: bool = True) -> StoredTable:
-        """The table of `finish`; if there is a directory for files, mapped from one without a name.
-
-        Args:
-          repeats: whether to compare the motion of all episodes, which needs about 1 KB each; otherwise
-            `near_duplicate` and `split_leakage` are not measured.
-          whole: whether to make all columns, instead of those that `summarize` and `list_beyond` need.
-        """
-        rows = self._rows()
-        columns = ColumnWriter(self.directory if len(rows) > _MAX_TABLE else None)
-        for name, column in _columns(rows, self.context, self._find_repeats(rows) if repeats else None):
-            if whole or name in ("key", "steps", "instruction") or name.partition("@")[0] in SIGNALS:
-                columns.add(texts.decode_text(name), column)  # names may be no valid UTF-8
-        return columns.finish()
-
-    def dataset_findings(self) -> list[DatasetFinding]:
-        """Findings about the dataset as a whole: constant metadata, normalized values, mixed scales, ..."""
-        rows = self._rows()
-        return find_findings(rows, self._find_repeats(rows), self.context.names)
-
-    def _find_repeats(self, rows: SignalRows) -> Repeats:
-        if self._repeats is None or len(self._repeats.motion) != len(rows):
-            self._repeats = find_repeats(rows, self.context.states)
-        return self._repeats
-
-    def _rows(self) -> SignalRows:
-        self._flush()
-        if self._joined is None:
-            self._joined = SignalRows([*self._parts, *map(RowPart.read, self._files)] or [Block(self.context).finish()])
-        return self._joined
-
-
-class StoredTable(NamedTuple):
-    """A table, and the file that it is mapped from; None if it is in memory."""
-
-    table: pa.Table
-    pages: mmap.mmap | None = None
-
-    def forget(self) -> None:
-        """Drops the pages that were read from this process; they are read again when they are needed."""
-        if self.pages is not None and hasattr(mmap, "MADV_DONTNEED"):
-            self.pages.madvise(mmap.MADV_DONTNEED)
-
-
-class ColumnWriter:
-    """Makes a table column by column.
-
-    Args:
-      directory: the directory of a temporary file for the columns, which has no name; None keeps them in memory.
-    """
-
-    def __init__(self, directory: str | None):
-        self._columns: dict[str, Any] = {}
-        self._file = None if directory is None else tempfile.TemporaryFile(dir=directory)  # noqa: SIM115
-
-    def add(self, name: str, chunks: Iterator[Any]) -> None:
-        """Adds a column: at least one `pyarrow.Array`.
-
-        Raises:
-          OSError: the disk is full.
-        """
         import pyarrow as pa
 
-        if self._file is None:
-            self._columns[name] = pa.chunked_array([*chunks])
-            return
-        start, first = self._file.tell(), next(chunks)
-        schema = pa.schema([("column", first.type)])
-        with pa.ipc.new_stream(self._file, schema) as stream:
-            for chunk in itertools.chain([first], chunks):
-                stream.write_batch(pa.record_batch([chunk], schema))
-        self._columns[name] = start, self._file.tell() - start
-        pa.default_memory_pool().release_unused()
-
-    def finish(self) -> StoredTable:
-        """The table."""
-        import pyarrow as pa
-
-        if self._file is None:
-            return StoredTable(pa.table(self._columns))
-        with self._file:
-            self._file.flush()
-            pages = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
-        whole, stored = pa.py_buffer(pages), StoredTable(pa.table({}), pages)
-        for name, place in self._columns.items():
-            self._columns[name] = pa.ipc.open_stream(whole.slice(*place)).read_all()[0]
-            stored.forget()  # the pages that were read to find the column
-        return stored._replace(table=pa.table(self._columns))
+        rows = self.rows()
+        return pa.table({decode_text(name): column for name, column in _columns(rows)})
 
 
-def make_row(episode: Episode, context: Context) -> dict[str, Any]:
-    """The row of one episode, without the signals that compare it with others (None)."""
-    block = Block(context)
-    block.add(episode)
-    rows = block.finish()
-    found: dict[str, Any] = {name: values[0] for name, values in rows.values.items() if not name.startswith("#")}
-    found |= {"key": str(episode.key), "split": episode.key.split, "shard": episode.key.shard}
-    found |= {"position": episode.key.position, "part": episode.key.part, "steps": int(rows.numbers["steps"][0])}
-    found["return"] = _plain(rows.numbers.get("return"))
-    for signal in SIGNALS if context.only is None else context.only:
-        for name, values in signal_columns(signal, dict(rows.numbers), 1):
-            value = values[0] if values.dtype == object else _plain(values)
-            found[name] = int(value) if value is not None and name.endswith(PLACES) else value
-    return found
-
-
-def _plain(values: Array | None) -> float | None:
-    return None if values is None or np.isnan(values[0]) else float(values[0])
-
-
-def _columns(rows: SignalRows, context: Context, repeats: Repeats | None) -> Iterator[tuple[str, Iterator[Any]]]:
-    """The columns of the table one by one, in chunks."""
+def _columns(rows: Rows) -> Iterator[tuple[str, Any]]:
+    """The columns of the table; names may be no valid UTF-8."""
     import pyarrow as pa
 
-    (groups, group), order, size = rows.groups, rows.order, len(rows)
-
-    def chunks(make: Callable[[Array], Any]) -> Iterator[Any]:
-        return (make(order[start : start + _CHUNK]) for start in range(0, max(size, 1), _CHUNK))
-
-    in_order = bool((order[1:] > order[:-1]).all())
-
-    def values(name: str, text: bool = False) -> Iterator[Any]:
-        column = _make_values(rows, name, text) if name in rows.values else pa.nulls(size, pa.string())
-        if in_order:  # without `pyarrow.compute`, whose import takes as long as a small dataset
-            yield from chunks(lambda place: column.slice(place[0], len(place)) if size else column)
-        else:
-            yield from chunks(lambda place: column.take(pa.array(place)))
-
-    def numbers(values: Array, name: str = "") -> Iterator[Any]:
-        return chunks(lambda place: _numbers(values[place], name))
-
-    def integers(values: Array) -> Iterator[Any]:
-        return chunks(lambda place: pa.array(values[place]))
-
-    def keys(others: Array) -> Iterator[Any]:
-        """The keys of these rows; null for NaN."""
-        known = ~np.isnan(others)[order]
-        found = rows.keys(others[order][known].astype(np.int32))
-        for start in range(0, max(size, 1), _CHUNK):
-            some = known[start : start + _CHUNK].tolist()
-            yield pa.array([str(next(found)) if known else None for known in some], pa.string())
-
-    missing = np.full(size, np.nan)
-    yield "key", keys(np.arange(size))
-    splits = np.array([split for _, split in groups], object)
-    yield "split", chunks(lambda place: pa.array(splits[group[place]], pa.string()))
+    size, missing = len(rows), np.full(len(rows), np.nan)
+    yield "key", pa.array(rows.keys(range(size)), pa.string())
+    yield "split", pa.array(rows.values["#split"], pa.string())
     for name in ("shard", "position", "part"):
-        yield name, integers(rows.numbers[f"#key/{name}"])
-    yield "steps", integers(rows.numbers["steps"].astype(np.int64))
-    yield "return", numbers(rows.numbers.get("return", missing))
+        yield name, pa.array(rows.numbers[f"#{name}"])
+    yield "steps", pa.array(rows.numbers["steps"].astype(np.int64))
+    yield "return", _to_arrow(rows.numbers.get("return", missing))
     for name in ("instruction", "rule", "detail"):
-        yield name, values(name, text=True)
-    for name in rows.values:
+        yield name, pa.array(rows.values.get(name, [None] * size), pa.string())
+    for name, values in rows.values.items():
         if name.startswith("metadata/"):
-            yield name, values(name)
-    compared = EpisodeScores(rows, context, repeats)
-    for signal in SIGNALS:
-        measured = {name: rows.numbers[name] for name in rows.numbers if name.startswith(signal)}
-        measured |= compared.score(signal)
-        others = measured.pop(f"{signal}@other", None)
-        for name, column in signal_columns(signal, measured, size):
-            yield name, numbers(column, name) if others is None or name != f"{signal}@field" else keys(others)
+            yield name, _make_values(values)
+    for signal in SIGNALS.values():
+        columns = _own_columns(rows, signal.name)
+        if signal.relative and size >= MIN_EPISODES:
+            columns |= signal.columns(rows)
+        other = columns.pop(f"{signal.name}@other", None)
+        made = signal_columns(signal.name, columns, size)
+        if other is not None:
+            known = ~np.isnan(other)
+            made[f"{signal.name}@field"][known] = rows.keys(other[known].astype(np.int64).tolist())
+        yield from ((name, _to_arrow(column, name)) for name, column in made.items())
 
 
-def signal_columns(signal: str, columns: dict[str, Array], size: int) -> Iterator[tuple[str, Array]]:
-    """The columns of one signal: the worst of its fields, where it is, and each field; NaN if it was not measured.
+def _own_columns(rows: Rows, signal: str) -> dict[str, Array]:
+    """What was measured for a signal before episodes were compared."""
+    return {name: of for name, of in rows.numbers.items() if re.split("[/@]", name, maxsplit=1)[0] == signal}
 
-    Args:
-      columns: the measurements; they are removed as soon as they are not needed.
-    """
+
+def signal_columns(signal: str, columns: Mapping[str, Array], size: int) -> dict[str, Array]:
+    """The columns of one signal: the worst of its fields, where it is, and each field; NaN if it was not measured."""
     fields = sorted(name for name in columns if name.startswith(f"{signal}/") and not name.endswith(PLACES))
-    worst = np.zeros(size, np.int16)
-    value = columns.pop(signal, None) if not fields else columns[fields[0]].copy()
-    value = np.full(size, np.nan) if value is None else value
-    for number, name in enumerate(fields[1:], 1):
-        better = np.isnan(value) & ~np.isnan(columns[name])
-        better |= columns[name] > value
-        worst[better], value[better] = number, columns[name][better]
-    yield signal, value
+    known = [np.array(columns[name]) for name in fields or [signal] if name in columns] or [np.full(size, np.nan)]
+    table = np.stack(known)
+    worst = np.where(np.isnan(table), -np.inf, table).argmax(axis=0)
+    value = table[worst, np.arange(size)]
     names = np.array([name.partition("/")[2] for name in fields] + [None], object)
-    yield f"{signal}@field", names[np.where(np.isnan(value), len(fields), worst)]
+    found = {signal: value, f"{signal}@field": names[np.where(np.isnan(value), len(fields), worst)]}
     for place in PLACES:
-        places = np.full(size, np.nan)
+        found[f"{signal}{place}"] = places = np.full(size, np.nan)
         for number, name in enumerate(fields or [signal]):
-            if (known := columns.pop(f"{name}{place}", None)) is not None:
-                np.copyto(places, known, where=worst == number)
-        yield f"{signal}{place}", places
-    for name in fields:
-        yield name, columns.pop(name)
+            if f"{name}{place}" in columns:
+                np.copyto(places, columns[f"{name}{place}"], where=worst == number)
+    return found | {name: columns[name] for name in fields}
 
 
-def _numbers(values: Array, name: str = "") -> Any:
+def _to_arrow(values: Array, name: str = "") -> Any:
     """Numbers as a column: steps as integers, NaN as null; or texts."""
     import pyarrow as pa
 
@@ -323,36 +318,37 @@ def _numbers(values: Array, name: str = "") -> Any:
     return pa.array(values.astype(np.float64), pa.float64(), mask=missing)
 
 
-def _make_values(rows: SignalRows, name: str, text: bool = False) -> Any:
-    """A column of texts, or of metadata: flags, integers, numbers, or texts; mixed kinds become texts."""
+def _make_values(values: list[Any]) -> Any:
+    """A column of metadata: flags, integers, numbers, or texts; mixed kinds become texts."""
     import pyarrow as pa
 
-    kinds: set[type] = {str} if text else {type(value) for values in rows.each(name) for value in values}
-    kinds -= {type(None)}
+    kinds = {type(value) for value in values} - {type(None)}
     known = {bool: pa.bool_(), int: pa.int64(), str: pa.string()}
     kind = known.get(next(iter(kinds), str)) if len(kinds) <= 1 else None
     if kind is None and kinds <= {int, float}:
         kind = pa.float64()
     try:
         if kind is not None:
-            return pa.chunked_array([pa.array(values, kind) for values in rows.each(name)]).combine_chunks()
+            return pa.array(values, kind)
     except (OverflowError, pa.ArrowException):  # an integer above 2^63
         pass
-    texts = ([None if value is None else str(value) for value in values] for values in rows.each(name))
-    return pa.chunked_array([pa.array(values, pa.string()) for values in texts]).combine_chunks()
+    return pa.array([None if value is None else str(value) for value in values], pa.string())
 
 
-@dataclasses.dataclass(frozen=True)
-class Measures:
-    """The signals of one episode, without those that compare it with others.
+def measure(episode: Episode, context: Context) -> dict[str, Any]:
+    """The row of one episode, without the signals that compare it with others. `EpisodeTable` is faster for many."""
+    block = Block(context)
+    block.add(episode)
+    rows, key = block.finish(), episode.key
+    found: dict[str, Any] = {name: values[0] for name, values in rows.values.items() if not name.startswith("#")}
+    found |= {"key": str(key), "split": key.split, "shard": key.shard, "position": key.position, "part": key.part}
+    found |= {"steps": len(episode), "return": _number(rows.numbers.get("return", np.array([np.nan])))}
+    for signal in SIGNALS if context.only is None else context.only:
+        for name, values in signal_columns(signal, _own_columns(rows, signal), 1).items():
+            value = values[0] if values.dtype == object else _number(values)
+            found[name] = int(value) if value is not None and name.endswith(PLACES) else value
+    return found
 
-    Attributes:
-      row: its row, with the columns of `EpisodeTable.finish`.
-    """
 
-    row: Mapping[str, Any]
-
-
-def measure(episode: Episode, context: Context) -> Measures:
-    """Measures one episode. For many, `EpisodeTable` is several times as fast."""
-    return Measures(make_row(episode, context))
+def _number(values: Array) -> float | None:
+    return None if np.isnan(values[0]) else float(values[0])

@@ -15,7 +15,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.checking.signals.base import SIGNALS
-from rlds_beam.checking.signals.conditions import Condition, check_known, mask
+from rlds_beam.checking.signals.conditions import Condition, check_known
 from rlds_beam.encoding.parquet_files import UNREADABLE
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
@@ -197,14 +197,9 @@ class TableRows:
         if condition.name not in self.names:
             check_known([condition], [*self.names, *SIGNALS])
             return np.zeros(self._table.num_rows, bool)  # a signal that was not measured
-        if not self.is_text(condition.name):
-            return np.asarray(mask(self._table.select([condition.name]), [condition]), bool)
-        if condition.operator not in ("==", "!="):
-            raise UsageError(f"{condition.name:.60} has texts, which can only be compared by == and !=")
-        value = condition.value
-        equal = self._equal(condition.name, f"{value:g}" if isinstance(value, float) else str(value))
-        missing: Mask = self._text(condition.name)[1] < 0
-        return equal if condition.operator == "==" else ~(equal | missing)
+        if self.is_text(condition.name):
+            raise UsageError(f"{condition.name:.60} has texts: conditions compare numbers")
+        return np.asarray(condition.find(self._table), bool)
 
     def _equal(self, name: str, text: str, *, within: bool = False) -> Mask:
         """The rows whose text is this one, or has it `within`, in upper or lower case."""

@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlds_beam.checking.rules import ADVICE, POLICIES, RULES, CheckOptions
 from rlds_beam.checking.signals.context import Context
-from rlds_beam.checking.signals.dataset import DatasetFinding
-from rlds_beam.checking.signals.results import Finding, group_reasons, reasons_unmeasured
+from rlds_beam.checking.signals.results import (
+    DatasetFinding,
+    Finding,
+    find_in_dataset,
+    group_reasons,
+    reasons_unmeasured,
+)
 from rlds_beam.checking.validation import find_violations
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
 from rlds_beam.episodes.episode import Episode
@@ -70,7 +75,7 @@ class Gathered(NamedTuple):
         """The results of a pass over all ranges."""
         signals = summary.signals
         assert signals is not None
-        return cls(summary.report, summary.statistics, signals.finish(), tuple(signals.dataset_findings()))
+        return cls(summary.report, summary.statistics, signals.finish(), tuple(find_in_dataset(signals.rows())))
 
 
 @dataclasses.dataclass(frozen=True)

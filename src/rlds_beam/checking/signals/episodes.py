@@ -1,0 +1,217 @@
+"""Many episodes at once, as signals see them.
+
+The steps of all episodes are laid end to end, by dimension, so that one pass of numpy covers them all:
+
+    episodes     0 . . .  1 . .  2 . . . .
+    (D, N)       a a a a  a a a  a a a a a
+                 b b b b  b b b  b b b b b
+    starts       ^        ^      ^
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.checking.idle import runs
+from rlds_beam.checking.signals.context import Context
+from rlds_beam.episodes.columns import JoinedColumns
+from rlds_beam.typing import Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Laid:
+    """The bounds of E episodes whose steps are laid end to end.
+
+    Attributes:
+      lengths: the number of steps of each episode, at least 1.
+      starts: the first step of each.
+      void: the last steps whose action is void (`is_last`).
+    """
+
+    lengths: Array
+    starts: Array
+    void: Array
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], void: Sequence[bool]) -> Laid:
+        sizes = np.array(lengths, np.int64)
+        ends = np.cumsum(sizes)
+        return cls(sizes, ends - sizes, (ends - 1)[np.array(void, bool) & (sizes > 1)])
+
+    def find_episode(self, steps: Array) -> Array:
+        """The index of the episode of each step."""
+        return np.searchsorted(self.starts, steps, side="right") - 1
+
+    def sum(self, values: Array) -> Array:
+        """The sum of values (..., N) over each episode (..., E); flags are counted."""
+        dtype = np.int64 if values.dtype == bool else None
+        counted = values.view(np.int8) if values.dtype == bool else values
+        return np.asarray(np.add.reduceat(counted, self.starts, axis=-1, dtype=dtype))
+
+    def spread(self, values: Array) -> Array:
+        """The value of each episode (..., E) at all of its steps (..., N)."""
+        return np.repeat(values, self.lengths, axis=-1)
+
+    def find_largest(self, values: Array) -> Array:
+        """The first step with the largest value (D, N) of each episode (D, E)."""
+        largest = np.maximum.reduceat(values, self.starts, axis=1)
+        dimension, step = np.nonzero(values == self.spread(largest))
+        episode = self.find_episode(step)
+        places, first = np.unique(dimension * len(self.starts) + episode, return_index=True)
+        found = np.zeros(largest.size, np.int64)
+        found[places] = step[first] - self.starts[episode[first]]
+        return found.reshape(largest.shape)
+
+    def find_runs(self, mask: Array, least: int = 1) -> tuple[Array, Array, Array, Array]:
+        """The runs of True in each episode.
+
+        Args:
+          mask: bool (N,); no run reaches into the next episode.
+          least: runs shorter than this do not count.
+
+        Returns:
+          The number of steps in all runs, the length of the longest, its first step, and the step after it (NaN without
+          a run), (E,) each.
+        """
+        size = len(self.starts)
+        first, stop, longest, total = np.full(size, np.nan), np.full(size, np.nan), np.zeros(size), np.zeros(size)
+        if mask.any():
+            edges = runs(mask)
+            edges = edges[edges[:, 1] - edges[:, 0] >= least]
+            lengths = edges[:, 1] - edges[:, 0]
+            episode = self.find_episode(edges[:, 0])
+            total[:] = np.bincount(episode, lengths, size)
+            order = np.lexsort((-edges[:, 0], lengths))  # the longest is written last, the first of several
+            at = episode[order]
+            longest[at] = lengths[order]
+            first[at], stop[at] = edges[order, 0] - self.starts[at], edges[order, 1] - self.starts[at]
+        return total, longest, first, stop
+
+
+@dataclasses.dataclass(frozen=True)
+class Motion:
+    """A field of motion of E episodes, without NaN and infinity.
+
+    Attributes:
+      laid: where the steps are.
+      values: the values (D, N).
+      changes: the change at each step from the one before (D, N), 0 at the first step of an episode.
+      sizes: their absolute values.
+    """
+
+    laid: Laid
+    values: Array
+    changes: Array
+    sizes: Array
+
+    @classmethod
+    def of(cls, values: Array, laid: Laid) -> Motion:
+        changes = np.empty_like(values)
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.subtract(values[:, 1:], values[:, :-1], out=changes[:, 1:])
+        changes[:, laid.starts] = 0
+        return cls(laid, values, changes, np.abs(changes))
+
+    @functools.cached_property
+    def low(self) -> Array:
+        """The smallest value of each episode (D, E)."""
+        return np.asarray(np.minimum.reduceat(self.values, self.laid.starts, axis=1))
+
+    @functools.cached_property
+    def high(self) -> Array:
+        """The largest value of each episode (D, E)."""
+        return np.asarray(np.maximum.reduceat(self.values, self.laid.starts, axis=1))
+
+
+class Episodes:
+    """E episodes with at least one step each.
+
+    Args:
+      context: the fields to measure.
+      laid: where the steps are.
+      columns: field -> the numbers of all episodes.
+      repeats: camera -> the steps of each episode whose image is the one before.
+      pixels: camera -> float64 (E, 3), the shares of black and of overexposed images and the median sharpness; NaN if
+        none was decoded.
+      instructions: the first text of the task of each, None if there is none.
+      hashes: a hash of the actions of each; 0 if they are constant.
+      moving: the number of steps of each without a last one that has no action (E,).
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        laid: Laid,
+        columns: Mapping[str, JoinedColumns],
+        repeats: Mapping[str, Sequence[list[int]]],
+        pixels: Mapping[str, Array],
+        instructions: Sequence[str | None],
+        hashes: Sequence[int],
+        moving: Array,
+    ):
+        self.context, self.laid, self.columns = context, laid, columns
+        self.repeats, self.pixels, self.instructions = repeats, pixels, instructions
+        self.hashes, self.moving = hashes, moving
+        self.cache: dict[Any, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self.laid.starts)
+
+    @functools.cached_property
+    def motions(self) -> dict[str, Motion]:
+        """The fields of motion, without those that no episode has."""
+        laid = {path: self.lay(path) for path in self.context.motion}
+        return {path: Motion.of(values, self.laid) for path, values in laid.items() if values is not None}
+
+    def lay(self, path: str) -> Array | None:
+        """A field of all episodes as (D, N), float32 or float64, without NaN and infinity.
+
+        A value that is not finite becomes the one before. So does the void action of the last step. None if no episode
+        has the field.
+        """
+        field, laid = self.columns[path], self.laid
+        if isinstance(field, np.ndarray):
+            flat = _flat(field)
+        elif any(column is not None for column in field):
+            flat = _fill(field, laid)
+        else:
+            return None
+        values = np.ascontiguousarray(flat.T)
+        if path in self.context.actions and len(laid.void):
+            values[:, laid.void] = values[:, laid.void - 1]
+        if not np.isfinite(values).all():
+            _replace_unknown(values, laid)
+        return values
+
+    def share(self, mask: Array) -> Array:
+        """The share of the steps of each episode in which a mask (N,) is True (E,)."""
+        return np.asarray(self.laid.sum(mask) / self.laid.lengths)
+
+
+def _flat(column: Array) -> Array:
+    wide = column if column.dtype in (np.float32, np.float64) else column.astype(np.float32)
+    return wide.reshape(len(wide), -1)
+
+
+def _fill(columns: Sequence[Array | None], laid: Laid) -> Array:
+    """Columns end to end (N, D); NaN where an episode has none, fewer dimensions, or another number of steps."""
+    flat = [None if column is None else _flat(column) for column in columns]
+    width = max(column.shape[1] for column in flat if column is not None)
+    rows = np.full((laid.lengths.sum(), width), np.nan, np.float32)
+    for column, start, length in zip(flat, laid.starts, laid.lengths, strict=True):
+        if column is not None and len(column) == length:
+            rows[start : start + length, : column.shape[1]] = column
+    return rows
+
+
+def _replace_unknown(values: Array, laid: Laid) -> None:
+    known = np.isfinite(values)
+    known[:, laid.starts] = True
+    places = np.maximum.accumulate(np.where(known, np.arange(values.shape[1]), 0), axis=1)
+    values[:] = np.take_along_axis(values, places, axis=1)
+    values[~np.isfinite(values)] = 0  # from the first step on
