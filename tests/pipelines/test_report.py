@@ -188,12 +188,11 @@ def test_odd_datasets_have_a_report(odd: dict[str, Path], name: str, records: in
     assert sum(rule["rejected"] > 0 for rule in found["rules"]) <= 2
 
 
-def test_a_record_that_cannot_be_read_shows_its_bytes(odd: dict[str, Path]) -> None:
+def test_a_record_that_cannot_be_read_says_why(odd: dict[str, Path]) -> None:
     found = part(odd["garbage"])
     views = [episode_of(found, sample["key"]) for rule in found["rules"] for sample in rule["samples"]]
     assert {rule["rule"] for rule in found["rules"]} == {"corrupt_record", "not_an_example"}
-    assert all(view["excerpt"] and view["note"] and not view["curves"] for view in views)
-    assert "6e 6f 74 20 61 6e 20 65" in "".join(view["excerpt"] for view in views)
+    assert all(view["note"] and not view["curves"] for view in views)
 
 
 def test_no_text_of_a_dataset_has_control_characters(odd: dict[str, Path]) -> None:

@@ -89,10 +89,6 @@ BROWSED = Limits(curves=1 << 30, points=4000, digits=6, dimensions=True, charact
 """The limits of the browser, which fetches images by itself."""
 
 
-_EXCERPT = 256
-"""Bytes of an unreadable record that are shown."""
-
-
 def make_view(
     episode: Episode,
     limits: Limits = Limits(),
@@ -104,7 +100,7 @@ def make_view(
 ) -> Json:
     """An episode as read, as the page shows it.
 
-    A record that cannot be read has a note and the record's first bytes instead of curves.
+    A record that cannot be read has a note instead of curves.
 
     Args:
       marks: `rule_mark` and `signal_mark` of what is wrong with it.
@@ -125,15 +121,10 @@ def make_view(
         "marks": sorted(marks, key=lambda mark: math.inf if mark["step"] is None else mark["step"]),
         "readable": not episode.faults,
         "note": "",
-        "excerpt": "",
     }
     if not len(episode) and not cameras:
         faults = "; ".join(f"{fault}" for fault in episode.faults) or "the episode has no steps"
-        return {
-            **view,
-            "note": printable(faults, MAX_TEXT_CHARACTERS),
-            "excerpt": hex_dump(episode.payload[:_EXCERPT]),
-        }
+        return {**view, "note": printable(faults, MAX_TEXT_CHARACTERS)}
     marked = {mark["field"] for mark in marks if mark["field"]}
     curves = sorted(find_curves(episode, names=names), key=lambda curve: curve.path not in marked)
     paths = find_cameras(episode) if cameras is None else ()
@@ -228,16 +219,6 @@ def _runs(column: Any, limits: Limits) -> list[tuple[int, Any]]:
                 break
             runs.append((step, text))
     return runs
-
-
-def hex_dump(data: bytes) -> str:
-    """Bytes in hex and ASCII, 16 a line."""
-    lines = []
-    for start in range(0, len(data), 16):
-        part = data[start : start + 16]
-        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
-        lines.append(f"{start:04x}  {part.hex(' '):<47}  {text}")
-    return "\n".join(lines)
 
 
 def _left_out_text(cameras: int, curves: int) -> str:

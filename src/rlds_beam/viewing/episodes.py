@@ -116,7 +116,8 @@ class ShownEpisode:
             if path in curves:
                 yield path, max(curves[path].labels, key=len, default=""), ""
             elif path not in flags:
-                yield path, "", _text(column)
+                one_text = is_text_column(column) and len(column)
+                yield path, "", format_texts(np.asarray(column)) if one_text else kind_of_column(column)
         for path in FLAGS:
             if path in flags:
                 yield path, "", flags[path]
@@ -128,10 +129,6 @@ class ShownEpisode:
         names = max((len(printable(path)) for path in metadata), default=0)
         for path, value in sorted(metadata.items()):
             yield f"{printable(path):{names}}  {kind_of_value(value, max(20, width - names - 2))}"
-
-
-def _text(column: Column) -> str:
-    return format_texts(np.asarray(column)) if is_text_column(column) and len(column) else kind_of_column(column)
 
 
 def finding_text(finding: Finding) -> str:

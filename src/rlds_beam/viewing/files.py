@@ -85,7 +85,10 @@ def _strip(episode: Episode, options: FileOptions) -> Array:
     plots = _plots(episode, max(pixels.shape[1], _MIN_WIDTH_PIXELS), options)
     if not pixels.size and not plots.size:
         raise UsageError(f"{episode.key} has neither images nor numbers to draw")
-    return plots if not pixels.size else np.concatenate([_wide(pixels, plots.shape[1]), plots])
+    if not pixels.size:
+        return plots
+    wide = np.pad(pixels, ((0, 0), (0, plots.shape[1] - pixels.shape[1]), (0, 0)), constant_values=255)
+    return np.concatenate([wide, plots])
 
 
 def _video(episode: Episode, options: FileOptions) -> bytes:
@@ -123,7 +126,8 @@ def _frames(episode: Episode, options: FileOptions) -> Iterator[Array]:
         if size is None:
             size = frame.shape[0], frame.shape[1]
             plots = _plots(episode, size[1], options) if options.curves else None
-        frame = _cut(frame, *size)  # a camera whose images have several sizes
+        frame = frame[: size[0], : size[1]]  # a camera whose images have several sizes
+        frame = np.pad(frame, ((0, size[0] - frame.shape[0]), (0, size[1] - frame.shape[1]), (0, 0)))
         if plots is not None:
             frame = np.concatenate([frame, with_cursor(plots, step, steps)])
         yield np.pad(frame, ((0, len(frame) % 2), (0, frame.shape[1] % 2), (0, 0)), mode="edge")
@@ -196,16 +200,6 @@ def _changing(episode: Episode, names: Mapping[str, Sequence[str]] = {}) -> list
     """The curves of the first fields that change."""
     curves = [curve for curve in find_curves(episode, names=names) if not curve.is_embedding]
     return [curve for curve in curves if (curve.values != curve.values[:1]).any()][:_MAX_PLOTS]
-
-
-def _wide(pixels: Array, width: int) -> Array:
-    return np.pad(pixels, ((0, 0), (0, width - pixels.shape[1]), (0, 0)), constant_values=255)
-
-
-def _cut(pixels: Array, height: int, width: int) -> Array:
-    """Cuts or fills a picture to a size."""
-    pixels = pixels[:height, :width]
-    return np.pad(pixels, ((0, height - pixels.shape[0]), (0, width - pixels.shape[1]), (0, 0)))
 
 
 WRITERS: dict[str, Callable[[Episode, FileOptions], bytes]] = {

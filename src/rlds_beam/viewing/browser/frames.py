@@ -73,17 +73,17 @@ class HeldFrames:
     def image(self, step: int) -> bytes:
         if isinstance(self.column, EncodedImages):
             data = self.column.image(step)
-            return data if data != ZERO_IMAGE else encode_zeros(_close(self.field), self.field.dtype, "png")
+            if data != ZERO_IMAGE:
+                return data
+            sides, channels = self.field.shape[:-1], self.field.shape[-1] or 3
+            shape = (*(side or _MIN_SIDE_PIXELS for side in sides), channels)
+            return encode_zeros(shape, self.field.dtype, "png")
         pixels = np.asarray(self.column[step])
         return encode_png(pixels.reshape(1, *pixels.shape[:2], -1))[0]
 
     def size(self, step: int) -> int:
         column = self.column
         return len(column.image(step)) if isinstance(column, EncodedImages) else int(np.asarray(column[step]).nbytes)
-
-
-def _close(field: Field) -> tuple[int, ...]:
-    return *(size or _MIN_SIDE_PIXELS for size in field.shape[:-1]), field.shape[-1] or 3
 
 
 def is_camera(field: Field) -> bool:

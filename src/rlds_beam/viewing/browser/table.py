@@ -169,11 +169,15 @@ class TableRows:
         return self._sort(rows, query) if query.sort else rows
 
     def _sort(self, rows: Numbers, query: Query) -> Numbers:
+        import pyarrow.compute as pc
+
         if query.sort not in self.names:
             raise UsageError(f"there is no column {query.sort!r:.80}{did_you_mean(query.sort, self.names)}")
         if self.is_text(query.sort):
             texts, codes = self._text(query.sort)
-            ranks = np.append(_ranks(texts), -1)[codes[rows]]
+            ranks = np.full(len(texts) + 1, -1)  # the last is that of missing texts
+            ranks[pc.sort_indices(texts).to_numpy()] = np.arange(len(texts))
+            ranks = ranks[codes[rows]]
             missing = ranks < 0
         else:
             ranks = _values(self._table[query.sort])[rows]
@@ -187,7 +191,8 @@ class TableRows:
         if name not in self._texts:
             if len(self._texts) == _HELD:
                 self._texts.pop(next(iter(self._texts)))
-            array = _encode(self._table[name])
+            column = self._table[name]
+            array = column.dictionary_encode().unify_dictionaries().combine_chunks()
             codes = array.indices.fill_null(-1).to_numpy(zero_copy_only=False)
             self._texts[name] = array.dictionary, codes
         return self._texts[name]
@@ -208,7 +213,9 @@ class TableRows:
         if not self.is_known(name):
             return np.zeros(self._table.num_rows, bool)
         texts, codes = self._text(name)
-        return _spread(pc.match_substring(texts, text, ignore_case=True) if within else pc.equal(texts, text), codes)
+        passed = pc.match_substring(texts, text, ignore_case=True) if within else pc.equal(texts, text)
+        found: Mask = np.append(passed.to_numpy(zero_copy_only=False), False)[codes]
+        return found
 
     def show(self, rows: Sequence[int], dataset: str, signals: Iterable[str]) -> list[dict[str, Any]]:
         """Rows as JSON (`/api/episodes`), without their numbers."""
@@ -239,34 +246,11 @@ class TableRows:
         return self._table.take(rows).to_pylist()[0] if len(rows) else None
 
 
-def _encode(column: Any) -> Any:
-    """A column of texts as one array of dictionary codes."""
-    import pyarrow as pa
-
-    column = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    return column.unify_dictionaries().combine_chunks()
-
-
 def _values(column: Any) -> Any:
     """A column of numbers as float64 [N]; missing ones are NaN."""
     import pyarrow as pa
 
     return column.cast(pa.float64(), safe=False).to_numpy()
-
-
-def _ranks(texts: Any) -> Any:
-    """The place of each text in alphabetical order."""
-    import pyarrow.compute as pc
-
-    ranks = np.empty(len(texts), np.int64)
-    ranks[pc.sort_indices(texts).to_numpy()] = np.arange(len(texts))
-    return ranks
-
-
-def _spread(passed: Any, codes: Any) -> Mask:
-    """Whether each row's text passed a test of the different texts."""
-    spread: Mask = np.append(passed.to_numpy(zero_copy_only=False), False)[codes]
-    return spread
 
 
 def find_numbers(table: pa.Table, index: EpisodeIndex) -> Numbers:

@@ -40,7 +40,6 @@ function Episode({ row }) {
       ${!episode.steps && episode.marks.length > 0 && html`<ul class="tags">${episode.marks.map((mark) => html`<li class="tag ${mark.kind === "rule" ? "bad" : "warn"}"><b>${mark.name}</b>
         ${mark.step != null && ` at step ${stepsText(mark.step, mark.stop)}`} <${Said} text=${mark.detail} /></li>`)}</ul>`}</header>
     ${episode.note && html`<p class=${episode.curves.length || episode.cameras.length ? "small muted" : "note warn"}><${Code} text=${episode.note} /></p>`}
-    ${episode.excerpt && html`<details><summary>First bytes of the record</summary><${Region} label="First bytes"><pre class="small"><${Said} text=${episode.excerpt} /></pre></${Region}></details>`}
     ${episode.steps > 0 && (live ? html`<div><${Viewer} ...${{ dataset, episode: { ...episode, index: row.index }, tab, beside, step: 0, keys: article.current }} onTab=${turn} onBeside=${choose} /></div>`
       : html`<div class="still"></div>`)}
   </article>`;

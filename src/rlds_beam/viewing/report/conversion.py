@@ -70,7 +70,7 @@ def describe_conversion(path: str, held: Holding, report: Report) -> Json:
         "command": held.command,
         "to": held.to,
         "source": held.dataset,
-        "version": _version(manifest),
+        "version": str(manifest.get("written_by", "")),
         "options": _options(content),
         "read": report.records,
         "written": report.records - report.rejected - dropped,
@@ -85,11 +85,6 @@ def describe_conversion(path: str, held: Holding, report: Report) -> Json:
         ],
         "left_out": [printable(line, _MAX_CHARACTERS) for line in left_out_lines(report.left_out)],
     }
-
-
-def _version(manifest: Mapping[str, Any]) -> str:
-    version = manifest.get("written_by", "")
-    return version if isinstance(version, str) else ""
 
 
 def _options(plan: Mapping[str, Any]) -> Facts:

@@ -152,6 +152,8 @@ def make_summary(source: Source, gathered: Gathered, settings: Settings) -> Json
     """What `make_section` says of the dataset as a whole; reads no episode."""
     signals = collect_signals(gathered.table, settings.worst, settings.thresholds, settings.list_command)
     rules = collect_rules(gathered.report, {}, settings.convert)
+    context = Context.of(source.schema, fps=source.fps, decoded=settings.decode)
+    unmeasured = reasons_unmeasured(gathered.table, context)
     named = {one["key"] for section in signals for one in section["worst"]}
     named.update(sample["key"] for rule in rules for sample in rule["samples"])
     return {
@@ -162,7 +164,7 @@ def make_summary(source: Source, gathered: Gathered, settings: Settings) -> Json
         "findings": [dataclasses.asdict(finding) for finding in gathered.findings],
         "rules": rules,
         "notes": list(settings.notes),
-        "unmeasured": _unmeasured(gathered.table, source, settings.decode),
+        "unmeasured": [f"{label}: {text}" for label, text in group_reasons(unmeasured)],
         "numbers": _numbers(gathered.table, named),
     }
 
@@ -175,12 +177,6 @@ def _numbers(table: pa.Table, keys: Iterable[str]) -> dict[str, int]:
     wanted = pa.array(sorted(keys), pa.string())
     rows = pc.index_in(wanted, value_set=table["key"].combine_chunks().cast(pa.string())).to_pylist()
     return {key: row for key, row in zip(wanted.to_pylist(), rows, strict=True) if row is not None}
-
-
-def _unmeasured(table: pa.Table, source: Source, decoded: int) -> list[str]:
-    """The signals without values, by reason."""
-    context = Context.of(source.schema, fps=source.fps, decoded=decoded)
-    return [f"{label}: {text}" for label, text in group_reasons(reasons_unmeasured(table, context))]
 
 
 def _broken(episode: Episode, check: CheckOptions, names: Mapping[str, tuple[str, ...]]) -> list[Violation]:

@@ -29,12 +29,14 @@ def collect_signals(table: pa.Table, worst: int, thresholds: Mapping[str, float]
       thresholds: signal -> threshold, instead of the default.
       check: the beginning of the command that lists episodes by their signals.
     """
+    import pyarrow as pa
+
     keys = table["key"].to_pylist()
     sections = []
     for signal in sorted(SIGNALS.values(), key=lambda signal: GROUPS.index(signal.group)):
         if signal.name not in table.column_names:
             continue
-        values = to_numbers(table[signal.name])
+        values = table[signal.name].cast(pa.float64()).to_numpy()  # NaN for null
         if not np.isnan(values).all():
             rows = worst_rows(values, keys, worst)
             threshold = thresholds.get(signal.name, signal.threshold)
@@ -94,23 +96,19 @@ def count_texts(table: pa.Table) -> list[Json]:
 
     A metadata field in which each episode has its own value, such as an id, is left out.
     """
+    import pyarrow.compute as pc
+
+    accepted = pc.is_null(table["rule"])
+    names = [name for name in table.column_names if name == "instruction" or name.startswith("metadata/")]
     tables = []
-    for field, column in text_columns(table).items():
+    for name in names:
+        field, column = name.removeprefix("metadata/"), table[name].filter(accepted)
         made = _make_table(field, column)
         unique = made["distinct"] == len(column) > 1
         if made["distinct"] and not (unique and field != "instruction"):
             tables.append(made)
     tables.sort(key=lambda table: (table["field"] != "instruction", table["field"]))
     return tables[: MAX_FIELDS + 1]
-
-
-def text_columns(table: pa.Table) -> dict[str, Any]:
-    """The instructions and the metadata of accepted episodes: field -> column."""
-    import pyarrow.compute as pc
-
-    accepted = pc.is_null(table["rule"])
-    names = [name for name in table.column_names if name == "instruction" or name.startswith("metadata/")]
-    return {name.removeprefix("metadata/"): table[name].filter(accepted) for name in names}
 
 
 def count_values(column: Any) -> dict[str, int]:
@@ -122,14 +120,6 @@ def count_values(column: Any) -> dict[str, int]:
     counted = pc.value_counts(texts.combine_chunks().drop_null())
     pairs = zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True)
     return {text: episodes for text, episodes in pairs if text}
-
-
-def to_numbers(column: Any) -> np.ndarray[Any, Any]:
-    """A numeric column as float64; NaN for null."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    return np.asarray(pc.fill_null(column.cast(pa.float64()), float("nan")).to_numpy(zero_copy_only=False))
 
 
 def _make_table(field: str, column: Any) -> Json:
