@@ -16,7 +16,7 @@ from rlds_beam.terminal.options import PrintOptions, print_json
 from rlds_beam.text import join_lines, list_few
 
 if TYPE_CHECKING:
-    from rlds_beam.checking.content_changes import Digest
+    from rlds_beam.checking.duplicates import Digest
     from rlds_beam.reading.base import Source, WorkRange
 
 __all__ = ["CompareConfig", "Comparison", "compare"]
@@ -122,7 +122,7 @@ class CompareDigests(Stage):
     name = "compare"
 
     def finish(self, total: Any, totals: Totals) -> Comparison:
-        from rlds_beam.checking.content_changes import compare_contents
+        from rlds_beam.checking.duplicates import compare_contents
         from rlds_beam.episodes.schema import find_differences
 
         equal, added, removed, changed = compare_contents(*(sorted(totals[name]) for name in self.passes))

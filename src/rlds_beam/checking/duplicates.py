@@ -1,4 +1,4 @@
-"""Finds duplicate episodes without reading most of the bytes.
+"""Finds duplicate episodes without reading most of the bytes, and what changed between two versions of a dataset.
 
 A TFRecord's framing holds the length and the CRC32C of its payload: a fingerprint of each record. Only records with
 equal fingerprints are read and compared by SHA-256.
@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -201,3 +202,34 @@ def mark_duplicate(episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey]
         return episode
     violation = Violation("duplicate_episode", f"byte-identical to {original}")
     return episode.replace(faults=(*episode.faults, violation))
+
+
+Digest: TypeAlias = tuple[EpisodeKey, int]
+"""The key of a record, and the digest of its bytes."""
+
+
+Changes: TypeAlias = tuple[int, list[str], list[str], list[list[str]]]
+"""How many records are equal; the keys of those added, removed, and changed (before and after)."""
+
+
+def compare_contents(first: Sequence[Digest], second: Sequence[Digest]) -> Changes:
+    """Compares two versions of a dataset, each sorted by key.
+
+    Equal records match wherever they are in a split. A record is changed if the one before it is equal in both.
+    """
+    counts = [Counter((key.split, digest) for key, digest in version) for version in (first, second)]
+    common = counts[0] & counts[1]
+    rests: dict[tuple[str, int, int], tuple[list[str], list[str]]] = {}  # by the last equal record before them
+    for side, version in enumerate((first, second)):
+        seen: Counter[tuple[str, int]] = Counter()
+        before: dict[str, tuple[str, int, int]] = {}
+        for key, digest in version:
+            if seen[key.split, digest] < common[key.split, digest]:
+                seen[key.split, digest] += 1
+                before[key.split] = key.split, digest, seen[key.split, digest]
+            else:
+                rests.setdefault(before.get(key.split, (key.split, 0, 0)), ([], []))[side].append(str(key))
+    pairs = [pair for olds, news in rests.values() for pair in itertools.zip_longest(olds, news)]
+    added = [new for old, new in pairs if old is None]
+    removed = [old for old, new in pairs if new is None]
+    return common.total(), added, removed, [[old, new] for old, new in pairs if old is not None and new is not None]

@@ -32,14 +32,12 @@ class EncodedImages:
       shape: (height, width, channels) as declared by the schema; None if unknown.
       dtype: the numpy dtype name of a pixel, `uint8` or `uint16`.
       encoding: the encoding declared by the schema, `png` or `jpeg`; an image may be stored in the other one.
-      seconds: the length of the video that the images are from, by the dataset's metadata; None if there is none.
     """
 
     data: Array
     shape: tuple[int | None, ...]
     dtype: str = "uint8"
     encoding: str = "jpeg"
-    seconds: float | None = None
 
     def __len__(self) -> int:
         return len(self.data)

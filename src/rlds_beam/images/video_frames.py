@@ -43,7 +43,7 @@ class VideoFrames(EncodedImages):
       numbers: the frame of each step in its video, by time: int64 [T].
       path: the field's path, for errors about damaged videos.
       scale: converts the frames; None for colors.
-      shape, dtype, encoding, seconds: see `EncodedImages`.
+      shape, dtype, encoding: see `EncodedImages`.
     """
 
     videos: Sequence[Video]
@@ -63,7 +63,6 @@ class VideoFrames(EncodedImages):
         encoding: str = "png",
         *,
         scale: Scale | None = None,
-        seconds: float | None = None,
     ):
         self.__dict__.update(
             videos=videos,
@@ -74,7 +73,6 @@ class VideoFrames(EncodedImages):
             dtype=dtype,
             encoding=encoding,
             scale=scale,
-            seconds=seconds,
         )
 
     @lockless_property
@@ -177,14 +175,13 @@ class VideoFrames(EncodedImages):
             self.dtype,
             self.encoding,
             scale=self.scale,
-            seconds=self.seconds,
         )
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("data", "size")}
 
     def with_data(self, data: Array) -> EncodedImages:
-        return EncodedImages(data, self.shape, self.dtype, self.encoding, self.seconds)
+        return EncodedImages(data, self.shape, self.dtype, self.encoding)
 
     def image(self, step: int) -> bytes:
         known = self.__dict__.get("data")
@@ -202,7 +199,6 @@ def video_frames(
     encoding: str,
     *,
     scale: Scale | None = None,
-    seconds: float | None = None,
 ) -> VideoFrames:
     """The frames of an episode. Lists the packets of the video, and decodes nothing.
 
@@ -211,7 +207,7 @@ def video_frames(
       start: the time of the first frame in the file, in seconds.
       count: the number of frames.
       field: the field's path.
-      shape, dtype, encoding, scale, seconds: see `VideoFrames`.
+      shape, dtype, encoding, scale: see `VideoFrames`.
 
     Raises:
       BadEpisode: the video is missing, damaged, too short, or of another frame rate; or its frames cannot be converted.
@@ -235,7 +231,7 @@ def video_frames(
         detail = f"{path} has a frame at {shown:.3f} s, but at {fps:g} fps it is due at {due[step]:.3f} s"
         raise BadEpisode(Violation("undecodable_image", detail, field, step))
     which, numbers = np.zeros(count, np.int64), np.arange(first, first + count)
-    return VideoFrames([video], which, numbers, field, shape, dtype, encoding, scale=scale, seconds=seconds)
+    return VideoFrames([video], which, numbers, field, shape, dtype, encoding, scale=scale)
 
 
 def unreadable(path: str, error: Exception, field: str) -> BadEpisode:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlds_beam.checking.idle import runs
 from rlds_beam.checking.signals.base import Measured, once, signal, statistics
 from rlds_beam.checking.signals.episodes import Episodes
 from rlds_beam.checking.signals.rows import Rows, median
+from rlds_beam.checking.steps import runs
 from rlds_beam.episodes.episode import Column
 from rlds_beam.errors import BadEpisode, RldsBeamError
 from rlds_beam.images.codecs import decode_image, decode_reduced

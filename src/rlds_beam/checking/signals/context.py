@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from rlds_beam.checking.rates import is_clock
+from rlds_beam.checking.steps import is_clock
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import FLAGS, Field, Schema
 from rlds_beam.images.encoded_images import EncodedImages

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.checking.idle import runs
 from rlds_beam.checking.signals.context import Context
+from rlds_beam.checking.steps import runs
 from rlds_beam.episodes.columns import JoinedColumns
 from rlds_beam.typing import Array
 

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlds_beam.checking.rates import MIN_STEPS, estimate_rate
 from rlds_beam.checking.signals.base import Measured, once, signal, statistics
 from rlds_beam.checking.signals.episodes import Episodes, Laid
 from rlds_beam.checking.signals.rows import Rows, median
+from rlds_beam.checking.steps import MIN_STEPS, estimate_rate
 from rlds_beam.typing import Array
 
 _GAP, _GAP_DEVIATIONS = 1.5, 5.0

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.checking.idle import IDLE, MIN_IDLE_STEPS, idle_steps, runs
+from rlds_beam.checking.steps import IDLE, MIN_IDLE_STEPS, idle_steps, runs
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.selection import decode_text, read_values, slice_steps, vectors
 from rlds_beam.connectors.fields import StepFields

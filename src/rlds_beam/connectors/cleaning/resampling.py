@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from rlds_beam.checking.rates import is_clock
+from rlds_beam.checking.steps import is_clock
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.action_ranges import (
     OVERRIDE,

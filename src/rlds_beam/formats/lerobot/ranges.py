@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.checking.rates import contradicting_rate
+from rlds_beam.checking.steps import contradicting_rate
 from rlds_beam.connectors.base import Batch
 from rlds_beam.encoding.arrow_columns import ipc_bytes, to_arrow
 from rlds_beam.encoding.example.row_decoder import objects

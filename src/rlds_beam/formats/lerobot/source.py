@@ -331,7 +331,6 @@ class LerobotDecoder:
 
     def _frames(self, field: Field, video: EpisodeVideo, rows: int, depth: Depth | None) -> Column:
         path = storage.join(self.root, *video.file.split("/"))
-        seconds = None if video.stop is None else video.stop - video.start
         frames = video_frames(
             path,
             video.start,
@@ -342,7 +341,6 @@ class LerobotDecoder:
             field.dtype,
             field.encoding,
             scale=depth,
-            seconds=seconds,
         )
         if field.holds_image_files:
             return frames

@@ -1,4 +1,4 @@
-"""Compares the declared rate of a dataset with timestamps: which fields hold them, and what rate they have."""
+"""What rules, signals, and connectors say of steps: whether they are idle, and what rate their timestamps have."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.typing import Array
 
+IDLE = 1e-3
+"""A step is idle if every value differs from the step before by less than this: openpi's rule for DROID
+(`compute_droid_nonidle_ranges.py`)."""
+MIN_IDLE_STEPS = 7
+"""The shortest run of idle steps that counts; shorter pauses belong to the motion."""
 MIN_STEPS = 4
 """Steps below which there is no usual interval."""
 
@@ -19,6 +24,19 @@ _CLOCK = re.compile(r"(.*[/_])?(time_?stamps?|time|stamp|frame_index|wall_?clock
 _ALIKE, _COMPARABLE = 1.25, 10.0
 """Ratios of two rates up to which they agree, and beyond which the unit is unknown."""
 _UNITS = (1.0, 1e-3, 1e-6, 1e-9)
+
+
+def idle_steps(values: Array, threshold: float = IDLE) -> Array:
+    """Whether each step of (T, D) is idle, bool (T,); the first is not."""
+    idle = np.zeros(len(values), bool)
+    idle[1:] = np.all(np.abs(values[1:] - values[:-1]) < threshold, axis=1)
+    return idle
+
+
+def runs(mask: Array) -> Array:
+    """[start, stop) of each run of True (runs, 2)."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).view(np.int8)))
+    return edges.reshape(-1, 2)
 
 
 def is_clock(field: Field) -> bool:
