@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import numpy as np
@@ -110,15 +111,14 @@ def episode_with_cameras(steps: int) -> Any:
 
 def test_frames_and_strip_of_an_episode() -> None:
     episode = episode_with_cameras(10)
-    cameras = make_view(episode, Limits(frames=4, height=24)).cameras
-    assert [camera.path for camera in cameras] == ["observation/image", "observation/wrist"]
-    assert [picture.step for picture in cameras[0].pictures] == [0, 3, 6, 9]
-    assert decode_pixels(cameras[0].pictures[0].jpeg).shape == (24, 32, 3)
+    cameras = make_view(episode, Limits(frames=4, height=24))["cameras"]
+    assert [camera["path"] for camera in cameras] == ["observation/image", "observation/wrist"]
+    assert [picture["step"] for picture in cameras[0]["pictures"]] == [0, 3, 6, 9]
+    assert decode_pixels(base64.b64decode(cameras[0]["pictures"][0]["jpeg"])).shape == (24, 32, 3)
     picture = strip(episode, 4, 24)
     assert picture.shape == (24 * 2 + 2, 4 * 32 + 3 * 2, 3)
-    assert strip(episode, 4, 96, ["observation/image"]).shape[0] == 96
     assert strip(make_episode(4), 4, 24).size == 0
-    assert make_view(make_episode(4)).cameras == ()
+    assert make_view(make_episode(4))["cameras"] == []
 
 
 def test_a_picture_says_why_its_image_is_damaged() -> None:
@@ -126,6 +126,6 @@ def test_a_picture_says_why_its_image_is_damaged() -> None:
     images = episode.steps["observation/image"]
     data = images.data.copy()
     data[1] = b"broken"
-    camera, _ = make_view(episode.with_columns({"observation/image": images.with_data(data)})).cameras
-    faults = [picture.fault for picture in camera.pictures]
+    camera, _ = make_view(episode.with_columns({"observation/image": images.with_data(data)}))["cameras"]
+    faults = [picture["fault"] for picture in camera["pictures"]]
     assert faults == ["", "not a PNG, JPEG, or BMP image (6 bytes, starting with b'broken')", ""]
