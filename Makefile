@@ -15,8 +15,8 @@ QUICK ?= $(addprefix tests/,checking connectors datasets encoding episodes image
 	project/test_layers.py project/test_public.py project/test_extras.py)
 # The tests of `make test-macos`: what may depend on the system.
 MACOS ?= $(addprefix tests/,core datasets/test_batches.py output/test_attacks.py output/test_directory.py output/test_files.py \
-	output/test_scratch.py output/test_shards.py pipelines/test_convert.py project/test_platforms.py runners/test_local.py \
-	runners/test_worker.py runners/test_worker_pool.py terminal)
+	output/test_shards.py pipelines/test_convert.py project/test_platforms.py runners/test_local.py runners/test_worker.py \
+	runners/test_worker_pool.py terminal)
 # Three processes for two cores, because tests also wait; idle processes take over tests.
 PYTEST_FLAGS ?= -n 3 --dist worksteal
 # Every test has its own deadline (pyproject.toml); this one catches a hang outside of any test.

@@ -22,7 +22,6 @@ WHOLE = "3.13"
 
 LEFT_OUT = (
     "buckets",
-    "cluster",
     "dataflow",
     "docs",
     "faults",

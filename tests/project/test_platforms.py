@@ -1,8 +1,11 @@
-"""A system that does not say how many cores it has, or lacks priorities, has defaults."""
+"""A system that does not say how many cores it has, or lacks priorities, has defaults; what is tested on others exists."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from checkout import ROOT
 
 from rlds_beam import platforms
 
@@ -12,3 +15,10 @@ def test_a_system_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert platforms.count_cores() >= 1
     with platforms.same_priority():
         pass
+
+
+def test_lists_of_tests_name_what_there_is() -> None:
+    lists = re.findall(r"addprefix tests/,(.*?)\)", (ROOT / "Makefile").read_text(), re.DOTALL)
+    quoted = re.findall(r'^    "([\w/]+(?:\.py)?)",$', (ROOT / "tools" / "pythons.py").read_text(), re.MULTILINE)
+    named = [*" ".join(lists).replace("\\\n", " ").split(), *quoted]
+    assert len(named) > 50 and [name for name in named if not (ROOT / "tests" / name).exists()] == []
