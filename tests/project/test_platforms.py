@@ -1,4 +1,4 @@
-"""A system that does not say how many cores it has, or lacks priorities, has defaults; what is tested on others exists."""
+"""A system that says little has defaults, and the tests that are listed for other systems exist."""
 
 from __future__ import annotations
 
