@@ -69,6 +69,13 @@ def test_any_order_and_any_parts_give_the_same_bytes(order: list[int], cuts: lis
     assert parquet(first.merge(*others)) == WHOLE
 
 
+def test_a_finished_table_may_be_pickled_and_grow() -> None:
+    table = table_of(*EPISODES[:30])
+    assert len(table.finish()) == 30
+    again = pickle.loads(pickle.dumps(table))
+    assert parquet(again.merge(table_of(*EPISODES[30:]))) == WHOLE
+
+
 def test_there_is_one_row_for_each_record_also_for_rejected_and_unreadable_ones() -> None:
     unreadable = Episode(
         EpisodeKey("testing/1.0.0", "train", 0, 99), {}, faults=(Violation("corrupt_record", "cut short"),)

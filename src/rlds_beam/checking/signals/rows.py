@@ -34,9 +34,14 @@ class Rows:
     def __len__(self) -> int:
         return len(self.values["#split"])
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "cache": {}}  # what `once` computed has functions as names
+
     @classmethod
     def join(cls, parts: Sequence[Rows]) -> Rows:
         """All rows of several parts; what a part lacks is missing."""
+        if len(parts) == 1:
+            return parts[0]
         numbers = {name: _join([part.numbers.get(name) for part in parts], parts) for name in _names(parts, "numbers")}
         values = {
             name: [value for part in parts for value in part.values.get(name) or [None] * len(part)]
