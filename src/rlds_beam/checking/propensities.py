@@ -64,8 +64,11 @@ def _of(path: str, episode: Episode, function: str | None, judge_last: bool, *, 
     values = np.asarray(steps[path], np.float64)
     judged = np.full(len(values), True) if judge_last or "is_last" not in steps else ~np.asarray(steps["is_last"], bool)
     judged &= np.isfinite(values)  # others are non_finite
-    outside = judged & ((values <= 0) | (_discrete(steps) & (values > 1 + _TOLERANCE)))
-    yield from _first("propensity_out_of_range", path, values, outside)
+    outside = np.flatnonzero(judged & ((values <= 0) | (_discrete(steps) & (values > 1 + _TOLERANCE))))
+    if len(outside):
+        step = int(outside[0])
+        detail = f"{values[step]:g} at step {step}{more_steps(outside)}"
+        yield Violation("propensity_out_of_range", detail, path, step)
     if with_log:
         expected = np.exp(np.asarray(steps[LOG], np.float64))
         yield from _mismatch(path, values, expected, judged, f"{LOG} gives")
@@ -86,17 +89,12 @@ def _mismatch(path: str, values: Array, expected: Array, judged: Array, by: str)
     steps = np.flatnonzero(differs)
     if len(steps):
         step = int(steps[0])
-        detail = f"{values[step]:g} at step {step}{_more(steps)}, but {by} {expected[step]:g}"
+        detail = f"{values[step]:g} at step {step}{more_steps(steps)}, but {by} {expected[step]:g}"
         yield Violation("propensity_mismatch", detail, path, step)
 
 
-def _first(rule: str, path: str, values: Array, bad: Array) -> Iterator[Violation]:
-    steps = np.flatnonzero(bad)
-    if len(steps):
-        yield Violation(rule, f"{values[steps[0]]:g} at step {steps[0]}{_more(steps)}", path, int(steps[0]))
-
-
-def _more(steps: Array) -> str:
+def more_steps(steps: Array) -> str:
+    """` (3 such steps)` if there is more than one."""
     return f" ({len(steps)} such steps)" if len(steps) > 1 else ""
 
 

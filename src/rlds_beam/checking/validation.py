@@ -11,7 +11,7 @@ import numpy as np
 
 from rlds_beam.checking.propensities import LOG as LOG_PROPENSITY
 from rlds_beam.checking.propensities import NAMES as PROPENSITIES
-from rlds_beam.checking.propensities import propensity_violations
+from rlds_beam.checking.propensities import more_steps, propensity_violations
 from rlds_beam.checking.rules import ADVICE, RULES, VALUE_RULES, CheckOptions
 from rlds_beam.checking.steps import contradicting_rate
 from rlds_beam.checking.verdicts import IgnoredValues, Rejection, Verdict
@@ -225,11 +225,7 @@ def _boundaries(steps: Mapping[str, Column]) -> Iterator[Violation]:
 def _at(steps: np.ndarray[Any, Any], rule: str, flag: str, where: str) -> Iterator[Violation]:
     """Yields one violation for all of the `steps`, if there are any."""
     if len(steps):
-        yield Violation(rule, f"True at step {steps[0]}{where}{_more(steps)}", flag, int(steps[0]))
-
-
-def _more(steps: np.ndarray[Any, Any]) -> str:
-    return f" ({len(steps)} such steps)" if len(steps) > 1 else ""
+        yield Violation(rule, f"True at step {steps[0]}{where}{more_steps(steps)}", flag, int(steps[0]))
 
 
 def _element(
@@ -243,7 +239,7 @@ def _element(
         place = int(np.argmax(flat[step]))
         value, shape = column.reshape(len(bad), -1)[step, place], column.shape[1:]
         where = f" in {named_dimension(path, shape, place, names)}" if flat.shape[1] > 1 else ""
-        yield Violation(rule, f"{float(value):g} at step {step}{where}{_more(steps)}", path, step)
+        yield Violation(rule, f"{float(value):g} at step {step}{where}{more_steps(steps)}", path, step)
 
 
 def _discount(discount: np.ndarray[Any, Any], steps: Mapping[str, Column] | None) -> Iterator[Violation]:
