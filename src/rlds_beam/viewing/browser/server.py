@@ -205,8 +205,9 @@ def open_datasets(config: Any) -> list[BrowsedDataset]:
         opened.append(BrowsedDataset(str(number), path, own.source_format, source, check, config))
     compare(opened)
     for dataset in opened:
-        own_file = len(opened) == 1 or dataset.source.dataset == measured
-        file = config.signals if own_file and config.signals is not None else signals_beside(dataset.path)
+        file = signals_beside(dataset.path)
+        if config.signals is not None and (len(opened) == 1 or dataset.source.dataset == measured):
+            file, measured = config.signals, None  # an output in the same format has the name and keys of its input
         if file is not None:
             dataset.table.open(file)
     for dataset in opened:
