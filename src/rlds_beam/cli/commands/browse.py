@@ -7,8 +7,10 @@ import dataclasses
 import os
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, ClassVar
 
+from rlds_beam import interrupts
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.formats.options import OutputOptions, SourceOptions
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from rlds_beam.viewing.browser.server import BrowserServer
 
 __all__ = ["BrowseConfig", "browse"]
+
+_LOOK_SECONDS = 0.3
 
 USAGE = "PATH..."
 EXAMPLES = """
@@ -72,18 +76,20 @@ def main(config: BrowseConfig) -> int:
     from rlds_beam.platforms import keep_freed_memory
 
     keep_freed_memory(1 << 20, 1 << 20)  # a table of a million episodes has columns of megabytes
+    before = interrupts.count()
     with browse(config) as server, contextlib.suppress(KeyboardInterrupt):
         for dataset in server.datasets:
             print(f"dataset   {dataset.source.describe()}")
         print(f"browse    {server.url}")
         print("          for this machine only; Ctrl-C ends it", flush=True)
         if not config.no_open and _has_display():
-            _open_page(server)
-        threading.Event().wait()
+            _open_page(server, before)
+        while interrupts.count() == before:  # a finalizer may have dropped the exception
+            time.sleep(_LOOK_SECONDS)
     return 0
 
 
-def _open_page(server: BrowserServer) -> None:
+def _open_page(server: BrowserServer, interrupts_before: int) -> None:
     """Opens the page in the user's web browser, and waits until it is there.
 
     Every user of a machine can read the arguments of a process, so the web browser is given a file that only this user
@@ -100,7 +106,8 @@ def _open_page(server: BrowserServer) -> None:
         page.flush()
         # Some web browsers return only when they are closed; a signal must end us before.
         threading.Thread(target=webbrowser.open, args=(pathlib.Path(page.name).as_uri(),), daemon=True).start()
-        server.opened.wait()
+        while not server.opened.wait(_LOOK_SECONDS) and interrupts.count() == interrupts_before:
+            pass
 
 
 def _has_display() -> bool:

@@ -7,6 +7,7 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING
 
+from rlds_beam import interrupts
 from rlds_beam.errors import UsageError
 from rlds_beam.options import option
 from rlds_beam.text import join_lines
@@ -79,6 +80,7 @@ def read_spec(like: str, options: FrameOptions) -> TrajectorySpec:
 
 def main(config: ServeConfig) -> int:
     """Runs the command: serves until SIGINT or SIGTERM, and returns the exit code."""
+    before = interrupts.count()
     with serve(config) as server, contextlib.suppress(KeyboardInterrupt):
         info = server.wait_ready()
         lines = [f"serving   {server.address}, for every client that can reach this machine (no password)", "tables"]
@@ -87,7 +89,7 @@ def main(config: ServeConfig) -> int:
             kind = kinds[name].partition(":")[0] or "uniform"
             lines.append(f"  {name}: {kind}, {table.current_size:,} items of at most {table.max_size:,}")
         print(join_lines(lines), flush=True)
-        while True:
+        while interrupts.count() == before:  # a finalizer may have dropped the exception
             time.sleep(_LOOK_SECONDS)
             server.check()
     return 0
