@@ -153,7 +153,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags = parser.parse_args(argv)
     with contextlib.suppress(KeyboardInterrupt), interrupts.as_ctrl_c(), serving(flags.host, flags.port) as port:
         print(f"workers for Flink at {flags.host}:{port}", flush=True)
-        threading.Event().wait()
+        while not interrupts.count():  # a finalizer may drop the exception
+            time.sleep(1)
 
 
 if __name__ == "__main__":
