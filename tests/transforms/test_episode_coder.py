@@ -30,9 +30,7 @@ CODER = EpisodeCoder()
 TEXTS = st.binary(max_size=80)
 SHAPES = arrays.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=6)
 NUMBERS = arrays.arrays(st.sampled_from(["<f4", "<f8", "<i8", "u1", "?", "<f2", "<U3"]), SHAPES)
-IMAGES = st.lists(TEXTS, max_size=5).map(
-    lambda data: EncodedImages(of_objects(data), (8, None, 3), "uint8", "png", 0.5)
-)
+IMAGES = st.lists(TEXTS, max_size=5).map(lambda data: EncodedImages(of_objects(data), (8, None, 3), "uint8", "png"))
 COLUMNS = NUMBERS | IMAGES | st.lists(TEXTS, max_size=5).map(lambda data: of_objects(data))
 VALUES = COLUMNS | TEXTS | st.floats(allow_nan=False) | st.sampled_from([np.float32(2.5), np.int64(-1), np.True_, "a"])
 FAULTS = st.lists(st.builds(Violation, st.text(max_size=5), st.text(max_size=5), st.none() | st.text(max_size=5)))
@@ -45,7 +43,7 @@ def of_objects(values: list[Any]) -> Any:
 def raw(value: Any) -> Any:
     """A value as something that `==` compares."""
     if isinstance(value, EncodedImages):
-        return (raw(value.data), value.shape, value.dtype, value.encoding, value.seconds)
+        return (raw(value.data), value.shape, value.dtype, value.encoding)
     if isinstance(value, np.ndarray | np.generic):
         content = value.tolist() if value.dtype == object else value.tobytes()
         return (type(value), value.dtype.str, value.shape, content)

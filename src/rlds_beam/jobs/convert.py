@@ -132,9 +132,8 @@ class ConvertJob:
         Does not find duplicates, and connectors must not need fitting.
         """
         with lock_output(self.target):
-            pending = self.open()
             if not self.adds_nothing:
-                run_stages((ConvertRanges(self.converter, pending), *self._commits()))
+                run_stages((OpenOutput(self.open), ConvertRanges(self.converter), *self._commits()))
             return self.read_report()
 
     def stages(self, pending: Sequence[WorkRange] | None = None) -> Job:

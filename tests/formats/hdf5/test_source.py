@@ -24,7 +24,7 @@ from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.storage import open_store
+from rlds_beam.remote import Filesystem, open_store
 
 PANDA = ("eef_pos", "eef_quat", "gripper_qpos")
 REWARDED = ("libero", "robomimic")
@@ -295,8 +295,8 @@ def test_many_files_are_planned_without_a_request_for_each(
     content = (tmp_path / "episode_0.hdf5").read_bytes()
     store.files.update({f"{store.root}/in/episode_{i}.hdf5": content for i in range(2000)})
     found: list[str] = []
-    find = open_store(store.root).find
-    monkeypatch.setattr(type(open_store(store.root)), "find", lambda _, path: found.append(path) or find(path))
+    info = open_store(store.root).info
+    monkeypatch.setattr(Filesystem, "info", lambda _, path: found.append(path) or info(path))
     source = open_source(f"{store.root}/in{given}", from_="hdf5")
     works = plan_ranges(source)
     assert sum(len(work.segments) for work in works) == source.splits[0].episodes == 2000
