@@ -15,6 +15,7 @@ from checkout import ROOT
 
 import rlds_beam
 from rlds_beam import connectors, plugins
+from rlds_beam.checking.signals import SIGNALS
 from rlds_beam.cli.main import main
 from rlds_beam.testing import make_episode
 
@@ -109,7 +110,10 @@ def _installed(site: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> I
     monkeypatch.setenv("PYTHONPATH", str(site))  # of worker processes
     monkeypatch.syspath_prepend(site)
     _forget()
+    known = dict(SIGNALS)
     yield
+    SIGNALS.clear()
+    SIGNALS.update(known)  # importing the wheel's module adds its signal
     for name in ("rlds_beam_logs", "rlds_beam_logs_formats"):
         sys.modules.pop(name, None)
     _forget()
