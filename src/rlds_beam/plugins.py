@@ -17,6 +17,7 @@ Lists import nothing: a package that is broken or slow fails only where its name
 from __future__ import annotations
 
 import functools
+import sys
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
@@ -43,6 +44,11 @@ def describe_package(kind: Kind, name: str) -> str:
     """The packages that declare a name: its line in lists, which import nothing."""
     packages = [f"{entry.dist.name} {entry.dist.version}" for entry in _read_declared(kind)[name] if entry.dist]
     return f"of the package {' and '.join(sorted(packages))}" if packages else ""
+
+
+def is_imported(kind: Kind, name: str) -> bool:
+    """Whether a module that declares a name is imported, perhaps not yet to its end."""
+    return any(entry.module in sys.modules for entry in _read_declared(kind)[name])
 
 
 @functools.cache

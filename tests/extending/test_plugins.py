@@ -150,7 +150,7 @@ def test_it_is_recognized_and_read(logs: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_a_signal_is_measured_in_workers_too(logs: Path) -> None:
-    check = ["check", "robot", "--reject=fast_share > -1", "--json"]
+    check = ["check", "robot", "--from=robot_log", "--reject=fast_share > -1", "--json"]
     done = subprocess.run([sys.executable, "-m", "rlds_beam", *check], capture_output=True, text=True, timeout=600)
     found = json.loads(done.stdout)
     assert found["chosen"] == 2 and found["signals"]["fast_share"]["measured"] == 2

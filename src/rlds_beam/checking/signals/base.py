@@ -155,6 +155,10 @@ def once(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def add_installed() -> None:
-    """Adds the signals that installed packages declare: each entry point names a function with `@signal`."""
+    """Adds the signals that installed packages declare: each entry point names a function with `@signal`.
+
+    A module that is being imported, because it imports `signal`, adds its own when it comes to them.
+    """
     for name in plugins.names("signals"):
-        plugins.find("signals", name)
+        if not plugins.is_imported("signals", name):
+            plugins.find("signals", name)
