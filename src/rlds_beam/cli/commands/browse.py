@@ -96,18 +96,22 @@ def _open_page(server: BrowserServer, interrupts_before: int) -> None:
     can read. It is in the home directory, because a web browser in a sandbox reads neither /tmp nor hidden directories.
     """
     import pathlib
+    import secrets
     import tempfile
     import webbrowser
 
-    home = os.path.expanduser("~")
-    at = home if os.access(home, os.W_OK) else None
-    with tempfile.NamedTemporaryFile("w", suffix=".html", prefix="rlds-beam-browse-", dir=at) as page:
-        page.write(REDIRECT.format(url=server.url))
-        page.flush()
+    home = pathlib.Path.home()
+    at = home if os.access(home, os.W_OK) else pathlib.Path(tempfile.gettempdir())
+    page = at / f"rlds-beam-browse-{secrets.token_hex(8)}.html"
+    try:  # the name is known before the file exists, so a signal at any moment leaves no file
+        with open(page, "x", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            file.write(REDIRECT.format(url=server.url))
         # Some web browsers return only when they are closed; a signal must end us before.
-        threading.Thread(target=webbrowser.open, args=(pathlib.Path(page.name).as_uri(),), daemon=True).start()
+        threading.Thread(target=webbrowser.open, args=(page.as_uri(),), daemon=True).start()
         while not server.opened.wait(_LOOK_SECONDS) and interrupts.count() == interrupts_before:
             pass
+    finally:
+        page.unlink(missing_ok=True)
 
 
 def _has_display() -> bool:
