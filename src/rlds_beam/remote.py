@@ -387,6 +387,12 @@ class Reader(AbstractBufferedFile):
         options = {"maxblocks": _BLOCKS}
         super().__init__(None, path, "rb", _BLOCK, True, "background", options, self._entry.size)
 
+    def read(self, length: int = -1) -> bytes:
+        """Reads at most `length` bytes; -1: to the end. Some versions of fsspec fail beyond the end."""
+        left = max(0, self.size - self.loc)
+        content: bytes = super().read(left if length < 0 else min(length, left))
+        return content
+
     def _fetch_range(self, start: int, end: int) -> bytes:
         return self._store.read(self._entry, start, end)
 
