@@ -103,7 +103,7 @@ def main() -> None:
 
     heading(f"{10 if has_tensorflow else 9}. See the result", "Curves, distributions, and the rejected episodes.")
     report = flags.folder / "report.html"
-    rlds_beam("report", output, f"--source={recorded}", f"--output={report}")
+    rlds_beam("report", recorded, f"--output={report}")
 
     heading("What next", f"That took {time.monotonic() - start:.0f} s.")
     for line in (
