@@ -108,7 +108,7 @@ def main() -> None:
     heading("What next", f"That took {time.monotonic() - start:.0f} s.")
     for line in (
         f"See the arm's episodes:          open {first}",
-        f"See what was converted:          open {report}",
+        f"See what was recorded:           open {report}",
         f"Convert your own dataset:        rlds-beam convert /data/my_dataset/1.0.0 {flags.folder}/mine",
         "Repair truncated episodes:       rlds-beam convert ... --repair=missing_is_last",
         "Sequences for a recurrent agent: rlds-beam convert ... --items=sequences --sequence_length=20",
