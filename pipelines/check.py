@@ -168,12 +168,13 @@ def stages(config: CheckConfig, opened: OpenedInput, writer: SignalsWriter) -> J
     from rlds_beam.reading.reader import EpisodeReader
 
     source, rules = opened.source, dataclasses.replace(opened.check, reject=None)  # here, --reject only lists
-    context = Context.of(source.schema, fps=source.fps, decoded=config.decode)
     summarizer = RangeSummarizer(
         EpisodeReader(source),
         rules,
         opened.connecting,
-        measured=None if config.rules else EpisodeTable(context),
+        measured=None
+        if config.rules
+        else EpisodeTable(Context.of(source.schema, fps=source.fps, decoded=config.decode)),
     )
     return summarize(source, summarizer, functools.partial(_finish, writer))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -154,6 +155,19 @@ def test_a_signal_is_measured_in_workers_too(logs: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "rlds_beam", *check], capture_output=True, text=True, timeout=600)
     found = json.loads(done.stdout)
     assert found["chosen"] == 2 and found["signals"]["fast_share"]["measured"] == 2
+
+
+def test_a_broken_signal_fails_only_where_signals_are_measured(logs: Path, tmp_path: Path) -> None:
+    metadata = tmp_path / "rlds_beam_broken-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: rlds-beam-broken\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[rlds_beam.signals]\nbroken = rlds_beam_logs:GONE\n")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}"}
+    for words, code in {("stats",): 0, ("check", "--rules"): 0, ("check",): 2}.items():
+        command = [sys.executable, "-m", "rlds_beam", words[0], "robot", *words[1:]]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
+        assert done.returncode == code, done.stderr
+        assert ("broken, of the package rlds-beam-broken 1.0" in done.stderr) == (code == 2)
 
 
 def test_help_and_errors_name_it(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,7 +34,7 @@ EXIT_CODES = {
     2: "wrong usage, or the input or output cannot be used; nothing was written",
     3: "finished, but too much was rejected, there are no items, or versions differ",
     4: "the result is not what was predicted, or the input changed meanwhile",
-    130: "interrupted by Ctrl-C or SIGTERM (servers then end with 0)",
+    130: "interrupted by Ctrl-C, SIGTERM, or SIGHUP (servers then end with 0)",
     141: "the program that reads the output closed it, for example head",
 }
 

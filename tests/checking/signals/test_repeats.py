@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from motions import ACTION, KINDS, STATE, arm, locomotion, make, near
 
 from rlds_beam.checking.signals import Context, EpisodeTable
-from rlds_beam.checking.signals.episodes import Laid
+from rlds_beam.checking.signals.episodes import Layout
 from rlds_beam.checking.signals.repeats import PARTS, sketch
 from rlds_beam.episodes.episode import Episode
 
@@ -138,9 +138,9 @@ def test_any_order_and_any_parts_give_the_same_table(order: list[int], cuts: lis
 def test_a_sketch_has_the_means_of_equal_parts(shapes: list[tuple[int, bool]]) -> None:
     rng = np.random.default_rng(0)
     columns = [rng.normal(0, 1, (length, 2)) for length, _ in shapes]
-    laid = Laid.of([length for length, _ in shapes], [False] * len(shapes))
+    layout = Layout.of([length for length, _ in shapes], [False] * len(shapes))
     counts = np.array([length - (void and length > 1) for length, void in shapes])
-    sketches = sketch(np.concatenate(columns).T, laid, counts).T.reshape(len(shapes), 2, PARTS)
+    sketches = sketch(np.concatenate(columns).T, layout, counts).T.reshape(len(shapes), 2, PARTS)
     for column, count, found in zip(columns, counts.tolist(), sketches, strict=True):
         used = column[:count]
         expected = np.repeat(used, PARTS, axis=0).reshape(PARTS, len(used), 2).mean(axis=1)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from rlds_beam import plugins
+from rlds_beam.errors import UsageError
 from rlds_beam.typing import Array
 
 GROUPS = ("Cameras", "Time", "Motion", "Episodes", "Text and metadata", "Dataset")
@@ -95,6 +96,9 @@ class Signal:
 SIGNALS: dict[str, Signal] = {}
 """All signals by name, in the order of reports."""
 
+BROKEN: list[UsageError] = []
+"""Why signals of installed packages cannot be used; measuring raises the first."""
+
 STATISTICS: list[Callable[[Any], dict[str, Array]]] = []
 """What signals that compare episodes need of each one: functions of `Episodes`; see `statistics`."""
 
@@ -160,5 +164,8 @@ def add_installed() -> None:
     A module that is being imported, because it imports `signal`, adds its own when it comes to them.
     """
     for name in plugins.names("signals"):
-        if not plugins.is_imported("signals", name):
-            plugins.find("signals", name)
+        try:
+            if not plugins.is_imported("signals", name):
+                plugins.find("signals", name)
+        except UsageError as error:
+            BROKEN.append(error)

@@ -43,8 +43,8 @@ def frozen_camera(episodes: Episodes) -> dict[str, Measured]:
     """Longest run of byte-identical images while the robot moves."""
     found = {}
     for camera, mask in _repeats(episodes).items():
-        _, longest, first, stop = episodes.laid.find_runs(mask, _MIN_FROZEN)
-        found[camera] = Measured(longest / episodes.laid.lengths, first - 1, stop)  # with the image that is repeated
+        _, longest, first, stop = episodes.layout.find_runs(mask, _MIN_FROZEN)
+        found[camera] = Measured(longest / episodes.layout.lengths, first - 1, stop)  # with the image that is repeated
     return found
 
 
@@ -59,7 +59,7 @@ def repeated_images(episodes: Episodes) -> dict[str, Measured]:
     """Images equal to the one before while the robot moves."""
     found = {}
     for camera, mask in _repeats(episodes).items():
-        _, _, first, stop = episodes.laid.find_runs(mask)
+        _, _, first, stop = episodes.layout.find_runs(mask)
         found[camera] = Measured(episodes.share(mask), first - 1, stop)
     return found
 
@@ -73,8 +73,8 @@ def _repeats(episodes: Episodes) -> dict[str, Array]:
     """
     found = {}
     for camera, steps in episodes.repeats.items():
-        found[camera] = mask = np.zeros(int(episodes.laid.lengths.sum()), bool)
-        for start, repeated in zip(episodes.laid.starts.tolist(), steps, strict=True):
+        found[camera] = mask = np.zeros(int(episodes.layout.lengths.sum()), bool)
+        for start, repeated in zip(episodes.layout.starts.tolist(), steps, strict=True):
             mask[np.array(repeated, np.int64) + start] = True
         if mask.any():
             _drop_rests(mask, episodes)
@@ -94,7 +94,7 @@ def _drop_rests(mask: Array, episodes: Episodes) -> None:
     edges = runs(mask)
     lengths = edges[:, 1] - edges[:, 0]
     at, base = np.flatnonzero(mask), np.repeat(edges[:, 0] - 1, lengths)
-    episode = episodes.laid.find_episode(at)
+    episode = episodes.layout.find_episode(at)
     moved = np.zeros(len(at), bool)
     for motion in fields:
         limit = _STILL * (motion.high - motion.low)[:, episode]

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from rlds_beam.checking.signals.base import BROKEN
 from rlds_beam.checking.steps import is_clock
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import FLAGS, Field, Schema
@@ -52,7 +53,13 @@ class Context:
 
     @classmethod
     def of(cls, schema: Schema, *, fps: float | None = None, decoded: int = 0) -> Context:
-        """The roles of a schema's fields, by their names and dtypes."""
+        """The roles of a schema's fields, by their names and dtypes.
+
+        Raises:
+          UsageError: a signal of an installed package cannot be used.
+        """
+        for error in BROKEN:
+            raise error
         steps = {path: field for path, field in schema.steps.items() if path not in (*FLAGS, "reward", "discount")}
         clocks = tuple(path for path, field in steps.items() if is_clock(field))
         moving = {path for path, field in steps.items() if path not in clocks and _is_motion(field)}

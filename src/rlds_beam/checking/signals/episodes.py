@@ -24,7 +24,7 @@ from rlds_beam.typing import Array
 
 
 @dataclasses.dataclass(frozen=True)
-class Laid:
+class Layout:
     """The bounds of E episodes whose steps are laid end to end.
 
     Attributes:
@@ -38,7 +38,7 @@ class Laid:
     void: Array
 
     @classmethod
-    def of(cls, lengths: Sequence[int], void: Sequence[bool]) -> Laid:
+    def of(cls, lengths: Sequence[int], void: Sequence[bool]) -> Layout:
         sizes = np.array(lengths, np.int64)
         ends = np.cumsum(sizes)
         return cls(sizes, ends - sizes, (ends - 1)[np.array(void, bool) & (sizes > 1)])
@@ -98,34 +98,34 @@ class Motion:
     """A field of motion of E episodes, without NaN and infinity.
 
     Attributes:
-      laid: where the steps are.
+      layout: where the steps are.
       values: the values (D, N).
       changes: the change at each step from the one before (D, N), 0 at the first step of an episode.
       sizes: their absolute values.
     """
 
-    laid: Laid
+    layout: Layout
     values: Array
     changes: Array
     sizes: Array
 
     @classmethod
-    def of(cls, values: Array, laid: Laid) -> Motion:
+    def of(cls, values: Array, layout: Layout) -> Motion:
         changes = np.empty_like(values)
         with np.errstate(over="ignore", invalid="ignore"):
             np.subtract(values[:, 1:], values[:, :-1], out=changes[:, 1:])
-        changes[:, laid.starts] = 0
-        return cls(laid, values, changes, np.abs(changes))
+        changes[:, layout.starts] = 0
+        return cls(layout, values, changes, np.abs(changes))
 
     @functools.cached_property
     def low(self) -> Array:
         """The smallest value of each episode (D, E)."""
-        return np.asarray(np.minimum.reduceat(self.values, self.laid.starts, axis=1))
+        return np.asarray(np.minimum.reduceat(self.values, self.layout.starts, axis=1))
 
     @functools.cached_property
     def high(self) -> Array:
         """The largest value of each episode (D, E)."""
-        return np.asarray(np.maximum.reduceat(self.values, self.laid.starts, axis=1))
+        return np.asarray(np.maximum.reduceat(self.values, self.layout.starts, axis=1))
 
 
 class Episodes:
@@ -133,7 +133,7 @@ class Episodes:
 
     Args:
       context: the fields to measure.
-      laid: where the steps are.
+      layout: where the steps are.
       columns: field -> the numbers of all episodes.
       repeats: camera -> the steps of each episode whose image is the one before.
       pixels: camera -> float64 (E, 3), the shares of black and of overexposed images and the median sharpness; NaN if
@@ -146,7 +146,7 @@ class Episodes:
     def __init__(
         self,
         context: Context,
-        laid: Laid,
+        layout: Layout,
         columns: Mapping[str, JoinedColumns],
         repeats: Mapping[str, Sequence[list[int]]],
         pixels: Mapping[str, Array],
@@ -154,43 +154,43 @@ class Episodes:
         hashes: Sequence[int],
         moving: Array,
     ):
-        self.context, self.laid, self.columns = context, laid, columns
+        self.context, self.layout, self.columns = context, layout, columns
         self.repeats, self.pixels, self.instructions = repeats, pixels, instructions
         self.hashes, self.moving = hashes, moving
         self.cache: dict[Any, Any] = {}
 
     def __len__(self) -> int:
-        return len(self.laid.starts)
+        return len(self.layout.starts)
 
     @functools.cached_property
     def motions(self) -> dict[str, Motion]:
         """The fields of motion, without those that no episode has."""
-        laid = {path: self.lay(path) for path in self.context.motion}
-        return {path: Motion.of(values, self.laid) for path, values in laid.items() if values is not None}
+        found = {path: self.concatenate(path) for path in self.context.motion}
+        return {path: Motion.of(values, self.layout) for path, values in found.items() if values is not None}
 
-    def lay(self, path: str) -> Array | None:
+    def concatenate(self, path: str) -> Array | None:
         """A field of all episodes as (D, N), float32 or float64, without NaN and infinity.
 
         A value that is not finite becomes the one before. So does the void action of the last step. None if no episode
         has the field.
         """
-        field, laid = self.columns[path], self.laid
+        field, layout = self.columns[path], self.layout
         if isinstance(field, np.ndarray):
             flat = _flat(field)
         elif any(column is not None for column in field):
-            flat = _fill(field, laid)
+            flat = _fill(field, layout)
         else:
             return None
         values = np.ascontiguousarray(flat.T)
-        if path in self.context.actions and len(laid.void):
-            values[:, laid.void] = values[:, laid.void - 1]
+        if path in self.context.actions and len(layout.void):
+            values[:, layout.void] = values[:, layout.void - 1]
         if not np.isfinite(values).all():
-            _replace_unknown(values, laid)
+            _replace_unknown(values, layout)
         return values
 
     def share(self, mask: Array) -> Array:
         """The share of the steps of each episode in which a mask (N,) is True (E,)."""
-        return np.asarray(self.laid.sum(mask) / self.laid.lengths)
+        return np.asarray(self.layout.sum(mask) / self.layout.lengths)
 
 
 def _flat(column: Array) -> Array:
@@ -198,20 +198,20 @@ def _flat(column: Array) -> Array:
     return wide.reshape(len(wide), -1)
 
 
-def _fill(columns: Sequence[Array | None], laid: Laid) -> Array:
+def _fill(columns: Sequence[Array | None], layout: Layout) -> Array:
     """Columns end to end (N, D); NaN where an episode has none, fewer dimensions, or another number of steps."""
     flat = [None if column is None else _flat(column) for column in columns]
     width = max(column.shape[1] for column in flat if column is not None)
-    rows = np.full((laid.lengths.sum(), width), np.nan, np.float32)
-    for column, start, length in zip(flat, laid.starts, laid.lengths, strict=True):
+    rows = np.full((layout.lengths.sum(), width), np.nan, np.float32)
+    for column, start, length in zip(flat, layout.starts, layout.lengths, strict=True):
         if column is not None and len(column) == length:
             rows[start : start + length, : column.shape[1]] = column
     return rows
 
 
-def _replace_unknown(values: Array, laid: Laid) -> None:
+def _replace_unknown(values: Array, layout: Layout) -> None:
     known = np.isfinite(values)
-    known[:, laid.starts] = True
+    known[:, layout.starts] = True
     places = np.maximum.accumulate(np.where(known, np.arange(values.shape[1]), 0), axis=1)
     values[:] = np.take_along_axis(values, places, axis=1)
     values[~np.isfinite(values)] = 0  # from the first step on

@@ -8,7 +8,7 @@ import numpy as np
 
 from rlds_beam.checking.signals.base import Measured, signal, statistics
 from rlds_beam.checking.signals.context import Context, find_gripper, is_gripper
-from rlds_beam.checking.signals.episodes import Episodes, Laid, Motion
+from rlds_beam.checking.signals.episodes import Episodes, Layout, Motion
 from rlds_beam.checking.signals.rows import Rows, find_stepped, largest_dimension, median, quantile
 from rlds_beam.checking.steps import IDLE, MIN_IDLE_STEPS
 from rlds_beam.typing import Array
@@ -43,30 +43,30 @@ def _measure_motion(episodes: Episodes) -> dict[str, Array]:
 
 def _measure_field(motion: Motion) -> dict[str, Array]:
     """Statistic -> (D, E)."""
-    laid, values, sizes = motion.laid, motion.values, motion.sizes
+    layout, values, sizes = motion.layout, motion.values, motion.sizes
     moved = sizes > 0
-    times = laid.sum(moved)
-    last = np.maximum.reduceat(moved * np.arange(moved.shape[1], dtype=np.int32), laid.starts, axis=1)
+    times = layout.sum(moved)
+    last = np.maximum.reduceat(moved * np.arange(moved.shape[1], dtype=np.int32), layout.starts, axis=1)
     with np.errstate(over="ignore", invalid="ignore"):
         return {
-            "largest": np.maximum.reduceat(sizes, laid.starts, axis=1),
-            "largest_at": laid.find_largest(sizes),
-            "travel": laid.sum(sizes),
+            "largest": np.maximum.reduceat(sizes, layout.starts, axis=1),
+            "largest_at": layout.find_largest(sizes),
+            "travel": layout.sum(sizes),
             "times": times,
-            "still": laid.sum(moved.any(axis=0)) - times,
-            "last_moved": np.maximum(last - laid.starts, 0),
+            "still": layout.sum(moved.any(axis=0)) - times,
+            "last_moved": np.maximum(last - layout.starts, 0),
             "low": motion.low,
             "high": motion.high,
-            "first": values[:, laid.starts],
-            "distinct": _count_distinct(values, laid),
+            "first": values[:, layout.starts],
+            "distinct": _count_distinct(values, layout),
         }
 
 
-def _count_distinct(values: Array, laid: Laid) -> Array:
+def _count_distinct(values: Array, layout: Layout) -> Array:
     """The share of different values among `_COMPARED` evenly spaced steps (D, E); of all steps, if there are fewer."""
-    counts = np.minimum(laid.lengths, _COMPARED)
+    counts = np.minimum(layout.lengths, _COMPARED)
     number = np.minimum(np.arange(_COMPARED)[:, None], counts - 1)
-    few = values[:, laid.starts + number * laid.lengths // counts]  # (D, _COMPARED, E)
+    few = values[:, layout.starts + number * layout.lengths // counts]  # (D, _COMPARED, E)
     known = np.zeros(few.shape, bool)
     for n in range(1, _COMPARED):
         known[:, n] = (few[:, n, None] == few[:, :n]).any(axis=1)
@@ -154,12 +154,12 @@ def idle_share(episodes: Episodes) -> Mapping[str, Measured] | Measured:
     """
     if not episodes.motions:
         return {}
-    idle = np.ones(int(episodes.laid.lengths.sum()), bool)
+    idle = np.ones(int(episodes.layout.lengths.sum()), bool)
     for motion in episodes.motions.values():
         idle &= motion.sizes.max(axis=0) < IDLE
-    idle[episodes.laid.starts] = False
-    total, _, first, stop = episodes.laid.find_runs(idle, MIN_IDLE_STEPS)
-    return Measured(total / episodes.laid.lengths, first, stop)
+    idle[episodes.layout.starts] = False
+    total, _, first, stop = episodes.layout.find_runs(idle, MIN_IDLE_STEPS)
+    return Measured(total / episodes.layout.lengths, first, stop)
 
 
 @statistics
@@ -171,12 +171,12 @@ def _measure_grippers(episodes: Episodes) -> dict[str, Array]:
         at = None if motion is None else find_gripper(episodes.context, path, len(motion.values))
         if motion is None or at is None:
             continue
-        values, laid = motion.values[at], episodes.laid
-        low, high = laid.spread(motion.low[at]), laid.spread(motion.high[at])
+        values, layout = motion.values[at], episodes.layout
+        low, high = layout.spread(motion.low[at]), layout.spread(motion.high[at])
         third, tenth = (high - low) / 3, (high - low) / 10
         side = np.where(values >= high - third, 1, np.where(values <= low + third, -1, 0))
         places = np.flatnonzero(side)
-        episode = laid.find_episode(places)
+        episode = layout.find_episode(places)
         turns = (side[places][1:] != side[places][:-1]) & (episode[1:] == episode[:-1])
         found[f"#crossings/{path}"] = np.bincount(episode[1:][turns], minlength=len(episodes)).astype(float)
         found[f"#ends/{path}"] = episodes.share((values >= high - tenth) | (values <= low + tenth))
@@ -252,7 +252,7 @@ def lag(episodes: Episodes) -> Mapping[str, Array] | Array:
     action has the size of a state, all dimensions of the first ones are compared with each other. The pair, the kind,
     and the lag with the largest mean square count.
     """
-    context, motions, laid = episodes.context, episodes.motions, episodes.laid
+    context, motions, layout = episodes.context, episodes.motions, episodes.layout
     sizes = {path: len(motion.values) for path, motion in motions.items()}
     alike = _pair_fields(context, sizes)
     others = [
@@ -265,15 +265,15 @@ def lag(episodes: Episodes) -> Mapping[str, Array] | Array:
             fields = [motions[path].changes.sum(axis=0, dtype=np.float64)[None] for path in (action, state)]
         else:
             fields = [motions[action].changes[:_MAX_ACTIONS], motions[state].changes[:_MAX_STATES]]
-        for places, commands, moves in _cut(laid, *fields):
+        for places, commands, moves in _cut(layout, *fields):
             squares = np.square(_correlate(commands, moves)).reshape(*commands.shape[::2], MAX_LAG + 1, 2, -1)
-            fewer = _weigh_lags(np.minimum(laid.lengths[places], _MAX_STEPS))
+            fewer = _weigh_lags(np.minimum(layout.lengths[places], _MAX_STEPS))
             moving = np.maximum(commands.any(axis=1).sum(axis=1), 1)
             explained = squares.max(axis=4).sum(axis=1) * fewer / moving[:, None, None]
             kind, row = explained.max(axis=1).argmax(axis=1), np.arange(len(places))  # 0 for positions
             lags = (squares[row, :, :, kind].sum(axis=(1, 3)) * fewer[..., 0]).argmax(axis=1)
             peak = np.sqrt(explained[row, lags, kind])
-            compared = np.minimum(laid.lengths[places], _MAX_STEPS) - 1 - lags
+            compared = np.minimum(layout.lengths[places], _MAX_STEPS) - 1 - lags
             certain = np.maximum(_CORRELATED, np.sqrt(_BY_CHANCE / np.maximum(compared, 1)))
             better = (peak > best[places]) & (peak >= certain)
             at = places[better]
@@ -281,15 +281,15 @@ def lag(episodes: Episodes) -> Mapping[str, Array] | Array:
     return found if alike or others else {}
 
 
-def _cut(laid: Laid, commands: Array, moves: Array) -> Iterator[tuple[Array, Array, Array]]:
+def _cut(layout: Layout, commands: Array, moves: Array) -> Iterator[tuple[Array, Array, Array]]:
     """The episodes of `_MIN_STEPS` or more, by length: their indices, commands (E, T, Dc), and moves (E, T, 2 * Dm).
 
     Moves are followed by their changes. The middle of an episode counts. Values have mean 0 and sum of squares 1, and
     are 0 after the end. T depends on the length of the episode alone: sums are the same with any other episodes.
     """
-    counts = np.minimum(laid.lengths, _MAX_STEPS)
+    counts = np.minimum(layout.lengths, _MAX_STEPS)
     starts = np.cumsum(counts) - counts
-    middle = laid.starts + (laid.lengths - counts) // 2
+    middle = layout.starts + (layout.lengths - counts) // 2
     places = np.arange(counts.sum()) + np.repeat(middle - starts, counts)
     if counts.max() < _MIN_STEPS:
         return

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from rlds_beam.checking.signals.base import once, statistics
-from rlds_beam.checking.signals.episodes import Episodes, Laid
+from rlds_beam.checking.signals.episodes import Episodes, Layout
 from rlds_beam.checking.signals.rows import Rows, find_stepped
 from rlds_beam.typing import Array
 
@@ -34,19 +34,19 @@ _LEAF, _OVERLAP = 256, 0.05
 @statistics
 def _sketch_motion(episodes: Episodes) -> dict[str, Array]:
     return {
-        f"#sketch/{path}": sketch(motion.values, episodes.laid, episodes.moving).T
+        f"#sketch/{path}": sketch(motion.values, episodes.layout, episodes.moving).T
         for path, motion in episodes.motions.items()
     }
 
 
-def sketch(values: Array, laid: Laid, counts: Array) -> Array:
+def sketch(values: Array, layout: Layout, counts: Array) -> Array:
     """The means of each dimension (D, N) in parts of the first `counts` steps of each episode, float32 (D * PARTS, E).
 
     The parts end between steps: a step in two of them counts for each by its share.
     """
     ends = counts[:, None] * np.arange(PARTS + 1) / PARTS
     steps = ends.astype(np.int64)
-    places = (laid.starts[:, None] + steps).ravel()
+    places = (layout.starts[:, None] + steps).ravel()
     padded = np.concatenate([values, values[:, -1:]], axis=1)
     with np.errstate(over="ignore", invalid="ignore"):
         sums = np.add.reduceat(padded, places, axis=1)  # (D, E * (PARTS + 1)); the last of each episode is not used

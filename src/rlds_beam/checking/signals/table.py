@@ -11,7 +11,7 @@ import numpy as np
 from rlds_beam.checking.signals import cameras
 from rlds_beam.checking.signals.base import MIN_EPISODES, SIGNALS, STATISTICS
 from rlds_beam.checking.signals.context import Context
-from rlds_beam.checking.signals.episodes import Episodes, Laid
+from rlds_beam.checking.signals.episodes import Episodes, Layout
 from rlds_beam.checking.signals.rows import Rows
 from rlds_beam.episodes.columns import join_columns
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
@@ -121,10 +121,10 @@ class Block:
 
     def _measure(self) -> dict[str, Array]:
         """The numbers of the episodes that have steps."""
-        context, laid = self.context, Laid.of(self._lengths, self._void)
+        context, layout = self.context, Layout.of(self._lengths, self._void)
         episodes = Episodes(
             context,
-            laid,
+            layout,
             {path: join_columns(columns, self._lengths) for path, columns in self._columns.items()},
             self._repeats,
             {path: np.array(pixels) for path, pixels in self._pixels.items()},
@@ -132,11 +132,11 @@ class Block:
             self._hashes,
             np.array(self._moving),
         )
-        numbers: dict[str, Array] = {"steps": laid.lengths.astype(np.float64)}
-        reward = episodes.lay("reward")
+        numbers: dict[str, Array] = {"steps": layout.lengths.astype(np.float64)}
+        reward = episodes.concatenate("reward")
         if reward is not None and len(reward) == 1:
-            reward[:, laid.void] = 0
-            numbers["return"] = laid.sum(reward[0].astype(np.float64))
+            reward[:, layout.void] = 0
+            numbers["return"] = layout.sum(reward[0].astype(np.float64))
         for signal in SIGNALS.values():
             if not signal.relative and (context.only is None or signal.name in context.only):
                 numbers |= signal.columns(episodes)

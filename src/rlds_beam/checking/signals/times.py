@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rlds_beam.checking.signals.base import Measured, once, signal, statistics
-from rlds_beam.checking.signals.episodes import Episodes, Laid
+from rlds_beam.checking.signals.episodes import Episodes, Layout
 from rlds_beam.checking.signals.rows import Rows, median
 from rlds_beam.checking.steps import MIN_STEPS, estimate_rate
 from rlds_beam.typing import Array
@@ -43,7 +43,7 @@ class _Clock(NamedTuple):
 
 @once
 def _clocks(episodes: Episodes) -> dict[str, _Clock]:
-    laid, clocks = episodes.laid, {}
+    layout, clocks = episodes.layout, {}
     for path in episodes.context.clocks:
         times = episodes.columns[path]
         if not isinstance(times, np.ndarray) or times.size != len(times):
@@ -51,20 +51,20 @@ def _clocks(episodes: Episodes) -> dict[str, _Clock]:
         gaps = np.zeros(len(times))
         gaps[1:] = np.diff(times.ravel().astype(np.int64 if times.dtype.kind in "iu" else np.float64))
         inner = np.ones(len(times), bool)
-        inner[laid.starts] = False
+        inner[layout.starts] = False
         known = inner & np.isfinite(gaps)
-        counts = laid.sum(known)
-        usual = _medians(gaps, known, laid, counts)
+        counts = layout.sum(known)
+        usual = _medians(gaps, known, layout, counts)
         usual = np.where((counts + 1 >= MIN_STEPS) & (usual > 0), usual, np.nan)
         with np.errstate(invalid="ignore", over="ignore"):
-            ratios = np.where(known & ~np.isnan(laid.spread(usual)), gaps / laid.spread(usual), 1.0)
+            ratios = np.where(known & ~np.isnan(layout.spread(usual)), gaps / layout.spread(usual), 1.0)
         clocks[path] = _Clock(gaps, known, counts, usual, ratios)
     return clocks
 
 
-def _medians(gaps: Array, known: Array, laid: Laid, counts: Array) -> Array:
-    order = np.lexsort((gaps, ~known, laid.spread(np.arange(len(laid.starts)))))  # known gaps first, ascending
-    middle = laid.starts + np.maximum(counts - 1, 0) // 2
+def _medians(gaps: Array, known: Array, layout: Layout, counts: Array) -> Array:
+    order = np.lexsort((gaps, ~known, layout.spread(np.arange(len(layout.starts)))))  # known gaps first, ascending
+    middle = layout.starts + np.maximum(counts - 1, 0) // 2
     return np.where(counts > 0, gaps[order][middle], np.nan)
 
 
@@ -77,25 +77,25 @@ def _medians(gaps: Array, known: Array, laid: Laid, counts: Array) -> Array:
 )
 def dropped_frames(episodes: Episodes) -> dict[str, Measured]:
     """Frames missing between timestamps."""
-    found, laid = {}, episodes.laid
+    found, layout = {}, episodes.layout
     for path, clock in _clocks(episodes).items():
-        deviation = 1.4826 * _medians(np.abs(clock.ratios - 1), clock.known, laid, clock.counts)
-        longest = laid.spread(np.maximum(_GAP, 1 + _GAP_DEVIATIONS * deviation))
+        deviation = 1.4826 * _medians(np.abs(clock.ratios - 1), clock.known, layout, clock.counts)
+        longest = layout.spread(np.maximum(_GAP, 1 + _GAP_DEVIATIONS * deviation))
         missing = np.where(clock.ratios > longest, np.rint(clock.ratios) - 1, 0.0)
-        lost = laid.sum(missing)
+        lost = layout.sum(missing)
         share = np.where(np.isnan(clock.usual), np.nan, lost / (clock.counts + 1 + lost))
-        found[path] = Measured(share, np.where(lost > 0, laid.find_largest(missing[None])[0], np.nan))
+        found[path] = Measured(share, np.where(lost > 0, layout.find_largest(missing[None])[0], np.nan))
     return found
 
 
 @signal("Time", "ratio", 0.1, misses="timestamps written by index, which have none")
 def jitter(episodes: Episodes) -> dict[str, Array]:
     """Standard deviation of the time between steps, over its median."""
-    found, laid = {}, episodes.laid
+    found, layout = {}, episodes.layout
     for path, clock in _clocks(episodes).items():
         regular = clock.known & (clock.ratios > 0) & (clock.ratios <= _GAP)
-        squares = laid.sum(np.where(regular, np.square(clock.ratios - 1), 0.0))
-        deviation = np.sqrt(squares / np.maximum(laid.sum(regular), 1))
+        squares = layout.sum(np.where(regular, np.square(clock.ratios - 1), 0.0))
+        deviation = np.sqrt(squares / np.maximum(layout.sum(regular), 1))
         found[path] = np.where(np.isnan(clock.usual), np.nan, deviation)
     return found
 
@@ -103,11 +103,11 @@ def jitter(episodes: Episodes) -> dict[str, Array]:
 @signal("Time", "share of steps", 0.0, misses="a clock that jumps forward: see `dropped_frames`")
 def time_reversals(episodes: Episodes) -> dict[str, Measured]:
     """Steps whose timestamp does not increase."""
-    found, laid = {}, episodes.laid
+    found, layout = {}, episodes.layout
     for path, clock in _clocks(episodes).items():
         back = clock.known & (clock.gaps <= 0)
-        share = np.where(clock.counts > 0, laid.sum(back) / np.maximum(clock.counts, 1), np.nan)
-        found[path] = Measured(share, np.where(laid.sum(back) > 0, laid.find_largest(back[None])[0], np.nan))
+        share = np.where(clock.counts > 0, layout.sum(back) / np.maximum(clock.counts, 1), np.nan)
+        found[path] = Measured(share, np.where(layout.sum(back) > 0, layout.find_largest(back[None])[0], np.nan))
     return found
 
 

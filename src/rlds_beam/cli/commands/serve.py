@@ -79,7 +79,7 @@ def read_spec(like: str, options: FrameOptions) -> TrajectorySpec:
 
 
 def main(config: ServeConfig) -> int:
-    """Runs the command: serves until SIGINT or SIGTERM, and returns the exit code."""
+    """Runs the command: serves until a signal ends it, and returns the exit code."""
     before = interrupts.count()
     with serve(config) as server, contextlib.suppress(KeyboardInterrupt):
         info = server.wait_ready()

@@ -23,7 +23,7 @@ from rlds_beam.viewing.browser.episodes import EpisodeCache, OpenedEpisode
 from rlds_beam.viewing.browser.frames import find_cameras
 from rlds_beam.viewing.browser.index import EpisodeIndex
 from rlds_beam.viewing.browser.learner_view import Maker
-from rlds_beam.viewing.browser.measuring import Measured
+from rlds_beam.viewing.browser.measuring import DatasetTable
 from rlds_beam.viewing.browser.table import LISTED, METADATA, Query, TableRows
 from rlds_beam.viewing.episode_view import BROWSED, make_view, rule_mark, signal_mark
 from rlds_beam.viewing.json_values import json_value
@@ -85,7 +85,7 @@ class BrowsedDataset:
         return EpisodeCache(self.readable, self.check)
 
     @functools.cached_property
-    def table(self) -> Measured:
+    def table(self) -> DatasetTable:
         """Sorts and filters; `open_datasets` has opened or started it."""
         settings = Settings(self.path, self.format, self.check, decode=0)
         settings = dataclasses.replace(
@@ -93,7 +93,7 @@ class BrowsedDataset:
             convert=(*settings.convert, self.path, "OUTPUT"),
             list_command=(*settings.list_command, self.path),
         )
-        return Measured(Input(self.readable, settings, Report()), self.index)
+        return DatasetTable(Input(self.readable, settings, Report()), self.index)
 
     @functools.cached_property
     def maker(self) -> Maker:

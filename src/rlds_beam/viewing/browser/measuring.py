@@ -25,7 +25,7 @@ class StoppedError(Exception):
     """The browser ends."""
 
 
-class Measured:
+class DatasetTable:
     """The table of a dataset, from a file or a job; without either, the list has only keys.
 
     Args:
