@@ -19,7 +19,7 @@ from rlds_beam.typing import Array
 MIXTURE = ("mixture_propensity", "log_mixture_propensity")
 
 
-class Together(NamedTuple):
+class JoinedEpisodes(NamedTuple):
     """The concatenated steps with an action of several episodes.
 
     Attributes:
@@ -64,7 +64,7 @@ def together(
     action: Structure,
     episodes: Sequence[Mapping[str, Array]],
     states: Sequence[State | None] = (),
-) -> Together:
+) -> JoinedEpisodes:
     """Concatenates the columns of episodes, each of T steps of which T - 1 have an action."""
 
     def join(path: str) -> Array:
@@ -72,7 +72,7 @@ def together(
 
     known = PROPENSITY in episodes[0]
     of_each = [state for state in states if state is not None]
-    return Together(
+    return JoinedEpisodes(
         observation.build([join(path) for path in _paths(observation, "observation")]),
         tuple(join(path) for path in _paths(action, "action")),
         join(PROPENSITY) if known else None,
@@ -82,7 +82,7 @@ def together(
     )
 
 
-def check_propensities(policy: BehaviorPolicy, steps: Together, names: Sequence[str]) -> None:
+def check_propensities(policy: BehaviorPolicy, steps: JoinedEpisodes, names: Sequence[str]) -> None:
     """Recomputes the propensity of each stored action from the stored observations, and compares.
 
     Args:
@@ -112,7 +112,9 @@ def check_propensities(policy: BehaviorPolicy, steps: Together, names: Sequence[
         )
 
 
-def add_mixture(policies: Sequence[BehaviorPolicy], steps: Together, episodes: Sequence[dict[str, Array]]) -> None:
+def add_mixture(
+    policies: Sequence[BehaviorPolicy], steps: JoinedEpisodes, episodes: Sequence[dict[str, Array]]
+) -> None:
     """Adds each action's propensity under the mixture of all policies: the mean of their propensities.
 
     mixture_propensity = sum of pi_k(a | s) over the K policies / K

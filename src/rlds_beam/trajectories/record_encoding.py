@@ -23,7 +23,7 @@ from rlds_beam.encoding.example.rows import (
     RECORD_LIMIT,
     Bytes,
     Holes,
-    Room,
+    RecordBlock,
     Template,
     bytes_entry,
     check_example,
@@ -116,7 +116,7 @@ class TrajectoryEncoder:
         self._keep = tuple(keep)
         self._jpeg_by_frame = spec.item_shape not in ((), (None,))
         self._quality = jpeg_quality
-        self._room: Room | None = None
+        self._room: RecordBlock | None = None
 
     def encode(self, items: Items) -> Encoded:
         """Encodes the items as records, in order; see `prepare` for errors."""
@@ -175,7 +175,7 @@ class TrajectoryEncoder:
     def _blocks(self, group: Sequence[PreparedItems], template: Template) -> Iterator[tuple[FramedRows, int]]:
         """Yields the payloads of all items in blocks that reuse one buffer, with the number of rows filled."""
         if self._room is None or self._room.template is not template:
-            self._room = Room.of(template)
+            self._room = RecordBlock.of(template)
         _, records, holes = self._room
         step, starts = len(records.payload), _starts(group)
         length = group[0].windows.length

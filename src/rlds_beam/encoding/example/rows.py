@@ -57,7 +57,7 @@ class Template(NamedTuple):
     places: tuple[tuple[int, int], ...]
 
 
-class Room(NamedTuple):
+class RecordBlock(NamedTuple):
     """A buffer for a block of records of one template, and a view of each hole: [rows] of `void`."""
 
     template: Template
@@ -65,7 +65,7 @@ class Room(NamedTuple):
     holes: tuple[Array, ...]
 
     @classmethod
-    def of(cls, template: Template) -> Room:
+    def of(cls, template: Template) -> RecordBlock:
         records = FramedRows(max(1, BLOCK_BYTES // max(1, len(template.row))), len(template.row))
         records.payload[:] = template.row  # unchanged when the holes are filled
         holes = (records.payload[:, start : start + size].view((np.void, size)) for start, size in template.places)
@@ -224,7 +224,7 @@ class RowEncoder:
         self.fields = tuple(map(row_field, fields))
         self._fixed = [field for field in self.fields if is_fixed(field)]
         self._varying = [field for field in self.fields if not is_fixed(field)]
-        self._room: Room | None = None
+        self._room: RecordBlock | None = None
 
     def encode_framed(self, columns: Mapping[str, Column], rows: int) -> Iterator[tuple[memoryview | bytes, int]]:
         """Encodes rows as TFRecord records: yields buffers, each with its number of records.
@@ -256,7 +256,7 @@ class RowEncoder:
             fixed = [row.tobytes() for room, count in blocks for row in room.records.payload[:count]]
         return join_examples([fixed, *entries])
 
-    def _blocks(self, columns: Mapping[str, Column], rows: int, *, whole: bool) -> Iterator[tuple[Room, int]]:
+    def _blocks(self, columns: Mapping[str, Column], rows: int, *, whole: bool) -> Iterator[tuple[RecordBlock, int]]:
         """Fills blocks with the fixed columns of all rows; yields the same room each time, with the rows filled."""
         sources = [_source(field, columns[field.path], rows) for field in self._fixed]
         holes = tuple(
@@ -265,11 +265,11 @@ class RowEncoder:
         )
         template = make_template(holes, whole)
         if self._room is None or self._room.template is not template:
-            self._room = Room.of(template)
+            self._room = RecordBlock.of(template)
         return _fill(self._room, sources, rows)
 
 
-def _fill(room: Room, sources: Sequence[Bytes], rows: int) -> Iterator[tuple[Room, int]]:
+def _fill(room: RecordBlock, sources: Sequence[Bytes], rows: int) -> Iterator[tuple[RecordBlock, int]]:
     step = len(room.records.payload)
     values = [source.view((np.void, source.shape[1]))[:, 0] for source in sources]
     for first in range(0, rows, step):

@@ -22,7 +22,7 @@ from rlds_beam.reading.reader import find_shard, read_episode
 from rlds_beam.viewing.browser.episodes import EpisodeCache, OpenedEpisode
 from rlds_beam.viewing.browser.frames import find_cameras
 from rlds_beam.viewing.browser.index import EpisodeIndex
-from rlds_beam.viewing.browser.learner_view import Maker
+from rlds_beam.viewing.browser.learner_view import ItemMaker
 from rlds_beam.viewing.browser.measuring import DatasetTable
 from rlds_beam.viewing.browser.table import LISTED, METADATA, Query, TableRows
 from rlds_beam.viewing.episode_view import BROWSED, make_view, rule_mark, signal_mark
@@ -96,8 +96,8 @@ class BrowsedDataset:
         return DatasetTable(Input(self.readable, settings, Report()), self.index)
 
     @functools.cached_property
-    def maker(self) -> Maker:
-        return Maker(self.readable, self.options, self.check)
+    def maker(self) -> ItemMaker:
+        return ItemMaker(self.readable, self.options, self.check)
 
     def about(self) -> Json:
         """The dataset in `/api/datasets`."""

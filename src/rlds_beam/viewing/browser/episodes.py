@@ -22,7 +22,7 @@ from rlds_beam.reading.base import Source
 from rlds_beam.reading.reader import find_shard, read_episode
 from rlds_beam.viewing.browser.frames import (
     CameraFrames,
-    HeldFrames,
+    LoadedFrames,
     StoredFrames,
     find_cameras,
     has_stored_frames,
@@ -37,7 +37,7 @@ _AT_ONCE = 2
 Value = TypeVar("Value")
 
 
-class Held(Generic[Value]):
+class ValueCache(Generic[Value]):
     """A cache of the most recently used values, by their size in bytes. Thread-safe; makes each value once."""
 
     def __init__(self, most: int, at_once: int = _AT_ONCE):
@@ -88,8 +88,8 @@ class EpisodeCache:
     def __init__(self, source: Source, check: CheckOptions | None, most: int = HELD_BYTES):
         self._source, self._check = source, check
         self._paths: dict[str, tuple[str, ...]] = {}
-        self._episodes: Held[OpenedEpisode] = Held(most)
-        self._frames: Held[Mapping[str, StoredFrames] | None] = Held(most // 8)
+        self._episodes: ValueCache[OpenedEpisode] = ValueCache(most)
+        self._frames: ValueCache[Mapping[str, StoredFrames] | None] = ValueCache(most // 8)
 
     def open(self, key: EpisodeKey) -> OpenedEpisode:
         """The episode at a key. Raises UsageError if there is none."""
@@ -145,14 +145,14 @@ class EpisodeCache:
             if path in stored:
                 frames[path] = stored[path]
             elif path in episode.steps:
-                frames[path] = HeldFrames(_own(episode.steps[path]), field)
+                frames[path] = LoadedFrames(_own(episode.steps[path]), field)
         steps = {path: _own(column) for path, column in episode.steps.items() if path not in cameras}
         metadata = {
             path: value.copy() if isinstance(value, np.ndarray) else value for path, value in episode.metadata.items()
         }
         held = Episode(key, steps, metadata, faults=episode.faults)
         size = sum(map(_size, steps.values())) + 2000
-        size += sum(_size(frame.column) for frame in frames.values() if isinstance(frame, HeldFrames))
+        size += sum(_size(frame.column) for frame in frames.values() if isinstance(frame, LoadedFrames))
         return OpenedEpisode(held, violations, rejected, frames), size
 
 

@@ -61,7 +61,7 @@ class StoredFrames:
 
 
 @dataclasses.dataclass(frozen=True)
-class HeldFrames:
+class LoadedFrames:
     """Images, or raw pixels [T, H, W, C], in memory."""
 
     column: Column

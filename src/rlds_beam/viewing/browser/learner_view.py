@@ -37,7 +37,7 @@ _MASK = "loss_mask"
 """The column of RLlib's connectors that is false for padding: [K, L]."""
 
 
-class _Made(NamedTuple):
+class _MadeItems(NamedTuple):
     """Items made from an episode.
 
     Attributes:
@@ -55,7 +55,7 @@ class _Made(NamedTuple):
     unused: Mapping[str, UnusedSteps] = MappingProxyType({})
 
 
-class Maker:
+class ItemMaker:
     """Makes the output of a conversion, one episode at a time. Thread-safe.
 
     Args:
@@ -134,31 +134,31 @@ def _why_empty(unused: Mapping[str, UnusedSteps], options: Any, parts: int) -> s
     return f"--to={options.to} makes nothing from this episode."
 
 
-def _make_items(batch: Batch, output: Output) -> _Made:
+def _make_items(batch: Batch, output: Output) -> _MadeItems:
     if isinstance(output, TrajectoryOutput):
         return _trajectories(batch, output)
     columns: Mapping[str, Column] = next(iter(by_module(batch).values()), {})
     if not columns:
         first = batch.episodes[0]
-        return _Made("frames", first.steps, np.arange(len(first))[:, None])
+        return _MadeItems("frames", first.steps, np.arange(len(first))[:, None])
     real = np.asarray(columns[_MASK]).astype(bool) if _MASK in columns else None
     if real is not None and real.ndim == 2:
-        return _Made("items", columns, None, real)
-    return _Made("rows", columns)
+        return _MadeItems("items", columns, None, real)
+    return _MadeItems("rows", columns)
 
 
-def _trajectories(batch: Batch, output: TrajectoryOutput) -> _Made:
+def _trajectories(batch: Batch, output: TrajectoryOutput) -> _MadeItems:
     converter = WindowItemConverter(output.conversion, lambda items: items)
     parts = [items for items in (*converter.encode(batch.episodes), *converter.finish()) if len(items)]
     if not parts:
-        return _Made("items", {}, unused=converter.unused_steps)
+        return _MadeItems("items", {}, unused=converter.unused_steps)
     items, frames = parts[0], output.conversion.items.items == "frames"
     paths = [leaf.path for leaf in output.conversion.spec.leaves]
     if frames:
-        return _Made("frames", {path: items.frames[path] for path in paths}, items.index)
+        return _MadeItems("frames", {path: items.frames[path] for path in paths}, items.index)
     columns = {path: _gather(items, path) for path in paths}
     padded = bool((items.index == PAD).any())
-    return _Made("items", columns, items.index, items.index != PAD if padded else None)
+    return _MadeItems("items", columns, items.index, items.index != PAD if padded else None)
 
 
 def _gather(items: Items, path: str) -> Column:
@@ -175,7 +175,7 @@ def _field(path: str, column: Column) -> Json:
     return {"path": path, "dtype": column.dtype.name, "shape": column.shape[1:]}
 
 
-def _item(made: _Made, number: int, unchanged: bool) -> Json:
+def _item(made: _MadeItems, number: int, unchanged: bool) -> Json:
     """An item as JSON.
 
     Args:
@@ -192,7 +192,7 @@ def _item(made: _Made, number: int, unchanged: bool) -> Json:
     }
 
 
-def _length(made: _Made, number: int) -> int:
+def _length(made: _MadeItems, number: int) -> int:
     """The number of frames of an item."""
     for frames in (made.index, made.real):
         if frames is not None:

@@ -29,7 +29,7 @@ from rlds_beam.reading.reader import read_episode
 from rlds_beam.text import printable, shape_text
 from rlds_beam.viewing.episode_view import Json, Limits, signal_mark
 from rlds_beam.viewing.report.distributions import make_distributions
-from rlds_beam.viewing.report.episodes import Shelf, accepted_keys, sample_keys
+from rlds_beam.viewing.report.episodes import EpisodeViews, accepted_keys, sample_keys
 from rlds_beam.viewing.report.signals import collect_signals, count_texts
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def make_section(source: Source, gathered: Gathered, settings: Settings) -> Json
     summary = make_summary(source, gathered, settings)
     signals = summary["signals"]
     rejected = [s.key for counts in gathered.report.rules.values() if counts.rejected for s in counts.samples]
-    shelf = Shelf(
+    views = EpisodeViews(
         lambda key: read_episode(source, key),
         lambda episode: _broken(episode, settings.check, source.schema.names),
         settings.budget,
@@ -132,18 +132,18 @@ def make_section(source: Source, gathered: Gathered, settings: Settings) -> Json
     samples = [key for key in keys if key not in others][: settings.samples]
     large = settings.samples * _LARGE_BYTES <= settings.budget // 2
     for key in samples:
-        shelf.show(key, _LARGE if large else Limits())
-    grid = shelf.grid([*others[: GRID // 3], *keys], GRID)
+        views.show(key, _LARGE if large else Limits())
+    grid = views.grid([*others[: GRID // 3], *keys], GRID)
     for key in others:
-        shelf.show(key, SMALL)
-    shown = {*shelf.views, *(cell["key"] for cell in grid)}
+        views.show(key, SMALL)
+    shown = {*views.views, *(cell["key"] for cell in grid)}
     return {
         **summary,
         "grid": grid,
         "samples": samples,
-        "rules": collect_rules(gathered.report, shelf.steps, settings.convert),
-        "episodes": [view for _, view in sorted(shelf.views.items())],
-        "notes": [*settings.notes, *shelf.notes()],
+        "rules": collect_rules(gathered.report, views.steps, settings.convert),
+        "episodes": [view for _, view in sorted(views.views.items())],
+        "notes": [*settings.notes, *views.notes()],
         "numbers": {**summary["numbers"], **_numbers(gathered.table, shown)},
     }
 

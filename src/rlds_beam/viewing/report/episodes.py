@@ -57,7 +57,7 @@ _GRID_HEIGHT = 120
 
 
 @dataclasses.dataclass
-class Shelf:
+class EpisodeViews:
     """Reads episodes and keeps their views, within the budget.
 
     Attributes:
