@@ -80,6 +80,21 @@ def test_frames_are_above_the_curves_at_their_time(view: View, example: str) -> 
         tab.check()
 
 
+def test_the_curves_stay_in_place_when_frames_arrive(browser: Any, example: str) -> None:
+    with viewed(browser, "browse", example) as tab:
+        address = tab.page.url
+        tab.page.goto("about:blank")
+        tab.page.route("**/image?*", lambda request: None)  # the answers wait for `unroute`
+        tab.page.goto(address)
+        chart = tab.page.locator(".chart .u-over").first
+        before = chart.bounding_box()
+        tab.page.unroute("**/image?*")
+        tab.at(tab.step)
+        tab.page.locator(".strip button").first.wait_for()
+        assert chart.bounding_box() == before
+        tab.check()
+
+
 def test_the_curves_zoom_together(view: View, example: str) -> None:
     with view(example) as tab:
         zoomed = tab.page.get_by_role("button", name="Whole episode").first

@@ -96,7 +96,7 @@ function marksOn(curve, episode, first) {
   });
 }
 
-const STRIPS = 3, STRIP_HEIGHT = 56, MOST_PIXELS = 4e6;
+const STRIPS = 3, STRIP_HEIGHT = 56, STRIP_GAP = 2, MOST_PIXELS = 4e6;
 
 /** Frames of the cameras above the curves, each at its time; a click goes there. */
 function Strips(props) {
@@ -113,7 +113,8 @@ function StripRows({ dataset, episode, player, view, frames, cameras }) {
   seen.current ||= frames.ready(step); // the player's frames are fetched first
   const [low, high] = range, inner = width - GUTTER - RIGHT;
   const x = (step - low) / (high - low);
-  return html`<div class="strips" ref=${box}>${inner > 0 && seen.current && cameras.map((camera) => {
+  const height = cameras.length * (STRIP_HEIGHT + STRIP_GAP) - STRIP_GAP; // kept free: the curves below do not move when frames arrive
+  return html`<div class="strips" ref=${box} style=${{ gap: `${STRIP_GAP}px`, minHeight: `${height}px` }}>${inner > 0 && seen.current && cameras.map((camera) => {
     const ratio = camera.width && camera.height ? clamp(camera.width / camera.height, 0.5, 3) : 4 / 3;
     const count = Math.max(1, Math.min(Math.floor(inner / (STRIP_HEIGHT * ratio)), Math.floor(high - low) + 1));
     const at = Array.from({ length: count }, (_, i) => Math.min(Math.round(low + ((i + 0.5) / count) * (high - low)), camera.frames - 1));
