@@ -2,22 +2,24 @@
 
     python docs/front_loop.py
 
-The scenes: episodes as recorded, the one that breaks a rule, the windows that a learner gets, and the loss that
-`make demo` prints. Run it after a change of the arm; `make docs` does not, because encoders differ between machines.
+The scenes: episodes as recorded, the one that breaks a rule, the windows that a learner gets, and the arm under the
+control of a policy that was trained on them. Run it after a change of the arm; `make docs` does not, because encoders
+differ between machines.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import gallery
 import numpy as np
+import rollout_loop
 import svg
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageSequence
 
 import rlds_beam
 from rlds_beam.jobs import example
@@ -71,6 +73,11 @@ class Frame:
         self.image.paste(image, (round(x * DRAWN), round(y * DRAWN)), mask)
 
 
+def tile(i: int) -> tuple[float, float]:
+    """The place of the i-th of eight pictures."""
+    return MARGIN + i % 4 * (TILE + GAP + 2.6), TOP + i // 4 * (TILE + 16)
+
+
 def play(episodes: Sequence[rlds_beam.Episode]) -> Iterator[Frame]:
     """Scenes 1 and 2: all episodes play; when the interrupted one ends, each gets its mark."""
     steps = [episode.steps["observation/images/front"].decode() for episode in episodes]
@@ -83,7 +90,7 @@ def play(episodes: Sequence[rlds_beam.Episode]) -> Iterator[Frame]:
         if marks >= 0:
             frame = Frame(1, (marks + 1) / more, "Each one is checked, and one is set aside", str(violation), BAD)
         for i, images in enumerate(steps):
-            x, y = MARGIN + i % 4 * (TILE + GAP + 2.6), TOP + i // 4 * (TILE + 16)
+            x, y = tile(i)
             frame.picture(x, y, images[min(t, len(images) - 1)])
             if i == bad and marks >= 0:
                 frame.box(x - 5, y - 5, x + TILE + 5, y + TILE + 5, stroke=BAD, width=5, radius=10)
@@ -130,30 +137,18 @@ def window(batch: dict[str, Any], steps: int) -> Iterator[Frame]:
         yield frame
 
 
-def loss(points: Sequence[tuple[float, float]]) -> Iterator[Frame]:
-    """Scene 4: the losses that `make demo` prints; the axis begins at 0."""
-    left, right, top, bottom = 70, WIDTH - 80, 120, 385
-    high, last = math.ceil(points[0][1]), points[-1][0]
-
-    def place(step: float, value: float) -> tuple[float, float]:
-        return left + (right - left) * step / last, bottom - (bottom - top) * value / high
-
-    for i in range(24):
-        shown = 1 + (last - 1) * min(1.0, i / 12)
-        line = "Loss in make demo: behavioral cloning of a half-cheetah, with TF-Agents"
-        frame = Frame(3, (i + 1) / 24, "An agent that learns from recorded episodes", line)
-        for value in range(0, high + 1, 2):
-            frame.line([place(0, value), place(last, value)], LINE, 1)
-            frame.text(left - 12, place(0, value)[1], str(value), 20, MUTED, "rm")
-        for step in range(0, round(last) + 1, 10):
-            frame.text(place(step, 0)[0], bottom + 30, f"step {step}" if step else "0", 20, MUTED, "ms")
-        steps, values = zip(*points, strict=True)
-        known = [point for point in points if point[0] <= shown]
-        frame.line([place(*p) for p in (*known, (shown, float(np.interp(shown, steps, values))))], ACCENT, 4)
-        for step, value in known:
-            x, y = place(step, value)
-            frame.dot(x, y, 6, ACCENT)
-            frame.text(x + 12, y - 12, f"{value:.2f}", 20)
+def roll_out() -> Iterator[Frame]:
+    """Scene 4: the rollouts of the LeRobot tutorial (`rollout_loop.py`), with the result that it prints."""
+    tutorial = (svg.PICTURES.parent / "tutorials" / "lerobot_training.md").read_text()
+    (result,) = re.findall(r"(\d+ of \d+) starts succeed", tutorial)
+    pages = list(ImageSequence.Iterator(Image.open(svg.PICTURES / "rollouts.webp")))
+    for n, page in enumerate(pages):
+        line = f"ACT, after ten minutes of training: {result} new starts succeed, here the first eight"
+        frame = Frame(3, (n + 1) / len(pages), "A policy that was trained on them moves the arm", line)
+        for i in range(8):
+            left, top = (side * (rollout_loop.SIZE + rollout_loop.GAP) for side in (i % 4, i // 4))
+            pixels = page.convert("RGB").crop((left, top, left + rollout_loop.SIZE, top + rollout_loop.SIZE))
+            frame.picture(*tile(i), np.asarray(pixels))
         yield frame
 
 
@@ -166,11 +161,12 @@ def main() -> None:
         rlds_beam.convert(path, "converted", to="lerobot")
         batch = next(rlds_beam.open_dataset("converted", unit="steps").batches(64, history=2, chunk=8))
     frames += window(batch, int(np.flatnonzero(batch["is_first"])[1]))
-    demo = gallery.printed("index", r"^ +step +(\d+) +loss ([\d.]+)")
-    frames += loss([(float(step), float(value)) for step, value in demo])
+    durations = [100] * len(frames)
+    frames += roll_out()
+    durations += [100 * rollout_loop.EVERY] * (len(frames) - len(durations) - 1) + [2400]
     size = round(WIDTH * SCALE), round(HEIGHT * SCALE)
     images = [frame.image.resize(size, Image.Resampling.LANCZOS) for frame in frames]
-    motion = {"save_all": True, "append_images": images[1:], "duration": 100, "loop": 0}
+    motion = {"save_all": True, "append_images": images[1:], "duration": durations, "loop": 0}
     images[0].save(svg.PICTURES / "front.webp", quality=45, method=4, **motion)
     images[STILL].quantize(256).save(svg.PICTURES / "front.png", optimize=True)
 
