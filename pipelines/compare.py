@@ -147,7 +147,7 @@ def compare(config: CompareConfig) -> Comparison:
       RldsBeamError: a dataset cannot be read at all, or the pipeline failed.
     """
     from rlds_beam.checking.rules import CheckOptions
-    from rlds_beam.connectors.runner import ConnectorRunner
+    from rlds_beam.connectors.pipeline import ConnectorRunner
     from rlds_beam.formats.inputs import OpenedInput
     from rlds_beam.pipelines.base import run_over
     from rlds_beam.runners import check

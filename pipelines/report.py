@@ -19,7 +19,7 @@ from rlds_beam.terminal.options import PrintOptions, elapsed, format_flags, prin
 from rlds_beam.text import join_lines
 
 if TYPE_CHECKING:
-    from rlds_beam.connectors.runner import ConnectorRunner
+    from rlds_beam.connectors.pipeline import ConnectorRunner
     from rlds_beam.formats.inputs import OpenedInput
     from rlds_beam.processing.report import Report
     from rlds_beam.viewing.report.dataset import Settings

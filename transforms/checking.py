@@ -12,7 +12,7 @@ from rlds_beam.checking.duplicates import Duplicates, mark_duplicate
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.verdicts import Rejection, count_verdict
 from rlds_beam.connectors.base import Batch
-from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.processing.report import Processed, Report

@@ -13,7 +13,7 @@ from apache_beam.pvalue import TaggedOutput
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.connectors.base import Connector
 from rlds_beam.connectors.configuration import Configuration
-from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, UsageError

@@ -17,7 +17,7 @@ from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.given_meaning import with_attributes, with_given_meaning
 from rlds_beam.connectors.options import ConnectorOptions
-from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.episodes.conformance import compare_with_schema
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from own_formats import run
 
-from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.output.base import Description, GlobalIndices
 from rlds_beam.output.commits import RangeCommit

@@ -17,7 +17,7 @@ from own_formats import run
 
 import rlds_beam
 from rlds_beam.connectors.learner.columns import AddObservationsFromEpisodesToBatch
-from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.output.base import Description, Output

@@ -71,7 +71,7 @@ CONNECTORS = {
     "SelfNormalizeImportanceWeights": "statistics.importance",
     "ShiftAlignment": "cleaning.edits",
     "SplitAgents": "learner.agents",
-    "SplitEpisodes": "cleaning.splits",
+    "SplitEpisodes": "cleaning.episode_lists",
     "SplitField": "cleaning.dimensions",
     "StandardizeAdvantages": "statistics.standardization",
     "SubsampleSteps": "cleaning.edits",

@@ -43,7 +43,7 @@ class Batch:
       running: whether the episodes are still running and a model chooses their next actions. Each episode then has
         one row: its last step, whose action is not known yet (`env_to_module_pipeline`).
       vector: the inputs of the environments of running episodes, by column (`ListifyDataForVectorEnv`).
-      connected: what each connector did (`ConnectorRunner.connect`).
+      connected: the counts of each connector (`ConnectorRunner.connect`).
       read: the record as read, before any repair or connector. A column that is still the same object is unedited,
         and an output may copy it.
     """
@@ -96,10 +96,12 @@ class EpisodeConnector(abc.ABC):
             return episode.with_columns({fields.rewards: episode.steps[fields.rewards].clip(-1, 1)})
 
     A class that sets `reads_images` to False gives the same result for all other fields if an episode has no images.
-    A job that needs no images itself, for example `stats`, then does not read them. Subclasses do not inherit this.
+    A job that needs no images itself, for example `stats`, then does not read them. Subclasses do not inherit this. A
+    class that sets `reads_values` to False uses keys and text only: values that the output does not use may be invalid.
     """
 
     reads_images: ClassVar[bool] = True
+    reads_values: ClassVar[bool] = True
 
     @abc.abstractmethod
     def edit(self, episode: Episode, fields: StepFields) -> Episode | Sequence[Episode]:

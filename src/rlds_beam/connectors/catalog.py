@@ -21,7 +21,7 @@ SECTIONS = {
     "Off-policy evaluation": ("statistics.importance",),
     "Normalization": ("statistics.normalization",),
     "Other episodes": ("cleaning.edits", "cleaning.resampling"),
-    "Cleaning": ("cleaning.selection", "cleaning.idle", "cleaning.episode_lists", "cleaning.splits"),
+    "Cleaning": ("cleaning.selection", "cleaning.idle", "cleaning.episode_lists"),
     "Action spaces": ("cleaning.rotations", "cleaning.relative_actions", "cleaning.dimensions"),
     "Images, text, grippers": (
         "cleaning.pixels",

@@ -31,7 +31,7 @@ from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.screen import screen_batches
 from rlds_beam.checking.verdicts import count_verdict
 from rlds_beam.connectors.base import Batch
-from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.datasets.image_index import Place, VideoWriter, frame_places, stored_images
 from rlds_beam.datasets.step_index import BLOB, PLACE, VERSION, IndexedColumn, IndexWriter, Located, StepIndex
 from rlds_beam.encoding.example.row_decoder import objects

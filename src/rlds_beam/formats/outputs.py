@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlds_beam.connectors.configuration import Configuration
-from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import OutputOptions

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
-from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.metadata import decode
 from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.formats.inputs import prepare_input

@@ -19,7 +19,7 @@ from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.cleaning.language import TASK_FIELDS
 from rlds_beam.connectors.cleaning.presets import PRESETS, suggest_presets
 from rlds_beam.connectors.options import ConnectorOptions
-from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field, schema_tree
 from rlds_beam.errors import UsageError

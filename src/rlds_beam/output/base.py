@@ -16,7 +16,7 @@ from rlds_beam.options import Options
 from rlds_beam.processing.ranges import RangeWriter
 
 if TYPE_CHECKING:
-    from rlds_beam.connectors.runner import ConnectorRunner
+    from rlds_beam.connectors.pipeline import ConnectorRunner
     from rlds_beam.output.commits import RangeCommit
     from rlds_beam.output.plans import OutputPlan
     from rlds_beam.output.shards import ShardInfo, WrittenFile

@@ -10,7 +10,7 @@ import msgspec
 
 from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
-from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.metadata import decode, encode
 from rlds_beam.output import append, commits, manifest
 from rlds_beam.output.base import EarlierOutput, FileRangeWriter, GlobalIndices, Output

@@ -14,7 +14,7 @@ from rlds_beam.checking.validation import validate_episode
 from rlds_beam.checking.verdicts import IgnoredValues, Rejection, Verdict, count_verdict
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.fitted_connector import Accumulator
-from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import BadEpisode
 from rlds_beam.processing.report import Processed, Report
@@ -71,7 +71,7 @@ def check_and_connect(
     names, fps = connecting.probed.given.names, connecting.fps
     verdict = validate_episode(episode, check, ignored, sound=sound, names=names, fps=fps)
     if verdict.rejected is not None:
-        return Processed(verdict, connecting.count_rejected(episode.key))
+        return Processed(verdict)
     try:
         batch = connecting.connect(verdict.episodes, episode)
         if batch.episodes:
@@ -83,7 +83,7 @@ def check_and_connect(
         if late_verdict.rejected is None:  # the rule is accepted, but the episode could not be written
             rejection = Rejection.of(episode, bad)
             late_verdict = Verdict(episode.key, (), late_verdict.violations, rejection, size=len(episode.payload))
-        return Processed(late_verdict, connecting.count_rejected(episode.key))
+        return Processed(late_verdict)
     written = bool(batch.episodes) or not batch.dropped
     return Processed(verdict, batch.connected, batch.dropped, written)
 

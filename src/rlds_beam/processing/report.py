@@ -14,11 +14,10 @@ from rlds_beam.checking.verdicts import Verdict, merge_counts, sums
 from rlds_beam.connectors.counts import (
     Connected,
     Dropped,
-    connected_lines,
-    dropped_lines,
     imbalance,
     merge_connected,
     merge_dropped,
+    summary_lines,
 )
 from rlds_beam.encoding.metadata import Count
 from rlds_beam.episodes.episode import EpisodeKey
@@ -81,7 +80,7 @@ class Processed(NamedTuple):
 
     Attributes:
       verdict: whether it was accepted.
-      connected: what each connector did; for a rejected record, only whether lists of episodes have its key.
+      connected: the counts of each connector.
       dropped: connector -> the number of accepted episodes it dropped; the one that dropped the last comes last.
       written: False if no episode was left to write.
     """
@@ -107,7 +106,7 @@ class Report(msgspec.Struct):
       left_out: input fields that are not written -> the reason.
       notes: what to know about how the input is read, for example how much of it is missing.
       dropped: connector -> the accepted episodes that it dropped. Every record read is written, rejected, or dropped.
-      connectors: what each connector did, in order; empty without connectors.
+      connectors: the counts of each connector, in order; empty without connectors.
       unused: reason -> the steps of accepted episodes that are in no item; empty if all are in one.
       rules: the broken rules.
       shards: `EpisodeKey.shard_name` -> the records read from the shard.
@@ -252,7 +251,7 @@ class Report(msgspec.Struct):
                 lines += _rule_lines(rule, self.rules[rule], repair)
         if self.episodes:
             lines.append(f"accepted  {count(self.episodes, 'episode')}, {count(self.steps, 'step')}")
-        lines += [*connected_lines(self.connectors), *dropped_lines(self.dropped)]
+        lines += summary_lines(self.connectors, self.dropped)
         lines += unused_lines(self.unused)
         lines += [f"left out  {line}" for line in left_out_lines(self.left_out)]
         lines += [f"note      {note}" for note in self.notes]

@@ -14,7 +14,7 @@ from rlds_beam import storage, worker_status
 from rlds_beam.checking.duplicates import mark_duplicate
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.base import Batch
-from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.metadata import Count
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import BadEpisode, NotVerifiedError, RldsBeamError, UsageError

@@ -12,7 +12,7 @@ from rlds_beam.connectors.base import Batch, Connector
 from rlds_beam.connectors.configuration import Configuration, flat
 from rlds_beam.connectors.counts import imbalance
 from rlds_beam.connectors.learner.actions import as_numpy
-from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.tfds.rlds_dataset import default_schema
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import BadEpisode

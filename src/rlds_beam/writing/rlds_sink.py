@@ -22,7 +22,7 @@ from rlds_beam.checking.verdicts import Rejection, Verdict
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.given_meaning import check_names, name_fields, with_attributes
-from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.encoding.metadata import encode
 from rlds_beam.encoding.tfds.dataset_info import FEATURES

@@ -1,109 +1,83 @@
-"""Drops or keeps the episodes that a file lists by their keys: `--exclude=FILE` and `--only=FILE`."""
+"""Drops, keeps, and splits episodes by their keys or names: `--exclude=FILE`, `--only=FILE`, new splits."""
 
 from __future__ import annotations
 
 import bisect
+import dataclasses
 import hashlib
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
-
-import numpy as np
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Self
 
 from rlds_beam import storage
-from rlds_beam.connectors.base import EpisodeConnector
-from rlds_beam.connectors.counts import Listed, Run
-from rlds_beam.connectors.fields import StepFields
+from rlds_beam.connectors.base import Batch, EpisodeConnector, edit_each
+from rlds_beam.connectors.cleaning.idle import episode_name
+from rlds_beam.connectors.cleaning.selection import decode_text, read_values
+from rlds_beam.connectors.fields import OUTPUT_SPLIT, StepFields
+from rlds_beam.connectors.fitted_connector import FittedConnector
+from rlds_beam.encoding.metadata import load_json
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import UsageError
+from rlds_beam.naming import is_file_name
+from rlds_beam.reading.base import Source
 from rlds_beam.text import shorten
 
 _REMARK = re.compile(r"\t|(?:^|\s)#")
 
 EXPECTED_KEY = "expected dataset/version:split:shard@position, for example toy/1.0.0:train:00000@12345"
 
-_WHOLE = -1
-"""The part of a key without a part: the whole record."""
 
-_Entry = tuple[str, str, int, int, int]
-"""A key as (dataset, split, shard, position, part)."""
-
-
-class EpisodeList:
-    """A list of episode keys, from a text file with one in each line. Picklable; 16 bytes for each key.
-
-    `#` begins a comment, and text after a tab is a remark.
+def parse_keys(texts: Iterable[tuple[str, str]]) -> frozenset[str]:
+    """Episode keys in one spelling: the key of a record, or that of one of its episodes, which ends in `.0`, `.1`, ...
 
     Args:
-      file: the file.
-      keys: the keys, if they are known; then the file is not read.
+      texts: the place of each key, for messages, and the key.
 
     Raises:
-      UsageError: the file cannot be read, or a line is not a key.
+      UsageError: a text is not a key.
     """
+    keys = set()
+    for where, text in texts:
+        try:
+            key = EpisodeKey.parse(text if len(text) < 1000 and text.isprintable() else "")
+        except ValueError:
+            raise UsageError(f"{where}: {shorten(text, 80)!r} is not the key of an episode; {EXPECTED_KEY}") from None
+        part = f".{key.part}" if "." in text.rpartition("@")[2] else ""
+        keys.add(f"{dataclasses.replace(key, part=0)}{part}")
+    return frozenset(keys)
 
-    def __init__(self, file: str, keys: Iterable[str] | None = None):
-        entries = sorted({*(_entries(file) if keys is None else (_entry(key, file) for key in keys))})
-        self.file = file
-        self.keys = len(entries)
-        self.digest = hashlib.sha256("\n".join(map(_text, entries)).encode()).hexdigest()
-        self.datasets = tuple(sorted({entry[0] for entry in entries}))
-        self._positions = np.array([entry[3:] for entry in entries], np.int64).reshape(-1, 2)
-        self._starts = [i for i, entry in enumerate(entries) if i == 0 or entry[:3] != entries[i - 1][:3]]
-        self._shards = {entries[start][:3]: i for i, start in enumerate(self._starts)}
-        self._names = list(self._shards)
-        self._starts.append(self.keys)
 
-    def find(self, key: EpisodeKey) -> list[int]:
-        """The positions in the sorted list of the keys that name this episode: its own, and its record's."""
-        return [i for i, part in self._of_record(key) if part in (_WHOLE, key.part)]
-
-    def check_dataset(self, dataset: str) -> None:
-        """Raises UsageError if a key names another dataset."""
-        others = [name for name in self.datasets if name != dataset]
-        if others:
-            raise UsageError(
-                f"{self.file} lists episodes of {shorten(others[0])}, but the input is {dataset}: its keys are those "
-                "of another dataset or version"
-            )
-
-    def counts(self, keys: Iterable[EpisodeKey], rejected: bool = False) -> Listed:
-        """Counts the listed keys that these episodes have.
-
-        Args:
-          keys: the episodes of one record.
-          rejected: the record is rejected; a key of any part of it is found.
-        """
-        found = sorted({i for key in keys for i in (dict(self._of_record(key)) if rejected else self.find(key))})
-        return Listed(self.keys, self._at(0), tuple(Run(i, i + 1, self._at(i + 1)) for i in found))
-
-    def _of_record(self, key: EpisodeKey) -> list[tuple[int, int]]:
-        """The position in the list, and the part, of each listed key of a record."""
-        shard = self._shards.get((key.dataset, key.split, key.shard))
-        if shard is None:
-            return []
-        start, stop = self._starts[shard : shard + 2]
-        low, high = np.searchsorted(self._positions[start:stop, 0], [key.position, key.position + 1]).tolist()
-        return [(i, int(self._positions[i, 1])) for i in range(start + low, start + high)]
-
-    def _at(self, index: int) -> str:
-        """The text of a key; empty after the last."""
-        if index >= self.keys:
-            return ""
-        names = self._names[bisect.bisect_right(self._starts, index) - 1]
-        return _text((*names, *self._positions[index].tolist()))
+def check_dataset(keys: Iterable[str], dataset: str, file: str) -> None:
+    """Raises UsageError if a key names another dataset."""
+    others = sorted(key for key in keys if not key.startswith(f"{dataset}:"))
+    if others:
+        raise UsageError(
+            f"{file} lists episodes of {shorten(others[0].partition(':')[0])}, but the input is {dataset}: its keys "
+            "are those of another dataset or version"
+        )
 
 
 class _ListConnector(EpisodeConnector):
-    """A connector that has an `EpisodeList`."""
+    """Reads a list of episode keys once, so that workers need not read the file."""
+
+    reads_values = False
 
     def __init__(self, file: str):
-        self._listed = EpisodeList(file)
-        self.keys, self.digest = self._listed.keys, self._listed.digest  # what the plan depends on: not the path
+        lines = enumerate(storage.read_given(file, f"the list of episodes {file} cannot be read").split("\n"), 1)
+        texts = ((f"{file}, line {i:,}", _REMARK.split(line, maxsplit=1)[0].strip()) for i, line in lines)
+        self._file, self._keys = file, parse_keys((where, text) for where, text in texts if text)
+        self.digest = hashlib.sha256("\n".join(sorted(self._keys)).encode()).hexdigest()  # the plan has not the path
 
-    @property
-    def listed(self) -> EpisodeList:
-        """The list."""
-        return self._listed
+    def for_source(self, source: Source) -> Self:
+        """The connector itself; raises UsageError if the list is of another dataset."""
+        check_dataset(self._keys, source.dataset, self._file)
+        return self
+
+    def lists(self, key: EpisodeKey) -> bool:
+        """Whether the list has the key of an episode, or that of its record."""
+        record = str(dataclasses.replace(key, part=0))
+        return record in self._keys or f"{record}.{key.part}" in self._keys
 
 
 class DropListedEpisodes(_ListConnector):
@@ -113,8 +87,7 @@ class DropListedEpisodes(_ListConnector):
         bridge_dataset/1.0.0:train:00000@12345          the whole record
         bridge_dataset/1.0.0:train:00000@67890.1        one episode of a record that a repair splits: .0, .1, ...
 
-    Text after a tab is a remark. `--exclude=FILE` runs this connector before all others. Keys that no record has are
-    counted in the report.
+    Text after a tab is a remark. `--exclude=FILE` runs this connector before all others.
 
     Attributes:
       file: the path of the list, local or in a bucket. It is read once, by the command.
@@ -123,7 +96,7 @@ class DropListedEpisodes(_ListConnector):
     reads_images = False
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode | Sequence[Episode]:
-        return [] if self._listed.find(episode.key) else episode
+        return [] if self.lists(episode.key) else episode
 
 
 class KeepListedEpisodes(_ListConnector):
@@ -141,41 +114,160 @@ class KeepListedEpisodes(_ListConnector):
     reads_images = False
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode | Sequence[Episode]:
-        return episode if self._listed.find(episode.key) else []
+        return episode if self.lists(episode.key) else []
 
 
-def find_list(connector: object) -> EpisodeList | None:
-    """The list of a connector that has one, and reads nothing else of an episode."""
-    listed = getattr(connector, "listed", None)
-    return listed if isinstance(listed, EpisodeList) else None
+_TOP = 1 << 64
+Names = Mapping[str, Sequence[str]]
 
 
-def check_lists(connectors: Iterable[object], dataset: str) -> None:
-    """Raises UsageError if a list names another dataset than the one that is read."""
-    for connector in connectors:
-        if (listed := find_list(connector)) is not None:
-            listed.check_dataset(dataset)
+@dataclasses.dataclass(frozen=True)
+class SplitEpisodes(FittedConnector):
+    """Assigns episodes to splits, for `convert --to=rlds`.
+
+        fractions={train: 0.9, val: 0.1}                   about 9 of 10 episodes, chosen by the seed
+        fractions={…}, stratify=language_instruction       exactly 9 of 10; per instruction, within one episode
+        episodes={val: ["toy/1.0.0:train:00000@0"]}        the listed episodes; all others go to `rest`
+
+    The split depends only on an episode's name and the seed, so it is the same in every run, with any number of
+    workers. Episodes with equal names (`key={episode_metadata/file_path}`) stay together. `stratify` reads the dataset
+    once more first.
+
+    Attributes:
+      fractions: split -> its fraction of the episodes; they must add up to 1.
+      episodes: split -> the names of its episodes, or the path of a JSON file with this mapping.
+      rest: the split of the episodes that are not listed.
+      stratify: a field of text or numbers (for a step field, its first value); each value is split in proportion.
+      key: the name of an episode: a template with episode fields in braces; `{key}` is where it was read.
+      seed: seeds the assignment.
+      statistics: the statistics of `stratify` from an earlier run.
+    """
+
+    fractions: Mapping[str, float] | None = None
+    episodes: str | Names | None = None
+    rest: str = "train"
+    stratify: str | None = None
+    key: str = "{key}"
+    seed: int = 0
+    statistics: Mapping[str, Sequence[int]] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.fractions is None) == (self.episodes is None):
+            raise UsageError("SplitEpisodes: give fractions or episodes")
+        if isinstance(self.episodes, str):
+            object.__setattr__(self, "episodes", _load(self.episodes))
+        for name in self.splits:
+            if not is_file_name(name) or not name.replace("_", "").isalnum():
+                raise UsageError(f"SplitEpisodes: {name!r} is not a valid split name: use letters, digits, and _")
+        if self.fractions is not None:
+            parts = self.fractions.values()
+            if any(part < 0 for part in parts) or abs(sum(parts) - 1) > 1e-9:
+                raise UsageError(f"SplitEpisodes: fractions={dict(self.fractions)}: they must add up to 1")
+        elif self.stratify is not None:
+            raise UsageError("SplitEpisodes: stratify needs fractions")
+        elif isinstance(self.episodes, Mapping):
+            named = [(name, split) for split, names in self.episodes.items() for name in names]
+            object.__setattr__(self, "_of", dict(named))
+            if len(vars(self)["_of"]) < len(named):
+                raise UsageError("SplitEpisodes: an episode is listed twice")
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The names of the splits."""
+        if self.fractions is not None:
+            return tuple(self.fractions)
+        assert isinstance(self.episodes, Mapping)
+        return tuple(dict.fromkeys([*self.episodes, self.rest]))
+
+    @property
+    def fitted(self) -> bool:
+        return self.stratify is None or self.statistics is not None
+
+    def accumulator(self) -> Strata:
+        return Strata(self)
+
+    def fit(self, result: Mapping[str, Sequence[int]]) -> SplitEpisodes:
+        return dataclasses.replace(self, statistics=result)
+
+    def transform(self, batch: Batch) -> Batch:
+        return edit_each(self, batch, self._assign)
+
+    def _assign(self, episode: Episode, fields: StepFields) -> Episode:
+        return episode.replace(metadata={**episode.metadata, OUTPUT_SPLIT: self._choose_split(episode).encode()})
+
+    def _choose_split(self, episode: Episode) -> str:
+        if isinstance(self.episodes, Mapping):
+            of: Mapping[str, str] = vars(self)["_of"]
+            return of.get(episode_name(_whole(episode), self.key), self.rest)
+        cuts = self.cuts()
+        if self.stratify is not None and self.statistics is not None:
+            cuts = list(self.statistics.get(self.stratum(episode), cuts))
+        return self.splits[bisect.bisect_right(cuts, self.number(episode))]
+
+    def cuts(self) -> list[int]:
+        """The hash values at which the second and each later split start."""
+        assert self.fractions is not None
+        ends = itertools.accumulate(self.fractions.values())
+        return [min(_TOP, round(end * _TOP)) for end in list(ends)[:-1]]
+
+    def number(self, episode: Episode) -> int:
+        """A hash of the episode's name, below 2^64."""
+        name = f"{self.seed}:{episode_name(_whole(episode), self.key)}"
+        return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
+
+    def stratum(self, episode: Episode) -> str:
+        """The value by which the episode is stratified."""
+        assert self.stratify is not None
+        return decode_text(read_values(episode, self.stratify, "SplitEpisodes: stratify").ravel()[0])
 
 
-def _entries(file: str) -> Iterator[_Entry]:
-    text = storage.read_given(file, f"the list of episodes {file} cannot be read")
-    for number, line in enumerate(text.split("\n"), 1):
-        if key := _REMARK.split(line, maxsplit=1)[0].strip():
-            yield _entry(key, f"{file}, line {number:,}")
+class Strata:
+    """The hashes of all episodes by stratum, for `stratify` (`fitted_connector.Accumulator`)."""
+
+    def __init__(self, connector: SplitEpisodes):
+        self._connector = connector
+        self._numbers: dict[str, list[int]] = {}
+
+    def add(self, batch: Batch) -> None:
+        for episode in batch.episodes:
+            self._numbers.setdefault(self._connector.stratum(episode), []).append(self._connector.number(episode))
+
+    def merge(self, *others: Strata) -> Strata:
+        merged = Strata(self._connector)
+        for counts in (self, *others):
+            for stratum, numbers in counts._numbers.items():
+                merged._numbers.setdefault(stratum, []).extend(numbers)
+        return merged
+
+    def finish(self) -> dict[str, list[int]]:
+        """The hash values at which the second and each later split start, for each stratum.
+
+        Fractions of an episode are carried over to the next stratum, so that the totals are exact.
+        """
+        cuts, seen, given = {}, 0, [0] * (len(self._connector.splits) - 1)
+        ends = [cut / _TOP for cut in self._connector.cuts()]
+        for stratum, numbers in sorted(self._numbers.items()):
+            numbers.sort()
+            seen += len(numbers)
+            counts = [min(len(numbers), max(0, round(end * seen) - g)) for end, g in zip(ends, given, strict=True)]
+            counts = list(itertools.accumulate(counts, max))
+            given = [g + count for g, count in zip(given, counts, strict=True)]
+            cuts[stratum] = [numbers[count] if count < len(numbers) else _TOP for count in counts]
+        return cuts
 
 
-def _entry(text: str, where: str) -> _Entry:
+def _whole(episode: Episode) -> Episode:
+    """The episode with the key of the whole record."""
+    return episode.replace(key=dataclasses.replace(episode.key, part=0)) if episode.key.part else episode
+
+
+def _load(path: str) -> dict[str, list[str]]:
     try:
-        key = EpisodeKey.parse(text if len(text) < 1000 and text.isprintable() else "")
-        if max(key.shard, key.position, key.part) >= 1 << 62:
-            raise ValueError
-    except ValueError:
-        raise UsageError(f"{where}: {shorten(text, 80)!r} is not the key of an episode; {EXPECTED_KEY}") from None
-    part = key.part if "." in text.rpartition("@")[2] else _WHOLE
-    return key.dataset, key.split, key.shard, key.position, part
-
-
-def _text(entry: _Entry) -> str:
-    """The key as text; a key of the first part ends in `.0`, that of a record has no part."""
-    whole = str(EpisodeKey(*entry[:4]))
-    return whole if entry[4] == _WHOLE else f"{whole}.{entry[4]}"
+        content = load_json(path)
+    except (OSError, UsageError) as error:
+        raise UsageError(f"SplitEpisodes: episodes={path}: {error}") from error
+    if not isinstance(content, dict) or not all(
+        isinstance(names, list) and all(isinstance(name, str) for name in names) for names in content.values()
+    ):
+        raise UsageError(f"SplitEpisodes: episodes={path}: expected a JSON object of split -> list of names")
+    return content

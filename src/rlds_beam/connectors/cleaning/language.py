@@ -15,7 +15,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.connectors.base import EpisodeConnector
-from rlds_beam.connectors.cleaning.episode_lists import EXPECTED_KEY, EpisodeList
+from rlds_beam.connectors.cleaning.episode_lists import EXPECTED_KEY, check_dataset, parse_keys
 from rlds_beam.connectors.cleaning.selection import decode_text, read_values
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.encoding.metadata import load_json, parse_given, parse_json
@@ -80,6 +80,7 @@ class FillLanguage(EpisodeConnector):
     table: str | None = None
     digest: str = dataclasses.field(default="", init=False, repr=False)
     reads_images = False
+    reads_values = False
 
     def __post_init__(self) -> None:
         if self.text is None and self.table is None:
@@ -87,14 +88,9 @@ class FillLanguage(EpisodeConnector):
         if self.text is not None and not self.text.strip():
             raise UsageError("--task is empty: give the instruction, for example --task='fold the towel'")
         texts = {} if self.table is None else _read_table(self.table)
-        self._set({key: text for key, text in texts.items() if _is_key(key)})
-        object.__setattr__(self, "_names", {name: text for name, text in texts.items() if not _is_key(name)})
-        object.__setattr__(self, "digest", hashlib.sha256(json.dumps(sorted(texts.items())).encode()).hexdigest())
-
-    def _set(self, texts: Mapping[str, str]) -> None:
-        """Sets the texts by key."""
+        parse_keys((f"--task_file={self.table}", key) for key in texts if _is_key(key))
         object.__setattr__(self, "_texts", texts)
-        object.__setattr__(self, "_listed", EpisodeList(f"--task_file={self.table}", texts))
+        object.__setattr__(self, "digest", hashlib.sha256(json.dumps(sorted(texts.items())).encode()).hexdigest())
 
     def for_source(self, source: Source) -> FillLanguage:
         """A copy whose table has the keys of the episodes that it names.
@@ -102,14 +98,14 @@ class FillLanguage(EpisodeConnector):
         Raises:
           UsageError: the source has no such episode, or several with the same name.
         """
-        names: Mapping[str, str] = vars(self)["_names"]
-        if not names:
-            return self
-        texts, keys = dict(vars(self)["_texts"]), dict[str, list[str]]()
-        for key, known in source.episode_names():
+        given: Mapping[str, str] = vars(self)["_texts"]
+        texts = {key: text for key, text in given.items() if _is_key(key)}
+        check_dataset(texts, source.dataset, f"--task_file={self.table}")
+        keys: dict[str, list[str]] = {}
+        for key, known in source.episode_names() if len(texts) < len(given) else ():
             for name in dict.fromkeys(known):
                 keys.setdefault(name, []).append(str(key))
-        for name, text in names.items():
+        for name in given.keys() - texts.keys():
             where = f"--task_file={self.table}: {shorten(name, 80)!r}"
             found = keys.get(name, [])
             if not found:
@@ -120,16 +116,10 @@ class FillLanguage(EpisodeConnector):
                 raise UsageError(f"{where} is the name of {len(found):,} episodes: write {printable(full, 80)!r}")
             if found[0] in texts:
                 raise UsageError(f"{where} is listed twice, also as {found[0]}")
-            texts[found[0]] = text
+            texts[found[0]] = given[name]
         filled = copy.copy(self)
-        filled._set(texts)
+        object.__setattr__(filled, "_texts", texts)
         return filled
-
-    @property
-    def listed(self) -> EpisodeList:
-        """The keys of the table."""
-        listed: EpisodeList = vars(self)["_listed"]
-        return listed
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         text, path = self._text(episode.key), _task_field(episode)

@@ -16,7 +16,7 @@ from rlds_beam.connectors.learner.columns import (
     AddObservationsFromEpisodesToBatch,
     AddWeightsToBatch,
 )
-from rlds_beam.connectors.runner import ConnectorRunner, difference
+from rlds_beam.connectors.pipeline import ConnectorRunner, difference
 from rlds_beam.encoding.arrayrecord import check_writable
 from rlds_beam.encoding.example.rows import row_field
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES

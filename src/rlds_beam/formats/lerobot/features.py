@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.connectors.cleaning.language import TASK_FIELDS
-from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.representations import Representation
 from rlds_beam.episodes.schema import MIN_IMAGE_PIXELS, Field, Schema

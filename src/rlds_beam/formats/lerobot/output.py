@@ -21,7 +21,7 @@ import msgspec
 
 from rlds_beam import storage
 from rlds_beam.connectors.base import Batch
-from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.metadata import encode
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from rlds_beam import storage
 from rlds_beam.connectors.configuration import Configuration, parse
-from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.checked_json import ANY, TEXT, Kind, Maybe, check_written
 from rlds_beam.encoding.metadata import parse_given
 from rlds_beam.episodes.schema import Schema

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.base import MixedFormats, RecordFormat
 from rlds_beam.episodes.columns import exact_cast, zeros_of
 from rlds_beam.episodes.conformance import compare_with_schema

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field

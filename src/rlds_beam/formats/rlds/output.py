@@ -11,7 +11,7 @@ from typing import Any, Self
 from rlds_beam import naming, storage
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.fields import OUTPUT_SPLIT
-from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.arrayrecord import check_writable
 from rlds_beam.encoding.metadata import encode, load_json, parse_json
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES, dataset_info_json

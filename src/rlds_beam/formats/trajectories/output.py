@@ -10,7 +10,7 @@ from typing import Any, Self
 from rlds_beam import naming, storage
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch
-from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.checked_json import COUNT, TEXT, Kind, Maybe, check_json
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
 from rlds_beam.episodes.schema import Field

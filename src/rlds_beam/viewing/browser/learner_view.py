@@ -14,7 +14,7 @@ from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.validation import validate_episode
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.learner.agents import by_module
-from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.errors import BadEpisode, RldsBeamError
 from rlds_beam.formats.outputs import configuration_for, create_output

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rlds_beam import storage
-from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.processing.job import Stage, Totals, process_here, run_stages
 from rlds_beam.processing.report import Report

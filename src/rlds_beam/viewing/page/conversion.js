@@ -40,11 +40,9 @@ const Items = ({ items }) => html`<div class="panel"><h3>${number(items.items)} 
     label=${`${items.frames} frames, ${items.padded ?? 0} of them padding`} /></div>`}</div>`;
 
 const Connectors = ({ some }) => html`<${Region} label="Connectors"><table>
-  <thead><tr><th class="text">connector</th><th class="number">episodes</th><th class="number">steps</th><th class="number">dropped</th><th class="number">changed</th><th class="text">fields</th></tr></thead>
-  <tbody>${some.map((one) => html`<tr><th class="text"><code><${Said} text=${one.name} /></code> ${one.arguments && html`<span class="muted"><${Said} text=${one.arguments} /></span>`}</th>
-    ${["episodes", "steps"].map((what) => html`<td class="number">${number(one[`${what}_in`])}${one[`${what}_out`] !== one[`${what}_in`] && ` → ${number(one[`${what}_out`])}`}</td>`)}
-    <td class="number">${number(one.dropped)}</td><td class="number">${number(one.changed)}</td>
-    <td class="text">${one.fields.map((name) => html`<span class="tag"><${Said} text=${name} /></span> `)}${one.columns.map((name) => html`<span class="tag ok">+ <${Said} text=${name} /></span> `)}</td></tr>`)}
+  <thead><tr><th class="text">connector</th><th class="number">episodes</th><th class="number">steps</th></tr></thead>
+  <tbody>${some.map((one) => html`<tr><th class="text"><code><${Said} text=${one.name} /></code></th>
+    ${["episodes", "steps"].map((what) => html`<td class="number">${number(one[`${what}_in`])}${one[`${what}_out`] !== one[`${what}_in`] && ` → ${number(one[`${what}_out`])}`}</td>`)}</tr>`)}
   </tbody></table></${Region}>`;
 
 /** Fields that differ between two datasets, and the numbers of both. */

@@ -1,32 +1,28 @@
-"""Runs the connectors of a job in the workers, between the check and the output, and counts what they did."""
+"""Runs the connectors of a job in the workers, between the check and the output, and counts episodes and steps."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch, Connector, full_name, rate_after, run, short_name
-from rlds_beam.connectors.cleaning.episode_lists import check_lists, find_list
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.counts import Connected
 from rlds_beam.connectors.dry_run import Probed, probe
 from rlds_beam.connectors.fields import find_module
 from rlds_beam.connectors.fitted_connector import Accumulator, FittedConnector
 from rlds_beam.connectors.given_meaning import with_attributes
-from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
+from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import LastAction, Source
 from rlds_beam.reading.meaning import sample_episodes
-from rlds_beam.text import shorten, some
+from rlds_beam.text import some
 from rlds_beam.user_functions import describe_error
-
-_SAME = "It must return the same {} for every episode."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,9 +47,8 @@ class ConnectorRunner:
 
     @classmethod
     def for_source(cls, configuration: Configuration, source: Source) -> ConnectorRunner:
-        """Returns the runner for a source; raises UsageError as `of`, or if a list names another dataset."""
+        """Returns the runner for a source; raises UsageError as `of`, or if a connector cannot use the source."""
         configuration = configuration.for_source(source)
-        check_lists(configuration.connectors, source.dataset)
         probed = probe(configuration, source.schema)
         _check_samples(configuration, source)
         return cls(configuration, probed, source.fps, source.last_action)
@@ -119,12 +114,8 @@ class ConnectorRunner:
         """
         if of_output is None:
             return IgnoredValues.of(self.last_action)
-        reading = any(find_list(connector) is None for connector in self.connectors)
+        reading = any(getattr(connector, "reads_values", True) for connector in self.connectors)
         return IgnoredValues(last_step=of_output.last_step) if reading else of_output
-
-    def count_rejected(self, key: EpisodeKey) -> tuple[Connected, ...]:
-        """The counts of a rejected record: which lists of episodes have its key."""
-        return count_rejected(self.connectors, key)
 
     def connect(self, episodes: Sequence[Episode], read: Episode | None = None) -> Batch:
         """Runs the connectors over the accepted episodes of one record.
@@ -141,7 +132,8 @@ class ConnectorRunner:
             return Batch(tuple(episodes), fields=self.configuration.fields, read=read)
         batch = self._run(self.connectors, episodes).replace(read=read)
         if (difference := self._difference(batch)) is not None:
-            raise RldsBeamError(f"--connectors: {self._which_differs(episodes)} {difference}")
+            suspects = [c for c in self.connectors if _is_users(c)] or self.connectors
+            raise RldsBeamError(f"--connectors: {' or '.join(map(full_name, suspects))} {difference}")
         if len({episode.key for episode in batch.episodes}) == len(batch.episodes):
             return batch
         # Item keys derive from episode keys, so those must be unique.
@@ -160,9 +152,10 @@ class ConnectorRunner:
             except Exception as error:
                 name = full_name(connector)
                 raise RldsBeamError(f"--connectors: {name} {describe_error(error)} for {episodes[0].key}") from error
-            connected.append(count_changes(connector, before, batch))
+            counts = [(len(each.episodes), sum(map(len, each.episodes))) for each in (before, batch)]
+            (episodes_in, steps_in), (episodes_out, steps_out) = counts
+            connected.append(Connected(short_name(connector), episodes_in, episodes_out, steps_in, steps_out))
             if not batch.episodes:
-                connected += count_rejected(connectors[len(connected) :], episodes[0].key)
                 break
         return batch.replace(connected=tuple(connected))
 
@@ -185,20 +178,10 @@ class ConnectorRunner:
                 return wrong
         return None
 
-    def _which_differs(self, episodes: Sequence[Episode]) -> str:
-        """The name of the first connector after which the episodes differ from the dry run on zeros."""
-        for i in range(1, len(self.connectors)):
-            some = dataclasses.replace(self.configuration, connectors=self.connectors[:i])
-            first = ConnectorRunner(some, probe(some, self.probed.given))
-            if first._difference(first._run(first.connectors, episodes)) is not None:
-                return full_name(self.connectors[i - 1])
-        return full_name(self.connectors[-1])
-
     @property
     def user_code(self) -> bool:
         """Whether any connector is user code."""
-        package = __name__.rpartition(".")[0]
-        return any(not (getattr(c, "__module__", None) or "").startswith(f"{package}.") for c in self.connectors)
+        return any(map(_is_users, self.connectors))
 
     def as_probed(self) -> ConnectorRunner:
         """A copy with the connectors fitted to zeros: its outputs have the right shapes, but other values."""
@@ -239,6 +222,11 @@ class ConnectorRunner:
         return [(i, c) for i, c in enumerate(self.connectors) if isinstance(c, FittedConnector) and not c.fitted]
 
 
+def _is_users(connector: Connector) -> bool:
+    """Whether a connector is not one of ours."""
+    return not (getattr(connector, "__module__", None) or "").startswith(f"{__package__}.")
+
+
 def _check_samples(configuration: Configuration, source: Source) -> None:
     """Shows the first episodes of a dataset to the connectors that compare them; raises UsageError if one refuses."""
     for i, connector in enumerate(configuration.connectors):
@@ -268,7 +256,7 @@ def difference(columns: Mapping[str, Column], fields: Mapping[str, Field], where
     """
     for path in sorted(columns.keys() ^ fields.keys()):
         returned, in_dry_run = ("returned", "not") if path in columns else ("did not return", "did")
-        return f"{returned} {path} for {where}, but {in_dry_run} in the dry run on zeros. {_SAME.format('fields')}"
+        return _describe_difference(f"{returned} {path}", where, in_dry_run, "fields")
     for path, column in columns.items():
         if isinstance(column, EncodedImages):
             continue  # checked when it was read
@@ -277,92 +265,12 @@ def difference(columns: Mapping[str, Column], fields: Mapping[str, Field], where
             continue  # one array per step; shapes vary
         shape = column.shape[1:]
         if column.dtype != field.numpy_dtype and not (field.dtype == "string" and column.dtype.kind in "SU"):
-            text = f"returned {path} as {column.dtype} for {where}, but as {field.dtype} in the dry run on zeros. "
-            return text + _SAME.format("dtypes")
+            return _describe_difference(f"returned {path} as {column.dtype}", where, f"as {field.dtype}", "dtypes")
         if len(shape) != len(field.shape) or any(b not in (None, a) for a, b in zip(shape, field.shape, strict=True)):
-            text = f"returned {path} with shape {shape} for {where}, but {field.shape} in the dry run on zeros. "
-            return text + _SAME.format("shapes")
+            return _describe_difference(f"returned {path} with shape {shape}", where, str(field.shape), "shapes")
     return None
 
 
-def count_changes(connector: Connector, before: Batch, after: Batch) -> Connected:
-    """Returns what a connector did to a batch.
-
-    A column counts as unchanged if it is the same object. Values are not compared, so this is cheap.
-    """
-    episodes = find_list(connector)
-    of_key: dict[Any, Episode] = {episode.key: episode for episode in before.episodes}
-    changed, fields = 0, set[str]()
-    for episode in after.episodes:
-        same = of_key.get(episode.key)
-        if same is episode:
-            continue
-        paths = None if same is None or len(same) != len(episode) else _find_changed(same, episode)
-        changed += paths is None or bool(paths)
-        fields |= paths or set()
-    added = {name for columns in after.columns for name in columns}
-    known = {name for columns in before.columns for name in columns}
-    return Connected(
-        name=short_name(connector),
-        arguments=_arguments(connector),
-        episodes_in=len(before.episodes),
-        episodes_out=len(after.episodes),
-        steps_in=sum(map(len, before.episodes)),
-        steps_out=sum(map(len, after.episodes)),
-        dropped=sum(after.dropped.values()) - sum(before.dropped.values()),
-        changed=changed,
-        fields=tuple(sorted(fields)),
-        columns=tuple(sorted(added - known)),
-        listed=None if episodes is None else episodes.counts(of_key),
-    )
-
-
-def count_rejected(connectors: Sequence[Connector], key: EpisodeKey) -> tuple[Connected, ...]:
-    """The counts of connectors that a record does not reach: lists of episodes still find its key."""
-    lists = [find_list(connector) for connector in connectors]
-    while lists and lists[-1] is None:
-        lists.pop()
-    return tuple(
-        Connected(
-            short_name(connector),
-            _arguments(connector),
-            listed=None if episodes is None else episodes.counts([key], True),
-        )
-        for connector, episodes in zip(connectors, lists, strict=False)
-    )
-
-
-def _find_changed(one: Episode, other: Episode) -> set[str]:
-    """The fields whose values are different objects."""
-    return _differ(one.steps, other.steps) | _differ(one.metadata, other.metadata)
-
-
-def _differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
-    if one is other:
-        return set()
-    return {path for path in one.keys() | other.keys() if one.get(path) is not other.get(path)}
-
-
-@functools.lru_cache(maxsize=64)
-def _make_arguments(connector: Hashable) -> str:
-    return _describe(connector)
-
-
-def _arguments(connector: Connector) -> str:
-    try:
-        return _make_arguments(cast(Hashable, connector))
-    except TypeError:  # it cannot be hashed
-        return _describe(connector)
-
-
-def _describe(connector: object) -> str:
-    if not dataclasses.is_dataclass(connector) or isinstance(connector, type):
-        return ""
-    given = []
-    for field in dataclasses.fields(connector):
-        value = getattr(connector, field.name, None)
-        default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
-        if field.repr and isinstance(value, (bool, int, float, str, tuple, list)) and value != default:
-            given.append(f"{field.name}={value!r}")
-    text = ", ".join(given)
-    return shorten(text, 60)
+def _describe_difference(returned: str, where: str, in_dry_run: str, what: str) -> str:
+    same = f"It must return the same {what} for every episode."
+    return f"{returned} for {where}, but {in_dry_run} in the dry run on zeros. {same}"
