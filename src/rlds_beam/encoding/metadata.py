@@ -56,12 +56,16 @@ def decode_whole(path: str, kind: type[Value]) -> Value | None:
         return None
 
 
-def decode_json(text: str | bytes, kind: type[Value], where: str) -> Value:
-    """Decodes JSON as a struct; `where` names it in errors. Raises UsageError if it does not match."""
+def decode_json(text: str | bytes, kind: type[Value], where: str, *, foreign: bool = False) -> Value:
+    """Decodes JSON as a struct; `where` names it in errors. Raises UsageError if it does not match.
+
+    Args:
+      foreign: another program wrote it, perhaps with numbers as text.
+    """
     try:
-        return msgspec.json.decode(text, type=kind)
+        return msgspec.json.decode(text, type=kind, strict=not foreign)
     except msgspec.ValidationError as error:
-        raise _describe_damage(where, error) from None
+        raise (UsageError(f"{where}: {shorten(error)}") if foreign else _describe_damage(where, error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{where}: not valid JSON: {shorten(error)}") from None
 

@@ -248,13 +248,14 @@ def read(**changes: Any) -> DatasetInfo:
 
 def read_split(**changes: Any) -> SplitInfo:
     split = {k: v for k, v in (INFO["splits"][0] | changes).items() if v is not None}
-    return read(splits=[split]).splits[split["name"]]
+    (found,) = read(splits=[split]).splits
+    return found
 
 
 def test_output_of_tfds() -> None:
     info = read()
-    assert info == DatasetInfo("bridge_dataset", "1.0.0", None, "tfrecord", {"train": SplitInfo("train", (25, 3), 347)})
-    names = [*info.splits["train"].filenames(info.name, info.file_format)]
+    assert info == DatasetInfo("bridge_dataset", "1.0.0", "", "tfrecord", (SplitInfo("train", (25, 3), 347),))
+    names = [*info.splits[0].filenames(info.name, info.file_format)]
     assert names == [f"bridge_dataset-train.tfrecord-0000{i}-of-00002" for i in range(2)]
 
 
@@ -266,22 +267,22 @@ def test_output_of_the_episode_writer() -> None:
 def test_defaults_of_tfds() -> None:
     assert read(fileFormat=None).file_format == "tfrecord"
     assert read_split(filepathTemplate=None).filepath_template == SPLIT["filepathTemplate"]
-    assert read(splits=[]).splits == {}
+    assert read(splits=[]).splits == ()
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"name": None}, "no `name`"),
-        ({"version": None}, "no `version`"),
+        ({"name": None}, "missing required field `name`"),
+        ({"version": None}, "missing required field `version`"),
         ({"name": "../other"}, r"name is '../other'"),
         ({"name": ".."}, r"name is '..'"),
-        ({"name": 3}, "no `name`"),
+        ({"name": 3}, r"Expected `str`, got `int` - at `\$.name`"),
         ({"version": "1.0.0/.."}, "version is"),
         ({"configName": "a/b"}, "configName is"),
-        ({"fileFormat": "riegeli"}, "fileFormat is 'riegeli'"),
-        ({"splits": {}}, "not a list"),
-        ({"splits": ["train"]}, "not an object"),
+        ({"fileFormat": "riegeli"}, "Invalid enum value 'riegeli' - at `..fileFormat`"),
+        ({"splits": {}}, "Expected `array`, got `object`"),
+        ({"splits": ["train"]}, "Expected `object`, got `str`"),
         ({"splits": [INFO["splits"][0]] * 2}, "duplicate split names"),
     ],
 )
@@ -300,13 +301,13 @@ def test_invalid_files(changes: dict[str, Any], message: str) -> None:
         ({"filepathTemplate": "{SPLIT.__class__}"}, "no directories"),
         ({"filepathTemplate": "{HOME}"}, "no directories"),
         ({"filepathTemplate": "{SPLIT}\n"}, "no directories"),
-        ({"filepathTemplate": 3}, "no directories"),
-        ({"name": "a/../b"}, "name is"),
-        ({"shardLengths": None}, "no shardLengths"),
-        ({"shardLengths": ["many"]}, "has 'many', which is not a count"),
-        ({"shardLengths": ["-1"]}, "not a count"),
-        ({"shardLengths": 3}, "not a list"),
-        ({"numBytes": "x"}, "numBytes of train"),
+        ({"filepathTemplate": 3}, "Expected `str`, got `int`"),
+        ({"name": "a/../b"}, "the name of a split is"),
+        ({"shardLengths": None}, "missing required field `shardLengths`"),
+        ({"shardLengths": ["many"]}, "Expected `int`, got `str`"),
+        ({"shardLengths": ["-1"]}, "Expected `int` >= 0"),
+        ({"shardLengths": 3}, "Expected `array`, got `int`"),
+        ({"numBytes": "x"}, "numBytes"),
     ],
 )
 def test_invalid_splits(changes: dict[str, Any], message: str) -> None:
@@ -318,5 +319,5 @@ def test_round_trip() -> None:
     splits = [SplitInfo("train", (3, 4), 99), SplitInfo("test", (), 0, "{SPLIT}-{SHARD_INDEX}")]
     info = dataset_info_json("made", "2.0.0", splits, config_name="small", file_format="array_record")
     assert read_dataset_info(json.dumps(info), "x") == DatasetInfo(
-        "made", "2.0.0", "small", "array_record", {split.name: split for split in splits}
+        "made", "2.0.0", "small", "array_record", tuple(splits)
     )

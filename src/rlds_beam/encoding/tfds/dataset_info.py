@@ -5,13 +5,14 @@ The file is untrusted: names and templates become file names, so they must not l
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+import msgspec
 
 from rlds_beam import naming
-from rlds_beam.encoding.metadata import parse_json
+from rlds_beam.encoding.metadata import Count, decode_json
 from rlds_beam.errors import UsageError
 from rlds_beam.text import shorten
 
@@ -22,13 +23,11 @@ DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 """TFDS's shard names: `bridge_dataset-train.tfrecord-00000-of-00001`."""
 
 PLACEHOLDERS = ("DATASET", "SPLIT", "FILEFORMAT", "SHARD_INDEX", "NUM_SHARDS", "SHARD_X_OF_Y")
-FILE_FORMATS = ("tfrecord", "array_record")
 
 _TEMPLATE = re.compile(rf"(?:[A-Za-z0-9_.-]|\{{(?:{'|'.join(PLACEHOLDERS)})\}})+")
 
 
-@dataclasses.dataclass(frozen=True)
-class SplitInfo:
+class SplitInfo(msgspec.Struct, frozen=True, rename="camel"):
     """A split.
 
     Attributes:
@@ -39,8 +38,8 @@ class SplitInfo:
     """
 
     name: str
-    shard_lengths: tuple[int, ...]
-    num_bytes: int = 0
+    shard_lengths: tuple[Count, ...]
+    num_bytes: Count = 0
     filepath_template: str = DEFAULT_TEMPLATE
 
     def filenames(self, dataset: str, file_format: str) -> Iterator[str]:
@@ -55,15 +54,14 @@ class SplitInfo:
             yield numbered.replace("{SHARD_X_OF_Y}", naming.format_shard_number(shard, count))
 
 
-@dataclasses.dataclass(frozen=True)
-class DatasetInfo:
-    """The content of a `dataset_info.json`; `splits` by name, in the file's order."""
+class DatasetInfo(msgspec.Struct, frozen=True, rename="camel"):
+    """The content of a `dataset_info.json`."""
 
     name: str
     version: str
-    config_name: str | None = None
-    file_format: str = "tfrecord"
-    splits: Mapping[str, SplitInfo] = dataclasses.field(default_factory=dict)
+    config_name: str = ""
+    file_format: Literal["tfrecord", "array_record"] = "tfrecord"
+    splits: tuple[SplitInfo, ...] = ()
 
 
 def read_dataset_info(text: str | bytes, where: str) -> DatasetInfo:
@@ -77,69 +75,21 @@ def read_dataset_info(text: str | bytes, where: str) -> DatasetInfo:
       UsageError: not a dataset_info.json, a field is missing or wrong, a name or template could lead out of the
         dataset's directory, or the file format is not supported.
     """
-    info = parse_json(text, where)
-    if not isinstance(info, dict):
-        raise UsageError(f"{where}: not a dataset_info.json: it holds a {type(info).__name__}, not an object")
-    file_format = info.get("fileFormat") or "tfrecord"
-    if not isinstance(file_format, str) or file_format not in FILE_FORMATS:
-        raise UsageError(
-            f"{where}: fileFormat is {shorten(repr(file_format))}; rlds-beam supports {' and '.join(FILE_FORMATS)}"
-        )
-    splits = info.get("splits", [])
-    if not isinstance(splits, list):
-        raise UsageError(f"{where}: `splits` is {type(splits).__name__}, not a list")
-    read = [_split(split, where) for split in splits]
-    names = [split.name for split in read]
+    info = decode_json(text, DatasetInfo, where, foreign=True)
+    names = [split.name for split in info.splits]
     if len(set(names)) < len(names):
         raise UsageError(f"{where}: duplicate split names: {shorten(names)}")
-    config = info.get("configName")
-    return DatasetInfo(
-        name=_name(info, "name", where),
-        version=_name(info, "version", where),
-        config_name=_name(info, "configName", where) if config else None,
-        file_format=file_format,
-        splits={split.name: split for split in read},
-    )
-
-
-def _split(split: Any, where: str) -> SplitInfo:
-    if not isinstance(split, dict):
-        raise UsageError(f"{where}: a split is {shorten(repr(split))}, not an object")
-    name = _name(split, "name", where)
-    template = split.get("filepathTemplate") or DEFAULT_TEMPLATE
-    if not isinstance(template, str) or not _TEMPLATE.fullmatch(template) or template in (".", ".."):
-        raise UsageError(
-            f"{where}: filepathTemplate of {name} is {shorten(repr(template))}; it may contain letters, digits, `_`, "
-            f"`.`, `-` and {', '.join('{' + p + '}' for p in PLACEHOLDERS)}, but no directories"
-        )
-    lengths = split.get("shardLengths")
-    if lengths is None:
-        raise UsageError(f"{where}: split {name} has no shardLengths, so its shards cannot be checked")
-    if not isinstance(lengths, list):
-        raise UsageError(f"{where}: shardLengths of {name} is {shorten(repr(lengths))}, not a list")
-    return SplitInfo(
-        name=name,
-        shard_lengths=tuple(_count(n, f"shardLengths of {name}", where) for n in lengths),
-        num_bytes=_count(split.get("numBytes", 0), f"numBytes of {name}", where),
-        filepath_template=template,
-    )
-
-
-def _name(holder: Mapping[str, Any], key: str, where: str) -> str:
-    name = holder.get(key)
-    if not isinstance(name, str) or not name:
-        raise UsageError(f"{where}: there is no `{key}`")
-    return naming.check_name(name, f"{where}: {key}")
-
-
-def _count(value: Any, what: str, where: str) -> int:
-    try:
-        count = int(value)
-    except (OverflowError, TypeError, ValueError):
-        count = -1
-    if not 0 <= count < 1 << 63:
-        raise UsageError(f"{where}: {what} has {shorten(repr(value))}, which is not a count")
-    return count
+    about = {"name": info.name, "version": info.version, "configName": info.config_name or "none"}
+    for what, name in (*about.items(), *(("the name of a split", name) for name in names)):
+        naming.check_name(name, f"{where}: {what}")
+    for split in info.splits:
+        template = split.filepath_template
+        if not _TEMPLATE.fullmatch(template) or template in (".", ".."):
+            raise UsageError(
+                f"{where}: filepathTemplate of {split.name} is {shorten(repr(template))}; it may contain letters, "
+                f"digits, `_`, `.`, `-` and {', '.join('{' + p + '}' for p in PLACEHOLDERS)}, but no directories"
+            )
+    return info
 
 
 def dataset_info_json(

@@ -162,9 +162,9 @@ def _open_directory(directory: str, split: str | None, features: str | None) -> 
         meaning = Meaning.read(directory)
     elif (known := known_meaning(info.name, schema)) is not None:
         meaning, notes = known, (f"the rate and the robot are those known for {info.name}",)
-    splits, violations = [], []
-    for name, start, stop in selected_splits(split, info.splits, info.name):
-        shards, wrong = _shards(directory, there, info, info.splits[name])
+    known_splits, splits, violations = {each.name: each for each in info.splits}, [], []
+    for name, start, stop in selected_splits(split, known_splits, info.name):
+        shards, wrong = _shards(directory, there, info, known_splits[name])
         splits.append(slice_split(Split(name, shards), start, stop))
         violations += wrong
     texts = [name for name in sorted(there) if _TEXTS.fullmatch(name)]
