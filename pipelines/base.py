@@ -79,7 +79,8 @@ def run_ranges(config: Any, job: ConvertJob, pending: Sequence[WorkRange]) -> Fi
         job.make_ready()
         if finished and not config.json:
             progress.say(f"resumed: {finished:,} of {count(len(job.ranges), 'range')} were finished")
-        return run(job.stages(pending=pending), config, job.source.input_bytes, progress)[1]
+        stages = job.stages(pending=pending)
+        return run(stages, config, job.source.input_bytes, progress, job.target)[1]
     except DiskError as error:
         remedy = "Free some space, then run" if error.is_full else "Run"
         text = f"{_disk(str(error), job.directory)}; {job.progress()} and kept. {remedy} the same command again."

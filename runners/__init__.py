@@ -39,7 +39,9 @@ def check(options: RunOptions) -> None:
         _find_runner(options).check()
 
 
-def run(stages: Sequence[Stage], options: RunOptions, input_bytes: int, progress: Progress) -> tuple[Any, Figures]:
+def run(
+    stages: Sequence[Stage], options: RunOptions, input_bytes: int, progress: Progress, output: str | None = None
+) -> tuple[Any, Figures]:
     """Runs a job; every command calls this.
 
     Args:
@@ -47,6 +49,8 @@ def run(stages: Sequence[Stage], options: RunOptions, input_bytes: int, progress
       options: the runner, the worker processes, and Beam's own flags.
       input_bytes: the size of the input, which decides whether to start worker processes.
       progress: shows the progress.
+      output: the directory into which the workers write, if there is one. Through it, workers on other machines get
+        what is too large for Beam's graph, and hand over the result.
 
     Returns:
       The result of the last stage, and how the job ran.
@@ -62,4 +66,4 @@ def run(stages: Sequence[Stage], options: RunOptions, input_bytes: int, progress
             return run_here(stages, workers)
     runner = _find_runner(options)
     with progress.show(runner.done, runner.place, runner.tick_seconds):
-        return runner.run(stages)
+        return runner.run(stages, output)

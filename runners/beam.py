@@ -22,6 +22,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from rlds_beam import interrupts, storage
 from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.output.files import COMMITS
 from rlds_beam.processing.job import Figures, Stage, Totals
 from rlds_beam.reading.shard_list import spilling
 from rlds_beam.runners import errors
@@ -77,11 +78,15 @@ class BeamRunner:
         except ValueError as error:  # a flag that the runner does not take
             raise UsageError(f"--runner={self.options.runner}: {' '.join(str(error).split())}") from error
 
-    def scratch(self) -> contextlib.AbstractContextManager[str | None]:
-        """A temporary directory that this process and the workers share; None if there is none."""
+    def shared_directory(self, output: str | None) -> str | None:
+        """A directory for temporary files that this process and the workers share; None if there is none.
+
+        Args:
+          output: the directory into which the job's workers write, if it has one.
+        """
         if self.options.runner == "direct":
-            return tempfile.TemporaryDirectory(prefix="rlds-beam-", ignore_cleanup_errors=True)
-        return contextlib.nullcontext()
+            return tempfile.mkdtemp(prefix="rlds-beam-")
+        return None if output is None else storage.join(output, COMMITS, "job")
 
     def submit(self, pipeline: Any) -> Any:
         """Starts the pipeline; returns Beam's `PipelineResult`."""
@@ -108,10 +113,10 @@ class BeamRunner:
         """The error for the user."""
         return errors.plain(error)
 
-    def run(self, stages: Sequence[Stage]) -> tuple[Any, Figures]:
+    def run(self, stages: Sequence[Stage], output: str | None = None) -> tuple[Any, Figures]:
         """Runs a job; see `runners.run`."""
-        before = interrupts.count()
-        with _quiet(), self.scratch() as directory, spilling(directory):
+        before, directory = interrupts.count(), self.shared_directory(output)
+        with _quiet(), _removed(directory), spilling(directory):
             pipeline = self.create_pipeline()
             path = None if directory is None else storage.join(directory, "result")
             try:
@@ -140,6 +145,19 @@ class BeamRunner:
             seconds = (metrics["range_ended_msec"].max - metrics["range_began_msec"].min) / 1000
             figures = Figures(metrics.get("steps", 0), max(0.0, seconds), memory.max)
         return pickle.loads(content), figures
+
+
+@contextlib.contextmanager
+def _removed(directory: str | None) -> Iterator[None]:
+    """Makes a directory, and removes it at the end."""
+    if directory is not None:
+        storage.makedirs(directory)
+    try:
+        yield
+    finally:
+        if directory is not None:
+            with contextlib.suppress(OSError, RldsBeamError):  # small leftovers must not fail a job
+                storage.rmtree(directory)
 
 
 def _hand_over(totals: Totals, name: str, path: str | None) -> None:

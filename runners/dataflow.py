@@ -117,15 +117,9 @@ class DataflowRunner(BeamRunner):
     def check(self) -> None:
         check(self.options)
 
-    @contextlib.contextmanager
-    def scratch(self) -> Iterator[str]:
+    def shared_directory(self, output: str | None) -> str:
         """A directory below the temp location."""
-        directory = storage.join(_parse(self.options)["temp_location"], f"rlds-beam-{time.time_ns()}")
-        try:
-            yield directory
-        finally:
-            with contextlib.suppress(OSError):  # small leftovers must not fail a job
-                storage.rmtree(directory)
+        return storage.join(_parse(self.options)["temp_location"], f"rlds-beam-{time.time_ns()}")
 
     def create_pipeline(self) -> Any:
         import apache_beam as beam

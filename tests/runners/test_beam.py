@@ -1,0 +1,50 @@
+"""What a Beam runner gets: the graph of a job, and the files beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlds_beam.jobs.convert import prepare
+from rlds_beam.jobs.options import ConvertOptions
+from rlds_beam.output.files import COMMITS
+from rlds_beam.pipelines.convert import ConvertConfig, convert
+from rlds_beam.runners.base import RunOptions
+from rlds_beam.runners.beam import BeamRunner
+from rlds_beam.testing import make_episode, write_dataset
+
+ANY_RUNNER = "apache_beam.runners.portability.fn_api_runner:FnApiRunner"
+"""A runner that rlds-beam does not know: its workers may be anywhere."""
+
+
+class Measured(BeamRunner):
+    """Measures the graph instead of running it."""
+
+    def submit(self, pipeline: Any) -> Any:
+        self.bytes = len(pipeline.to_runner_api().SerializeToString())
+        raise NotImplementedError("it was measured")
+
+
+def test_a_graph_does_not_grow_with_shards(tmp_path: Path) -> None:
+    sizes = []
+    for count in (3000, 6000):
+        path = write_dataset(tmp_path / str(count), [make_episode(1)] * count, shards=count)
+        output = str(tmp_path / f"out-{count}")
+        job = prepare(ConvertOptions.create(str(path), output, accept=("duplicate_episode",)))
+        job.make_ready()
+        runner = Measured(RunOptions(runner=ANY_RUNNER))
+        with pytest.raises(Exception, match="it was measured"):
+            runner.run(job.stages(pending=job.ranges), output)
+        sizes.append(runner.bytes)
+    assert abs(sizes[1] - sizes[0]) < 1000
+
+
+def test_workers_elsewhere_hand_over_the_result_through_the_output(tmp_path: Path) -> None:
+    path = write_dataset(tmp_path, [make_episode(3, seed=i) for i in range(4)], shards=2)
+    output = tmp_path / "out"
+    convert(ConvertConfig.create(str(path), str(output), runner=ANY_RUNNER))
+    assert json.loads((output / "report.json").read_text())["records"] == 4
+    assert [file.name for file in (output / COMMITS).iterdir()] == ["train-00000-of-00001.json"]
