@@ -122,9 +122,9 @@ def test_a_value_that_fits_is_read_in_the_declared_dtype(tmp_path, source):
     assert second.steps[PATH].tolist() == [1, -(2**31), 2**31 - 1]
 
 
-def test_messages_about_values_that_are_not_numbers(tmp_path):
+def test_values_that_are_not_numbers(tmp_path):
     path, from_ = minari(tmp_path, np.zeros(STEPS, np.float32), CHANGED["complex"][1])
-    assert read_back(path, from_)[1].faults[0].detail == CHANGED["complex"][2]
+    assert "holds complex128 values" in read_back(path, from_)[1].faults[0].detail
 
 
 def test_a_first_episode_with_an_unsupported_dtype_is_refused(tmp_path):

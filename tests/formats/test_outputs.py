@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import pickle
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -185,15 +185,16 @@ def test_fields_that_a_format_cannot_hold_are_refused(tmp_path):
 
 
 @given(st.lists(st.tuples(st.sampled_from("?iuf"), st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=4))
-def test_packed_arrays_are_npz(shapes):
+def test_packed_arrays(shapes):
     dtypes = {"?": np.bool_, "i": np.int64, "u": np.uint8, "f": np.float32}
     arrays = {f"a/{i}": np.ones((rows, width), dtypes[kind]) for i, (kind, rows, width) in enumerate(shapes)}
     arrays["text"] = np.array([b"", "é".encode(), b"x" * 300, None], object)[:3]
     payload = pack(arrays)
-    found, theirs = unpack(payload), np.load(io.BytesIO(payload))
+    found = unpack(payload)
     for name, array in arrays.items():
         assert found[name].dtype == array.dtype and found[name].tolist() == array.tolist()
-    assert all(theirs[name].tolist() == arrays[name].tolist() for name in arrays if name != "text")
+    (size,) = struct.unpack_from("<Q", payload)  # the format of safetensors
+    assert json.loads(payload[8 : 8 + size])["a/0"]["shape"] == [*arrays["a/0"].shape]
     for damaged in (b"", payload[:60], payload[:-1][::-1]):
         with pytest.raises(ValueError, match="not the arrays"):
             unpack(damaged)

@@ -42,12 +42,12 @@ class ColumnsOptions(Options):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProfileOptions(Options):
-    """HDF5 and .npz files."""
+    """HDF5, .npz, and zarr files."""
 
     profile: str | None = option(
         None,
         "layout of the files: aloha, robomimic, libero, isaaclab, robotwin, xpolicylab, robomind, droid, agibot, "
-        "d4rl, minari, exorl, ogbench, or a YAML file (recognized by default)",
+        "d4rl, minari, exorl, ogbench, replay_buffer, or a YAML file (recognized by default)",
         metavar="NAME",
     )
     raw_images: RawImages = raw_images_option()
@@ -107,10 +107,3 @@ class ZarrOptions(Options):
     compressor: Literal["lz4", "zstd"] = option("lz4", "Blosc compressor: lz4 is fast, zstd is small")
     images: Literal["blosc", "jpegxl"] = option("blosc", "images by the same compressor, or as lossless JPEG XL")
     last_step: LastStep | None = last_step_option()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ZarrSourceOptions(Options):
-    """Replay buffers."""
-
-    raw_images: RawImages = raw_images_option()

@@ -104,8 +104,8 @@ _KNOWN = {
     ),
     "zarr": Format(
         "replay buffers of diffusion policy and UMI (zarr)",
-        source="rlds_beam.formats.zarr.source:ZarrSource",
-        source_options="rlds_beam.formats.format_options:ZarrSourceOptions",
+        source="rlds_beam.formats.profiles.source:ZarrSource",
+        source_options="rlds_beam.formats.format_options:ProfileOptions",
         output="rlds_beam.formats.zarr.output:ZarrOutput",
         output_options="rlds_beam.formats.format_options:ZarrOptions",
         known_by="meta/episode_ends of a zarr directory or .zarr.zip file",

@@ -13,7 +13,7 @@ from hdf5_robots import BUILDERS, robomimic
 
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import open_source
-from rlds_beam.formats.profiles.catalog import shipped_profiles
+from rlds_beam.formats.profiles.model import shipped_profiles
 from rlds_beam.formats.profiles.source import Hdf5Source
 from rlds_beam.images.encoded_images import EncodedImages
 
@@ -21,7 +21,7 @@ STEPS = [4, 7, 5, 3, 6, 4, 5, 3, 4, 6, 5, 4]  # with episode 10 after episode 2
 
 
 def test_there_is_a_builder_for_each_profile() -> None:
-    assert {*BUILDERS, "d4rl", "minari", "exorl", "ogbench"} == set(shipped_profiles())
+    assert {*BUILDERS, "d4rl", "minari", "exorl", "ogbench", "replay_buffer"} == set(shipped_profiles())
 
 
 @pytest.fixture(scope="module", params=BUILDERS)

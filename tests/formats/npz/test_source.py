@@ -106,8 +106,8 @@ def test_a_profile_of_a_user(tmp_path) -> None:
     assert episode.steps["discount"].tolist() == [1, 1, 1, 0, 0]
     for text, said in (
         ("name: x\nfields: {action: act}", "no array becomes observation"),
-        ("name: x\nfield: {}", "there is no entry field; did you mean fields"),
-        ("- 1", "not an object"),
+        ("name: x\nfield: {}", "unknown field `field`"),
+        ("- 1", "Expected `object`, got `array`"),
         ("name: x\nfields: {observation: zz, action: act}", "there is no zz"),
     ):
         profile.write_text(text)

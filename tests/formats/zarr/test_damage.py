@@ -54,14 +54,14 @@ def test_a_missing_chunk_holds_the_fill_value(buffer):
 def test_rows_after_the_last_end_are_reported(buffer):
     set_ends(buffer, [5, 6, 18])
     assert open_source(str(buffer), from_="zarr").episodes == 4
-    assert reasons(buffer)[3].startswith("there are rows after 18, where the last episode ends")
+    assert "there are rows after 18, where the last episode ends" in reasons(buffer)[3]
 
 
 def test_an_array_with_too_few_rows(buffer):
     change_metadata(buffer / "data" / "action", shape=[20, 2])
     found = reasons(buffer)
     assert [bool(reason) for reason in found] == [False, False, False, True]
-    assert "data/action has 20 rows" in found[3]
+    assert "data/action has 2" in found[3]
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,8 @@ def test_an_array_with_too_few_rows(buffer):
 )
 def test_ends_that_do_not_ascend(buffer, ends, wrong):
     set_ends(buffer, ends)
-    (found,) = reasons(buffer)
-    assert wrong in found
+    with pytest.raises(UsageError, match=wrong):
+        open_source(str(buffer), from_="zarr")
 
 
 def test_episodes_without_steps_and_no_episodes(buffer, tmp_path):
@@ -83,12 +83,11 @@ def test_episodes_without_steps_and_no_episodes(buffer, tmp_path):
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "pickle": ({"compressor": {"id": "pickle"}}, "it is stored with the codec pickle"),
-    "pickle filter": ({"filters": [{"id": "pickle"}], "dtype": "|O"}, "it is stored with the codec pickle"),
-    "unknown codec": ({"compressor": {"id": "mine"}}, "it is stored with the codec mine"),
-    "huge chunks": ({"chunks": [1 << 40, 5]}, "its chunks are larger"),
-    "times": ({"dtype": "<M8[ns]", "fill_value": None}, "it holds"),
-    "scalar": ({"shape": [], "chunks": []}, "it holds"),
+    "pickle": ({"compressor": {"id": "pickle"}}, "is stored with the codec pickle"),
+    "pickle filter": ({"filters": [{"id": "pickle"}], "dtype": "|O"}, "is stored with the codec pickle"),
+    "unknown codec": ({"compressor": {"id": "mine"}}, "is stored with the codec mine"),
+    "times": ({"dtype": "<M8[ns]", "fill_value": None}, "holds"),
+    "scalar": ({"shape": [], "chunks": []}, "holds"),
 }
 
 
@@ -96,7 +95,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 def test_arrays_that_are_refused(buffer, case):
     content, message = REFUSED[case]
     change_metadata(buffer / "data" / "state", **content)
-    with pytest.raises(UsageError, match=f"data/state: {message}"):
+    with pytest.raises(UsageError, match=f"data/state {message}"):
         open_source(str(buffer), from_="zarr")
 
 

@@ -1,29 +1,30 @@
-"""Shared by sources of array files: record formats, decoders, and an episode's arrays as `.npz` bytes.
+"""Shared by sources of array files: record formats, decoders, and an episode's arrays as safetensors bytes.
 
-The bytes are the payload of such an episode: `np.load(io.BytesIO(payload))` reads it, also from `rejected/`.
+The bytes are the payload of such an episode: `safetensors.numpy.load(payload)` reads it, also from `rejected/`.
 """
 
 from __future__ import annotations
 
 import abc
-import ast
 import dataclasses
-import functools
+import math
 import struct
-import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 
-from rlds_beam.encoding.base import Damage, Headers, Record
+from rlds_beam import storage
+from rlds_beam.encoding.base import Damage, Headers, Record, RecordFormat
 from rlds_beam.encoding.tfds.features import DTYPES
 from rlds_beam.episodes.columns import zeros_like
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import FLAGS, Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, Violation
-from rlds_beam.formats.arrays.parts import npy_header
 from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.reading.base import Decoder, Shard, Source, Split
+from rlds_beam.reading.plan import selected_splits, slice_split
 from rlds_beam.text import shorten
 from rlds_beam.typing import Array
 
@@ -31,9 +32,6 @@ Arrays: TypeAlias = "Mapping[str, Array]"
 
 UNREADABLE = (OSError, KeyError, RuntimeError, ValueError, TypeError)
 """Raised by libraries for damaged files and missing objects."""
-
-MAX_BYTES = 4 << 30
-"""Maximum size of an episode's arrays."""
 
 _WIDE = ("float64", "uint64")
 
@@ -68,7 +66,7 @@ FLAG_FIELDS = {name: Field(name, "bool") for name in FLAGS}
 class ArrayFormat(abc.ABC):
     """Files whose episodes are arrays (`encoding.base.RecordFormat`). Positions are episode numbers.
 
-    A record's payload is the episode's arrays in the `.npz` format.
+    A record's payload is the episode's arrays in the safetensors format.
     """
 
     unit = "episodes"
@@ -118,6 +116,41 @@ class ArrayFormat(abc.ABC):
 
     def positions(self, path: str, low: int, high: int) -> tuple[int, int | None]:
         return low, high
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceOfFiles(Source):
+    """Files that are read record by record, and have no TFDS metadata. Attributes: see `Source`."""
+
+    dataset: str
+    schema: Schema
+    decoder: Decoder
+    splits: tuple[Split, ...]
+    files: RecordFormat
+    violations: tuple[Violation, ...] = ()
+    fps: float | None = None
+    robot: str | None = None
+
+
+def make_shard(files: ArrayFormat, index: int, path: str, size: int | None = None) -> Shard:
+    """A file of this size as a shard, with its episode count (unknown if it cannot be read)."""
+    size = storage.size(path) if size is None else size
+    try:
+        return Shard(index, path, size, files.count(path))
+    except OSError:
+        return Shard(index, path, size, None)
+
+
+def select_splits(splits: Mapping[str, tuple[Shard, ...]], split: str | None, dataset: str) -> tuple[Split, ...]:
+    """The splits (or slices of them) that `--split` selects."""
+    chosen = selected_splits(split, splits, dataset)
+    return tuple(slice_split(Split(name, splits[name]), start, stop) for name, start, stop in chosen)
+
+
+def no_features(source: str, features: str | None) -> None:
+    """Raises UsageError if `--features` is given."""
+    if features is not None:
+        raise UsageError(f"--features={features}: --from={source} takes no features.json; the files have it all")
 
 
 def _record(position: int, arrays: Arrays) -> Record | Damage:
@@ -191,67 +224,47 @@ def discounts(terminal: Array, *, real: bool = False) -> Array:
     return np.where(terminal if real else np.append(terminal[1:], terminal[-1:]), 0, 1).astype(np.float32)
 
 
-_LOCAL = struct.Struct("<4s5H3I2H")
-_CENTRAL = struct.Struct("<4s6H3I5H2I")
-_END = struct.Struct("<4s4H2IH")
-_DATE = 0x21  # 1 January 1980, the format's earliest date
-_MAX_ZIP32_BYTES = 0xFFFFFFFF
 LENGTHS = " lengths"
+_NAMES = {np.dtype(bool): "BOOL"}
+_NAMES |= {np.dtype(f"{kind}{size}"): f"{kind.upper()}{8 * size}" for kind in "iu" for size in (1, 2, 4, 8)}
+_NAMES |= {np.dtype(f"f{size}"): f"F{8 * size}" for size in (2, 4, 8)}
+_DTYPES = {name: dtype.newbyteorder("<") for dtype, name in _NAMES.items()}
 
 
 def pack(arrays: Mapping[str, Array]) -> bytes:
-    """The arrays as `.npz` bytes. Text, an object array of bytes of any shape, is stored as its bytes and their
+    """The arrays as safetensors bytes. Text, an object array of bytes of any shape, is stored as its bytes and their
     lengths.
 
     Raises:
-      ValueError: they are larger than 4 GB, or an object is not text.
+      ValueError: an array has another dtype, or an object is not text.
     """
-    parts: list[bytes | memoryview] = []
-    central: list[bytes] = []
-    at = 0
+    header, buffers, at = {}, [], 0
     for name, array in _plain(arrays).items():
-        file = f"{name}.npy".encode()
-        header = npy_header(array.dtype, array.shape)
-        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-        size, crc = len(header) + len(data), zlib.crc32(data, zlib.crc32(header))
-        if at + size > _MAX_ZIP32_BYTES - 4096:
-            raise ValueError("the episode is larger than 4 GB")
-        parts += [_LOCAL.pack(b"PK\3\4", 20, 0x800, 0, 0, _DATE, crc, size, size, len(file), 0), file, header, data]
-        central += [
-            _CENTRAL.pack(b"PK\1\2", 20, 20, 0x800, 0, 0, _DATE, crc, size, size, len(file), 0, 0, 0, 0, 0, at),
-            file,
-        ]
-        at += _LOCAL.size + len(file) + size
-    directory = b"".join(central)
-    count = len(central) // 2
-    return b"".join([*parts, directory, _END.pack(b"PK\5\6", 0, 0, count, count, len(directory), at, 0)])
+        kind = _NAMES.get(array.dtype.newbyteorder("="))
+        if kind is None:
+            raise ValueError(f"{name} holds {array.dtype} values")
+        data = array.astype(array.dtype.newbyteorder("<"), "C", copy=False).reshape(-1).view(np.uint8).data
+        header[name] = {"dtype": kind, "shape": array.shape, "data_offsets": (at, at + len(data))}
+        buffers.append(data)
+        at += len(data)
+    text = msgspec.json.encode(header)
+    return b"".join([struct.pack("<Q", len(text)), text, *buffers])
 
 
 def unpack(payload: bytes) -> dict[str, Array]:
     """The packed arrays, as views of the payload. Raises ValueError if the payload was not written by `pack`."""
     arrays: dict[str, Array] = {}
-    at = 0
     try:
-        while payload[at : at + 4] == b"PK\3\4":
-            *_, size, name_size, extra = _LOCAL.unpack_from(payload, at)
-            start = at + _LOCAL.size + name_size + extra
-            name = payload[at + _LOCAL.size : at + _LOCAL.size + name_size].decode().removesuffix(".npy")
-            (length,) = struct.unpack_from("<H", payload, start + 8)
-            dtype, shape = _header(payload[start : start + 10 + length])
-            count = int(np.prod(shape, dtype=np.int64))
-            arrays[name] = np.frombuffer(payload, dtype, count, start + 10 + length).reshape(shape)
-            at = start + size
-    except (struct.error, SyntaxError, KeyError, TypeError, UnicodeDecodeError) as error:
+        (size,) = struct.unpack_from("<Q", payload)
+        for name, about in msgspec.json.decode(payload[8 : 8 + size]).items():
+            dtype, shape = _DTYPES[about["dtype"]], about["shape"]
+            start = 8 + size + about["data_offsets"][0]
+            arrays[name] = np.frombuffer(payload, dtype, math.prod(shape), start).reshape(shape)
+    except (struct.error, AttributeError, IndexError, KeyError, TypeError, msgspec.DecodeError) as error:
         raise ValueError(f"not the arrays of an episode ({error})") from None
     if not arrays:
         raise ValueError("not the arrays of an episode")
     return _with_text(arrays)
-
-
-@functools.lru_cache(maxsize=1024)
-def _header(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    content = ast.literal_eval(header[10:].decode())
-    return np.dtype(content["descr"]), tuple(content["shape"])
 
 
 def _plain(arrays: Mapping[str, Array]) -> dict[str, Array]:

@@ -1,27 +1,23 @@
 """Outputs with a few large files: ranges write part files, by column, and `complete` merges them.
 
-A part holds blocks of episodes. In a block, each column's rows are contiguous, episode after episode:
-
-    block 0                                             block 1                            index
-    [observations e0 e1 e2][actions e0 e1 e2][...] [observations e3 e4][actions e3 e4] ... [rows, blocks][JSON]
-
-So an episode's rows of a column are contiguous, a column is a few large pieces, and neither writing nor merging holds
-more than a block in memory. Values of varying length take two columns: their bytes, and their lengths.
+A part is an Arrow file with a row for each episode. A column holds the episode's rows of a field as bytes, end to end,
+so a column of a record batch of a few megabytes is one piece, and neither writing nor merging holds more than that in
+memory. Values of varying length take two columns: their bytes, and their lengths.
 """
 
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 import functools
 import io
-import json
-import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
 from rlds_beam import storage
 from rlds_beam.connectors.base import Batch
@@ -33,12 +29,12 @@ from rlds_beam.output.base import FileRangeWriter, MergedFile, MergesRanges
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.shards import ShardInfo, ShardWriter
 from rlds_beam.reading.base import WorkRange
+from rlds_beam.text import shorten
 from rlds_beam.typing import Array
 
 BLOCK_BYTES = 4 << 20
-_READ = 1 << 20
-_TRAILER = struct.Struct("<8sQ")
-_MAGIC = b"rldspart"
+_ROWS = "rows"
+"""The column with the number of rows in each of the others."""
 
 
 class PartColumn(NamedTuple):
@@ -62,74 +58,69 @@ class PartWriter:
     """Writes the part of a range (`output.base.FileRangeWriter`)."""
 
     def __init__(self, output: MergedOutput, path: str):
-        self._output, self._columns, self._shard = output, output.part_columns, ShardWriter(path)
-        self._at = self._held_bytes = self.predicted = 0
+        self._output, self._shard = output, ShardWriter(path)
+        self._names = [column.name for column in output.part_columns]
+        types = [pa.field(name, pa.large_binary()) for name in self._names]
+        schema = pa.schema([pa.field(_ROWS, pa.binary(8 * len(types))), *types])
+        self._writer = pa.ipc.new_file(pa.PythonFile(_Sink(self._shard), "w"), schema)
         self._held: list[tuple[Sequence[Array], object]] = []
-        self._rows: list[list[int]] = []
-        self._blocks: list[list[int]] = []
-        self._about: dict[str, Any] = {}
+        self._held_bytes = self.predicted = 0
 
     def write(self, batch: Batch) -> None:
         encoded = [self._output.encode(episode) for episode in batch.episodes]
         for episode, values in zip(batch.episodes, encoded, strict=True):  # nothing can fail after encoding
-            self._output.note(self._about, values)
-            self._add(values, episode.key)
+            self._held.append((values, episode.key))
+            self._held_bytes += sum(rows.nbytes for rows in values)
             self.predicted += 1
-
-    def _add(self, values: Sequence[Array], key: object) -> None:
-        self._held.append((values, key))
-        self._rows.append([len(rows) for rows in values])
-        self._held_bytes += sum(rows.nbytes for rows in values)
-        if self._held_bytes >= BLOCK_BYTES:
-            self._flush()
+            if self._held_bytes >= BLOCK_BYTES:
+                self._flush()
 
     def _flush(self) -> None:
         if not self._held:
             return
-        offsets = []
-        for i in range(len(self._columns)):
-            offsets.append(self._at)
-            buffers = [np.ascontiguousarray(values[i]).reshape(-1).view(np.uint8).data for values, _ in self._held]
-            self._shard.write(buffers, 0)
-            self._at += sum(map(len, buffers))
-        self._blocks.append([len(self._rows) - len(self._held), *offsets])
+        counts = np.array([[len(rows) for rows in values] for values, _ in self._held], "<i8")
+        columns = [pa.array([row.tobytes() for row in counts], pa.binary(8 * counts.shape[1]))]
+        for i in range(counts.shape[1]):
+            buffers = [np.ascontiguousarray(values[i]).reshape(-1).view(np.uint8) for values, _ in self._held]
+            ends = np.cumsum([0, *(len(buffer) for buffer in buffers)], dtype=np.int64)
+            data = buffers[0] if len(buffers) == 1 else np.concatenate(buffers)
+            parts = [None, pa.py_buffer(ends), pa.py_buffer(data)]
+            columns.append(pa.Array.from_buffers(pa.large_binary(), len(buffers), parts))
+        self._writer.write_batch(pa.record_batch(columns, names=[_ROWS, *self._names]))
         for _, key in self._held:
             self._shard.write((), 1, key)
         self._held, self._held_bytes = [], 0
 
     def finish(self) -> ShardInfo:
         self._flush()
-        rows = np.array(self._rows, "<i8").reshape(-1, len(self._columns))
-        blocks = np.array(self._blocks, "<i8").reshape(-1, 1 + len(self._columns))
-        content = {
-            "body": self._at,
-            "episodes": len(rows),
-            "blocks": len(blocks),
-            "about": self._about,
-            "columns": self._columns,
-        }
-        text = json.dumps(content).encode()
-        self._shard.write([rows.tobytes(), blocks.tobytes(), text, _TRAILER.pack(_MAGIC, len(text))], 0)
+        self._writer.close()
         return self._shard.commit()
 
     def abort(self) -> None:
         self._shard.abort()
 
 
-class Stretch(NamedTuple):
-    """Contiguous rows of a column in a part.
+class _Sink:
+    """A shard as a file, for pyarrow."""
 
-    Attributes:
-      offset: the offset in the part.
-      rows: the number of rows of each episode, int64.
-    """
+    closed = False
 
-    offset: int
-    rows: Array
+    def __init__(self, shard: ShardWriter):
+        self._shard = shard
+
+    def write(self, data: Any) -> None:
+        self._shard.write([memoryview(data)], 0)
+
+    def flush(self) -> None: ...
 
 
 class Part:
-    """A part opened for reading. Its index is in memory: 8 bytes for each episode and column."""
+    """A part opened for reading. The numbers of rows are in memory: 8 bytes for each episode and column.
+
+    Attributes:
+      names: the names of the columns.
+      rows: the number of rows of each episode and column, int64 [episodes, columns].
+    """
 
     def __init__(self, path: str):
         """
@@ -137,22 +128,10 @@ class Part:
           UsageError: the file is not a part.
         """
         self.path = path
-        size = storage.size(path)
-        with storage.open_read(path) as file:
-            file.seek(max(0, size - _TRAILER.size))
-            magic, length = _TRAILER.unpack(file.read(_TRAILER.size).rjust(_TRAILER.size, b"\0"))
-            if magic != _MAGIC:
-                raise UsageError(f"{path} is not a part file of rlds-beam")
-            file.seek(size - _TRAILER.size - length)
-            content = json.loads(file.read(length))
-            self.body: int = content["body"]
-            self.about: dict[str, Any] = content["about"]
-            self.columns = tuple(PartColumn(*column) for column in content["columns"])
-            shape = content["episodes"], len(self.columns)
-            file.seek(self.body)
-            self.rows: Array = np.frombuffer(file.read(8 * shape[0] * shape[1]), "<i8").reshape(shape)
-            count = content["blocks"] * (1 + shape[1])
-            self._blocks: Array = np.frombuffer(file.read(8 * count), "<i8").reshape(-1, 1 + shape[1])
+        with self._open(None) as reader:
+            self.names = [name for name in reader.schema.names if name != _ROWS]
+        counts = b"".join(self._read(0))
+        self.rows: Array = np.frombuffer(counts, "<i8").reshape(-1, len(self.names))
 
     def __len__(self) -> int:
         """The number of episodes."""
@@ -162,40 +141,26 @@ class Part:
         """The number of rows of a column."""
         return int(self.rows[:, column].sum())
 
-    def stretches(self, column: int) -> Iterator[Stretch]:
-        """The location of a column's rows, block by block."""
-        ends = [*self._blocks[1:, 0], len(self)]
-        for (first, *offsets), end in zip(self._blocks.tolist(), ends, strict=True):
-            yield Stretch(offsets[column], self.rows[first:end, column])
+    def blocks(self, column: int) -> Iterator[bytes]:
+        """A column's rows, block by block; the blocks of all columns hold the same episodes."""
+        return self._read(column + 1)
 
-    def column_bytes(self, column: int) -> Iterator[bytes]:
-        """A column's rows of all episodes, in order."""
-        row_bytes = self.columns[column].row_bytes
+    def _read(self, field: int) -> Iterator[bytes]:
+        with self._open(field) as reader:
+            for i in range(reader.num_record_batches):
+                column = reader.get_batch(i).column(0)
+                size = column.buffers()[-1]
+                yield size.to_pybytes() if size is not None else b""
+
+    @contextlib.contextmanager
+    def _open(self, field: int | None) -> Iterator[Any]:
+        options = pa.ipc.IpcReadOptions(included_fields=None if field is None else [field])
         with storage.open_read(self.path) as file:
-            for offset, rows in self.stretches(column):
-                yield from read_pieces(file, offset, int(rows.sum()) * row_bytes)
-
-    def blocks(self, column: int) -> Iterator[tuple[bytes, Array]]:
-        """A column's rows block by block, with the number of rows of each episode."""
-        row_bytes = self.columns[column].row_bytes
-        with storage.open_read(self.path) as file:
-            for offset, rows in self.stretches(column):
-                yield b"".join(read_pieces(file, offset, int(rows.sum()) * row_bytes)), rows
-
-    def block_bytes(self, column: int) -> Iterator[bytes]:
-        """A column's rows block by block; the blocks of all columns hold the same episodes."""
-        return (data for data, _ in self.blocks(column))
-
-
-def read_pieces(file: BinaryIO, offset: int, size: int) -> Iterator[bytes]:
-    """Reads `size` bytes of a file from an offset, at most 1 MiB at a time."""
-    file.seek(offset)
-    while size:
-        piece = file.read(min(size, _READ))
-        if not piece:
-            raise UsageError(f"{file.name} is cut short: run the same command again")
-        yield piece
-        size -= len(piece)
+            try:
+                reader = pa.ipc.open_file(pa.PythonFile(file, "r"), options=options)
+            except pa.ArrowInvalid as error:
+                raise UsageError(f"{self.path} is not a complete part file of rlds-beam: {shorten(error)}") from error
+            yield reader
 
 
 @functools.lru_cache(maxsize=1024)
@@ -256,9 +221,6 @@ class MergedOutput(MergesRanges):
     @abc.abstractmethod
     def encode(self, episode: Episode) -> Sequence[Array]:
         """The rows of each column of a part. Raises BadEpisode if the format cannot hold the episode."""
-
-    def note(self, about: dict[str, Any], values: Sequence[Array]) -> None:
-        """Adds what merging will need to know about this part."""
 
     @abc.abstractmethod
     def merge(self, split: str, parts: Sequence[Part]) -> Iterator[MergedFile]:

@@ -32,8 +32,18 @@ from rlds_beam.episodes.columns import exact_cast, zeros_like
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import FIRST, LAST, Field, Schema, text_field
 from rlds_beam.errors import BadEpisode, UsageError, needs
-from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, ArrayDecoder, ArrayFormat, Arrays, number_field, unpack
-from rlds_beam.formats.arrays.array_files import SourceOfFiles, make_shard, no_features, select_splits
+from rlds_beam.formats.arrays.array_episodes import (
+    FLAG_FIELDS,
+    ArrayDecoder,
+    ArrayFormat,
+    Arrays,
+    SourceOfFiles,
+    make_shard,
+    no_features,
+    number_field,
+    select_splits,
+    unpack,
+)
 from rlds_beam.reading.base import Shard
 from rlds_beam.reading.changes import files_in
 from rlds_beam.reading.directory_listing import names_below, names_in

@@ -194,7 +194,7 @@ def _files(column: NumpyColumn) -> list[str]:
 
 def _bytes(parts: Sequence[Part], column: int) -> Iterator[bytes]:
     for part in parts:
-        yield from part.column_bytes(column)
+        yield from part.blocks(column)
 
 
 def _offsets(lengths: Iterable[bytes]) -> Iterator[bytes]:

@@ -1,26 +1,27 @@
-"""Binds a profile to the arrays of an episode in an HDF5 or NPZ file: each array becomes a field."""
+"""Binds a profile to the arrays of the first episode: each array becomes a field."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
-from rlds_beam import storage
-from rlds_beam.encoding.metadata import parse_json
 from rlds_beam.episodes.representations import DELTA
-from rlds_beam.episodes.schema import Field, by_path, text_field
-from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.formats.arrays.array_episodes import number_field
+from rlds_beam.episodes.schema import FLAGS, Field, by_path, text_field
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, number_field
+from rlds_beam.formats.arrays.parts import as_images
 from rlds_beam.formats.profiles.containers import Container, Leaf, matches
-from rlds_beam.formats.profiles.model import RECORDED, RESERVED, FieldRule, Profile, TextRule
+from rlds_beam.formats.profiles.facts import holds
+from rlds_beam.formats.profiles.model import RECORDED, RESERVED, FieldRule, Profile
 from rlds_beam.images.headers import UndecodableImageError, read_image_header, read_pixel_format
+from rlds_beam.typing import Array
 
-_MIN_IMAGE_PIXELS = 16  # pixels of a side
+_MIN_IMAGE_PIXELS = 8  # pixels of a side
 
 
 class Bound(NamedTuple):
@@ -28,16 +29,18 @@ class Bound(NamedTuple):
 
     Attributes:
       field: the field.
-      name: the array's name.
+      name: the array's name, or that of joined arrays (`obs/a+b`).
       rule: the rule of the profile.
-      final: the array whose last row is the value of the last step; None if there is none.
+      parts: the arrays that are joined; usually one.
+      final: the arrays whose last rows are the value of the last step; None if there are none.
       frames: how frames of pixels are encoded.
     """
 
     field: Field
     name: str
     rule: FieldRule
-    final: str | None = None
+    parts: tuple[str, ...]
+    final: tuple[str, ...] | None = None
     frames: str = "png"
 
     @property
@@ -51,52 +54,110 @@ class Bound(NamedTuple):
         return field.encoding == self.frames and leaf.dtype == field.dtype and leaf.shape[1:] == field.shape
 
 
-def bind(
-    profile: Profile, leaves: Mapping[str, Leaf], first: Callable[[str], Any], where: str
-) -> tuple[tuple[Bound, ...], list[str]]:
+def read_joined(container: Container, parts: Iterable[str], rows: slice | None = None) -> Array:
+    """The rows of an array, or of several side by side."""
+    arrays = [container.read(part, rows) for part in parts]
+    if len(arrays) == 1:
+        return arrays[0]
+    return np.concatenate([array.reshape(len(array), -1) for array in arrays], axis=1)
+
+
+def bind(profile: Profile, first: Container, raw_images: str) -> tuple[tuple[Bound, ...], list[str]]:
     """The step fields of an episode, and notes about arrays that were skipped.
 
     Args:
       profile: the profile.
-      leaves: the arrays of the episode by name.
-      first: returns the first row of an array.
-      where: the episode, for errors.
+      first: the episode.
+      raw_images: how to keep frames of pixels.
 
     Raises:
       UsageError: a dataset is missing, or its values cannot be a field.
     """
     bound: list[Bound] = []
     notes: list[str] = []
-    taken = {rule.dataset for rule in profile.fields if not rule.wild} | profile.roles
-    for rule in profile.fields:
-        found = matches(rule.dataset, leaves)
-        if not found and not rule.optional:
-            raise UsageError(f"{where}: there is no {rule.dataset}, which profile {profile.name} reads as {rule.path}")
-        for name, parts in found:
+    taken = {rule.dataset for rule in profile.fields.values() if not rule.wild} | profile.roles
+    taken |= {name for names in taken for name in names.split("|")}
+    for pattern, rule in profile.fields.items():
+        rule = _with_true_names(rule, first)
+        found = _find_arrays(rule.dataset, first.leaves)
+        if not found and not rule.may_lack:
+            raise UsageError(f"{first}: there is no {rule.dataset}, which profile {profile.name} reads as {pattern}")
+        for name, wildcards, parts in found:
             if rule.wild and name in taken:
                 continue
             taken.add(name)
-            fill = iter(parts)
-            path = re.sub(r"\*\*|\*", lambda _: next(fill), rule.path)  # noqa: B023
+            fill = iter(wildcards)
+            path = re.sub(r"\*\*|\*", lambda _: next(fill), pattern)  # noqa: B023
             path = path.replace(profile.strip, "") if profile.strip else path
-            why = _unusable(leaves[name]) or ("has the name of another field" if rule.wild and path in RESERVED else "")
+            leaf = _join(parts, first.leaves)
+            why = _unusable(leaf)
+            if rule.wild and path in (*RESERVED, *FLAGS):
+                why = "has the name of another field"
             if why and rule.wild:
                 notes.append(f"{name} {why}: left out")
             elif why:
-                raise UsageError(f"{where}: {name} {why}")
+                raise UsageError(f"{first}: {name} {why}")
             else:
-                field = _field(path, leaves[name], rule, first, name)
+                field = _field(path, leaf, rule, first, parts)
                 field = field.with_names(_repeat(rule.names, field) if rule.per_robot else rule.names)
                 if rule.names and not field.names:
                     notes.append(f"{name} does not have the {len(rule.names)} values that the profile names: not named")
-                bound.append(Bound(field, name, rule))
-    bound, odd = _of_equal_rows(bound, leaves, 1 if profile.last_step == RECORDED else 0)
-    notes += odd
-    by_path((binding.field for binding in bound), where)
-    for top in ("observation", "action"):
-        if not any(binding.field.path.split("/")[0] == top for binding in bound):
-            raise UsageError(f"{where}: no array becomes {top} in profile {profile.name}")
-    return _with_final(profile, bound, leaves), notes
+                if leaf.dtype.kind == "f" and _has_image_shape(leaf.shape[1:]):
+                    notes.append(f"{name} holds images of {leaf.dtype.name} (read as an array)")
+                image = as_images(field, raw_images)
+                bound.append(Bound(image, name, rule, parts, None, "png" if image == field else image.encoding))
+    bound = _leave_out_odd(bound, first.leaves, 1 if profile.last_step == RECORDED else 0, notes)
+    by_path((binding.field for binding in bound), str(first))
+    if not any(of_action(binding.field.path) for binding in bound):
+        if not profile.episode_ends:
+            raise UsageError(f"{first}: no array becomes action in profile {profile.name}")
+        notes.append("no action (see NextStateAsAction)")
+    if not any(binding.field.path.split("/")[0] == "observation" for binding in bound):
+        raise UsageError(f"{first}: no array becomes observation in profile {profile.name}")
+    return _with_final(profile, bound, first.leaves), notes
+
+
+def of_action(path: str) -> bool:
+    """Whether a field is the action, or a part of it."""
+    return path.split("/")[0] == "action"
+
+
+def _find_arrays(dataset: str, leaves: Mapping[str, Leaf]) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    """The name of each array of a rule, what its wildcards stand for, and the arrays that are joined."""
+    if "+" in dataset:
+        group, _, last = dataset.rpartition("/")
+        parts = [f"{group}/{part}".lstrip("/") for part in last.split("+")]
+        found = tuple(part.rstrip("?") for part in parts if not part.endswith("?") or part.rstrip("?") in leaves)
+        own = [leaves[part] for part in found if part in leaves]
+        fits = all(not leaf.trouble and len(leaf.shape) in (1, 2) and leaf.dtype.kind in "biuf" for leaf in own)
+        joins = len(own) == len(found) and fits and len({leaf.shape[0] for leaf in own}) == 1
+        return [(dataset, (), found)] if joins else []
+    for name in dataset.split("|"):
+        if found_names := matches(name, leaves):
+            return [(name, wildcards, (name,)) for name, wildcards in found_names]
+    return []
+
+
+def find_role(place: str, leaves: Mapping[str, Leaf]) -> str:
+    """The array of `reward` or `discount`: of `a|b`, the first that there is."""
+    return next((name for name in place.split("|") if name in leaves), place)
+
+
+def _join(parts: tuple[str, ...], leaves: Mapping[str, Leaf]) -> Leaf:
+    own = [leaves[part] for part in parts]
+    if len(own) == 1:
+        return own[0]
+    width = sum(math.prod(leaf.shape[1:]) for leaf in own)
+    return Leaf((own[0].shape[0], width), np.result_type(*(leaf.dtype for leaf in own)))
+
+
+def _with_true_names(rule: FieldRule, container: Container) -> FieldRule:
+    """The rule with the names that hold for the data: none, or those of values that are not differences."""
+    if rule.names_if is not None and not holds(rule.names_if, container):
+        return msgspec.structs.replace(rule, names=())
+    if rule.absolute_if is not None and holds(rule.absolute_if, container):
+        return msgspec.structs.replace(rule, names=tuple(name.removeprefix(DELTA) for name in rule.names))
+    return rule
 
 
 def _repeat(names: tuple[str, ...], field: Field) -> tuple[str, ...]:
@@ -107,32 +168,36 @@ def _repeat(names: tuple[str, ...], field: Field) -> tuple[str, ...]:
     return tuple(f"robot{i}_{name}" for i in range(robots) for name in names)
 
 
-def _of_equal_rows(bound: list[Bound], leaves: Mapping[str, Leaf], more: int) -> tuple[list[Bound], list[str]]:
+def _leave_out_odd(bound: list[Bound], leaves: Mapping[str, Leaf], more: int, notes: list[str]) -> list[Bound]:
     """Leaves out optional arrays without a row for each action (or up to `more` rows), with notes."""
-    counts = [len(range(leaves[binding.name].shape[0])[binding.rule.start : binding.rule.stop]) for binding in bound]
-    rows = next(
-        (n for n, binding in zip(counts, bound, strict=True) if binding.field.path.split("/")[0] == "action"), 0
-    )
-    fitting = range(rows, rows + more + 1)
-    odd = [binding.name for n, binding in zip(counts, bound, strict=True) if n not in fitting and binding.rule.optional]
-    kept = [binding for binding in bound if binding.name not in odd]
-    return kept, [f"{name} has {leaves[name].shape[0]} rows, not {rows}: left out" for name in odd]
+    counts = [len(range(leaves[binding.parts[0]].shape[0])[binding.rule.rows]) for binding in bound]
+    rows = next((n for n, binding in zip(counts, bound, strict=True) if of_action(binding.field.path)), None)
+    kept = []
+    for n, binding in zip(counts, bound, strict=True):
+        if rows is None or rows <= n <= rows + more or not binding.rule.may_lack:
+            kept.append(binding)
+        else:
+            notes.append(f"{binding.name} has {leaves[binding.parts[0]].shape[0]} rows, not {rows}: left out")
+    return kept
 
 
 def _with_final(profile: Profile, bound: list[Bound], leaves: Mapping[str, Leaf]) -> tuple[Bound, ...]:
     """Adds the arrays of the last observation, if there are some for all observations."""
     with_final = []
     for binding in bound:
+        final = None
         group = next((group for group in profile.final if f"{binding.name}/".startswith(f"{group}/")), None)
-        name = None if group is None else profile.final[group] + binding.name[len(group) :]
-        with_final.append(binding._replace(final=name if name in leaves else None))
+        if group is not None:
+            later = tuple(profile.final[group] + part[len(group) :] for part in binding.parts)
+            final = later if all(name in leaves for name in later) else None
+        with_final.append(binding._replace(final=final))
     observations = [binding for binding in with_final if binding.field.path.startswith("observation")]
     return tuple(with_final if all(observation.final for observation in observations) else bound)
 
 
 def _unusable(leaf: Leaf) -> str:
-    if not leaf.readable:
-        return "holds lists of numbers or references"
+    if leaf.trouble:
+        return leaf.trouble
     if not leaf.shape:
         return "has no rows"
     if 0 in leaf.shape[1:]:
@@ -142,13 +207,15 @@ def _unusable(leaf: Leaf) -> str:
     return ""
 
 
-def _field(path: str, leaf: Leaf, rule: FieldRule, first: Callable[[str], Any], name: str) -> Field:
+def _field(path: str, leaf: Leaf, rule: FieldRule, first: Container, parts: tuple[str, ...]) -> Field:
     shape = leaf.shape[1:]
-    if rule.images and is_pixels(leaf):
+    if path in FLAGS:
+        return FLAG_FIELDS[path]
+    if rule.images and leaf.dtype == np.uint8 and _has_image_shape(shape):
         return Field(path, "uint8", shape, "bytes", "Tensor")
     is_bytes = leaf.dtype.kind in "OS" and not shape
     if rule.images and leaf.shape[0] and (is_bytes or (leaf.dtype == np.uint8 and len(shape) == 1)):
-        row = stored_bytes(first(name))
+        row = stored_bytes(first.read(parts[0], slice(0, 1))[0])
         image = _image_field(path, row.rstrip(b"\0"))
         if image is not None:
             return image
@@ -160,11 +227,9 @@ def _field(path: str, leaf: Leaf, rule: FieldRule, first: Callable[[str], Any], 
     return number_field(path, leaf.dtype.name, shape)
 
 
-def is_pixels(leaf: Leaf) -> bool:
-    """Whether an array holds frames: uint8 [T, H, W, C]."""
-    if leaf.dtype != np.uint8 or len(leaf.shape) != 4:
-        return False
-    return min(leaf.shape[1:3]) >= _MIN_IMAGE_PIXELS and leaf.shape[3] in (1, 3, 4)
+def _has_image_shape(shape: tuple[int, ...]) -> bool:
+    """Whether a row is a frame, [H, W, C]."""
+    return len(shape) == 3 and min(shape[:2]) >= _MIN_IMAGE_PIXELS and shape[2] in (1, 3, 4)
 
 
 def row_bytes(row: Any) -> bytes:
@@ -193,103 +258,3 @@ def _image_field(path: str, data: bytes) -> Field | None:
     except UndecodableImageError:
         return Field(path, dtype, (None, None, channels), encoding, "Image")
     return Field(path, dtype, (header.height, header.width, channels), encoding, "Image")
-
-
-def fits(profile: Profile, container: Container) -> str | None:
-    """The fields that a profile recognizes in an episode; None if it does not fit, or recognizes nothing."""
-    if not (profile.has or profile.any_of) or any(map(container.has, profile.lacks)):
-        return None
-    found = [name for name in profile.any_of if container.has(name)][:1]
-    if not all(map(container.has, profile.has)) or (profile.any_of and not found):
-        return None
-    return ", ".join((*profile.has, *found))
-
-
-def find_text(profile: Profile, container: Container) -> bytes | None:
-    """The task's text: that of the first place which has one; None if there is none."""
-    for rule in profile.text:
-        text = _text(rule, container)
-        if text is not None and (found := _within(text, rule, container)):
-            return found
-    return None
-
-
-def with_true_names(rule: FieldRule, container: Container) -> FieldRule:
-    """The rule with the names that hold for the data: none, or those of values that are not differences."""
-    named, absolute = (_holds(condition, container) for condition in (rule.names_if, rule.absolute_if))
-    if named is False:
-        return dataclasses.replace(rule, names=())
-    return dataclasses.replace(rule, names=tuple(n.removeprefix(DELTA) for n in rule.names)) if absolute else rule
-
-
-def _holds(condition: tuple[str, str] | None, container: Container) -> bool | None:
-    """Whether an attribute contains a pattern; None if there is no condition."""
-    if condition is None:
-        return None
-    place, pattern = condition
-    return re.search(pattern.encode(), _text(TextRule("attribute", place), container) or b"") is not None
-
-
-def find_fact(profile: Profile, container: Container, name: str) -> Any:
-    """A fact about the dataset that the profile finds in an episode: JSON; None if there is none."""
-    rule = profile.facts.get(name)
-    text = None if rule is None else _text(rule, container)
-    try:
-        return None if rule is None or text is None else _json_within(text, rule, container)
-    except ValueError:
-        return None
-
-
-def text_files(profile: Profile, path: str) -> list[str]:
-    """The files next to the data that may hold its text, if they exist."""
-    found = (_files(rule, path) for rule in profile.text if rule.kind == "file")
-    return [*dict.fromkeys(file for files in found for file in files)]
-
-
-def _files(rule: TextRule, path: str) -> list[str]:
-    directory, name = storage.split(path)
-    stem = name.rpartition(".")[0]
-    parts = rule.place.split("/")
-    while parts and parts[0] == "..":
-        directory, parts = storage.split(directory.rstrip("/"))[0], parts[1:]
-    below = "/".join(parts)
-    if "*" in below:
-        return storage.files_below(directory, below)[:1]
-    file = storage.join(directory, *(part.replace("{name}", stem) for part in parts))
-    return [file] if storage.exists(file) else []
-
-
-def _text(rule: TextRule, container: Container) -> bytes | None:
-    if rule.kind == "file_name":
-        stem = storage.split(container.path)[1].rpartition(".")[0]
-        found = matches(rule.place, [stem])
-        return found[0][1][0].replace("_", " ").encode() if found else None
-    if rule.kind == "file":
-        files = _files(rule, container.path)
-        return storage.read_small(files[0]) if files else None
-    try:
-        value = container.attribute(rule.place) if rule.kind == "attribute" else container.read(rule.place)
-    except KeyError:
-        return None
-    value = value.reshape(-1)[0] if isinstance(value, np.ndarray) and value.size else value
-    return value if isinstance(value, bytes) else None
-
-
-def _within(text: bytes, rule: TextRule, container: Container) -> bytes | None:
-    if rule.json is None:
-        return text
-    content = _json_within(text, rule, container)
-    while isinstance(content, list):
-        content = content[0] if content else None
-    return content.encode() if isinstance(content, str) else None
-
-
-def _json_within(text: bytes, rule: TextRule, container: Container) -> Any:
-    """The value in a JSON text. Raises ValueError if it is not valid."""
-    try:
-        content = parse_json(text, f"{container}: {rule.place}")
-    except RldsBeamError as error:
-        raise ValueError(str(error)) from None
-    for key in filter(None, (rule.json or "").split("/")):
-        content = content.get(key) if isinstance(content, dict) else None
-    return content

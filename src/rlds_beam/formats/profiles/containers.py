@@ -1,4 +1,4 @@
-"""The arrays of an HDF5 or `.npz` file, or of an episode in it: names, shapes, dtypes, attributes, and rows."""
+"""The arrays of an HDF5, `.npz`, or zarr file, or of an episode in it: names, shapes, dtypes, attributes, and rows."""
 
 from __future__ import annotations
 
@@ -6,29 +6,21 @@ import contextlib
 import functools
 import math
 import re
-import struct
-import tokenize
 import zipfile
-import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.errors import UsageError, needs
-from rlds_beam.formats.arrays.array_episodes import MAX_BYTES, UNREADABLE
+from rlds_beam.formats.arrays.array_episodes import UNREADABLE
 from rlds_beam.text import shorten
 from rlds_beam.typing import Array
 
-NPZ = ".npz"
+NPZ = (".npz",)
 HDF5 = (".hdf5", ".h5")
-_MAX_DEPTH = 32  # of nested groups
 _MASKS = "mask"
-_NPZ_ERRORS = (
-    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, SyntaxError, tokenize.TokenError),
-    *UNREADABLE,
-)
 
 
 class Leaf(NamedTuple):
@@ -37,13 +29,13 @@ class Leaf(NamedTuple):
     Attributes:
       shape: its shape, with rows.
       dtype: its dtype; object for text and bytes.
-      readable: whether its values can be read: not lists of numbers or references.
+      trouble: why its values cannot be read; empty if they can.
       chunk: the rows that are compressed together, so that reading one of them reads them all.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    readable: bool = True
+    trouble: str = ""
     chunk: int = 1
 
 
@@ -55,10 +47,12 @@ class Container:
       group: the episode's group in it; empty if the file is one episode.
       ended: whether the episode has its end, which the last rows of a file may lack.
       seekable: whether rows can be read from the middle without reading those before.
+      per_episode: the arrays of which the episode has one row.
     """
 
     ended = True
     seekable = True
+    per_episode: Collection[str] = ()
 
     def __init__(self, path: str, group: str = ""):
         self.path, self.group = path, group
@@ -93,19 +87,12 @@ class Container:
         """robomimic's filter keys: for each, the names of its episodes."""
         return {}
 
+    def notes(self) -> Iterator[str]:
+        """What a user should know about the file."""
+        return iter(())
+
     def __str__(self) -> str:
         return f"{self.path}: {self.group}" if self.group else self.path
-
-
-@contextlib.contextmanager
-def open_container(path: str) -> Iterator[Container]:
-    """Opens a file. Raises OSError if it is damaged, or cannot be read."""
-    if path.endswith(NPZ):
-        with _open_npz(path) as container:
-            yield container
-        return
-    with open_hdf5(path) as root:
-        yield Hdf5Container(path, root)
 
 
 def matches(pattern: str, names: Collection[str]) -> list[tuple[str, tuple[str, ...]]]:
@@ -119,6 +106,22 @@ def matches(pattern: str, names: Collection[str]) -> list[tuple[str, tuple[str, 
 def natural(text: str) -> list[tuple[int, str]]:
     """A sort key by which `demo_2` comes before `demo_10`."""
     return [(int(part), part) if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
+
+
+def as_bytes(values: Array) -> Array:
+    """Text or bytes of any shape as an object array of bytes. Raises TypeError for other objects."""
+    flat = [_to_bytes(value) for value in values.reshape(-1).tolist()]
+    return np.fromiter(flat, object, len(flat)).reshape(values.shape)
+
+
+def _to_bytes(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, np.ndarray) and value.dtype == np.uint8:
+        return value.tobytes()
+    if not isinstance(value, bytes):
+        raise TypeError(f"a {type(value).__name__} is not text")
+    return bytes(value)
 
 
 @contextlib.contextmanager
@@ -146,13 +149,11 @@ def open_hdf5(path: str) -> Iterator[Any]:
 
 
 def find_object(group: Any, path: str) -> Any:
-    """h5py's dataset or group at a path below a group.
-
-    External links, external storage, and virtual datasets make HDF5 open other files, so they are refused.
+    """h5py's dataset or group at a path below a group (from the root if it begins with a slash).
 
     Raises:
       KeyError: nothing is there.
-      OSError: its values are in another file.
+      OSError: its values are in another file, which is never opened for a file of somebody else.
     """
     import h5py
 
@@ -164,10 +165,8 @@ def find_object(group: Any, path: str) -> Any:
         if isinstance(link, h5py.ExternalLink):
             raise OSError(f"{path} is an external link, with values in another file; copy them into this one")
         node = find_object(node, link.path) if isinstance(link, h5py.SoftLink) else node[name]
-        if isinstance(node, h5py.Dataset) and (node.is_virtual or node.external):
-            raise OSError(f"{path} is a dataset with values in another file; copy them into this one")
-    if not isinstance(node, h5py.Group | h5py.Dataset):
-        raise OSError(f"{path} is neither a dataset nor a group")
+    if isinstance(node, h5py.Dataset) and (node.is_virtual or node.external):
+        raise OSError(f"{path} is a dataset with values in another file; copy them into this one")
     return node
 
 
@@ -178,10 +177,6 @@ def is_dataset(node: Any) -> bool:
 
 def list_datasets(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The datasets below a group by path, sorted by name."""
-    if is_dataset(group):
-        raise OSError("expected a group, found a dataset")
-    if prefix.count("/") > _MAX_DEPTH:
-        raise OSError(f"the group {prefix} is more than {_MAX_DEPTH} groups deep, or linked to itself")
     for name in sorted(group):
         node = find_object(group, name)
         if is_dataset(node):
@@ -215,7 +210,7 @@ class Hdf5Container(Container):
         return {name: _hdf5_leaf(dataset) for name, dataset in self._datasets.items()}
 
     def read(self, name: str, rows: slice | None = None) -> Array:
-        return read_array(self._datasets[name], rows)
+        return _read_dataset(self._datasets[name], rows)
 
     def attribute(self, place: str) -> Any:
         """A number, an array of numbers, or text as bytes. Raises TypeError for other values."""
@@ -253,7 +248,7 @@ class Hdf5Container(Container):
         found = {}
         if _MASKS in self._root and not is_dataset(find_object(self._root, _MASKS)):
             for name, dataset in list_datasets(find_object(self._root, _MASKS)):
-                values = read_array(dataset).reshape(-1)
+                values = _read_dataset(dataset).reshape(-1)
                 if values.dtype == object and "/" not in name:
                     found[name] = frozenset(value.decode("utf-8", "replace") for value in values)
         return found
@@ -261,57 +256,31 @@ class Hdf5Container(Container):
     def numbered_groups(self, parent: str = "") -> str:
         """The pattern of numbered groups, at the root or one level below; empty if there are none."""
         group = find_object(self._root, parent) if parent else self._root
-        names = list(group)
-        stems = {name.rstrip("0123456789") for name in names}
-        numbered = [name for name in names if name[-1:].isdecimal() and not is_dataset(find_object(group, name))]
-        if numbered and len(stems) == 1:
+        groups = [name for name in group if not is_dataset(find_object(group, name))]
+        stems = {name.rstrip("0123456789") for name in group}
+        if len(stems) == 1 and any(name[-1:].isdecimal() for name in groups):
             return f"{parent}/{stems.pop()}*".strip("/")
-        if parent:
-            return ""
-        below = (self.numbered_groups(name) for name in names if not is_dataset(find_object(group, name)))
-        return next(filter(None, below), "")
+        return "" if parent else next(filter(None, map(self.numbered_groups, groups)), "")
 
 
 def _hdf5_leaf(dataset: Any) -> Leaf:
-    is_text = dataset.dtype.kind in "SU"
     varies = (dataset.dtype.metadata or {}).get("vlen") if dataset.dtype.kind == "O" else None
     readable = dataset.shape is not None and (dataset.dtype.kind != "O" or varies in (str, bytes) or varies == np.uint8)
-    dtype = np.dtype(object) if is_text else dataset.dtype
-    return Leaf(tuple(dataset.shape or ()), dtype, readable, (*(dataset.chunks or ()), 1)[0])
+    dtype = np.dtype(object) if dataset.dtype.kind in "SU" else dataset.dtype
+    trouble = "" if readable else "holds lists of numbers or references"
+    return Leaf(tuple(dataset.shape or ()), dtype, trouble, (*(dataset.chunks or ()), 1)[0])
 
 
-def read_array(dataset: Any, rows: slice | None = None) -> Array:
-    """The values of a dataset, or some of its rows. Text and values of varying length are an object array of bytes.
-
-    Raises:
-      TypeError: the values have another type.
-      ValueError: the values are larger than `MAX_BYTES`.
-    """
-    if not _hdf5_leaf(dataset).readable:
-        raise TypeError(f"{dataset.name} holds lists or objects; supported: text, images, and numbers of one shape")
-    shape = dataset.shape
+def _read_dataset(dataset: Any, rows: slice | None = None) -> Array:
+    """The values of a dataset, or some of its rows. Text and values of varying length are an object array of bytes."""
+    if (leaf := _hdf5_leaf(dataset)).trouble:
+        raise TypeError(f"{dataset.name} {leaf.trouble}; supported: text, images, and numbers of one shape")
     place: Any = ()
-    if shape and rows is not None:
-        start, stop, _ = rows.indices(shape[0])
-        place, shape = slice(start, max(start, stop)), (max(stop - start, 0), *shape[1:])
-    if (size := math.prod(shape) * dataset.dtype.itemsize) > MAX_BYTES:
-        raise ValueError(f"{dataset.name} has {size:,} bytes; an episode may have at most {MAX_BYTES:,}")
+    if leaf.shape and rows is not None:
+        start, stop, _ = rows.indices(leaf.shape[0])
+        place = slice(start, max(start, stop))
     values = np.asarray(dataset[place])
-    if dataset.dtype.kind not in "OS":
-        return values
-    flat = [_to_bytes(value) for value in values.reshape(-1).tolist()]
-    texts: Array = np.fromiter(flat, object, len(flat)).reshape(shape)
-    return texts
-
-
-def _to_bytes(value: Any) -> bytes:
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, np.ndarray) and value.dtype == np.uint8:
-        return value.tobytes()
-    if not isinstance(value, bytes):
-        raise TypeError(f"a {type(value).__name__} is not text")
-    return bytes(value)
+    return as_bytes(values) if dataset.dtype.kind in "OS" else values
 
 
 class _Member(NamedTuple):
@@ -331,20 +300,18 @@ class _Member(NamedTuple):
 
 
 @contextlib.contextmanager
-def _open_npz(path: str) -> Iterator[Container]:
+def open_npz(path: str) -> Iterator[Container]:
     """Opens an `.npz` file. Raises OSError if it is not one, is damaged, or holds Python objects."""
     with contextlib.ExitStack() as closing:
         try:
             archive = closing.enter_context(zipfile.ZipFile(closing.enter_context(storage.open_read(path))))
             infos = [info for info in archive.infolist() if info.filename.endswith(".npy")]
-            if not infos:
+            names = [info.filename.removesuffix(".npy") for info in infos]
+            streams = [closing.enter_context(archive.open(info)) for info in infos]
+            members = {name: _read_header(stream, name) for name, stream in zip(names, streams, strict=True)}
+            if not members:
                 raise OSError("it holds no arrays")
-            members = {}
-            for info in infos:
-                stream = closing.enter_context(archive.open(info))
-                name = info.filename.removesuffix(".npy")
-                members[name] = _read_header(stream, name)
-        except _NPZ_ERRORS as error:
+        except Exception as error:  # zipfile and numpy raise many kinds for damaged files
             raise OSError(f"not an .npz file, or damaged: {shorten(error)}") from error
         yield NpzContainer(path, members, all(info.compress_type == zipfile.ZIP_STORED for info in infos))
 
@@ -360,7 +327,7 @@ def _read_header(stream: IO[bytes], name: str) -> _Member:
 
 
 class NpzContainer(Container):
-    """An open `.npz` file."""
+    """An open `.npz` file, whose arrays are read by rows."""
 
     def __init__(self, path: str, members: Mapping[str, _Member], seekable: bool):
         super().__init__(path)
@@ -371,41 +338,32 @@ class NpzContainer(Container):
         found = {}
         for name, member in self._members.items():
             dtype = np.dtype(object) if member.dtype.kind in "SU" else member.dtype.newbyteorder("=")
-            found[name] = Leaf(member.shape, dtype, bool(member.shape))
+            found[name] = Leaf(member.shape, dtype)
         return found
 
     def read(self, name: str, rows: slice | None = None) -> Array:
         member = self._members[name]
-        if not member.shape:
-            return _as_native(self._read(name, 0, ()))
-        start, stop, _ = (rows or slice(None)).indices(member.shape[0])
-        stop = max(start, stop)
-        if member.fortran:
-            return _as_native(self._read(name, 0, member.shape[::-1]).T[start:stop])
-        row = math.prod(member.shape[1:]) * member.dtype.itemsize
-        return _as_native(self._read(name, start * row, (stop - start, *member.shape[1:])))
+        start, stop, _ = (rows or slice(None)).indices(member.shape[0] if member.shape else 0)
+        if not member.shape or member.fortran:
+            values = self._read(name, 0, member.shape[::-1]).T
+            values = values[start:stop] if member.shape else values
+        else:
+            row = math.prod(member.shape[1:]) * member.dtype.itemsize
+            values = self._read(name, start * row, (max(stop - start, 0), *member.shape[1:]))
+        native = values.dtype.newbyteorder("=")
+        return as_bytes(values) if values.dtype.kind in "SU" else values.astype(native, copy=False)
 
     def _read(self, name: str, offset: int, shape: tuple[int, ...]) -> Array:
         member = self._members[name]
         size = math.prod(shape) * member.dtype.itemsize
-        if size > MAX_BYTES:
-            raise OSError(f"{name} has {size:,} bytes to read at once, more than {MAX_BYTES:,}")
         try:
             member.stream.seek(member.start + offset)
             data = member.stream.read(size)
-        except _NPZ_ERRORS as error:
+        except Exception as error:  # zipfile and zlib raise many kinds for damaged files
             raise OSError(f"{name} cannot be read: {shorten(error)}") from error
         if len(data) != size:
             raise OSError(f"{name} is cut short")
         return np.frombuffer(data, member.dtype).reshape(shape)
-
-
-def _as_native(array: Array) -> Array:
-    """Text as an object array of bytes; other arrays with the machine's byte order."""
-    if array.dtype.kind in "SU":
-        flat = [value if isinstance(value, bytes) else str(value).encode() for value in array.reshape(-1)]
-        return np.fromiter(flat, object, len(flat)).reshape(array.shape)
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 class FileRows(Container):
@@ -413,71 +371,38 @@ class FileRows(Container):
 
     Args:
       whole: the file.
-      first, last: the rows of the episode.
-      rows: the rows of the file.
+      number: the episode's number.
+      first, last: its rows.
       ended: whether an array says that the episode ends.
+      per_step: the arrays with a row for each step.
+      per_episode: the arrays with a row for each episode.
     """
 
-    def __init__(self, whole: Container, first: int, last: int, rows: int, ended: bool):
+    def __init__(
+        self,
+        whole: Container,
+        number: int,
+        first: int,
+        last: int,
+        ended: bool,
+        per_step: Mapping[str, Leaf],
+        per_episode: Collection[str] = (),
+    ):
         super().__init__(whole.path, f"rows {first} to {last}")
         self.ended = ended
         self.attribute, self.has = whole.attribute, whole.has  # type: ignore[method-assign]
-        self._whole, self._first, self._last, self._rows = whole, first, last, rows
+        self._whole, self._number, self._first, self._last = whole, number, first, last
+        self._per_step, self.per_episode = per_step, per_episode
 
     @functools.cached_property
     def leaves(self) -> Mapping[str, Leaf]:
-        """The arrays with a row for each step."""
         count = self._last - self._first
-        return {
-            name: leaf._replace(shape=(count, *leaf.shape[1:]))
-            for name, leaf in self._whole.leaves.items()
-            if leaf.shape[:1] == (self._rows,)
-        }
+        return {name: leaf._replace(shape=(count, *leaf.shape[1:])) for name, leaf in self._per_step.items()}
 
     def read(self, name: str, rows: slice | None = None) -> Array:
-        if name not in self.leaves:
+        if name in self.per_episode:
+            return self._whole.read(name, slice(self._number, self._number + 1))[0]
+        if name not in self._per_step:
             return self._whole.read(name, rows)
         start, stop, _ = (rows or slice(None)).indices(self._last - self._first)
         return self._whole.read(name, slice(self._first + start, self._first + max(start, stop)))
-
-
-class JoinedArrays(Container):
-    """An episode whose arrays include joined ones: `obs/a+b` is `obs/a` and `obs/b` side by side.
-
-    Args:
-      container: the episode.
-      names: the names of joined arrays. Those whose parts do not fit are left out; a part `b?` may be missing.
-    """
-
-    def __init__(self, container: Container, names: Sequence[str]):
-        super().__init__(container.path, container.group)
-        self.ended = container.ended
-        self.attribute, self.has = container.attribute, container.has  # type: ignore[method-assign]
-        self._container = container
-        parts = {name: _parts(name, container.leaves) for name in names if name not in container.leaves}
-        self._joined = {name: found for name, found in parts.items() if found}
-
-    @functools.cached_property
-    def leaves(self) -> Mapping[str, Leaf]:
-        leaves = dict(self._container.leaves)
-        for name, parts in self._joined.items():
-            own = [leaves[part] for part in parts]
-            width = sum(math.prod(leaf.shape[1:]) for leaf in own)
-            leaves[name] = Leaf((own[0].shape[0], width), np.result_type(*(leaf.dtype for leaf in own)))
-        return leaves
-
-    def read(self, name: str, rows: slice | None = None) -> Array:
-        if name not in self._joined:
-            return self._container.read(name, rows)
-        arrays = [self._container.read(part, rows) for part in self._joined[name]]
-        return np.concatenate([array.reshape(len(array), -1) for array in arrays], axis=1)
-
-
-def _parts(name: str, leaves: Mapping[str, Leaf]) -> list[str]:
-    """The arrays to join; empty if one is missing, or is no number or vector in each of the same rows."""
-    group, _, last = name.rpartition("/")
-    parts = [f"{group}/{part}".lstrip("/") for part in last.split("+")]
-    found = [part.rstrip("?") for part in parts if not part.endswith("?") or part.rstrip("?") in leaves]
-    own = [leaves[part] for part in found if part in leaves]
-    fits = all(leaf.readable and len(leaf.shape) in (1, 2) and leaf.dtype.kind in "biuf" for leaf in own)
-    return found if len(own) == len(found) and fits and len({leaf.shape[0] for leaf in own}) == 1 else []

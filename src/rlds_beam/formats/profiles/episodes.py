@@ -1,18 +1,22 @@
-"""Reads an episode by its profile, and decodes it."""
+"""Binds a profile to a dataset, reads an episode by it, and decodes it."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from rlds_beam import naming
+from rlds_beam.encoding.checked_json import TEXT as ANY_TEXT
+from rlds_beam.encoding.checked_json import Kind, check_json, parsing
 from rlds_beam.episodes.columns import exact_cast, exact_flags, find_changed, zeros_of
 from rlds_beam.episodes.episode import Column
-from rlds_beam.episodes.schema import Field, Schema, by_path, episode_flags, is_name, text_field
+from rlds_beam.episodes.schema import FLAGS, Field, Schema, by_path, episode_flags, is_name, text_field
 from rlds_beam.errors import BadEpisode, Violation
 from rlds_beam.formats.arrays.array_episodes import (
     FLAG_FIELDS,
@@ -23,16 +27,21 @@ from rlds_beam.formats.arrays.array_episodes import (
     number_field,
     with_last,
 )
+from rlds_beam.formats.arrays.leaves import field_from_json
 from rlds_beam.formats.arrays.parts import as_images, encode_frames
-from rlds_beam.formats.profiles.binding import Bound, bind, find_fact, find_text, row_bytes, with_true_names
-from rlds_beam.formats.profiles.containers import Container, JoinedArrays, Leaf
-from rlds_beam.formats.profiles.environments import known_environment
-from rlds_beam.formats.profiles.model import RECORDED, TO_OBSERVATION, Profile
+from rlds_beam.formats.profiles.binding import Bound, bind, find_role, of_action, read_joined, row_bytes
+from rlds_beam.formats.profiles.containers import Container, Leaf, matches
+from rlds_beam.formats.profiles.facts import find_fact, find_fps, find_metadata, find_robot, find_text
+from rlds_beam.formats.profiles.model import RECORDED, TO_OBSERVATION, FieldRule, Profile
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import LastAction
+from rlds_beam.reading.meaning import KEY, Meaning
 from rlds_beam.typing import Array
 
 TEXT = "language_instruction"
+OWN = "/@rlds_beam"
+"""The attribute in which `--to=zarr` keeps the fields."""
+
 _NONE = Leaf((), np.dtype(object))
 _STEPS, _FINAL, _EPISODE, _WHERE, _TERMINAL, _ENDED = "steps/", "final/", "episode/", "where", "terminal", "ended"
 _PIECE = 32 << 20  # bytes of pixels held at once
@@ -46,6 +55,7 @@ class Layout:
       profile: the profile.
       bound: the step fields.
       schema: the schema.
+      last_action: see `Source`.
       masks: the names of the filter keys.
       notes: what a user should know about the conversion.
       fps, robot: see `Source`: what the first episode says, or the profile.
@@ -55,6 +65,7 @@ class Layout:
     profile: Profile
     bound: tuple[Bound, ...]
     schema: Schema
+    last_action: LastAction
     masks: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     fps: float | None = None
@@ -66,98 +77,106 @@ class Layout:
         """Whether an episode has a last step with a void action."""
         return self.profile.last_step in ("added", RECORDED) or any(binding.final for binding in self.bound)
 
-    @property
-    def last_action(self) -> LastAction:
-        """See `Source`. Of D4RL's truncated episodes, the last recorded action leads to no known observation."""
-        profile = self.profile
-        void = self.final or profile.actions == TO_OBSERVATION or profile.last_step == "added_if_terminal"
-        return "void" if void else "real"
-
 
 def bind_layout(profile: Profile, first: Container, raw_images: str, masks: tuple[str, ...] = ()) -> Layout:
     """Binds a profile to an episode. Raises UsageError if the episode lacks what the profile needs."""
-    first = _join(first, profile)
     leaves = first.leaves
-    named = dataclasses.replace(profile, fields=tuple(with_true_names(rule, first) for rule in profile.fields))
-    bound, skipped = bind(named, leaves, lambda name: first.read(name, slice(0, 1))[0], str(first))
-    bound = tuple(_as_images(binding, raw_images) for binding in bound)
-    notes = [*skipped]
+    if first.has(OWN):
+        return _own_layout(profile, first, raw_images)
+    bound, notes = bind(profile, first, raw_images)
+    profile = msgspec.structs.replace(
+        profile,
+        reward=find_role(profile.reward, leaves),
+        discount=find_role(profile.discount, leaves),
+        metadata=_expand(profile.metadata, first),
+    )
     if profile.reward not in leaves:
         notes.append(NO_REWARD)
     if profile.channels == "bgr":
         notes.append("images are BGR: use FlipChannels")
-    fields = [*(binding.field for binding in bound), *_numbers(profile, leaves), *FLAG_FIELDS.values()]
+    fields = [binding.field for binding in bound]
+    for path, name in (("reward", profile.reward), ("discount", profile.discount)):
+        fields.append(number_field(path, leaves[name].dtype.name if name in leaves else "float32"))
+    fields += [field for path, field in FLAG_FIELDS.items() if not any(one.path == path for one in fields)]
     if find_text(profile, first) is not None:
         fields.append(text_field(TEXT))
     elif profile.text:
         notes.append("the first episode has no text of the task: there are no texts")
     metadata = [text_field("file"), *([text_field("group")] if first.group else [])]
-    metadata += [_episode_field(name, values) for name, values in _metadata(profile, first)]
+    metadata = [] if profile.episode_ends else metadata
+    for name, value in find_metadata(profile, first).items():
+        if isinstance(value, bytes) or value.dtype == object:
+            metadata.append(text_field(name, () if isinstance(value, bytes) else value.shape))
+        else:
+            metadata.append(number_field(name, value.dtype.name, value.shape))
     metadata += [Field(f"mask/{name}", "bool") for name in masks]
     if profile.note:
         notes.append(profile.note.strip())
     if profile.left_out:
         notes.append(f"left out: {profile.left_out}")
-    robot = _robot(profile, first)
+    robot = find_robot(profile, first)
     if not is_name(robot or ""):
         robot, notes = None, [*notes, "the robot's name cannot be shown: left out"]
-    if known := known_environment(find_fact(profile, first, "environment")):
-        notes.append(f"the rate is that of {known.name}")
+    fps, environment = find_fps(profile, first)
+    if environment:
+        notes.append(f"the rate is that of {environment}")
     schema = Schema(by_path(fields, str(first)), by_path(metadata, str(first)))
     dataset = find_fact(profile, first, "name")
+    # of D4RL's truncated episodes, the last recorded action leads to no known observation
+    is_void = profile.last_step != "kept" or profile.actions == TO_OBSERVATION or any(one.final for one in bound)
+    last_action: LastAction = "void" if is_void else "real"
     dataset = dataset if isinstance(dataset, str) else ""
-    return Layout(profile, bound, schema, masks, tuple(notes), _fps(profile, first), robot, dataset)
+    return Layout(profile, bound, schema, last_action, masks, tuple(notes), fps, robot, dataset)
 
 
-def _join(container: Container, profile: Profile) -> Container:
-    """The container with the arrays that the profile joins; as it is if there are none."""
-    names = [rule.dataset for rule in profile.fields if "+" in rule.dataset]
-    names += [
-        later + name.removeprefix(group)
-        for name in names
-        for group, later in profile.final.items()
-        if name.startswith(f"{group}/")
-    ]
-    return JoinedArrays(container, names) if names else container
+def _expand(metadata: Mapping[str, str], first: Container) -> dict[str, str]:
+    """The places of the episode's own fields, with wildcards filled in."""
+    expanded = {}
+    for name, place in metadata.items():
+        if "*" in place and "@" not in place:
+            expanded |= {name.replace("*", found[0]): array for array, found in matches(place, first.per_episode)}
+        else:
+            expanded[name] = place
+    return expanded
 
 
-def _fps(profile: Profile, first: Container) -> float | None:
-    fps, seconds, steps = (find_fact(profile, first, name) for name in ("fps", "step_seconds", "decimation"))
-    if _is_rate(seconds) and _is_rate(steps):
-        fps = round(1 / (seconds * steps), 6)
-    elif known := known_environment(find_fact(profile, first, "environment")):
-        fps = known.fps
-    return fps if _is_rate(fps) else profile.fps
+_OWN_FIELD = {
+    "key": Kind("the key of an array", lambda key: naming.is_file_path(key) and key.split("/")[0] in ("data", "meta")),
+    "of_episode": Kind("true or false", lambda value: isinstance(value, bool)),
+    "*": Kind("anything", lambda value: True),
+}
 
 
-def _is_rate(number: Any) -> bool:
-    return type(number) in (int, float) and 0 < number <= 1_000_000
-
-
-def _robot(profile: Profile, first: Container) -> str | None:
-    """The robot, or several joined by a comma."""
-    robots = find_fact(profile, first, "robot")
-    robots = [robots] if isinstance(robots, str) else robots
-    known = isinstance(robots, list) and robots and all(isinstance(robot, str) for robot in robots)
-    return ", ".join(robots[:8]) if known else profile.robot
-
-
-def _numbers(profile: Profile, leaves: Mapping[str, Leaf]) -> Iterator[Field]:
-    """The fields `reward` and `discount`."""
-    for path, name in (("reward", profile.reward), ("discount", profile.discount)):
-        yield number_field(path, leaves[name].dtype.name if name in leaves else "float32")
-
-
-def _metadata(profile: Profile, container: Container) -> Iterator[tuple[str, Any]]:
-    for name, place in profile.metadata.items():
-        if container.has(place):
-            yield name, container.attribute(place) if "@" in place else container.read(place)
-
-
-def _episode_field(name: str, value: Any) -> Field:
-    if isinstance(value, bytes) or value.dtype == object:
-        return text_field(name, () if isinstance(value, bytes) else value.shape)
-    return number_field(name, value.dtype.name, value.shape)
+def _own_layout(profile: Profile, first: Container, raw_images: str) -> Layout:
+    """The fields that `--to=zarr` wrote."""
+    where, about = f"{first.path}: {OWN.strip('/@')}", first.attribute(OWN)
+    check_json(about, {"dataset": ANY_TEXT, "fields": [_OWN_FIELD]}, where)
+    steps, metadata, places = [], [], {}
+    with parsing(where):
+        for info in about["fields"]:
+            field = field_from_json(info, where)
+            if info["of_episode"]:
+                metadata.append(field)
+                places[field.path] = info["key"]
+                continue
+            frames = "png"
+            if field.holds_image_files:
+                pixels = dataclasses.replace(field, encoding="bytes", feature="Tensor")
+                field = (
+                    dataclasses.replace(field, encoding="png") if raw_images == "png" else as_images(pixels, raw_images)
+                )
+                frames = field.encoding
+            steps.append(Bound(field, info["key"], FieldRule(info["key"]), (info["key"],), None, frames))
+    profile = msgspec.structs.replace(profile, reward="", discount="", metadata=places)
+    meaning = Meaning.from_json(about[KEY], where) if KEY in about else Meaning()
+    bound = by_path((binding.field for binding in steps), where)
+    added = {"reward": Field("reward", "float32"), "discount": Field("discount", "float32"), **FLAG_FIELDS}
+    schema = Schema(
+        {**bound, **{path: field for path, field in added.items() if path not in bound}}, by_path(metadata, where)
+    )
+    notes = () if "reward" in bound else (NO_REWARD,)
+    last_action: LastAction = "void" if meaning.last_action == "void" else "real"
+    return Layout(profile, tuple(steps), schema, last_action, (), notes, meaning.fps, meaning.robot)
 
 
 def read_episode(layout: Layout, container: Container, name: str, masks: Mapping[str, bool]) -> Arrays:
@@ -169,54 +188,48 @@ def read_episode(layout: Layout, container: Container, name: str, masks: Mapping
       name: the file's name in the dataset.
       masks: for each filter key, whether it lists the episode.
     """
-    container = _join(container, layout.profile)
-    leaves, arrays = container.leaves, {}
+    leaves, profile = container.leaves, layout.profile
+    arrays: dict[str, Array] = {}
     for binding in layout.bound:
-        if binding.name in leaves:
-            arrays[_STEPS + binding.field.path] = _rows(
-                binding, container, binding.name, slice(binding.rule.start, binding.rule.stop)
-            )
-        if binding.final is not None and (*leaves.get(binding.final, _NONE).shape, 0)[0]:
+        if all(part in leaves for part in binding.parts):
+            arrays[_STEPS + binding.field.path] = _rows(binding, container, binding.parts, binding.rule.rows)
+        if binding.final is not None and all((*leaves.get(part, _NONE).shape, 0)[0] for part in binding.final):
             arrays[_FINAL + binding.field.path] = _rows(binding, container, binding.final, slice(-1, None))
-    profile = layout.profile
     for path, own in (("reward", profile.reward), ("discount", profile.discount)):
         if own in leaves and path in layout.schema.steps:
             arrays[_STEPS + path] = container.read(own)
     arrays[_TERMINAL] = _terminal(profile, container)
     arrays[_ENDED] = np.array([container.ended]) if profile.per_file else _ends(profile, container)
-    if TEXT in layout.schema.steps:
+    texts = {_WHERE: f"{name}: {container.group}".rstrip(": "), _EPISODE + "file": name}
+    if "group" in layout.schema.metadata:
+        texts[_EPISODE + "group"] = container.group
+    for place, text in texts.items():
+        arrays[place] = _text(text.encode("utf-8", "replace"))
+    if TEXT in layout.schema.steps and profile.text:
         arrays[_STEPS + TEXT] = _text(find_text(profile, container) or b"")
-    for field, value in _metadata(profile, container):
-        arrays[_EPISODE + field] = _text(value) if isinstance(value, bytes) else np.asarray(value)
+    for field, value in find_metadata(profile, container).items():
+        arrays[_EPISODE + field] = _text(value) if isinstance(value, bytes) else value
     for mask in layout.masks:
         arrays[f"{_EPISODE}mask/{mask}"] = np.array(masks.get(mask, False))
-    arrays[_EPISODE + "file"] = _text(name.encode("utf-8", "replace"))
-    if "group" in layout.schema.metadata:
-        arrays[_EPISODE + "group"] = _text(container.group.encode("utf-8", "replace"))
-    arrays[_WHERE] = _text(f"{name}: {container.group}".rstrip(": ").encode("utf-8", "replace"))
     return arrays
-
-
-def _as_images(binding: Bound, raw_images: str) -> Bound:
-    field = as_images(binding.field, raw_images)
-    return binding if field == binding.field else binding._replace(field=field, frames=field.encoding)
 
 
 def _text(value: bytes) -> Array:
     return np.array([value, None], object)[:1]
 
 
-def _rows(binding: Bound, container: Container, name: str, rows: slice) -> Array:
+def _rows(binding: Bound, container: Container, parts: tuple[str, ...], rows: slice) -> Array:
     """The values of a field. Frames of pixels become images by pieces, so a long episode is never held as pixels."""
-    leaf = container.leaves[name]
+    leaf = container.leaves[parts[0]]
     count = (*leaf.shape, 0)[0]
     start, stop, _ = rows.indices(count)
-    if not binding.has_pixels(leaf):
-        return _values(binding, container.read(name, None if (start, stop) == (0, count) else slice(start, stop)))
+    if len(parts) > 1 or not binding.has_pixels(leaf):
+        whole = (start, stop) == (0, count)
+        return _values(binding, read_joined(container, parts, None if whole else slice(start, stop)))
     chunk = max(leaf.chunk, 1)
     step = chunk * max(_PIECE // (chunk * math.prod(leaf.shape[1:]) * leaf.dtype.itemsize), 1)
     places = [start, *range(start - start % chunk + step, stop, step), max(start, stop)]
-    pieces = (container.read(name, slice(a, b)) for a, b in itertools.pairwise(places))
+    pieces = (container.read(parts[0], slice(a, b)) for a, b in itertools.pairwise(places))
     return encode_frames(pieces, binding.frames)
 
 
@@ -234,20 +247,19 @@ def _values(binding: Bound, array: Array) -> Array:
     return array
 
 
+def read_flags(container: Container, name: str) -> Array:
+    """bool [rows]: an array of flags. Raises ValueError for values other than 0 and 1."""
+    values: Array = container.read(name).reshape(-1)
+    wrong = np.flatnonzero(find_changed(values, values.astype(bool)))
+    if len(wrong):
+        raise ValueError(f"{name} is {values[wrong[0]]} at row {wrong[0]}, expected 0 or 1")
+    return values.astype(bool)
+
+
 def _ends(profile: Profile, container: Container) -> Array:
     """bool [rows]: where the arrays of a group say that its episode ends; [1] if the profile names none."""
-    found = [name for name in profile.ends if name in container.leaves]
-    if not found:
-        return np.array([not profile.ends])
-    flags = []
-    for name in found:
-        values = container.read(name).reshape(-1)
-        wrong = np.flatnonzero(find_changed(values, values.astype(bool)))
-        if len(wrong):
-            raise ValueError(f"{name} is {values[wrong[0]]} at row {wrong[0]}, expected 0 or 1")
-        flags.append(values.astype(bool))
-    ended: Array = np.any(flags, axis=0)
-    return ended
+    flags = [read_flags(container, name) for name in profile.ends if name in container.leaves]
+    return np.any(flags, axis=0) if flags else np.array([not profile.ends])
 
 
 def _terminal(profile: Profile, container: Container) -> Array:
@@ -270,35 +282,35 @@ class ProfileDecoder(ArrayDecoder):
     layout: Layout
 
     def convert_arrays(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
-        place = arrays[_WHERE][0].decode("utf-8", "replace")
+        place, profile = arrays[_WHERE][0].decode("utf-8", "replace"), self.layout.profile
         steps: dict[str, Column] = {}
         for binding in self.layout.bound:
-            if _STEPS + binding.field.path not in arrays:
-                detail = f"{place} has no {binding.name}"
-                raise BadEpisode(Violation("missing_field", detail, binding.field.path))
-            steps[binding.field.path] = _column(binding, arrays[_STEPS + binding.field.path], place)
-        rows, profile = self._rows(steps, place), self.layout.profile
+            path = binding.field.path
+            if _STEPS + path not in arrays:
+                raise BadEpisode(Violation("missing_field", f"{place} has no {binding.name}", path))
+            steps[path] = _column(binding, arrays[_STEPS + path], place)
+        rows = self._count_rows(steps, place)
         steps |= self._numbers(arrays, rows, place)
         terminal = bool(exact_flags(arrays[_TERMINAL], f"is_terminal ({place}: {profile.terminal})")[-1])
         if profile.actions == TO_OBSERVATION and rows:
-            steps = {path: with_last(column[1:]) if _of_action(path) else column for path, column in steps.items()}
+            led = ("action", "reward", "discount")
+            steps = {p: with_last(column[1:]) if p.split("/")[0] in led else column for p, column in steps.items()}
             discount = steps.get("discount")
             if rows > 1 and isinstance(discount, np.ndarray):
                 discount[-1] = discount[-2]
         if self.layout.final or (terminal and profile.last_step == "added_if_terminal"):
-            steps = {
-                path: column if len(column) > rows else with_last(column, self._last(arrays, path, place))
-                for path, column in steps.items()
-            }
+            for path, column in steps.items():
+                if len(column) <= rows:
+                    steps[path] = with_last(column, self._last(arrays, path, place))
         count = len(steps["reward"]) if rows else 0
         ended = arrays[_ENDED]
         if ended[:-1].any():
             detail = f"{place} ends at row {int(ended.argmax())} of {len(ended)}"
             raise BadEpisode(Violation("wrong_dtype_or_shape", detail, "is_last"))
-        marks = episode_flags(count, last=bool(ended[-1:].any()), terminal=terminal)
-        steps |= marks
-        steps.setdefault("discount", discounts(marks["is_terminal"], real=self.layout.last_action == "real"))
-        if TEXT in self.schema.steps:
+        steps = {**episode_flags(count, last=bool(ended[-1:].any()), terminal=terminal), **steps}
+        if "discount" not in steps:
+            steps["discount"] = discounts(np.asarray(steps["is_terminal"]), real=self.layout.last_action == "real")
+        if TEXT in self.schema.steps and profile.text:
             if _STEPS + TEXT not in arrays:
                 raise BadEpisode(Violation("missing_field", f"{place} has no text of the task", TEXT))
             steps[TEXT] = np.full(count, arrays[_STEPS + TEXT][0], object)
@@ -306,24 +318,23 @@ class ProfileDecoder(ArrayDecoder):
             steps = {path: column[:0] for path, column in steps.items()}
         return steps, self._metadata(arrays, place)
 
-    def _rows(self, steps: Mapping[str, Column], place: str) -> int:
+    def _count_rows(self, steps: Mapping[str, Column], place: str) -> int:
         names = {binding.field.path: binding.name for binding in self.layout.bound}
-        path = next(path for path in steps if path.split("/")[0] == "action")
-        recorded = self.layout.profile.last_step == RECORDED
+        path = next(filter(of_action, steps), next(iter(steps)))
+        more = 1 if self.layout.profile.last_step == RECORDED else 0
         for other, column in steps.items():
-            if recorded and len(column) == len(steps[path]) + 1:
-                continue
-            if len(column) != len(steps[path]):
+            if not len(steps[path]) <= len(column) <= len(steps[path]) + more:
                 detail = f"{place}: {names[other]} has {len(column)} rows, but {names[path]} has {len(steps[path])}"
                 raise BadEpisode(Violation("wrong_dtype_or_shape", detail, other))
         return len(steps[path])
 
     def _last(self, arrays: Arrays, path: str, place: str) -> Column | None:
+        """The value of the last step; None if it is void."""
         bound = next((binding for binding in self.layout.bound if binding.field.path == path), None)
         if bound is None or bound.final is None:
             return None
         if _FINAL + path not in arrays:
-            raise BadEpisode(Violation("missing_field", f"{place} has no {bound.final}", path))
+            raise BadEpisode(Violation("missing_field", f"{place} has no {'+'.join(bound.final)}", path))
         return _column(bound, arrays[_FINAL + path], place)
 
     def _numbers(self, arrays: Arrays, rows: int, place: str) -> dict[str, Column]:
@@ -332,10 +343,12 @@ class ProfileDecoder(ArrayDecoder):
         columns: dict[str, Column] = {}
         for path, name in (("reward", profile.reward), ("discount", profile.discount)):
             field, given = self.schema.steps[path], arrays.get(_STEPS + path)
-            if given is None and path == "discount" and not name:
+            if given is not None and any(binding.field.path == path for binding in self.layout.bound):
                 continue
             if given is None and path == "reward" and NO_REWARD in self.layout.notes:
                 columns[path] = np.zeros(rows, field.numpy_dtype)
+            elif given is None and path == "discount" and (not name or profile.episode_ends):
+                continue
             elif given is None:
                 raise BadEpisode(Violation("missing_field", f"{place} has no {name}", path))
             elif given.size != rows or len(given) != rows:
@@ -351,10 +364,8 @@ class ProfileDecoder(ArrayDecoder):
             value = arrays.get(_EPISODE + path)
             if value is None:
                 metadata[path] = zeros_of(field, 1)[0]
-                continue
-            if field.dtype == "string" and not field.shape:
-                value = value[0] if value.shape == (1,) else value
-                metadata[path] = value
+            elif field.dtype == "string" and not field.shape:
+                metadata[path] = value[0] if value.shape == (1,) else value
             elif value.shape != field.shape:
                 detail = f"{place}: {path} has the shape {list(value.shape)}, expected {list(field.shape)}"
                 raise BadEpisode(Violation("wrong_dtype_or_shape", detail, path))
@@ -363,15 +374,12 @@ class ProfileDecoder(ArrayDecoder):
         return metadata
 
 
-def _of_action(path: str) -> bool:
-    return path.partition("/")[0] in ("action", "reward", "discount")
-
-
 def _column(binding: Bound, array: Array, place: str) -> Column:
     """The column of a field. Raises BadEpisode if the values do not fit it."""
     field = binding.field
-    is_rows = array.dtype == object and array.ndim == 1
-    if binding.encoded and is_rows:
+    if field.path in FLAGS:
+        return exact_flags(array, field.path).reshape(len(array))
+    if binding.encoded and array.dtype == object and array.ndim == 1:
         return EncodedImages(array, field.shape, field.dtype, field.encoding)
     if binding.encoded or array.shape[1:] != field.shape or (array.dtype == object) != (field.dtype == "string"):
         kind = "bytes" if array.dtype == object else array.dtype.name

@@ -2,80 +2,46 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
+import os
 import re
-from collections.abc import Mapping
-from typing import Any
+from importlib import resources
+from typing import Annotated, Any, Literal
 
-from rlds_beam.encoding.checked_json import TEXT, Kind, check_written
-from rlds_beam.encoding.metadata import parse_yaml
-from rlds_beam.episodes.schema import FLAGS
+import msgspec
+
+from rlds_beam import storage
+from rlds_beam.encoding.metadata import convert, parse_yaml
 from rlds_beam.errors import UsageError
-from rlds_beam.text import shorten
+from rlds_beam.text import did_you_mean, shorten
 
 TO_OBSERVATION, RECORDED = "to_observation", "recorded"
-_LAST_STEPS = ("kept", "added", "added_if_terminal", RECORDED)
-RESERVED = (*FLAGS, "discount", "reward", "language_instruction")
+RESERVED = ("discount", "reward", "language_instruction")
 """Step fields with their own keys."""
 
 _ROWS = re.compile(r"(?P<name>[^\[\]]+)(\[(?P<start>-?\d+)?:(?P<stop>-?\d+)?\])?")
-_NUMBER = Kind("a number above 0", lambda v: type(v) in (int, float) and 0 < v < 1e6)
-_BOOL = Kind("true or false", lambda v: isinstance(v, bool))
-_SIZE = Kind("a size from 1 to 65536", lambda v: type(v) is int and 1 <= v <= 65536)
-_TERMINAL = Kind("true, false, a dataset, or an @attribute", lambda v: isinstance(v, (bool, str)))
-_ORDER = Kind("rgb or bgr", lambda v: v in ("rgb", "bgr"))
-_FIELD = Kind("a dataset, or a mapping with the key from", lambda v: isinstance(v, (str, dict)))
-_PATTERN = Kind("a regular expression", lambda v: isinstance(v, str) and _compiles(v))
-_CONDITION = {"attribute": TEXT, "contains": _PATTERN}
-_RULE = {
-    "from": TEXT,
-    "optional?": _BOOL,
-    "images?": _BOOL,
-    "raw_shapes?": [[_SIZE]],
-    "names?": [TEXT],
-    "per_robot?": _BOOL,
-    "names_if?": _CONDITION,
-    "absolute_if?": _CONDITION,
-}
-_TEXT_FROM = {"attribute?": TEXT, "dataset?": TEXT, "file?": TEXT, "file_name?": TEXT, "json?": TEXT}
-_FACTS = ("name", "fps", "robot", "step_seconds", "decimation", "environment")
-_SCHEMA: Mapping[str, Any] = {
-    "name": TEXT,
-    "about?": TEXT,
-    "files?": TEXT,
-    "episodes?": TEXT,
-    "ends?": [TEXT],
-    "recognize?": {"has?": [TEXT], "any?": [TEXT], "lacks?": [TEXT]},
-    "fields": {"*": _FIELD},
-    "final?": {"*": TEXT},
-    "last_step?": Kind(f"one of {', '.join(_LAST_STEPS)}", lambda v: v in _LAST_STEPS),
-    "actions?": Kind("from_observation or to_observation", lambda v: v in ("from_observation", TO_OBSERVATION)),
-    "reward?": TEXT,
-    "discount?": TEXT,
-    "terminal?": _TERMINAL,
-    "text?": [_TEXT_FROM],
-    "metadata?": {"*": TEXT},
-    "splits?": TEXT,
-    "fps?": _NUMBER,
-    "robot?": TEXT,
-    "facts?": {f"{name}?": _TEXT_FROM for name in _FACTS},
-    "strip?": TEXT,
-    "channels?": _ORDER,
-    "left_out?": TEXT,
-    "note?": TEXT,
-}
+_Size = Annotated[int, msgspec.Meta(ge=1, le=65536)]
 
 
-@dataclasses.dataclass(frozen=True)
-class FieldRule:
-    """Maps a dataset of a file to a step field.
+class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A mapping in a profile."""
+
+
+class Condition(_Part):
+    """That an attribute of the file contains a regular expression."""
+
+    attribute: str
+    contains: str
+
+
+class FieldRule(_Part):
+    """Maps a dataset of a file to a step field. The attributes are the keys of the YAML.
 
     Attributes:
-      path: the field; `*` and `**` stand for what they matched in `dataset`.
-      dataset: the path in the episode's group; `*` matches one name, `**` one or more. `obs/a+b` joins the vectors
-        `obs/a` and `obs/b`; `b?` may be missing.
-      start, stop: the rows to take, as in Python; None for all.
-      optional: whether an episode, and a dataset, may lack it.
+      source: the key `from`: the path in the episode's group, and rows as in Python (`a/b[:-1]`); `*` matches one name,
+        `**` one or more. `obs/a+b` joins the vectors `obs/a` and `obs/b`; `b?` may be missing. `a|b` is the first that
+        the file has.
+      optional: whether an episode, and a dataset, may lack it; by default if it has wildcards.
       images: False to keep bytes and pixels as they are; images are otherwise found by their dtype, shape, and bytes.
       raw_shapes: the possible shapes of a frame if rows are bytes without an encoding.
       names: the names of the values of a row; differences are named `delta_x`.
@@ -85,52 +51,93 @@ class FieldRule:
         are.
     """
 
-    path: str
-    dataset: str
-    start: int | None = None
-    stop: int | None = None
-    optional: bool = False
+    source: str = msgspec.field(name="from")
+    optional: bool | None = None
     images: bool = True
-    raw_shapes: tuple[tuple[int, ...], ...] = ()
+    raw_shapes: tuple[tuple[_Size, ...], ...] = ()
     names: tuple[str, ...] = ()
     per_robot: bool = False
-    names_if: tuple[str, str] | None = None
-    absolute_if: tuple[str, str] | None = None
+    names_if: Condition | None = None
+    absolute_if: Condition | None = None
+
+    @property
+    def dataset(self) -> str:
+        """The path, without rows."""
+        return self.source.partition("[")[0].strip("/")
+
+    @property
+    def rows(self) -> slice:
+        match = _ROWS.fullmatch(self.source)
+        bounds = (match["start"], match["stop"]) if match else (None, None)
+        return slice(*(None if bound is None else int(bound) for bound in bounds))
 
     @property
     def wild(self) -> bool:
-        return "*" in self.dataset
+        return "*" in self.source
+
+    @property
+    def may_lack(self) -> bool:
+        return self.wild if self.optional is None else self.optional
 
 
-@dataclasses.dataclass(frozen=True)
-class TextRule:
-    """One place of the task's text; the first that an episode has is used.
+class TextRule(_Part):
+    """One place of a text. Of the task's, the first that an episode has is used.
 
     Attributes:
-      kind: `attribute`, `dataset`, `file` (a file next to the data), or `file_name`.
-      place: the attribute, dataset, or path; or the pattern of the name, whose `*` is the text.
+      attribute, dataset, file, file_name: one of them: an attribute, a dataset, a file next to the data, or a pattern
+        of the file's name, whose `*` is the text.
       json: if the text is in JSON: the path in it, `/` for the whole; a list stands for its first text.
     """
 
-    kind: str
-    place: str
+    attribute: str = ""
+    dataset: str = ""
+    file: str = ""
+    file_name: str = ""
     json: str | None = None
 
+    @property
+    def place(self) -> str:
+        return self.attribute or self.dataset or self.file or self.file_name
 
-@dataclasses.dataclass(frozen=True)
-class Profile:
+
+class Recognition(_Part):
+    """What identifies a layout in the first episode.
+
+    A name is a dataset or group; `@name` is an attribute of the episode, `/data@name` of another group.
+
+    Attributes:
+      has, any, lacks: all of `has`, one of `any`, none of `lacks`.
+    """
+
+    has: tuple[str, ...] = ()
+    any: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+
+
+class Facts(_Part):
+    """The places of facts about the dataset. Attributes: see `Profile.facts`."""
+
+    name: TextRule | None = None
+    fps: TextRule | None = None
+    robot: TextRule | None = None
+    step_seconds: TextRule | None = None
+    decimation: TextRule | None = None
+    environment: TextRule | None = None
+
+
+class Profile(_Part):
     """A layout of files. The attributes are the keys of the YAML.
 
     Attributes:
       name, about: its name, and a description.
       files: the pattern of the file names; empty for all.
       episodes: `file` if each file is an episode; otherwise the groups that are, for example `data/demo_*`.
-      has, any_of, lacks: what identifies the layout in the first episode: all of `has`, one of `any_of`, none of
-        `lacks`. A name is a dataset or group; `@name` is an attribute of the episode, `/data@name` of another group.
-      fields: the step fields.
+      recognize: what identifies the layout in the first episode.
+      fields: the step fields by path; `*` and `**` stand for what they matched in the dataset.
       ends: the datasets whose rows other than 0 are the last of an episode; a file may lack some of them. With
         `episodes: file`, the file holds several episodes end to end, which also end where the next observations of
         `final` are not those of the next row. If groups are episodes, one without an end is rejected.
+      episode_ends: the dataset with the row after the last of each episode, if a file holds several end to end.
       final: the group (or dataset) with the next observations by that of the observations; the last row of the next
         observations becomes the last step, whose action is void.
       last_step: without next observations, `kept` makes T rows T steps, and the last step keeps its action and reward,
@@ -143,8 +150,8 @@ class Profile:
       terminal: whether episodes end in a terminal state: a dataset, whose last row says so (that of `discount`: if it
         is 0), an attribute, or a constant.
       text: the places of the task's text.
-      metadata: episode fields, by name: an `@attribute` or a dataset. An episode may lack it: the field is then zero,
-        or empty text.
+      metadata: episode fields, by name: an `@attribute` or a dataset, of which an episode has a row if the profile has
+        `episode_ends`. An episode may lack it: the field is then zero, or empty text.
       splits: `mask` for robomimic's filter keys, `folders` for folders named train, val, or test, `names` for files
         named like `maze-val.npz`; empty for none of these.
       fps: frames per second.
@@ -158,28 +165,27 @@ class Profile:
     """
 
     name: str
-    fields: tuple[FieldRule, ...]
-    episodes: str = "file"
+    fields: dict[str, FieldRule]
     about: str = ""
     files: str = ""
-    has: tuple[str, ...] = ()
-    any_of: tuple[str, ...] = ()
-    lacks: tuple[str, ...] = ()
+    episodes: str = "file"
+    recognize: Recognition = Recognition()
     ends: tuple[str, ...] = ()
-    final: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    last_step: str = "kept"
-    actions: str = "from_observation"
+    episode_ends: str = ""
+    final: dict[str, str] = {}
+    last_step: Literal["kept", "added", "added_if_terminal", "recorded"] = "kept"
+    actions: Literal["from_observation", "to_observation"] = "from_observation"
     reward: str = ""
     discount: str = ""
     terminal: bool | str = False
     text: tuple[TextRule, ...] = ()
-    metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    splits: str = ""
-    fps: float | None = None
+    metadata: dict[str, str] = {}
+    splits: Literal["", "mask", "folders", "names"] = ""
+    fps: Annotated[float, msgspec.Meta(gt=0, lt=1e6)] | None = None
     robot: str | None = None
-    facts: Mapping[str, TextRule] = dataclasses.field(default_factory=dict)
+    facts: Facts = Facts()
     strip: str = ""
-    channels: str = "rgb"
+    channels: Literal["rgb", "bgr"] = "rgb"
     left_out: str = ""
     note: str = ""
 
@@ -191,8 +197,8 @@ class Profile:
     @property
     def roles(self) -> set[str]:
         """The datasets with a role, which wildcards do not make fields."""
-        places = (*self.ends, self.reward, self.discount, *self.final.values())
-        return {place for place in (*places, self.terminal) if isinstance(place, str) and place}
+        places = (*self.ends, self.episode_ends, self.reward, self.discount, *self.final.values(), self.terminal)
+        return {place for place in places if isinstance(place, str) and place}
 
 
 def parse_profile(text: str, where: str) -> Profile:
@@ -202,78 +208,63 @@ def parse_profile(text: str, where: str) -> Profile:
       UsageError: it is not valid YAML, or a key or value is wrong.
     """
     content = parse_yaml(text, where)
-    check_written(content, _SCHEMA, where)
-    fields = tuple(_rule(path, rule, where) for path, rule in content["fields"].items())
-    recognized = check_written(content.get("recognize", {}), _SCHEMA["recognize?"], f"{where}: recognize")
-    _check_values(content, where)
-    if not any(rule.path == "action" or rule.path.startswith("action/") for rule in fields):
-        raise UsageError(f"{where}: no field is action, or begins with action/")
-    converted = ("fields", "recognize", "ends", "text", "facts")
-    return Profile(
-        fields=fields,
-        has=tuple(recognized.get("has", ())),
-        any_of=tuple(recognized.get("any", ())),
-        lacks=tuple(recognized.get("lacks", ())),
-        ends=tuple(content.get("ends", ())),
-        text=tuple(_text_rule(rule, where) for rule in content.get("text", ())),
-        facts={name: _text_rule(rule, where) for name, rule in content.get("facts", {}).items()},
-        **{name: value for name, value in content.items() if name not in converted},
-    )
+    if isinstance(content, dict) and isinstance(fields := content.get("fields"), dict):
+        rules = {path: {"from": rule} if isinstance(rule, str) else rule for path, rule in fields.items()}
+        content = {**content, "fields": rules}
+    profile: Profile = convert(content, Profile, where)
+    for path, rule in profile.fields.items():
+        _check_rule(path, rule, f"{where}: fields.{shorten(path, 80)}")
+    facts: list[TextRule | None] = [getattr(profile.facts, name) for name in profile.facts.__struct_fields__]
+    for place in (*profile.text, *filter(None, facts)):
+        if sum(map(bool, (place.attribute, place.dataset, place.file, place.file_name))) != 1:
+            raise UsageError(f"{where}: each text and fact needs one of attribute, dataset, file, and file_name")
+    if not profile.per_file and profile.episodes.count("*") != 1:
+        groups = shorten(repr(profile.episodes), 80)
+        raise UsageError(f"{where}: episodes is {groups}, expected file, or groups such as data/demo_*")
+    if profile.actions == TO_OBSERVATION and (profile.final or profile.last_step != "kept"):
+        raise UsageError(f"{where}: final and last_step do not fit actions: {TO_OBSERVATION}")
+    return profile
 
 
-def _check_values(content: Mapping[str, Any], where: str) -> None:
-    episodes = content.get("episodes", "file")
-    if episodes != "file" and episodes.count("*") != 1:
-        raise UsageError(
-            f"{where}: episodes is {shorten(repr(episodes), 80)}, expected file, or groups such as data/demo_*"
-        )
-    if content.get("splits", "mask") not in ("mask", "folders", "names"):
-        splits = shorten(repr(content["splits"]), 80)
-        raise UsageError(f"{where}: splits is {splits}, expected mask, folders, or names")
-    later = [key for key in ("final", "last_step") if key in content]
-    if content.get("actions") == TO_OBSERVATION and later:
-        raise UsageError(f"{where}: {later[0]} does not fit actions: {TO_OBSERVATION}, which has the last observation")
-
-
-def _compiles(pattern: str) -> bool:
-    try:
-        return bool(re.compile(pattern))
-    except re.error:
-        return False
-
-
-def _rule(path: str, rule: Any, where: str) -> FieldRule:
-    given = {"from": rule} if isinstance(rule, str) else rule
-    where = f"{where}: fields.{shorten(path, 80)}"
-    check_written(given, _RULE, where)
+def _check_rule(path: str, rule: FieldRule, where: str) -> None:
     if path in RESERVED:
-        raise UsageError(f"{where}: use the keys terminal, reward, discount, and text instead")
-    match = _ROWS.fullmatch(given["from"])
-    if match is None:
-        raise UsageError(f"{where}: {shorten(repr(given['from']), 80)} is no dataset; rows are given as in name[:-1]")
-    if path.count("*") != match["name"].count("*"):
-        raise UsageError(f"{where} and {shorten(repr(match['name']), 80)} have different numbers of *")
-    start, stop = (None if match[key] is None else int(match[key]) for key in ("start", "stop"))
-    shapes = tuple(tuple(shape) for shape in given.get("raw_shapes", ()))
-    wild = "*" in match["name"]
-    conditions = [given.get(key) for key in ("names_if", "absolute_if")]
-    return FieldRule(
-        path,
-        match["name"].strip("/"),
-        start,
-        stop,
-        given.get("optional", wild),
-        given.get("images", True),
-        shapes,
-        tuple(given.get("names", ())),
-        given.get("per_robot", False),
-        *((condition["attribute"], condition["contains"]) if condition else None for condition in conditions),
-    )
+        raise UsageError(f"{where}: use the keys reward, discount, and text instead")
+    if _ROWS.fullmatch(rule.source) is None:
+        raise UsageError(f"{where}: {shorten(repr(rule.source), 80)} is no dataset; rows are given as in name[:-1]")
+    if path.count("*") != rule.source.count("*"):
+        raise UsageError(f"{where} and {shorten(repr(rule.source), 80)} have different numbers of *")
+    for condition in filter(None, (rule.names_if, rule.absolute_if)):
+        try:
+            re.compile(condition.contains)
+        except re.error as error:
+            raise UsageError(f"{where}: {shorten(condition.contains)} is no regular expression: {error}") from None
 
 
-def _text_rule(rule: Mapping[str, str], where: str) -> TextRule:
-    check_written(rule, _TEXT_FROM, f"{where}: text")
-    kinds = [kind for kind in rule if kind != "json"]
-    if len(kinds) != 1:
-        raise UsageError(f"{where}: text: expected one of attribute, dataset, file, and file_name, found {kinds}")
-    return TextRule(kinds[0], rule[kinds[0]], rule.get("json"))
+@functools.cache
+def shipped_profiles() -> dict[str, Profile]:
+    """The profiles of the package by name, sorted."""
+    files = [file for file in resources.files(__package__).iterdir() if file.name.endswith(".yaml")]
+    profiles = [parse_profile(file.read_text("utf-8"), file.name) for file in files]
+    return {profile.name: profile for profile in sorted(profiles, key=lambda profile: profile.name)}
+
+
+def find_profile(name: str) -> Profile:
+    """A profile of the package by its name, or a user's by its path.
+
+    Raises:
+      UsageError: there is none, or the file is not a valid profile.
+    """
+    known = shipped_profiles()
+    if name in known:
+        return known[name]
+    is_file = os.sep in name or name.endswith((".yaml", ".yml")) or storage.scheme(name) is not None
+    if not is_file or not storage.exists(name):
+        hint = did_you_mean(name, known, otherwise=f"choose {', '.join(known)}, or the path of a YAML file")
+        what = "no such file" if is_file else "there is no such profile"
+        raise UsageError(f"--profile={name}: {what}{hint}")
+    return parse_profile(storage.read_text(name), name)
+
+
+def plan_of(profile: Profile) -> Any:
+    """The profile as JSON."""
+    return msgspec.to_builtins(profile)

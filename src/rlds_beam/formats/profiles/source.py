@@ -1,7 +1,8 @@
-"""HDF5 and `.npz` files as a source: a profile says which array is which field, and where episodes are."""
+"""HDF5, `.npz`, and zarr files as a source: a profile says which array is which field, and where episodes are."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fnmatch
 import functools
@@ -14,39 +15,62 @@ import numpy as np
 
 from rlds_beam import naming, storage
 from rlds_beam.encoding.base import Damage
-from rlds_beam.episodes.columns import find_changed
+from rlds_beam.encoding.metadata import yaml_text
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import MissingExtraError, UsageError
-from rlds_beam.formats.arrays.array_episodes import MAX_BYTES, UNREADABLE, ArrayFormat, Arrays
-from rlds_beam.formats.arrays.array_files import SourceOfFiles, make_shard, no_features
+from rlds_beam.formats.arrays.array_episodes import (
+    UNREADABLE,
+    ArrayFormat,
+    Arrays,
+    SourceOfFiles,
+    make_shard,
+    no_features,
+)
 from rlds_beam.formats.format_options import ProfileOptions
-from rlds_beam.formats.profiles.binding import fits, text_files
-from rlds_beam.formats.profiles.catalog import find_profile, propose, shipped_profiles
 from rlds_beam.formats.profiles.containers import (
     HDF5,
     NPZ,
     Container,
     FileRows,
     Hdf5Container,
+    Leaf,
+    matches,
     natural,
-    open_container,
+    open_hdf5,
+    open_npz,
 )
-from rlds_beam.formats.profiles.episodes import Layout, ProfileDecoder, bind_layout, read_episode
-from rlds_beam.formats.profiles.model import Profile
+from rlds_beam.formats.profiles.episodes import Layout, ProfileDecoder, bind_layout, read_episode, read_flags
+from rlds_beam.formats.profiles.facts import text_files
+from rlds_beam.formats.profiles.model import Profile, find_profile, plan_of, shipped_profiles
+from rlds_beam.formats.profiles.zarr_store import ENDS, METADATA, ZarrContainer, open_store, shard_path
 from rlds_beam.options import Options
+from rlds_beam.output.directory import is_output
+from rlds_beam.output.manifest import read_manifest
 from rlds_beam.reading.base import LastAction, Shard, Split
-from rlds_beam.reading.directory_listing import first_file
+from rlds_beam.reading.directory_listing import first_file, names_below
 from rlds_beam.reading.plan import parse_slice, selected_splits, slice_split
-from rlds_beam.text import join_lines, shorten
+from rlds_beam.text import join_lines, printable, shorten
 from rlds_beam.typing import Array
 
+ZARR = (".zarr", ".zarr.zip")
 _SPLITS = ("train", "val", "valid", "validation", "test")
-_MAX_DEPTH = 8  # directories below the input
 _MAX_TRIED = 20  # files tried for the first episode
-_ROWS = 1 << 16  # flags and observations compared at once
+_ROWS = 1 << 16  # observations compared at once
 _NOISE = 0.5  # if a larger fraction of next observations differ, they do not mark ends
-_MAX_PIXELS = 16 * MAX_BYTES
-"""Maximum bytes of an episode's frames that become PNGs, which are not held at once."""
+
+
+@contextlib.contextmanager
+def open_container(path: str) -> Iterator[Container]:
+    """Opens a file. Raises OSError if it is damaged, or cannot be read."""
+    if path.endswith(NPZ):
+        with open_npz(path) as container:
+            yield container
+    elif path.endswith(HDF5):
+        with open_hdf5(path) as root:
+            yield Hdf5Container(path, root)
+    else:
+        with open_store(path) as store:
+            yield ZarrContainer(store)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,21 +96,21 @@ class ProfileFormat(ArrayFormat):
     def count(self, path: str) -> int:
         if not self.profile.per_file:
             return len(self.groups(path))
-        return len(self._starts(path)[1]) if self.profile.ends else 1
+        return len(find_starts(path, self.profile)[1]) if has_several(self.profile) else 1
 
     def is_splittable(self, path: str) -> bool:
         if not self.profile.per_file:
             return True
         try:
             with open_container(path) as whole:
-                return bool(self.profile.ends) and whole.seekable
+                return has_several(self.profile) and whole.seekable
         except OSError:
             return False
 
     def groups(self, path: str) -> list[str]:
         """The groups of a file's episodes; an empty name for an episode that is the file."""
         if self.profile.per_file:
-            return [] if self.profile.ends else [""]
+            return [] if has_several(self.profile) else [""]
         return _cached_groups(path, storage.stamp(path), self.profile.episodes, self.split_masks)[0]
 
     def masks(self, path: str) -> Mapping[str, frozenset[str]]:
@@ -95,7 +119,7 @@ class ProfileFormat(ArrayFormat):
 
     def file_name(self, path: str) -> str:
         """The name of a file, relative to the directory of the dataset."""
-        within = self.root and path.startswith(self.root)
+        within = self.root and path.startswith(self.root) and path != self.root
         return path[len(self.root) :].lstrip("/") if within else storage.split(path)[1]
 
     def names(self, splits: Iterable[Split], dataset: str) -> Iterator[tuple[EpisodeKey, tuple[str, ...]]]:
@@ -111,14 +135,13 @@ class ProfileFormat(ArrayFormat):
                     yield EpisodeKey(dataset, split.name, shard.index, i), names
 
     def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
-        name = self.file_name(path)
         with open_container(path) as whole:
+            name = self.file_name(whole.path)
             for i in range(start, stop):
                 place = name
                 try:
-                    episode, listed = self._episode(whole, i)
+                    episode, listed = self._episode(whole, path, i)
                     place = f"{name}: {episode.group}".rstrip(": ")
-                    _check_size(episode, self.layout)
                     arrays = read_episode(self.layout, episode, name, listed)
                 except (*UNREADABLE, UsageError) as error:
                     yield Damage(i, i + 1, f"{place} cannot be read: {' '.join(str(error).split())}", b"")
@@ -126,20 +149,18 @@ class ProfileFormat(ArrayFormat):
                 yield arrays
                 del arrays
 
-    def _episode(self, whole: Container, i: int) -> tuple[Container, Mapping[str, bool]]:
+    def _episode(self, whole: Container, path: str, i: int) -> tuple[Container, Mapping[str, bool]]:
         """An episode of a file, and whether each filter key lists it."""
         if not self.profile.per_file:
-            group = self.groups(whole.path)[i]
-            listed = {mask: group.rpartition("/")[2] in names for mask, names in self.masks(whole.path).items()}
+            group = self.groups(path)[i]
+            listed = {mask: group.rpartition("/")[2] in names for mask, names in self.masks(path).items()}
             return whole.within(group), listed
-        if not self.profile.ends:
-            return whole, {}
-        starts, ended = self._starts(whole.path)
-        return FileRows(whole, int(starts[i]), int(starts[i + 1]), int(starts[-1]), bool(ended[i])), {}
+        return episode_of_file(whole, path, self.profile, i), {}
 
-    def _starts(self, path: str) -> tuple[Array, Array]:
-        finals = tuple(self.profile.final.items())
-        return _cached_starts(path, storage.stamp(path), self.profile.ends, finals)
+
+def has_several(profile: Profile) -> bool:
+    """Whether a file holds several episodes, end to end."""
+    return profile.per_file and bool(profile.ends or profile.episode_ends)
 
 
 @functools.lru_cache(maxsize=64)
@@ -153,41 +174,97 @@ def _cached_groups(
     return sorted(groups, key=lambda group: order.get(group.rpartition("/")[2], len(split_masks))), masks
 
 
+def episode_of_file(whole: Container, path: str, profile: Profile, i: int) -> Container:
+    """An episode of a file, which may hold several end to end. Raises OSError for rows that no episode has."""
+    if not has_several(profile):
+        return whole
+    starts, ended = find_starts(path, profile)
+    if profile.episode_ends and i < len(ended) and not ended[i]:
+        raise OSError(f"there are rows after {starts[i]:,}, where the last episode ends")
+    per_episode, per_step = _kinds_of_rows(whole, profile, int(starts[-1]))
+    first, last, has_end = (int(starts[i]), int(starts[i + 1]), bool(ended[i])) if len(ended) else (0, 0, True)
+    return FileRows(whole, i, first, last, has_end, per_step, per_episode)
+
+
+def _kinds_of_rows(whole: Container, profile: Profile, rows: int) -> tuple[list[str], dict[str, Leaf]]:
+    """The arrays with a row for each episode, and for each step."""
+    leaves = whole.leaves
+    if not profile.episode_ends:
+        return [], {name: leaf for name, leaf in leaves.items() if leaf.shape[:1] == (rows,)}
+    episodes = leaves[profile.episode_ends].shape
+    named = {name for place in profile.metadata.values() for name, _ in matches(place, leaves)}
+    named.discard(profile.episode_ends)
+    per_episode = sorted(name for name in named if leaves[name].shape[:1] == episodes)
+    per_step = {name: leaf for name, leaf in leaves.items() if name not in named and name != profile.episode_ends}
+    return per_episode, per_step
+
+
+def find_starts(path: str, profile: Profile) -> tuple[Array, Array]:
+    """The first row of each episode, then the number of rows; and whether each episode has an end.
+
+    Raises:
+      OSError: the arrays of ends are missing or wrong.
+    """
+    key = (profile.episode_ends, profile.ends, tuple(profile.final.items()))
+    if path.endswith(METADATA):  # other files of the store may change
+        return _read_starts(path, *key)
+    in_bucket = path.endswith(".zip") and storage.scheme(path) is not None
+    return _cached_starts(path, storage.checksum(path) if in_bucket else storage.stamp(path), *key)
+
+
 @functools.lru_cache(maxsize=64)
-def _cached_starts(
-    path: str, stamp: Any, ends: tuple[str, ...], finals: tuple[tuple[str, str], ...]
-) -> tuple[Array, Array]:
-    """The first row of each episode, then the number of rows; and whether each episode has an end."""
+def _cached_starts(path: str, stamp: Any, *key: Any) -> tuple[Array, Array]:
     del stamp
+    return _read_starts(path, *key)
+
+
+def _read_starts(
+    path: str, episode_ends: str, ends: tuple[str, ...], final: Iterable[tuple[str, str]]
+) -> tuple[Array, Array]:
     with open_container(path) as whole:
-        return find_starts(whole, ends, dict(finals))
-
-
-def find_starts(whole: Container, ends: tuple[str, ...], final: Mapping[str, str]) -> tuple[Array, Array]:
-    """The first steps of the episodes of a flat file. Raises OSError if the arrays of ends are missing or wrong."""
-    names = [name for name in ends if name in whole.leaves]
-    if not names:
-        raise OSError(f"it has no {ends[0]}, which marks the ends of episodes")
-    rows = (*whole.leaves[names[0]].shape, 0)[0]
-    is_end = np.zeros(rows, bool)
-    for name in names:
-        is_end |= _flags(whole, name, rows)
-    for name, later in final.items():
-        is_end |= _jumps(whole, name, later, rows)
+        if episode_ends:
+            return _starts_of_numbers(whole, episode_ends)
+        names = [name for name in ends if name in whole.leaves]
+        if not names:
+            raise OSError(f"it has no {ends[0]}, which marks the ends of episodes")
+        rows = (*whole.leaves[names[0]].shape, 0)[0]
+        is_end = np.zeros(rows, bool)
+        for name in names:
+            is_end |= _flags(whole, name, rows)
+        for name, later in final:
+            is_end |= _jumps(whole, name, later, rows)
     starts = np.unique(np.concatenate([[0], np.flatnonzero(is_end) + 1, [rows]]))
     return starts, is_end[starts[1:] - 1]
+
+
+def _starts_of_numbers(whole: Container, name: str) -> tuple[Array, Array]:
+    """The starts of episodes from their ends; rows after the last one are an episode without an end."""
+    leaf = whole.leaves.get(name)
+    if leaf is None or leaf.dtype.kind not in "iu" or len(leaf.shape) != 1:
+        kind = "there is no" if leaf is None else f"{leaf.dtype}{list(leaf.shape)} is in"
+        raise OSError(f"{kind} {name}, expected a whole number for each episode")
+    ends = whole.read(name).astype(np.int64)
+    wrong = np.flatnonzero(np.diff(ends, prepend=0) < 0)
+    if len(wrong):
+        i = int(wrong[0])
+        before = int(ends[i - 1]) if i else 0
+        raise OSError(f"{name} is not ascending: episode {i:,} ends at {ends[i]:,}, after {before:,}")
+    last = int(ends[-1]) if len(ends) else 0
+    data = name.replace("meta/", "data/").partition("/")[0]
+    rows = max((other.shape[0] for key, other in whole.leaves.items() if key.startswith(f"{data}/")), default=0)
+    more = [rows] if rows > last else []
+    return np.array([0, *ends, *more]), np.arange(len(ends) + len(more)) < len(ends)
 
 
 def _flags(whole: Container, name: str, rows: int) -> Array:
     """Whether each row of an array is other than 0. Raises OSError for other rows or values."""
     leaf = whole.leaves[name]
-    if leaf.shape[:1] != (rows,) or leaf.dtype.kind not in "biuf" or int(np.prod(leaf.shape[1:])) != 1:
+    if leaf.shape[:1] != (rows,) or leaf.dtype.kind not in "biuf" or math.prod(leaf.shape[1:]) != 1:
         raise OSError(f"{name} has the shape {list(leaf.shape)} ({leaf.dtype}), expected a flag for {rows} rows")
-    values: Array = whole.read(name).reshape(-1)
-    wrong = np.flatnonzero(find_changed(values, values.astype(bool)))
-    if len(wrong):
-        raise OSError(f"{name} is {values[wrong[0]]} at row {wrong[0]}, expected 0 or 1")
-    return values.astype(bool)
+    try:
+        return read_flags(whole, name)
+    except ValueError as error:
+        raise OSError(str(error)) from None
 
 
 def _jumps(whole: Container, name: str, later: str, rows: int) -> Array:
@@ -203,17 +280,6 @@ def _jumps(whole: Container, name: str, later: str, rows: int) -> Array:
     return jumps if jumps.mean() <= _NOISE else np.zeros(rows, bool)
 
 
-def _check_size(episode: Container, layout: Layout) -> None:
-    arrays = pixels = 0
-    for binding in layout.bound:
-        if (leaf := episode.leaves.get(binding.name)) is not None:
-            size = math.prod(leaf.shape) * leaf.dtype.itemsize
-            arrays, pixels = (arrays, pixels + size) if binding.has_pixels(leaf) else (arrays + size, pixels)
-    for size, most in ((arrays, MAX_BYTES), (pixels, _MAX_PIXELS)):
-        if size > most:
-            raise OSError(f"its arrays have {size:,} bytes, more than {most:,}")
-
-
 @dataclasses.dataclass(frozen=True)
 class ProfileSource(SourceOfFiles):
     """Files with a profile. Attributes: see `Source`."""
@@ -225,6 +291,7 @@ class ProfileSource(SourceOfFiles):
     options_class: ClassVar[type[Options]] = ProfileOptions
     format_name: ClassVar[str]
     endings: ClassVar[tuple[str, ...]]
+    profile: ClassVar[str] = ""
 
     @classmethod
     def open(
@@ -238,21 +305,29 @@ class ProfileSource(SourceOfFiles):
         no_features(cls.format_name, features)
         options = options or ProfileOptions()
         where = input if isinstance(input, str) else ",".join(input)
-        sizes = _find_files(input, cls.endings)
+        sizes, split_names, name = cls.find(input)
         if not sizes:
             raise UsageError(f"{where} has no {' or '.join(cls.endings)} file, which --from={cls.format_name} reads")
-        profile = find_profile(options.profile) if options.profile else _recognize(list(sizes), where)
-        named = [path for path in sizes if fnmatch.fnmatch(storage.split(path)[1], profile.files or "*")]
+        named_profile = options.profile or cls.profile
+        profile = find_profile(named_profile) if named_profile else _recognize(list(sizes), where)
+        named = {path: size for path, size in sizes.items() if _is_named(path, profile)}
         if not named:
             raise UsageError(f"{where}: no file is named {profile.files}, which profile {profile.name} reads")
-        layout, split_masks = _first_layout(profile, named, options.raw_images)
+        layout, split_masks = _first_layout(profile, list(named), options.raw_images)
         root = input if isinstance(input, str) and storage.isdir(input) else ""
         files = ProfileFormat(layout, root, split_masks, cls.format_name)
-        name = storage.split(where.rstrip("/"))[1] if root else storage.split(named[0])[1].rpartition(".")[0]
         name = naming.to_name((layout.dataset or name).replace("/", "-"))
-        splits = _find_splits(files, {path: sizes[path] for path in named}, split, name)
+        splits = _find_splits(files, named, split_names, split, name)
         decoder = ProfileDecoder(layout.schema, layout)
         return cls(f"{name}/1.0.0", layout.schema, decoder, splits, files, (), layout.fps, layout.robot)
+
+    @classmethod
+    def find(cls, input: str | Sequence[str]) -> tuple[dict[str, int], Mapping[str, str], str]:
+        """The files of an input and their sizes, their splits if they are known, and a name for the dataset."""
+        sizes = _find_files(input, cls.endings)
+        is_directory = isinstance(input, str) and storage.isdir(input)
+        name = storage.split(str(input).rstrip("/") if is_directory else next(iter(sizes), ""))[1]
+        return sizes, {}, name if is_directory else name.rpartition(".")[0]
 
     @property
     def assumes_robot(self) -> bool:  # type: ignore[override]
@@ -275,7 +350,7 @@ class ProfileSource(SourceOfFiles):
         return (f"profile {self.layout.profile.name}", *self.layout.notes)
 
     def plan(self) -> dict[str, Any]:
-        return {"profile": dataclasses.asdict(self.layout.profile)}
+        return {"profile": plan_of(self.layout.profile)}
 
     def episode_names(self) -> Iterator[tuple[EpisodeKey, tuple[str, ...]]]:
         return self.files.names(self.splits, self.dataset)
@@ -312,7 +387,7 @@ class Hdf5Source(ProfileSource):
 class NpzSource(ProfileSource):
     """NumPy's `.npz` files with a profile."""
 
-    format_name, endings = "npz", (NPZ,)
+    format_name, endings = "npz", NPZ
 
     @classmethod
     def recognize(cls, path: str) -> str | None:
@@ -328,6 +403,55 @@ class NpzSource(ProfileSource):
         return f".npz with {names}" + "".join(f" (profile {name})" for name in found)
 
 
+class ZarrSource(ProfileSource):
+    """Zarr stores with a profile: replay buffers of diffusion policy and UMI, and what `--to=zarr` wrote."""
+
+    format_name, endings, profile = "zarr", ZARR, "replay_buffer"
+    told_by_files = False
+
+    @classmethod
+    def find(cls, input: str | Sequence[str]) -> tuple[dict[str, int], Mapping[str, str], str]:
+        paths = storage.paths_in(input)
+        splits: dict[str, str] = {}
+        if len(paths) == 1 and storage.isdir(paths[0]) and cls.recognize(paths[0].rstrip("/")) is None:
+            shards = read_manifest(paths[0])["shards"] if is_output(paths[0]) else []
+            splits = {storage.join(paths[0], shard["file"]): shard["split"] for shard in shards}
+            names = [] if splits else [name for name in storage.listdir(paths[0]) if name.endswith(cls.endings)]
+            roots = [*splits, *(storage.join(paths[0], name) for name in names)]
+            name = read_manifest(paths[0])["name"] if splits else storage.split(paths[0].rstrip("/"))[1]
+        else:
+            roots = [root for path in paths for root in ([path] if storage.isdir(path) else storage.glob(path))]
+            if not roots:
+                raise UsageError(f"{','.join(paths)}: no such file or directory")
+            name = storage.split(roots[0].rstrip("/"))[1].removesuffix(".zip").removesuffix(".zarr")
+        sizes = {}
+        for root in roots:
+            path = shard_path(root.rstrip("/"))
+            if path.endswith(".zip"):
+                sizes[path] = storage.size(path)
+            else:
+                with open_store(path) as store:
+                    sizes[path] = sum(store.sizes.values())
+        return sizes, splits, name
+
+    @classmethod
+    def reads_together(cls, why: str, other: str) -> bool:
+        return True
+
+    @classmethod
+    def recognize(cls, path: str) -> str | None:
+        if path.endswith(".zip"):
+            return "a .zarr.zip file" if path.endswith(cls.endings) and storage.exists(path) else None
+        return ENDS if {*METADATA} & {*names_below(path, *ENDS.split("/"))} else None
+
+    def companions(self, shard: Shard) -> list[str]:
+        if shard.path.endswith(".zip"):
+            return []
+        with open_store(shard.path) as store:
+            paths = [storage.join(store.root, *key.split("/")) for key in store.sizes]
+        return [path for path in paths if path != shard.path]
+
+
 def _find_files(input: str | Sequence[str], endings: tuple[str, ...]) -> dict[str, int]:
     """The files of an input and their sizes, sorted by the numbers in their names."""
     sizes: dict[str, int] = {}
@@ -338,18 +462,16 @@ def _find_files(input: str | Sequence[str], endings: tuple[str, ...]) -> dict[st
                 raise UsageError(f"{place}: no such file or directory")
             sizes |= found
     elif storage.scheme(input) is None:
-        sizes = {path: storage.size(path) for path in _files_below(input, endings)}
+        for directory, _, names in os.walk(input):
+            paths = [os.path.join(directory, name) for name in names if name.endswith(endings) and name[0] != "."]
+            sizes |= {path: storage.size(path) for path in paths}
     else:
         sizes = {path: size for path, size in storage.list_sizes("**", input).items() if path.endswith(endings)}
     return {path: sizes[path] for path in sorted(sizes, key=natural)}
 
 
-def _files_below(path: str, endings: tuple[str, ...]) -> Iterator[str]:
-    """The files below a local directory."""
-    for directory, below, names in os.walk(path):
-        if directory[len(path) :].count(os.sep) >= _MAX_DEPTH:
-            below.clear()
-        yield from (os.path.join(directory, name) for name in names if name.endswith(endings) and name[0] != ".")
+def _is_named(path: str, profile: Profile) -> bool:
+    return fnmatch.fnmatch(storage.split(path)[1], profile.files or "*")
 
 
 def _find_profiles(path: str) -> dict[str, str]:
@@ -358,13 +480,21 @@ def _find_profiles(path: str) -> dict[str, str]:
     with open_container(path) as whole:
         for name, profile in shipped_profiles().items():
             episode = _first_episode(whole, profile)
-            is_named = fnmatch.fnmatch(storage.split(path)[1], profile.files or "*")
-            if is_named and episode is not None and (why := fits(profile, episode)) is not None:
+            if _is_named(path, profile) and episode is not None and (why := _fits(profile, episode)):
                 found[name] = why
     return found
 
 
+def _fits(profile: Profile, container: Container) -> str:
+    """The names by which a profile recognizes an episode; empty if it does not."""
+    told = profile.recognize
+    found = [name for name in told.any if container.has(name)][:1]
+    fits = all(map(container.has, told.has)) and not any(map(container.has, told.lacks))
+    return ", ".join((*told.has, *found)) if fits and (found or not told.any) else ""
+
+
 def _first_episode(whole: Container, profile: Profile) -> Container | None:
+    """The first episode of a file; the file, if it holds several end to end."""
     if profile.per_file:
         return whole
     try:
@@ -392,17 +522,52 @@ def _recognize(paths: Sequence[str], where: str) -> Profile:
             f"{path}: no shipped profile fits ({', '.join(shipped_profiles())}). Here is a proposal: edit it, save it "
             "as profile.yaml, and pass --profile=profile.yaml",
             "",
-            *proposal(path),
+            *propose(path),
         )
     raise UsageError(f"{where} cannot be read: {error}")
 
 
-def proposal(path: str) -> list[str]:
-    """A profile for an unknown file, as YAML. Raises OSError for an unreadable file."""
+_ACTIONS = ("action", "actions", "act", "acts")
+_REWARDS = ("reward", "rewards")
+_FLAGS = ("timeouts", "truncated", "is_last")
+_ENDS = ("dones", "done", "terminals", "terminal", "terminated", "is_terminal")
+_NOTHING = ("step", "timestamp", "timestamps", "index")
+
+
+def propose(path: str) -> list[str]:
+    """The lines of a profile in YAML, for an unknown file. Raises OSError for an unreadable file."""
     with open_container(path) as whole:
         pattern = whole.numbered_groups() if isinstance(whole, Hdf5Container) else ""
-        episode = whole.within(whole.groups(pattern)[0]) if pattern else whole
-        return propose(naming.to_name(storage.split(path)[1].rpartition(".")[0]), pattern or "file", episode.leaves)
+        leaves = whole.within(whole.groups(pattern)[0]).leaves if pattern else whole.leaves
+    last = {path: path.rpartition("/")[2].lower() for path in leaves}
+    actions = [path for path, name in last.items() if name in _ACTIONS] or [
+        path for path in leaves if "action" in path.lower() and leaves[path].shape
+    ]
+    rows = leaves[actions[0]].shape[:1] if actions else ()
+    name = naming.to_name(storage.split(path)[1].rpartition(".")[0])
+    lines = [f"name: {name}", f"episodes: {yaml_text(pattern or 'file')}", "fields:"]
+    for path in actions:
+        name = yaml_text(f"action{'' if len(actions) == 1 else '/' + path.replace('/', '_')}")
+        lines.append(f"  {name}: {yaml_text(path)}")
+    if not actions:
+        lines.append("  action: NAME_OF_A_DATASET")
+    other = []
+    for path, leaf in leaves.items():
+        if path in actions or last[path] in (*_REWARDS, *_ENDS, *_FLAGS, *_NOTHING):
+            continue
+        if rows and leaf.shape[:1] == rows and not leaf.trouble:
+            short = path
+            for prefix in ("observations/", "observation/", "obs/"):
+                short = short.removeprefix(prefix)
+            lines.append(f"  {yaml_text(f'observation/{short}')}: {yaml_text(path)}  # {leaf.dtype}{list(leaf.shape)}")
+        else:
+            other.append(f"# not read: {printable(path)} {leaf.dtype}{list(leaf.shape)}")
+    for key, names in (("reward", _REWARDS), ("terminal", _ENDS)):
+        lines += [f"{key}: {yaml_text(path)}" for path in leaves if last[path] in names][:1]
+    ends = [yaml_text(path) for path in leaves if last[path] in (*_ENDS, *_FLAGS)]
+    if ends and not pattern:
+        lines.append(f"# ends: [{', '.join(ends)}]  # if the file holds several episodes, end to end")
+    return lines + other
 
 
 def _first_layout(profile: Profile, paths: Sequence[str], raw_images: str) -> tuple[Layout, tuple[str, ...]]:
@@ -415,11 +580,14 @@ def _first_layout(profile: Profile, paths: Sequence[str], raw_images: str) -> tu
                 if episode is None:
                     error = error or f"{path} has no {profile.episodes}, where profile {profile.name} finds episodes"
                     continue
-                if profile.ends and profile.per_file:
-                    find_starts(whole, profile.ends, {})
+                if has_several(profile):
+                    find_starts(path, profile)
+                if profile.episode_ends:
+                    episode = episode_of_file(whole, path, profile, 0)
                 masks = whole.masks() if profile.splits == "mask" else {}
                 names = [group.rpartition("/")[2] for group in whole.groups(profile.episodes)] if masks else []
                 layout = bind_layout(profile, episode, raw_images, tuple(sorted(masks)))
+                layout = dataclasses.replace(layout, notes=(*layout.notes, *whole.notes()))
         except UNREADABLE as unreadable:
             if isinstance(unreadable, UsageError):
                 raise
@@ -432,13 +600,15 @@ def _first_layout(profile: Profile, paths: Sequence[str], raw_images: str) -> tu
     raise UsageError(error)
 
 
-def _find_splits(files: ProfileFormat, sizes: Mapping[str, int], split: str | None, dataset: str) -> tuple[Split, ...]:
+def _find_splits(
+    files: ProfileFormat, sizes: Mapping[str, int], names: Mapping[str, str], split: str | None, dataset: str
+) -> tuple[Split, ...]:
     if files.split_masks:
         [(path, size)] = sizes.items()
         return _splits_by_mask(files, path, size, split, dataset)
     found: dict[str, list[str]] = {}
     for path in sizes:
-        found.setdefault(_split_of(path, files.profile.splits), []).append(path)
+        found.setdefault(names.get(path) or _split_of(path, files.profile.splits), []).append(path)
     splits = []
     for name, start, stop in selected_splits(split, found, dataset):
         shards = tuple(make_shard(files, i, path, sizes[path]) for i, path in enumerate(found[name]))

@@ -26,9 +26,12 @@ from rlds_beam.formats.arrays.array_episodes import (
     NO_REWARD,
     ArrayDecoder,
     Arrays,
+    SourceOfFiles,
     discounts,
+    make_shard,
+    no_features,
+    select_splits,
 )
-from rlds_beam.formats.arrays.array_files import SourceOfFiles, make_shard, no_features, select_splits
 from rlds_beam.formats.arrays.parts import as_images
 from rlds_beam.formats.format_options import Ros2Options
 from rlds_beam.formats.ros2.bags import ENDINGS, METADATA, Bag, bag_layout, find_bags

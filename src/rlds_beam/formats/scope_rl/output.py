@@ -205,14 +205,6 @@ class ScopeRlOutput(MergedOutput):
         values = self.propensity.values(episode, end).reshape(end, -1)[:, 0].astype(np.float64)
         return np.exp(values) if self.propensity.path == "action_logp" else values
 
-    def note(self, about: dict[str, Any], values: Sequence[Array]) -> None:
-        _, action, reward, *_, policy = values
-        if self.discrete:
-            about["n_actions"] = max(about.get("n_actions", 0), int(action.max()) + 1)
-        about["steps"] = max(about.get("steps", 0), len(reward))
-        name = policy.tobytes().decode("utf-8", "backslashreplace")
-        about["policies"] = sorted({*about.get("policies", ()), name})
-
     def describe_merged(self, parts: Mapping[str, Sequence[Part]]) -> dict[str, Any]:
         lengths = [_lengths(some) for some in parts.values()]
         rows = sum(len(own) * self._steps(some) for own, some in zip(lengths, parts.values(), strict=True))
@@ -221,7 +213,7 @@ class ScopeRlOutput(MergedOutput):
 
     def _steps(self, parts: Sequence[Part]) -> int:
         """The number of steps of each trajectory of a split, with padding."""
-        return self.options.step_per_trajectory or max(part.about["steps"] for part in parts)
+        return self.options.step_per_trajectory or int(_lengths(parts).max())
 
     def notes(self, manifest: Mapping[str, Any]) -> list[str]:
         padding = manifest.get("padding", {})
@@ -266,8 +258,10 @@ class ScopeRlOutput(MergedOutput):
             pscore = np.repeat(pscore[:, None], self.action_dim, axis=1)
         state_dim = sum(leaf.field.known_size for leaf in self.states)
         terminated = _read(parts, "terminated", "?")[:, None]
-        policies = sorted({name for part in parts for name in part.about["policies"] if name})
-        n_actions = self.options.n_actions or max(part.about.get("n_actions", 0) for part in parts)
+        names = {*split_bytes(_read(parts, "policy", "u1").tobytes(), _lengths(parts, "policy"))}
+        policies = sorted(name.decode("utf-8", "backslashreplace") for name in names if name)
+        actions = padded("action", "<i8") if self.discrete else padded("action", "<f8", self.action_dim)
+        n_actions = self.options.n_actions or (int(actions.max()) + 1 if self.discrete else None)
         return {
             "size": len(index),
             "n_trajectories": len(lengths),
@@ -280,7 +274,7 @@ class ScopeRlOutput(MergedOutput):
             "state_dim": state_dim,
             "state_keys": self.state_keys,
             "state": padded("state", "<f8", state_dim),
-            "action": padded("action", "<i8") if self.discrete else padded("action", "<f8", self.action_dim),
+            "action": actions,
             "reward": padded("reward", "<f8", pad=0.0),
             "done": marks(place >= lengths - 1),
             "terminal": marks((place == lengths - 1) & (lengths == steps)),
@@ -311,11 +305,11 @@ class ScopeRlOutput(MergedOutput):
 
 def _read(parts: Sequence[Part], name: str, dtype: str) -> Array:
     """The values of a column in all parts, [N]."""
-    column = [column.name for column in parts[0].columns].index(name)
-    return np.frombuffer(b"".join(data for part in parts for data in part.column_bytes(column)), dtype)
+    column = parts[0].names.index(name)
+    return np.frombuffer(b"".join(data for part in parts for data in part.blocks(column)), dtype)
 
 
-def _lengths(parts: Sequence[Part]) -> Array:
-    """The number of steps of each trajectory of a split, without padding."""
-    column = [column.name for column in parts[0].columns].index("reward")
+def _lengths(parts: Sequence[Part], name: str = "reward") -> Array:
+    """The number of rows of a column for each trajectory of a split, without padding."""
+    column = parts[0].names.index(name)
     return np.concatenate([part.rows[:, column] for part in parts])

@@ -43,10 +43,11 @@ from rlds_beam.formats.arrays.parts import (
     write_merged,
 )
 from rlds_beam.formats.format_options import ZarrOptions
-from rlds_beam.formats.zarr.store import ENDS, OWN
 from rlds_beam.formats.zarr.writer import (
     BLOSC,
+    ENDS,
     JPEGXL,
+    OWN,
     Member,
     array_members,
     chunk_key,
@@ -145,21 +146,21 @@ class ZarrColumn:
                     yield chunk_key(self.key, i, len(shape)), chunk
                     i += 1
         else:
-            pieces = (piece for part in parts for piece in part.column_bytes(at))
+            pieces = (piece for part in parts for piece in part.blocks(at))
             yield from array_members(self.key, shape, self.dtype, pieces, self.compressor)
 
 
 def _lengths(parts: Sequence[Part], at: int) -> Iterator[Array]:
     """The lengths of the values of `sized_columns`, block by block."""
     for part in parts:
-        for data in part.block_bytes(at + 1):
+        for data in part.blocks(at + 1):
             yield np.frombuffer(data, "<i8")
 
 
 def _texts(parts: Sequence[Part], at: int) -> Iterator[Array]:
     """The values of `sized_columns`, an object array of bytes for each block."""
     for part in parts:
-        for data, lengths in zip(part.block_bytes(at), part.block_bytes(at + 1), strict=True):
+        for data, lengths in zip(part.blocks(at), part.blocks(at + 1), strict=True):
             yield split_bytes(data, np.frombuffer(lengths, "<i8"))
 
 
@@ -255,7 +256,7 @@ class ZarrOutput(MergedOutput, RowsOutput):
         )
         yield from group("data")
         yield from group("meta")
-        lengths = np.frombuffer(b"".join(piece for part in parts for piece in part.column_bytes(0)), "<i8")
+        lengths = np.frombuffer(b"".join(piece for part in parts for piece in part.blocks(0)), "<i8")
         ends = np.cumsum(lengths).astype("<i8")
         yield from array_members(ENDS, ends.shape, _INT64, [ends.tobytes()], None, max(1, len(ends)))
         at = 1

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
-import struct
-import zlib
+import zipfile
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias, cast
 
 import numpy as np
 
 from rlds_beam.typing import Array
 
 Member: TypeAlias = "tuple[str, bytes]"
+
+OWN = "rlds_beam"
+"""The attribute of a store's root that holds the fields, by which `--from=zarr` reads them back."""
+
+ENDS = "meta/episode_ends"
+"""The array with the end of each episode."""
 
 CHUNK_BYTES = 2_000_000
 """Target size of a chunk, that of diffusion policy's `get_optimal_chunks`."""
@@ -39,16 +45,6 @@ JPEGXL: dict[str, Any] = {
     "numthreads": 1,
 }
 """Lossless JPEG XL, with the options that UMI's `JpegXl` and imagecodecs' `Jpegxl` share."""
-
-_LOCAL = struct.Struct("<4s5H3I2H")
-_CENTRAL = struct.Struct("<4s6H3I5H2I")
-_EXTRA = struct.Struct("<2H3Q")
-_END64 = struct.Struct("<4sQ2H2I4Q")
-_LOCATOR = struct.Struct("<4sIQI")
-_END = struct.Struct("<4s4H2IH")
-_DATE = 0x21  # 1 January 1980, the format's earliest date
-_FULL = 0xFFFFFFFF
-_FILE = 0o100644 << 16
 
 
 def compress(values: Array, compressor: dict[str, Any]) -> bytes:
@@ -144,42 +140,32 @@ def _chunk(
     return chunk_key(key, i, len(shape)), data if compressor is None else compress(values, compressor)
 
 
+class _Pieces(io.RawIOBase):
+    """Keeps what is written until it is taken."""
+
+    def __init__(self) -> None:
+        self._held: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._held.append(bytes(data))
+        return len(data)
+
+    def take(self) -> bytes:
+        data = b"".join(self._held)
+        self._held.clear()
+        return data
+
+
 def zip_pieces(members: Iterable[Member]) -> Iterator[bytes]:
-    """A zip file of these members, uncompressed. Its directory, about 100 bytes for each member, is in memory."""
-    central, count, at = bytearray(), 0, 0
-    for name, data in members:
-        label, crc, size = name.encode(), zlib.crc32(data), len(data)
-        header = _LOCAL.pack(b"PK\3\4", 20, 0x800, 0, 0, _DATE, crc, size, size, len(label), 0)
-        large = at >= _FULL
-        extra = _EXTRA.pack(1, 24, size, size, at) if large else b""
-        sizes = (_FULL, _FULL) if large else (size, size)
-        central += _CENTRAL.pack(
-            b"PK\1\2",
-            (3 << 8) + 45,
-            45 if large else 20,
-            0x800,
-            0,
-            0,
-            _DATE,
-            crc,
-            *sizes,
-            len(label),
-            len(extra),
-            0,
-            0,
-            0,
-            _FILE,
-            _FULL if large else at,
-        )
-        central += label + extra
-        count += 1
-        at += len(header) + len(label) + size
-        yield header + label
-        yield data
-    yield bytes(central)
-    size, end = len(central), at + len(central)
-    if count >= 0xFFFF or end >= _FULL:
-        yield _END64.pack(b"PK\6\6", _END64.size - 12, (3 << 8) + 45, 45, 0, 0, count, count, size, at)
-        yield _LOCATOR.pack(b"PK\6\7", 0, end, 1)
-    few = min(count, 0xFFFF)
-    yield _END.pack(b"PK\5\6", 0, 0, few, few, min(size, _FULL), min(at, _FULL), 0)
+    """A zip file of these members, uncompressed. Its directory is in memory."""
+    pieces = _Pieces()
+    with zipfile.ZipFile(cast("IO[bytes]", pieces), "w") as archive:
+        for name, data in members:
+            info = zipfile.ZipInfo(name)  # of 1 January 1980, so that equal members are equal bytes
+            info.external_attr = 0o100644 << 16
+            archive.writestr(info, data)
+            yield pieces.take()
+    yield pieces.take()
