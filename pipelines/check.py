@@ -18,7 +18,6 @@ from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
 from rlds_beam.runners.base import RunOptions
 from rlds_beam.terminal.options import GateOptions, elapsed
-from rlds_beam.text import join_lines
 
 if TYPE_CHECKING:
     import tempfile
@@ -128,7 +127,7 @@ class CheckOutcome:
 
     def __str__(self) -> str:
         """The text that the command prints."""
-        return "\n".join(filter(None, [self.report.summary(), join_lines(self.lines())]))
+        return "\n".join(filter(None, [self.report.summary(), *self.lines()]))
 
     def to_json(self) -> dict[str, Any]:
         """The unmet expectations, and the numbers of the signals unless `rules`, as JSON, without the report."""

@@ -13,7 +13,7 @@ from rlds_beam.options import option
 from rlds_beam.processing.job import Job, Stage, Totals
 from rlds_beam.runners.base import RunOptions
 from rlds_beam.terminal.options import PrintOptions, print_json
-from rlds_beam.text import join_lines, list_few
+from rlds_beam.text import list_few
 
 if TYPE_CHECKING:
     from rlds_beam.checking.duplicates import Digest
@@ -74,7 +74,7 @@ class Comparison:
             lines += list_few(kind, keys, _SHOWN, number)
         fields = [f"{path}: {one or 'none'} -> {other or 'none'}" for path, one, other in self.fields]
         lines += list_few("field", fields, _SHOWN)
-        return join_lines([*lines, f"different (exit code {DIFFERS})" if self.differs else "equal"])
+        return "\n".join([*lines, f"different (exit code {DIFFERS})" if self.differs else "equal"])
 
 
 def open_sources(config: CompareConfig) -> tuple[Source, ...]:

@@ -18,7 +18,6 @@ from rlds_beam.options import option
 from rlds_beam.pipelines.base import run_ranges
 from rlds_beam.runners.base import RunOptions
 from rlds_beam.terminal.options import ReportOptions, elapsed, print_json
-from rlds_beam.text import join_lines
 
 if TYPE_CHECKING:
     from rlds_beam.jobs.convert import ConvertJob
@@ -114,7 +113,7 @@ class ConvertOutcome:
 
     def __str__(self) -> str:
         """The text that the command prints."""
-        return "\n".join([self.report.summary(self.job.check.repair), join_lines(self.lines())])
+        return "\n".join([self.report.summary(self.job.check.repair), *self.lines()])
 
     def lines(self) -> list[str]:
         """The lines printed after the report."""
@@ -158,7 +157,7 @@ def main(config: ConvertConfig) -> int:
     notes = done.job.notes()
     extra = {**done.figures(), **({"notes": notes} if notes else {})}
     if done.job.adds_nothing and not config.json:
-        print(join_lines(notes))
+        print("\n".join(notes))
         return 0
     code = outcome.print_report(done.report, config, extra, done.lines(), done.job.target)
     return 0 if done.job.adds_nothing else code

@@ -54,7 +54,7 @@ def main(config: IndexConfig) -> int:
     """Runs the command: prints what the index holds, and returns the exit code."""
     from rlds_beam import storage
     from rlds_beam.platforms import count_cores
-    from rlds_beam.text import count, escape_controls, format_size
+    from rlds_beam.text import count, format_size
 
     built = index(dataclasses.replace(config, workers=config.workers or count_cores()))
     seconds, size = elapsed(), sum(storage.sizes(built.directory).values())
@@ -66,7 +66,7 @@ def main(config: IndexConfig) -> int:
         facts = {"episodes": built.episodes, "steps": len(built), "rejected": built.rejected, "bytes": size}
         print_json({"index": built.directory, **facts, "seconds": round(seconds, 3)})
     else:
-        print(escape_controls(f"index     {built.directory} ({format_size(size)})"))
+        print(f"index     {built.directory} ({format_size(size)})")
         print(f"holds     {count(len(built), 'step')} of {count(built.episodes, 'episode')}")
         if rejected:
             print(f"left out  {', '.join(f'{number:,} {rule}' for rule, number in built.rejected.items())}")

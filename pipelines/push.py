@@ -16,7 +16,6 @@ from rlds_beam.jobs.options import PushOptions
 from rlds_beam.options import option
 from rlds_beam.runners.base import RunOptions
 from rlds_beam.terminal.options import ReportOptions, print_json
-from rlds_beam.text import join_lines
 
 if TYPE_CHECKING:
     from rlds_beam.jobs.push import PushInput
@@ -82,7 +81,7 @@ class PushOutcome:
 
     def __str__(self) -> str:
         """The text that the command prints."""
-        return "\n".join([self.report.summary(), join_lines(self.lines())])
+        return "\n".join([self.report.summary(), *self.lines()])
 
     def lines(self) -> list[str]:
         """The lines printed after the report."""
@@ -214,7 +213,7 @@ def _serve_on(server: EmbeddedServer, verified: Verified) -> None:
         *verified.lines(),
         f"serving   {server.address}, for every client that can reach this machine; press Ctrl-C to stop",
     ]
-    print(join_lines(lines), file=sys.stderr, flush=True)
+    print("\n".join(lines), file=sys.stderr, flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             time.sleep(_LOOK_SECONDS)

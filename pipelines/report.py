@@ -16,7 +16,6 @@ from rlds_beam.options import option
 from rlds_beam.pipelines.base import run_over
 from rlds_beam.runners.base import RunOptions
 from rlds_beam.terminal.options import PrintOptions, elapsed, format_flags, print_json
-from rlds_beam.text import join_lines
 
 if TYPE_CHECKING:
     from rlds_beam.connectors.pipeline import ConnectorRunner
@@ -135,7 +134,7 @@ def main(config: ReportConfig) -> int:
             str(done),
             f"took      {seconds:.1f} s with start-up",
         ]
-        print(join_lines(lines))
+        print("\n".join(lines))
     return 0
 
 

@@ -17,7 +17,7 @@ from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
 from rlds_beam.runners.base import RunOptions
 from rlds_beam.terminal.options import ReportOptions, elapsed
-from rlds_beam.text import did_you_mean, join_lines, some
+from rlds_beam.text import did_you_mean, some
 
 if TYPE_CHECKING:
     from rlds_beam.episodes.schema import Schema
@@ -54,7 +54,7 @@ class StatsOutcome:
 
     def __str__(self) -> str:
         """The text that the command prints."""
-        return "\n".join([self.report.summary(), join_lines(self.lines())])
+        return "\n".join([self.report.summary(), *self.lines()])
 
     def lines(self, fields: Sequence[str] = ()) -> list[str]:
         """The table printed after the report: of the chosen fields, or of as many rows as fit a screen."""

@@ -13,21 +13,20 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from rlds_beam.text import join_lines, shorten, without_secrets
+from rlds_beam.text import shorten, without_secrets
 
 
 class RldsBeamError(Exception):
     """Base of every error that rlds-beam raises on purpose. Exit code 1: the pipeline failed.
 
     Args:
-      lines: the lines of the message. Control characters in them, line breaks included, are shown as escapes, because
-        a name from a dataset must not command the terminal. Secrets in addresses and flags are left out.
+      lines: the lines of the message, which is shown without the secrets in addresses and flags.
     """
 
     exit_code = 1
 
     def __str__(self) -> str:
-        return without_secrets(join_lines(map(str, self.args)))
+        return without_secrets("\n".join(map(str, self.args)))
 
 
 class UsageError(RldsBeamError, ValueError):

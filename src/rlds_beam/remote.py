@@ -29,7 +29,7 @@ from fsspec.spec import AbstractBufferedFile
 
 from rlds_beam.errors import BucketAccessError, BucketError, RldsBeamError, UsageError, missing
 from rlds_beam.naming import is_file_path
-from rlds_beam.text import printable, without_secrets
+from rlds_beam.text import shorten, without_secrets
 
 _CLIENT = {"allow_http": True, "timeout": "300s", "connect_timeout": "5s"}  # `timeout` includes the body
 _RETRIES = {"max_retries": 8, "retry_timeout": datetime.timedelta(seconds=90)}
@@ -132,7 +132,7 @@ def shorten_error(error: BaseException) -> str:
         answer = [urlsplit(address[0]).hostname or ""] if address else []
         answer.append(rest.rpartition(" - ")[2].split("\n")[0].rstrip(": "))
     what = " ".join(what.split()) or type(error).__name__
-    return printable(without_secrets(": ".join([what, *filter(None, answer)])), 300)
+    return shorten(without_secrets(": ".join([what, *filter(None, answer)])), 300)
 
 
 class Bucket:
@@ -156,7 +156,7 @@ class Bucket:
     def _name(self, path: str) -> str:
         name = path.removeprefix(self._root)
         if not is_file_path(name):
-            raise UsageError(f"{printable(path)}: expected the path of a file, without '..', '.', and '//'")
+            raise UsageError(f"{shorten(path)}: expected the path of a file, without '..', '.', and '//'")
         return name
 
     def _entry(self, about: Any) -> Entry:

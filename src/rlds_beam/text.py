@@ -1,4 +1,4 @@
-"""Numbers and names in messages, and text from others on a terminal."""
+"""Numbers and names in messages, and text from others."""
 
 from __future__ import annotations
 
@@ -29,21 +29,18 @@ def format_size(number: int) -> str:
 def shorten(value: object, most: int = 200) -> str:
     """A value or an error as one line of at most `most` characters; a system's error without its number and path."""
     said = value.strerror if isinstance(value, OSError) and value.strerror else value
-    text = " ".join(str(said).split())
+    text = " ".join((said.decode(errors="replace") if isinstance(said, bytes) else str(said)).split())
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def printable(text: object, most: int = 200) -> str:
-    """Text from a dataset as one line for a terminal: control and invisible characters as escapes, shortened.
-
-    Terminals obey control characters, and those that change the direction of text hide what it says.
-    """
-    return escape_controls(shorten(text.decode(errors="replace") if isinstance(text, bytes) else text, most))
+    """Text from a dataset as one line of a file or a page: shortened, control and invisible characters as escapes."""
+    return escape_controls(shorten(text, most))
 
 
-def escape_controls(text: str, keep: str = "\n\t") -> str:
+def escape_controls(text: str) -> str:
     """Text whose control and invisible characters are escapes (`\\x1b`), except line breaks and tabs."""
-    return text if text.isprintable() else "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
 
 
 _PASSWORD = re.compile(r"(?<=://)[^\s/?#@'\"]*@")
@@ -58,18 +55,15 @@ def without_secrets(text: str) -> str:
     return _SECRET_FLAG.sub(r"\1...", text) if "--" in text else text
 
 
-def join_lines(lines: Iterable[str]) -> str:
-    """Lines for a terminal, none of which can command it or become several lines."""
-    return "\n".join(escape_controls(line, keep="") for line in lines)
-
-
 def json_text(content: Any) -> str:
     """JSON for a terminal: the values are exact, and every character is visible."""
     return json.dumps(content, indent=2).replace("\x7f", "\\u007f")
 
 
 class EscapingStream:
-    """A stream of a terminal, which texts of others cannot command: control characters are written as escapes.
+    """The standard output and error of a command: the one place where text of others is escaped for a terminal.
+
+    Terminals obey control characters, and those that change the direction of text hide what it says.
 
     Args:
       stream: where to write.
@@ -92,7 +86,7 @@ class EscapingStream:
 
 
 def raw_stream(stream: TextIO) -> TextIO:
-    """The stream that takes control characters, for colors and pictures of our own; escape all other text before."""
+    """The stream that takes control characters, for our own colors and bars."""
     return stream.unescaped if isinstance(stream, EscapingStream) else stream
 
 
@@ -116,14 +110,14 @@ def some(texts: Sequence[str]) -> str:
 
 def list_few(label: str, texts: Sequence[str], most: int, number: int = 0) -> list[str]:
     """A line for each of the first `most` texts, and one for how many there are besides; `number` if that is more."""
-    lines = [f"{label:10}{printable(text, 500)}" for text in texts[:most]]
+    lines = [f"{label:10}{shorten(text, 500)}" for text in texts[:most]]
     more = max(number, len(texts)) - len(lines)
     return [*lines, f"{label:10}and {more:,} more"] if more else lines
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """The lines of a table whose columns are aligned to the left."""
-    cells = [[printable(cell, 200) for cell in row] for row in rows]
+    cells = [[shorten(cell, 200) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
 
@@ -167,7 +161,7 @@ def _branches(texts: Mapping[tuple[str, ...], str], indent: str) -> Iterable[tup
     names = list(dict.fromkeys(path[0] for path in texts))
     for name in names:
         last = name == names[-1]
-        yield f"{indent}{'└── ' if last else '├── '}{printable(name)}", texts.get((name,), "")
+        yield f"{indent}{'└── ' if last else '├── '}{shorten(name)}", texts.get((name,), "")
         below = {path[1:]: text for path, text in texts.items() if path[0] == name and len(path) > 1}
         if below:
             yield from _branches(below, indent + ("    " if last else "│   "))

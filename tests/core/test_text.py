@@ -31,19 +31,19 @@ def test_the_schema_tree() -> None:
         Field("observation/image", "uint8", (96, 96, 3), "jpeg"),
         Field("observation/arm/state", "float32", (7,)),
         Field("action", "float32", (None, 2)),
-        text_field("language\x1b[31m"),
+        text_field("language_instruction"),
     ]
     schema = Schema({field.path: field for field in fields}, {"episode_id": Field("episode_id", "int64")})
     assert schema_tree(schema).splitlines() == [
         "step",
-        "├── action            float32 (?, 2)",
-        r"├── language\x1b[31m  text",
+        "├── action                float32 (?, 2)",
+        "├── language_instruction  text",
         "└── observation",
         "    ├── arm",
-        "    │   └── state     float32 (7,)",
-        "    └── image         uint8 (96, 96, 3) jpeg",
+        "    │   └── state         float32 (7,)",
+        "    └── image             uint8 (96, 96, 3) jpeg",
         "episode",
-        "└── episode_id        int64",
+        "└── episode_id            int64",
     ]
     assert schema_tree(Schema({})) == ""
 

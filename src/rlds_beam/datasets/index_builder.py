@@ -52,7 +52,7 @@ from rlds_beam.reading.meaning import LastSteps, find_last_steps
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.terminal.job_progress import Kind, Progress, Total
-from rlds_beam.text import escape_controls, format_size
+from rlds_beam.text import format_size
 from rlds_beam.typing import Array
 
 CACHE = "RLDS_BEAM_CACHE"
@@ -152,7 +152,7 @@ def _replace(recipe: Recipe, directory: str, process: Process, name: str, stamp:
                 _check_unchanged(recipe, os.path.basename(directory))
                 if os.path.lexists(directory):
                     what = f"the index of {recipe.source.dataset} is damaged ({os.path.join(directory, name)})"
-                    warnings.warn(escape_controls(f"{what}: it is built again"), stacklevel=2)
+                    warnings.warn(f"{what}: it is built again", stacklevel=2)
                 _build(recipe, directory, process)
     except OSError as error:
         disk = DiskError.of(error.errno or 0, directory)

@@ -16,7 +16,7 @@ from rlds_beam.datasets.windows import Size
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.format_options import LastStep
 from rlds_beam.formats.merged.inputs import MergeMapping
-from rlds_beam.text import escape_controls, shorten
+from rlds_beam.text import shorten
 
 
 def mix_batches(
@@ -93,7 +93,7 @@ def _warn_of_rates(datasets: Sequence[Dataset]) -> None:
             f"steps per second differ ({shorten(', '.join(rates.values()))}), so windows of as many steps last longer "
             "in some datasets: connectors=[Resample(fps=...)] of open_dataset makes them equal"
         )
-        warnings.warn(escape_controls(said), stacklevel=3)
+        warnings.warn(said, stacklevel=3)
 
 
 def _open_all(file: str) -> list[tuple[Dataset, float]]:

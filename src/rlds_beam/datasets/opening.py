@@ -34,7 +34,7 @@ from rlds_beam.output.files import MANIFEST
 from rlds_beam.output.manifest import load_manifest, read_manifest
 from rlds_beam.reading.base import Source, Split
 from rlds_beam.reading.meaning import KEY, Meaning
-from rlds_beam.text import count, did_you_mean, escape_controls
+from rlds_beam.text import count, did_you_mean
 
 Unit = Literal["episodes", "steps"]
 
@@ -215,12 +215,12 @@ def _index(source: Source, options: LoadOptions, unit: Unit | None) -> tuple[Row
         )
     if (owner := index.other_owner) is not None:
         warnings.warn(
-            f"{source.dataset}: {escape_controls(owner)} built its index, {index.directory}, and can change what is "
+            f"{source.dataset}: {owner} built its index, {index.directory}, and can change what is "
             "read. To build your own, set RLDS_BEAM_CACHE to a directory of yours",
             stacklevel=3,
         )
     for note in index.content["notes"]:
-        warnings.warn(escape_controls(f"{source.dataset}: {note}"), stacklevel=3)
+        warnings.warn(f"{source.dataset}: {note}", stacklevel=3)
     steps = IndexedSteps(index, edited_images(recipe, index))
     fps = recipe.connecting.source_after(source).fps
     if unit == "steps":

@@ -13,7 +13,7 @@ from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.images.codecs import encode_zeros
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
-from rlds_beam.text import count, printable
+from rlds_beam.text import count, shorten
 from rlds_beam.typing import Array
 
 STORE_FLOAT32 = "--connectors=CastFields stores float32, as LeRobot's recorders do"
@@ -22,7 +22,7 @@ STORE_FLOAT32 = "--connectors=CastFields stores float32, as LeRobot's recorders 
 def double_fields(fields: Iterable[Field]) -> list[str]:
     """The paths of actions and observations of float64, which robots' recorders store as float32."""
     roles = ("action", "observation")
-    return [printable(f.path, 100) for f in fields if f.dtype == "float64" and f.path.split("/")[0] in roles]
+    return [shorten(f.path, 100) for f in fields if f.dtype == "float64" and f.path.split("/")[0] in roles]
 
 
 def exact_cast(values: Array, dtype: np.dtype[Any], path: str, rule: str = "wrong_dtype_or_shape") -> Array:

@@ -12,7 +12,7 @@ import numpy as np
 from rlds_beam.errors import UsageError, Violation
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.lazy import Viewable
-from rlds_beam.text import count, format_size, printable, tree, type_text
+from rlds_beam.text import count, format_size, shorten, tree, type_text
 
 _PATTERN = re.compile(r"(?P<dataset>[^:]+):(?P<split>[^:]+):(?P<shard>\d+)@(?P<position>\d+)(\.(?P<part>\d+))?")
 
@@ -155,7 +155,7 @@ def episode_tree(episode: Episode) -> str:
     """An episode's key, and the types of its columns as a tree."""
     steps = {path: kind_of_column(column) for path, column in sorted(episode.steps.items())}
     metadata = {path: kind_of_value(value) for path, value in sorted(episode.metadata.items())}
-    faults = [f"fault: {printable(fault)}" for fault in episode.faults]
+    faults = [f"fault: {shorten(fault)}" for fault in episode.faults]
     title = f"Episode {episode.key}: {count(len(episode), 'step')}"
     return "\n".join(line for line in [title, *faults, tree({"step": steps, "episode": metadata})] if line)
 
@@ -174,6 +174,6 @@ def kind_of_value(value: Any, most: int = 60) -> str:
     """A value of the episode in up to `most` characters, or its type if it is an image or a large array."""
     if isinstance(value, (bytes, str)):
         is_text = isinstance(value, str) or not value.startswith((b"\xff\xd8\xff", b"\x89PNG"))
-        return printable(value, most) if is_text else f"image, {format_size(len(value))}"
+        return shorten(value, most) if is_text else f"image, {format_size(len(value))}"
     array = np.asarray(value)
-    return printable(value, most) if array.size <= 8 else type_text(array.dtype.name, array.shape)
+    return shorten(value, most) if array.size <= 8 else type_text(array.dtype.name, array.shape)

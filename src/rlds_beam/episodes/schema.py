@@ -13,7 +13,7 @@ import numpy as np
 from rlds_beam.episodes.representations import Dimension, Representation, is_difference
 from rlds_beam.errors import UsageError
 from rlds_beam.images.headers import IMAGE_FILES
-from rlds_beam.text import printable, tree, type_text
+from rlds_beam.text import shorten, tree, type_text
 from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
@@ -298,7 +298,7 @@ def find_differences(first: Schema, second: Schema) -> list[tuple[str, str, str]
 
 def _names(names: Sequence[str]) -> str:
     """The names of a vector's values, as many as views show."""
-    shown = [printable(name, 40) for name in names[: shown_dimensions(len(names))]]
+    shown = [shorten(name, 40) for name in names[: shown_dimensions(len(names))]]
     more = [f"... {len(names) - len(shown)} more"] if len(names) > len(shown) else []
     return f": {', '.join(shown + more)}" if names else ""
 
@@ -338,7 +338,7 @@ def named_dimension(path: str, shape: Sequence[int], dimension: int, names: Sequ
 
 def _index_and_name(shape: Sequence[int], dimension: int, names: Sequence[str]) -> tuple[str, str]:
     place = [int(i) for i in np.unravel_index(dimension, tuple(shape))]
-    name = f" {printable(names[place[-1]], _MAX_NAME)}" if len(names) == shape[-1] else ""
+    name = f" {shorten(names[place[-1]], _MAX_NAME)}" if len(names) == shape[-1] else ""
     return ",".join(map(str, place)), name
 
 

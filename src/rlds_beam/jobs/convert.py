@@ -46,7 +46,7 @@ from rlds_beam.reading.plan import largest_first
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reading.shard_list import RangeList
 from rlds_beam.terminal.tables import NOTHING_WRITTEN, record_lines
-from rlds_beam.text import count, join_lines
+from rlds_beam.text import count
 from rlds_beam.user_functions import find_version
 from rlds_beam.worker_status import Done
 
@@ -203,7 +203,7 @@ class ConvertJob:
         lines = [f"input     {self.source.describe()}", f"ranges    {len(self.ranges):,}"]
         lines += [f"output    {self.target}: {count(self.shards, 'shard')}", *record_lines(*self.output.describe())]
         lines += self.output.notes({}) if isinstance(self.output, RowsOutput) else ()
-        return join_lines([*lines, NOTHING_WRITTEN])
+        return "\n".join([*lines, NOTHING_WRITTEN])
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON."""

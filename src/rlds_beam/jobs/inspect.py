@@ -42,7 +42,7 @@ from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.terminal.options import format_flags
 from rlds_beam.terminal.tables import record_lines, table_lines
-from rlds_beam.text import count, duration, format_size, join_lines, join_texts, printable
+from rlds_beam.text import count, duration, format_size, join_texts, shorten
 from rlds_beam.trajectories.options import ItemOptions
 
 _SAMPLED_RANGES = 16  # the most ranges that the sample of a large dataset is from
@@ -91,7 +91,7 @@ class Survey:
         return f"{self.config.from_} (--from)" if given else str(self.config.recognized)
 
     def __str__(self) -> str:
-        return join_lines(_lines(self))
+        return "\n".join(_lines(self))
 
     def __repr__(self) -> str:
         about = "" if self.complete else "about "
@@ -250,7 +250,7 @@ class _Facts:
             if text is None and self._task in episode.steps and len(episode):
                 text = np.asarray(episode.steps[self._task]).reshape(-1)[0]
             if isinstance(text, (bytes, str)):
-                self._tasks[printable(text, 500)] += 1
+                self._tasks[shorten(text, 500)] += 1
         for path, column in episode.steps.items():
             if isinstance(column, EncodedImages) and not isinstance(column, (EditedImages, VideoFrames)):
                 self._images.setdefault(path, column)
@@ -294,7 +294,7 @@ class _Facts:
                     header = read_image_header(images.image(0))
                     height, width = header.height, header.width
         if field.path in self._source.videos:
-            codec = printable(self._source.videos[field.path].get("video.codec", ""), 40)
+            codec = shorten(self._source.videos[field.path].get("video.codec", ""), 40)
             coding = f"{codec} video".lstrip()
         return {"path": field.path, "height": height, "width": width, "coding": coding}
 
@@ -309,7 +309,7 @@ def is_vector(field: Field) -> bool:
 def _episode_name(episode: Episode) -> str:
     """The name of an episode in its file: `demo_3 of demos.hdf5`, or `episode_0.hdf5`."""
     file, group = (episode.metadata.get(name) for name in ("file", "group"))
-    texts = [printable(text, 100) for text in (group, file) if isinstance(text, (bytes, str)) and text]
+    texts = [shorten(text, 100) for text in (group, file) if isinstance(text, (bytes, str)) and text]
     return f"{texts[0].rpartition('/')[2]} of {texts[1]}" if len(texts) == 2 else "".join(texts)
 
 
@@ -363,17 +363,17 @@ def _card_lines(survey: Survey) -> list[str]:
     if source.fps is None and len(source.rates) > 1:
         rate = join_texts([f"{rate:g}" for rate in source.rates]) + " Hz"
     shards = len({shard.path for split in source.splits for shard in split.shards})
-    kind = _FILES.get(source.files.name, printable(source.files.name, 40))
+    kind = _FILES.get(source.files.name, shorten(source.files.name, 40))
     size = f"{format_size(source.size)} in {count(shards, f'{kind} file')}"
     if others := card["other_files"]:
         size += f", and {count(others, 'video' if source.videos else 'other file')}"
     cameras = [
-        f"{printable(camera['path'], 100)}: {camera['width'] or '?'} x {camera['height'] or '?'}, {camera['coding']}"
+        f"{shorten(camera['path'], 100)}: {camera['width'] or '?'} x {camera['height'] or '?'}, {camera['coding']}"
         for camera in card["cameras"]
     ]
     facts = {
         "format": [survey.format],
-        "robot": [printable(source.robot, 100)] if source.robot else [],
+        "robot": [shorten(source.robot, 100)] if source.robot else [],
         "rate": [rate],
         "episodes": [_episodes(card)],
         "size": [size],
@@ -406,7 +406,7 @@ def _tasks(card: Mapping[str, Any]) -> list[str]:
         return ["none"]
     sample = "" if card["complete"] else " in the episodes read"
     empty = f"; {count(card['tasks'][''], 'episode')} without a text" if "" in card["tasks"] else ""
-    lines = [f'  "{printable(text, 80)}" ({count(number, "episode")})' for text, number in tasks.items()]
+    lines = [f'  "{shorten(text, 80)}" ({count(number, "episode")})' for text, number in tasks.items()]
     more = [f"  and {len(tasks) - _LISTED_TASKS:,} more"] if len(tasks) > _LISTED_TASKS else []
     return [f"{count(len(tasks), 'task')}{sample}{empty}", *lines[:_LISTED_TASKS], *more]
 

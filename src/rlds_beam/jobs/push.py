@@ -30,7 +30,7 @@ from rlds_beam.reverb.pushers import CountItems, EpisodePusher, ItemPusher, Push
 from rlds_beam.reverb.tables import Baseline, OnWait
 from rlds_beam.reverb.target import KEY_FORMAT, ReverbTarget, make_salt, open_target
 from rlds_beam.terminal.tables import NOTHING_WRITTEN, record_lines
-from rlds_beam.text import format_size, join_lines
+from rlds_beam.text import format_size
 from rlds_beam.trajectories.converter import ItemConversion, WindowItemConversion
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec, trajectory_spec
@@ -79,7 +79,7 @@ class PushInput:
         """The plan as text: the input and the tables."""
         lines = [f"input     {self.dataset}: {format_size(self.size)}", f"ranges    {len(self.ranges):,}"]
         lines += [f"output    {', '.join(servers)}: {', '.join(tables)}"]
-        return join_lines([*lines, *record_lines(map(str, self.spec.leaves), self.spec.left_out), NOTHING_WRITTEN])
+        return "\n".join([*lines, *record_lines(map(str, self.spec.leaves), self.spec.left_out), NOTHING_WRITTEN])
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON."""

@@ -22,7 +22,7 @@ from rlds_beam.connectors.counts import (
 from rlds_beam.encoding.metadata import Count
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import NotVerifiedError, Violation
-from rlds_beam.text import count, format_size, join_lines, printable
+from rlds_beam.text import count, format_size, shorten
 from rlds_beam.trajectories.items import UnusedSteps, merge_unused, unused_lines
 
 SAMPLES = 5
@@ -259,7 +259,7 @@ class Report(msgspec.Struct):
             agrees = "as" if self.items_written == self.items_predicted else f"NOT the {self.items_predicted:,}"
             items = f"{count(self.items_written, 'item')} ({agrees} predicted)"
             lines.append(f"written   {items}" + (f", {format_size(self.bytes_written)}" if self.bytes_written else ""))
-        return join_lines(lines)
+        return "\n".join(lines)
 
 
 def _rule_lines(rule: str, count: RuleCount, repair: Collection[str]) -> list[str]:
@@ -287,14 +287,14 @@ def left_out_lines(left_out: Mapping[str, str]) -> list[str]:
     lines = []
     for (parent, why), paths in groups.items():
         if len(paths) < _GROUPED:
-            lines += [f"{printable(path)} ({left_out[path]})" for path in paths]
+            lines += [f"{shorten(path)} ({left_out[path]})" for path in paths]
             continue
-        names = ", ".join(printable(path.rpartition("/")[2]) for path in paths[:_GROUPED])
+        names = ", ".join(shorten(path.rpartition("/")[2]) for path in paths[:_GROUPED])
         names += ", ..." * (len(paths) > _GROUPED)
         kind = (
             "episode fields"
             if why.startswith(_EPISODE_FIELD)
-            else f"fields of {printable(parent)}"
+            else f"fields of {shorten(parent)}"
             if parent
             else "fields"
         )

@@ -13,7 +13,7 @@ from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import Schema, schema_tree
 from rlds_beam.errors import Violation
 from rlds_beam.options import Options
-from rlds_beam.text import count, escape_controls, format_size, printable
+from rlds_beam.text import count, format_size, shorten
 
 LastAction = Literal["real", "void", "unknown"]
 """Whether the last step of an episode has the action taken at its observation, or, as RLDS defines it, none."""
@@ -273,9 +273,8 @@ class Source(abc.ABC):
 
     def describe(self) -> str:
         """Describes the dataset in words."""
-        left_out = "".join(f"; left out: {printable(name)} ({why})" for name, why in self.left_out.items())
-        text = f"{self.dataset}: {count(self.episodes, 'episode')}, {format_size(self.size)}{left_out}"
-        return escape_controls(text, keep="")
+        left_out = "".join(f"; left out: {shorten(name)} ({why})" for name, why in self.left_out.items())
+        return f"{self.dataset}: {count(self.episodes, 'episode')}, {format_size(self.size)}{left_out}"
 
     def plan(self) -> dict[str, Any]:
         """Everything but the shards' bytes that the content of an episode depends on, as JSON.

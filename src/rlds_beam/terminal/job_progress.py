@@ -13,7 +13,7 @@ from typing import Any, Literal, TextIO
 
 from rlds_beam import worker_status
 from rlds_beam.terminal.options import now
-from rlds_beam.text import clock, count, escape_controls, format_size, raw_stream
+from rlds_beam.text import clock, count, format_size, raw_stream
 from rlds_beam.worker_status import Done
 
 Kind = Literal["auto", "plain", "none"]
@@ -173,12 +173,13 @@ class Progress:
         if self._kind == "none":
             return
         self._printed = time.monotonic()
-        line = f"rlds-beam: {escape_controls(text)}"
+        line = f"rlds-beam: {text}"
         with contextlib.suppress(OSError):  # a full log or a closed terminal must not fail the job
             if self._bar is not None:
-                self._bar.console.print(line, soft_wrap=True, highlight=False, markup=False)
-            else:
-                print(line if self._stream.isatty() else f"{now()} {line}", file=self._stream, flush=True)
+                self._bar.stop()  # removes it
+            print(line if self._stream.isatty() else f"{now()} {line}", file=self._stream, flush=True)
+            if self._bar is not None:
+                self._bar.start()
 
     def _draw(self, done: Done) -> None:
         """Draws the bar again."""

@@ -19,7 +19,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.terminal.options import ReportOptions, print_json
-from rlds_beam.text import count, join_lines
+from rlds_beam.text import count
 from rlds_beam.trajectories.items import REASONS
 from rlds_beam.trajectories.options import ItemOptions
 
@@ -207,5 +207,5 @@ def print_report(
         print_json({**msgspec.to_builtins(report), **extra})
     else:
         repair = getattr(with_preset(options), "repair", ())
-        print("\n".join([report.summary(repair), join_lines(lines)]))
+        print("\n".join([report.summary(repair), *lines]))
     return 0 if why is None else REJECTED

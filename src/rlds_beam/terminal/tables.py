@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.processing.report import left_out_lines
-from rlds_beam.text import printable
+from rlds_beam.text import shorten
 from rlds_beam.typing import Array
 
 NOTHING_WRITTEN = "nothing was written (--dry_run)"
@@ -19,11 +19,8 @@ _NUMBER = re.compile(r"[-+]?(\d[\d,.]*(e[-+]?\d+)?|inf)( [kMGT]?B|%)?|nan")
 
 
 def table_lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a table; the first is the header. Columns of numbers are aligned to the right.
-
-    Control characters are escaped.
-    """
-    cells = [[printable(cell, _MAX_CELL_CHARACTERS) for cell in row] for row in (header, *rows)]
+    """The lines of a table; the first is the header. Columns of numbers are aligned to the right."""
+    cells = [[shorten(cell, _MAX_CELL_CHARACTERS) for cell in row] for row in (header, *rows)]
     padded = []
     for column in zip(*cells, strict=True):
         size = max(map(display_width, column))

@@ -7,7 +7,7 @@ import dataclasses
 import html
 from collections.abc import Iterable
 
-from rlds_beam.text import escape_controls, printable
+from rlds_beam.text import printable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,15 +15,12 @@ class View:
     """The result of `rlds_beam.show`: a notebook displays the text with pictures, `print` prints the text.
 
     Attributes:
-      text: control characters are escaped.
+      text: what `print` shows.
       pictures: the HTML below the text.
     """
 
     text: str
     pictures: str = ""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "text", escape_controls(self.text))
 
     def __str__(self) -> str:
         return self.text

@@ -17,7 +17,7 @@ from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.formats.format_options import RldsOptions
 from rlds_beam.output.directory import lock_output
 from rlds_beam.processing.report import Report
-from rlds_beam.text import count, format_size, join_lines
+from rlds_beam.text import count, format_size
 from rlds_beam.writing.episodes import ArrayEpisodes
 from rlds_beam.writing.keyed_parts import write_all
 from rlds_beam.writing.rlds_sink import (
@@ -51,7 +51,7 @@ class WriteOutcome:
         return f"<WriteOutcome: {self.report.line()}; {self.directory}>"
 
     def __str__(self) -> str:
-        return "\n".join([self.report.summary(), join_lines(self.lines())])
+        return "\n".join([self.report.summary(), *self.lines()])
 
     def lines(self) -> list[str]:
         """The lines printed after the report."""

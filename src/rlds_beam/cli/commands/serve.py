@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from rlds_beam import interrupts
 from rlds_beam.errors import UsageError
 from rlds_beam.options import option
-from rlds_beam.text import join_lines
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ def main(config: ServeConfig) -> int:
         for name, table in info.tables.items():
             kind = kinds[name].partition(":")[0] or "uniform"
             lines.append(f"  {name}: {kind}, {table.current_size:,} items of at most {table.max_size:,}")
-        print(join_lines(lines), flush=True)
+        print("\n".join(lines), flush=True)
         while interrupts.count() == before:  # a finalizer may have dropped the exception
             time.sleep(_LOOK_SECONDS)
             server.check()

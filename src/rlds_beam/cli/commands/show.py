@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, ClassVar
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import SourceOptions
 from rlds_beam.options import option
-from rlds_beam.text import join_lines
 
 if TYPE_CHECKING:
     from rlds_beam.viewing.episodes import ShownEpisode
@@ -95,5 +94,5 @@ def main(config: ShowConfig) -> int:
             print(f"rate      {rate}")
         return 0
     columns = shutil.get_terminal_size().columns
-    print(join_lines(cut(line, columns) if sys.stdout.isatty() else line for line in shown.lines(columns)))
+    print("\n".join(cut(line, columns) if sys.stdout.isatty() else line for line in shown.lines(columns)))
     return 0

@@ -13,7 +13,7 @@ from rlds_beam.errors import BucketAccessError, BucketError, NotVerifiedError, U
 from rlds_beam.options import option
 from rlds_beam.remote import shorten_error
 from rlds_beam.terminal.options import PrintOptions, print_json
-from rlds_beam.text import join_lines, without_secrets
+from rlds_beam.text import without_secrets
 
 __all__ = ["UploadConfig", "UploadOutcome", "upload"]
 
@@ -36,7 +36,7 @@ class UploadOutcome:
 
     def __str__(self) -> str:
         tag = [] if self.tag is None else [f"tag       {self.tag}"]
-        return join_lines([f"uploaded  {self.destination}@{self.commit}", *tag, f"page      {self.url}"])
+        return "\n".join([f"uploaded  {self.destination}@{self.commit}", *tag, f"page      {self.url}"])
 
 
 @dataclasses.dataclass(frozen=True)

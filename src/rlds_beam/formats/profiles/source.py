@@ -49,7 +49,7 @@ from rlds_beam.output.manifest import read_manifest
 from rlds_beam.reading.base import LastAction, Shard, Split
 from rlds_beam.reading.directory_listing import first_file, names_below
 from rlds_beam.reading.plan import parse_slice, selected_splits, slice_split
-from rlds_beam.text import join_lines, printable, shorten
+from rlds_beam.text import printable, shorten
 from rlds_beam.typing import Array
 
 ZARR = (".zarr", ".zarr.zip")
@@ -343,7 +343,7 @@ class ProfileSource(SourceOfFiles):
         return self.layout.last_action
 
     def describe(self) -> str:
-        return join_lines([super().describe(), *self.notes])
+        return "\n".join([super().describe(), *self.notes])
 
     @property
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]

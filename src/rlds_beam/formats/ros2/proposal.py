@@ -15,7 +15,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.ros2.bags import Bag, bag_layout
 from rlds_beam.formats.ros2.images import IMAGES, image_reader
 from rlds_beam.formats.ros2.messages import BadMessage, message_type
-from rlds_beam.text import aligned, count, format_size, join_lines, printable, shorten
+from rlds_beam.text import aligned, count, format_size, printable, shorten
 
 _JOINTS, _TEXT = "sensor_msgs/msg/JointState", "std_msgs/msg/String"
 _ACTION = re.compile(r"leader|master|command|cmd|action|target|goal|desired", re.IGNORECASE)
@@ -78,7 +78,7 @@ def proposal(paths: Sequence[str], where: str) -> str:
             lines += [*_card(bag, there, joints, driver), "", *_table(facts)]
             lines += ["", "A mapping to start from; save it as topics.yaml, edit it, and run:"]
             lines += [f"  rlds-beam inspect {shlex.quote(where)} --from=ros2 --topics=topics.yaml", ""]
-            return join_lines([*lines, *_mapping(fields, driver)])
+            return "\n".join([*lines, *_mapping(fields, driver)])
     except OSError as error:
         raise UsageError(str(error)) from error
     except BadMessage as error:
