@@ -89,7 +89,7 @@ class StatsConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, Inp
 
 def stages(config: StatsConfig, opened: OpenedInput) -> Job:
     """The stages of the job: the report on the records, and the statistics of the accepted episodes as JSON."""
-    from rlds_beam.connectors.statistics.dataset_statistics import Groups
+    from rlds_beam.connectors.statistics.episode_statistics import Groups
     from rlds_beam.processing.range_summary import RangeSummarizer, summarize
     from rlds_beam.reading.reader import EpisodeReader
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import apache_beam as beam
 
-from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics, Groups
+from rlds_beam.connectors.statistics.episode_statistics import DatasetStatistics, Groups
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.transforms.elements import combine_windows
 

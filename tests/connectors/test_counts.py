@@ -13,7 +13,7 @@ from rlds_beam.cli.main import main
 from rlds_beam.connectors import EpisodeConnector, MinimumLength, TruncateEpisodes
 from rlds_beam.connectors.cleaning.presets import PRESETS
 from rlds_beam.connectors.counts import Connected
-from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
+from rlds_beam.connectors.statistics.episode_statistics import DatasetStatistics
 from rlds_beam.errors import NotVerifiedError
 from rlds_beam.processing.report import Report
 from rlds_beam.testing import make_episode, write_dataset

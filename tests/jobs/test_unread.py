@@ -15,7 +15,7 @@ from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.validation import validate_episode
 from rlds_beam.cli.main import main
 from rlds_beam.connectors import DropNoOpSteps, KeepSuccessful, MinimumLength, Normalize, RotateImages
-from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
+from rlds_beam.connectors.statistics.episode_statistics import DatasetStatistics
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.pipelines.stats import without_images

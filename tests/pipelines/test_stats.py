@@ -11,7 +11,7 @@ from exchanging import read_back
 
 import rlds_beam
 from rlds_beam.cli.main import main
-from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
+from rlds_beam.connectors.statistics.episode_statistics import DatasetStatistics
 from rlds_beam.connectors.statistics.statistics_formats import statistics_in
 from rlds_beam.errors import UsageError
 from rlds_beam.testing import make_episode, write_dataset

@@ -7,8 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics, Groups
-from rlds_beam.connectors.statistics.episode_statistics import BINS, LeafStatistics
+from rlds_beam.connectors.statistics.episode_statistics import BINS, DatasetStatistics, Groups, LeafStatistics
 from rlds_beam.terminal.statistics_tables import statistics_lines
 from rlds_beam.terminal.tables import cut, table_lines
 from rlds_beam.testing import make_episode

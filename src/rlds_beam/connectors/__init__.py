@@ -88,7 +88,7 @@ _OTHERS = {
     "connect": "base",
     "Connector": "base",
     "ConnectorPipeline": "base",
-    "DatasetStatistics": "statistics.dataset_statistics",
+    "DatasetStatistics": "statistics.episode_statistics",
     "env_to_module_pipeline": "learner.default_pipelines",
     "EpisodeConnector": "base",
     "FittedConnector": "fitted_connector",

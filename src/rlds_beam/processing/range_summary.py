@@ -16,7 +16,7 @@ from rlds_beam.checking.signals.table import EpisodeTable
 from rlds_beam.checking.verdicts import count_verdict
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.pipeline import ConnectorRunner
-from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics, Groups
+from rlds_beam.connectors.statistics.episode_statistics import DatasetStatistics, Groups
 from rlds_beam.processing.job import Job, Stage, Totals
 from rlds_beam.processing.ranges import Duplicates, RangeFitter, check_and_connect
 from rlds_beam.processing.report import Report

@@ -23,7 +23,7 @@ from rlds_beam.connectors import (
     StepFields,
     connect,
 )
-from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
+from rlds_beam.connectors.statistics.episode_statistics import DatasetStatistics
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import UsageError
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlds_beam.connectors.statistics.distributions import ValueDistribution
 from rlds_beam.connectors.statistics.episode_statistics import LeafStatistics
-from rlds_beam.connectors.statistics.quantiles import ValueDistribution
 from rlds_beam.typing import Array
 from rlds_beam.viewing.episode_view import Json
 from rlds_beam.viewing.report.distributions import BINS, choose_edges, count_bins, make_distribution

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.connectors.fields import StepFields
-from rlds_beam.connectors.statistics.moments import Moments
+from rlds_beam.connectors.statistics.distributions import Moments
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.transitions import transitions
 from rlds_beam.errors import UsageError

@@ -18,7 +18,7 @@ from rlds_beam.checking.signals.results import (
     reasons_unmeasured,
 )
 from rlds_beam.checking.validation import find_violations
-from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
+from rlds_beam.connectors.statistics.episode_statistics import DatasetStatistics
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import Violation

@@ -13,7 +13,7 @@ from rlds_beam._version import __version__
 from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.table import EpisodeTable
 from rlds_beam.connectors.pipeline import ConnectorRunner
-from rlds_beam.connectors.statistics.dataset_statistics import Groups
+from rlds_beam.connectors.statistics.episode_statistics import Groups
 from rlds_beam.output.directory import Holding
 from rlds_beam.processing.dataset import check_counts
 from rlds_beam.processing.job import Job, Stage, Totals
