@@ -157,11 +157,11 @@ def without_images(
     Args:
       source: the dataset.
       options: the rules; some of them, if asked for, need images.
-      connectors: the connectors; only classes that set `reads_images` to False themselves need no images (a subclass
+      connectors: the connectors; only classes with `reads_images=False` need no images (a subclass
         may do more than its base).
       wanted: the fields to keep.
     """
-    if options.needs_images or any(vars(type(connector)).get("reads_images", True) for connector in connectors):
+    if options.needs_images or any(getattr(connector, "reads_images", True) for connector in connectors):
         return source
     images = [path for path, field in source.schema.steps.items() if field.holds_image_files and path not in wanted]
     return source.without(images, "not needed, so not read; --check_unused checks it") if images else source

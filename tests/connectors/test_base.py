@@ -10,9 +10,8 @@ import pytest
 from apache_beam.testing.test_pipeline import TestPipeline
 from apache_beam.testing.util import assert_that, equal_to
 
-from rlds_beam.connectors.base import Batch, ColumnConnector, EpisodeConnector, connect
+from rlds_beam.connectors.base import Batch, ColumnConnector, EpisodeConnector, FittedConnector, connect
 from rlds_beam.connectors.configuration import Configuration
-from rlds_beam.connectors.fitted_connector import FittedConnector
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.tfds.rlds_dataset import default_schema
 from rlds_beam.episodes.schema import Field, Schema

@@ -66,7 +66,7 @@ def test_a_mapping_sets_the_fields(tmp_path):
             "- DropNoOpSteps: {threshold: 1e-4}",
             "got `str`, '1e-4' (YAML reads 1e-4 as text; write 1.0e-4)",
         ),
-        ("- ShiftAlignment: {recorded: x}", "learner.yaml: ShiftAlignment: recorded=x, expected sar, ars or rsa"),
+        ("- ShiftAlignment: {recorded: x}", "learner.yaml: ShiftAlignment: recorded=x, expected one of sar, ars, rsa"),
     ],
 )
 def test_error_messages(tmp_path, text, message):

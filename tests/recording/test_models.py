@@ -9,7 +9,7 @@ from recorded import WALK, get_episodes, recorded, save_q_policy
 from recorded_environments import q_function
 
 from rlds_beam import NotVerifiedError, UsageError
-from rlds_beam.connectors.learner.action_distributions import (
+from rlds_beam.connectors.learner.actions import (
     Categorical,
     DiagonalGaussian,
     MultiCategorical,

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.connectors import EpisodeConnector
-from rlds_beam.connectors.base import Batch
-from rlds_beam.connectors.fitted_connector import FittedConnector
+from rlds_beam.connectors.base import Batch, FittedConnector
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NoReturn, Protocol, TypeAlias
+from typing import Any, ClassVar, NoReturn, Protocol, Self, TypeAlias
 
 from rlds_beam.connectors.counts import Connected
 from rlds_beam.connectors.fields import StepFields
@@ -87,21 +87,33 @@ Edit: TypeAlias = "Callable[[Episode, StepFields], Episode | Sequence[Episode]]"
 """The signature of `EpisodeConnector.edit`."""
 
 
+class _Declared:
+    """Takes what a class of connectors says of all its objects: `class MyFilter(EpisodeConnector, reads_images=False)`.
+
+    Attributes:
+      reads_images: if False, the result for all other fields is the same if an episode has no images. A job that needs
+        no images itself, for example `stats`, then does not read them.
+      reads_values: if False, it uses only keys and text: values that the output does not use may be invalid.
+    """
+
+    reads_images: ClassVar[bool]
+    reads_values: ClassVar[bool]
+
+    def __init_subclass__(cls, *, reads_images: bool = True, reads_values: bool = True, **others: Any):
+        super().__init_subclass__(**others)
+        cls.reads_images, cls.reads_values = reads_images, reads_values
+
+
 @configurable
-class EpisodeConnector(abc.ABC):
+class EpisodeConnector(_Declared, abc.ABC):
     """Edits each episode. For example:
 
     class ClipReward(EpisodeConnector):
         def edit(self, episode, fields):
             return episode.with_columns({fields.rewards: episode.steps[fields.rewards].clip(-1, 1)})
 
-    A class that sets `reads_images` to False gives the same result for all other fields if an episode has no images.
-    A job that needs no images itself, for example `stats`, then does not read them. Subclasses do not inherit this. A
-    class that sets `reads_values` to False uses keys and text only: values that the output does not use may be invalid.
+    `class ClipReward(EpisodeConnector, reads_images=False)` says that images are not needed; subclasses say it again.
     """
-
-    reads_images: ClassVar[bool] = True
-    reads_values: ClassVar[bool] = True
 
     @abc.abstractmethod
     def edit(self, episode: Episode, fields: StepFields) -> Episode | Sequence[Episode]:
@@ -155,6 +167,68 @@ class ColumnConnector(abc.ABC):
                 added = batch.time.sequences(added, batch.starts[i])
             columns[i] = {**columns[i], **{name: values for name, values in added.items() if name not in columns[i]}}
         return batch.replace(columns=tuple(columns))
+
+
+class Accumulator(Protocol):
+    """Statistics of a dataset, gathered batch by batch in many workers and then merged. Picklable."""
+
+    def add(self, batch: Batch) -> None:
+        """Adds the batch of one record, as the previous connectors returned it."""
+
+    def merge(self, *others: Self) -> Self:
+        """Returns the sum; order and grouping do not matter."""
+
+    def finish(self) -> Any:
+        """Returns the result for `FittedConnector.fit`, as JSON."""
+
+
+@configurable
+class FittedConnector(_Declared, abc.ABC):
+    """A connector that is fitted to the whole dataset before it runs.
+
+        class SubtractMeanReward(FittedConnector):
+            def __init__(self, mean=None):
+                self.mean = mean
+
+            @property
+            def fitted(self):
+                return self.mean is not None
+
+            def accumulator(self):
+                return MeanReward()
+
+            def fit(self, result):
+                return SubtractMeanReward(result["mean"])
+
+    For each connector that is not fitted, `convert` and `push` read the dataset once more, running the connectors
+    before it.
+    """
+
+    @property
+    @abc.abstractmethod
+    def fitted(self) -> bool:
+        """Whether the connector is ready to run: fitted, or constructed with its statistics."""
+
+    @abc.abstractmethod
+    def accumulator(self) -> Accumulator:
+        """Returns an empty accumulator."""
+
+    @abc.abstractmethod
+    def fit(self, result: Any) -> Connector:
+        """Returns the fitted connector.
+
+        Args:
+          result: `Accumulator.finish()` of the whole dataset.
+        """
+
+    @abc.abstractmethod
+    def transform(self, batch: Batch) -> Batch:
+        """Runs the fitted connector on a batch."""
+
+    def __call__(self, batch: Batch) -> Batch:
+        if not self.fitted:
+            raise ValueError(f"{short_name(self)} must be fitted to the dataset first")
+        return self.transform(batch)
 
 
 def rate_after(connectors: Sequence[Connector], fps: float | None) -> float | None:

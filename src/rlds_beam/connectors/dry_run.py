@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.connectors.base import Batch, Columns, Connector, full_name, refuse_result, run
+from rlds_beam.connectors.base import Batch, Columns, Connector, FittedConnector, full_name, refuse_result, run
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.fields import find_agent, find_module
-from rlds_beam.connectors.fitted_connector import FittedConnector
 from rlds_beam.connectors.given_meaning import Label, fits, label_field, labels_after, name_fields
 from rlds_beam.connectors.learner.agents import by_module
 from rlds_beam.episodes.columns import is_numeric

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from rlds_beam.episodes.columns import below
+from rlds_beam.episodes.columns import all_below, below
 from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.errors import UsageError
+from rlds_beam.text import did_you_mean
 
 DEFAULT_MODULE_ID = "default_policy"
 """The module of an episode without `module_id`, as in RLlib."""
@@ -62,6 +64,23 @@ class StepFields:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "extras", tuple(self.extras))
+
+
+def match_fields(known: Collection[str], name: str, connector: str, hint: str = "") -> list[str]:
+    """The fields of this name or below it; raises UsageError, with a hint, if there are none."""
+    matching = all_below(known, name)
+    if not matching:
+        near = did_you_mean(name, known, otherwise=f"there are {', '.join(known) or 'none'}")
+        raise UsageError(f"{connector}: there is no field {name}{near}{hint and f'; {hint}'}")
+    return matching
+
+
+def check_choices(connector: object, **choices: Sequence[Any]) -> None:
+    """Raises UsageError if an argument of a connector is not one of its choices."""
+    for name, known in choices.items():
+        if (value := getattr(connector, name)) not in known:
+            expected = f"expected one of {', '.join(map(str, known))}"
+            raise UsageError(f"{type(connector).__name__}: {name}={value}, {expected}")
 
 
 def leaves(episode: Episode, field: str, column: str) -> dict[str, Column]:

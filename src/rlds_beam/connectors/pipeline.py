@@ -8,12 +8,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from rlds_beam.checking.verdicts import IgnoredValues
-from rlds_beam.connectors.base import Batch, Connector, full_name, rate_after, run, short_name
+from rlds_beam.connectors.base import (
+    Accumulator,
+    Batch,
+    Connector,
+    FittedConnector,
+    full_name,
+    rate_after,
+    run,
+    short_name,
+)
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.counts import Connected
 from rlds_beam.connectors.dry_run import Probed, probe
 from rlds_beam.connectors.fields import find_module
-from rlds_beam.connectors.fitted_connector import Accumulator, FittedConnector
 from rlds_beam.connectors.given_meaning import with_attributes
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import Field, Schema
@@ -235,7 +243,7 @@ def _check_samples(configuration: Configuration, source: Source) -> None:
         before = configuration.connectors[:i]
         if any(isinstance(c, FittedConnector) and not c.fitted for c in before):
             return
-        needed = any(vars(type(c)).get("reads_images", True) for c in before)
+        needed = any(getattr(c, "reads_images", True) for c in before)
         images = [] if needed else [path for path, field in source.schema.steps.items() if field.holds_images]
         episodes: list[Episode] = []
         for episode in sample_episodes(source, images):

@@ -12,8 +12,7 @@ from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.screen import screen_batches
 from rlds_beam.checking.validation import validate_episode
 from rlds_beam.checking.verdicts import IgnoredValues, Rejection, Verdict, count_verdict
-from rlds_beam.connectors.base import Batch
-from rlds_beam.connectors.fitted_connector import Accumulator
+from rlds_beam.connectors.base import Accumulator, Batch
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import BadEpisode

@@ -18,7 +18,7 @@ from rlds_beam.checking.duplicates import (
     scan,
     suspects_by_segment,
 )
-from rlds_beam.connectors.fitted_connector import Accumulator
+from rlds_beam.connectors.base import Accumulator
 from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.processing.job import Job, Stage, Totals
 from rlds_beam.processing.ranges import RangeFitter

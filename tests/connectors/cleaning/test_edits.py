@@ -142,9 +142,9 @@ def test_weights():
 @pytest.mark.parametrize(
     ("fields", "observation", "message"),
     [
-        (StepFields(obs="sensors"), np.zeros((3, 1)), "no sensors"),
+        (StepFields(obs="sensors"), np.zeros((3, 1)), "no field sensors"),
         (None, np.zeros((3, 2, 2)), "expected a vector"),
-        (None, np.full(3, b"a", object), "holds object"),
+        (None, np.full(3, b"a", object), "expected a vector"),
     ],
 )
 def test_observations_that_cannot_be_marked(fields, observation, message):
@@ -191,9 +191,9 @@ def test_one_field_keeps_its_shape():
     ("fields", "message"),
     [
         ([], "fields is empty"),
-        (["observation/none"], "has no field observation/none"),
-        (["observation/text"], "does not hold numbers"),
-        ([*POSE, "observation/count"], "the dtypes float32, int64"),
+        (["observation/none"], "observation/none is no field of numbers"),
+        (["observation/text"], "observation/text is no field of numbers"),
+        ([*POSE, "observation/count"], r"float32 \[3\], .* int64 \[\], which cannot be joined"),
     ],
 )
 def test_fields_that_cannot_be_an_action(fields, message):

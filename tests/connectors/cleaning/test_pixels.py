@@ -96,7 +96,7 @@ def test_cropping_keeps_the_middle_and_proportions() -> None:
     for fit in ("stretch", "pad"):
         (other,) = edited(c.ResizeImages(48, 48, minimum=1, fit=fit), pictures(pixels))
         assert not (other.steps["observation/image"] == 200).all()
-    with pytest.raises(UsageError, match="fit=squeeze, expected stretch, pad, crop"):
+    with pytest.raises(UsageError, match="fit=squeeze, expected one of stretch, pad, crop"):
         c.ResizeImages(fit="squeeze")  # type: ignore[arg-type]
 
 
@@ -121,7 +121,7 @@ def test_several_edits_decode_and_encode_once(monkeypatch):
     assert column[1:].data.tolist() == encode_jpeg(resize_colors(pixels[..., ::-1], 4, 4))[1:]
     (flipped,) = edited(c.FlipChannels("observation"), episode)
     np.testing.assert_array_equal(flipped.steps["observation/image"].decode(), pixels[..., ::-1])
-    with pytest.raises(UsageError, match="there is no images action"):
+    with pytest.raises(UsageError, match="there is no image field action"):
         edited(c.FlipChannels(["action"]), episode)
 
 
@@ -260,13 +260,13 @@ def test_a_single_channel_has_nothing_to_flip(storage, dtype):
 
 def test_impossible_rotations_are_refused():
     episode = with_images(random_pixels((4, 6, 3)))
-    with pytest.raises(UsageError, match="degrees=45, expected 90, 180, or 270"):
+    with pytest.raises(UsageError, match="degrees=45, expected one of 90, 180, 270"):
         c.RotateImages(45)
     with pytest.raises(UsageError, match="quality=0, expected 1 to 100"):
         c.RotateImages(90, quality=0)
-    with pytest.raises(UsageError, match="there is no images observation/imag"):
+    with pytest.raises(UsageError, match="there is no image field observation/imag"):
         edited(c.RotateImages(90, fields=["observation/imag"]), episode)
-    with pytest.raises(UsageError, match="there is no images action"):
+    with pytest.raises(UsageError, match="there is no image field action"):
         edited(c.RotateImages(90, fields=["action"]), episode)
 
 

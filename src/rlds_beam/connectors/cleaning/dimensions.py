@@ -1,4 +1,4 @@
-"""Splits, joins, arranges, scales, and names the values of vectors."""
+"""Splits, joins, arranges, scales, and names the values of vectors; converts grippers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.representations import Dimension, Dimensions
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean
+from rlds_beam.typing import Array
 
 
 @dataclasses.dataclass(frozen=True)
-class JoinFields(EpisodeConnector):
+class JoinFields(EpisodeConnector, reads_images=False):
     """Joins vectors to one, in the order given, and drops the single ones. Names of values follow.
 
         fields=[action/arm, action/gripper], to=action
@@ -35,8 +36,6 @@ class JoinFields(EpisodeConnector):
       to: the new field.
     """
 
-    reads_images = False
-
     fields: Sequence[str]
     to: str
 
@@ -51,7 +50,7 @@ class JoinFields(EpisodeConnector):
 
 
 @dataclasses.dataclass(frozen=True)
-class SplitField(EpisodeConnector):
+class SplitField(EpisodeConnector, reads_images=False):
     """Splits a vector into several, and drops it; the inverse of `JoinFields`. Names of values follow.
 
         field=action, into={action/arm: 6, action/gripper: 1}
@@ -64,8 +63,6 @@ class SplitField(EpisodeConnector):
       field: a vector of numbers.
       into: new field -> its number of values, in order; together all values of the vector.
     """
-
-    reads_images = False
 
     field: str
     into: Mapping[str, int]
@@ -86,7 +83,7 @@ class SplitField(EpisodeConnector):
 
 
 @dataclasses.dataclass(frozen=True)
-class RenameDimensions(EpisodeConnector):
+class RenameDimensions(EpisodeConnector, reads_images=False):
     """Renames values of a vector; the numbers stay as they are. LeRobot drives a robot by these names.
 
         field=action, names={joint_0: shoulder_pan.pos, joint_1: shoulder_lift.pos}
@@ -97,8 +94,6 @@ class RenameDimensions(EpisodeConnector):
       field: a vector whose values have names.
       names: old name -> new name; others stay.
     """
-
-    reads_images = False
 
     field: str
     names: Mapping[str, str]
@@ -124,7 +119,7 @@ class RenameDimensions(EpisodeConnector):
 
 
 @dataclasses.dataclass(frozen=True)
-class ArrangeDimensions(EpisodeConnector):
+class ArrangeDimensions(EpisodeConnector, reads_images=False):
     """Reorders, drops, and adds values of a vector; added ones are zeros.
 
         field=action, order=[0, 1, 2, null, 3], mask=mask/action
@@ -141,8 +136,6 @@ class ArrangeDimensions(EpisodeConnector):
       names: the names of the result; by default those of the values, if there are only such.
       mask: a new field that says which values are not added; none by default.
     """
-
-    reads_images = False
 
     field: str
     order: Sequence[int | None]
@@ -185,7 +178,7 @@ class ArrangeDimensions(EpisodeConnector):
 
 
 @dataclasses.dataclass(frozen=True)
-class ScaleDimensions(EpisodeConnector):
+class ScaleDimensions(EpisodeConnector, reads_images=False):
     """Multiplies the values of a vector, so that datasets have the same units: 0.0174533 makes radians of degrees.
 
         field=observation/state, factor=0.0174533
@@ -195,8 +188,6 @@ class ScaleDimensions(EpisodeConnector):
       field: floats of any shape.
       factor: one number, or one for each value of a vector.
     """
-
-    reads_images = False
 
     field: str
     factor: float | Sequence[float]
@@ -233,3 +224,89 @@ def _check_new(path: str, others: Mapping[str, Column], what: str) -> None:
     for other in others:
         if below(other, path) or below(path, other):
             raise UsageError(f"{what}={path}: there is a field {other}")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Gripper(EpisodeConnector):
+    """Changes the gripper in the action: the convention of OpenVLA and Octo is that 1 is open, and 0 is closed."""
+
+    action: str | None = None
+    index: int = -1
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        path = self.action or fields.actions
+        values = vectors(episode, path, f"{type(self).__name__}: action").copy()
+        values[:, self.index] = self.decide(values[:, self.index])
+        return episode.with_columns({path: values.reshape(np.asarray(episode.steps[path]).shape)})
+
+    def decide(self, gripper: Array) -> Array:
+        """Returns the new gripper values (T,)."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class BinarizeGripper(_Gripper, reads_images=False):
+    """Rounds a gripper that moves through intermediate values to 0 and 1: each value becomes the next end reached.
+
+        gripper     1.0   0.7   0.3   0.0   0.0   0.5   1.0   0.6
+        becomes     1     0     0     0     0     1     1     0.6     no end follows: the last value is kept
+
+    Equals `binarize_gripper_actions` of OpenVLA and Octo.
+
+    Attributes:
+      action, index: the action field, by default `fields.actions`, and the index of the gripper in it.
+      open: values above this are open, 1.
+      closed: values below this are closed, 0.
+    """
+
+    open: float = 0.95
+    closed: float = 0.05
+
+    def decide(self, gripper: Array) -> Array:
+        is_open, is_closed = gripper > self.open, gripper < self.closed
+        count = len(gripper)
+        decided = np.where(is_open | is_closed, np.arange(count), count)
+        following = np.minimum.accumulate(decided[::-1])[::-1]  # after the last end, the last value
+        filled: Array = np.concatenate([is_open.astype(gripper.dtype), gripper[-1:]])[following]
+        return filled
+
+
+@dataclasses.dataclass(frozen=True)
+class InvertGripper(_Gripper, reads_images=False):
+    """Inverts a gripper for which 1 means closed: 1 - x.
+
+        gripper     1.0   0.25   0.0   ->   0.0   0.75   1.0
+
+    Equals `invert_gripper_actions` of OpenVLA and Octo.
+
+    Attributes:
+      action, index: the action field, by default `fields.actions`, and the index of the gripper in it.
+    """
+
+    def decide(self, gripper: Array) -> Array:
+        return (1 - gripper).astype(gripper.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class RelativeToAbsoluteGripper(_Gripper, reads_images=False):
+    """Converts close (+) and open (-) commands of a gripper to states: 1 is open, 0 is closed.
+
+        gripper     0     0     +1    0     0     -1    0
+        becomes     1     1     0     0     0     1     1      open until the first close command
+
+    The first command is assumed to change the state. Without commands, the gripper is always open. Equals
+    `rel2abs_gripper_actions` of OpenVLA and Octo.
+
+    Attributes:
+      action, index: the action field, by default `fields.actions`, and the index of the gripper in it.
+      threshold: a command is greater than this, or less than minus this.
+    """
+
+    threshold: float = 0.1
+
+    def decide(self, gripper: Array) -> Array:
+        opens = np.where(gripper < -self.threshold, 1, np.where(gripper > self.threshold, 0, -1))
+        commanded = np.flatnonzero(opens >= 0)
+        start = 1 - opens[commanded[0]] if len(commanded) else 1
+        last = np.maximum.accumulate(np.where(opens >= 0, np.arange(len(opens)), -1))
+        return np.where(last < 0, start, opens[last]).astype(gripper.dtype)

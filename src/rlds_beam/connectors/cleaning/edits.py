@@ -5,16 +5,13 @@ from __future__ import annotations
 import dataclasses
 import zlib
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.selection import end_episode, keep_steps, slice_steps
-from rlds_beam.connectors.fields import StepFields
-from rlds_beam.connectors.statistics.used_statistics import numbers
+from rlds_beam.connectors.fields import StepFields, check_choices, match_fields
 from rlds_beam.episodes.columns import (
-    all_below,
     below,
     concatenate,
     find_changed,
@@ -25,12 +22,11 @@ from rlds_beam.episodes.columns import (
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.transitions import transitions, with_final_observation
 from rlds_beam.errors import BadEpisode, UsageError
-from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.typing import Array
 
 
 @dataclasses.dataclass(frozen=True)
-class MinimumLength(EpisodeConnector):
+class MinimumLength(EpisodeConnector, reads_images=False):
     """Drops episodes with fewer transitions than `transitions`.
 
         transitions=3     o0 o1 o2         2 transitions: dropped
@@ -40,8 +36,6 @@ class MinimumLength(EpisodeConnector):
       transitions: the minimum number of transitions.
     """
 
-    reads_images = False
-
     transitions: int = 1
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
@@ -49,7 +43,7 @@ class MinimumLength(EpisodeConnector):
 
 
 @dataclasses.dataclass(frozen=True)
-class TruncateEpisodes(EpisodeConnector):
+class TruncateEpisodes(EpisodeConnector, reads_images=False):
     """Keeps the first `transitions` of an episode. A shortened episode ends truncated: `is_last`, not `is_terminal`.
 
         transitions=2     step          0    1    2    3    4 (terminal)
@@ -61,8 +55,6 @@ class TruncateEpisodes(EpisodeConnector):
       transitions: the maximum number of transitions.
     """
 
-    reads_images = False
-
     transitions: int
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
@@ -71,7 +63,7 @@ class TruncateEpisodes(EpisodeConnector):
 
 
 @dataclasses.dataclass(frozen=True)
-class CastFields(EpisodeConnector):
+class CastFields(EpisodeConnector, reads_images=False):
     """Casts numbers to another dtype: by default all float64 fields of a step to float32, as policies are trained.
 
         action   float64 (7,)   ->   float32 (7,)
@@ -84,14 +76,11 @@ class CastFields(EpisodeConnector):
       dtype: the new dtype.
     """
 
-    reads_images = False
-
     fields: str | Sequence[str] | None = None
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        if self.dtype not in _DTYPES:
-            raise UsageError(f"CastFields: dtype={self.dtype}, expected one of {', '.join(_DTYPES)}")
+        check_choices(self, dtype=_DTYPES)
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         if self.fields is None:
@@ -100,7 +89,7 @@ class CastFields(EpisodeConnector):
             ]
         else:
             named = (self.fields,) if isinstance(self.fields, str) else self.fields
-            paths = [path for name in named for path in all_below(episode.steps, name)]
+            paths = [path for name in named for path in match_fields(episode.steps, name, "CastFields")]
         return episode.with_columns({path: self._cast(path, episode.steps[path]) for path in paths})
 
     def _cast(self, path: str, column: Column) -> Column:
@@ -119,7 +108,7 @@ _DTYPES = ("float16", "float32", "float64", *(f"{sign}int{bits}" for sign in (""
 
 
 @dataclasses.dataclass(frozen=True)
-class SubsampleSteps(EpisodeConnector):
+class SubsampleSteps(EpisodeConnector, reads_images=False):
     """Keeps every `every`-th step and the last one.
 
         every=2      step      0      1      2      3   (last)
@@ -133,8 +122,6 @@ class SubsampleSteps(EpisodeConnector):
     Attributes:
       every: the interval; 1 keeps all steps.
     """
-
-    reads_images = False
 
     every: int
 
@@ -154,7 +141,7 @@ class SubsampleSteps(EpisodeConnector):
 
 
 @dataclasses.dataclass(frozen=True)
-class ShiftAlignment(EpisodeConnector):
+class ShiftAlignment(EpisodeConnector, reads_images=False):
     """Converts other alignments to RLDS's, in which a step holds s[t], the action a[t] taken there, and its reward.
 
         sar   step t: s[t], a[t] that follows it, r[t] for a[t]        RLDS: no change
@@ -168,13 +155,10 @@ class ShiftAlignment(EpisodeConnector):
       recorded: the alignment in which the dataset was recorded: `sar`, `ars`, or `rsa`.
     """
 
-    reads_images = False
-
     recorded: str
 
     def __post_init__(self) -> None:
-        if self.recorded not in ("sar", "ars", "rsa"):
-            raise UsageError(f"ShiftAlignment: recorded={self.recorded}, expected sar, ars or rsa")
+        check_choices(self, recorded=("sar", "ars", "rsa"))
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         of_reward = (fields.rewards, "discount")
@@ -213,30 +197,26 @@ class GoalRelabeling(EpisodeConnector):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.strategy not in ("uniform", "future", "final"):
-            raise UsageError(f"GoalRelabeling: strategy={self.strategy}, expected uniform, future or final")
+        check_choices(self, strategy=("uniform", "future", "final"))
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         achieved = fields.obs if self.achieved is None else self.achieved
         if achieved not in episode.steps:
-            raise UsageError(f"GoalRelabeling: the steps have no {achieved}, only {', '.join(episode.steps)}")
+            raise UsageError(
+                f"GoalRelabeling: achieved={achieved} is no step field; there are {', '.join(episode.steps)}"
+            )
         goal = self.goal or ("goal" if fields.obs in episode.steps else f"{fields.obs}/goal")
         if any(below(goal, path) and goal != path for path in episode.steps):
             raise UsageError(f"GoalRelabeling: {goal} would be below an existing field; choose another goal")
-        goals = self._goals(len(episode) - 1, episode)
-        return episode.replace(steps={**episode.steps, goal: episode.steps[achieved][goals]})
-
-    def _goals(self, last: int, episode: Episode) -> np.ndarray[Any, Any]:
-        """The index of each step's goal."""
-        steps = np.arange(last + 1)
+        last, steps = len(episode) - 1, np.arange(len(episode))
         random = np.random.default_rng([self.seed, zlib.crc32(str(episode.key).encode())])
         if self.strategy == "final":
-            return np.full(last + 1, last)
-        if self.strategy == "uniform":
+            later = np.full(last + 1, last)
+        elif self.strategy == "uniform":
             later = steps + 1 + np.floor(random.random(last + 1) * (last - steps)).astype(np.int64)
         else:
             later = steps + random.geometric(1 - self.gamma, last + 1)
-        return np.minimum(later, last)
+        return episode.replace(steps={**episode.steps, goal: episode.steps[achieved][np.minimum(later, last)]})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,30 +244,19 @@ class NextStateAsAction(EpisodeConnector):
         object.__setattr__(self, "fields", names)
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
-        parts = [_numbers(episode, path) for path in self.fields]
-        dtypes = {part.dtype.name for part in parts}
-        if len(dtypes) > 1:
-            raise UsageError(
-                f"NextStateAsAction: the fields have the dtypes {', '.join(sorted(dtypes))}; choose fields of one dtype"
-            )
+        columns = [episode.steps.get(path) for path in self.fields]
+        for path, column in zip(self.fields, columns, strict=True):
+            if not isinstance(column, np.ndarray) or not (is_numeric(column) or column.dtype == np.bool_):
+                known = ", ".join(sorted(episode.steps))
+                raise UsageError(f"NextStateAsAction: {path} is no field of numbers; the episode has {known}")
+        parts = [np.asarray(column) for column in columns]
+        if len({part.dtype for part in parts}) > 1 or len({part.shape[1:-1] for part in parts}) > 1:
+            said = ", ".join(f"{part.dtype} {list(part.shape[1:])}" for part in parts)
+            raise UsageError(f"NextStateAsAction: the fields are {said}, which cannot be joined: choose one dtype")
         state = parts[0]
         if len(parts) > 1:
-            rows = [part[:, None] if part.ndim == 1 else part for part in parts]
-            if len({row.shape[:-1] for row in rows}) > 1:
-                shapes = ", ".join(str(list(part.shape[1:])) for part in parts)
-                raise UsageError(f"NextStateAsAction: the fields have the shapes {shapes}, which cannot be joined")
-            state = np.concatenate(rows, axis=-1)
+            state = np.concatenate([part[:, None] if part.ndim == 1 else part for part in parts], axis=-1)
         return episode.with_columns({self.name: np.concatenate([state[1:], state[-1:]])})
-
-
-def _numbers(episode: Episode, path: str) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
-    column: Column | None = episode.steps.get(path)
-    if column is None:
-        known = ", ".join(sorted(episode.steps))
-        raise UsageError(f"NextStateAsAction: the episode has no field {path}; it has {known}")
-    if isinstance(column, EncodedImages) or not (is_numeric(column) or column.dtype == np.bool_):
-        raise UsageError(f"NextStateAsAction: {path} does not hold numbers")
-    return column
 
 
 @dataclasses.dataclass(frozen=True)
@@ -320,12 +289,11 @@ class AbsorbingStates(EpisodeConnector):
         return longer.replace(steps=self._mark(longer, fields, np.arange(last + 2) >= last))
 
     def _mark(self, episode: Episode, fields: StepFields, absorbing: Array) -> dict[str, Column]:
-        if not all_below(episode.steps, fields.obs):
-            raise UsageError(f"AbsorbingStates: the steps have no {fields.obs}, only {', '.join(episode.steps)}")
+        match_fields(episode.steps, fields.obs, "AbsorbingStates")
         if fields.obs not in episode.steps:
             return {**episode.steps, f"{fields.obs}/{self.indicator}": absorbing.astype(np.float32)}
-        observation = numbers(episode.steps[fields.obs], fields.obs, "AbsorbingStates")
-        if observation.ndim != 2:
+        observation = np.asarray(episode.steps[fields.obs])
+        if observation.ndim != 2 or not is_numeric(episode.steps[fields.obs]):
             raise UsageError(f"AbsorbingStates: {fields.obs} has shape {observation.shape[1:]}, expected a vector")
         marks = absorbing[:, None].astype(observation.dtype)
         return {**episode.steps, fields.obs: np.concatenate([observation, marks], axis=1)}

@@ -11,12 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
 from rlds_beam import storage
-from rlds_beam.connectors.base import Batch, EpisodeConnector, edit_each
+from rlds_beam.connectors.base import Batch, EpisodeConnector, FittedConnector, edit_each
 from rlds_beam.connectors.cleaning.idle import episode_name
 from rlds_beam.connectors.cleaning.selection import decode_text, read_values
 from rlds_beam.connectors.fields import OUTPUT_SPLIT, StepFields
-from rlds_beam.connectors.fitted_connector import FittedConnector
-from rlds_beam.encoding.metadata import load_json
+from rlds_beam.encoding.metadata import parse_json
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.naming import is_file_name
@@ -58,10 +57,8 @@ def check_dataset(keys: Iterable[str], dataset: str, file: str) -> None:
         )
 
 
-class _ListConnector(EpisodeConnector):
+class _ListConnector(EpisodeConnector, reads_values=False):
     """Reads a list of episode keys once, so that workers need not read the file."""
-
-    reads_values = False
 
     def __init__(self, file: str):
         lines = enumerate(storage.read_given(file, f"the list of episodes {file} cannot be read").split("\n"), 1)
@@ -80,7 +77,7 @@ class _ListConnector(EpisodeConnector):
         return record in self._keys or f"{record}.{key.part}" in self._keys
 
 
-class DropListedEpisodes(_ListConnector):
+class DropListedEpisodes(_ListConnector, reads_images=False, reads_values=False):
     """Drops the episodes that a file lists by key, for example the bad ones that `rlds-beam check` found.
 
         # a comment
@@ -93,13 +90,11 @@ class DropListedEpisodes(_ListConnector):
       file: the path of the list, local or in a bucket. It is read once, by the command.
     """
 
-    reads_images = False
-
     def edit(self, episode: Episode, fields: StepFields) -> Episode | Sequence[Episode]:
         return [] if self.lists(episode.key) else episode
 
 
-class KeepListedEpisodes(_ListConnector):
+class KeepListedEpisodes(_ListConnector, reads_images=False, reads_values=False):
     """Keeps only the episodes that a file lists by key; the format is that of DropListedEpisodes.
 
         listed in the file       bridge_dataset/1.0.0:train:00000@12345        kept
@@ -110,8 +105,6 @@ class KeepListedEpisodes(_ListConnector):
     Attributes:
       file: the path of the list, local or in a bucket. It is read once, by the command.
     """
-
-    reads_images = False
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode | Sequence[Episode]:
         return episode if self.lists(episode.key) else []
@@ -155,7 +148,12 @@ class SplitEpisodes(FittedConnector):
         if (self.fractions is None) == (self.episodes is None):
             raise UsageError("SplitEpisodes: give fractions or episodes")
         if isinstance(self.episodes, str):
-            object.__setattr__(self, "episodes", _load(self.episodes))
+            where = f"SplitEpisodes: episodes={self.episodes}"
+            content = parse_json(storage.read_given(self.episodes, where), where)
+            lists = content.values() if isinstance(content, dict) else [None]
+            if not all(isinstance(names, list) and all(isinstance(name, str) for name in names) for names in lists):
+                raise UsageError(f"{where}: expected a JSON object of split -> list of names")
+            object.__setattr__(self, "episodes", content)
         for name in self.splits:
             if not is_file_name(name) or not name.replace("_", "").isalnum():
                 raise UsageError(f"SplitEpisodes: {name!r} is not a valid split name: use letters, digits, and _")
@@ -222,7 +220,7 @@ class SplitEpisodes(FittedConnector):
 
 
 class Strata:
-    """The hashes of all episodes by stratum, for `stratify` (`fitted_connector.Accumulator`)."""
+    """The hashes of all episodes by stratum, for `stratify` (`base.Accumulator`)."""
 
     def __init__(self, connector: SplitEpisodes):
         self._connector = connector
@@ -259,15 +257,3 @@ class Strata:
 def _whole(episode: Episode) -> Episode:
     """The episode with the key of the whole record."""
     return episode.replace(key=dataclasses.replace(episode.key, part=0)) if episode.key.part else episode
-
-
-def _load(path: str) -> dict[str, list[str]]:
-    try:
-        content = load_json(path)
-    except (OSError, UsageError) as error:
-        raise UsageError(f"SplitEpisodes: episodes={path}: {error}") from error
-    if not isinstance(content, dict) or not all(
-        isinstance(names, list) and all(isinstance(name, str) for name in names) for names in content.values()
-    ):
-        raise UsageError(f"SplitEpisodes: episodes={path}: expected a JSON object of split -> list of names")
-    return content

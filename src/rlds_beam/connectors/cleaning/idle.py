@@ -7,7 +7,6 @@ import functools
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from rlds_beam import storage
 from rlds_beam.checking.steps import IDLE, MIN_IDLE_STEPS, idle_steps, runs
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.selection import decode_text, read_values, slice_steps, vectors
-from rlds_beam.connectors.fields import StepFields
+from rlds_beam.connectors.fields import StepFields, check_choices
 from rlds_beam.encoding.metadata import parse_json
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
@@ -26,47 +25,19 @@ Ranges = list[tuple[int, int]]
 DROID_KEY = "{episode_metadata/recording_folderpath}--{episode_metadata/file_path}"
 """How openpi's file for DROID names an episode."""
 
-_MODES = ("split", "mark")
 _FIELD = re.compile(r"\{([^{}]+)\}")
 
 
 @dataclasses.dataclass(frozen=True)
-class IdleRule:
-    """openpi's rule for idle steps in DROID (`compute_droid_nonidle_ranges.py`), with its constants.
-
-    Attributes:
-      field: the commanded joint velocities.
-      threshold: a step is idle if every velocity differs from the step before by less than this; the first is not.
-      min_idle: drop runs of at least this many idle steps.
-      min_moving: also drop runs of fewer moving steps between them.
-      trim: the steps to cut from the end of each range, because most of an action chunk that starts there is idle.
-    """
-
-    field: str = "action_dict/joint_velocity"
-    threshold: float = IDLE
-    min_idle: int = MIN_IDLE_STEPS
-    min_moving: int = 16
-    trim: int = 10
-
-    def ranges(self, episode: Episode) -> Ranges:
-        """The kept steps, before `trim`."""
-        velocities = vectors(episode, self.field, "idle steps: field")
-        idle = idle_steps(velocities, self.threshold)
-        moving = np.ones(len(idle), bool)
-        for start, stop in _runs(idle):
-            moving[start:stop] = stop - start < self.min_idle
-        return [(start, stop) for start, stop in _runs(moving) if stop - start >= self.min_moving]
-
-
-@dataclasses.dataclass(frozen=True)
-class DropIdleSteps(IdleRule, EpisodeConnector):
+class DropIdleSteps(EpisodeConnector):
     """Keeps the parts of an episode in which the robot moves: splits them off as episodes, or marks them.
 
         idle            . i . . . . . i i i i i i i i i . . . . . . . . . . . . . . . . . . . . . . . . . . .
         kept            ├──── 7 steps ┤                 ├──────────────── 27 steps ────────────────────────┤
         min_moving=16   too short                       kept, except the last 10 steps
 
-    A part that ends before the recorded episode does is truncated. KeepRanges applies ranges from a file.
+    This is openpi's rule for DROID (`compute_droid_nonidle_ranges.py`), with its constants. A part that ends before the
+    recorded episode does is truncated. KeepRanges applies ranges from a file.
 
     Attributes:
       field: the commanded joint velocities.
@@ -77,13 +48,23 @@ class DropIdleSteps(IdleRule, EpisodeConnector):
       mode: `split` makes one episode per range; `mark` keeps whole episodes and adds a column `keep`, bool.
     """
 
+    field: str = "action_dict/joint_velocity"
+    threshold: float = IDLE
+    min_idle: int = MIN_IDLE_STEPS
+    min_moving: int = 16
+    trim: int = 10
     mode: str = "split"
 
     def __post_init__(self) -> None:
-        check_mode(self.mode, "DropIdleSteps")
+        check_choices(self, mode=("split", "mark"))
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode | Sequence[Episode]:
-        return _apply(episode, self.ranges(episode), self.trim, self.mode)
+        idle = idle_steps(vectors(episode, self.field, "DropIdleSteps: field"), self.threshold)
+        moving = np.ones(len(idle), bool)
+        for start, stop in runs(idle):
+            moving[start:stop] = stop - start < self.min_idle
+        kept = [(start, stop) for start, stop in runs(moving).tolist() if stop - start >= self.min_moving]
+        return _apply(episode, kept, self.trim, self.mode)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,28 +91,20 @@ class KeepRanges(EpisodeConnector):
     mode: str = "split"
 
     def __post_init__(self) -> None:
-        check_mode(self.mode, "KeepRanges")
-        if self.missing not in ("drop", "keep", "fail"):
-            raise UsageError(f"KeepRanges: missing={self.missing}, expected drop, keep or fail")
-        object.__setattr__(self, "digest", _read(self.ranges).digest)  # the plan changes when the file does
+        check_choices(self, mode=("split", "mark"), missing=("drop", "keep", "fail"))
+        object.__setattr__(self, "digest", _read(self.ranges)[2])  # the plan changes when the file does
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode | Sequence[Episode]:
-        name, file = episode_name(episode, self.key), _read(self.ranges)
-        if file.digest != vars(self)["digest"]:
+        name, (listed, trim, digest) = episode_name(episode, self.key), _read(self.ranges)
+        if digest != vars(self)["digest"]:
             raise UsageError(f"KeepRanges: {self.ranges} has changed since the job was planned")
-        ranges = file.ranges.get(name)
+        ranges = listed.get(name)
         if ranges is None:
             if self.missing == "fail" and not episode.key.of_probe:
                 raise UsageError(f"KeepRanges: {self.ranges} has no episode {name!r} ({episode.key})")
             ranges = [(0, len(episode))] if self.missing != "drop" else []
             return _apply(episode, ranges, 0, self.mode)
-        return _apply(episode, [(start, min(stop, len(episode))) for start, stop in ranges], file.trim, self.mode)
-
-
-def check_mode(mode: str, connector: str) -> None:
-    """Raises UsageError for an unknown mode."""
-    if mode not in _MODES:
-        raise UsageError(f"{connector}: mode={mode}, expected {' or '.join(_MODES)}")
+        return _apply(episode, [(start, min(stop, len(episode))) for start, stop in ranges], trim, self.mode)
 
 
 def episode_name(episode: Episode, key: str) -> str:
@@ -145,11 +118,6 @@ def episode_name(episode: Episode, key: str) -> str:
     return _FIELD.sub(value, key)
 
 
-def _runs(mask: np.ndarray[Any, Any]) -> Ranges:
-    """[start, stop) of each run of True."""
-    return [(start, stop) for start, stop in runs(mask).tolist()]
-
-
 def _apply(episode: Episode, ranges: Ranges, trim: int, mode: str) -> Episode | list[Episode]:
     kept = [(start, stop - trim) for start, stop in ranges if stop - trim > start]
     if mode == "split":
@@ -160,15 +128,9 @@ def _apply(episode: Episode, ranges: Ranges, trim: int, mode: str) -> Episode | 
     return episode.with_columns({"keep": keep})
 
 
-@dataclasses.dataclass(frozen=True)
-class _File:
-    ranges: Mapping[str, Ranges]
-    trim: int
-    digest: str
-
-
 @functools.lru_cache(maxsize=4)  # large: one entry per episode
-def _read(path: str) -> _File:
+def _read(path: str) -> tuple[Mapping[str, Ranges], int, str]:
+    """The ranges by episode, how many steps to cut from each, and a digest of the file."""
     try:
         text = storage.read_text(path)
         content = parse_json(text, path)
@@ -181,4 +143,4 @@ def _read(path: str) -> _File:
         raise UsageError(
             f"KeepRanges: ranges={path}: expected openpi's JSON format, episode -> [[start, stop], ...]: {error}"
         ) from error
-    return _File(ranges, trim, hashlib.sha256(text.encode()).hexdigest())
+    return ranges, trim, hashlib.sha256(text.encode()).hexdigest()

@@ -17,8 +17,8 @@ from rlds_beam import storage
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.episode_lists import EXPECTED_KEY, check_dataset, parse_keys
 from rlds_beam.connectors.cleaning.selection import decode_text, read_values
-from rlds_beam.connectors.fields import StepFields
-from rlds_beam.encoding.metadata import load_json, parse_given, parse_json
+from rlds_beam.connectors.fields import StepFields, check_choices
+from rlds_beam.encoding.metadata import parse_given, parse_json
 from rlds_beam.episodes.columns import is_text
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import UsageError
@@ -47,7 +47,7 @@ _HEADERS = ("key", "episode", "episode_key")
 
 
 @dataclasses.dataclass(frozen=True)
-class FillLanguage(EpisodeConnector):
+class FillLanguage(EpisodeConnector, reads_images=False, reads_values=False):
     """Gives an instruction to episodes that have none: `--task=TEXT` and `--task_file=FILE`.
 
         text="fold the towel"
@@ -79,8 +79,6 @@ class FillLanguage(EpisodeConnector):
     text: str | None = None
     table: str | None = None
     digest: str = dataclasses.field(default="", init=False, repr=False)
-    reads_images = False
-    reads_values = False
 
     def __post_init__(self) -> None:
         if self.text is None and self.table is None:
@@ -132,12 +130,11 @@ class FillLanguage(EpisodeConnector):
                 f"--task_file: {episode.key} has no task, and {self.table} has no text for it: add its key, or give "
                 "--task also"
             )
-        if text is not None and any(other.strip() for other in others):
-            other = printable(min(other for other in others if other.strip()), 80)
+        if text is not None and (kept := sorted(other for other in others if other.strip())):
             raise UsageError(
-                f"--task: {episode.key} has the task {other!r} already, so {printable(given, 80)!r} would replace it: "
-                "leave it out (--task_file gives tasks to single episodes, and FillLanguage in the file of "
-                "--merge_fields to one of several datasets), or change texts with RelabelLanguage"
+                f"--task: {episode.key} has the task {printable(kept[0], 80)!r} already, so {printable(given, 80)!r} "
+                "would replace it: leave it out (--task_file gives tasks to single episodes, and FillLanguage in the "
+                "file of --merge_fields to one of several datasets), or change texts with RelabelLanguage"
             )
         if not missing.any():
             return episode
@@ -235,12 +232,15 @@ class RelabelLanguage(EpisodeConnector):
     def __post_init__(self) -> None:
         if (self.table is None) == (self.function is None):
             raise UsageError("RelabelLanguage: give a table or a function")
-        if self.missing not in ("keep", "drop", "fail"):
-            raise UsageError(f"RelabelLanguage: missing={self.missing}, expected keep, drop or fail")
+        check_choices(self, missing=("keep", "drop", "fail"))
         if isinstance(self.function, str):
             object.__setattr__(self, "function", resolve(self.function, "RelabelLanguage: function"))
         if isinstance(self.table, str):
-            object.__setattr__(self, "table", _load(self.table))
+            where = f"RelabelLanguage: table={self.table}"
+            content = parse_json(storage.read_given(self.table, where), where)
+            if not isinstance(content, dict) or not all(isinstance(value, str) for value in content.values()):
+                raise UsageError(f"{where}: expected a JSON object of text -> text")
+            object.__setattr__(self, "table", content)
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
         values = read_values(episode, self.field, "RelabelLanguage")
@@ -270,13 +270,3 @@ class RelabelLanguage(EpisodeConnector):
         if self.missing == "fail" and not episode.key.of_probe:
             raise UsageError(f"RelabelLanguage: {episode.key}: {text!r} is not in the table")
         return None if self.missing == "drop" else text
-
-
-def _load(path: str) -> dict[str, str]:
-    try:
-        content = load_json(path)
-    except (OSError, UsageError) as error:
-        raise UsageError(f"RelabelLanguage: table={path}: {error}") from error
-    if not isinstance(content, dict) or not all(isinstance(value, str) for value in content.values()):
-        raise UsageError(f"RelabelLanguage: table={path}: expected a JSON object of text -> text")
-    return content

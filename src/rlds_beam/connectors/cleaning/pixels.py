@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from rlds_beam.connectors.base import EpisodeConnector
-from rlds_beam.connectors.fields import StepFields
+from rlds_beam.connectors.fields import StepFields, check_choices
 from rlds_beam.episodes.columns import all_below, is_numeric
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.errors import UsageError
@@ -22,8 +22,43 @@ from rlds_beam.typing import Array
 Fit = Literal["stretch", "pad", "crop"]
 
 
+class _ImageEditor(EpisodeConnector):
+    """Edits the images of `fields`; by default those of the observation."""
+
+    fields: Sequence[str] | None
+    quality: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.quality <= 100:
+            raise UsageError(f"{type(self).__name__}: quality={self.quality}, expected 1 to 100")
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        names: str | Sequence[str] = (fields.obs,) if self.fields is None else self.fields
+        edited: dict[str, Column] = {}
+        for name in (names,) if isinstance(names, str) else names:
+            columns = {path: episode.steps[path] for path in all_below(episode.steps, name)}
+            columns = {path: c for path, c in columns.items() if self.takes(path, c, named=path == name)}
+            if not columns:
+                near = did_you_mean(name, [*episode.steps])
+                raise UsageError(f"{type(self).__name__}: there is no image field {name}{near}")
+            edited |= {path: self.change(path, column) for path, column in columns.items() if path not in edited}
+        return episode.with_columns(edited)
+
+    def takes(self, path: str, column: Column, *, named: bool) -> bool:
+        """Whether a field holds images. An array that the user named is trusted to hold them if its shape allows it."""
+        if isinstance(column, EncodedImages):
+            return True
+        if column.dtype.kind not in "biuf" or column.ndim not in (3, 4):
+            return False
+        return named or is_depth(path) or (column.dtype == np.uint8 and column.ndim == 4)
+
+    def change(self, path: str, column: Column) -> Column:
+        """Returns the edited images."""
+        raise NotImplementedError
+
+
 @dataclasses.dataclass(frozen=True)
-class ResizeImages(EpisodeConnector):
+class ResizeImages(_ImageEditor):
     """Resizes images and encodes color images as JPEG, as OpenVLA and Octo do for training.
 
         observation/image        480 x 640 x 3 PNG       lanczos3     256 x 256 x 3 JPEG
@@ -56,21 +91,18 @@ class ResizeImages(EpisodeConnector):
     fit: Fit = "stretch"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choices(self, fit=get_args(Fit))
         if min(self.height, self.width) < 1:
             raise UsageError("ResizeImages: height and width must be at least 1")
         if self.crop is not None and (len(self.crop) != 4 or min(self.crop[:2]) < 0 or min(self.crop[2:]) < 1):
             raise UsageError(f"ResizeImages: crop={self.crop}, expected (top, left, height, width)")
-        if self.fit not in get_args(Fit):
-            raise UsageError(f"ResizeImages: fit={self.fit}, expected {', '.join(get_args(Fit))}")
-        check_quality("ResizeImages", self.quality)
 
-    def edit(self, episode: Episode, fields: StepFields) -> Episode:
-        names = (fields.obs,) if self.fields is None else self.fields
-        paths = choose_fields(episode, names, "ResizeImages")
-        return episode.with_columns({path: self._resize_column(path, episode.steps[path]) for path in paths})
+    def takes(self, path: str, column: Column, *, named: bool) -> bool:
+        return True  # other fields are returned as they are
 
-    def _resize_column(self, path: str, column: Column) -> Column:
-        shape = column.shape if isinstance(column, EncodedImages) else column.shape[1:]
+    def change(self, path: str, column: Column) -> Column:
+        shape = _shape(column)
         if len(shape) not in (2, 3) or any(side is not None and side < self.minimum for side in shape[:2]):
             return column
         depth, whole, crop = is_depth(path), shape[:2], None
@@ -84,22 +116,20 @@ class ResizeImages(EpisodeConnector):
             wanted if self.enlarge or side is None else min(wanted, side)
             for wanted, side in zip((self.height, self.width), sides, strict=True)
         )
+        edit = functools.partial(_resize, height=height, width=width, fit=self.fit, depth=depth, crop=crop)
         if isinstance(column, EncodedImages):
             encoding = "png" if depth or column.dtype != "uint8" or column.shape[-1] not in (1, 3, None) else "jpeg"
             if crop is None and (height, width) == whole and column.encoding == encoding:
                 return column
-            edit = functools.partial(_resize, height=height, width=width, fit=self.fit, depth=depth, crop=crop)
             size = (height, width, column.shape[2])
             return edit_images(column, edit, path, shape=size, encoding=encoding, quality=self.quality)
         if not is_numeric(column):
             return column
-        images = column[..., None] if len(shape) == 2 else column
-        resized = _resize(images, height=height, width=width, fit=self.fit, depth=depth, crop=crop)
-        return resized[..., 0] if len(shape) == 2 else resized
+        return edit(column[..., None])[..., 0] if len(shape) == 2 else edit(column)
 
 
 @dataclasses.dataclass(frozen=True)
-class RotateImages(EpisodeConnector):
+class RotateImages(_ImageEditor):
     """Rotates images counterclockwise by 90, 180, or 270 degrees, like `np.rot90`.
 
         degrees=180     1 2 3     6 5 4          degrees=90     1 2 3     3 6
@@ -123,30 +153,20 @@ class RotateImages(EpisodeConnector):
     quality: int = 95
 
     def __post_init__(self) -> None:
-        if self.degrees not in (90, 180, 270):
-            raise UsageError(f"RotateImages: degrees={self.degrees}, expected 90, 180, or 270")
-        check_quality("RotateImages", self.quality)
+        super().__post_init__()
+        check_choices(self, degrees=(90, 180, 270))
 
-    def edit(self, episode: Episode, fields: StepFields) -> Episode:
-        names = (fields.obs,) if self.fields is None else self.fields
-        paths = choose_fields(episode, names, "RotateImages", images=True)
-        return episode.with_columns({path: self._rotate_column(path, episode.steps[path]) for path in paths})
-
-    def _rotate_column(self, path: str, column: Column) -> Column:
-        turns = self.degrees // 90
+    def change(self, path: str, column: Column) -> Column:
+        rotate = functools.partial(_rotate, turns=self.degrees // 90)
         if not isinstance(column, EncodedImages):
-            if column.ndim not in (3, 4):
-                raise UsageError(
-                    f"RotateImages: {path} of shape {column.shape[1:]} is not an image: (H, W) or (H, W, C)"
-                )
-            return _rotate(column, turns=turns)
+            return rotate(column)
         height, width, channels = column.shape
-        shape = (width, height, channels) if turns % 2 else (height, width, channels)
-        return edit_images(column, functools.partial(_rotate, turns=turns), path, shape=shape, quality=self.quality)
+        shape = (height, width, channels) if self.degrees == 180 else (width, height, channels)
+        return edit_images(column, rotate, path, shape=shape, quality=self.quality)
 
 
 @dataclasses.dataclass(frozen=True)
-class FlipChannels(EpisodeConnector):
+class FlipChannels(_ImageEditor):
     """Reverses the color channels of images that were stored as BGR. An alpha channel stays the last one.
 
         observation/image   (H, W, 3)   b g r     ->   r g b
@@ -163,63 +183,16 @@ class FlipChannels(EpisodeConnector):
     fields: Sequence[str] | None = None
     quality: int = 95
 
-    def __post_init__(self) -> None:
-        check_quality("FlipChannels", self.quality)
-
-    def edit(self, episode: Episode, fields: StepFields) -> Episode:
-        names = (fields.obs,) if self.fields is None else self.fields
-        named = (names,) if isinstance(names, str) else names
-        columns = {}
-        for path in choose_fields(episode, names, "FlipChannels", images=True):
-            column = episode.steps[path]
-            if _has_colors(column):
-                columns[path] = self._flip_column(path, column)
-            elif path in named:
-                raise UsageError(
-                    f"FlipChannels: {path} has no colors to flip: {_describe(column)}, expected 3 or 4 channels"
-                )
-        return episode.with_columns(columns)
-
-    def _flip_column(self, path: str, column: Column) -> Column:
+    def change(self, path: str, column: Column) -> Column:
+        shape = _shape(column)
+        if len(shape) != 3 or shape[2] not in (3, 4, None):
+            if path in ((self.fields,) if isinstance(self.fields, str) else self.fields or ()):
+                said = f"{column.dtype} ({', '.join('?' if side is None else str(side) for side in shape)})"
+                raise UsageError(f"FlipChannels: {path} has no colors to flip: {said}, expected 3 or 4 channels")
+            return column
         if isinstance(column, EncodedImages):
             return edit_images(column, _flip, path, quality=self.quality)
         return _flip(column)
-
-
-def check_quality(connector: str, quality: int) -> None:
-    """Raises UsageError if this is no JPEG quality."""
-    if not 1 <= quality <= 100:
-        raise UsageError(f"{connector}: quality={quality}, expected 1 to 100")
-
-
-def choose_fields(episode: Episode, names: str | Sequence[str], connector: str, *, images: bool = False) -> list[str]:
-    """The paths of the named fields, each with everything below it; each path once.
-
-    Args:
-      images: only fields below a name that hold images, or arrays that look like images.
-
-    Raises:
-      UsageError: a name matches nothing.
-    """
-    paths: list[str] = []
-    for name in (names,) if isinstance(names, str) else names:
-        matching = all_below(episode.steps, name)
-        if images:
-            matching = [path for path in matching if _holds_images(path, episode.steps[path], named=path == name)]
-        if not matching:
-            what = "images" if images else "field"
-            raise UsageError(f"{connector}: there is no {what} {name}{did_you_mean(name, [*episode.steps])}")
-        paths += matching
-    return list(dict.fromkeys(paths))
-
-
-def _holds_images(path: str, column: Column, *, named: bool) -> bool:
-    """Whether a field holds images. An array that the user named is trusted to hold them if its shape allows it."""
-    if isinstance(column, EncodedImages):
-        return True
-    if column.dtype.kind not in "biuf" or column.ndim not in (3, 4):
-        return False
-    return named or is_depth(path) or (column.dtype == np.uint8 and column.ndim == 4)
 
 
 def is_depth(path: str) -> bool:
@@ -227,15 +200,8 @@ def is_depth(path: str) -> bool:
     return "depth" in path.rpartition("/")[2]
 
 
-def _has_colors(column: Column) -> bool:
-    """Whether images have 3 or 4 channels, or an unknown number of them."""
-    shape = column.shape if isinstance(column, EncodedImages) else column.shape[1:]
-    return len(shape) == 3 and shape[2] in (3, 4, None)
-
-
-def _describe(column: Column) -> str:
-    shape = column.shape if isinstance(column, EncodedImages) else column.shape[1:]
-    return f"{column.dtype} ({', '.join('?' if side is None else str(side) for side in shape)})"
+def _shape(column: Column) -> tuple[int | None, ...]:
+    return column.shape if isinstance(column, EncodedImages) else column.shape[1:]
 
 
 def _resize(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 
 from rlds_beam.connectors.base import EpisodeConnector
-from rlds_beam.connectors.cleaning.action_ranges import OVERRIDE, describe_ranges, lie_together, stack_vectors
 from rlds_beam.connectors.cleaning.rotations import (
     are_rotations,
     check_rotation_names,
@@ -22,6 +21,7 @@ from rlds_beam.connectors.cleaning.rotations import (
 )
 from rlds_beam.connectors.cleaning.selection import vectors
 from rlds_beam.connectors.fields import StepFields
+from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.representations import DELTA, Dimension, Dimensions, value_names
 from rlds_beam.errors import RldsBeamError, UsageError
@@ -30,10 +30,10 @@ from rlds_beam.typing import Array
 
 
 @dataclasses.dataclass(frozen=True)
-class _Actions(EpisodeConnector):
+class _Actions(EpisodeConnector, reads_images=False):
     """The arguments of `RelativeActions` and `AbsoluteActions`."""
 
-    reads_images = False
+    relative: ClassVar[bool]
 
     to: Literal["state", "previous"] = "state"
     state: str = "observation/state"
@@ -80,8 +80,9 @@ class _Actions(EpisodeConnector):
             where = f"{type(self).__name__}: at={self.at}"
             check_rotation_names(names.get(field, ()), self._rotations, self.rotation or "", where, field)
         kept = {*self.absolute}
-        named = (name if i in kept else self._rename(name) for i, name in enumerate(names.get(path, ())))
-        return {**names, path: tuple(named)}
+        old = names.get(path, ())
+        new = (f"{DELTA}{name}" if self.relative else name.removeprefix(DELTA) for name in old)
+        return {**names, path: tuple(old[i] if i in kept else name for i, name in enumerate(new))}
 
     def represent(self, values: Dimensions, fields: StepFields) -> Dimensions:
         """How the values of vectors are represented after the connector, given how they are before it.
@@ -96,7 +97,10 @@ class _Actions(EpisodeConnector):
             check_rotations(own, self._rotations, rotation, f"{type(self).__name__}: rotation", field)
             if field == path:
                 self.check_known(path, own)
-                own = [v if i in self.absolute else self._represent(v).straighten() for i, v in enumerate(own)]
+                to = self.to if self.relative else None
+                frame = self.frame if to and self.rotation else None
+                new = [value._replace(relative_to=to, frame=frame).straighten() for value in own]
+                own = [old if i in self.absolute else new[i] for i, old in enumerate(own)]
             for start in self._rotations if own else ():
                 where = slice(start, start + len(value_names(rotation)))
                 own[where] = turn_values(own[where], rotation, f"{field}[{start}]")
@@ -105,7 +109,6 @@ class _Actions(EpisodeConnector):
 
     def check_known(self, path: str, values: Sequence[Dimension]) -> None:
         """Raises UsageError if the data says of the action's values that they cannot be converted."""
-        raise NotImplementedError
 
     @property
     def needs_sample(self) -> bool:
@@ -121,7 +124,6 @@ class _Actions(EpisodeConnector):
 
     def compare(self, path: str, actions: Array, states: Array) -> None:
         """Raises UsageError if actions and states, float64 (T, D), lie where they should not."""
-        raise NotImplementedError
 
     @property
     def _turned(self) -> set[int]:
@@ -132,14 +134,6 @@ class _Actions(EpisodeConnector):
     def _compared(self, actions: Array) -> list[int]:
         """The values to compare: not those of rotations, which may jump by a turn."""
         return [i for i in range(actions.shape[1]) if i not in self.absolute and i not in self._turned]
-
-    def _represent(self, value: Dimension) -> Dimension:
-        """How a value that is not absolute is represented after the connector."""
-        raise NotImplementedError
-
-    def _rename(self, name: str) -> str:
-        """The name of a value that is not absolute, after the connector."""
-        raise NotImplementedError
 
     def _combine(self, bases: Array, actions: Array, *, inverse: bool = False) -> Array:
         """Adds relative actions to what they are relative to; or, the `inverse`, makes absolute ones relative."""
@@ -161,7 +155,9 @@ class _Actions(EpisodeConnector):
         name = type(self).__name__
         actions, states = vectors(episode, path, f"{name}: action"), vectors(episode, self.state, f"{name}: state")
         self.check(path, actions, states)
-        void = self._void(episode, actions)
+        void = void_actions(episode, actions, self.last_action)
+        if not self.relative:  # zeros are no motion, unless the representation has another identity
+            void &= (self.rotation or "").startswith(("quaternion", "matrix", "6d"))
         columns = actions.astype(np.float64), states.astype(np.float64)
         for start in self._rotations:
             where = slice(start, start + len(value_names(self.rotation or "")))
@@ -174,10 +170,6 @@ class _Actions(EpisodeConnector):
             made[:, [*self.absolute]] = columns[0][:, [*self.absolute]]
         shape = np.asarray(episode.steps[path]).shape
         return episode.with_columns({path: made.reshape(shape).astype(actions.dtype)})
-
-    def _void(self, episode: Episode, actions: Array) -> Array:
-        """The last actions that stay zeros, bool (T,)."""
-        return void_actions(episode, actions, self.last_action)
 
     def _convert(self, actions: Array, states: Array) -> Array:
         """The actions of steps without gaps, (T, D), in the other form."""
@@ -247,7 +239,7 @@ class _Actions(EpisodeConnector):
             raise UsageError(f"{name}: value {twice} of {path} is named twice by absolute, at, and position")
 
 
-class RelativeActions(_Actions):
+class RelativeActions(_Actions, reads_images=False):
     """Makes absolute actions relative: to the state of their step, or to the action before.
 
         to=state       a[t] becomes a[t] - s[t]                      for chunks: a[t+k] - s[t], by `chunks`
@@ -278,12 +270,12 @@ class RelativeActions(_Actions):
       compare_ranges: whether to refuse data whose first episodes show that the actions are relative already.
     """
 
-    reads_images = False
+    relative = True
 
     @property
     def inverse(self) -> AbsoluteActions:
         """The connector that converts back."""
-        return AbsoluteActions(**_arguments(self))
+        return AbsoluteActions(**vars(self))
 
     def check_known(self, path: str, values: Sequence[Dimension]) -> None:
         for i, value in enumerate(values):
@@ -302,18 +294,12 @@ class RelativeActions(_Actions):
                 f"already. {OVERRIDE} says that they are the same quantities"
             )
 
-    def _represent(self, value: Dimension) -> Dimension:
-        return value._replace(relative_to=self.to, frame=self.frame if self.rotation else None)
-
-    def _rename(self, name: str) -> str:
-        return f"{DELTA}{name}"
-
     def _convert(self, actions: Array, states: Array) -> Array:
         bases = states if self.to == "state" else np.concatenate([states[:1], actions[:-1]])
         return self._combine(bases, actions, inverse=True)
 
 
-class AbsoluteActions(_Actions):
+class AbsoluteActions(_Actions, reads_images=False):
     """Makes relative actions absolute; the inverse of `RelativeActions`, which explains the arguments.
 
         to=state       a[t] becomes s[t] + a[t]
@@ -322,26 +308,16 @@ class AbsoluteActions(_Actions):
     A last action of zeros, void or not, is no motion: it becomes the state, or the action before.
 
     Attributes:
-      to: what the actions are relative to: `state`, or `previous`, the action before.
-      state: the field with the same quantities as the action, in the same order.
-      absolute: the indices of values that are already absolute.
-      rotation: the representation of rotations in the action and the state, as in `ConvertRotation`; None: there are
-        none.
-      at: the index of the first value of the rotation; a list for several.
-      position: the index of x, before y and z; a list for several; needed with `frame=hand`.
-      frame: the axes of the differences: the robot's `base`, or the `hand`.
-      action: the action field, a single array; by default `fields.actions`.
-      last_action: whether the action of the last step is `real` or `void`; by default what the dataset says. A void one
-        of zeros is no motion.
+      to, state, absolute, rotation, at, position, frame, action, last_action: as in `RelativeActions`.
       compare_ranges: whether to refuse data whose first episodes show that the actions are absolute already, or scaled.
     """
 
-    reads_images = False
+    relative = False
 
     @property
     def inverse(self) -> RelativeActions:
         """The connector that converts back."""
-        return RelativeActions(**_arguments(self))
+        return RelativeActions(**vars(self))
 
     def check_known(self, path: str, values: Sequence[Dimension]) -> None:
         known = any(value.relative_to is not None for value in values)
@@ -376,16 +352,6 @@ class AbsoluteActions(_Actions):
                 f"units, for example of a controller. {OVERRIDE} says that they are the same"
             )
 
-    def _represent(self, value: Dimension) -> Dimension:
-        return value._replace(relative_to=None, frame=None)
-
-    def _rename(self, name: str) -> str:
-        return name.removeprefix(DELTA)
-
-    def _void(self, episode: Episode, actions: Array) -> Array:
-        no_rotation = (self.rotation or "").startswith(("quaternion", "matrix", "6d"))
-        return super()._void(episode, actions) & no_rotation
-
     def _convert(self, actions: Array, states: Array) -> Array:
         if self.to == "state":
             return self._combine(states, actions)
@@ -410,5 +376,51 @@ def _reference(value: Dimension) -> str:
     return f"relative (to={value.relative_to}{f', frame={value.frame}' if value.frame else ''})"
 
 
-def _arguments(connector: _Actions) -> dict[str, Any]:
-    return {field.name: getattr(connector, field.name) for field in dataclasses.fields(connector)}
+_APART = 0.5
+"""The distance of actions that are not near the states: BridgeData's next states have up to 0.03, its differences 0.85
+and more."""
+
+OVERRIDE = "compare_ranges: false"
+"""What a connector's arguments say to skip the comparison."""
+
+
+def lie_together(actions: Array, states: Array, values: Sequence[int]) -> bool | None:
+    """Whether most of some values of actions, (T, D), lie where those of states do, (T, D); None if they are constant.
+
+    The distance of a value is the mean square of the action minus the state, divided by the sum of both variances: 0
+    for equal numbers, 1 for independent ones around the same mean.
+    """
+    known = _distances(actions, states)[[*values]]
+    known = known[np.isfinite(known)]
+    return bool(np.median(known) < _APART) if known.size else None
+
+
+def describe_ranges(actions: Array, states: Array, values: Sequence[int], state: str) -> str:
+    """The ranges of the value that differs most: `value 0 is -0.02 to 0.02, and 0.2 to 0.36 in observation/state`."""
+    i = max(values, key=np.nan_to_num(_distances(actions, states)).__getitem__)
+    first, second = (f"{column[:, i].min():.3g} to {column[:, i].max():.3g}" for column in (actions, states))
+    return f"value {i} is {first}, and {second} in {state}"
+
+
+def _distances(actions: Array, states: Array) -> Array:
+    squares, spread = ((actions - states) ** 2).mean(axis=0), actions.var(axis=0) + states.var(axis=0)
+    moves = spread > 1e-12 * (actions**2 + states**2).mean(axis=0)
+    return np.where(moves, squares / np.where(moves, spread, 1), np.nan)
+
+
+def stack_vectors(episodes: Sequence[Episode], *paths: str) -> list[Array]:
+    """Fields that are vectors, float64 (T, D), at all steps but the last of episodes, if all are finite there."""
+    stacked = []
+    for episode in episodes:
+        columns = [vectors(episode, path, "action").astype(np.float64)[:-1] for path in paths]
+        finite = np.all([np.isfinite(column).all(axis=1) for column in columns], axis=0)
+        stacked.append([column[finite] for column in columns])
+    return [np.concatenate(columns) for columns in zip(*stacked, strict=True)]
+
+
+def find_state(episode: Episode, width: int) -> str | None:
+    """The observed vector of floats with as many values as the action: `observation/state`, or the only one."""
+    observed = {path: column for path, column in episode.steps.items() if path.partition("/")[0] == "observation"}
+    numbers = {path: np.asarray(column) for path, column in observed.items() if is_numeric(column)}
+    alike = [path for path, n in numbers.items() if n.dtype.kind == "f" and n.shape[1:] == (width,)]
+    return "observation/state" if "observation/state" in alike else alike[0] if len(alike) == 1 else None

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlds_beam.checking.steps import is_clock
 from rlds_beam.connectors.base import EpisodeConnector
-from rlds_beam.connectors.cleaning.action_ranges import (
+from rlds_beam.connectors.cleaning.relative_actions import (
     OVERRIDE,
     describe_ranges,
     find_state,
@@ -70,7 +70,7 @@ class _Timeline(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Resample(EpisodeConnector):
+class Resample(EpisodeConnector, reads_images=False):
     """Changes the rate: a new step has the latest observation at or before its time, never one from the future.
 
         fps=10       step (30 Hz)   0      1      2      3      4      5      6   (last)
@@ -112,8 +112,6 @@ class Resample(EpisodeConnector):
       compare_ranges: if `relative` lists none, whether to refuse data in whose first episodes the action does not lie
         where the state does, a field with as many values: then it seems to hold changes.
     """
-
-    reads_images = False
 
     fps: float | None = None
     period: float | None = None

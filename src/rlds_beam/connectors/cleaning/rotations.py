@@ -36,7 +36,7 @@ _FLAT = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
-class ConvertRotation(EpisodeConnector):
+class ConvertRotation(EpisodeConnector, reads_images=False):
     """Converts rotations inside a vector to another representation; the other values stay, in their order.
 
         field=action, from_=euler_xyz, to=6d, at=3
@@ -70,8 +70,6 @@ class ConvertRotation(EpisodeConnector):
       last_action: whether the action of the last step is `real` or `void`; by default what the dataset says. A void one
         of zeros stays zeros.
     """
-
-    reads_images = False
 
     field: str
     from_: str

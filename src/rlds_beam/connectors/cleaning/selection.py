@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rlds_beam.connectors.base import EpisodeConnector
-from rlds_beam.connectors.fields import StepFields
+from rlds_beam.connectors.fields import StepFields, match_fields
 from rlds_beam.encoding.tfds.features import DTYPES
 from rlds_beam.episodes.columns import all_below, below, find_changed, is_number, is_numeric
 from rlds_beam.episodes.episode import Column, Episode
@@ -23,7 +23,7 @@ from rlds_beam.user_functions import resolve
 
 
 @dataclasses.dataclass(frozen=True)
-class DropNoOpSteps(EpisodeConnector):
+class DropNoOpSteps(EpisodeConnector, reads_images=False):
     """Drops steps whose action does nothing, as in OpenVLA's LIBERO datasets (`*_no_noops`).
 
         |action[:-1]|   0.0   0.3   0.0   0.0   0.2
@@ -43,8 +43,6 @@ class DropNoOpSteps(EpisodeConnector):
       keep_last: always keep the last step. Use it if the last action is void, as RLDS specifies; robot datasets often
         have a real action there.
     """
-
-    reads_images = False
 
     threshold: float = 1e-4
     action: str | None = None
@@ -68,7 +66,7 @@ class DropNoOpSteps(EpisodeConnector):
 
 
 @dataclasses.dataclass(frozen=True)
-class KeepSuccessful(EpisodeConnector):
+class KeepSuccessful(EpisodeConnector, reads_images=False):
     """Drops unsuccessful episodes, according to a field.
 
         field=success                                       False: dropped      True: kept
@@ -83,8 +81,6 @@ class KeepSuccessful(EpisodeConnector):
       field: an episode field (`episode_metadata/success`) or a step field.
       pattern: for text fields, a regular expression that must match the whole text.
     """
-
-    reads_images = False
 
     field: str = "success"
     pattern: str | None = None
@@ -107,7 +103,7 @@ class KeepSuccessful(EpisodeConnector):
 
 
 @dataclasses.dataclass(frozen=True)
-class DropUnlabeled(EpisodeConnector):
+class DropUnlabeled(EpisodeConnector, reads_images=False):
     """Drops episodes without an instruction: those whose text is empty at every step.
 
         language_instruction     ""  ""  ""             dropped
@@ -118,8 +114,6 @@ class DropUnlabeled(EpisodeConnector):
     Attributes:
       fields: the text fields, of the steps or of the episode; one non-empty text is enough.
     """
-
-    reads_images = False
 
     fields: Sequence[str] = ("language_instruction",)
 
@@ -145,11 +139,7 @@ class DropFields(EpisodeConnector):
         names = (self.fields,) if isinstance(self.fields, str) else self.fields
         gone: set[str] = set()
         for name in names:
-            matching = [*all_below(episode.steps, name), *all_below(episode.metadata, name)]
-            if not matching:
-                known = [*episode.steps, *episode.metadata]
-                raise UsageError(f"DropFields: there is no field {name}{did_you_mean(name, known)}")
-            gone.update(matching)
+            gone.update(match_fields([*episode.steps, *episode.metadata], name, "DropFields"))
         return episode.replace(
             steps={path: column for path, column in episode.steps.items() if path not in gone},
             metadata={path: value for path, value in episode.metadata.items() if path not in gone},
@@ -169,10 +159,8 @@ class RenameFields(EpisodeConnector):
     fields: Mapping[str, str]
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
-        known = [*episode.steps, *episode.metadata]
         for old in self.fields:
-            if not all_below(known, old):
-                raise UsageError(f"RenameFields: there is no field {old}{did_you_mean(old, known)}")
+            match_fields([*episode.steps, *episode.metadata], old, "RenameFields")
         steps = {self._rename(path): column for path, column in episode.steps.items()}
         metadata = {self._rename(path): value for path, value in episode.metadata.items()}
         if len(steps) < len(episode.steps) or len(metadata) < len(episode.metadata):
@@ -187,7 +175,7 @@ class RenameFields(EpisodeConnector):
 
 
 @dataclasses.dataclass(frozen=True)
-class AddField(EpisodeConnector):
+class AddField(EpisodeConnector, reads_images=False):
     """Adds a field with the same value in all steps, for example one that other datasets have.
 
         field=language_instruction, value=pick up the cube
@@ -198,8 +186,6 @@ class AddField(EpisodeConnector):
       value: a text, a number, true or false, or a list of numbers.
       dtype: the dtype of numbers; by default float32 for floats, int64 for integers, bool for true and false.
     """
-
-    reads_images = False
 
     field: str
     value: str | bool | float | Sequence[float]
@@ -260,9 +246,8 @@ def read_values(episode: Episode, field: str, connector: str) -> np.ndarray[Any,
             raise UsageError(f"{connector}: {field} holds images")
         return column
     if field not in episode.metadata:
-        known = [*episode.metadata, *episode.steps]
-        hint = did_you_mean(field, known, otherwise=f"there are {', '.join(known)}")
-        raise UsageError(f"{connector}: there is no field {field}{hint}")
+        match_fields([*episode.metadata, *episode.steps], f"{field}", connector)
+        raise UsageError(f"{connector}: {field} is a group of fields; name one of them")
     value = episode.metadata[field]
     return np.array([value, None], object)[:-1] if isinstance(value, (str, bytes)) else np.asarray(value)[None]
 

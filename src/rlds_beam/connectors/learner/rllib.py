@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from rlds_beam.connectors.base import Batch, check_not_batched
+from rlds_beam.connectors.fields import check_choices
 from rlds_beam.episodes.transitions import with_final_observation
 from rlds_beam.errors import UsageError, missing
 from rlds_beam.user_functions import resolve
@@ -60,8 +61,7 @@ class FromRllib:
     functions: ClassVar = {"connector": _is_of_rllib, "rl_module": None}
 
     def __post_init__(self) -> None:
-        if self.kind not in ("learner", "env_to_module"):
-            raise UsageError(f"FromRllib: kind={self.kind}, expected learner or env_to_module")
+        check_choices(self, kind=("learner", "env_to_module"))
         if self.initial_state is not None and self.max_seq_len is None:
             raise UsageError("FromRllib: initial_state needs max_seq_len")
         if importlib.util.find_spec("ray") is None:
@@ -82,23 +82,16 @@ class FromRllib:
         if not batch.episodes:
             return batch
         batch = batch.replace(episodes=tuple(map(with_final_observation, batch.episodes)))
-        from rlds_beam.connectors.learner.rllib_pieces import act, learn
+        from rlds_beam.connectors.learner.rllib_episodes import RllibEpisode, act, learn
 
-        recordings = self._recordings(batch)
+        spaces = {"observation_space": self.observation_space, "action_space": self.action_space}
+        recordings = [  # RLlib does not change a name that contains `_`
+            RllibEpisode(episode, batch.fields, f"episode_{i}", whole=self.kind == "learner", **spaces)
+            for i, episode in enumerate(batch.episodes)
+        ]
         if self.kind == "learner":
             return learn(batch, recordings, self._piece(recordings[0]), self._module())
         return act(batch, ((recording, self._piece(recording), self._module()) for recording in recordings))
-
-    def _recordings(self, batch: Batch) -> list[RllibEpisode]:
-        """The episodes as RLlib's."""
-        from rlds_beam.connectors.learner.rllib_episodes import RllibEpisode, Spaces
-
-        spaces, whole = Spaces(self.observation_space, self.action_space), self.kind == "learner"
-        # RLlib does not change a name that contains `_`.
-        return [
-            RllibEpisode(episode, batch.fields, spaces, f"episode_{i}", whole=whole)
-            for i, episode in enumerate(batch.episodes)
-        ]
 
     def _piece(self, recording: RllibEpisode) -> Any:
         """A new connector, with the spaces of an episode if it has none."""
@@ -109,6 +102,6 @@ class FromRllib:
         return piece
 
     def _module(self) -> Any:
-        from rlds_beam.connectors.learner.rllib_pieces import Module
+        from rlds_beam.connectors.learner.rllib_episodes import Module
 
         return Module(self.max_seq_len, self.initial_state) if self.rl_module is None else self.rl_module()  # type: ignore[operator]

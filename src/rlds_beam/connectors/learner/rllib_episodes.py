@@ -1,15 +1,16 @@
-"""Converts episodes to RLlib's `SingleAgentEpisode` and back."""
+"""Runs RLlib connectors (`FromRllib`) on our episodes, converted to `SingleAgentEpisode` and back."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
 
 import numpy as np
 
+from rlds_beam.connectors.base import Batch, Columns
 from rlds_beam.connectors.cleaning.selection import end_episode
-from rlds_beam.connectors.fields import StepFields, find_agent, find_module, leaves, terminateds
+from rlds_beam.connectors.fields import DEFAULT_MODULE_ID, StepFields, find_agent, find_module, leaves, terminateds
+from rlds_beam.connectors.learner.sequences import AddTimeDimToBatchAndZeroPad, as_state
 from rlds_beam.episodes.columns import concatenate, flatten, is_text, nest
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import episode_flags
@@ -20,22 +21,11 @@ from rlds_beam.typing import Array
 
 with needs("rllib", "RLlib's connectors need Ray"):
     import gymnasium as gym
+    import tree
     from ray.rllib.env.single_agent_episode import SingleAgentEpisode
-
-
-@dataclasses.dataclass(frozen=True)
-class Spaces:
-    """The spaces of an episode; by default unbounded Boxes, or a Dict of them, in the recorded shapes."""
-
-    observation: Any = None
-    action: Any = None
-
-    def of(self, episode: Episode, fields: StepFields) -> Spaces:
-        """The spaces for an episode, with defaults filled in."""
-        return Spaces(
-            self.observation or _space(arrays(episode, fields.obs)),
-            self.action or _space(arrays(episode, fields.actions)),
-        )
+    from ray.rllib.utils.numpy import convert_to_numpy
+    from ray.rllib.utils.spaces.space_utils import BatchedNdArray
+    from ray.rllib.utils.spaces.space_utils import batch as joined
 
 
 def _space(values: Any) -> Any:
@@ -51,12 +41,9 @@ def _space(values: Any) -> Any:
 def arrays(episode: Episode, field: str) -> Any:
     """The arrays below a step field, nested by name, or one array; images are decoded, text is left out."""
     columns = leaves(episode, field, "")
-    nested = {path.strip("/"): _array(column, field) for path, column in columns.items() if not is_text(column)}
+    decoded = {p: c.decode(field) if isinstance(c, EncodedImages) else c for p, c in columns.items() if not is_text(c)}
+    nested = {path.strip("/"): column for path, column in decoded.items()}
     return nested[""] if "" in nested else nest(nested)
-
-
-def _array(column: Column, name: str) -> Array:
-    return column.decode(name) if isinstance(column, EncodedImages) else column
 
 
 class RllibEpisode:
@@ -64,22 +51,27 @@ class RllibEpisode:
 
     Attributes:
       episode: the original episode.
-      theirs: the RLlib episode: complete, or only its first observation so far (`append`).
+      theirs: the RLlib episode: complete, or only its first observation so far (`append`). Its spaces are by default
+        unbounded Boxes, or a Dict of them, in the recorded shapes.
     """
 
-    def __init__(self, episode: Episode, fields: StepFields, spaces: Spaces, name: str, *, whole: bool):
+    def __init__(
+        self, episode: Episode, fields: StepFields, name: str, *, whole: bool, observation_space: Any, action_space: Any
+    ):
         self.episode, self._fields, self._count = episode, fields, transitions(episode)
         self._observations, self._actions = arrays(episode, fields.obs), arrays(episode, fields.actions)
         self._rewards, self._infos = arrays(episode, fields.rewards), arrays(episode, fields.infos)
         extras = {extra: arrays(episode, extra) for extra in fields.extras}
         extras |= {"state_in": arrays(episode, fields.state_in), "state_out": arrays(episode, fields.state_out)}
         self._extras = {name: values for name, values in extras.items() if not _is_empty(values)}
-        spaces = spaces.of(episode, fields)
+        spaces = {
+            "observation_space": observation_space or _space(self._observations),
+            "action_space": action_space or _space(self._actions),
+        }
         agent = find_agent(episode)
         self.theirs = SingleAgentEpisode(
             id_=name,
-            observation_space=spaces.observation,
-            action_space=spaces.action,
+            **spaces,
             observations=[at(self._observations, 0)],
             infos=[self._info(0)],
             len_lookback_buffer=0,
@@ -90,7 +82,7 @@ class RllibEpisode:
                 self.append()
             if self._count:
                 self.theirs.to_numpy()
-        self._before = (self if whole else RllibEpisode(episode, fields, spaces, name, whole=True))._leaves()
+        self._before = (self if whole else RllibEpisode(episode, fields, name, whole=True, **spaces))._leaves()
 
     def append(self) -> None:
         """Adds the next transition, in recorded order."""
@@ -126,7 +118,7 @@ class RllibEpisode:
         if not theirs.is_numpy and len(theirs):
             theirs.to_numpy()
         after = self._leaves(theirs)
-        if _same(after, self._before):
+        if after.keys() == self._before.keys() and all(_equal(after[path], self._before[path]) for path in after):
             return self.episode
         count, start = len(theirs), theirs.t_started
         if start < 0 or start + count > self._count + 1:
@@ -177,10 +169,6 @@ def _is_empty(values: Any) -> bool:
     return isinstance(values, Mapping) and all(map(_is_empty, values.values()))
 
 
-def _same(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
-    return one.keys() == other.keys() and all(_equal(values, other[path]) for path, values in one.items())
-
-
 def _equal(one: Array, other: Array | None) -> bool:
     if other is None or one.shape != other.shape or one.dtype != other.dtype:
         return False
@@ -195,3 +183,157 @@ def _with_last(values: Array, steps: int, before: Column | None) -> Column:
     if isinstance(before, np.ndarray) and before.shape[1:] == values.shape[1:] and before.dtype == values.dtype:
         last = before[-1:]
     return concatenate([values, last])
+
+
+_LOSS_MASK_IS_THERE = "_added_loss_mask_for_valid_episode_ts"
+"""The key in `shared_data` by which RLlib's connectors tell each other that there is a `loss_mask`."""
+
+
+def learn(batch: Batch, recordings: list[RllibEpisode], piece: Any, module: Any) -> Batch:
+    """Runs a connector on whole episodes, with the columns so far.
+
+    Args:
+      batch: the episodes and columns.
+      recordings: the episodes as RLlib's.
+      piece: the connector.
+      module: the RLModule, or a `Module`.
+
+    Raises:
+      RldsBeamError: the connector returned an unknown episode.
+    """
+    episodes = [recording.theirs for recording in recordings]
+    keys = [recording.key for recording in recordings]
+    given: dict[str, Any] = {}
+    for key, columns in zip(keys, batch.columns, strict=True):
+        arrays = {name: np.array(c).view(BatchedNdArray) for name, c in columns.items() if _is_numeric(c)}
+        for name, items in nest(arrays).items():  # copies, marked as having one row per transition
+            given.setdefault(name, {})[key] = [items]
+    shared = {_LOSS_MASK_IS_THERE: True} if "loss_mask" in given else {}
+    returned = piece(rl_module=module, batch=given, episodes=episodes, shared_data=shared, explore=False, metrics=None)
+    left = [_find_index(theirs, recordings) for theirs in episodes]
+    edited = [recordings[i].edited(theirs) for i, theirs in zip(left, episodes, strict=True)]
+    there = [batch.columns[i] for i in left]
+    starts = tuple(batch.starts[i] for i in left) if batch.starts else ()
+    batch = batch.replace(episodes=tuple(edited), columns=tuple(there), starts=starts)
+    per_episode = (isinstance(c, Mapping) and all(isinstance(key, tuple) for key in c) for c in returned.values())
+    if not all(per_episode):  # BatchIndividualItems, AgentToModuleMapping
+        return batch.replace(modules=_modules(returned, edited))
+    of_each = (_from_theirs(returned, (keys[i], recordings[i].key)) for i in left)
+    kept = ({name: column for name, column in old.items() if not _is_numeric(column)} for old in there)
+    return _with_time(batch.replace(columns=tuple({**old, **new} for old, new in zip(kept, of_each, strict=True))))
+
+
+def act(batch: Batch, runs: Iterable[tuple[RllibEpisode, Any, Any]]) -> Batch:
+    """Runs a connector after each observation of an episode, including the last, as when a policy acts.
+
+    Args:
+      batch: the episodes and columns.
+      runs: each episode as RLlib's, with its own connector and module (`learn`).
+    """
+    columns, edited = [], []
+    for (recording, piece, module), there in zip(runs, batch.columns, strict=True):
+        shared: dict[str, Any] = {}
+        rows: dict[str, list[Any]] = {}
+        for t in range(len(recording.episode)):
+            returned = piece(
+                rl_module=module,
+                batch={},
+                episodes=[recording.theirs],
+                shared_data=shared,
+                explore=False,
+                metrics=None,
+            )
+            if t == len(recording.episode) - 1:
+                break  # the last observation has no action
+            for name, items in returned.items():
+                rows.setdefault(name, []).extend(items[recording.key])
+            recording.append()
+        added = {path: leaf for name, items in rows.items() for path, leaf in _flat(joined(items), name).items()}
+        columns.append({**there, **{name: column for name, column in added.items() if name not in there}})
+        edited.append(recording.edited(recording.theirs))
+    return batch.replace(episodes=tuple(edited), columns=tuple(columns))
+
+
+class Module:
+    """The parts of an RLModule that connectors ask for."""
+
+    framework = "torch"
+
+    def __init__(self, max_seq_len: int | None, initial_state: Any):
+        self._state = initial_state
+        self.model_config = {} if max_seq_len is None else {"max_seq_len": max_seq_len}
+
+    def is_stateful(self) -> bool:
+        return bool(self.model_config)
+
+    def get_initial_state(self) -> Any:
+        if isinstance(self._state, Mapping):
+            return nest({path: as_state(leaf) for path, leaf in flatten(self._state, "s").items()})["s"]
+        return {} if self._state is None else as_state(self._state)
+
+    def __getitem__(self, module_id: str) -> Module:
+        return self
+
+    def __contains__(self, name: object) -> bool:
+        return False
+
+
+def _is_numeric(column: Column) -> bool:
+    return not isinstance(column, EncodedImages) and not is_text(column)
+
+
+def _from_theirs(returned: Mapping[str, Any], keys: Iterable[tuple[str, ...]]) -> Columns:
+    """The columns of one episode. Its key may have changed, because RLlib's connectors may change ids."""
+    columns: dict[str, Column] = {}
+    for name, of_episodes in returned.items():
+        items = [item for key in dict.fromkeys(keys) for item in of_episodes.get(key, ())]
+        if items:
+            columns |= _flat(joined(items, individual_items_already_have_batch_dim="auto"), name)
+    return columns
+
+
+def _flat(values: Any, name: str) -> dict[str, Array]:
+    plain = tree.map_structure(
+        lambda leaf: np.asarray(convert_to_numpy(leaf, reduce_type=False)).view(np.ndarray), values
+    )
+    return flatten(plain, name)
+
+
+def _modules(returned: Mapping[str, Any], episodes: list[Episode]) -> dict[str, Columns]:
+    names = sorted({find_module(episode) for episode in episodes})
+    if not set(returned) <= set(names):
+        returned = {names[0] if len(names) == 1 else DEFAULT_MODULE_ID: returned}
+    modules: dict[str, Columns] = {}
+    for name in sorted(returned):
+        columns: dict[str, Array] = {}
+        for column, values in returned[name].items():
+            if isinstance(values, list):
+                values = joined(values, individual_items_already_have_batch_dim="auto")
+            columns |= _flat(values, column)
+        modules[name] = columns
+    return modules
+
+
+def _find_index(theirs: Any, recordings: list[RllibEpisode]) -> int:
+    """The index of the recording of an episode: the same object, or one with its id."""
+    for i, recording in enumerate(recordings):
+        if theirs is recording.theirs:
+            return i
+    for i in range(len(recordings)):
+        if theirs.id_ == f"episode_{i}" or theirs.id_.startswith(f"episode_{i}_"):
+            return i
+    raise RldsBeamError(f"FromRllib: the connector returned an unknown episode {theirs.id_}")
+
+
+def _with_time(batch: Batch) -> Batch:
+    """Sets `Batch.time` if an RLlib connector has just made sequences."""
+    if batch.time is not None or not any("seq_lens" in columns for columns in batch.columns):
+        return batch
+    starts: list[Array | None] = []
+    length = 1
+    for columns in batch.columns:
+        lengths, mask = (cast("Array | None", columns.get(name)) for name in ("seq_lens", "loss_mask"))
+        starts.append(None if lengths is None else np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64))
+        if mask is not None and lengths is not None:
+            length = mask.shape[1]
+    return batch.replace(time=AddTimeDimToBatchAndZeroPad(length), starts=tuple(starts))

@@ -8,14 +8,13 @@ from typing import cast
 
 import numpy as np
 
-from rlds_beam.connectors.base import Batch, EpisodeConnector, edit_each
+from rlds_beam.connectors.base import Batch, EpisodeConnector, FittedConnector, edit_each
 from rlds_beam.connectors.fields import (
     IMPORTANCE_RATIO,
     STEP_WISE_WEIGHT,
     TRAJECTORY_WISE_WEIGHT,
     StepFields,
 )
-from rlds_beam.connectors.fitted_connector import FittedConnector
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.transitions import transitions
 from rlds_beam.errors import BadEpisode, UsageError, Violation

@@ -1,33 +1,137 @@
-"""Scales fields by statistics of the whole dataset, also as RLlib's observation filter does."""
+"""Scales fields and advantages by statistics of the whole dataset, also as RLlib's observation filter does."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from rlds_beam.connectors.base import Batch, edit_each
-from rlds_beam.connectors.fields import StepFields, find_agent
-from rlds_beam.connectors.fitted_connector import FittedConnector
-from rlds_beam.connectors.statistics.used_statistics import (
-    EPSILON,
-    Leaf,
-    Rows,
-    RowStatistics,
-    array,
-    float_dtype,
-    loaded_statistics,
-    numbers,
-    pick_statistics,
-    valid_rows,
-)
-from rlds_beam.episodes.columns import all_below, is_numeric
+from rlds_beam import storage
+from rlds_beam.connectors.base import Batch, Columns, FittedConnector, check_not_batched, edit_each
+from rlds_beam.connectors.fields import StepFields, check_choices, find_agent, find_module, match_fields
+from rlds_beam.connectors.learner.returns import real_transitions
+from rlds_beam.connectors.statistics.episode_statistics import LeafBuilder, LeafStatistics
+from rlds_beam.encoding.metadata import parse_json
+from rlds_beam.episodes.columns import all_below, below, is_numeric
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.errors import UsageError
+from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.text import did_you_mean
 from rlds_beam.typing import Array
+
+Leaf: TypeAlias = Mapping[str, Any]
+"""The statistics of a field, as in `stats.json`: `mean`, `std`, `min`, and so on, each in the shape of a step."""
+
+EPSILON = 1e-8
+"""Added to divisors, as in Octo, OpenVLA, and RLlib's filter."""
+
+
+def loaded_statistics(statistics: str | Mapping[str, Any], connector: str) -> Mapping[str, Leaf]:
+    """Loads the statistics per field from a `stats.json`, given its path or content.
+
+    Raises:
+      UsageError: the file does not exist, or has no statistics.
+    """
+    where = f"{connector}: statistics"
+    content: Any = statistics
+    if isinstance(statistics, str):
+        where = f"{where}={statistics}"
+        content = parse_json(storage.read_given(statistics, where), where)
+    if not isinstance(content, Mapping) or not isinstance(content.get("fields"), Mapping):
+        raise UsageError(f"{where}: there are no `fields`; create the file with rlds-beam stats --output=FILE")
+    return content["fields"]  # type: ignore[no-any-return]
+
+
+def numbers(column: Column, path: str, connector: str) -> Array:
+    """The column as an array; raises UsageError if it does not hold numbers."""
+    if not is_numeric(column):
+        what = "images" if isinstance(column, EncodedImages) else str(column.dtype)
+        raise UsageError(f"{connector}: {path} holds {what}; only numbers have statistics")
+    return np.asarray(column)
+
+
+def float_dtype(values: Array) -> np.dtype[Any]:
+    """The dtype of `values` if it is a float, else float32."""
+    return cast("np.dtype[Any]", values.dtype) if values.dtype.kind == "f" else np.dtype(np.float32)
+
+
+def pick_statistics(leaves: Mapping[str, Leaf], names: Sequence[str], connector: str) -> dict[str, dict[str, Any]]:
+    """Keeps only the named statistics, because they become part of a job's plan."""
+    for path, leaf in leaves.items():
+        missing = [name for name in names if name not in leaf]
+        if missing:
+            raise UsageError(
+                f"{connector}: the statistics of {path} lack {missing[0]}; there are {', '.join(leaf) or 'none'}"
+            )
+    return {path: {name: leaf[name] for name in names} for path, leaf in leaves.items()}
+
+
+def array(leaf: Leaf, name: str) -> Array:
+    """A statistic, float64, in the shape of a step."""
+    return np.asarray(leaf[name], np.float64)
+
+
+Rows: TypeAlias = "Iterable[tuple[str, str, Array]]"
+"""Tuples of a group (an agent, a module), a name in it, and rows (N, ...)."""
+
+
+class RowStatistics:
+    """An `Accumulator` of the statistics of rows.
+
+    Args:
+      rows_of: a picklable function that returns the rows of a batch.
+    """
+
+    def __init__(self, rows_of: Callable[[Batch], Rows]):
+        self._rows_of = rows_of
+        self._builders: dict[tuple[str, str], LeafBuilder] = {}
+        self._merged: dict[tuple[str, str], LeafStatistics] = {}
+
+    def add(self, batch: Batch) -> None:
+        """Adds copies of the rows of one batch."""
+        for group, name, rows in self._rows_of(batch):
+            if len(rows):
+                if (group, name) not in self._builders:
+                    self._builders[group, name] = LeafBuilder()
+                self._builders[group, name].add(rows)
+
+    def merge(self, *others: RowStatistics) -> RowStatistics:
+        """Merges the statistics."""
+        merged, every = RowStatistics(self._rows_of), [statistics._leaves() for statistics in (self, *others)]
+        for key in sorted({key for leaves in every for key in leaves}):
+            first, *more = (leaves[key] for leaves in every if key in leaves)
+            merged._merged[key] = first.merge(*more) if more else first
+        return merged
+
+    def finish(self) -> dict[str, dict[str, Any]]:
+        """`LeafStatistics.to_json` by group and name, sorted."""
+        by_group: dict[str, dict[str, Any]] = {}
+        for (group, name), leaf in sorted(self._leaves().items()):
+            by_group.setdefault(group, {})[name] = leaf.to_json()
+        return by_group
+
+    def _leaves(self) -> dict[tuple[str, str], LeafStatistics]:
+        """The statistics of everything added and merged so far."""
+        leaves = {key: builder.finish() for key, builder in self._builders.items()}
+        for key, leaf in self._merged.items():
+            leaves[key] = leaf.merge(leaves[key]) if key in leaves else leaf
+        return leaves
+
+
+def valid_rows(episode: Episode, path: str, fields: StepFields) -> Column:
+    """The valid rows of a step field: all observations, but one action, reward, and so on per transition.
+
+    step          0     1     2     3 (last)
+    observation   o0    o1    o2    o3
+    action        a0    a1    a2                the action of the last step is void
+
+    Timesteps that `AddOneTsToEpisodesAndTruncate` added are left out.
+    """
+    count = real_transitions(episode)
+    return episode.steps[path][: count + 1 if below(path, fields.obs) else count]
+
 
 _NEEDED = {
     "normal": ("mean", "std", "min", "max"),
@@ -37,7 +141,7 @@ _NEEDED = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Normalize(FittedConnector):
+class Normalize(FittedConnector, reads_images=False):
     """Scales step fields by statistics of the dataset, as Octo and OpenVLA do.
 
         mode          y                                                 for x = [-2, 0, 2]
@@ -62,8 +166,6 @@ class Normalize(FittedConnector):
       statistics: a `stats.json` from `rlds-beam stats` (path or content); by default the dataset's own statistics.
     """
 
-    reads_images = False
-
     fields: Sequence[str]
     mode: str = "bounds_q99"
     mask: Mapping[str, Sequence[bool]] = dataclasses.field(default_factory=dict)
@@ -74,9 +176,7 @@ class Normalize(FittedConnector):
     def __post_init__(self) -> None:
         if isinstance(self.fields, str):
             object.__setattr__(self, "fields", (self.fields,))
-        for name, known in (("mode", tuple(_NEEDED)), ("constant", ("zero", "low"))):
-            if getattr(self, name) not in known:
-                raise UsageError(f"Normalize: {name}={getattr(self, name)}, expected one of {', '.join(known)}")
+        check_choices(self, mode=tuple(_NEEDED), constant=("zero", "low"))
         if self.statistics is not None:
             leaves = loaded_statistics(self.statistics, "Normalize")
             used = {path: leaves[path] for field in self.fields for path in all_below(leaves, field)}
@@ -169,10 +269,7 @@ class Normalize(FittedConnector):
         """The leaves to scale. Images, text, and bools below a name are skipped."""
         paths: dict[str, None] = {}
         for field in self.fields:
-            matching = all_below(episode.steps, field)
-            if not matching:
-                near = did_you_mean(field, episode.steps)
-                raise UsageError(f"Normalize: the steps have no {field}, only {', '.join(episode.steps)}{near}")
+            matching = match_fields(episode.steps, field, "Normalize")
             paths |= dict.fromkeys(path for path in matching if path == field or is_numeric(episode.steps[path]))
         for path in self.mask:
             if path not in paths:
@@ -265,3 +362,81 @@ class MeanStdFilter(FittedConnector):
 def _floats(episode: Episode, field: str) -> list[str]:
     columns = ((path, episode.steps[path]) for path in all_below(episode.steps, field))
     return [path for path, column in columns if is_numeric(column) and np.asarray(column).dtype.kind in "fV"]
+
+
+_MIN_DIVISOR = 1e-4
+"""The smallest divisor, as in RLlib."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StandardizeAdvantages(FittedConnector):
+    """Standardizes `advantages`, float32 (T,), to mean 0 and standard deviation 1 over a module's transitions.
+
+        advantages    1     3     5     0*      mean 3, std 1.63
+                     -1.22  0     1.22  0*      * added by AddOneTsToEpisodesAndTruncate: neither counted
+                                                  nor changed
+
+        (advantages - mean) / max(std, 1e-4)    population std, as in RLlib
+
+    The statistics cover the whole dataset and are computed before anything is written. (RLlib uses those of each
+    training batch, including added timesteps.) Must come after GeneralAdvantageEstimation, and before
+    AddTimeDimToBatchAndZeroPad.
+
+    Attributes:
+      column: the column to standardize.
+      statistics: module -> `mean` and `std`; by default the dataset's own.
+    """
+
+    column: str = "advantages"
+    statistics: Mapping[str, Leaf] | None = None
+
+    def __post_init__(self) -> None:
+        if self.statistics is not None:
+            object.__setattr__(
+                self, "statistics", pick_statistics(self.statistics, ("mean", "std"), "StandardizeAdvantages")
+            )
+
+    @property
+    def fitted(self) -> bool:
+        return self.statistics is not None
+
+    def accumulator(self) -> RowStatistics:
+        return RowStatistics(self._rows)
+
+    def fit(self, result: Mapping[str, Mapping[str, Leaf]]) -> StandardizeAdvantages:
+        return dataclasses.replace(self, statistics={module: leaves[self.column] for module, leaves in result.items()})
+
+    def transform(self, batch: Batch) -> Batch:
+        self._check(batch)
+        pairs = zip(batch.episodes, batch.columns, strict=True)
+        return batch.replace(columns=tuple({**c, self.column: self._standardize(e, c)} for e, c in pairs))
+
+    def _standardize(self, episode: Episode, columns: Columns) -> Array:
+        values, real, module = self._values(columns), real_transitions(episode), find_module(episode)
+        assert self.statistics is not None
+        if not real:
+            return values.astype(np.float32)
+        if module not in self.statistics:
+            known = ", ".join(self.statistics) or "nothing"
+            raise UsageError(f"StandardizeAdvantages: no statistics of module {module}, only of {known}")
+        mean, std = (float(self.statistics[module][name]) for name in ("mean", "std"))
+        scaled = (values.astype(np.float64) - mean) / max(std, _MIN_DIVISOR)
+        return np.where(np.arange(len(values)) < real, scaled, values).astype(np.float32)
+
+    def _rows(self, batch: Batch) -> Rows:
+        self._check(batch)
+        for episode, columns in zip(batch.episodes, batch.columns, strict=True):
+            yield find_module(episode), self.column, self._values(columns)[: real_transitions(episode)]
+
+    def _values(self, columns: Columns) -> Array:
+        if self.column not in columns:
+            raise UsageError(
+                f"StandardizeAdvantages: there is no column {self.column}, only {', '.join(columns) or 'none'}; "
+                "put GeneralAdvantageEstimation before it"
+            )
+        return np.asarray(columns[self.column])
+
+    def _check(self, batch: Batch) -> None:
+        check_not_batched(self, batch)
+        if batch.time is not None:
+            raise ValueError("StandardizeAdvantages must come before AddTimeDimToBatchAndZeroPad")
