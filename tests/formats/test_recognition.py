@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import hdf5_robots
-import npz_data
-import numpy as np
 import pytest
-import ros2_bags
-import zarr_data
 from exchanging import export
 
 import rlds_beam
@@ -21,7 +15,7 @@ from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.recognition import recognize
-from rlds_beam.testing import make_episode, shard_paths, write_dataset
+from rlds_beam.testing import make_episode, write_dataset
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "lerobot": {"fps": 10},
@@ -107,77 +101,6 @@ def test_several_datasets_below_are_listed(outputs: Path, capsys: pytest.Capture
     err = capsys.readouterr().err
     assert f"{outputs} contains 6 datasets:\n" in err and "\n  lerobot  lerobot (plan.json of" in err
     assert err.endswith(f"Choose one: rlds-beam inspect {outputs}/columns\n")
-
-
-def test_hdf5_files_of_several_datasets_are_not_taken_for_one(dataset: Path, tmp_path: Path) -> None:
-    """The source of HDF5 files searches subdirectories."""
-    for name, write in (("aloha", hdf5_robots.aloha), ("lift", hdf5_robots.robomimic)):
-        (tmp_path / "both" / name).mkdir(parents=True)
-        write(tmp_path / "both" / name, [3, 3])
-    with pytest.raises(UsageError, match=r"both contains 2 datasets:\n  aloha  hdf5 .*\n  lift  hdf5 "):
-        recognize(tmp_path / "both")
-    shutil.copytree(tmp_path / "both" / "aloha", tmp_path / "mixed" / "aloha")
-    shutil.copytree(dataset, tmp_path / "mixed" / "toy" / "1.0.0")
-    with pytest.raises(UsageError, match=r"\n  toy/1.0.0  rlds \(features.json\)\n"):
-        recognize(tmp_path / "mixed")
-    shutil.copytree(tmp_path / "both" / "aloha", tmp_path / "same" / "monday")
-    shutil.copytree(tmp_path / "both" / "aloha", tmp_path / "same" / "tuesday")
-    assert str(recognize(tmp_path / "same")).startswith("hdf5 (profile aloha")
-
-
-def _write_mcap(directory: Path) -> None:
-    pytest.importorskip("mcap_ros2")
-    ros2_bags.write_mcap(directory / "x.mcap", ros2_bags.robot(3))
-
-
-def _write_npz(directory: Path) -> None:
-    np.savez(directory / "maze.npz", **npz_data.ogbench_arrays((4, 3)))
-
-
-def _write_records(directory: Path) -> None:
-    for path in shard_paths(write_dataset(directory.parent / "source", [make_episode(4)])):
-        shutil.copy(path, directory)
-
-
-def _write_hdf5(directory: Path) -> None:
-    hdf5_robots.aloha(directory, [4])
-
-
-FILES: dict[str, Callable[[Path], None]] = {
-    "ros2": _write_mcap,
-    "npz": _write_npz,
-    "rlds": _write_records,
-    "hdf5": _write_hdf5,
-}
-"""Files that tell the format of their directory."""
-
-
-@pytest.mark.parametrize("format", FILES)
-@pytest.mark.parametrize("datasets", [1, 30])
-def test_a_file_does_not_hide_the_datasets_next_to_it(
-    dataset: Path, tmp_path: Path, format: str, datasets: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    top = tmp_path / "top"
-    for i in range(datasets):
-        (top / f"a{i:02}").mkdir(parents=True)  # looked at first
-        shutil.copytree(dataset, top / f"toy{i:02}" / "1.0.0")
-    FILES[format](top)
-    assert main(["inspect", str(top)]) == 2
-    err = capsys.readouterr().err
-    assert f"{top} contains {datasets + 1} datasets:\n  .  {format} (" in err
-    assert "\n  toy00/1.0.0  rlds (features.json)\n" in err
-    assert err.endswith(f"Choose one: rlds-beam inspect {top}/toy00/1.0.0, or --from={format} for the files in {top}\n")
-    for command in ("check", "stats", "show"):
-        assert main([command, str(top)]) == 2
-        assert "contains" in capsys.readouterr().err
-    assert main(["inspect", f"{top}/toy00/1.0.0"]) == 0
-
-
-def test_datasets_that_can_be_read_as_one_say_so(tmp_path: Path) -> None:
-    for name in ("a.zarr", "b.zarr"):
-        zarr_data.write_buffer(tmp_path / name, zarr_data.episode_arrays((3,)), (3,))
-    with pytest.raises(UsageError, match=r"Choose one: .*/a.zarr, or --from=zarr for all of them$"):
-        recognize(tmp_path)
 
 
 def test_the_error_lists_what_was_looked_for(tmp_path: Path) -> None:

@@ -34,16 +34,9 @@ from rlds_beam.reading.directory_listing import holds, listing_once, names_in
 from rlds_beam.text import count, join_texts, printable, shorten
 from rlds_beam.user_functions import describe_error
 
-_LEVELS = 2
-"""How far below a directory datasets are looked for."""
-_MAX_LOOKS = {True: 24, False: 200}
-"""Maximum number of files and directories to look at there: in a bucket, and on a disk."""
-_WHOLE = (FEATURES, "metadata.yaml", PLAN)
-"""Files that tell that their directory is one dataset."""
-_MAX_FILES = 24
-"""Maximum number of files to look at in such a directory, and in each of its subdirectories."""
-_MAX_NAMED = 10
-"""Maximum number of datasets that an error lists."""
+_LEVELS = 2  # how far below a directory datasets are looked for
+_MAX_LOOKS = {True: 24, False: 200}  # files and directories to look at there: in a bucket, and on a disk
+_MAX_NAMED = 10  # datasets that an error lists
 
 
 class Recognized(NamedTuple):
@@ -65,9 +58,6 @@ class Recognized(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.format} ({self.why})"
-
-
-_NOTHING = Recognized("", "", "", "")
 
 
 def recognize(input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Recognized:
@@ -94,9 +84,6 @@ def recognize(input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
                 return Recognized(given, RLDS, "", given)
             if found is None:
                 return _recognize_below(first)._replace(input=given)
-            told_by_files = can_read(found.format) and source_class(found.format).told_by_files
-            if told_by_files and not found.why.startswith(_WHOLE):
-                _check_subdirectories(first, found)
         else:
             files = storage.glob(first) if first else []
             if not files:
@@ -116,42 +103,31 @@ def datasets_in(input: str | Sequence[str]) -> list[str]:
 
 
 def _groups(paths: Sequence[str]) -> list[list[str]]:
-    """The paths of each dataset: the shards of a format, or the files and directories that a source reads together."""
-    if len(paths) < 2:
-        return [[*paths]]
+    """The paths of each dataset: neighboring files of one ending, or directories that a source reads together."""
     groups: list[list[str]] = []
-    formats: dict[str, str | None] = {}
-    before: tuple[str | None, bool] | None = None
+    before: tuple[bool, str | None] | None = None
     for path in paths:
-        directory = _is_directory(path)
-        kind = path if directory else path.rpartition(".")[2].partition("-")[0]
-        if kind not in formats:
-            formats[kind] = _find_format(path)
-        now = (formats[kind], directory)
-        together = now == before and (not directory or _reads_several(now[0]))
-        if together:
+        is_directory = _is_directory(path)
+        kind = None if len(paths) < 2 else _find_format(path) if is_directory else _ending(path)
+        together = kind is not None and can_read(kind) and source_class(kind).reads_several if is_directory else True
+        if groups and (is_directory, kind) == before and together:
             groups[-1].append(path)
         else:
             groups.append([path])
-        before = now
+        before = is_directory, kind
     return groups
 
 
+def _ending(path: str) -> str:
+    return path.rpartition(".")[2].partition("-")[0]
+
+
 def _find_format(path: str) -> str | None:
-    """The format of a file, or of a directory or the only dataset below it; None if that is unknown."""
-    files = [path] if _is_directory(path) else storage.glob(path)
-    if not files:
-        return None
+    """The format of a directory, or of the only dataset below it; None if that is unknown."""
     try:
-        found = _recognize_one(files[0])
-        return (_recognize_below(path) if found is None and _is_directory(path) else found or _NOTHING).format
+        return (_recognize_one(path) or _recognize_below(path)).format
     except UsageError:
         return None
-
-
-def _reads_several(name: str | None) -> bool:
-    """Whether the source of a format reads several directories as one dataset."""
-    return name is not None and can_read(name) and source_class(name).reads_several
 
 
 def as_input(given: Any) -> str:
@@ -271,103 +247,42 @@ def _recognize_below(directory: str) -> Recognized:
     found: list[Recognized] = []
     trouble: UsageError | None = None
     looked = 0
-    for child in _below(directory, _LEVELS, {_identity(directory)}):
+    for child in itertools.islice(_below(directory, _LEVELS), most):
         looked += 1
         if isinstance(child, UsageError):
             trouble = trouble or child
         elif child is not None:
             found.append(child)
-        if looked == most:
-            break
     if len(found) == 1:
-        (only,) = found
-        inside = only.dataset.removeprefix(directory).strip("/")
-        return only._replace(why=f"{only.why} in {printable(inside, 80)}")
-    if found:
-        raise _several(directory, found, looked == most)
-    raise trouble or _unknown(directory, looked)
+        inside = found[0].dataset.removeprefix(directory).strip("/")
+        return found[0]._replace(why=f"{found[0].why} in {printable(inside, 80)}")
+    if not found:
+        raise trouble or _unknown(directory, looked)
+    places = [printable(match.dataset.removeprefix(directory).strip("/"), 80) for match in found]
+    listed = [f"  {place}  {match}" for place, match in zip(places, found, strict=True)][:_MAX_NAMED]
+    more = [f"  and {len(found) - _MAX_NAMED:,} more"] if found[_MAX_NAMED:] else []
+    total = f"{'at least ' if looked == most else ''}{count(len(found), 'dataset')}"
+    command = f"rlds-beam inspect {shlex.quote(found[0].dataset)}"
+    raise UsageError(f"{directory} contains {total}:", *listed, *more, f"Choose one: {command}")
 
 
-def _check_subdirectories(directory: str, found: Recognized) -> None:
-    """Checks that the format that some files tell is that of all datasets in the directory.
-
-    Raises:
-      UsageError: a subdirectory holds a dataset that the source of these files does not read.
-    """
-    most = _MAX_LOOKS[storage.scheme(directory) is not None]
-    paths = [storage.join(directory, name) for name in names_in(directory) if not name.startswith((".", "_"))]
-    is_directory = {path: _is_directory(path) for path in paths[:most]}
-    below = [recognized for path in paths[:most] if is_directory[path] for recognized in _first_in(path)]
-    if all(_is_read_with(found, child) for child in below):
-        return
-    files = [path for path in paths[:most] if not is_directory[path]]
-    if any(recognized.format == found.format for path in files[:_MAX_FILES] for recognized in _first_in(path)):
-        below.insert(0, found)
-    raise _several(directory, below, len(paths) > most)
-
-
-def _is_read_with(found: Recognized, other: Recognized) -> bool:
-    """Whether the source of a directory's files also reads a dataset below."""
-    if other.format != found.format or not can_read(other.format):  # what only `open_dataset` reads
-        return False
-    return source_class(found.format).reads_together(found.why, other.why)
-
-
-def _first_in(directory: str) -> list[Recognized]:
-    """The format of a directory or a file, or of the first dataset below it; nothing if it is unknown."""
-    try:
-        if (found := _recognize_one(directory)) is not None:
-            return [found]
-    except UsageError:
-        return []
-    looks = itertools.islice(_below(directory, _LEVELS, {_identity(directory)}), _MAX_FILES)
-    return [look for look in looks if isinstance(look, Recognized)][:1]
-
-
-def _below(directory: str, levels: int, seen: set[object]) -> Iterator[Recognized | UsageError | None]:
-    """The datasets below a directory, with their formats; looks into directories that are no datasets.
-
-    Args:
-      seen: the identities of what was looked at: links may lead to the same place, or in circles.
-    """
-    paths = [storage.join(directory, name) for name in names_in(directory) if not name.startswith((".", "_"))]
+def _below(directory: str, levels: int) -> Iterator[Recognized | UsageError | None]:
+    """The datasets below a directory, with their formats; looks into directories that are no datasets."""
     unknown = []
-    for path in paths:
-        if (identity := _identity(path)) in seen:
+    for name in names_in(directory):
+        path = storage.join(directory, name)
+        if name.startswith((".", "_")):
             continue
-        seen.add(identity)
         found: Recognized | UsageError | None
         try:
             found = _recognize_one(path)
         except UsageError as error:
             found = error
-        if found is None and levels > 1:
+        if found is None and levels > 1 and _is_directory(path):
             unknown.append(path)
         yield found
     for path in unknown:
-        if _is_directory(path):
-            yield from _below(path, levels - 1, seen)
-
-
-def _identity(path: str) -> object:
-    """The same for a directory and for links to it."""
-    return os.path.realpath(path) if storage.scheme(path) is None else path.rstrip("/")
-
-
-def _several(directory: str, found: Sequence[Recognized], incomplete: bool) -> UsageError:
-    """The error for a directory of datasets: what they are, and the command for the first one."""
-    inside = {match: printable(match.dataset.removeprefix(directory).strip("/"), 80) or "." for match in found}
-    listed = [f"  {inside[match]}  {match}" for match in found[:_MAX_NAMED]]
-    more = [f"  and {len(found) - _MAX_NAMED:,} more"] if found[_MAX_NAMED:] else []
-    total = f"{'at least ' if incomplete else ''}{count(len(found), 'dataset')}"
-    itself = next((match for match in found if match.dataset == directory), None)
-    command = f"rlds-beam inspect {shlex.quote(next(match.dataset for match in found if match is not itself))}"
-    formats = {match.format for match in found}
-    is_one = len(formats) == 1 and all(_is_read_with(found[0], match) for match in found)
-    together = f", or --from={found[0].format} for all of them" if is_one else ""
-    if itself is not None:
-        together = f", or --from={itself.format} for the files in {directory}"
-    return UsageError(f"{directory} contains {total}:", *listed, *more, f"Choose one: {command}{together}")
+        yield from _below(path, levels - 1)
 
 
 def _unknown(path: str, looked: int) -> UsageError:

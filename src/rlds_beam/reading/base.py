@@ -203,7 +203,6 @@ class Source(abc.ABC):
         compare before they are read, and each is its own range.
       random_access: whether each record is an episode, in files whose records `open_dataset` finds without an index.
       reads_several: whether `open` takes several directories as one dataset.
-      told_by_files: whether some files of a directory tell the format, so that other datasets may be below it.
       options_class: the class of the source's options. If it has any, `open` takes an instance as `options`.
     """
 
@@ -217,7 +216,6 @@ class Source(abc.ABC):
     has_files: ClassVar[bool] = True
     random_access: ClassVar[bool] = False
     reads_several: ClassVar[bool] = False
-    told_by_files: ClassVar[bool] = False
     options_class: ClassVar[type[Options]] = Options
     dataset: str
     schema: Schema
@@ -261,12 +259,6 @@ class Source(abc.ABC):
         """
         del path
         return None
-
-    @classmethod
-    def reads_together(cls, why: str, other: str) -> bool:
-        """Whether `open` reads a directory of two datasets of this format as one; `why` it is each (`recognize`)."""
-        del why, other
-        return False
 
     def __str__(self) -> str:
         return f"{self.describe()}\n{schema_tree(self.schema)}"

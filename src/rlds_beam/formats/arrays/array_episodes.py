@@ -47,16 +47,6 @@ def number_field(path: str, dtype: str, shape: tuple[int, ...] = ()) -> Field:
     return Field(path, dtype, shape, "bytes" if dtype in _WIDE else "none")
 
 
-def encoded_images(values: Array, path: str) -> Array:
-    """Encoded images, also if given as rows of bytes, as an object array [T] of bytes. Raises BadEpisode for others."""
-    if values.dtype == object and values.ndim == 1:
-        return values
-    if values.dtype != np.uint8 or values.ndim != 2:
-        detail = f"{values.dtype.name}{list(values.shape)}, expected an encoded image for each step"
-        raise BadEpisode(Violation("wrong_dtype_or_shape", detail, path))
-    return np.fromiter((row.tobytes() for row in values), object, len(values))
-
-
 NO_REWARD = "no reward is recorded: it is 0"
 """The note of sources whose data lacks rewards."""
 
@@ -196,23 +186,6 @@ def with_last(column: Column, last: Column | None = None) -> Column:
         data = np.append(column.data, (last or zeros_like(column, 1)).data)
         return column.with_data(data)
     return np.concatenate([column, zeros_like(column, 1) if last is None else last])
-
-
-def flags(ended: Array, terminated: Array) -> dict[str, Array]:
-    """is_first, is_last and is_terminal of an episode, from whether it ended after each transition (bool, T).
-
-    transitions   0     1     2                steps         0     1     2     3
-    ended         F     F     T          ->    is_last       F     F     F     T
-    """
-    first = np.zeros(len(ended) + 1, bool)
-    first[0] = True
-    before = np.zeros(1, bool)
-    terminal = np.concatenate([before, np.asarray(terminated, bool)])
-    return {
-        "is_first": first,
-        "is_last": np.concatenate([before, np.asarray(ended, bool)]) | terminal,
-        "is_terminal": terminal,
-    }
 
 
 def discounts(terminal: Array, *, real: bool = False) -> Array:

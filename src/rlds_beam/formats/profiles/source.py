@@ -287,7 +287,6 @@ class ProfileSource(SourceOfFiles):
     files: ProfileFormat
 
     reads_several = True
-    told_by_files = True
     options_class: ClassVar[type[Options]] = ProfileOptions
     format_name: ClassVar[str]
     endings: ClassVar[tuple[str, ...]]
@@ -365,10 +364,6 @@ class Hdf5Source(ProfileSource):
     format_name, endings = "hdf5", HDF5
 
     @classmethod
-    def reads_together(cls, why: str, other: str) -> bool:
-        return why.partition(":")[0] == other.partition(":")[0]  # files of the same profile, also in subdirectories
-
-    @classmethod
     def recognize(cls, path: str) -> str | None:
         file = first_file(path, cls.endings)
         try:
@@ -407,7 +402,6 @@ class ZarrSource(ProfileSource):
     """Zarr stores with a profile: replay buffers of diffusion policy and UMI, and what `--to=zarr` wrote."""
 
     format_name, endings, profile = "zarr", ZARR, "replay_buffer"
-    told_by_files = False
 
     @classmethod
     def find(cls, input: str | Sequence[str]) -> tuple[dict[str, int], Mapping[str, str], str]:
@@ -433,10 +427,6 @@ class ZarrSource(ProfileSource):
                 with open_store(path) as store:
                     sizes[path] = sum(store.sizes.values())
         return sizes, splits, name
-
-    @classmethod
-    def reads_together(cls, why: str, other: str) -> bool:
-        return True
 
     @classmethod
     def recognize(cls, path: str) -> str | None:

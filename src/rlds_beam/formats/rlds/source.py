@@ -74,7 +74,6 @@ class RldsSource(Source):
     notes: tuple[str, ...] = ()
     last_action: LastAction = "unknown"
     random_access = True
-    told_by_files = True
 
     @classmethod
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> RldsSource:

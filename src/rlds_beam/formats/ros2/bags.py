@@ -158,29 +158,9 @@ class McapFile:
 
     def messages(self, topics: Collection[str], start: int, stop: int) -> Iterator[Message]:
         """The messages of these topics with a log time in [start, stop)."""
-        from mcap.data_stream import ReadDataStream
-        from mcap.records import Chunk
-        from mcap.records import Message as McapMessage
-        from mcap.stream_reader import breakup_chunk
-
-        if not self._chunks:
-            for _, channel, message in self._reader.iter_messages(topics, starting_at=start, ending_before=stop):
-                yield Message(channel.topic, message.log_time, message.data)
-            return
-        names = {key: channel.topic for key, channel in self._channels.items() if channel.topic in topics}
-        for chunk in self._chunks:  # iter_messages would read all of them first, or sort what need not be sorted
-            offsets = chunk.message_index_offsets
-            if chunk.message_start_time < stop and chunk.message_end_time >= start:
-                if offsets and names.keys().isdisjoint(offsets):
-                    continue
-                self._file.seek(chunk.chunk_start_offset + _RECORD_HEAD)
-                for record in breakup_chunk(Chunk.read(ReadDataStream(self._file)), validate_crc=True):
-                    if (
-                        isinstance(record, McapMessage)
-                        and record.channel_id in names
-                        and start <= record.log_time < stop
-                    ):
-                        yield Message(names[record.channel_id], record.log_time, record.data)
+        found = self._reader.iter_messages(topics, start, stop)
+        for _, channel, message in found:
+            yield Message(channel.topic, message.log_time, message.data)
 
     def times(self, topic: str) -> Array:
         """The log times of a topic's messages, int64."""

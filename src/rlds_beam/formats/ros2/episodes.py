@@ -17,7 +17,7 @@ from rlds_beam.formats.ros2.bags import EVER, Bag, BagLayout, bag_layout
 from rlds_beam.formats.ros2.fields import FieldReader
 from rlds_beam.formats.ros2.mapping import TopicMapping
 from rlds_beam.formats.ros2.messages import BadMessage, message_type, read_stamp
-from rlds_beam.formats.ros2.windows import AlignedSteps, BagWindow, align, find_windows, grid
+from rlds_beam.formats.ros2.windows import BagWindow, align, find_windows, grid
 from rlds_beam.text import shorten
 from rlds_beam.typing import Array
 
@@ -65,31 +65,6 @@ class Ros2Format(ArrayFormat):
                 except (BadMessage, OSError, UsageError) as error:
                     yield Damage(i, i + 1, shorten(error, 500), b"")
 
-    def count_incomplete(self, path: str) -> tuple[int, dict[str, int]]:
-        """The steps of a bag's episodes, and by field the steps that lack it. Looks at log times only.
-
-        Raises:
-          OSError: the bag cannot be read.
-          BadMessage: it has too many steps.
-        """
-        steps, lacking = 0, dict.fromkeys((field.path for field in self.mapping.fields), 0)
-        with Bag(_layout(path)) as bag:
-            times = {topic: bag.times(topic) for topic in self.mapping.topics}
-            for window in self.windows(path):
-                if window.damage:
-                    continue
-                inside = {topic: own[slice(*np.searchsorted(own, window[:2]))] for topic, own in times.items()}
-                frames = self._align(steps_at(self.mapping, inside), times)
-                steps += len(frames.times) + frames.dropped
-                for field, number in frames.lacking.items():
-                    lacking[field] += number
-        return steps, lacking
-
-    def _align(self, steps: Array, times: Mapping[str, Array]) -> AlignedSteps:
-        """Chooses the messages of each field for steps, from the times of each topic."""
-        streams = {field.path: times[field.topic] for field in self.mapping.fields}
-        return align(steps, streams, {field.path: field.max_age for field in self.mapping.fields})
-
     def _episode(self, bag: Bag, window: BagWindow) -> Arrays:
         """The arrays of an episode: those of its fields, and what is known about it."""
         topics = [bag.topics[name] for name in self.mapping.topics if name in bag.topics]
@@ -100,7 +75,8 @@ class Ros2Format(ArrayFormat):
         stamped = {name for name, kind in kinds.items() if self.mapping.by_stamp and kind.has_header}
         streams, unstamped = self._streams(bag, window, stamped)
         steps = steps_at(self.mapping, {name: stream.times[stream.inside] for name, stream in streams.items()})
-        frames = self._align(steps, {name: stream.times for name, stream in streams.items()})
+        times = {field.path: streams[field.topic].times for field in self.mapping.fields}
+        frames = align(steps, times, {field.path: field.max_age for field in self.mapping.fields})
         topic_of = {field.path: field.topic for field in self.mapping.fields}
         lacking = [(path, topic_of[path], number) for path, number in frames.lacking.items() if number]
         if not len(steps):

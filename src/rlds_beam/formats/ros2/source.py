@@ -7,9 +7,7 @@ reward that the mapping does not name is zero.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import functools
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -47,8 +45,6 @@ from rlds_beam.text import did_you_mean, shorten
 
 _METADATA = "episode_metadata"
 _MARK = b"rosbag2_bagfile_information"
-_NOTED = 20
-"""Bags whose incomplete steps `inspect` counts."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,11 +86,6 @@ class Ros2Source(SourceOfFiles):
     options_class = Ros2Options
     last_action = "real"
     reads_several = True
-    told_by_files = True
-
-    @classmethod
-    def reads_together(cls, why: str, other: str) -> bool:
-        return True
 
     @classmethod
     def recognize(cls, path: str) -> str | None:
@@ -142,29 +133,10 @@ class Ros2Source(SourceOfFiles):
         assert isinstance(self.files, Ros2Format)
         return {"topics": msgspec.to_builtins(self.mapping)}
 
-    @functools.cached_property
+    @property
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]
-        mapping = self.mapping
-        notes = [] if any(field.path == "reward" for field in mapping.fields) else [NO_REWARD]
-        if mapping.by_stamp:
-            return (*notes, "times are stamps of headers; incomplete steps are counted in each episode's metadata")
-        steps, lacking = 0, dict.fromkeys((field.path for field in mapping.fields), 0)
-        shards = [shard for split in self.splits for shard in split.shards]
-        assert isinstance(self.files, Ros2Format)
-        for shard in shards[:_NOTED]:
-            with contextlib.suppress(OSError, BadMessage):
-                more, of_bag = self.files.count_incomplete(shard.path)
-                steps += more
-                lacking = {path: number + of_bag[path] for path, number in lacking.items()}
-        for field in mapping.fields:
-            if lacking[field.path]:
-                age = "by then" if field.max_age_s is None else f"of the last {field.max_age_s:g} s"
-                notes.append(
-                    f"{field.path} is missing in {lacking[field.path]:,} of {steps:,} steps, which are dropped: "
-                    f"{field.topic} has no message {age}"
-                    + (f" (in the first {_NOTED} bags)" if len(shards) > _NOTED else "")
-                )
-        return tuple(notes)
+        rewards = [] if any(field.path == "reward" for field in self.mapping.fields) else [NO_REWARD]
+        return (*rewards, "incomplete steps are dropped, and counted in each episode's metadata")
 
     def companions(self, shard: Shard) -> Sequence[str]:
         try:
