@@ -69,12 +69,14 @@ def run_ranges(config: Any, job: ConvertJob, pending: Sequence[WorkRange]) -> Fi
       RldsBeamError: the job failed; the message gives its progress.
     """
     from rlds_beam.runners import run
-    from rlds_beam.terminal.job_progress import Progress, Total
+    from rlds_beam.terminal.job_progress import Progress
 
     finished = len(job.ranges) - len(pending)
     read = job.source.size if job.source.has_files and not finished else None
-    total = Total(config.command, len(job.ranges), finished, read)
-    progress = Progress(total, config.progress, job.committed_since(finished))
+    poll = job.committed_since(finished)
+    progress = Progress(
+        config.command, config.progress, ranges=len(job.ranges), finished=finished, bytes=read, poll=poll
+    )
     try:
         job.make_ready()
         if finished and not config.json:
@@ -105,11 +107,10 @@ def run_over(command: str, config: Any, opened: Sequence[OpenedInput], stages: S
       RldsBeamError: a dataset cannot be read at all, or the job failed.
     """
     from rlds_beam.runners import run
-    from rlds_beam.terminal.job_progress import Progress, Total
+    from rlds_beam.terminal.job_progress import Progress
 
     sources, snapshots = [each.source for each in opened], [each.snapshot() for each in opened]
-    total = Total(command, bytes=sum(source.size for source in sources))
-    progress = Progress(total, config.progress)
+    progress = Progress(command, config.progress, bytes=sum(source.size for source in sources))
     result, _ = run(stages, config, sum(source.input_bytes for source in sources), progress)
     for snapshot in snapshots:
         snapshot.verify_all()

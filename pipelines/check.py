@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
+import re
 import shlex
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,7 +20,8 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
 from rlds_beam.runners.base import RunOptions
-from rlds_beam.terminal.options import GateOptions, elapsed
+from rlds_beam.terminal.options import ReportOptions, elapsed
+from rlds_beam.text import count
 
 if TYPE_CHECKING:
     import tempfile
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from rlds_beam.processing.job import Job
     from rlds_beam.processing.range_summary import RangeSummary
     from rlds_beam.processing.report import Report
+    from rlds_beam.reading.base import Source
 
 __all__ = ["CheckConfig", "CheckOutcome", "check"]
 
@@ -46,10 +51,14 @@ _OF_SIGNALS = ("output", "signal", "threshold", "reject", "write_exclude")
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckConfig(RunOptions, GateOptions, ConnectorOptions, CheckOptions, InputOptions):
+class CheckConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, InputOptions):
     """Check every episode against the rules, and measure quality signals: frozen cameras, jumps, dropped frames, ..."""
 
     _: dataclasses.KW_ONLY
+    report: str | None = option(None, "file to write the report to, as JSON", metavar="FILE", short=("-o",))
+    expect: tuple[str, ...] = option(
+        (), "what the dataset must have: episodes=50,steps>=10000,fps=30", metavar="CONDITIONS"
+    )
     rules: bool = option(False, "check the rules only, and measure no signals: faster")
     output: str | None = option(
         None, "file to write all signals of all episodes to, as Parquet (.parquet)", metavar="FILE"
@@ -202,7 +211,7 @@ def check(config: CheckConfig, *, keep_table: bool = True) -> CheckOutcome:
 
     check_runner(config)
     outcome.check_writable(config.report, "--report", config.input)
-    outcome.parse_expect(config.expect)
+    parse_expect(config.expect)
     outcome.check_writable(config.output, "--output", config.input, rewritten="signals.parquet", endings=(".parquet",))
     outcome.check_writable(config.write_exclude, "--write_exclude", config.input, endings=(".txt",))
     writer, temporary = _writer(config), None
@@ -217,7 +226,7 @@ def check(config: CheckConfig, *, keep_table: bool = True) -> CheckOutcome:
     report = merge_reports(dataset, opened, records)
     findings = tuple(DatasetFinding(**item) for item in content.get("findings", ()))
     signals = content.get("signals", {})
-    unmet = tuple(outcome.find_unmet(config.expect, report, opened.source, config.input))
+    unmet = tuple(find_unmet(config.expect, report, opened.source, config.input))
     done = CheckOutcome(
         report, signals, findings, content.get("rows", 0), content.get("chosen", 0), writer.output, temporary, unmet
     )
@@ -251,8 +260,6 @@ def main(config: CheckConfig) -> int:
 
 def _written_lines(config: CheckConfig, done: CheckOutcome) -> list[str]:
     """The written files, and the command that uses them."""
-    from rlds_beam.text import count
-
     lines = [] if config.output is None else [f"written   {config.output}: {count(done.rows, 'row')}"]
     if config.reject is None:
         return lines
@@ -261,3 +268,31 @@ def _written_lines(config: CheckConfig, done: CheckOutcome) -> list[str]:
         return [*lines, f"{chosen}; --write_exclude=FILE lists them"]
     use = ["rlds-beam", "convert", *config.input.split(","), "OUTPUT", f"--exclude={config.write_exclude}"]
     return [*lines, f"{chosen}, listed in {config.write_exclude}", f"use       {shlex.join(use)}"]
+
+
+_COMPARE = {">=": operator.ge, "<=": operator.le, "=": operator.eq, ">": operator.gt, "<": operator.lt}
+_EXPECTED = re.compile(r"\s*(episodes|steps|fps)\s*(>=|<=|=|>|<)\s*(\d+(?:\.\d+)?)\s*")
+
+
+def parse_expect(texts: Iterable[str]) -> list[tuple[str, str, float]]:
+    """Parses `--expect`: names, how to compare, and numbers. Raises UsageError if a text is malformed."""
+    expected = []
+    for text in texts:
+        match = _EXPECTED.fullmatch(text)
+        if match is None:
+            raise UsageError(f"--expect={text}: expected episodes, steps, or fps, for example episodes=50,steps>=10000")
+        expected.append((match[1], match[2], float(match[3])))
+    return expected
+
+
+def find_unmet(texts: Iterable[str], report: Report, source: Source, where: str) -> list[str]:
+    """The expectations (`--expect`) that a dataset does not meet, each with what was expected, found, and where."""
+    unmet = []
+    lost = f" ({report.rejected:,} of {count(report.records, 'record')} rejected)" if report.rejected else ""
+    numbers = {"episodes": report.episodes, "steps": report.steps, "fps": source.fps}
+    for name, compare, expected in parse_expect(texts):
+        number = numbers[name]
+        if number is None or not _COMPARE[compare](number, expected):
+            found = "none" if number is None else f"{number:g}" if name == "fps" else f"{number:,}{lost}"
+            unmet.append(f"expected {name}{compare}{expected:.15g}, found {found}, in {where}")
+    return unmet

@@ -74,20 +74,20 @@ def convert(config: ConvertConfig) -> ConvertOutcome:
     from rlds_beam.output.append import finish_interrupted
     from rlds_beam.output.directory import lock_output
     from rlds_beam.runners import check
-    from rlds_beam.terminal.job_progress import planning
+    from rlds_beam.terminal.job_progress import Progress
 
     began, figures = time.monotonic(), None
     check(config)
     with lock_output(config.output):
         if getattr(config, "append", False):
             finish_interrupted(config.output)
-        with planning(config.command, config.progress):
+        with Progress(config.command, config.progress).show():
             job = prepare(config)
-        status = job.status()
-        if status.complete:
+        pending = job.find_pending()
+        if pending is None:
             job.remove_temporary()
         else:
-            figures = run_ranges(config, job, status.pending)
+            figures = run_ranges(config, job, pending)
         report = job.read_report()
     return ConvertOutcome(job, report, figures, time.monotonic() - began)
 
@@ -140,13 +140,13 @@ def main(config: ConvertConfig) -> int:
     from rlds_beam.jobs.convert import prepare
     from rlds_beam.runners import check
     from rlds_beam.terminal import outcome
-    from rlds_beam.terminal.job_progress import planning
+    from rlds_beam.terminal.job_progress import Progress
 
     if config.dry_run:
         check(config)
-        with planning(config.command, config.progress):
+        with Progress(config.command, config.progress).show():
             job = prepare(config)
-        job.status()
+        job.find_pending()
         if config.json:
             print_json(job.to_json())
         else:

@@ -120,13 +120,13 @@ def _push(config: PushConfig, filled: Callable[[EmbeddedServer, Verified], None]
     from rlds_beam.reverb.serving import EmbeddedServer, parse_tables
     from rlds_beam.runners import check
     from rlds_beam.terminal import outcome
-    from rlds_beam.terminal.job_progress import planning
+    from rlds_beam.terminal.job_progress import Progress
 
     began = time.monotonic()
     check(config)
     outcome.check_writable(config.report, "--report", config.input)
     check_apart(config.rejected, config.input, "--rejected")
-    with planning("push", config.progress):
+    with Progress("push", config.progress).show():
         source = open_input(config)
     if not config.embedded:
         return _keep(config, PushOutcome(*_fill(config, source), time.monotonic() - began))
@@ -151,15 +151,15 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, Figu
     from rlds_beam.jobs.push import prepare
     from rlds_beam.processing.dataset import check_counts
     from rlds_beam.runners import run
-    from rlds_beam.terminal.job_progress import Progress, Total
+    from rlds_beam.terminal.job_progress import Progress
 
     job = prepare(config, source, on_wait=_on_wait)
     if not job.fits:
         # The tables may be too small for all items, so count them first.
-        progress = Progress(Total("count", bytes=source.size), config.progress)
+        progress = Progress("count", config.progress, bytes=source.size)
         counted, _ = run(job.count_stages(), config, source.input_bytes, progress)
         job = prepare(config, source, counted.predicted)
-    progress = Progress(Total("push", len(source.ranges), bytes=source.size), config.progress)
+    progress = Progress("push", config.progress, ranges=len(source.ranges), bytes=source.size)
     verified, figures = run(job.stages(config), config, source.input_bytes, progress)
     if source.snapshot is not None:
         source.snapshot.verify_all()

@@ -16,8 +16,7 @@ from processes import DEADLINE
 from rlds_beam.checking.rules import RULES
 from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.cli.functions import JOBS, find_job
-from rlds_beam.cli.help_tables import TOPICS
-from rlds_beam.cli.main import commands, main
+from rlds_beam.cli.main import TOPICS, commands, main
 from rlds_beam.connectors import CONNECTORS, MinimumLength
 from rlds_beam.formats.registry import FORMATS, OUTPUTS, SOURCES
 from rlds_beam.runners.base import DataflowOptions, FlinkOptions

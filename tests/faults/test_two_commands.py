@@ -138,6 +138,6 @@ def test_a_commit_of_a_killed_job_of_another_plan_does_not_count(source, tmp_pat
     work, *_ = job.open()
     other.converter.convert_range(work, {})
     assert (tmp_path / "out" / "_commits" / f"{work}.json").exists()
-    assert len(job.status().pending) == 2
+    assert len(job.find_pending()) == 2
     assert job.converter.convert_range(work, {}).items == 10 * 5
-    assert len(job.status().pending) == 1
+    assert len(job.find_pending()) == 1

@@ -27,7 +27,7 @@ from rlds_beam.runners import local
 from rlds_beam.runners.base import RunOptions
 from rlds_beam.runners.errors import WorkerTraceback
 from rlds_beam.runners.local import LARGE_INPUT
-from rlds_beam.terminal.job_progress import Progress, Total
+from rlds_beam.terminal.job_progress import Progress
 from rlds_beam.testing import make_episode, write_dataset
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # older versions of pytest give it a name of their own
@@ -195,7 +195,7 @@ def test_a_large_input_gets_a_worker_for_each_core(
 
     monkeypatch.setattr(runners, "count_cores", lambda: 8)
     monkeypatch.setattr(local, "run_here", run_here)
-    runners.run((), RunOptions(workers=given), input_bytes, Progress(Total("test"), "none"))
+    runners.run((), RunOptions(workers=given), input_bytes, Progress("test", "none"))
     assert started == [workers]
 
 

@@ -23,7 +23,7 @@ from rlds_beam import worker_status
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.terminal import job_progress as progress
-from rlds_beam.terminal.job_progress import Progress, Total, planning
+from rlds_beam.terminal.job_progress import Progress
 from rlds_beam.testing import make_episode, shard_paths, write_dataset
 from rlds_beam.text import format_size
 from rlds_beam.worker_status import Done
@@ -92,9 +92,9 @@ def test_a_terminal_has_a_live_line(data, tmp_path, gate) -> None:
 def test_nothing_of_the_bar_stays(ends: str, variables: dict[str, str]) -> None:
     script = (
         "import sys\n"
-        "from rlds_beam.terminal.job_progress import Progress, Total\n"
+        "from rlds_beam.terminal.job_progress import Progress\n"
         "from rlds_beam.worker_status import Done\n"
-        "with Progress(Total('convert', ranges=4)).show() as progress:\n"
+        "with Progress('convert', ranges=4).show() as progress:\n"
         "    progress.tick(Done(records=8, ranges=2, steps=9, rejected=1))\n"
         "    progress.say('a line')\n"
         "    print('another', file=sys.stderr)\n"
@@ -132,19 +132,18 @@ def displayed(seen: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("total", "done", "part"),
+    ("progress", "done", "part"),
     [
-        (Total("example", episodes=8), Done(records=2), (2, 8)),
-        (Total("check", bytes=100), Done(records=1, bytes=50), (50, 100)),
-        (Total("convert", ranges=4, finished=1), Done(ranges=1), (2, 4)),
-        (Total("convert", ranges=4, bytes=1), Done(ranges=1, bytes=9), (1, 4)),  # compressed
-        (Total("count"), Done(records=3), None),
-        (Total("convert", ranges=4), Done(scanned=3), None),
-        (Total("convert", ranges=0), Done(records=1), None),
+        (Progress("check", bytes=100), Done(records=1, bytes=50), (50, 100)),
+        (Progress("convert", ranges=4, finished=1), Done(ranges=1), (2, 4)),
+        (Progress("convert", ranges=4, bytes=1), Done(ranges=1, bytes=9), (1, 4)),  # compressed
+        (Progress("count"), Done(records=3), None),
+        (Progress("convert", ranges=4), Done(scanned=3), None),
+        (Progress("convert", ranges=0), Done(records=1), None),
     ],
 )
-def test_the_finished_part(total: Total, done: Done, part: tuple[int, int] | None) -> None:
-    assert Progress(total, "none").part(done) == part
+def test_the_finished_part(progress: Progress, done: Done, part: tuple[int, int] | None) -> None:
+    assert progress.part(done) == part
 
 
 def test_without_a_terminal_there_are_plain_lines(data, gate, convert, monkeypatch, eager) -> None:
@@ -184,21 +183,21 @@ def test_none_prints_nothing(data, gate, convert, monkeypatch, eager, flag) -> N
     assert (ran.out == "") == (flag != "--progress=none")
 
 
-def facts(total: Total, done: Done) -> str:
-    return ", ".join(Progress(total, "none").facts(done))
+def facts(progress: Progress, done: Done) -> str:
+    return ", ".join(progress.facts(done))
 
 
 def test_the_line_of_a_conversion() -> None:
-    total = Total("convert", ranges=100, finished=20, bytes=3_200_000_000)
+    total = Progress("convert", ranges=100, finished=20, bytes=3_200_000_000)
     assert facts(total, Done()) == "starting"
     assert facts(total, Done(scanned=7)) == "looking for duplicates (7 file segments)"
-    assert facts(Total("convert"), Done(framed=2_500_000_000)) == "planning, 2.5 GB scanned"
+    assert facts(Progress("convert"), Done(framed=2_500_000_000)) == "planning, 2.5 GB scanned"
     working = Done(ranges=20, records=4000, bytes=640_000_000, steps=400_000, rejected=3)
     assert facts(total, working) == "40 of 100 ranges, 3 rejected, 400,000 steps, 640.0 MB of 3.2 GB"
     compressed = Done(ranges=1, records=9, bytes=5_000_000, steps=300)
-    assert facts(Total("convert", ranges=4, bytes=1_000_000), compressed) == "1 of 4 ranges, 300 steps, 5.0 MB"
+    assert facts(Progress("convert", ranges=4, bytes=1_000_000), compressed) == "1 of 4 ranges, 300 steps, 5.0 MB"
     half = Done(records=10, bytes=500_000, steps=7200)
-    assert facts(Total("check", bytes=1_000_000), half) == "7,200 steps, 500.0 kB of 1.0 MB"
+    assert facts(Progress("check", bytes=1_000_000), half) == "7,200 steps, 500.0 kB of 1.0 MB"
 
 
 def test_scanned_bytes_are_counted_while_a_job_is_planned(tmp_path, monkeypatch, capsys) -> None:
@@ -208,7 +207,7 @@ def test_scanned_bytes_are_counted_while_a_job_is_planned(tmp_path, monkeypatch,
     size = sum(shard.stat().st_size for shard in shard_paths(source))
     line = f"rlds-beam: convert planning, {format_size(size)} scanned, "
     before, said = worker_status.done().framed, io.StringIO()
-    with planning("convert", "plain"):
+    with Progress("convert", "plain").show():
         prepare(ConvertConfig.create(input=str(source), output=str(tmp_path / "out")))
         wait_until(lambda: said.write(capsys.readouterr().err) and line in said.getvalue())
     assert worker_status.done().framed - before == size
@@ -259,7 +258,7 @@ def test_an_interrupted_command_says_what_was_kept(tmp_path, large, command, sho
 def test_a_runner_that_does_not_report_progress(capsys, monkeypatch) -> None:
     """On Flink, finished ranges are counted in the output."""
     monkeypatch.setattr(progress, "EVERY_SECONDS", 0.0)
-    shown = Progress(Total("convert", ranges=4), "plain", poll=lambda: Done(ranges=2))
+    shown = Progress("convert", "plain", ranges=4, poll=lambda: Done(ranges=2))
     shown._began -= 60
     shown.tick(None)
     assert capsys.readouterr().err.endswith("Z rlds-beam: convert 2 of 4 ranges, 1:00 so far\n")
@@ -268,7 +267,7 @@ def test_a_runner_that_does_not_report_progress(capsys, monkeypatch) -> None:
 def test_a_line_that_cannot_be_printed_is_not_an_error(monkeypatch) -> None:
     monkeypatch.setattr(progress, "EVERY_SECONDS", 0.0)
     with open("/dev/full", "w") as full:
-        shown = Progress(Total("push", ranges=2), "plain", stream=full)
+        shown = Progress("push", "plain", ranges=2, stream=full)
         shown.tick(Done(ranges=1))
         with pytest.raises(OSError, match="No space left"):  # the line was written, and lost
             full.close()

@@ -51,7 +51,7 @@ from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.meaning import LastSteps, find_last_steps
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.terminal.job_progress import Kind, Progress, Total
+from rlds_beam.terminal.job_progress import Kind, Progress
 from rlds_beam.text import format_size
 from rlds_beam.typing import Array
 
@@ -219,9 +219,9 @@ class _Builder:
         large = source.size > _LARGE
         if large:
             text = f"indexing the steps of {source.dataset} ({format_size(source.size)}), once"
-            Progress(Total("index")).say(text)
+            Progress("index").say(text)
         kind: Kind = "auto" if large else "none"
-        with Progress(Total("index"), kind).show():
+        with Progress("index", kind).show():
             ranges = plan_ranges(source, starts=framing.record_starts)
             stages: list[Stage] = []
             if self._check.policy("duplicate_episode") != "accept":
@@ -230,7 +230,7 @@ class _Builder:
                 ignored = self._connecting.ignored_values()
                 fitter = RangeFitter(EpisodeReader(source), self._check, self._connecting, ignored)
                 stages += fit_connectors(fitter, ranges)
-        with Progress(Total("index", len(ranges)), kind).show():
+        with Progress("index", kind, ranges=len(ranges)).show():
             totals = run_stages(stages, self._process)
             self._add(self._process(ReadParts(ranges, self._reader), totals))
         self._finish(digest, totals.get("fitted", ()))

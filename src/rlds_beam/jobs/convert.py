@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
@@ -57,18 +57,6 @@ if TYPE_CHECKING:
 _ADVICE = "once the file no longer changes, run the same command again with --overwrite"
 
 
-class OutputStatus(NamedTuple):
-    """The progress of a job's output.
-
-    Attributes:
-      pending: the unfinished ranges, the largest first.
-      complete: whether an earlier run finished and committed the dataset.
-    """
-
-    pending: Sequence[WorkRange]
-    complete: bool
-
-
 @dataclasses.dataclass(frozen=True)
 class ConvertJob:
     """The work of a conversion, and its progress.
@@ -103,8 +91,10 @@ class ConvertJob:
     earlier: EarlierOutput | None = None
     known: int = 0
 
-    def status(self) -> OutputStatus:
-        """Finds the pending ranges. Reads only the output's commits, and writes nothing.
+    def find_pending(self) -> Sequence[WorkRange] | None:
+        """Finds the unfinished ranges, the largest first; None if an earlier run finished and committed the dataset.
+
+        Reads only the output's commits, and writes nothing.
 
         Raises:
           UsageError: the output directory holds something else.
@@ -112,12 +102,12 @@ class ConvertJob:
         if self.earlier is not None and read_plan(self.target) != self.earlier.plan:  # a bucket has no lock
             raise UsageError(f"another command changed {self.target} meanwhile: run the same command again")
         if self.adds_nothing:
-            return OutputStatus([], True)
+            return None
         finished = directory.status(self.directory, self.plan, overwrite=self.overwrite)
-        return OutputStatus(largest_first(self.source, self.ranges, finished.ranges), finished.complete)
+        return None if finished.complete else largest_first(self.source, self.ranges, finished.ranges)
 
     def make_ready(self) -> None:
-        """Prepares the output directory, after `status`. Raises UsageError if the directory cannot be written to."""
+        """Prepares the output directory, after `find_pending`. Raises UsageError if it cannot be written to."""
         try:
             directory.make_ready(self.directory, self.plan, overwrite=self.overwrite)
         except OSError as error:
@@ -167,11 +157,11 @@ class ConvertJob:
         remove_temporary(self.directory, self.plan, read_commits(self.directory).values())
 
     def open(self) -> Sequence[WorkRange]:
-        """Prepares the output and returns the pending ranges; raises as `status` and `make_ready` do."""
-        status = self.status()
-        if not status.complete:
+        """Prepares the output and returns the pending ranges; raises as `find_pending` and `make_ready` do."""
+        pending = self.find_pending()
+        if pending is not None:
             self.make_ready()
-        return status.pending
+        return pending or ()
 
     @property
     def finds_duplicates(self) -> bool:

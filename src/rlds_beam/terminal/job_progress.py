@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import sys
 import threading
@@ -25,43 +24,32 @@ LOOK_SECONDS = 1.0
 """Seconds between two updates."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Total:
-    """The total amount of work.
-
-    Attributes:
-      name: the job's name: `convert`.
-      ranges: the number of ranges of the plan; None for a job without ranges.
-      finished: the number of ranges that an earlier run finished.
-      bytes: the bytes of the input; None if unknown.
-      episodes: the number of episodes to write, for a job that reads none.
-    """
-
-    name: str
-    ranges: int | None = None
-    finished: int = 0
-    bytes: int | None = None
-    episodes: int | None = None
-
-
 class Progress:
     """Shows the progress of a job.
 
     Args:
-      total: the total amount of work.
+      name: the job's name: `convert`.
       kind: `auto` shows a bar if the stream is a terminal, else prints plain lines; `none` shows nothing.
+      ranges: the number of ranges of the plan; None for a job without ranges.
+      finished: the number of ranges that an earlier run finished.
+      bytes: the bytes of the input; None if unknown.
       poll: returns the progress if the runner does not report it.
       stream: the stream to print to; standard error by default, because standard output is for the result.
     """
 
     def __init__(
         self,
-        total: Total,
+        name: str,
         kind: Kind = "auto",
+        *,
+        ranges: int | None = None,
+        finished: int = 0,
+        bytes: int | None = None,
         poll: Callable[[], Done] = Done,
         stream: TextIO | None = None,
     ):
-        self._total, self._kind, self._poll = total, kind, poll
+        self._name, self._kind, self._poll = name, kind, poll
+        self._ranges, self._finished, self._bytes = ranges, finished, bytes
         self._stream = sys.stderr if stream is None else stream
         dumb = os.environ.get("TERM", "").lower() in ("dumb", "unknown")
         self._overwrites = kind == "auto" and self._stream.isatty() and not dumb
@@ -132,15 +120,13 @@ class Progress:
                 self._draw(done)
             elif time.monotonic() - self._printed >= EVERY_SECONDS:
                 elapsed = clock(time.monotonic() - self._began)
-                self._print(f"{self._total.name} {', '.join([*self.facts(done), f'{elapsed} so far'])}")
+                self._print(f"{self._name} {', '.join([*self.facts(done), f'{elapsed} so far'])}")
 
     def facts(self, done: Done) -> list[str]:
         """What is known: `12 of 71 ranges`, `3 rejected`, `40,000 steps`, `640.0 MB of 3.2 GB`."""
-        total, facts = self._total, []
-        if total.ranges is not None and done.records + done.ranges:
-            facts.append(f"{total.finished + done.ranges:,} of {count(total.ranges, 'range')}")
-        elif total.episodes is not None:
-            facts.append(f"{done.records:,} of {count(total.episodes, 'episode')}")
+        facts = []
+        if self._ranges is not None and done.records + done.ranges:
+            facts.append(f"{self._finished + done.ranges:,} of {count(self._ranges, 'range')}")
         elif done.scanned and not done.records:
             facts.append(f"looking for duplicates ({done.scanned:,} file segments)")
         elif not done.records:
@@ -150,24 +136,21 @@ class Progress:
         if done.steps:
             facts.append(count(done.steps, "step"))
         if done.bytes:
-            whole = f" of {format_size(total.bytes or 0)}" if self._by_bytes(done) else ""
+            whole = f" of {format_size(self._bytes or 0)}" if self._by_bytes(done) else ""
             facts.append(format_size(done.bytes) + whole)
         return facts
 
     def part(self, done: Done) -> tuple[int, int] | None:
         """The work done and its total, in one unit; None before the first record, or if the total is unknown."""
-        total = self._total
         if not done.records + done.ranges:
             return None
-        if total.episodes is not None:
-            return done.records, total.episodes
         if self._by_bytes(done):
-            return done.bytes, total.bytes or 0
-        return (total.finished + done.ranges, total.ranges) if total.ranges else None
+            return done.bytes, self._bytes or 0
+        return (self._finished + done.ranges, self._ranges) if self._ranges else None
 
     def _by_bytes(self, done: Done) -> bool:
         """Whether the files' size is the amount to read; it is not for compressed files."""
-        return self._total.bytes is not None and 0 < done.bytes <= self._total.bytes
+        return self._bytes is not None and 0 < done.bytes <= self._bytes
 
     def _print(self, text: str) -> None:
         if self._kind == "none":
@@ -186,7 +169,7 @@ class Progress:
         with contextlib.suppress(OSError):
             if self._bar is None:
                 self._bar = _new_bar(self._stream)
-                self._bar.add_task(self._total.name, total=None, facts="")
+                self._bar.add_task(self._name, total=None, facts="")
                 self._bar.start()
             completed, total = self.part(done) or (0, None)
             self._bar.update(0, completed=completed, total=total, facts=", ".join(self.facts(done)), refresh=True)
@@ -208,8 +191,3 @@ def _new_bar(stream: TextIO) -> Any:
         transient=True,
         redirect_stdout=False,
     )
-
-
-def planning(name: str, kind: Kind) -> contextlib.AbstractContextManager[Progress]:
-    """Shows how much input was read while the block plans a job in this process."""
-    return Progress(Total(name), kind).show()

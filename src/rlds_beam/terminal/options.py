@@ -101,15 +101,3 @@ class ReportOptions(PrintOptions):
         "rejected episodes to allow before exiting with code 3: a count or a fraction (0.01)",
         parse=parse_max_rejected,
     )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GateOptions(ReportOptions):
-    """What the dataset must be."""
-
-    report: str | None = option(None, "file to write the report to, as JSON", metavar="FILE", short=("-o",))
-    expect: tuple[str, ...] = option(
-        (),
-        "what the dataset must have: episodes=50,steps>=10000,fps=30",
-        metavar="CONDITIONS",
-    )

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import operator
 import os
-import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,7 +15,6 @@ from rlds_beam.checking.rules import DATASET_RULES
 from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.errors import UsageError
 from rlds_beam.processing.report import Report
-from rlds_beam.reading.base import Source
 from rlds_beam.terminal.options import ReportOptions, print_json
 from rlds_beam.text import count
 from rlds_beam.trajectories.items import REASONS
@@ -28,34 +25,6 @@ if TYPE_CHECKING:
 
 REJECTED = 3
 """The exit code if more was rejected than allowed."""
-
-
-_COMPARE = {">=": operator.ge, "<=": operator.le, "=": operator.eq, ">": operator.gt, "<": operator.lt}
-_EXPECTED = re.compile(r"\s*(episodes|steps|fps)\s*(>=|<=|=|>|<)\s*(\d+(?:\.\d+)?)\s*")
-
-
-def parse_expect(texts: Iterable[str]) -> list[tuple[str, str, float]]:
-    """Parses `--expect`: names, how to compare, and numbers. Raises UsageError if a text is malformed."""
-    expected = []
-    for text in texts:
-        match = _EXPECTED.fullmatch(text)
-        if match is None:
-            raise UsageError(f"--expect={text}: expected episodes, steps, or fps, for example episodes=50,steps>=10000")
-        expected.append((match[1], match[2], float(match[3])))
-    return expected
-
-
-def find_unmet(texts: Iterable[str], report: Report, source: Source, where: str) -> list[str]:
-    """The expectations (`--expect`) that a dataset does not meet, each with what was expected, found, and where."""
-    unmet = []
-    lost = f" ({report.rejected:,} of {count(report.records, 'record')} rejected)" if report.rejected else ""
-    numbers = {"episodes": report.episodes, "steps": report.steps, "fps": source.fps}
-    for name, compare, expected in parse_expect(texts):
-        number = numbers[name]
-        if number is None or not _COMPARE[compare](number, expected):
-            found = "none" if number is None else f"{number:g}" if name == "fps" else f"{number:,}{lost}"
-            unmet.append(f"expected {name}{compare}{expected:.15g}, found {found}, in {where}")
-    return unmet
 
 
 def failure(report: Report, options: ReportOptions, place: str, unmet: Sequence[str]) -> str | None:

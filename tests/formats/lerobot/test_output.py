@@ -163,8 +163,8 @@ def test_a_range_without_an_episode_has_no_file(tmp_path):
     assert [row["data/file_index"] for row in data.episodes_rows(path)] == [1, 1]
     states = [row for e in episodes[2:] for row in e.steps["observation"].tolist()]
     assert data.frames(path)["observation.state"].to_pylist() == states
-    again = prepare(ConvertConfig.create(str(source), str(path), to="lerobot", fps=5, shards=2)).status()
-    assert again.complete and not again.pending
+    again = prepare(ConvertConfig.create(str(source), str(path), to="lerobot", fps=5, shards=2))
+    assert again.find_pending() is None
 
 
 @pytest.mark.parametrize(

@@ -108,8 +108,7 @@ def test_it_resumes_at_any_point(source, output, tmp_path):
     (path / "data/chunk-000/episode_000001.parquet").unlink()  # lost: its range is converted again
     data.convert_here(source[0], path, **V21)
     assert bytes_of(path) == bytes_of(output)
-    again = find_job(source[0], path).status()
-    assert again.complete and not again.pending
+    assert find_job(source[0], path).find_pending() is None
 
 
 def test_chunks_and_overwriting(source, tmp_path, monkeypatch):
