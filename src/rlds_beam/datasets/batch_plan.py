@@ -24,11 +24,7 @@ from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.formats.format_options import LastStep
-from rlds_beam.formats.merged.representations import (
-    RepresentationsDifferError,
-    merge_representations,
-    propose_conversions,
-)
+from rlds_beam.formats.merged.schemas import RepresentationsDifferError, merge_representations
 from rlds_beam.images.codecs import Jpeg
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Decoder
@@ -202,9 +198,10 @@ def _check_same_meaning(path: str, datasets: Sequence[Loadable]) -> None:
         try:
             merge_representations([known, field], [None, None])
         except RepresentationsDifferError:
-            entries = propose_conversions(path, field.representation, known.representation)
-            hint = ", ".join(entries) or "RelativeActions, AbsoluteActions, or ConvertRotation"
-            raise UsageError(f"{said}: give {other.name} the connectors {hint}") from None
+            kinds = f"{known.representation or 'unknown'} and {field.representation or 'unknown'}"
+            raise UsageError(
+                f"{said} ({kinds}): convert one with RelativeActions, AbsoluteActions, or ConvertRotation"
+            ) from None
         if known.names and field.names and known.names != field.names:
             names = (f"{a} and {b}" for a, b in zip(known.names, field.names, strict=True) if a != b)
             raise UsageError(f"{said} ({next(names)}): use the connector ArrangeDimensions, or RenameDimensions")

@@ -23,8 +23,6 @@ from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field, schema_tree
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.merged.comparison import compare
-from rlds_beam.formats.merged.source import MergedSource
 from rlds_beam.formats.options import SourceOptions
 from rlds_beam.formats.outputs import configuration_for, create_output
 from rlds_beam.formats.registry import LEROBOT, MERGED, RLDS, TRAJECTORIES
@@ -327,8 +325,6 @@ def _list_missing(vectors: Sequence[str], fps: float | None, has_task: bool) -> 
 def _lines(survey: Survey) -> Iterator[str]:
     """The text of `inspect`: the card, the schema, what was read, and the items that a conversion would write."""
     source = survey.source
-    if isinstance(source, MergedSource):
-        yield from [*compare(source.inputs), ""]
     yield from [*_card_lines(survey), ""]
     yield from schema_tree(source.schema).splitlines()
     yield ""

@@ -6,13 +6,14 @@ import dataclasses
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
 
 from rlds_beam import storage
 from rlds_beam.connectors.configuration import Configuration, parse
 from rlds_beam.connectors.pipeline import ConnectorRunner
-from rlds_beam.encoding.checked_json import ANY, TEXT, Kind, Maybe, check_written
-from rlds_beam.encoding.metadata import parse_given
+from rlds_beam.encoding.metadata import convert, parse_given
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import Source
@@ -24,43 +25,28 @@ FIELDS: tuple[Fields, ...] = get_args(Fields)
 Opener = Callable[[str, str | None, str | None, Mapping[str, Any]], Source]
 """Opens a dataset, given its path, split, format (None: recognized), and the options of the format by name."""
 
-_INPUT = {
-    "input?": TEXT,
-    "from?": TEXT,
-    "split?": TEXT,
-    "options?": {"*": ANY},
-    "weight?": Kind("a number above 0", lambda value: type(value) in (int, float) and 0 < value < float("inf")),
-    "names?": {"*": [TEXT]},
-    "connectors?": Maybe([ANY]),
-}
-_FILE = {
-    "fields?": Kind(f"one of {', '.join(FIELDS)}", FIELDS.__contains__),
-    "same_units?": Kind("true or false", lambda value: isinstance(value, bool)),
-    "inputs": [ANY],
-}
 
-
-@dataclasses.dataclass(frozen=True)
-class InputMapping:
+class InputMapping(msgspec.Struct, forbid_unknown_fields=True):
     """An entry of the file of `--merge_fields`: how to read a dataset.
 
     Attributes:
       input: its path: `mix_batches` opens it, others check that it is the one they are given.
-      from_, split, options: as the options of a job.
+      from_, split, options: as the options of a job; `from` in the file.
       weight: its share of a mixture.
-      connectors: what makes its fields those of the others; and the names of values that the dataset does not name.
+      names: the names of values that the dataset does not name.
+      connectors: what makes its fields those of the others; connectors as in `--connectors`.
     """
 
     input: str | None = None
-    from_: str | None = None
+    from_: str | None = msgspec.field(default=None, name="from")
     split: str | None = None
-    options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    weight: float = 1.0
-    connectors: Configuration = dataclasses.field(default_factory=Configuration)
+    options: dict[str, Any] = {}
+    weight: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    names: dict[str, tuple[str, ...]] = {}
+    connectors: Any = None
 
 
-@dataclasses.dataclass(frozen=True)
-class MergeMapping:
+class MergeMapping(msgspec.Struct, forbid_unknown_fields=True):
     """What `--merge_fields` says.
 
     Attributes:
@@ -89,14 +75,11 @@ class MergeMapping:
         if not given.endswith((".yaml", ".yml", ".json")):
             raise UsageError(f"{where}: expected {', '.join(FIELDS)}, or a YAML or JSON file")
         content = parse_given(storage.read_given(given, where), given, where)
-        content, inputs = check_written(content, _FILE, where), []
-        for i, given_entry in enumerate(content["inputs"]):
-            entry = check_written(given_entry, _INPUT, f"{where}: inputs[{i}]")
-            own = {f"{name}_" if name == "from" else name: value for name, value in entry.items()}
-            edits = {"connectors": own.pop("connectors", None) or [], "names": own.pop("names", {})}
-            own["connectors"] = parse(edits, f"{where}: inputs[{i}]")
-            inputs.append(InputMapping(**own))
-        return cls(content.get("fields", "same"), content.get("same_units", False), tuple(inputs), where)
+        mapping: MergeMapping = convert(content, cls, where)
+        for i, entry in enumerate(mapping.inputs):
+            edits = {"connectors": entry.connectors or [], "names": {path: [*own] for path, own in entry.names.items()}}
+            entry.connectors = parse(edits, f"{where}: inputs[{i}]")
+        return msgspec.structs.replace(mapping, where=where)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +117,7 @@ def open_inputs(
     Raises:
       UsageError: one cannot be opened, or does not fit its entry of the mapping.
     """
-    entries = mapping.inputs or (InputMapping(),) * len(paths)
+    entries = mapping.inputs or tuple(InputMapping(connectors=Configuration()) for _ in paths)
     if len(entries) != len(paths):
         raise UsageError(f"{mapping.where}: {count(len(entries), 'input')} for {count(len(paths), 'dataset')}")
     opened = [

@@ -13,6 +13,7 @@ Values with names go where their name is, whatever their order.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeVar
 
@@ -20,15 +21,10 @@ import numpy as np
 
 from rlds_beam.connectors.cleaning.language import TASK_FIELDS
 from rlds_beam.episodes.episode import SOURCE_DATASET
-from rlds_beam.episodes.representations import Representation
+from rlds_beam.episodes.representations import Dimension, Representation
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.merged.inputs import Fields, MergedInput
-from rlds_beam.formats.merged.representations import (
-    RepresentationsDifferError,
-    merge_representations,
-    propose_conversions,
-)
 from rlds_beam.text import printable, some
 
 FROM = Field(SOURCE_DATASET, "string", encoding="text", feature="Text")
@@ -40,6 +36,10 @@ or for a step. Not `action_mask`: LeRobot takes all features whose names begin w
 
 Fact = TypeVar("Fact")
 Level = Literal["steps", "metadata"]
+
+
+class RepresentationsDifferError(ValueError):
+    """Values of one field that are known to be represented differently."""
 
 
 class DatasetsDifferError(UsageError):
@@ -132,12 +132,6 @@ def merge_schemas(inputs: Sequence[MergedInput], mode: Fields) -> Merge:
     ]
     if unnamed := [path for path in unlike if not merged["steps"][path].names]:
         notes.append(f"the names of values are left out, because they are unknown in some: {some(unnamed)}")
-    padded_fields = [path for path, mask in masks["steps"].items() if merged["steps"][mask].shape]
-    if by_place := [path for path in padded_fields if not merged["steps"][path].names]:
-        notes.append(
-            f"values without names are joined by their place: {some(by_place)}: check that the same place is the same "
-            "joint in all datasets, or name them in the file of --merge_fields (names:)"
-        )
     said = {path: {_says(member.schema.steps.get(path)) for member in inputs} - {None} for path in kept}
     if unsaid := [path for path, known in said.items() if len(known) > 1]:
         notes.append(f"rotations are left out, because they are unknown in some: {some(unsaid)}: check that they agree")
@@ -203,20 +197,13 @@ def _merge_field(fields: Sequence[Field], inputs: Sequence[MergedInput], mode: F
             "AbsoluteActions convert them; if a dataset only does not say that its values are differences, "
             "ArrangeDimensions names them, for example delta_x"
         )
-    for field, member in zip(fields, inputs, strict=True):
-        wanted = next((other.representation for other in fields if other.representation), None)
-        if entries := propose_conversions(first.path, field.representation, wanted):
-            raise _DifferError(
-                f"{describe_by_value(known, inputs)}: give {printable(member.name, 60)} the connectors "
-                f"{', '.join(f'- {entry}' for entry in entries)}"
-            )
     shape, names, places = _arrange(fields, inputs, mode, said)
     try:
         representation = merge_representations(fields, places)
     except RepresentationsDifferError:
         raise _DifferError(
-            f"{describe_by_value(known, inputs)}: ArrangeDimensions puts values in another order, RelativeActions and "
-            "AbsoluteActions make them relative and absolute"
+            f"{describe_by_value(known, inputs)}: ConvertRotation converts rotations, ArrangeDimensions puts values in "
+            "another order, RelativeActions and AbsoluteActions make them relative and absolute"
         ) from None
     merged = Field(first.path, dtype, shape, encoding, first.feature).with_names(names)
     return merged.with_representation(representation), places
@@ -269,8 +256,48 @@ def _arrange(
             f"its values have different names ({values}): RenameDimensions and ArrangeDimensions make them the same, "
             "--merge_fields=all keeps all of them"
         )
-    if vectors and mode == "all":
-        size = max(field.closed_shape[0] for field in fields)
-        padded = [tuple(i if i < field.closed_shape[0] else -1 for i in range(size)) for field in fields]
-        return (size,), (), [place if -1 in place else None for place in padded]
-    raise _DifferError(f"{said}" + (" (--merge_fields=all adds zeros at the end)" if vectors else ""))
+    hint = " (name their values in the file of --merge_fields)" if vectors else ""
+    raise _DifferError(f"{said}{hint}")
+
+
+def merge_representations(fields: Sequence[Field], places: Sequence[tuple[int, ...] | None]) -> Representation | None:
+    """What all datasets that have a value say of it.
+
+    Args:
+      fields: the field of each dataset.
+      places: for each value of the result, the index of the dataset's value, or -1; None if they stay.
+
+    Raises:
+      RepresentationsDifferError: two of them contradict each other.
+    """
+    rows: list[list[Dimension | None]] = []
+    for field, place in zip(fields, places, strict=True):
+        values = field.dimensions
+        rows.append([*values] if place is None else [None if i < 0 else values[i] for i in place])
+    if not any(value and value != Dimension() for row in rows for value in row):
+        return None
+    arranged = [Representation.join([value or Dimension() for value in row]) for row in rows]
+    turned = [known.rotations for known in arranged if known is not None and known.rotations]
+    if any(len(one) == len(other) and one != other for one, other in itertools.combinations(turned, 2)):
+        raise RepresentationsDifferError
+    return Representation.join([_merge([value for value in values if value]) for values in zip(*rows, strict=True)])
+
+
+def _merge(values: Sequence[Dimension]) -> Dimension:
+    for one, other in itertools.combinations(values, 2):
+        turned = one.rotation is not None and other.rotation is not None
+        if (turned and one[:2] != other[:2]) or not _same_reference(one, other):
+            raise RepresentationsDifferError
+    merged = values[0]
+    if len({value[:2] for value in values}) > 1:
+        merged = merged.straighten()
+    if len({value.relative_to for value in values}) > 1:
+        merged = merged._replace(relative_to="unknown")
+    return merged if len({value.frame for value in values}) == 1 else merged._replace(frame=None)
+
+
+def _same_reference(one: Dimension, other: Dimension) -> bool:
+    """Whether two values may both be differences, or both none: what is not said to be a difference is absolute."""
+    if one.relative_to is None or other.relative_to is None:
+        return one.relative_to == other.relative_to
+    return one.relative_to == other.relative_to or "unknown" in (one.relative_to, other.relative_to)

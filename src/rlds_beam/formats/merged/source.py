@@ -21,8 +21,8 @@ from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, NeedsMappingError, RldsBeamError, UsageError, Violation
 from rlds_beam.formats.format_options import MergeOptions
-from rlds_beam.formats.merged.comparison import check_units, propose
 from rlds_beam.formats.merged.inputs import MergedInput, MergeMapping, Opener, open_inputs
+from rlds_beam.formats.merged.proposal import check_units, propose
 from rlds_beam.formats.merged.schemas import (
     FROM,
     DatasetsDifferError,
@@ -99,7 +99,7 @@ class MergedSource(Source):
             merge = merge_schemas(inputs, mapping.fields)
             notes = () if mapping.same_units else check_units(inputs)
         except DatasetsDifferError as error:
-            hint = "rlds-beam inspect proposes connectors that make them the same, in a file for --merge_fields"
+            hint = "rlds-beam inspect proposes a file for --merge_fields, which makes them the same"
             raise NeedsMappingError(*error.args, hint, propose=functools.partial(propose, inputs)) from None
         merge = dataclasses.replace(merge, notes=(*merge.notes, *notes))
         starts, splits = _concatenate_splits(inputs)
