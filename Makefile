@@ -211,10 +211,6 @@ lock: full  ## resolve the dependencies and write the lock files (newer versions
 		requirements/loading.in --output-file requirements/peers-loading.lock
 	@sed -i '1i # Python 3.12, Linux x86-64: rlds-beam[arrayrecord,lerobot,loading,test], the loaders of `benchmarks/run.py loading` and all they need, but triton (for GPUs). Written by `make lock`.' \
 		requirements/peers-loading.lock
-	@$(COMPILE_BASE) --python-version 3.12 --extra arrayrecord --extra loading --no-emit-package triton \
-		requirements/mosaic.in --output-file requirements/peers-mosaic.lock
-	@sed -i '1i # Python 3.12, Linux x86-64: rlds-beam[arrayrecord,loading,test], Mosaic Streaming and all they need, but triton (for GPUs). Written by `make lock`.' \
-		requirements/peers-mosaic.lock
 	@$(subst manylinux_2_28,manylinux_2_31,$(COMPILE_311)) --extra lerobot $(UPGRADE) --no-emit-package triton \
 		--no-emit-package torchcodec --no-emit-package rerun-sdk pyproject.toml requirements/lerobot21.in \
 		--output-file requirements/peers-lerobot21.lock

@@ -50,8 +50,6 @@ from sections import (
     rllib,
     ros2,
     signals,
-    statistics,
-    zarr,
 )
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -237,13 +235,11 @@ SECTIONS: dict[str, Callable[[Sizes], list[Figure]]] = {
     "images": images,
     "cold": cold,
     "reverb": reverb.reverb,
-    "statistics": statistics.statistics,
     "rllib": rllib.rllib,
     "record": record.record,
     "lerobot": lerobot.lerobot,
     "rlds": rlds.rlds,
     "hdf5": hdf5.hdf5,
-    "zarr": zarr.zarr,
     "ros2": ros2.ros2,
     "signals": signals.signals,
     "defects": defects.defects,

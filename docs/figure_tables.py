@@ -24,7 +24,7 @@ TOPICS: Mapping[str, tuple[str, ...]] = {
         "run.py cold",
         "flink.py",
     ),
-    "Check, and compute statistics": ("run.py signals", "run.py statistics"),
+    "Check": ("run.py signals",),
     "Push into Reverb": ("run.py reverb",),
     "Train": ("run.py rllib", "run.py loading", "run.py remote"),
     "Record": ("run.py record",),
@@ -32,7 +32,6 @@ TOPICS: Mapping[str, tuple[str, ...]] = {
         "run.py rlds",
         "run.py lerobot",
         "run.py hdf5",
-        "run.py zarr",
         "run.py ros2",
     ),
 }

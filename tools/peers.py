@@ -20,14 +20,13 @@ PEERS = {
     "scope_rl": "scope_rl",
     "exchange": "d3rlpy",
     "loading": "lerobot",
-    "mosaic": "streaming",
 }
 """Peer -> the module whose version is printed."""
 
 FOLDERS = {"lerobot21": ["lerobot"], "rllib": ["rllib", "loaders"]}
 """Peer -> its folders of tests, if not just the one of its name."""
 
-PYTHONS = {"lerobot": "3.12", "loading": "3.12", "mosaic": "3.12"}
+PYTHONS = {"lerobot": "3.12", "loading": "3.12"}
 """Peer -> its Python, if not 3.11."""
 
 

@@ -67,7 +67,6 @@ LOADERS = {
     "remote rlds": Loader(loading_remote.batches("rlds"), (*OURS, "boto3")),
     "remote lerobot_images": Loader(loading_remote.batches("lerobot_images"), (*OURS, "boto3")),
     "remote lance images": Loader(loading_remote.lance_images, LANCE),
-    "remote mosaic": Loader(loading_remote.mosaic, (*TORCH, "streaming", "simplejpeg")),
     "remote webdataset": Loader(loading_remote.webdataset, (*TORCH, "webdataset", "simplejpeg")),
     "as_data_source": Loader(loading_tensorflow.as_data_source, (*TFDS, "cv2")),
 }

@@ -1,8 +1,8 @@
-"""The loaders of `run.py remote`, which read from the bucket in BENCHMARK_BUCKET; and the data of two of them.
+"""The loaders of `run.py remote`, which read from the bucket in BENCHMARK_BUCKET; and the data of WebDataset.
 
-    python benchmarks/peers/loading_remote.py mosaic|webdataset FOLDER
+    python benchmarks/peers/loading_remote.py FOLDER
 
-writes FOLDER/mosaic or FOLDER/webdataset from FOLDER/frames.npz.
+writes FOLDER/webdataset from FOLDER/frames.npz.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import tarfile
-import tempfile
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +24,7 @@ from loading_data import BATCH, CAMERA, STATE, Frames, Sample, load
 Batch = dict[str, Any]
 BUCKET = os.environ.get("BENCHMARK_BUCKET", "")
 SHARD_BYTES = 8 << 20
-"""Bytes of a file of Mosaic Streaming and WebDataset: as many files as cores and workers can use."""
+"""Bytes of a file of WebDataset: as many files as cores and workers can use."""
 
 
 def counts() -> dict[str, int]:
@@ -60,19 +59,6 @@ def lance_images(folder: Path, frames: Frames, sample: Sample, workers: int) -> 
         uri=where, meta_root=folder / "lance_images", table_name="name", connect_kwargs={"storage_options": options}
     )
     return _batches(dataset, frames, sample, workers)
-
-
-def mosaic(folder: Path, frames: Frames, sample: Sample, workers: int) -> Iterator[Batch]:
-    """Mosaic Streaming: downloads files to a local directory, and shuffles within some of them."""
-    from streaming import StreamingDataset
-
-    class Decoded(StreamingDataset):  # type: ignore[misc]
-        def __getitem__(self, index: int) -> Batch:
-            return _decode(super().__getitem__(index))
-
-    local = tempfile.mkdtemp()
-    dataset = Decoded(remote=f"{BUCKET}/mosaic", local=local, shuffle=True, batch_size=BATCH)
-    return _forever(dataset, workers)
 
 
 def webdataset(folder: Path, frames: Frames, sample: Sample, workers: int) -> Iterator[Batch]:
@@ -110,15 +96,6 @@ def _rest(frames: Frames, number: int) -> bytes:
     return bytes(np.concatenate([frames.state[number], frames.action[number]]).astype(np.float32).tobytes())
 
 
-def write_mosaic(folder: Path, frames: Frames) -> None:
-    from streaming import MDSWriter
-
-    target = str(folder / "mosaic")
-    with MDSWriter(out=target, columns={"image": "bytes", "rest": "bytes"}, size_limit=SHARD_BYTES) as writer:
-        for i in range(len(frames.action)):
-            writer.write({"image": frames.jpeg(i), "rest": _rest(frames, i)})
-
-
 def write_webdataset(folder: Path, frames: Frames) -> None:
     (folder / "webdataset").mkdir()
     tar: tarfile.TarFile | None = None
@@ -137,11 +114,10 @@ def write_webdataset(folder: Path, frames: Frames) -> None:
 
 def main() -> None:
     parser: Any = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("mosaic", "webdataset"))
     parser.add_argument("folder", type=Path)
     args = parser.parse_args()
-    shutil.rmtree(args.folder / args.kind, ignore_errors=True)
-    {"mosaic": write_mosaic, "webdataset": write_webdataset}[args.kind](args.folder, load(args.folder))
+    shutil.rmtree(args.folder / "webdataset", ignore_errors=True)
+    write_webdataset(args.folder, load(args.folder))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import shutil
 import socket
@@ -17,35 +16,20 @@ from pathlib import Path
 from measuring import DATA, HERE, Figure, Measurement, Sizes, at_least, best, command, ratios, table
 from sections.loading import HOME, PEERS, prepare_rlds
 
-MOSAIC = HERE.parent / ".venv-peers-mosaic"
-"""The environment of Mosaic Streaming: it needs older versions of what LeRobot needs (make test-peers PEERS=mosaic)."""
 CACHES = DATA / "remote_caches"
 SERVER = HERE.parent / "tests" / "support" / "static_s3.py"
 DELAYS = (0, 10, 30)
 GIGABITS = 1
 
 
-@dataclasses.dataclass(frozen=True)
-class Loader:
-    """A loader of `peers/loading_peer.py`.
-
-    Attributes:
-      label: what the table prints.
-      home: its environment.
-    """
-
-    label: str
-    home: Path = HOME
-
-
 LOADERS = {
-    "bare": Loader("bare loop on local files"),
-    "remote rlds": Loader("batches, RLDS"),
-    "remote lerobot_images": Loader("batches, LeRobot with JPEGs"),
-    "remote lance images": Loader("lerobot-lancedb, JPEGs"),
-    "remote mosaic": Loader("Mosaic Streaming", MOSAIC),
-    "remote webdataset": Loader("WebDataset"),
+    "bare": "bare loop on local files",
+    "remote rlds": "batches, RLDS",
+    "remote lerobot_images": "batches, LeRobot with JPEGs",
+    "remote lance images": "lerobot-lancedb, JPEGs",
+    "remote webdataset": "WebDataset",
 }
+"""Loader of `peers/loading_peer.py` -> what the table prints."""
 WORKERS = 2
 
 Runs = dict[tuple[str, int], list[Measurement]]
@@ -61,9 +45,8 @@ def remote(sizes: Sizes) -> list[Figure]:
     for _ in range(sizes.repeats):
         for delay in DELAYS[-1:] if sizes.quick else DELAYS:
             with serving(delay) as url:
-                for name, loader in LOADERS.items():
-                    if (loader.home / "bin").exists():
-                        runs.setdefault((name, delay), []).append(measure(folder, name, url))
+                for name in LOADERS:
+                    runs.setdefault((name, delay), []).append(measure(folder, name, url))
     return report(runs)
 
 
@@ -84,9 +67,7 @@ def prepare(steps: int) -> Path:
     script = "from lerobot_lancedb.scripts.convert_to_lance import main; import os; os._exit(main() or 0)"
     environment = ["env", f"HF_HOME={CACHES}", "HF_HUB_OFFLINE=1"]
     command([*environment, HOME / "bin" / "python", "-c", script, *names])
-    for kind, home in (("mosaic", MOSAIC), ("webdataset", HOME)):
-        if (home / "bin").exists():
-            command([home / "bin" / "python", PEERS / "loading_remote.py", kind, folder])
+    command([HOME / "bin" / "python", PEERS / "loading_remote.py", folder])
     (folder / "finished").touch()
     return folder
 
@@ -131,7 +112,7 @@ def measure(folder: Path, name: str, url: str) -> Measurement:
         f"AWS_ENDPOINT={url}",
         f"S3_ENDPOINT_URL={url}",
     ]
-    python = LOADERS[name].home / "bin" / "python"
+    python = HOME / "bin" / "python"
     arguments = [name, "plain", folder, f"--workers={WORKERS}", "--seconds=600", f"--began={time.time()}", "--cold"]
     printed, _ = command(["env", *places, *account, python, PEERS / "loading_peer.py", *arguments])
     content = json.loads(printed.splitlines()[-1])
@@ -145,14 +126,14 @@ def report(runs: Runs) -> list[Figure]:
     figures = []
     for delay in sorted({delay for _, delay in found}):
         rows = []
-        for name, loader in LOADERS.items():
+        for name, label in LOADERS.items():
             if (name, delay) not in found:
                 continue
             run, content = found[name, delay], found[name, delay].content
             first = min(other.content["first_batch"] for other in runs[name, delay])
             row = [f"{run.rate:,.0f}", f"{run.rate / found['bare', delay].rate:.2f}", f"{content['processor_ms']:.2f}"]
             row += [f"{first:.2f}", f"{content['memory_mb']:,.0f}"]
-            rows.append([loader.label, *row, f"{content['requests']:.2f}", f"{content['bytes']:,.0f}"])
+            rows.append([label, *row, f"{content['requests']:.2f}", f"{content['bytes']:,.0f}"])
         table(f"{delay} ms, {GIGABITS} Gbit/s: the first epoch, batches of 32, shuffled, 2 workers", ["", *head], *rows)
         figures += _figures(runs, found, delay)
     return figures
@@ -161,7 +142,6 @@ def report(runs: Runs) -> list[Figure]:
 RATIOS: tuple[tuple[str, str, float | None, str], ...] = (
     ("remote lerobot_images", "bare", 0.8, ""),
     ("remote lerobot_images", "remote lance images", 2.0, "lerobot-lancedb"),
-    ("remote rlds", "remote mosaic", 1.0, "Mosaic Streaming"),
     ("remote rlds", "remote webdataset", 1.0, "WebDataset"),
 )
 """Ours, a peer, the target of their ratio, and the peer's name in the chart."""
@@ -171,14 +151,14 @@ def _figures(runs: Runs, found: dict[tuple[str, int], Measurement], delay: int) 
     figures = []
     for ours, peer, target, name in RATIOS:
         if (ours, delay) in found and (peer, delay) in found:
-            label = f"{delay} ms: {LOADERS[ours].label}: times {LOADERS[peer].label}"
+            claim = f"{delay} ms: {LOADERS[ours]}: times {LOADERS[peer]}"
             ratio = found[ours, delay].rate / found[peer, delay].rate
-            what, against = f"{LOADERS[ours].label}, from a bucket {delay} ms away", LOADERS[peer].label
+            what, against = f"{LOADERS[ours]}, from a bucket {delay} ms away", LOADERS[peer]
             row = {"what": what, "peer": name if delay == DELAYS[-1] else "", "against": against}
             each = ratios(runs[ours, delay], runs[peer, delay])
-            figures.append(at_least(label, ratio, target, runs=each, **row))
+            figures.append(at_least(claim, ratio, target, runs=each, **row))
             if delay == DELAYS[-1]:
                 spent = [found[one, delay].content["processor_ms"] for one in (peer, ours)]
                 how = {"what": f"{what}, by processor time", "against": against}
-                figures.append(at_least(f"{label}, by processor time", spent[0] / spent[1], None, **how))
+                figures.append(at_least(f"{claim}, by processor time", spent[0] / spent[1], None, **how))
     return figures
