@@ -172,19 +172,15 @@ def stages(config: CheckConfig, opened: OpenedInput, writer: SignalsWriter) -> J
     """
     from rlds_beam.checking.signals.context import Context
     from rlds_beam.checking.signals.table import EpisodeTable
-    from rlds_beam.processing.range_summary import RangeSummarizer, summarize
+    from rlds_beam.processing.range_summary import summarize
     from rlds_beam.reading.reader import EpisodeReader
 
     source, rules = opened.source, dataclasses.replace(opened.check, reject=None)  # here, --reject only lists
-    summarizer = RangeSummarizer(
-        EpisodeReader(source),
-        rules,
-        opened.connecting,
-        measured=None
-        if config.rules
-        else EpisodeTable(Context.of(source.schema, fps=source.fps, decoded=config.decode)),
-    )
-    return summarize(source, summarizer, functools.partial(_finish, writer))
+    measured = None
+    if not config.rules:
+        measured = EpisodeTable(Context.of(source.schema, fps=source.fps, decoded=config.decode))
+    reader, finish = EpisodeReader(source, opened.snapshot()), functools.partial(_finish, writer)
+    return summarize(source, reader, rules, opened.connecting, finish, measured=measured)
 
 
 def _finish(writer: SignalsWriter, summary: RangeSummary) -> tuple[dict[str, Any], Report]:

@@ -93,9 +93,8 @@ class DigestRecords(Stage):
 
     def ranges(self, totals: Totals) -> Iterable[WorkRange]:
         from rlds_beam.processing.range_summary import plan_summaries
-        from rlds_beam.reading.framing import Framing
 
-        return plan_summaries(self.source, Framing(self.source))
+        return plan_summaries(self.source)
 
     def process(self, work: WorkRange, totals: Totals) -> list[Digest]:
         import xxhash

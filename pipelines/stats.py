@@ -90,12 +90,12 @@ class StatsConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, Inp
 def stages(config: StatsConfig, opened: OpenedInput) -> Job:
     """The stages of the job: the report on the records, and the statistics of the accepted episodes as JSON."""
     from rlds_beam.connectors.statistics.episode_statistics import Groups
-    from rlds_beam.processing.range_summary import RangeSummarizer, summarize
+    from rlds_beam.processing.range_summary import summarize
     from rlds_beam.reading.reader import EpisodeReader
 
     groups = functools.partial(Groups, config.by, config.target_propensity_fn)
-    summarizer = RangeSummarizer(EpisodeReader(opened.source), opened.check, opened.connecting, groups=groups)
-    return summarize(opened.source, summarizer, _finish)
+    reader = EpisodeReader(opened.source, opened.snapshot())
+    return summarize(opened.source, reader, opened.check, opened.connecting, _finish, groups=groups)
 
 
 def _finish(summary: RangeSummary) -> tuple[Report, dict[str, Any]]:

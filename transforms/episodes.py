@@ -30,9 +30,8 @@ from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.directory import check_output
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, add_files
 from rlds_beam.output.range_conversion import DatasetCommitter, finish_range
-from rlds_beam.processing.dataset import check_source
 from rlds_beam.processing.ranges import check_and_connect
-from rlds_beam.processing.report import Report
+from rlds_beam.processing.report import Report, check_source
 from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.transforms.episode_coder import EpisodeCoder
 from rlds_beam.transforms.keyed_sink import WriteKeyed

@@ -22,8 +22,7 @@ from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.reading.base import Segment, Source
-from rlds_beam.reading.framing import Framing, first_record
-from rlds_beam.reading.plan import plan_ranges
+from rlds_beam.reading.plan import first_record, plan_ranges
 from rlds_beam.reading.reader import EpisodeReader, read_segment
 from rlds_beam.transforms.elements import report_source
 from rlds_beam.worker_status import METRICS_NAMESPACE
@@ -49,7 +48,6 @@ class ReadFromRlds(beam.PTransform[PBegin, Episode]):
       source: a dataset directory, shard files, or an open `Source`.
       split: a split in TFDS's notation (`train[:10%]`); None reads every split.
       features: the path of features.json, if it is not next to the input.
-      framing: the framing of the source, if already read.
 
     Attributes:
       source: the dataset.
@@ -64,11 +62,9 @@ class ReadFromRlds(beam.PTransform[PBegin, Episode]):
         source: str | Sequence[str] | Source,
         split: str | None = None,
         features: str | None = None,
-        framing: Framing | None = None,
     ):
         super().__init__()
         self.source = source if isinstance(source, Source) else open_source(source, split, features)
-        self._framing = framing or Framing(self.source)
 
     @property
     def schema(self) -> Schema:
@@ -78,8 +74,7 @@ class ReadFromRlds(beam.PTransform[PBegin, Episode]):
         return {"dataset": self.source.dataset, "splits": ", ".join(split.name for split in self.source.splits)}
 
     def expand(self, root: beam.Pipeline | PBegin) -> beam.PCollection[Episode]:
-        ranges = plan_ranges(self.source, starts=self._framing.record_starts)
-        pieces = [(work.split, segment) for work in ranges for segment in work.segments]
+        pieces = [(work.split, segment) for work in plan_ranges(self.source) for segment in work.segments]
         return (
             root
             # Only the list of segments is shuffled, never the episodes; that balances the workers.
@@ -146,7 +141,7 @@ def _list_pieces(
                     f"{path}: its field {name} is {fields.get(name)}, but in the dataset given as `like` it is "
                     f"{expected.get(name)}"
                 )
-    for work in plan_ranges(source, starts=Framing(source).record_starts):
+    for work in plan_ranges(source):
         for segment in work.segments:
             yield path, (work.split, segment)
 

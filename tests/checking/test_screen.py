@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlds_beam.checking.duplicates import find_duplicates
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.screen import are_sound, screen_batches
 from rlds_beam.checking.validation import validate_episode
@@ -21,8 +20,8 @@ from rlds_beam.checking.verdicts import IgnoredValues, Verdict
 from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.formats.inputs import open_source
-from rlds_beam.reading.framing import Framing
-from rlds_beam.reading.plan import plan_ranges
+from rlds_beam.processing.job import run_stages
+from rlds_beam.processing.ranges import find_duplicates
 from rlds_beam.testing import make_episode, record_offsets, shard_paths, write_dataset
 
 OPTIONS = [CheckOptions(), CheckOptions(check_unused=True), CheckOptions(accept=("non_finite",))]
@@ -121,9 +120,7 @@ def test_equal_records_take_linear_time(equal, compared, check_rules):
 
 def test_each_duplicate_repeats_the_first_copy(equal):
     source = open_source(str(equal))
-    framing = Framing(source)
-    segments = [(work.split, segment) for work in plan_ranges(source) for segment in work.segments]
-    found = find_duplicates(source, framing, segments)
+    found = run_stages(find_duplicates(source))["duplicates"]
     places = [(shard, at) for shard, path in enumerate(shard_paths(equal)) for at in record_offsets(path)[:-1]]
     first = EpisodeKey(source.dataset, "train", 0, 0)
     keys = [EpisodeKey(source.dataset, "train", *place) for place in places]

@@ -7,32 +7,30 @@ import types
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
 from rlds_beam import storage
+from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.errors import UsageError
 from rlds_beam.output.files import inputs_file
 from rlds_beam.output.inputs import encode_inputs, read_inputs
 from rlds_beam.reading.base import Split
-from rlds_beam.reading.changes import Snapshot, _SeenFiles
+from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.plan import plan_ranges
-from rlds_beam.reading.shard_list import Columns, ShardList, spilling
+from rlds_beam.reading.shard_list import ShardList, spilling
 
 
 def _plan(names: list[str]) -> tuple[Any, Any, Snapshot]:
     """A source of shards without files, its ranges, and a snapshot with random fingerprints."""
     count = len(names)
     shards = ShardList("data", ((i, name, 1000, 1) for i, name in enumerate(names)))
-    files: Any = types.SimpleNamespace(is_splittable=lambda path: False)
+    files = TFRecordFormat()
     source: Any = types.SimpleNamespace(splits=[Split("train", shards)], files=files, has_files=True, dataset="data")
+    source.companions = lambda shard: ()
+    snapshot = Snapshot(source)
     digits = np.frombuffer(np.random.default_rng(0).bytes(16 * count).hex().encode(), "S32")
-    numbers = np.arange(count)
-    columns = Columns(
-        {"index": numbers, "position": numbers, "stamp": np.full((count, 4), -1, np.int64), "content": digits}
-    )
-    snapshot = Snapshot(msgspec.json.decode, {"train": _SeenFiles(shards, columns, {})}, "")  # type: ignore[arg-type]
+    snapshot._splits["train"].arrays["content"] = digits
     return source, plan_ranges(source), snapshot
 
 
@@ -51,7 +49,7 @@ def test_bytes_of_many_shards(tmp_path: Path) -> None:
         assert len(digest) == 64  # what plan.json has of it
         assert read_names(tmp_path, digest, content) == names
         with spilling(str(tmp_path)):
-            sizes[count] = len(pickle.dumps((ranges, snapshot.splits)))
+            sizes[count] = len(pickle.dumps((ranges, snapshot)))
     assert max(sizes.values()) < 20_000 and sizes[20_000] - sizes[5_000] < 100
 
 

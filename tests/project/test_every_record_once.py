@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mixed_records import KINDS, Made, cut, drop, flip, insert, make_record, records
 
-from rlds_beam.checking.duplicates import Fingerprints, confirm, duplicates_among, scan, suspects_by_segment
+from rlds_beam.checking.duplicates import Fingerprints, confirm, duplicates_among, scan
 from rlds_beam.cli.main import main
 from rlds_beam.encoding.metadata import encode
 from rlds_beam.encoding.tfds.rlds_dataset import default_schema
@@ -77,8 +77,8 @@ def duplicates(source: Any, ranges: Any) -> Mapping[EpisodeKey, EpisodeKey]:
     """`FindDuplicateEpisodes` without Beam."""
     segments = [(work.split, segment) for work in ranges for segment in work.segments]
     marks = Fingerprints.concatenate(scan(source.files, i, s) for i, (_, s) in enumerate(segments))
-    suspects = suspects_by_segment(marks, segments)
-    return duplicates_among(source.dataset, (confirm(source.files, *suspect) for suspect in suspects))
+    suspects = marks.suspects().items()
+    return duplicates_among(source.dataset, (confirm(source.files, *segments[i], found) for i, found in suspects))
 
 
 def convert_purely(config: ConvertConfig) -> Any:

@@ -18,8 +18,8 @@ import numpy as np
 from rlds_beam.encoding.base import Headers, RecordFormat
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import Violation
-from rlds_beam.reading.base import Segment, Shard, Source
-from rlds_beam.reading.framing import Framing, reading_shard
+from rlds_beam.reading.base import Segment
+from rlds_beam.reading.changes import naming_shard
 from rlds_beam.reading.reader import read_segment
 from rlds_beam.typing import Array
 
@@ -44,31 +44,19 @@ class Fingerprints:
         parts = [cls(np.zeros(0, np.uint64), np.zeros((0, 2), np.int64)), *parts]
         return cls(np.concatenate([p.marks for p in parts]), np.concatenate([p.places for p in parts]))
 
-    def suspects(self) -> Array:
-        """The places, int64 [M, 2], of records whose fingerprint is not unique."""
+    def suspects(self) -> dict[int, Array]:
+        """The positions of records whose fingerprint is not unique, int64 [N], ascending, by segment."""
         _, inverse, counts = np.unique(self.marks, return_inverse=True, return_counts=True)
-        suspects: Array = self.places[counts[inverse] > 1]
-        return suspects
+        places = self.places[counts[inverse] > 1]
+        places = places[np.lexsort((places[:, 1], places[:, 0]))]
+        indices, starts = np.unique(places[:, 0], return_index=True)
+        return dict(zip(indices.tolist(), np.split(places[:, 1], starts[1:]), strict=False))
 
 
 def scan(files: RecordFormat, segment_index: int, segment: Segment) -> Fingerprints:
     """The fingerprints of a segment's records, except damaged ones. Raises UsageError if it cannot be read."""
-    with reading_shard(segment.shard):
+    with naming_shard(segment.shard.path):
         return _fingerprints(segment_index, files.scan(segment.shard.path, segment.start, segment.stop))
-
-
-def known_fingerprints(framing: Framing, segments: Sequence[tuple[str, Segment]]) -> Fingerprints | None:
-    """The fingerprints of all segments from framing that is cheap to read; None if some of it is not."""
-    if not all(framing.covers(shard) for shard in _shards(segments)):
-        return None
-    framing.read_all(_shards(segments))
-    headers = (framing.read_headers(segment) for _, segment in segments)
-    return Fingerprints.concatenate(_fingerprints(i, found) for i, found in enumerate(headers))
-
-
-def _shards(segments: Iterable[tuple[str, Segment]]) -> Iterator[Shard]:
-    """The shards of segments, of which those of one shard follow each other."""
-    return (shard for shard, _ in itertools.groupby(segment.shard for _, segment in segments))
 
 
 def _fingerprints(segment_index: int, headers: Headers) -> Fingerprints:
@@ -79,15 +67,6 @@ def _fingerprints(segment_index: int, headers: Headers) -> Fingerprints:
 
 Suspects = tuple[str, Segment, Array]
 """A split, one of its segments, and the positions (int64 [N], ascending) of possible duplicates in it."""
-
-
-def suspects_by_segment(marks: Fingerprints, segments: Sequence[tuple[str, Segment]]) -> Iterator[Suspects]:
-    """Yields the possible duplicates of each segment that has any; fingerprints refer to `segments` by index."""
-    places = marks.suspects()
-    places = places[np.lexsort((places[:, 1], places[:, 0]))]
-    indices, starts = np.unique(places[:, 0], return_index=True)
-    for index, within in zip(indices.tolist(), np.split(places[:, 1], starts[1:]), strict=False):
-        yield (*segments[index], within)
 
 
 class Hashed(NamedTuple):
@@ -184,15 +163,6 @@ def duplicates_among(dataset: str, hashed: Iterable[Hashed]) -> Duplicates:
     copies, firsts = place[is_copy], place[first[is_copy]]
     order = np.lexsort(copies.T[::-1])
     return Duplicates(dataset, splits, copies[order], firsts[order])
-
-
-def find_duplicates(source: Source, framing: Framing, segments: Sequence[tuple[str, Segment]]) -> Duplicates:
-    """Finds the duplicates among all records of these segments, each given with its split, in this process."""
-    marks = known_fingerprints(framing, segments)
-    if marks is None:
-        marks = Fingerprints.concatenate(scan(source.files, i, segment) for i, (_, segment) in enumerate(segments))
-    suspects = suspects_by_segment(marks, segments)
-    return duplicates_among(source.dataset, (confirm(source.files, *suspect) for suspect in suspects))
 
 
 def mark_duplicate(episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> Episode:

@@ -44,10 +44,8 @@ from rlds_beam.images.encoded_images import EncodedImages, StoredImages
 from rlds_beam.images.resizing import EditedImages
 from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.processing.job import Stage, Totals, process_here, run_stages
-from rlds_beam.processing.ranges import Duplicates, RangeFitter, check_and_connect
-from rlds_beam.processing.stages import find_duplicates, fit_connectors
+from rlds_beam.processing.ranges import Duplicates, check_and_connect, find_duplicates, fit_connectors
 from rlds_beam.reading.base import Shard, Source, WorkRange
-from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.meaning import LastSteps, find_last_steps
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
@@ -215,21 +213,20 @@ class _Builder:
         return kept
 
     def build(self, digest: str) -> None:
-        source, framing = self._source, Framing(self._source)
+        source = self._source
         large = source.size > _LARGE
         if large:
             text = f"indexing the steps of {source.dataset} ({format_size(source.size)}), once"
             Progress("index").say(text)
         kind: Kind = "auto" if large else "none"
         with Progress("index", kind).show():
-            ranges = plan_ranges(source, starts=framing.record_starts)
+            ranges = plan_ranges(source)
             stages: list[Stage] = []
             if self._check.policy("duplicate_episode") != "accept":
-                stages += find_duplicates(source, framing)
+                stages += find_duplicates(source)
             if self._connecting.unfitted:
                 ignored = self._connecting.ignored_values()
-                fitter = RangeFitter(EpisodeReader(source), self._check, self._connecting, ignored)
-                stages += fit_connectors(fitter, ranges)
+                stages += fit_connectors(EpisodeReader(source), self._check, self._connecting, ignored, ranges)
         with Progress("index", kind, ranges=len(ranges)).show():
             totals = run_stages(stages, self._process)
             self._add(self._process(ReadParts(ranges, self._reader), totals))

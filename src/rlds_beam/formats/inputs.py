@@ -22,11 +22,9 @@ from rlds_beam.formats.recognition import Recognized, as_input, datasets_in, rec
 from rlds_beam.formats.registry import MERGED, SOURCES, source_class, source_group
 from rlds_beam.options import Options
 from rlds_beam.output.directory import holding
-from rlds_beam.processing.dataset import check_source
-from rlds_beam.processing.report import Report
+from rlds_beam.processing.report import Report, check_source
 from rlds_beam.reading.base import LastAction, Source, WorkRange
 from rlds_beam.reading.changes import AGAIN, Snapshot
-from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.text import shorten
 
@@ -194,14 +192,9 @@ class OpenedInput:
     connecting: ConnectorRunner
     advice: str = AGAIN
 
-    @functools.cached_property
-    def framing(self) -> Framing:
-        """The framing of the source's records, found when it is first needed."""
-        return Framing(self.source, keep=CheckOptions.of(self.check).policy("duplicate_episode") != "accept")
-
     def snapshot(self, *, by_content: bool = False) -> Snapshot:
         """The state of the source's files now; a local file's content counts only if `by_content`."""
-        return Snapshot.of(self.source, self.advice, self.framing if by_content else None)
+        return Snapshot(self.source, self.advice, by_content=by_content)
 
     @functools.cached_property
     def report(self) -> Report:
@@ -210,7 +203,7 @@ class OpenedInput:
 
     def ranges(self, shards: int | None = None, *, whole_shards: bool = False) -> Sequence[WorkRange]:
         """The work ranges (`plan_ranges`)."""
-        return plan_ranges(self.source, shards, whole_shards=whole_shards, starts=self.framing.record_starts)
+        return plan_ranges(self.source, shards, whole_shards=whole_shards)
 
 
 def prepare_input(

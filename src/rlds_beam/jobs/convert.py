@@ -34,14 +34,11 @@ from rlds_beam.output.range_conversion import (
     OpenOutput,
     RangeConverter,
 )
-from rlds_beam.processing.dataset import check_counts
 from rlds_beam.processing.job import Job, Stage, run_stages
-from rlds_beam.processing.ranges import RangeFitter
-from rlds_beam.processing.report import Report
-from rlds_beam.processing.stages import find_duplicates, fit_connectors
+from rlds_beam.processing.ranges import find_duplicates, fit_connectors
+from rlds_beam.processing.report import Report, check_counts
 from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.reading.changes import Snapshot
-from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import largest_first
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reading.shard_list import RangeList
@@ -69,7 +66,6 @@ class ConvertJob:
       output: the output to write.
       dataset_report: the report on the dataset as a whole.
       plan: everything that the output's bytes depend on, and its files.
-      framing: the framing of the source.
       snapshot: the snapshot of the source's files.
       overwrite: whether it replaces the output of an earlier job, or an unfinished append of other files.
       left: the paths of files that `--append` leaves for the next time, because they are still written to.
@@ -84,7 +80,6 @@ class ConvertJob:
     output: Output
     dataset_report: Report
     plan: OutputPlan
-    framing: Framing
     snapshot: Snapshot
     overwrite: bool = False
     left: tuple[str, ...] = ()
@@ -136,7 +131,7 @@ class ConvertJob:
         if pending is None:
             stages.append(OpenOutput(self.open))
         if self.finds_duplicates:
-            stages += find_duplicates(self.source, self.framing)
+            stages += find_duplicates(self.source)
         connecting = self.connecting
         if connecting.unfitted and (results := read_fitted(self.directory, self.plan)) is not None:
             connecting = connecting.fit(results)
@@ -144,7 +139,7 @@ class ConvertJob:
         if connecting.unfitted:
             ignored = connecting.ignored_values(self.output.ignored_values)
             keep = functools.partial(write_fitted, self.directory, self.plan)
-            stages += fit_connectors(RangeFitter(converter.reader, self.check, connecting, ignored), self.ranges, keep)
+            stages += fit_connectors(converter.reader, self.check, connecting, ignored, self.ranges, keep)
         return (*stages, ConvertRanges(converter, pending), *self._commits())
 
     def _commits(self) -> Job:
@@ -232,7 +227,6 @@ class ConvertJob:
             self.ranges,
             self.dataset_report,
             self.plan.digest,
-            self.snapshot,
             self.earlier,
         )
 
@@ -284,7 +278,7 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
         _check_append(options, source, connecting)
         earlier = open_earlier(options.output)
         added = select_new(source, snapshot, earlier)
-        source, snapshot = added.source, added.snapshot
+        source = added.source
         opened = dataclasses.replace(opened, source=source)
     if earlier is not None:
         named = copy.copy(named)  # files are named after the dataset that the output was begun with
@@ -315,7 +309,6 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
         output=output,
         dataset_report=opened.report,
         plan=plan,
-        framing=opened.framing,
         snapshot=snapshot,
         overwrite=overwrite,
         left=() if added is None else added.growing,

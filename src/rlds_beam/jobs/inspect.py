@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.checking.duplicates import find_duplicates, mark_duplicate
+from rlds_beam.checking.duplicates import mark_duplicate
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.cleaning.language import TASK_FIELDS
 from rlds_beam.connectors.cleaning.presets import PRESETS, suggest_presets
@@ -31,10 +31,10 @@ from rlds_beam.images.headers import UndecodableImageError, read_image_header
 from rlds_beam.images.resizing import EditedImages
 from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.output.base import Output, with_ranges
-from rlds_beam.processing.ranges import Duplicates, check_and_connect
+from rlds_beam.processing.job import run_stages
+from rlds_beam.processing.ranges import Duplicates, check_and_connect, find_duplicates
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source, WorkRange
-from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.meaning import LastSteps, find_last_steps, is_action
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
@@ -141,12 +141,12 @@ def survey(source: Source, config: Any) -> Survey:
       config: the job's config (`InspectConfig`).
     """
     connecting, output, error = _open_output(source, config)
-    small, framing = source.size <= config.sample_bytes, Framing(source)
+    small = source.size <= config.sample_bytes
     # For a large dataset even the framing is not read completely: an estimate may start anywhere.
     ranges = plan_ranges(
         source,
         whole_shards=output is not None and output.whole_shards,
-        starts=framing.record_starts if small else lambda shard, positions: list(positions),
+        exact=small,
     )
     output = None if output is None else with_ranges(output, ranges)
     sampled: Sequence[WorkRange] = ranges
@@ -157,8 +157,7 @@ def survey(source: Source, config: Any) -> Survey:
         limit = min(limit, _REMOTE_BYTES) if _is_remote(source) else limit
         limit = max(1, limit // max(1, len(sampled)))
     elif config.policy("duplicate_episode") != "accept":
-        segments = [(work.split, segment) for work in ranges for segment in work.segments]
-        duplicates = find_duplicates(source, framing, segments)
+        duplicates = run_stages(find_duplicates(source))["duplicates"]
     ignored = connecting.ignored_values(None if output is None else output.ignored_values)
     connecting = connecting.as_probed()
     reader, facts, report = EpisodeReader(source), _Facts(source), Report()

@@ -17,11 +17,9 @@ from rlds_beam.formats.trajectories.written_items import ConvertedRange, is_conv
 from rlds_beam.jobs.options import PushOptions
 from rlds_beam.options import options_given
 from rlds_beam.processing.job import Job
-from rlds_beam.processing.ranges import RangeFitter
+from rlds_beam.processing.ranges import find_duplicates, fit_connectors
 from rlds_beam.processing.report import Report
-from rlds_beam.processing.stages import find_duplicates, fit_connectors
 from rlds_beam.reading.base import Source, WorkRange
-from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.plan import largest_first
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reverb import tables
@@ -52,7 +50,6 @@ class PushInput:
       most_items: an upper bound of the number of items; None if unknown.
       dataset_report: the report on the dataset as a whole.
       source: the RLDS dataset; None for a converted one.
-      snapshot: the snapshot of the source's files; None for a converted dataset.
       before: the stages before the push: the search for duplicates, and the fitting of connectors.
       pusher: creates the pusher of ranges for a target.
     """
@@ -67,7 +64,6 @@ class PushInput:
     dataset_report: Report
     pusher: Callable[[ReverbTarget], Pusher]
     source: Source | None = None
-    snapshot: Snapshot | None = None
     before: Callable[[], Job] = tuple
 
     @property
@@ -117,8 +113,7 @@ def _open_rlds(options: PushOptions) -> PushInput:
     else:
         connecting.refuse_columns("--columns")
         conversion = WindowItemConversion.of(trajectory_spec(connecting.probed.schema, frames, items))
-    snapshot = opened.snapshot()
-    reader = EpisodeReader(source, snapshot)
+    reader = EpisodeReader(source, opened.snapshot())
     ranges = opened.ranges(whole_shards=options.across_episodes)
     void = source.last_action != "real" and source.void_datasets is None
     keeps_last = not void if frames.last_step is None else frames.last_step != "drop"
@@ -128,11 +123,11 @@ def _open_rlds(options: PushOptions) -> PushInput:
 
     def before() -> Job:
         finds = "duplicate_episode" not in options.accept
-        stages = find_duplicates(source, opened.framing) if finds else ()
+        stages = find_duplicates(source) if finds else ()
         if not connecting.unfitted:
             return stages
         ignored = connecting.ignored_values(conversion.ignored_values)
-        return *stages, *fit_connectors(RangeFitter(reader, check, connecting, ignored), ranges)
+        return *stages, *fit_connectors(reader, check, connecting, ignored, ranges)
 
     return PushInput(
         dataset=source.dataset,
@@ -145,7 +140,6 @@ def _open_rlds(options: PushOptions) -> PushInput:
         dataset_report=opened.report,
         pusher=lambda target: EpisodePusher(reader, check, connecting, conversion, target, options.rejected),
         source=source,
-        snapshot=snapshot,
         before=before,
     )
 

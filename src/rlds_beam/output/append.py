@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlds_beam import storage
+from rlds_beam.encoding.base import has_offsets
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output.base import EarlierOutput, Output, with_ranges
 from rlds_beam.output.commits import read_commits, remove_temporary
@@ -41,9 +42,8 @@ from rlds_beam.output.plans import (
     sizes,
     write_plan,
 )
-from rlds_beam.reading.base import Segment, WorkRange
-from rlds_beam.reading.changes import Seen, Snapshot
-from rlds_beam.reading.framing import Framing, fingerprint
+from rlds_beam.reading.base import WorkRange
+from rlds_beam.reading.changes import Snapshot, fingerprint
 from rlds_beam.text import some
 
 if TYPE_CHECKING:
@@ -148,13 +148,11 @@ class NewShards:
 
     Attributes:
       source: the dataset with only these shards.
-      snapshot: a snapshot of their files.
       known: the number of shards that the output has.
       growing: the paths of files that are still written to.
     """
 
     source: Source
-    snapshot: Snapshot
     known: int = 0
     growing: tuple[str, ...] = ()
 
@@ -173,15 +171,17 @@ def select_new(source: Source, snapshot: Snapshot, earlier: EarlierOutput | None
     plans = () if earlier is None else (earlier.plan.content, *earlier.plan.appended)
     inputs = [] if earlier is None else [read_inputs(earlier.directory, plan) for plan in plans]
     known = {(split, file.content) for each in inputs for split, entry in each.items() for file in entry.files()}
-    seen = list(snapshot)
-    fresh = [(split, entry) for split, entry in seen if (split, entry.content) not in known]
-    growing = _growing(entry for _, entry in fresh)
-    fresh = [(split, entry) for split, entry in fresh if entry.shard.path not in growing]
+    seen = [
+        (split.name, shard, content.decode() or None)
+        for split in source.splits
+        for shard, content in zip(split.shards, snapshot.contents(split).tolist(), strict=True)
+    ]
+    fresh = [(split, shard) for split, shard, content in seen if (split, content) not in known]
+    growing = _growing(source, [shard for _, shard in fresh])
+    fresh = [(split, shard) for split, shard in fresh if shard.path not in growing]
     same = [each for plan, each in zip(plans, inputs, strict=True) if plan["dataset"] == source.dataset]
-    contents = {(split, entry.content) for split, entry in seen}
-    if changed := [
-        entry.shard.path for split, entry in fresh if _has_changed(entry.shard, split, same, snapshot, contents)
-    ]:
+    contents = {(split, content) for split, _, content in seen}
+    if changed := [shard.path for split, shard in fresh if _has_changed(shard, split, same, source, contents)]:
         raise UsageError(
             f"--append: {some(changed)} has the name of a file that was converted from {source.dataset}, and other "
             "content, perhaps with the same episodes: keep new episodes in new files, or rename the file or its "
@@ -192,8 +192,8 @@ def select_new(source: Source, snapshot: Snapshot, earlier: EarlierOutput | None
         if (start, stop) != (0, None):
             raise UsageError(f"--append: only some episodes of {name} were or are converted: use whole splits")
     chosen: dict[str, set[int]] = {}
-    for split_name, entry in fresh:
-        chosen.setdefault(split_name, set()).add(entry.shard.index)
+    for split_name, shard in fresh:
+        chosen.setdefault(split_name, set()).add(shard.index)
     splits = [
         dataclasses.replace(split, shards=own)
         for split in source.splits
@@ -201,15 +201,14 @@ def select_new(source: Source, snapshot: Snapshot, earlier: EarlierOutput | None
     ]
     selected = copy.copy(source)
     object.__setattr__(selected, "splits", tuple(splits))
-    files = snapshot.only(chosen)
-    return NewShards(selected, files, len(seen) - len(fresh) - len(growing), tuple(growing))
+    return NewShards(selected, len(seen) - len(fresh) - len(growing), tuple(growing))
 
 
 def _has_changed(
     shard: Shard,
     split: str,
     inputs: Iterable[Inputs],
-    snapshot: Snapshot,
+    source: Source,
     there: Collection[tuple[str, str | None]],
 ) -> bool:
     """Whether a shard may be one that was converted, with more episodes: one of its name is no longer there.
@@ -223,33 +222,34 @@ def _has_changed(
         own = [file for file in files if file.name == name]
         gone = [file.content for file in own if (split, file.content) not in there]
         if gone and (
-            snapshot.files.name not in ("tfrecord", "array_record")
+            source.files.name not in ("tfrecord", "array_record")
             or any((split, file.content) in there for file in files)
-            or any(first in gone for first in _beginnings(snapshot, shard, [file.size for file in own]))
+            or any(first in gone for first in _beginnings(source, shard, [file.size for file in own]))
         ):
             return True
     return False
 
 
-def _beginnings(snapshot: Snapshot, shard: Shard, sizes: Iterable[int]) -> Iterator[str]:
+def _beginnings(source: Source, shard: Shard, sizes: Iterable[int]) -> Iterator[str]:
     """The fingerprints of the shard up to each of these sizes."""
-    framing = Framing(snapshot.files)
-    if framing.covers(shard):
+    files, path = source.files, shard.path
+    if has_offsets(files, path) and storage.scheme(path) is None and files.is_splittable(path):
         for size in sizes:
-            yield fingerprint(framing.read_headers(Segment(shard, 0, size)))
+            yield fingerprint(files.scan(path, 0, size))
 
 
-def _growing(files: Iterable[Seen]) -> list[str]:
+def _growing(source: Source, shards: Iterable[Shard]) -> list[str]:
     """The paths of local shards that are still written to: they, or their companions, change during a second."""
-    now, files = time.time(), list(files)
-    recent = [seen for seen in files if any(s and now - s[2] / 1e9 < _RECENT_SECONDS for _, s in seen.stamps)]
+
+    def stamps(shard: Shard) -> list[storage.Stamp | None]:
+        return [storage.stamp(path) for path in (shard.path, *source.companions(shard))]
+
+    now = time.time()
+    seen = [(shard, stamps(shard)) for shard in shards]
+    recent = [(shard, own) for shard, own in seen if any(s and now - s[2] / 1e9 < _RECENT_SECONDS for s in own)]
     if recent:
         time.sleep(_PAUSE_SECONDS)
-    return [
-        seen.shard.path
-        for seen in recent
-        if any(stamp is not None and storage.stamp(path) != stamp for path, stamp in seen.stamps)
-    ]
+    return [shard.path for shard, own in recent if stamps(shard) != own]
 
 
 def finish_interrupted(directory: str) -> bool:

@@ -18,12 +18,10 @@ from rlds_beam.output.commits import RangeCommit, rejected_path
 from rlds_beam.output.files import REPORT
 from rlds_beam.output.plans import add_files, remove_parts
 from rlds_beam.output.shards import RejectedWriter, ShardInfo, WrittenFile
-from rlds_beam.processing.dataset import check_counts
 from rlds_beam.processing.job import Stage, Totals, run_stages
 from rlds_beam.processing.ranges import Duplicates, write_range
-from rlds_beam.processing.report import Report
+from rlds_beam.processing.report import Report, check_counts
 from rlds_beam.reading.base import Source, WorkRange
-from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.worker_status import count
 
@@ -197,9 +195,8 @@ class DatasetCommitter:
       check: the same as for the ranges.
       output: the output.
       ranges: all ranges of the plan.
-      dataset_report: the report on the dataset as a whole (`processing.dataset.check_source`).
+      dataset_report: the report on the dataset as a whole (`processing.report.check_source`).
       plan: the job's `OutputPlan.digest`.
-      snapshot: a snapshot of the source's files.
       earlier: the output that is appended to; None if there is none.
     """
 
@@ -209,7 +206,6 @@ class DatasetCommitter:
     ranges: Sequence[WorkRange]
     dataset_report: Report
     plan: str | None = None
-    snapshot: Snapshot | None = None
     earlier: EarlierOutput | None = None
 
     @property
@@ -224,12 +220,10 @@ class DatasetCommitter:
           numbered: whether the `finisher` has already completed the ranges' files.
 
         Raises:
-          NotVerifiedError: the files differ from the prediction, or an input file changed during the job.
+          NotVerifiedError: the files differ from the prediction.
           FailedRuleError: a shard holds an unexpected number of records, and the policy of `short_shard` is `fail`.
         """
         directory = self.output.directory
-        if self.snapshot is not None:
-            self.snapshot.verify_all()
         if not numbered and (finisher := self.finisher) is not None:
             run_stages((finisher,))
         reports = commits.read_reports(directory, self.ranges)

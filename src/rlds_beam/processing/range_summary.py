@@ -18,11 +18,9 @@ from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.connectors.statistics.episode_statistics import DatasetStatistics, Groups
 from rlds_beam.processing.job import Job, Stage, Totals
-from rlds_beam.processing.ranges import Duplicates, RangeFitter, check_and_connect
+from rlds_beam.processing.ranges import check_and_connect, find_duplicates, fit_connectors
 from rlds_beam.processing.report import Report
-from rlds_beam.processing.stages import find_duplicates, fit_connectors
 from rlds_beam.reading.base import Source, WorkRange
-from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 
@@ -50,12 +48,12 @@ class RangeSummary:
         return {"statistics": self.statistics.to_json(), "report": msgspec.to_builtins(self.report)}
 
 
-def plan_summaries(source: Source, framing: Framing) -> Sequence[WorkRange]:
+def plan_summaries(source: Source) -> Sequence[WorkRange]:
     """The ranges to summarize, the same on every run.
 
     Ranges of several small files are cut at the files, which balances the workers, unless there are too many.
     """
-    ranges = plan_ranges(source, starts=framing.record_starts)
+    ranges = plan_ranges(source)
     if sum(len(work.segments) for work in ranges) > _MAX_FILES:
         return ranges
     cut: list[WorkRange] = []
@@ -65,35 +63,64 @@ def plan_summaries(source: Source, framing: Framing) -> Sequence[WorkRange]:
     return tuple(cut)
 
 
-@dataclasses.dataclass(frozen=True)
-class RangeSummarizer:
-    """Summarizes ranges. Picklable.
+def summarize(
+    source: Source,
+    reader: EpisodeReader,
+    check: CheckOptions,
+    connecting: ConnectorRunner,
+    finish: Callable[[RangeSummary], Any],
+    *,
+    measured: EpisodeTable | None = None,
+    groups: Callable[[str], Groups] | None = None,
+    name: str = "summary",
+) -> Job:
+    """The stages that read and check a dataset, and run connectors over the accepted episodes.
 
-    Attributes:
-      reader: reads the dataset.
+    Args:
+      source: the dataset.
+      reader: reads it.
       check: the policy of each rule.
       connecting: the connectors that run over accepted episodes.
+      finish: makes the result of the last stage from the `RangeSummary` of all ranges.
       measured: an empty table for the signals; None to measure nothing.
       groups: makes the `Groups` of a part of the data, by its name; None to compute no statistics.
+      name: the name of the last stage.
     """
+    duplicates, fitted = f"duplicates of {name}", f"fitted for {name}"
+    stages: list[Stage] = []
+    if check.policy("duplicate_episode") != "accept":
+        stages += find_duplicates(source, duplicates)
+    if connecting.unfitted:
+        ignored = connecting.ignored_values()
+        stages += fit_connectors(
+            reader, check, connecting, ignored, plan_ranges(source), name=fitted, duplicates=duplicates
+        )
+    ranges = plan_summaries(source)
+    last = Summarize(name, ranges, reader, check, connecting, measured, groups, duplicates, fitted, finish)
+    return (*stages, last)
 
+
+@dataclasses.dataclass(frozen=True)
+class Summarize(Stage):
+    """Reads, checks, connects, and summarizes every range; see `summarize`."""
+
+    name: str
+    all_ranges: Sequence[WorkRange]
     reader: EpisodeReader
     check: CheckOptions
     connecting: ConnectorRunner
-    measured: EpisodeTable | None = None
-    groups: Callable[[str], Groups] | None = None
+    measured: EpisodeTable | None
+    groups: Callable[[str], Groups] | None
+    duplicates: str
+    fitted: str
+    finisher: Callable[[RangeSummary], Any]
 
-    def summarize(self, work: WorkRange, duplicates: Duplicates, results: Sequence[Any] = ()) -> RangeSummary:
-        """Reads, checks, connects, and summarizes the episodes of a range.
+    def ranges(self, totals: Totals) -> Iterable[WorkRange]:
+        return self.all_ranges
 
-        Args:
-          results: the results of fitted connectors.
-
-        Raises:
-          FailedRuleError: a rule whose policy is `fail` is broken.
-        """
-        connecting, ignored = self.connecting.fit(results), self.connecting.ignored_values()
-        report = Report()
+    def process(self, work: WorkRange, totals: Totals) -> RangeSummary:
+        connecting, duplicates = self.connecting.fit(totals.get(self.fitted, ())), totals.get(self.duplicates, {})
+        report, ignored = Report(), self.connecting.ignored_values()
         groups = None if self.groups is None else self.groups(str(work))
         signals = None if self.measured is None else self.measured.merge()
 
@@ -113,60 +140,14 @@ class RangeSummarizer:
                 del episode, record  # They may be large: free them before reading the next.
         return RangeSummary(report, DatasetStatistics() if groups is None else groups.finish(), signals)
 
-    def merge(self, summaries: Iterable[RangeSummary]) -> RangeSummary:
-        """Merges the summaries of different ranges; their order does not matter."""
-        every = [*summaries]
-        signals = [summary.signals for summary in every if summary.signals is not None]
+    def merge(self, partials: Iterable[RangeSummary]) -> RangeSummary:
+        summaries = [*partials]
+        signals = [summary.signals for summary in summaries if summary.signals is not None]
         return RangeSummary(
-            Report().merge(*(summary.report for summary in every)),
-            DatasetStatistics().merge(*(summary.statistics for summary in every)),
+            Report().merge(*(summary.report for summary in summaries)),
+            DatasetStatistics().merge(*(summary.statistics for summary in summaries)),
             None if self.measured is None else self.measured.merge(*signals),
         )
-
-
-def summarize(
-    source: Source, summarizer: RangeSummarizer, finish: Callable[[RangeSummary], Any], name: str = "summary"
-) -> Job:
-    """The stages that read and check a dataset, and run connectors over the accepted episodes.
-
-    Args:
-      source: the dataset.
-      summarizer: what to check, measure, and compute.
-      finish: makes the result of the last stage from the `RangeSummary` of all ranges.
-      name: the name of the last stage.
-    """
-    framing = Framing(source)
-    duplicates, fitted = f"duplicates of {name}", f"fitted for {name}"
-    stages: list[Stage] = []
-    if summarizer.check.policy("duplicate_episode") != "accept":
-        stages += find_duplicates(source, framing, duplicates)
-    connecting = summarizer.connecting
-    if connecting.unfitted:
-        fitter = RangeFitter(summarizer.reader, summarizer.check, connecting, connecting.ignored_values())
-        ranges = plan_ranges(source, starts=framing.record_starts)
-        stages += fit_connectors(fitter, ranges, name=fitted, duplicates=duplicates)
-    return (*stages, Summarize(name, plan_summaries(source, framing), summarizer, duplicates, fitted, finish))
-
-
-@dataclasses.dataclass(frozen=True)
-class Summarize(Stage):
-    """Summarizes every range (`RangeSummarizer`)."""
-
-    name: str
-    all_ranges: Sequence[WorkRange]
-    summarizer: RangeSummarizer
-    duplicates: str
-    fitted: str
-    finisher: Callable[[RangeSummary], Any]
-
-    def ranges(self, totals: Totals) -> Iterable[WorkRange]:
-        return self.all_ranges
-
-    def process(self, work: WorkRange, totals: Totals) -> RangeSummary:
-        return self.summarizer.summarize(work, totals.get(self.duplicates, {}), totals.get(self.fitted, ()))
-
-    def merge(self, partials: Iterable[RangeSummary]) -> RangeSummary:
-        return self.summarizer.merge(partials)
 
     def finish(self, total: RangeSummary, totals: Totals) -> Any:
         return self.finisher(total)

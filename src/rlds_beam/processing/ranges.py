@@ -1,24 +1,40 @@
-"""Reads, checks, connects, and writes the episodes of a work range: what every job does."""
+"""Reads, checks, connects, and writes the episodes of a work range: what every job does.
+
+Also the stages that come before those of a job: the search for duplicates, and fitting connectors.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from rlds_beam.checking.duplicates import mark_duplicate
+from rlds_beam.checking.duplicates import (
+    Fingerprints,
+    Hashed,
+    Suspects,
+    confirm,
+    duplicates_among,
+    mark_duplicate,
+    scan,
+)
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.screen import screen_batches
 from rlds_beam.checking.validation import validate_episode
 from rlds_beam.checking.verdicts import IgnoredValues, Rejection, Verdict, count_verdict
 from rlds_beam.connectors.base import Accumulator, Batch
 from rlds_beam.connectors.pipeline import ConnectorRunner
+from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import BadEpisode
+from rlds_beam.processing.job import Job, Stage, Totals
 from rlds_beam.processing.report import Processed, Report
-from rlds_beam.reading.base import WorkRange
+from rlds_beam.reading.base import Source, WorkRange
+from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.worker_status import count
 
 Duplicates = Mapping[EpisodeKey, EpisodeKey]
 """The result of `FindDuplicateEpisodes`: each duplicate and the episode it repeats."""
@@ -115,31 +131,144 @@ def write_range(
     return report
 
 
-@dataclasses.dataclass(frozen=True)
-class RangeFitter:
-    """Gathers from a range what fitted connectors need. Picklable.
+def find_duplicates(source: Source, name: str = "duplicates") -> Job:
+    """The stages whose last result is the `Duplicates` of a dataset.
 
-    Has the attributes of `RangeConverter`, and `ignored` from its output.
+    Workers read the framing of all records, and the payload of records with equal fingerprints.
+    """
+    suspects = f"suspects of {name}"
+    return FindSuspects(suspects, source.files, plan_ranges(source)), HashSuspects(
+        name, source.dataset, source.files, suspects
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class FindSuspects(Stage):
+    """Finds the records whose fingerprint is not unique: the list of `Suspects`."""
+
+    name: str
+    files: RecordFormat
+    all_ranges: Sequence[WorkRange]
+
+    def ranges(self, totals: Totals) -> Iterator[tuple[int, WorkRange]]:
+        """Each range with the number of its first segment."""
+        number = 0
+        for work in self.all_ranges:
+            yield number, work
+            number += len(work.segments)
+
+    def describe(self, work: tuple[int, WorkRange]) -> str:
+        return super().describe(work[1])
+
+    def process(self, work: tuple[int, WorkRange], totals: Totals) -> Fingerprints:
+        number, segments = work[0], work[1].segments
+        count(scanned=len(segments))
+        return Fingerprints.concatenate(scan(self.files, number + i, segment) for i, segment in enumerate(segments))
+
+    def merge(self, partials: Iterable[Fingerprints]) -> Fingerprints:
+        # 24 bytes per record, all in one place: 60 MB for all episodes of Open X-Embodiment.
+        return Fingerprints.concatenate(partials)
+
+    def finish(self, total: Fingerprints, totals: Totals) -> list[Suspects]:
+        positions = total.suspects()
+        segments = ((work.split, segment) for work in self.all_ranges for segment in work.segments)
+        return [(*segment, positions[i]) for i, segment in enumerate(segments) if i in positions]
+
+
+@dataclasses.dataclass(frozen=True)
+class HashSuspects(Stage):
+    """Hashes the suspects, and compares them: the `Duplicates`."""
+
+    name: str
+    dataset: str
+    files: RecordFormat
+    suspects: str
+
+    def ranges(self, totals: Totals) -> Iterable[Suspects]:
+        suspects: list[Suspects] = totals[self.suspects]
+        return suspects
+
+    def describe(self, work: Suspects) -> str:
+        return work[1].shard.path
+
+    def process(self, work: Suspects, totals: Totals) -> list[Hashed]:
+        return [confirm(self.files, *work)]
+
+    def merge(self, partials: Iterable[list[Hashed]]) -> list[Hashed]:
+        return [*itertools.chain.from_iterable(partials)]
+
+    def finish(self, total: list[Hashed], totals: Totals) -> Mapping[EpisodeKey, EpisodeKey]:
+        return duplicates_among(self.dataset, total)
+
+
+def fit_connectors(
+    reader: EpisodeReader,
+    check: CheckOptions,
+    connecting: ConnectorRunner,
+    ignored: IgnoredValues,
+    ranges: Sequence[WorkRange],
+    keep: Callable[[Any], None] | None = None,
+    name: str = "fitted",
+    duplicates: str = "duplicates",
+) -> Job:
+    """A stage for each connector that must be fitted: all ranges are read. The last result is that of all of them.
+
+    Args:
+      reader, check, connecting, ignored: as in `write_range`.
+      ranges: all ranges, also those that are already converted.
+      keep: called with the results, to save them for another run.
+      name: the name of the last stage; it and those before it give the results (`ConnectorRunner.fit`) so far.
+      duplicates: the name of the stage that found the duplicates, if any did.
+    """
+    check = dataclasses.replace(check, fail=())  # failing is up to the conversion
+    names = [f"{name} {i}" for i in range(1, connecting.unfitted)] + [name]
+    return tuple(
+        FitConnector(
+            name, reader, check, connecting, ignored, ranges, before, duplicates, keep if name == names[-1] else None
+        )
+        for before, name in itertools.pairwise(["", *names])
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class FitConnector(Stage):
+    """Fits the first connector without a result: the results of the connectors so far.
+
+    Accumulators are merged in the order of the ranges, so the result does not depend on the number of workers.
     """
 
+    name: str
     reader: EpisodeReader
     check: CheckOptions
     connecting: ConnectorRunner
     ignored: IgnoredValues
+    all_ranges: Sequence[WorkRange]
+    before: str
+    duplicates: str
+    keep: Callable[[Any], None] | None
 
-    def gather(self, work: WorkRange, duplicates: Duplicates, results: Sequence[Any]) -> Accumulator:
-        """The range's values for the first connector without a result.
+    def ranges(self, totals: Totals) -> Iterable[WorkRange]:
+        return self.all_ranges
 
-        Args:
-          results: the results of the connectors before it.
-        """
-        connecting = self.connecting.fit(results)
+    def process(self, work: WorkRange, totals: Totals) -> list[tuple[str, Accumulator]]:
+        connecting, duplicates = self.connecting.fit(totals.get(self.before, ())), totals.get(self.duplicates, {})
         accumulator = connecting.accumulator()
-        check = dataclasses.replace(self.check, fail=())  # failing is up to the conversion
         for segment in work.segments:
             for episode, sound in screen_batches(self.reader.batches(work.split, segment)):
-                verdict = validate_episode(mark_duplicate(episode, duplicates), check, self.ignored, sound=sound)
+                verdict = validate_episode(mark_duplicate(episode, duplicates), self.check, self.ignored, sound=sound)
                 if verdict.rejected is None:
                     with contextlib.suppress(BadEpisode):  # it will be rejected
                         connecting.accumulate(accumulator, verdict.episodes)
-        return accumulator
+        return [(str(work), accumulator)]
+
+    def merge(self, partials: Iterable[list[tuple[str, Accumulator]]]) -> list[tuple[str, Accumulator]]:
+        return [*itertools.chain.from_iterable(partials)]
+
+    def finish(self, total: list[tuple[str, Accumulator]], totals: Totals) -> tuple[Any, ...]:
+        before = tuple(totals.get(self.before, ()))
+        gathered = [accumulator for _, accumulator in sorted(total, key=lambda entry: entry[0])]
+        first = gathered[0] if gathered else self.connecting.fit(before).accumulator()
+        results = (*before, first.merge(*gathered[1:]).finish())
+        if self.keep is not None:
+            self.keep(results)
+        return results

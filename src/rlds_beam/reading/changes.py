@@ -1,187 +1,195 @@
-"""Detects input files that change while a job reads them."""
+"""Fingerprints the content of input files, and detects files that change while a job reads them."""
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
+import itertools
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import xxhash
 
 from rlds_beam import storage
-from rlds_beam.encoding.base import RecordFormat
-from rlds_beam.errors import NotVerifiedError
+from rlds_beam.encoding.base import Headers, RecordFormat, has_offsets
+from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.reading.base import Shard, Source, Split
-from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.shard_list import Columns, ShardList
 from rlds_beam.typing import Array
-
-_AT_ONCE = 8192
-"""Shards whose fingerprints are texts at the same time."""
+from rlds_beam.worker_status import count
 
 AGAIN = "run the same command again when the file no longer changes"
 """The remedy for a changed file in a job that keeps nothing."""
 
+_VIDEO = ".mp4"
+_VIDEO_SAMPLE, _VIDEO_SAMPLES = 1 << 20, 16
+"""The block size in bytes and the number of blocks hashed of a long video. They include its beginning and end, which
+hold the sizes of all frames of an MP4 file."""
 
-class Seen(NamedTuple):
-    """A shard at the time the job was planned.
-
-    Attributes:
-      shard: the shard.
-      stamps: stamps by path of the shard's file and its companions; None for a file in a bucket or a missing file.
-      content: `Framing.content`; None if it was not requested, so that only the stamps count.
-    """
-
-    shard: Shard
-    stamps: tuple[tuple[str, storage.Stamp | None], ...]
-    content: str | None
+_AT_ONCE = 1024
+"""Shards whose fingerprints are computed together."""
+_SMALL = 256 << 10
+"""Bytes of a file below which threads cost more than they gain: most of the time is Python's."""
+_THREADS = 8
+"""Shards read at a time: with large records, most of the time is spent waiting for the disk."""
 
 
-class _SeenFiles(NamedTuple):
-    """The shards of a split at the time the job was planned; a hundred bytes for each.
-
-    Attributes:
-      shards: the shards of the split.
-      columns: a row for each shard that is read, sorted by index: `index`, `position` in `shards`, `stamp` (-1: none),
-        and `content` (empty: none).
-      companions: the stamps of files that are read along with a shard, by its index.
-    """
-
-    shards: Sequence[Shard]
-    columns: Columns
-    companions: Mapping[int, tuple[tuple[str, storage.Stamp | None], ...]]
-
-    def at(self, row: int) -> Seen:
-        columns = self.columns
-        shard = self.shards[int(columns["position"][row])]
-        inode, *others = columns["stamp"][row].tolist()
-        stamp = None if inode < 0 else (inode, *others)
-        content = columns["content"][row].decode() or None
-        return Seen(shard, ((shard.path, stamp), *self.companions.get(shard.index, ())), content)
-
-    def find(self, index: int) -> Seen | None:
-        indices = self.columns["index"]
-        row = int(np.searchsorted(indices, index))
-        return self.at(row) if row < len(indices) and indices[row] == index else None
-
-
-@dataclasses.dataclass(frozen=True)
 class Snapshot:
     """The input files at the time the job was planned. Picklable.
 
-    `verify` makes one system call for each local file with an unchanged stamp, which is nearly always the case. Only a
-    file with a different stamp is read, to find out whether its content differs.
+    Local files are compared by inode, size, and modification time, which takes a system call each; files in a bucket
+    by what the store says of their content.
 
-    Attributes:
-      files: reads the records of a shard.
-      splits: the files of each split.
+    Args:
+      source: the dataset.
       advice: the remedy for a changed file, for the error.
+      by_content: whether to fingerprint the content of local files, for `contents`.
+
+    Raises:
+      UsageError: a file cannot be read.
     """
 
-    files: RecordFormat
-    splits: Mapping[str, _SeenFiles]
-    advice: str
-
-    @classmethod
-    def of(cls, source: Source, advice: str, framing: Framing | None = None) -> Snapshot:
-        """Takes a snapshot of the input files, if there are any.
-
-        Args:
-          source: the dataset.
-          advice: the remedy for a changed file.
-          framing: the source's framing, for content fingerprints of local files. Without it, a local file counts as
-            changed if its inode, size, or modification time has changed.
-
-        Raises:
-          UsageError: a file cannot be read.
-        """
-        splits = {}
+    def __init__(self, source: Source, advice: str = AGAIN, *, by_content: bool = False):
+        self._files, self._advice = source.files, advice
+        self._splits: dict[str, Columns] = {}  # sorted by index
+        self._companions: dict[tuple[str, int], Sequence[str]] = {}
         for split in source.splits if source.has_files else ():
-            taken = split.shards if not split.sliced else [shard for shard, _, _ in split.taken]
-            positions = {shard.index: i for i, shard in enumerate(split.shards)} if split.sliced else None
-            beside = {shard.index: files for shard in taken if (files := source.companions(shard))}
-            stamps = np.full((len(taken), 4), -1, np.int64)
-            index, position = np.zeros((2, len(taken)), np.int64)
-            for i, shard in enumerate(taken):  # before the content is read
-                stamps[i] = storage.stamp(shard.path) or -1
-                index[i], position[i] = shard.index, i if positions is None else positions[shard.index]
-            companions = {i: tuple((path, storage.stamp(path)) for path in files) for i, files in beside.items()}
-            content = np.full(len(taken), b"", "S1")
-            if framing is not None or any(storage.scheme(shard.path) is not None for shard in taken[:1]):
-                content = _contents(framing or Framing(source), taken, beside)
+            shards = split.shards if not split.sliced else [shard for shard, _, _ in split.taken]
+            index, stamp = np.zeros(len(shards), np.int64), np.zeros(len(shards), np.uint64)
+            for i, shard in enumerate(shards):  # before the content is read
+                index[i] = shard.index
+                if companions := source.companions(shard):
+                    self._companions[split.name, shard.index] = companions
+                stamp[i] = _stamp(self._paths(split.name, shard))
+            content = np.full(len(shards), b"", "S1")
+            if by_content or any(storage.scheme(shard.path) is not None for shard in shards[:1]):
+                content = self._fingerprint_all(split.name, shards)
             order = np.argsort(index, kind="stable")
-            columns = {"index": index, "position": position, "stamp": stamps, "content": content}
-            found = Columns({name: column[order] for name, column in columns.items()})
-            splits[split.name] = _SeenFiles(split.shards, found, companions)
-        return cls(source.files, splits, advice)
-
-    def __iter__(self) -> Iterator[tuple[str, Seen]]:
-        """The shards with their splits."""
-        for split, files in self.splits.items():
-            yield from ((split, files.at(row)) for row in range(len(files.columns["index"])))
-
-    def only(self, chosen: Mapping[str, Collection[int]]) -> Snapshot:
-        """A snapshot of these shards, by split and index."""
-        splits = {}
-        for split, files in self.splits.items():
-            kept = np.isin(files.columns["index"], list(chosen.get(split, ())))
-            columns = Columns({name: column[kept] for name, column in files.columns.arrays.items()})
-            splits[split] = files._replace(columns=columns)
-        return dataclasses.replace(self, splits=splits)
+            self._splits[split.name] = Columns(
+                {"index": index[order], "stamp": stamp[order], "content": content[order]}
+            )
 
     def contents(self, split: Split) -> Array:
         """The fingerprint of each shard's content, as bytes (N,); empty if it is not read, or has none."""
-        shards, found = split.shards, self.splits.get(split.name)
-        if found is None or not len(found.columns["index"]):
+        shards, seen = split.shards, self._splits.get(split.name)
+        if seen is None or not len(seen["index"]):
             return np.full(len(shards), b"", "S1")
-        known, content = found.columns["index"], found.columns["content"]
         wanted = shards.indices if isinstance(shards, ShardList) else np.array([s.index for s in shards], np.int64)
-        rows = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-        return np.where(known[rows] == wanted, content[rows], b"")
+        rows = np.minimum(np.searchsorted(seen["index"], wanted), len(seen["index"]) - 1)
+        return np.where(seen["index"][rows] == wanted, seen["content"][rows], b"")
 
-    def verify(self, split: str, index: int) -> None:
-        """Raises NotVerifiedError if a shard has changed since the job was planned."""
-        seen = self._find(split, index)
-        if seen is not None and (path := self._find_change(seen)) is not None:
-            raise NotVerifiedError(f"{path} changed while the job was reading the dataset: {self.advice}")
+    def verify(self, split: str, shard: Shard) -> None:
+        """Raises NotVerifiedError if a shard, or a file read along with it, has changed since the job was planned."""
+        if (seen := self._splits.get(split)) is None:
+            return
+        row = int(np.searchsorted(seen["index"], shard.index))
+        paths = self._paths(split, shard)
+        same = _stamp(paths) == seen["stamp"][row]
+        if same and storage.scheme(shard.path) is not None:
+            same = (fingerprint_files(self._files, paths) or "").encode() == seen["content"][row]
+        if not same:
+            others = f" (or a file read with it, for example {paths[1]})" if paths[1:] else ""
+            raise NotVerifiedError(
+                f"{shard.path}{others} changed while the job was reading the dataset: {self._advice}"
+            )
 
-    def _find(self, split: str, index: int) -> Seen | None:
-        return self.splits[split].find(index) if split in self.splits else None
+    def _paths(self, split: str, shard: Shard) -> list[str]:
+        return [shard.path, *self._companions.get((split, shard.index), ())]
 
-    def verify_all(self) -> None:
-        """Raises NotVerifiedError if any shard has changed."""
-        for split, files in self.splits.items():
-            places = [(split, index) for index in files.columns["index"].tolist()]
-            if places:
-                storage.at_once(lambda place: self.verify(*place), places, files.shards[0].path)
+    def _fingerprint_all(self, split: str, shards: Sequence[Shard]) -> Array:
+        """The fingerprints of shards, bytes (N,); local files are read in several threads, unless they are small."""
 
-    def _find_change(self, seen: Seen) -> str | None:
-        now = [(path, storage.stamp(path)) for path, _ in seen.stamps]
-        # Inode, size, and mtime stay the same if only a permission or the number of links changes.
-        compared = 4 if seen.content is not None else 3
-        different = [
-            path
-            for (path, before), (_, after) in zip(seen.stamps, now, strict=True)
-            if before is None or after is None or before[:compared] != after[:compared]
-        ]
-        if not different:
-            return None
-        if seen.content is None:
-            return different[0]
-        companions = [path for path, _ in seen.stamps[1:]]
-        (content,) = Framing(self.files).content([seen.shard], [companions])
-        return None if content == seen.content else different[0]
+        def fingerprint_shard(shard: Shard) -> bytes:
+            return (fingerprint_files(self._files, self._paths(split, shard)) or "").encode()
+
+        if storage.scheme(shards[0].path) is not None:
+            return np.array(storage.at_once(fingerprint_shard, shards, shards[0].path), np.bytes_)
+        parts, waiting = [np.full(0, b"", "S1")], iter(shards)
+        with ThreadPoolExecutor(_THREADS) as pool:
+            while some := [*itertools.islice(waiting, _AT_ONCE)]:
+                small = sum(shard.size for shard in some) < len(some) * _SMALL
+                found = map(fingerprint_shard, some) if small else pool.map(fingerprint_shard, some)
+                parts.append(np.array([*found], np.bytes_))
+        return np.concatenate(parts)
 
 
-def _contents(framing: Framing, shards: Sequence[Shard], companions: Mapping[int, Sequence[str]]) -> Array:
-    """The fingerprints of shards, bytes (N,); empty for a missing file."""
-    parts = [np.full(0, b"", "S1")]
-    for start in range(0, len(shards), _AT_ONCE):
-        some = shards[start : start + _AT_ONCE]
-        found = framing.content(some, [companions.get(shard.index, ()) for shard in some])
-        parts.append(np.array([(text or "").encode() for text in found], np.bytes_))
-    return np.concatenate(parts)
+def _stamp(paths: Sequence[str]) -> int:
+    """A hash of the stamps of local files; of objects in a bucket, it says nothing."""
+    # Inode, size, and modification time: the rest changes with permissions and links.
+    stamps = [found and found[:3] for found in map(storage.stamp, paths)]
+    return xxhash.xxh3_64_intdigest(repr(stamps).encode())
+
+
+def fingerprint_files(files: RecordFormat, paths: Sequence[str]) -> str | None:
+    """Fingerprints the content of a shard, and of the files read along with it (`Source.companions`).
+
+    A fingerprint covers the lengths and checksums of all records if their framing is cheap to read, otherwise all
+    bytes of a local file; for an object in a bucket it is the store's checksum or entity tag; for a long video, its
+    size and samples of its bytes (`_VIDEO_SAMPLE`).
+
+    Returns:
+      The fingerprint; None if there is no such shard.
+
+    Raises:
+      UsageError: a file cannot be read.
+    """
+    path, *companions = paths
+    with naming_shard(path):
+        if storage.scheme(path) is not None:
+            content = storage.checksum(path)
+        else:
+            try:
+                framed = has_offsets(files, path) and files.is_splittable(path)
+                content = fingerprint(files.scan(path)) if framed else _xxh3_of_file(path)
+            except FileNotFoundError:
+                return None
+    if not companions:
+        return content
+    prints = "\n".join(storage.at_once(_fingerprint_companion, companions, companions[0]))
+    return f"{content}+{xxhash.xxh3_128_hexdigest(prints.encode())}"
+
+
+def fingerprint(headers: Headers) -> str:
+    """The fingerprint of records by their lengths and checksums."""
+    _, lengths, crcs = headers
+    return f"records:{xxhash.xxh3_128_hexdigest(lengths.tobytes() + crcs.tobytes())}"
+
+
+def _fingerprint_companion(path: str) -> str:
+    with naming_shard(path):
+        try:
+            if storage.scheme(path) is not None:
+                return storage.checksum(path)
+            return _xxh3_of_file(path, sampled=path.endswith(_VIDEO))
+        except FileNotFoundError:
+            return "none"
+
+
+def _xxh3_of_file(path: str, sampled: bool = False) -> str:
+    """Hashes a local file: all of its bytes, or its size, beginning, end, and some blocks in between."""
+    digest = xxhash.xxh3_128()
+    with storage.open_read(path) as file:
+        size = storage.size(path)
+        if sampled and size > _VIDEO_SAMPLES * _VIDEO_SAMPLE:
+            digest.update(str(size).encode())
+            for i in range(_VIDEO_SAMPLES):
+                file.seek((size - _VIDEO_SAMPLE) * i // (_VIDEO_SAMPLES - 1))
+                digest.update(file.read(_VIDEO_SAMPLE))
+            return f"xxh3-128-sampled:{digest.hexdigest()}"
+        while block := file.read(1 << 20):
+            digest.update(block)
+            count(framed=len(block))
+    return f"xxh3-128:{digest.hexdigest()}"
+
+
+@contextlib.contextmanager
+def naming_shard(path: str) -> Iterator[None]:
+    """Converts an OSError to a UsageError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def files_in(folders: Iterable[str]) -> list[str]:

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.encoding.base import has_offsets
+from rlds_beam.encoding.base import RecordFormat, has_offsets
 from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import Segment, Shard, Source, Split, WorkRange
-from rlds_beam.reading.framing import Framing, RecordStarts
+from rlds_beam.reading.changes import naming_shard
 from rlds_beam.reading.shard_list import RangeList, ShardList, SplitRanges
 from rlds_beam.text import count, did_you_mean
 from rlds_beam.typing import Array
@@ -31,7 +31,7 @@ MAX_RANGES = 16384
 
 
 def plan_ranges(
-    source: Source, shards: int | None = None, *, whole_shards: bool = False, starts: RecordStarts | None = None
+    source: Source, shards: int | None = None, *, whole_shards: bool = False, exact: bool = True
 ) -> RangeList:
     """Cuts each split, its shards laid end to end, into ranges of about equal bytes.
 
@@ -45,7 +45,7 @@ def plan_ranges(
       shards: the number of ranges per split; None chooses by size (`RANGE_BYTES`).
       whole_shards: make one range of each input shard (for sequences across episodes, where a shard is one ordered
         stream).
-      starts: finds where records begin (`Framing.record_starts`), if available.
+      exact: whether ranges begin at records. Those of an estimate need not, and then no framing is read.
 
     Raises:
       UsageError: the input cannot be cut into `shards` ranges.
@@ -54,7 +54,7 @@ def plan_ranges(
         raise UsageError(
             "--shards cannot be used with --across_episodes: each input shard is one stream and stays whole"
         )
-    cutter = _Cutter(source, starts or Framing(source).record_starts)
+    cutter = _Cutter(source, exact)
     ranges: dict[str, SplitRanges] = {}
     for split in source.splits:
         segments = _Segments.of(source, split)
@@ -115,6 +115,32 @@ def largest_first(
     return ranges.choose(order) if isinstance(ranges, RangeList) else [ranges[i] for i in order]
 
 
+def record_starts(files: RecordFormat, shard: Shard, positions: Sequence[int]) -> list[int]:
+    """The first record at or after each of these positions in a shard; the shard's end if no record follows.
+
+    Finds them by following the framing from the start of the file: bytes within a record may look like records.
+    """
+    if not positions or not has_offsets(files, shard.path):
+        return list(positions)
+    with naming_shard(shard.path):
+        starts = np.append(files.scan(shard.path).positions, files.end(shard.path, shard.size))
+    nearest: list[int] = starts[np.searchsorted(starts[:-1], positions)].tolist()
+    return nearest
+
+
+def first_record(files: RecordFormat, segment: Segment, position: int) -> int:
+    """The first record of a segment at or after `position`, by the framing from the segment's start.
+
+    Returns the segment's end if there is none.
+    """
+    if position == segment.start or not has_offsets(files, segment.shard.path):
+        return position
+    positions = files.scan(segment.shard.path, segment.start, segment.stop).positions
+    after = positions[np.searchsorted(positions, position) :]
+    end = segment.shard.size if segment.stop is None else segment.stop
+    return int(after[0]) if len(after) else end
+
+
 class _Segments(NamedTuple):
     """What a split reads of its shards, laid end to end.
 
@@ -165,7 +191,7 @@ class _Cutter:
     """Cuts the segments of a split, laid end to end."""
 
     source: Source
-    starts: RecordStarts
+    exact: bool
 
     def cut(self, segments: _Segments, shards: int | None, *, far: bool = False) -> SplitRanges:
         """The ranges of a split; `far` also cuts shards in a bucket that are small enough to stay whole."""
@@ -213,7 +239,9 @@ class _Cutter:
         shard, start, stop = segment.shard, segment.start, segment.stop
         if stop is None:
             stop = self.source.files.end(shard.path, shard.size)
-        cuts = self.starts(shard, [start + (stop - start) * offset // weight for offset in inside])
+        cuts = [start + (stop - start) * offset // weight for offset in inside]
+        if self.exact:
+            cuts = record_starts(self.source.files, shard, cuts)
         cuts = [min(cut, stop) for cut in cuts]
         offsets = itertools.pairwise([0, *inside, weight])
         for (low, high), (left, right) in zip(itertools.pairwise([start, *cuts, stop]), offsets, strict=True):

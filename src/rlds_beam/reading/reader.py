@@ -61,7 +61,7 @@ class EpisodeReader:
         """
         records = self.files.read(segment.shard.path, segment.start, segment.stop)
         yield from self.decode_batches(split, segment, records)
-        self.verify(split, segment)
+        self.verify(split, segment.shard)
 
     def decode_batches(
         self, split: str, segment: Segment, records: Iterable[Record | Damage]
@@ -89,10 +89,10 @@ class EpisodeReader:
         if waiting:
             yield waiting
 
-    def verify(self, split: str, segment: Segment) -> None:
-        """Raises NotVerifiedError if the segment's file has changed since the snapshot."""
+    def verify(self, split: str, shard: Shard) -> None:
+        """Raises NotVerifiedError if the shard has changed since the snapshot."""
         if self._snapshot is not None:
-            self._snapshot.verify(split, segment.shard.index)
+            self._snapshot.verify(split, shard)
 
     def episode(self, split: str, segment: Segment, record: Record | Damage) -> Episode:
         """Decodes one record into an episode."""

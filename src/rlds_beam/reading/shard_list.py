@@ -196,16 +196,6 @@ class SplitRanges(CompactList[WorkRange]):
         segments = (Segment(shard, start, None if stop < 0 else stop) for shard, start, stop in places)
         return WorkRange(self._split, index, self._length, tuple(segments))
 
-    @property
-    def rows(self) -> Array:
-        """The positions of the segments' shards, int64 (N,)."""
-        return self._columns["shard"]
-
-    def segment(self, row: int) -> Segment:
-        """One of the segments of all ranges."""
-        shard, start, stop = (int(self._columns[name][row]) for name in ("shard", "start", "stop"))
-        return Segment(self._shards[shard], start, None if stop < 0 else stop)
-
     def segments(self) -> Array:
         """The segments of all ranges, int64 (N, 4): the range, the index of the shard, start, and stop or -1."""
         columns = self._columns
@@ -266,24 +256,3 @@ class RangeList(CompactList[WorkRange]):
         """These ranges, in this order."""
         chosen = np.asarray(numbers, np.int64)
         return RangeList(self.splits, chosen if self._chosen is None else self._chosen["number"][chosen])
-
-
-class SegmentList(CompactList[tuple[str, Segment]]):
-    """The segments of all ranges, each with its split."""
-
-    def __init__(self, ranges: RangeList):
-        self._splits = [*ranges.splits.items()]
-        self._ends = list(itertools.accumulate(len(split.rows) for _, split in self._splits))
-
-    def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
-
-    def __iter__(self) -> Iterator[tuple[str, Segment]]:
-        for split, ranges in self._splits:
-            for work in ranges:
-                yield from ((split, segment) for segment in work.segments)
-
-    def _make(self, index: int) -> tuple[str, Segment]:
-        number = bisect.bisect_right(self._ends, index)
-        split, ranges = self._splits[number]
-        return split, ranges.segment(index - (self._ends[number - 1] if number else 0))

@@ -41,9 +41,8 @@ from rlds_beam.output.manifest import load_manifest
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, add_files, read_plan, remove_output
 from rlds_beam.output.range_conversion import DatasetCommitter
 from rlds_beam.output.shards import RejectedWriter, WrittenFile, open_record_file
-from rlds_beam.processing.dataset import check_source
 from rlds_beam.processing.ranges import check_and_connect
-from rlds_beam.processing.report import Report
+from rlds_beam.processing.report import Report, check_source
 from rlds_beam.reading.base import Decoder, Source, Split, TfdsMetadata, WorkRange
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.meaning import MAX_RATE, Meaning

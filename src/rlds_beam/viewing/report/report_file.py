@@ -15,10 +15,9 @@ from rlds_beam.checking.signals.table import EpisodeTable
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.connectors.statistics.episode_statistics import Groups
 from rlds_beam.output.directory import Holding
-from rlds_beam.processing.dataset import check_counts
 from rlds_beam.processing.job import Job, Stage, Totals
-from rlds_beam.processing.range_summary import RangeSummarizer, summarize
-from rlds_beam.processing.report import Report
+from rlds_beam.processing.range_summary import summarize
+from rlds_beam.processing.report import Report, check_counts
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.viewing.episode_view import Json
@@ -34,7 +33,7 @@ class Input:
     Attributes:
       source: the dataset.
       settings: how it is shown.
-      dataset_report: the report on the dataset as a whole (`processing.dataset.check_source`).
+      dataset_report: the report on the dataset as a whole (`processing.report.check_source`).
     """
 
     source: Source
@@ -50,8 +49,10 @@ class Input:
         """The pass over the dataset: the signals, and the statistics (`Gathered`) after the connectors."""
         reader, measured = EpisodeReader(self.source), EpisodeTable(self.context)
         groups = functools.partial(Groups, None, None)
-        summarizer = RangeSummarizer(reader, self.settings.check, connecting, measured, groups)
-        return summarize(self.source, summarizer, Gathered.of, name)
+        check = self.settings.check
+        return summarize(
+            self.source, reader, check, connecting, Gathered.of, measured=measured, groups=groups, name=name
+        )
 
     def part(self, gathered: Gathered) -> Json:
         """Its part of the report; reads the episodes that it shows."""
