@@ -6,7 +6,7 @@ import functools
 import os
 import re
 from importlib import resources
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -263,8 +263,3 @@ def find_profile(name: str) -> Profile:
         what = "no such file" if is_file else "there is no such profile"
         raise UsageError(f"--profile={name}: {what}{hint}")
     return parse_profile(storage.read_text(name), name)
-
-
-def plan_of(profile: Profile) -> Any:
-    """The profile as JSON."""
-    return msgspec.to_builtins(profile)

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
+import msgspec
 import numpy as np
 
 from rlds_beam import naming, storage
@@ -41,7 +42,7 @@ from rlds_beam.formats.profiles.containers import (
 )
 from rlds_beam.formats.profiles.episodes import Layout, ProfileDecoder, bind_layout, read_episode, read_flags
 from rlds_beam.formats.profiles.facts import text_files
-from rlds_beam.formats.profiles.model import Profile, find_profile, plan_of, shipped_profiles
+from rlds_beam.formats.profiles.model import Profile, find_profile, shipped_profiles
 from rlds_beam.formats.profiles.zarr_store import ENDS, METADATA, ZarrContainer, open_store, shard_path
 from rlds_beam.options import Options
 from rlds_beam.output.directory import is_output
@@ -349,7 +350,7 @@ class ProfileSource(SourceOfFiles):
         return (f"profile {self.layout.profile.name}", *self.layout.notes)
 
     def plan(self) -> dict[str, Any]:
-        return {"profile": plan_of(self.layout.profile)}
+        return {"profile": msgspec.to_builtins(self.layout.profile)}
 
     def episode_names(self) -> Iterator[tuple[EpisodeKey, tuple[str, ...]]]:
         return self.files.names(self.splits, self.dataset)

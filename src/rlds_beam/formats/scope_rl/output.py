@@ -29,7 +29,7 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import FLAGS, Schema
 from rlds_beam.episodes.transitions import transitions
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.arrays.array_episodes import split_bytes
+from rlds_beam.formats.arrays.array_episodes import pack, unpack
 from rlds_beam.formats.arrays.leaves import (
     LeafColumn,
     Leaves,
@@ -41,7 +41,7 @@ from rlds_beam.formats.arrays.leaves import (
     single,
     text_values,
 )
-from rlds_beam.formats.arrays.parts import MergedOutput, Part, PartColumn, sized_columns, sized_rows, write_merged
+from rlds_beam.formats.arrays.parts import MergedOutput, Part, PartColumn, write_merged
 from rlds_beam.formats.format_options import ScopeRlOptions
 from rlds_beam.output.base import Description, MergedFile
 from rlds_beam.reading.base import Source
@@ -147,18 +147,7 @@ class ScopeRlOutput(MergedOutput):
         fields = [*states, f"action: {self.action.field}", f"reward: {self.reward.field}", pscore, *info]
         return Description(fields, self.left_out)
 
-    @property
-    def part_columns(self) -> tuple[PartColumn, ...]:
-        columns = [
-            PartColumn("state", 8 * sum(leaf.field.known_size for leaf in self.states)),
-            PartColumn("action", 8 if self.discrete else 8 * self.action_dim),
-            PartColumn("reward", 8),
-            PartColumn("pscore", 8),
-            PartColumn("terminated", 1),
-        ]
-        for key, leaf in self.info:
-            columns += sized_columns(f"info/{key}") if is_text(leaf.field) else [PartColumn(f"info/{key}", 8)]
-        return (*columns, PartColumn("policy", 1))
+    part_columns = (PartColumn("episode", 1),)
 
     def check_batch(self, batch: Batch) -> None:
         for episode in batch.episodes:
@@ -187,17 +176,25 @@ class ScopeRlOutput(MergedOutput):
         else:
             action = representable(action, np.float64, self.action.path)
         reward = representable(self.reward.values(episode, end).reshape(end), np.float64, self.reward.path)
-        terminated = np.array([episode.steps["is_terminal"][-1]], bool)
-        values: list[Array] = [state, action, reward, self._pscore(episode, end), terminated]
-        for _, leaf in self.info:
+        values = {
+            "state": state,
+            "action": action,
+            "reward": reward,
+            "pscore": self._pscore(episode, end),
+            "terminated": np.array([episode.steps["is_terminal"][-1]], bool),
+            "policy": np.array(
+                [text_bytes(episode.metadata[self.policy], self.policy) if self.policy else b""], object
+            ),
+        }
+        for key, leaf in self.info:
             if is_text(leaf.field):
-                values += sized_rows(text_values(episode.steps[leaf.path][:end], leaf.path))
+                texts = text_values(episode.steps[leaf.path][:end], leaf.path)
+                values[f"info/{key}"] = np.fromiter(texts, object, end)
             else:
                 column = leaf.values(episode, end)
                 dtype = np.int64 if column.dtype.kind in "iub" else np.float64
-                values.append(representable(column, dtype, leaf.path))
-        policy = text_bytes(episode.metadata[self.policy], self.policy) if self.policy else b""
-        return [*values, np.frombuffer(policy, np.uint8)]
+                values[f"info/{key}"] = representable(column, dtype, leaf.path)
+        return [np.frombuffer(pack(values), np.uint8)]
 
     def _pscore(self, episode: Episode, end: int) -> Array:
         if self.propensity is None:
@@ -206,14 +203,12 @@ class ScopeRlOutput(MergedOutput):
         return np.exp(values) if self.propensity.path == "action_logp" else values
 
     def describe_merged(self, parts: Mapping[str, Sequence[Part]]) -> dict[str, Any]:
-        lengths = [_lengths(some) for some in parts.values()]
-        rows = sum(len(own) * self._steps(some) for own, some in zip(lengths, parts.values(), strict=True))
-        padding = {"rows": rows, "padded": rows - sum(int(length.sum()) for length in lengths)}
-        return {"padding": padding, **self.meaning.entry()}
-
-    def _steps(self, parts: Sequence[Part]) -> int:
-        """The number of steps of each trajectory of a split, with padding."""
-        return self.options.step_per_trajectory or int(_lengths(parts).max())
+        rows = padded = 0
+        for some in parts.values():
+            lengths = [len(episode["reward"]) for episode in _episodes(some)]
+            steps = self.options.step_per_trajectory or max(lengths)
+            rows, padded = rows + steps * len(lengths), padded + steps * len(lengths) - sum(lengths)
+        return {"padding": {"rows": rows, "padded": padded}, **self.meaning.entry()}
 
     def notes(self, manifest: Mapping[str, Any]) -> list[str]:
         padding = manifest.get("padding", {})
@@ -231,36 +226,34 @@ class ScopeRlOutput(MergedOutput):
 
     def _logged_dataset(self, dataset_id: int, parts: Sequence[Part]) -> dict[str, Any]:
         """SCOPE-RL's dict of a split, in memory."""
-        steps, lengths = self._steps(parts), _lengths(parts)[:, None]
+        episodes = [*_episodes(parts)]
+        values = {name: np.concatenate([episode[name] for episode in episodes]) for name in episodes[0]}
+        lengths = np.array([len(episode["reward"]) for episode in episodes])[:, None]
+        steps = self.options.step_per_trajectory or int(lengths.max())
         place = np.arange(steps)
         starts = np.cumsum(lengths)[:, None] - lengths
         index = (starts + np.minimum(place, lengths - 1)).reshape(-1)  # repeats the last row
 
-        def padded(name: str, dtype: str, size: int = 0, pad: float | None = None) -> Array:
-            values: Array = _read(parts, name, dtype).reshape(-1, size or 1)[index]
+        def padded(name: str, pad: float | None = None) -> Array:
+            column: Array = values[name][index]
             if pad is not None:
-                values[(place >= lengths).reshape(-1)] = pad
-            return values if size else values[:, 0]
+                column[(place >= lengths).reshape(-1)] = pad
+            return column
 
         def marks(where: Array) -> Array:
             return where.astype(np.float64).reshape(-1)
 
         info: dict[str, Any] = {}
         for key, leaf in self.info:
-            name = f"info/{key}"
-            if is_text(leaf.field):
-                texts = split_bytes(_read(parts, name, "u1").tobytes(), _read(parts, f"{name} lengths", "<i8"))
-                info[key] = [text.decode() for text in texts[index]]
-            else:
-                info[key] = padded(name, "<i8" if leaf.dtype.kind in "iub" else "<f8")
-        pscore = None if self.propensity is None else padded("pscore", "<f8", pad=1.0)
+            column = padded(f"info/{key}")
+            info[key] = [text.decode() for text in column] if is_text(leaf.field) else column
+        pscore = None if self.propensity is None else padded("pscore", 1.0)
         if pscore is not None and not self.discrete:  # SCOPE-RL repeats the joint density for each dimension
             pscore = np.repeat(pscore[:, None], self.action_dim, axis=1)
         state_dim = sum(leaf.field.known_size for leaf in self.states)
-        terminated = _read(parts, "terminated", "?")[:, None]
-        names = {*split_bytes(_read(parts, "policy", "u1").tobytes(), _lengths(parts, "policy"))}
-        policies = sorted(name.decode("utf-8", "backslashreplace") for name in names if name)
-        actions = padded("action", "<i8") if self.discrete else padded("action", "<f8", self.action_dim)
+        terminated = values["terminated"][:, None]
+        names = {name.decode("utf-8", "backslashreplace") for name in values["policy"]}
+        actions = padded("action")
         n_actions = self.options.n_actions or (int(actions.max()) + 1 if self.discrete else None)
         return {
             "size": len(index),
@@ -273,14 +266,14 @@ class ScopeRlOutput(MergedOutput):
             "action_keys": self.action_keys,
             "state_dim": state_dim,
             "state_keys": self.state_keys,
-            "state": padded("state", "<f8", state_dim),
+            "state": padded("state"),
             "action": actions,
-            "reward": padded("reward", "<f8", pad=0.0),
+            "reward": padded("reward", 0.0),
             "done": marks(place >= lengths - 1),
             "terminal": marks((place == lengths - 1) & (lengths == steps)),
             "info": info,
             "pscore": pscore,
-            "behavior_policy": self.options.behavior_policy or "+".join(policies) or self.name,
+            "behavior_policy": self.options.behavior_policy or "+".join(sorted(filter(None, names))) or self.name,
             "dataset_id": dataset_id,
             "mask": marks(place < lengths),
             "terminated": marks((place == lengths - 1) & terminated),
@@ -303,13 +296,13 @@ class ScopeRlOutput(MergedOutput):
         return None if self.discrete else list(self.action.field.names) or None
 
 
-def _read(parts: Sequence[Part], name: str, dtype: str) -> Array:
-    """The values of a column in all parts, [N]."""
-    column = parts[0].names.index(name)
-    return np.frombuffer(b"".join(data for part in parts for data in part.blocks(column)), dtype)
-
-
-def _lengths(parts: Sequence[Part], name: str = "reward") -> Array:
-    """The number of rows of a column for each trajectory of a split, without padding."""
-    column = parts[0].names.index(name)
-    return np.concatenate([part.rows[:, column] for part in parts])
+def _episodes(parts: Sequence[Part]) -> Iterator[dict[str, Array]]:
+    """The episodes of a split, as encoded."""
+    for part in parts:
+        sizes = iter(part.rows[:, 0].tolist())
+        for block in part.blocks(0):
+            at = 0
+            while at < len(block):
+                size = next(sizes)
+                yield unpack(block[at : at + size])
+                at += size
