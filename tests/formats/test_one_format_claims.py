@@ -112,13 +112,6 @@ def test_one_format_claims_it(tmp_path: Path, writer: str, monkeypatch: pytest.M
     assert recognize(path.name).format == recognize(f"./{path.name}").format == expected
 
 
-@pytest.mark.parametrize("writer", ["hdf5-aloha", "d4rl", "npz-ogbench", "npz-exorl"])
-def test_files_are_also_recognized_from_their_directory(tmp_path: Path, writer: str) -> None:
-    expected, write = WRITERS[writer]
-    path = write(tmp_path)
-    assert recognize(path.parent if path.is_file() else next(path.iterdir())).format == expected
-
-
 def test_profiles_of_hdf5_need_no_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     BUILDERS["aloha"](tmp_path / "aloha", [4, 3])
     for given in (tmp_path / "aloha", tmp_path / "aloha" / "episode_0.hdf5"):
@@ -130,36 +123,3 @@ def test_profiles_of_hdf5_need_no_from(tmp_path: Path, capsys: pytest.CaptureFix
         rlds_beam.check(tmp_path / "aloha", profile="robomimic", rules=True)
     assert main(["convert", str(tmp_path / "aloha"), str(tmp_path / "no"), "--profil=aloha"]) == 2
     assert "--profile" in capsys.readouterr().err
-
-
-def test_profiles_of_npz_need_no_from(tmp_path: Path) -> None:
-    path = str(_npz(tmp_path))
-    assert main(["convert", path, str(tmp_path / "out"), "--profile=ogbench", "--to=rlds"]) == 0
-    assert rlds_beam.check(path, profile="ogbench", rules=True).report.records == 2
-
-
-def test_topics_of_a_bag_need_no_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("rosbags")
-    bag = ros2_bags.write_bag(tmp_path / "bag", ros2_bags.robot(4))
-    (tmp_path / "bags").mkdir()
-    topics = tmp_path / "topics.yaml"
-    topics.write_text(ros2_bags.MAPPING)
-    ros2_bags.write_bag(tmp_path / "bags" / "one", ros2_bags.robot(3))
-    assert str(recognize(tmp_path / "bags")) == "ros2 (one/metadata.yaml)"
-    assert main(["convert", str(bag), str(tmp_path / "out"), f"--topics={topics}", "--to=rlds"]) == 0
-    assert (
-        rlds_beam.check(bag, topics=str(topics), rules=True).report.records
-        == rlds_beam.check(tmp_path / "out", rules=True).report.records
-        == 1
-    )
-    capsys.readouterr()
-    assert main(["inspect", str(bag)]) in (0, 2)
-    assert "/joint_states" in "".join(capsys.readouterr())
-
-
-def test_options_of_other_formats_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = write_dataset(tmp_path / "data", [make_episode(4)])
-    assert main(["convert", str(data), str(tmp_path / "out"), "--profile=aloha"]) == 2
-    assert "--profile" in capsys.readouterr().err
-    with pytest.raises((UsageError, TypeError), match="profile"):
-        rlds_beam.check(data, profile="aloha", rules=True)
