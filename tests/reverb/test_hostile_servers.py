@@ -19,7 +19,7 @@ from pushes import held, one_table
 from rlds_beam.encoding.wire import encode_delimited, integer, varint
 from rlds_beam.errors import NotVerifiedError
 from rlds_beam.reverb.encoding import ItemEncoder
-from rlds_beam.reverb.protocol.inserts import Request, acknowledged_keys, decode_keys
+from rlds_beam.reverb.inserts import Request, acknowledged_keys, decode_keys
 from rlds_beam.reverb.stream import InsertStream
 from rlds_beam.trajectories.items import Windows
 

@@ -19,10 +19,10 @@ from servers import drain
 
 from rlds_beam.encoding.structured_values import DATA_TYPES
 from rlds_beam.errors import NotVerifiedError
+from rlds_beam.reverb import inserts
 from rlds_beam.reverb.encoding import ItemEncoder, default_chunk_length
+from rlds_beam.reverb.inserts import Request
 from rlds_beam.reverb.priorities import ConstantPriority
-from rlds_beam.reverb.protocol import inserts
-from rlds_beam.reverb.protocol.inserts import Request
 from rlds_beam.reverb.stream import InsertStream
 from rlds_beam.reverb.target import ReverbTarget
 from rlds_beam.reverb.writer import RequestEncoder, StreamWriter

@@ -16,7 +16,7 @@ from reverb_tables import LEAVES, SPEC, TIMEOUT, look, make_tables, push, signat
 from servers import ServerProcess, free_port
 
 from rlds_beam.errors import NotVerifiedError, UsageError
-from rlds_beam.reverb.protocol.info import Limiter, ServerInfo, TableInfo
+from rlds_beam.reverb.connection import Limiter, ServerInfo, TableInfo
 from rlds_beam.reverb.tables import Baseline, TableCheck, ask, check_tables, compare_tables, have_room
 from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 

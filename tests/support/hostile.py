@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from rlds_beam.encoding.wire import encode_delimited, varint
-from rlds_beam.reverb.protocol.inserts import METHOD
+from rlds_beam.reverb.inserts import METHOD
 
 DEADLINE = 60.0
 """Seconds to wait for an answer from the server."""

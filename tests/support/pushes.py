@@ -16,8 +16,7 @@ from processes import DEADLINE
 from servers import drain
 
 from rlds_beam.cli.main import main
-from rlds_beam.reverb.connection import Connection
-from rlds_beam.reverb.protocol.info import TableInfo
+from rlds_beam.reverb.connection import Connection, TableInfo
 from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.trajectories.frames import to_frames
 from rlds_beam.trajectories.items import ItemMaker

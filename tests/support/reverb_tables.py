@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.reverb.protocol.inserts import Request, Slices, chunks, items
+from rlds_beam.reverb.inserts import Request, Slices, chunks, items
 from rlds_beam.reverb.stream import InsertStream
 from rlds_beam.reverb.tables import Baseline, check_tables
 from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec

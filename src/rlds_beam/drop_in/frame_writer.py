@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from rlds_beam.drop_in.nests import FrameSpec, NestedFrames
+from rlds_beam.reverb import inserts
 from rlds_beam.reverb.encoding import (
     GOLDEN,
     REQUEST_BYTES,
@@ -32,8 +33,7 @@ from rlds_beam.reverb.encoding import (
     mix_keys,
     portions,
 )
-from rlds_beam.reverb.protocol import inserts
-from rlds_beam.reverb.protocol.inserts import Chunk, Keys
+from rlds_beam.reverb.inserts import Chunk, Keys
 from rlds_beam.reverb.stream import InsertStream
 
 _MAX_WAITING = 8

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlds_beam.encoding.wire import encode_delimited, varint
-from rlds_beam.reverb.protocol import inserts
-from rlds_beam.reverb.protocol.inserts import Chunk, Keys, Request, Slices
+from rlds_beam.reverb import inserts
+from rlds_beam.reverb.inserts import Chunk, Keys, Request, Slices
 from rlds_beam.trajectories.items import Windows
 from rlds_beam.typing import Array
 

@@ -33,8 +33,7 @@ from rlds_beam.errors import RldsBeamError, UsageError, needs
 from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 
 if TYPE_CHECKING:
-    from rlds_beam.reverb.connection import Connection
-    from rlds_beam.reverb.protocol.info import ServerInfo
+    from rlds_beam.reverb.connection import Connection, ServerInfo
 
 __all__ = ["EmbeddedServer", "ServedTable"]
 

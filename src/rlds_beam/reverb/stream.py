@@ -15,7 +15,7 @@ import numpy as np
 from rlds_beam.encoding.wire import MalformedError
 from rlds_beam.errors import NotVerifiedError
 from rlds_beam.reverb.connection import Connection, ServerError, clean_details
-from rlds_beam.reverb.protocol.inserts import METHOD, Keys, Request, acknowledged_keys, count_keys, decode_keys
+from rlds_beam.reverb.inserts import METHOD, Keys, Request, acknowledged_keys, count_keys, decode_keys
 
 WINDOW_BYTES = 16 << 20
 """Maximum unacknowledged bytes, which are kept to be sent again if the connection is lost."""

@@ -12,7 +12,7 @@ import numpy as np
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reverb.encoding import Cut, ItemEncoder, default_chunk_length, digest
-from rlds_beam.reverb.protocol.inserts import Request
+from rlds_beam.reverb.inserts import Request
 from rlds_beam.reverb.stream import InsertStream
 from rlds_beam.reverb.target import ReverbTarget
 from rlds_beam.trajectories.frames import pad_column

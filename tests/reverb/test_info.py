@@ -21,8 +21,7 @@ from servers import ServerProcess, free_port
 
 from rlds_beam.encoding import wire
 from rlds_beam.errors import UsageError
-from rlds_beam.reverb.connection import Connection, ServerError
-from rlds_beam.reverb.protocol.info import SERVER_INFO, ServerInfo, parse_server_info
+from rlds_beam.reverb.connection import SERVER_INFO, Connection, ServerError, ServerInfo, parse_server_info
 
 DEADLINE = 1.0
 
