@@ -86,17 +86,6 @@ def test_batches_equal_local_ones(name: str, moving: dict[str, Path], bucket: st
         assert blob.stat().st_size == 0  # no image was copied
 
 
-def test_closed_batches_keep_no_bytes(moving: dict[str, Path], bucket: str) -> None:
-    dataset = rlds_beam.open_dataset(upload(moving["rlds"], f"{bucket}/rlds"), unit="steps")
-    state: Any = dataset.rows._reader._remote  # type: ignore[attr-defined]
-    batches = dataset.batches(2)
-    next(batches)
-    assert state._kept
-    batches.close()
-    assert not state._kept and state._bytes == 0
-    assert len(list(batches)) == len(dataset.batches(2)) - 1
-
-
 def test_a_replaced_dataset_is_an_error(moving: dict[str, Path], bucket: str) -> None:
     there = upload(moving["rlds"], f"{bucket}/rlds")
     dataset = rlds_beam.open_dataset(there, unit="steps")

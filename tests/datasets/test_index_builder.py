@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,16 @@ from processes import DEADLINE, start, wait_until
 from rlds_data import EditSome
 
 import rlds_beam
-from rlds_beam import Dataset, open_dataset
+from rlds_beam import Dataset, Episode, open_dataset
 from rlds_beam.connectors import DropFields, EpisodeConnector, FlipChannels, MinimumLength, Normalize, ResizeImages
 from rlds_beam.datasets import index_builder
+from rlds_beam.datasets.steps import IndexedSteps
 from rlds_beam.encoding.tfds.rlds_dataset import write_dataset as write_with_schema
 from rlds_beam.episodes.schema import FLAGS
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.terminal import job_progress
 from rlds_beam.terminal.job_progress import Progress
-from rlds_beam.testing import make_episode, write_dataset
+from rlds_beam.testing import make_episode, shard_paths, write_dataset
 from rlds_beam.worker_status import Done
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -178,6 +180,92 @@ def test_an_index_is_used_until_something_changes(data: Path, tmp_path: Path, ca
     os.utime(shard, ns=(0, 0))
     assert indexes() == 6
     assert all(not name.name.endswith((".lock", ".new")) for name in (cache / "steps").iterdir())
+
+
+def rows_of(dataset: Dataset) -> IndexedSteps:
+    assert isinstance(dataset.rows, IndexedSteps)
+    return dataset.rows
+
+
+def test_an_incomplete_index_is_built_again(data: Path) -> None:
+    def opened() -> Dataset:
+        return open_dataset(data, unit="steps", connectors=[FlipChannels("observation/image")])
+
+    expected = {path: values.tolist() for path, values in opened()[:].items()}
+    directory = Path(rows_of(opened()).index.directory)
+    pristine = {path.name: path.read_bytes() for path in directory.iterdir()}
+    for name, content in pristine.items():
+        (directory / name).unlink()
+        if content:
+            (directory / name).write_bytes(content[: len(content) // 2])
+        assert {path: values.tolist() for path, values in opened()[:].items()} == expected
+        # The same input gives the same bytes.
+        assert {path.name: path.read_bytes() for path in directory.iterdir()} == pristine
+
+
+def test_a_file_with_its_old_times_is_another_file(tmp_path: Path) -> None:
+    copy, other = (
+        write_dataset(tmp_path / str(first), [make_episode(5, seed=first + i) for i in range(3)], name="toy")
+        for first in (0, 10)
+    )
+    before = open_dataset(copy, unit="steps")[:]["action"]
+    ((old,), (new,)) = shard_paths(copy), shard_paths(other)
+    status, content = os.stat(old), Path(new).read_bytes()
+    assert len(content) == status.st_size
+    Path(old).write_bytes(content)
+    os.utime(old, ns=(status.st_atime_ns, status.st_mtime_ns))
+    found = open_dataset(copy, unit="steps")[:]["action"]
+    np.testing.assert_array_equal(found, open_dataset(other, unit="steps")[:]["action"])
+    assert (found != before).any()
+
+
+def test_a_dataset_that_changes_while_it_is_indexed(tmp_path: Path, cache: Path) -> None:
+    path = write_dataset(tmp_path, [make_episode(5)], name="toy")
+    (shard,) = shard_paths(path)
+
+    class Touches(EpisodeConnector):
+        def edit(self, episode: Episode, fields: Any) -> Episode:
+            os.utime(shard)
+            return episode
+
+    with pytest.raises(UsageError, match=r"toy/1\.0\.0 changed while it was open: open it again"):
+        open_dataset(path, unit="steps", connectors=[Touches()])
+    assert not list((cache / "steps").iterdir())
+
+
+@pytest.mark.parametrize("kind", ["link", "directory"])
+def test_what_has_the_name_of_a_lock_is_kept(kind: str, data: Path, cache: Path, tmp_path: Path) -> None:
+    """The lock of an index, and that of an output directory."""
+    index = rows_of(open_dataset(data, unit="steps")).index.directory
+    lock = Path(f"{index}.lock")
+    shutil.rmtree(index)
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    (tmp_path / "out").mkdir()
+    locks = [lock, tmp_path / "out" / ".rlds-beam.lock"]
+    for path in locks:
+        {"link": lambda p: p.symlink_to(victim), "directory": Path.mkdir}[kind](path)
+    before = [os.lstat(path).st_mode for path in locks]
+    with pytest.raises(UsageError, match="cannot write to"):
+        open_dataset(data, unit="steps")
+    with pytest.raises(UsageError, match=r"cannot write to .*\.rlds-beam\.lock"):
+        rlds_beam.convert(data, tmp_path / "out", to="numpy", progress="none", workers=1)
+    assert [os.lstat(path).st_mode for path in locks] == before and victim.read_text() == "kept"
+
+
+def test_threads_that_wait_for_a_lock_get_it(tmp_path: Path) -> None:
+    from rlds_beam.platforms import locked
+
+    path, held = str(tmp_path / "lock"), threading.Lock()
+
+    def work(_: int) -> None:
+        with locked(path, wait=True):
+            assert held.acquire(blocking=False)
+            held.release()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(200)))
+    assert not os.path.exists(path)
 
 
 def test_a_cache_that_cannot_be_written(data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

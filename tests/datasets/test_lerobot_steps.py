@@ -75,7 +75,7 @@ def test_steps_and_episodes(dataset):
 def test_nothing_is_copied(dataset):
     rows = steps_of(dataset).rows
     assert isinstance(rows, IndexedSteps)
-    assert Path(rows.index.blob).stat().st_size == 0
+    assert Path(rows.index.files[-1]).stat().st_size == 0
 
 
 @pytest.mark.parametrize("image_size", [None, 16])
@@ -148,7 +148,7 @@ def same_samples(path: Any, output: Path, to: str) -> None:
     assert_equal(online.columns, {name: offline.columns[name] for name in names})
     rows = online.rows
     assert isinstance(rows, IndexedSteps)
-    assert Path(rows.index.blob).stat().st_size == 0
+    assert Path(rows.index.files[-1]).stat().st_size == 0
     one, other = (d.batches(5, shuffle=True, history=2, columns=sorted(names)) for d in (online, offline))
     for batch, same in zip(one, other, strict=True):
         assert_equal(batch, same)

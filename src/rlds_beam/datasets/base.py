@@ -73,13 +73,6 @@ def prefetch(rows: Rows, indices: Indices, path: str) -> None:
         start(indices, path)
 
 
-def drop_prefetched(rows: Rows) -> None:
-    """Drops what `prefetch` has requested, and nobody has read."""
-    drop = getattr(rows, "drop_prefetched", None)
-    if drop is not None:
-        drop()
-
-
 class PerThread(Generic[T]):
     """Caches each thread's most recently used open files by path. Pickled without them; not shared after a fork."""
 
@@ -105,12 +98,6 @@ class PerThread(Generic[T]):
                     self._close(oldest)
         files.move_to_end(path)
         return files[path]
-
-    def forget(self, path: str) -> None:
-        """Has this thread open a file again."""
-        file = self._local.files.pop(path, None)
-        if file is not None and self._close is not None:
-            self._close(file)
 
 
 class Cache(Generic[T]):

@@ -23,7 +23,7 @@ import numpy as np
 
 from rlds_beam.connectors.cleaning.relative_actions import RelativeActions
 from rlds_beam.connectors.fields import StepFields
-from rlds_beam.datasets.base import Indices, Rows, drop_prefetched, find_starts, prefetch
+from rlds_beam.datasets.base import Indices, Rows, find_starts, prefetch
 from rlds_beam.datasets.order import Drawn, Plan, Sampler
 from rlds_beam.datasets.pixels import copy_into, decode_into, decode_resized, resize_into
 from rlds_beam.datasets.windows import IS_PAD, KeptSteps, window
@@ -193,9 +193,6 @@ class Batches(Iterator[dict[str, Any]]):
         for pool in (self._starting, self._pool):
             if pool is not None:
                 pool.shutdown(wait=True, cancel_futures=True)
-        if self._pool is not None:
-            for part in self._parts:
-                drop_prefetched(part.rows)
         self._starting = self._pool = None
         self._sampler.restore(self._delivered)
 

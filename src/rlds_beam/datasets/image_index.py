@@ -16,8 +16,6 @@ import itertools
 import mmap
 import operator
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
@@ -25,14 +23,12 @@ import google_crc32c
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.datasets.base import PerThread
+from rlds_beam.datasets.base import Cache, PerThread
 from rlds_beam.datasets.step_index import (
     BLOB,
-    BLOB_FILE,
     FIRST_VIDEO,
     INDEXED_PACKET,
     PLACE,
-    DamagedIndexError,
     IndexWriter,
     Located,
     StepIndex,
@@ -52,8 +48,8 @@ _TOGETHER = 1 << 16
 _LARGEST = 4 << 20
 """Bytes from which images are no longer read together."""
 
-_MAX_PREFETCHED = 256 << 20
-"""Bytes that are kept between `prefetch` and `read`."""
+_MAX_REQUESTED = 256 << 20
+"""Bytes of remote files that are kept after they were requested."""
 
 _Row = tuple[int, int, int, int, int]
 """The number of a place among those to read, its file, its offset, its size, and its CRC32C."""
@@ -63,33 +59,26 @@ _OPEN = 64
 
 
 class PlaceReader:
-    """Reads bytes by their `PLACE`. Picklable and thread-safe.
+    """Reads bytes of files by their `PLACE`. Picklable and thread-safe."""
 
-    Args:
-      files: the files.
-      index: the index whose blob.bin holds the rest.
-    """
-
-    def __init__(self, files: Sequence[str], index: StepIndex | None = None):
-        self._files, self._index = files, index
-        self.is_remote = any(storage.scheme(path) is not None for path in files)
-        self._open: PerThread[Any] = PerThread(storage.open_read, _OPEN, _close)
-        self._remote = _Prefetched()
+    def __init__(self, files: Sequence[str]):
+        self._files = files
+        self._remote = {i for i, path in enumerate(files) if storage.scheme(path) is not None}
+        self._open: PerThread[Any] = PerThread(storage.open_read, _OPEN, lambda file: file.close())
+        self._forget_requests()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PlaceReader, (self._files, self._index)
+        return PlaceReader, (self._files,)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether some of the files are in a bucket."""
+        return bool(self._remote)
 
     def prefetch(self, places: Array) -> None:
-        """Starts to read the bytes of remote files, if any, at these places, `PLACE` [k]; `read` then finds them."""
-        if self.is_remote:
-            state = self._state()
-            missing = [row for row in self._remote_rows(places) if not state.keep(row[1:4])]
-            for row, piece in self._request(missing):
-                state.keep(row[1:4], piece)
-
-    def drop_prefetched(self) -> None:
-        """See `base.drop_prefetched`."""
-        self._state().clear()
+        """Requests the bytes of remote files, if any, at these places, `PLACE` [k]; `read` then waits for them."""
+        if self._remote:
+            self._request([row for row in _rows(places) if row[1] in self._remote])
 
     def read(self, places: Array) -> list[bytes]:
         """Reads the bytes at each place, `PLACE` [k], in any order; b"" for a size of 0.
@@ -97,77 +86,64 @@ class PlaceReader:
         Raises:
           RldsBeamError: they do not match their checksum, or the file cannot be read.
         """
-        found = [b""] * len(places)
-        remote = self._remote_rows(places) if self.is_remote else []
-        if remote:
-            self._read_remote(remote, found)
-        there = {row[0] for row in remote}
-        local = [row for row in _rows(places) if row[0] not in there]
-        for number, offset, stop, group in _group(local, 0):
-            if number == BLOB and self._index is not None:
-                self._read_blob(self._index, group, offset, stop, found)
-            else:
-                self._read_group(self._files[number], group, offset, stop, found)
+        found, rows = [b""] * len(places), _rows(places)
+        if self._remote:
+            remote = [row for row in rows if row[1] in self._remote]
+            rows = [row for row in rows if row[1] not in self._remote]
+            for row, wait in zip(remote, self._request(remote), strict=True):
+                try:
+                    self._put(found, row, wait())
+                except (OSError, RldsBeamError) as error:
+                    self._forget_requests()
+                    raise self._describe(row[1], error) from error
+        for number, offset, stop, group in _group(rows, 0):
+            try:
+                data = os.pread(self._open[self._files[number]].fileno(), stop - offset, offset)
+            except OSError as error:
+                raise self._describe(number, error) from error
+            for row in group:
+                _, _, low, length, _ = row
+                self._put(found, row, data if len(data) == length else data[low - offset : low - offset + length])
         return found
 
-    def _remote_rows(self, places: Array) -> list[_Row]:
-        return [row for row in _rows(places) if row[1] >= 0 and storage.scheme(self._files[row[1]]) is not None]
+    def _put(self, found: list[bytes], row: _Row, data: bytes) -> None:
+        j, number, low, length, crc = row
+        if google_crc32c.value(data) != crc:
+            raise RldsBeamError(
+                f"{self._files[number]}: the {length:,} bytes at {low:,} do not match their checksum: the file is "
+                "damaged, or was changed after the dataset was opened. Fetch it again, and open the dataset again"
+            )
+        found[j] = data
 
-    def _state(self) -> _Prefetched:
-        self._remote = self._remote.of_this_process()
-        return self._remote
+    def _describe(self, number: int, error: OSError | RldsBeamError) -> RldsBeamError:
+        if isinstance(error, RldsBeamError):
+            return error
+        return RldsBeamError(f"cannot read {self._files[number]}: {error.strerror or error}")
 
-    def _read_remote(self, rows: Sequence[_Row], found: list[bytes]) -> None:
-        state = self._state()
-        pieces = [(row, piece) for row in rows if (piece := state.take(row[1:4])) is not None]
-        there = {row[0] for row, _ in pieces}
-        pieces += self._request([row for row in rows if row[0] not in there])
-        for row, piece in pieces:
-            j, number, low, length, crc = row
-            path = self._files[number]
-            try:
-                data = piece.read(low, length)
-            except OSError as error:
-                raise RldsBeamError(f"cannot read {path}: {error.strerror or error}") from error
-            if google_crc32c.value(data) != crc:
-                raise _damage_error(path, low, length)
-            found[j] = data
+    def _forget_requests(self) -> None:
+        self._process, self._requested = os.getpid(), Cache[Callable[[], bytes]](_MAX_REQUESTED)
 
-    def _request(self, rows: Sequence[_Row]) -> list[tuple[_Row, _Piece]]:
-        """Requests for the bytes of rows."""
+    def _request(self, rows: Sequence[_Row]) -> list[Callable[[], bytes]]:
+        """Functions that wait for the bytes of rows; requests those that were not requested recently."""
         from rlds_beam.remote import request_ranges
 
-        groups = list(_group(rows, _TOGETHER))
-        pieces: list[tuple[_Row, _Piece]] = []
+        if self._process != os.getpid():  # a fork has neither the threads nor, perhaps, the lock
+            self._forget_requests()
+        waiting = {row[0]: wait for row in rows if (wait := self._requested.get(row[1:4])) is not None}
+        groups = _group([row for row in rows if row[0] not in waiting], _TOGETHER)
         for number, some in itertools.groupby(groups, operator.itemgetter(0)):
             of_file = list(some)
             contents = request_ranges(self._files[number], [(offset, stop) for _, offset, stop, _ in of_file])
-            for (_, offset, _, group), content in zip(of_file, contents, strict=True):
-                piece = _Piece(content, offset)
-                pieces += [(row, piece) for row in group]
-        return pieces
+            for (_, offset, stop, group), content in zip(of_file, contents, strict=True):
+                for j, _, low, length, _ in group:
+                    waiting[j] = functools.partial(_cut, content, low - offset, length)
+                    self._requested.put((number, low, length), waiting[j], (stop - offset) // len(group))
+        return [waiting[row[0]] for row in rows]
 
-    def _read_group(self, path: str, group: Sequence[_Row], offset: int, stop: int, found: list[bytes]) -> None:
-        """Reads what is between two offsets of a local file at once."""
-        try:
-            data = os.pread(self._open[path].fileno(), stop - offset, offset)
-        except OSError as error:
-            raise RldsBeamError(f"cannot read {path}: {error.strerror or error}") from error
-        for j, _, low, length, crc in group:
-            image = data if len(data) == length else data[low - offset : low - offset + length]
-            if google_crc32c.value(image) != crc:
-                raise _damage_error(path, low, length)
-            found[j] = image
 
-    def _read_blob(self, index: StepIndex, group: Sequence[_Row], offset: int, stop: int, found: list[bytes]) -> None:
-        """The same for blob.bin; if it is damaged, the index is built again."""
-        try:
-            self._read_group(index.blob, group, offset, stop, found)
-        except RldsBeamError:
-            stamp = storage.make_stamp(os.fstat(self._open[index.blob].fileno()))
-            self._open.forget(index.blob)
-            index.replace(DamagedIndexError(index.directory, BLOB_FILE, stamp))
-            self._read_group(index.blob, group, offset, stop, found)
+def _cut(content: Callable[[], bytes], start: int, size: int) -> bytes:
+    data = content()
+    return data if len(data) == size else data[start : start + size]
 
 
 def _rows(places: Array) -> list[_Row]:
@@ -192,83 +168,6 @@ def _group(rows: Sequence[_Row], gap: int) -> Iterator[tuple[int, int, int, list
             j += 1
         yield number, offset, stop, list(rows[i:j])
         i = j
-
-
-class _Piece:
-    """Bytes of a file that were requested.
-
-    Attributes:
-      content: waits for the bytes.
-      offset: where they begin in the file.
-    """
-
-    def __init__(self, content: Callable[[], bytes], offset: int):
-        self.content, self.offset = content, offset
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Waits for some of the bytes. Raises RldsBeamError or OSError if they cannot be read."""
-        data = self.content()
-        return data if len(data) == size else data[offset - self.offset : offset - self.offset + size]
-
-
-class _Prefetched:
-    """What was requested from files in a bucket, but not yet read. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._process, self._lock = os.getpid(), threading.Lock()
-        self._kept: OrderedDict[tuple[int, int, int], tuple[_Piece | None, int]] = OrderedDict()
-        self._bytes = 0
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Prefetched, ()
-
-    def of_this_process(self) -> _Prefetched:
-        """These files; without any, if the process was forked since, and a lock may be held forever."""
-        return self if self._process == os.getpid() else _Prefetched()
-
-    def keep(self, key: tuple[int, int, int], piece: _Piece | None = None) -> bool:
-        """Keeps the bytes of a file, an offset, and a size for one more `take`; the oldest go if it is too much.
-
-        Returns:
-          Whether they are kept: False if there is no piece.
-        """
-        with self._lock:
-            known, takes = self._kept.get(key, (piece, 0))
-            if known is None:
-                return False
-            self._bytes += 0 if takes else key[2]
-            self._kept[key] = known, takes + 1
-            while self._bytes > _MAX_PREFETCHED and len(self._kept) > 1:
-                (*_, dropped), _ = self._kept.popitem(last=False)
-                self._bytes -= dropped
-            return True
-
-    def clear(self) -> None:
-        """Drops what is kept."""
-        with self._lock:
-            self._kept.clear()
-            self._bytes = 0
-
-    def take(self, key: tuple[int, int, int]) -> _Piece | None:
-        """What is kept; None if it is not."""
-        with self._lock:
-            piece, takes = self._kept.pop(key, (None, 0))
-            if takes > 1:
-                self._kept[key] = piece, takes - 1
-            elif takes:
-                self._bytes -= key[2]
-            return piece
-
-
-def _close(file: Any) -> None:
-    file.close()
-
-
-def _damage_error(path: str, offset: int, size: int) -> RldsBeamError:
-    return RldsBeamError(
-        f"{path}: the {size:,} bytes at {offset:,} do not match their checksum: the file is damaged, or was changed "
-        "after the dataset was opened. Fetch it again, and open the dataset again"
-    )
 
 
 Place = tuple[str, int]

@@ -6,6 +6,7 @@ The index is kept in the user's cache directory. Its name is a digest of everyth
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import glob
@@ -16,7 +17,6 @@ import pickle
 import shutil
 import sys
 import tempfile
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -33,7 +33,16 @@ from rlds_beam.checking.verdicts import count_verdict
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.datasets.image_index import Place, VideoWriter, frame_places, stored_images
-from rlds_beam.datasets.step_index import BLOB, PLACE, VERSION, IndexedColumn, IndexWriter, Located, StepIndex
+from rlds_beam.datasets.step_index import (
+    BLOB,
+    PLACE,
+    VERSION,
+    IncompleteIndexError,
+    IndexedColumn,
+    IndexWriter,
+    Located,
+    StepIndex,
+)
 from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.encoding.tfrecord.framing import HEADER
@@ -44,7 +53,7 @@ from rlds_beam.images.encoded_images import EncodedImages, StoredImages
 from rlds_beam.images.resizing import EditedImages
 from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.processing.job import Stage, Totals, process_here, run_stages
-from rlds_beam.processing.ranges import Duplicates, check_and_connect, find_duplicates, fit_connectors
+from rlds_beam.processing.ranges import check_and_connect, find_duplicates, fit_connectors
 from rlds_beam.reading.base import Shard, Source, WorkRange
 from rlds_beam.reading.meaning import LastSteps, find_last_steps
 from rlds_beam.reading.plan import plan_ranges
@@ -94,7 +103,9 @@ class Recipe:
             files.append([split.name, split.start, split.stop])
             for shard in split.shards:
                 paths = (shard.path, *source.companions(shard))
-                files += [[shard.index, path, _version(path)] for path in paths]
+                for path in paths:
+                    stamp = storage.stamp(path) if storage.scheme(path) is None else storage.checksum(path)
+                    files.append([shard.index, path, stamp])
         content = [
             VERSION,
             __version__,
@@ -111,17 +122,6 @@ class Recipe:
         return hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()[:32]
 
 
-def _version(path: str) -> Any:
-    """The version of a file's content: its stamp, or an object's checksum."""
-    return storage.stamp(path) if storage.scheme(path) is None else storage.checksum(path)
-
-
-def cache_directory() -> str:
-    """The directory of the cache."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.environ.get(CACHE) or os.path.join(home, "rlds-beam")
-
-
 def open_index(recipe: Recipe, process: Process = process_here) -> StepIndex:
     """The index of a dataset, which is built if there is none. Processes that need the same index wait for one of them.
 
@@ -133,49 +133,110 @@ def open_index(recipe: Recipe, process: Process = process_here) -> StepIndex:
       UsageError: an episode breaks a rule whose policy is `fail`, the connectors left nothing, or the cache cannot be
         written.
     """
-    directory = os.path.join(cache_directory(), "steps", recipe.digest())
-    return StepIndex(directory, functools.partial(_replace, recipe, directory, process))
-
-
-def _replace(recipe: Recipe, directory: str, process: Process, name: str, stamp: storage.Stamp | None) -> None:
-    """See `step_index.Rebuild`."""
-    cache = os.path.dirname(directory)
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    cache = os.path.join(os.environ.get(CACHE) or os.path.join(home, "rlds-beam"), "steps")
+    directory = os.path.join(cache, recipe.digest())
+    with contextlib.suppress(IncompleteIndexError):
+        return StepIndex(directory)
     try:
         os.makedirs(cache, exist_ok=True)
         with platforms.locked(f"{directory}.lock", wait=True) as is_alone:
+            with contextlib.suppress(IncompleteIndexError):  # another process built it meanwhile
+                return StepIndex(directory)
             if is_alone:
                 for unfinished in glob.glob(f"{glob.escape(directory)}.*.new"):  # of a build that was killed
                     shutil.rmtree(unfinished, ignore_errors=True)
-            if storage.stamp(os.path.join(directory, name)) == stamp:
-                _check_unchanged(recipe, os.path.basename(directory))
-                if os.path.lexists(directory):
-                    what = f"the index of {recipe.source.dataset} is damaged ({os.path.join(directory, name)})"
-                    warnings.warn(f"{what}: it is built again", stacklevel=2)
-                _build(recipe, directory, process)
+            _build(recipe, directory, process)
     except OSError as error:
         disk = DiskError.of(error.errno or 0, directory)
         detail = str(disk or f"cannot write to {directory}: {error.strerror or error}")
         raise UsageError(f"{detail}. Set {CACHE} to a directory for the index of {recipe.source.dataset}") from error
+    return StepIndex(directory)
 
 
 def _build(recipe: Recipe, directory: str, process: Process) -> None:
     cache, name = os.path.split(directory)
-    unfinished, damaged = (tempfile.mkdtemp(".new", f"{name}.", cache) for _ in range(2))
+    unfinished = tempfile.mkdtemp(".new", f"{name}.", cache)
     try:
-        _Builder(recipe, unfinished, process).build(name)
-        _check_unchanged(recipe, name)
-        if os.path.lexists(directory):
-            os.rename(directory, os.path.join(damaged, name))
+        _Builder(recipe, unfinished, process).build()
+        if recipe.digest() != name:
+            raise UsageError(f"{recipe.source.dataset} changed while it was open: open it again")
+        shutil.rmtree(directory, ignore_errors=True)
         os.rename(unfinished, directory)
         storage.sync_one(cache)
     finally:
-        for left in (unfinished, damaged):
-            shutil.rmtree(left, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _check_unchanged(recipe: Recipe, digest: str) -> None:
-    if recipe.digest() != digest:
-        raise UsageError(f"{recipe.source.dataset} changed while it was open: open it again")
+class _Builder:
+    def __init__(self, recipe: Recipe, directory: str, process: Process):
+        self._recipe, self._process = recipe, process
+        self._notes: list[str] = []
+        self._rejected: Counter[str] = Counter()
+        steps, metadata = (self._select_fields(fields) for fields in (recipe.schema.steps, recipe.schema.metadata))
+        metadata = [field for field in metadata if field.path not in recipe.schema.steps]
+        self._writer = IndexWriter(directory, steps, metadata)
+        self._files = list(dict.fromkeys(shard.path for split in recipe.source.splits for shard in split.shards))
+        self._videos = VideoWriter(self._files)
+        self._edits: dict[str, dict[str, tuple[int, Any]]] = {}  # by column and digest: number, first record
+
+    def _select_fields(self, fields: Mapping[str, Field]) -> list[Field]:
+        kept = []
+        for field in fields.values():
+            if None in field.shape and (field.dtype == "string" or not field.fast):
+                self._notes.append(f"{field.path} is left out: its shape varies in a way that steps cannot have")
+            else:
+                kept.append(field)
+        return kept
+
+    def build(self) -> None:
+        recipe, source, connecting = self._recipe, self._recipe.source, self._recipe.connecting
+        large = source.size > _LARGE
+        if large:
+            Progress("index").say(f"indexing the steps of {source.dataset} ({format_size(source.size)}), once")
+        kind: Kind = "auto" if large else "none"
+        with Progress("index", kind).show():
+            ranges = plan_ranges(source)
+            stages: list[Stage] = []
+            if recipe.check.policy("duplicate_episode") != "accept":
+                stages += find_duplicates(source)
+            if connecting.unfitted:
+                ignored = connecting.ignored_values()
+                stages += fit_connectors(EpisodeReader(source), recipe.check, connecting, ignored, ranges)
+        with Progress("index", kind, ranges=len(ranges)).show():
+            totals = run_stages(stages, self._process)
+            numbers = {path: i for i, path in enumerate(self._files)}
+            self._add(self._process(ReadParts(ranges, recipe, self._writer.columns, numbers), totals))
+        self._writer.finish(
+            files=self._files,
+            fitted=totals.get("fitted", ()),
+            edits={path: [record for _, record in records.values()] for path, records in self._edits.items()},
+            notes=self._notes,
+            rejected=self._rejected,
+            last_steps=dataclasses.asdict(recipe.last_steps),
+            void_datasets=source.void_datasets,
+            videos=self._videos.videos,
+            scales=self._videos.scales,
+        )
+
+    def _add(self, parts: Iterable[_Part]) -> None:
+        """Writes the episodes of parts, and numbers their videos and edits in the order of the episodes."""
+        try:
+            for part in parts:
+                for length, values in part.episodes:
+                    for column, value in zip(self._writer.columns, values, strict=True):
+                        path = column.field.path
+                        if isinstance(value, Located) and value.videos:
+                            self._videos.number(value, path, part.videos)
+                        if isinstance(value, Located) and value.edits is not None:
+                            records = self._edits.setdefault(path, {})
+                            entry = records.setdefault(value.edits["edits"], (len(records) + 1, value.edits))
+                            value.places["edit"] = entry[0]
+                    self._writer.add(length, values)
+                self._rejected += part.rejected
+                self._videos.write(self._writer)
+        finally:
+            self._writer.close()
 
 
 class _Part:
@@ -188,146 +249,51 @@ class _Part:
         """The arguments of each `Video` by its path: a pickled `Video` would read its file again."""
 
 
-class _Builder:
-    def __init__(self, recipe: Recipe, directory: str, process: Process):
-        self._recipe, self._process = recipe, process
-        self._source, self._check, self._connecting = recipe.source, recipe.check, recipe.connecting
-        self.notes: list[str] = []
-        self.rejected: Counter[str] = Counter()
-        steps, metadata = (self._select_fields(fields) for fields in (recipe.schema.steps, recipe.schema.metadata))
-        metadata = [field for field in metadata if field.path not in recipe.schema.steps]
-        self._writer = IndexWriter(directory, steps, metadata)
-        shards = [shard for split in self._source.splits for shard in split.shards]
-        self._files = list(dict.fromkeys(shard.path for shard in shards))
-        numbers = {path: i for i, path in enumerate(self._files)}
-        self._reader = _RangeReader(self._source, self._check, self._connecting, self._writer.columns, numbers)
-        self._edits, self._videos = _Edits(), VideoWriter(self._files)
-
-    def _select_fields(self, fields: Mapping[str, Field]) -> list[Field]:
-        kept = []
-        for field in fields.values():
-            if None in field.shape and (field.dtype == "string" or not field.fast):
-                self.notes.append(f"{field.path} is left out: its shape varies in a way that steps cannot have")
-            else:
-                kept.append(field)
-        return kept
-
-    def build(self, digest: str) -> None:
-        source = self._source
-        large = source.size > _LARGE
-        if large:
-            text = f"indexing the steps of {source.dataset} ({format_size(source.size)}), once"
-            Progress("index").say(text)
-        kind: Kind = "auto" if large else "none"
-        with Progress("index", kind).show():
-            ranges = plan_ranges(source)
-            stages: list[Stage] = []
-            if self._check.policy("duplicate_episode") != "accept":
-                stages += find_duplicates(source)
-            if self._connecting.unfitted:
-                ignored = self._connecting.ignored_values()
-                stages += fit_connectors(EpisodeReader(source), self._check, self._connecting, ignored, ranges)
-        with Progress("index", kind, ranges=len(ranges)).show():
-            totals = run_stages(stages, self._process)
-            self._add(self._process(ReadParts(ranges, self._reader), totals))
-        self._finish(digest, totals.get("fitted", ()))
-
-    def _add(self, parts: Iterable[_Part]) -> None:
-        """Writes the episodes of parts."""
-        try:
-            for part in parts:
-                for length, values in part.episodes:
-                    for column, value in zip(self._writer.columns, values, strict=True):
-                        if isinstance(value, Located):
-                            self._number(value, column.field.path, part.videos)
-                    self._writer.add(length, values)
-                self.rejected += part.rejected
-                self._videos.write(self._writer)
-        finally:
-            self._writer.close()
-
-    def _number(self, located: Located, path: str, videos: Mapping[str, tuple[Any, ...]]) -> None:
-        """Fills in the numbers of videos and edits, in the order in which episodes are written."""
-        if located.videos:
-            self._videos.number(located, path, videos)
-        if located.edits is not None:
-            located.places["edit"] = self._edits.number(path, located.edits)
-
-    def _finish(self, digest: str, fitted: Sequence[Any]) -> None:
-        """Completes the index."""
-        source = self._source
-        self._writer.finish(
-            recipe=digest,
-            dataset=source.dataset,
-            files=self._files,
-            fitted=fitted,
-            edits=self._edits.records,
-            notes=self.notes,
-            rejected=dict(self.rejected),
-            last_steps=dataclasses.asdict(self._recipe.last_steps),
-            **({} if source.void_datasets is None else {"void_datasets": [*source.void_datasets]}),
-            videos=self._videos.videos,
-            scales=self._videos.scales,
-        )
-
-
 @dataclasses.dataclass(frozen=True)
 class ReadParts(Stage):
-    """Reads, checks, and connects the episodes of every range, for the index. Its parts are written in order."""
+    """Reads, checks, and connects the episodes of every range, for the index. Its parts are written in order.
+
+    Attributes:
+      all_ranges: the ranges.
+      recipe: what to index.
+      columns: the columns of the index.
+      numbers: the number of each file.
+    """
 
     all_ranges: Sequence[WorkRange]
-    reader: _RangeReader
+    recipe: Recipe
+    columns: Sequence[IndexedColumn]
+    numbers: Mapping[str, int]
     name = "index"
 
     def ranges(self, totals: Totals) -> Sequence[WorkRange]:
         return self.all_ranges
 
     def process(self, work: WorkRange, totals: Totals) -> _Part:
-        part = self.reader.read(work, totals.get("duplicates", {}), totals.get("fitted", ()))
-        worker_status.count(ranges=1)
-        return part
-
-
-@dataclasses.dataclass(frozen=True)
-class _RangeReader:
-    """Reads, checks, and connects the episodes of a range. Picklable.
-
-    Attributes:
-      source, check, connecting: those of the recipe.
-      columns: the columns of the index.
-      numbers: the number of each file.
-    """
-
-    source: Source
-    check: CheckOptions
-    connecting: ConnectorRunner
-    columns: Sequence[IndexedColumn]
-    numbers: Mapping[str, int]
-
-    def read(self, work: WorkRange, duplicates: Duplicates, fitted: Sequence[Any]) -> _Part:
-        connecting = self.connecting.fit(fitted)
-        part, reader, ignored = _Part(), EpisodeReader(self.source), connecting.ignored_values()
+        source, connecting = self.recipe.source, self.recipe.connecting.fit(totals.get("fitted", ()))
+        part, reader, ignored = _Part(), EpisodeReader(source), connecting.ignored_values()
         for segment in work.segments:
-            path = segment.shard.path
-            file = self.numbers[path] if _is_addressable(self.source, path) else None
             for episode, sound in screen_batches(reader.batches(work.split, segment)):
-                episode = mark_duplicate(episode, duplicates)
+                episode = mark_duplicate(episode, totals.get("duplicates", {}))
                 made: list[tuple[int, list[Any]]] = []
 
-                def write(batch: Batch, made: Any = made, segment: Any = segment, file: int | None = file) -> None:
+                def write(batch: Batch, made: Any = made, shard: Shard = segment.shard) -> None:
                     assert batch.read is not None
+                    read = batch.read
+                    stored = functools.cache(functools.partial(stored_images, source, shard, read))
                     for i, episode in enumerate(batch.episodes):
-                        origin = _Origin(batch.read, i, self.source, segment.shard, file, part.videos)
-                        made.append((len(episode), self._values(episode, origin)))
+                        locate = functools.partial(self._locate, read, i, shard, stored, part.videos)
+                        made.append((len(episode), self._values(episode, locate)))
 
-                verdict = check_and_connect(episode, self.check, connecting, ignored, write, sound=sound).verdict
+                verdict = check_and_connect(episode, self.recipe.check, connecting, ignored, write, sound=sound).verdict
                 count_verdict(verdict)
                 if verdict.rejected is not None:
                     part.rejected[verdict.rejected.rule] += 1
                 part.episodes += made
+        worker_status.count(ranges=1)
         return part
 
-    def _values(self, episode: Episode, origin: _Origin) -> list[Any]:
+    def _values(self, episode: Episode, locate: Callable[[EncodedImages], Located]) -> list[Any]:
         """The values of the columns, as `IndexWriter.add` takes them."""
         values: list[Any] = []
         for column in self.columns:
@@ -338,96 +304,60 @@ class _RangeReader:
             elif column.kind == "text":
                 values.append([bytes(text) for text in np.ravel(found)])
             elif column.kind == "images":
-                images = EncodedImages(objects(found), field.shape) if column.per_episode else found
-                values.append(self._locate(images, origin))
+                values.append(locate(EncodedImages(objects(found), field.shape) if column.per_episode else found))
             else:
-                values.append(_arrays(found, field))
+                arrays = [np.asarray(value, field.numpy_dtype) for value in found]
+                blobs = {i: array.tobytes() for i, array in enumerate(arrays)}
+                shapes = np.array([array.shape for array in arrays], np.int64).reshape(len(arrays), len(field.shape))
+                values.append(Located(_places(blobs, len(arrays)), blobs, shapes))
         return values
 
-    def _locate(self, images: EncodedImages, origin: _Origin) -> Located:
-        edits, blobs, videos, scale = None, dict[int, bytes](), list[str](), None
+    def _locate(
+        self,
+        read: Episode,
+        number: int,
+        shard: Shard,
+        stored: Callable[[], Mapping[bytes, Place]],
+        videos: dict[str, tuple[Any, ...]],
+        images: EncodedImages,
+    ) -> Located:
+        """The places of the images of an episode.
+
+        Args:
+          read: the record as read, of `shard`.
+          number: the number of the episode among those made from it.
+          stored: finds the places of the record's images in the files of the dataset, if they hold them as they are.
+          videos: see `_Part`.
+          images: the images.
+        """
+        edits: dict[str, Any] | None = None
         if isinstance(images, EditedImages):
-            edits, images = _edit_record(images.edits, origin), images.source
-        if isinstance(images, StoredImages) and images.record is origin.read.payload and origin.file is not None:
-            places = np.zeros(len(images), PLACE)
-            places["offset"] = images.starts + (origin.read.key.position + HEADER.size)
-            places["size"], places["file"] = images.stops - images.starts, origin.file
-            places["crc"] = [google_crc32c.value(image) for image in images.data]
-        elif isinstance(images, VideoFrames):
-            places, scale, videos = frame_places(images), images.scale, [video.path for video in images.videos]
+            # A record from which the pending edits can be made again.
+            digest, key = hashlib.sha256(pickle.dumps(images.edits)).hexdigest()[:32], read.key
+            edits = {"split": key.split, "shard": key.shard, "position": key.position, "part": number, "edits": digest}
+            images = images.source
+        if isinstance(images, VideoFrames):
             for video in images.videos:
                 facts = video.path, video.codec, video.format, video.size, video.base, video.packets
-                origin.videos.setdefault(video.path, facts)
-        else:
-            places = _places(dict(enumerate(images)), len(images))
-            for row, image in enumerate(images):
-                if image in origin.stored:
-                    file, places["offset"][row] = origin.stored[image]
-                    places["file"][row] = self.numbers[file]
-                else:
-                    blobs[row] = image
-
-        return Located(places, blobs, videos=videos, scale=scale, edits=edits)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Origin:
-    """The origin of an episode.
-
-    Attributes:
-      read: the record as read.
-      part: the number of the episode among those made from it.
-      source, shard: where the record is.
-      file: the number of the shard's file, if the record's position is its offset there.
-      videos: see `_Part`.
-    """
-
-    read: Episode
-    part: int
-    source: Source
-    shard: Shard
-    file: int | None
-    videos: dict[str, tuple[Any, ...]]
-
-    @functools.cached_property
-    def stored(self) -> Mapping[bytes, Place]:
-        """The places of the record's images in the files of the dataset, if they hold them as they are."""
-        return stored_images(self.source, self.shard, self.read)
-
-
-def _edit_record(edits: Any, origin: _Origin) -> dict[str, Any]:
-    """A record from which the pending edits of an episode's images can be made again."""
-    digest, key = hashlib.sha256(pickle.dumps(edits)).hexdigest()[:32], origin.read.key
-    return {"split": key.split, "shard": key.shard, "position": key.position, "part": origin.part, "edits": digest}
-
-
-class _Edits:
-    """The different pending edits of images: the first record of each."""
-
-    def __init__(self) -> None:
-        self.records: dict[str, list[dict[str, Any]]] = {}
-        self._known: dict[tuple[str, str], int] = {}
-
-    def number(self, path: str, record: dict[str, Any]) -> int:
-        """The number of these edits of a column, from 1 on."""
-        records, key = self.records.setdefault(path, []), (path, record["edits"])
-        if key not in self._known:
-            records.append(record)
-            self._known[key] = len(records)
-        return self._known[key]
-
-
-def _is_addressable(source: Source, path: str) -> bool:
-    """Whether the position of a record is the offset of its bytes in the file."""
-    return isinstance(source.files, TFRecordFormat) and source.files.is_splittable(path)
-
-
-def _arrays(values: Any, field: Field) -> Located:
-    """Arrays of any shape, as bytes."""
-    arrays = [np.asarray(value, field.numpy_dtype) for value in values]
-    blobs = {i: array.tobytes() for i, array in enumerate(arrays)}
-    shapes = np.array([array.shape for array in arrays], np.int64).reshape(len(arrays), len(field.shape))
-    return Located(_places(blobs, len(arrays)), blobs, shapes)
+                videos.setdefault(video.path, facts)
+            names = [video.path for video in images.videos]
+            return Located(frame_places(images), videos=names, scale=images.scale, edits=edits)
+        files = self.recipe.source.files
+        has_offsets = isinstance(files, TFRecordFormat) and files.is_splittable(shard.path)  # as positions of records
+        if isinstance(images, StoredImages) and images.record is read.payload and has_offsets:
+            places = np.zeros(len(images), PLACE)
+            places["offset"] = images.starts + (read.key.position + HEADER.size)
+            places["size"], places["file"] = images.stops - images.starts, self.numbers[shard.path]
+            places["crc"] = [google_crc32c.value(image) for image in images.data]
+            return Located(places, edits=edits)
+        places, blobs = _places(dict(enumerate(images)), len(images)), dict[int, bytes]()
+        for row, image in enumerate(images):
+            if image in stored():
+                file, places["offset"][row] = stored()[image]
+                places["file"][row] = self.numbers[file]
+            else:
+                blobs[row] = image
+        return Located(places, blobs, edits=edits)
 
 
 def _places(blobs: Mapping[int, bytes], count: int) -> Array:

@@ -206,17 +206,11 @@ def _index(source: Source, options: LoadOptions, unit: Unit | None) -> tuple[Row
     """The steps or episodes of an indexed dataset, and its steps per second."""
     recipe = make_recipe(source, options)
     index = open_index(recipe)
-    if left_out := index.rejected:
+    if left_out := index.content["rejected"]:
         rules = ", ".join(f"{rule} ({number:,})" for rule, number in left_out.items())
         warnings.warn(
             f"{source.dataset}: {count(sum(left_out.values()), 'episode')} left out, which break rules: {rules}. "
             "`rlds-beam check` lists them, and `rlds-beam help rules` says which can be accepted or repaired",
-            stacklevel=3,
-        )
-    if (owner := index.other_owner) is not None:
-        warnings.warn(
-            f"{source.dataset}: {owner} built its index, {index.directory}, and can change what is "
-            "read. To build your own, set RLDS_BEAM_CACHE to a directory of yours",
             stacklevel=3,
         )
     for note in index.content["notes"]:

@@ -249,10 +249,6 @@ class ParquetRowReader:
                     if group in groups:
                         self._images.prefetch(self._places[file, group, path][rows].ravel())
 
-    def drop_prefetched(self) -> None:
-        """See `base.drop_prefetched`."""
-        self._images.drop_prefetched()
-
     def read(self, indices: Indices, wanted: Sequence[str]) -> dict[str, Column]:
         parts: list[tuple[Indices, dict[str, Array | Column]]] = []
         for i, which, numbers in by_file(indices, self._starts):

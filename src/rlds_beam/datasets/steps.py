@@ -13,7 +13,7 @@ from rlds_beam.checking.validation import validate_episode
 from rlds_beam.datasets.base import STEPS, Indices
 from rlds_beam.datasets.image_index import IndexedVideos, PlaceReader
 from rlds_beam.datasets.index_builder import Recipe
-from rlds_beam.datasets.step_index import BLOB, FIRST_VIDEO, CheckedArray, StepIndex
+from rlds_beam.datasets.step_index import BLOB, FIRST_VIDEO, StepIndex
 from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.episodes.episode import SOURCE_DATASET, Column
 from rlds_beam.episodes.schema import Field
@@ -41,7 +41,7 @@ class IndexedSteps:
 
     def __init__(self, index: StepIndex, edited: Edited):
         self.index, self.edited = index, edited
-        self._reader = PlaceReader(index.files, index)
+        self._reader = PlaceReader(index.files)
         self._videos = IndexedVideos(index, self._reader)
 
     def __len__(self) -> int:
@@ -68,7 +68,7 @@ class IndexedSteps:
     def void(self) -> Array:
         """Whether the last step of each episode has no action, bool [E]."""
         void = self.index.last_steps.action == "void" and any(is_action(path) for path in self.index.columns)
-        names = self.index.void_datasets
+        names = self.index.content.get("void_datasets")
         if names is None or SOURCE_DATASET not in self.index.columns:
             return self.ended & void
         of_episodes = np.asarray(self.column(SOURCE_DATASET, slice(None)))
@@ -100,10 +100,6 @@ class IndexedSteps:
             self._reader.prefetch(places[~framed])
             if framed.any():
                 self._prefetch_frames(places[framed])
-
-    def drop_prefetched(self) -> None:
-        """See `base.drop_prefetched`."""
-        self._reader.drop_prefetched()
 
     def _prefetch_frames(self, places: Array) -> None:
         """The same for frames of videos: their packets from the key frame on."""
@@ -206,7 +202,7 @@ class IndexedEpisodes:
         return objects(columns)
 
 
-def _text(codes: Array, ends: CheckedArray, text: CheckedArray) -> Array:
+def _text(codes: Array, ends: Array, text: Array) -> Array:
     """The values with these codes, as an object array of bytes."""
     unique, inverse = np.unique(codes, return_inverse=True)
     starts = np.where(unique > 0, ends[np.maximum(unique - 1, 0)], 0)
