@@ -2,22 +2,25 @@
 
 import dataclasses
 import gzip
+import threading
 
 import apache_beam as beam
 import numpy as np
 import pytest
 from apache_beam.io.restriction_trackers import OffsetRestrictionTracker
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner, split_manager
 from apache_beam.testing.util import assert_that, equal_to
+from apache_beam.transforms.environments import EmbeddedPythonGrpcEnvironment
 from cases import ALL
 
 from rlds_beam.connectors.given_meaning import with_attributes
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.reading import reader
 from rlds_beam.reading.base import Segment, Split
-from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.reading.reader import EpisodeReader, read_segment
 from rlds_beam.testing import flip_byte, make_episode, record_offsets, shard_paths, write_dataset
-from rlds_beam.transforms import FindDuplicateEpisodes, ReadFromRlds, ValidateEpisodes
+from rlds_beam.transforms import FindDuplicateEpisodes, ReadFromRlds, ValidateEpisodes, reading
 from rlds_beam.transforms.reading import _ReadEpisodesFn
 
 
@@ -85,6 +88,36 @@ def test_read_from_rlds(tmp_path, pipeline, compressed):
         assert_that(episodes | "Length" >> beam.Map(len), equal_to([3] * 20), label="lengths")
         shards = episodes | beam.Map(lambda e: e.key.shard) | beam.combiners.Count.PerElement()
         assert_that(shards, equal_to(list(enumerate(counts))), label="shards")
+
+
+def test_a_runner_splits_a_segment_while_it_is_read(tmp_path, monkeypatch):
+    """The split that the runner asks for after the first record; `--direct_test_splits` asks by the clock."""
+    path = write_dataset(tmp_path, [make_episode(3, seed=i) for i in range(20)])
+    positions = record_offsets(shard_paths(path)[0])[:-1]
+    began, split, residuals = threading.Event(), threading.Event(), []
+
+    def read_and_wait(*args):
+        for record in read_segment(*args):
+            yield record
+            began.set()
+            split.wait(60)
+
+    def ask(_):
+        if split.is_set():
+            return
+        yield None  # Beam sends the input now
+        began.wait(60)
+        answer = yield 0.5
+        residuals.extend(answer.residual_roots)
+        split.set()
+
+    monkeypatch.setattr(reading, "read_segment", read_and_wait)
+    monkeypatch.setattr(reader, "MAX_RECORDS", 1)
+    runner = FnApiRunner(default_environment=EmbeddedPythonGrpcEnvironment.default())
+    with split_manager("ReadFromRlds/Read", ask), beam.Pipeline(runner, PipelineOptions([])) as root:
+        read = root | ReadFromRlds(str(path)) | beam.Map(lambda episode: episode.key.position)
+        assert_that(read, equal_to(positions))
+    assert len(residuals) == 1
 
 
 def test_find_duplicates_across_shards(tmp_path, pipeline):
