@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from rlds_beam import storage, worker_status
 from rlds_beam.formats.options import SourceOptions
@@ -16,7 +17,7 @@ from rlds_beam.terminal.options import PrintOptions, print_json
 from rlds_beam.text import list_few
 
 if TYPE_CHECKING:
-    from rlds_beam.checking.duplicates import Digest
+    from rlds_beam.episodes.episode import EpisodeKey
     from rlds_beam.reading.base import Source, WorkRange
 
 __all__ = ["CompareConfig", "Comparison", "compare"]
@@ -27,6 +28,10 @@ EXAMPLES = """
     rlds-beam compare data/point_mass/1.0.0 data/point_mass/2.0.0 --json
 """
 DIFFERS = 3
+
+Digest: TypeAlias = "tuple[EpisodeKey, int]"
+"""The key of a record, and the digest of its bytes."""
+
 _SHOWN, _LISTED = 5, 1000
 
 
@@ -121,7 +126,6 @@ class CompareDigests(Stage):
     name = "compare"
 
     def finish(self, total: Any, totals: Totals) -> Comparison:
-        from rlds_beam.checking.duplicates import compare_contents
         from rlds_beam.episodes.schema import find_differences
 
         equal, added, removed, changed = compare_contents(*(sorted(totals[name]) for name in self.passes))
@@ -130,6 +134,34 @@ class CompareDigests(Stage):
         fields += [["fps", *rates]] if rates[0] != rates[1] else []
         new, gone = (len(added), added[:_LISTED]), (len(removed), removed[:_LISTED])
         return Comparison(equal, new, gone, (len(changed), changed[:_LISTED]), fields)
+
+
+def compare_contents(
+    first: Sequence[Digest], second: Sequence[Digest]
+) -> tuple[int, list[str], list[str], list[list[str]]]:
+    """Compares two versions of a dataset, each sorted by key.
+
+    Equal records match wherever they are in a split. A record is changed if the one before it is equal in both.
+
+    Returns:
+      How many records are equal; the keys of those added, removed, and changed (before and after).
+    """
+    counts = [Counter((key.split, digest) for key, digest in version) for version in (first, second)]
+    common = counts[0] & counts[1]
+    rests: dict[tuple[str, int, int], tuple[list[str], list[str]]] = {}  # by the last equal record before them
+    for side, version in enumerate((first, second)):
+        seen: Counter[tuple[str, int]] = Counter()
+        before: dict[str, tuple[str, int, int]] = {}
+        for key, digest in version:
+            if seen[key.split, digest] < common[key.split, digest]:
+                seen[key.split, digest] += 1
+                before[key.split] = key.split, digest, seen[key.split, digest]
+            else:
+                rests.setdefault(before.get(key.split, (key.split, 0, 0)), ([], []))[side].append(str(key))
+    pairs = [pair for olds, news in rests.values() for pair in itertools.zip_longest(olds, news)]
+    added = [new for old, new in pairs if old is None]
+    removed = [old for old, new in pairs if new is None]
+    return common.total(), added, removed, [[old, new] for old, new in pairs if old is not None and new is not None]
 
 
 def stages(sources: Sequence[Source]) -> Job:

@@ -53,9 +53,9 @@ class FindDuplicateEpisodes(beam.PTransform[PBegin, Duplicates]):
         return (
             {"piece": pieces, "positions": suspects}
             | "BySegment" >> beam.CoGroupByKey()
-            | "Hash" >> beam.FlatMap(_hash, files).with_output_types(Hashed)
+            | "Hash" >> beam.FlatMap(_hash, self._source.dataset, files).with_output_types(Hashed)
             | "All" >> beam.combiners.ToList()
-            | "Compare" >> beam.Map(_compare, self._source.dataset).with_output_types(Duplicates)
+            | "Compare" >> beam.Map(duplicates_among).with_output_types(Duplicates)
         )
 
     def _segments(self, split: Any) -> list[Segment]:
@@ -87,13 +87,8 @@ def _keep_equal(mark: int, places: Iterable[tuple[int, int]]) -> list[tuple[int,
     return equal if len(equal) > 1 else []
 
 
-def _hash(element: tuple[int, dict[str, Iterable[Any]]], files: RecordFormat) -> Iterator[Hashed]:
+def _hash(element: tuple[int, dict[str, Iterable[Any]]], dataset: str, files: RecordFormat) -> Iterator[Hashed]:
     """The hashes of a segment's records whose fingerprint is not unique."""
     _, group = element
     ((split, segment),), positions = group["piece"], sorted(group["positions"])
-    if positions:
-        yield confirm(files, split, segment, np.array(positions, np.int64))
-
-
-def _compare(hashed: list[Hashed], dataset: str) -> Duplicates:
-    return duplicates_among(dataset, hashed)
+    yield from confirm(dataset, files, split, segment, np.array(positions, np.int64))

@@ -15,7 +15,7 @@ from apache_beam.metrics import Metrics
 from apache_beam.pvalue import PBegin
 from apache_beam.transforms.core import RestrictionProvider
 
-from rlds_beam.checking.screen import screen_batches
+from rlds_beam.checking.validation import screen_batches
 from rlds_beam.encoding.base import Damage, Record
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlds_beam.checking.rules import CheckOptions
-from rlds_beam.checking.screen import are_sound, screen_batches
-from rlds_beam.checking.validation import validate_episode
+from rlds_beam.checking.validation import are_sound, screen_batches, validate_episode
 from rlds_beam.checking.verdicts import IgnoredValues, Verdict
 from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.episodes.episode import Episode, EpisodeKey
@@ -124,12 +122,7 @@ def test_each_duplicate_repeats_the_first_copy(equal):
     places = [(shard, at) for shard, path in enumerate(shard_paths(equal)) for at in record_offsets(path)[:-1]]
     first = EpisodeKey(source.dataset, "train", 0, 0)
     keys = [EpisodeKey(source.dataset, "train", *place) for place in places]
-    assert dict(found) == dict.fromkeys(keys[1:], first)
-    again = pickle.loads(pickle.dumps(found))
-    assert dict(again) == dict(found) and len(pickle.dumps(found)) < 60 * EQUAL
-    for other in (first, EpisodeKey(source.dataset, "test", 0, places[1][1]), EpisodeKey("a/1", "train", 1, 0)):
-        assert other not in found
-    assert EpisodeKey(source.dataset, "train", 0, places[1][1] + 1) not in found
+    assert found == dict.fromkeys(keys[1:], first)
 
 
 def test_empty_records_are_cheap(tmp_path, check_rules):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import itertools
 import json
 import shutil
 import tempfile
@@ -78,7 +79,8 @@ def duplicates(source: Any, ranges: Any) -> Mapping[EpisodeKey, EpisodeKey]:
     segments = [(work.split, segment) for work in ranges for segment in work.segments]
     marks = Fingerprints.concatenate(scan(source.files, i, s) for i, (_, s) in enumerate(segments))
     suspects = marks.suspects().items()
-    return duplicates_among(source.dataset, (confirm(source.files, *segments[i], found) for i, found in suspects))
+    found = (confirm(source.dataset, source.files, *segments[i], places) for i, places in suspects)
+    return duplicates_among(itertools.chain.from_iterable(found))
 
 
 def convert_purely(config: ConvertConfig) -> Any:

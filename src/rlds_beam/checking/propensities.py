@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -64,7 +64,10 @@ def _of(path: str, episode: Episode, function: str | None, judge_last: bool, *, 
     values = np.asarray(steps[path], np.float64)
     judged = np.full(len(values), True) if judge_last or "is_last" not in steps else ~np.asarray(steps["is_last"], bool)
     judged &= np.isfinite(values)  # others are non_finite
-    outside = np.flatnonzero(judged & ((values <= 0) | (_discrete(steps) & (values > 1 + _TOLERANCE))))
+    actions = [column for name, column in steps.items() if name.partition("/")[0] == "action"]
+    discrete = bool(actions) and all(np.asarray(column).dtype.kind in "iub" for column in actions)
+    most = 1 + _TOLERANCE if discrete else np.inf  # a probability; of continuous actions, a density
+    outside = np.flatnonzero(judged & ((values <= 0) | (values > most)))
     if len(outside):
         step = int(outside[0])
         detail = f"{values[step]:g} at step {step}{more_steps(outside)}"
@@ -74,12 +77,6 @@ def _of(path: str, episode: Episode, function: str | None, judge_last: bool, *, 
         yield from _mismatch(path, values, expected, judged, f"{LOG} gives")
     if function is not None:
         yield from _mismatch(path, values, compute_propensities(function, episode), judged, f"{function} gives")
-
-
-def _discrete(steps: Mapping[str, Column]) -> bool:
-    """Whether actions are discrete; then a propensity is a probability, not a density."""
-    actions = [column for path, column in steps.items() if path.partition("/")[0] == "action"]
-    return bool(actions) and all(np.asarray(column).dtype.kind in "iub" for column in actions)
 
 
 def _mismatch(path: str, values: Array, expected: Array, judged: Array, by: str) -> Iterator[Violation]:

@@ -89,15 +89,12 @@ REPORTED = ("rate_mismatch",)
 """The rules whose violations are only counted by default: which of two contradicting values is wrong is unknown."""
 
 
-def _policies(rule: str) -> tuple[Policy, ...]:
-    if rule in REPORTED:
-        return ("fail",)
-    repair: tuple[Policy, ...] = ("repair",) if rule in REPAIRABLE else ()
-    accept: tuple[Policy, ...] = ("accept",) if rule in VALUE_RULES + DATASET_RULES else ()
-    return ("fail", "reject", *repair, *accept)
-
-
-POLICIES: dict[str, tuple[Policy, ...]] = {rule: _policies(rule) for rule in RULES}
+POLICIES: dict[str, tuple[Policy, ...]] = {
+    **dict.fromkeys(RULES, ("fail", "reject")),
+    **dict.fromkeys(REPAIRABLE, ("fail", "reject", "repair")),
+    **dict.fromkeys(VALUE_RULES + DATASET_RULES, ("fail", "reject", "accept")),
+    **dict.fromkeys(REPORTED, ("fail",)),
+}
 """Rule -> its possible policies. An episode that is not a valid trajectory cannot be accepted."""
 
 ADVICE: dict[str, str] = {

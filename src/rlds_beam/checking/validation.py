@@ -16,11 +16,12 @@ from rlds_beam.checking.rules import ADVICE, RULES, VALUE_RULES, CheckOptions
 from rlds_beam.checking.steps import contradicting_rate
 from rlds_beam.checking.verdicts import IgnoredValues, Rejection, Verdict
 from rlds_beam.episodes.columns import is_float
-from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
+from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import FLAGS, named_dimension
 from rlds_beam.errors import BadEpisode, FailedRuleError, Violation
 from rlds_beam.images.checks import check_images
 from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.typing import Array
 
 _ORDER = {rule: i for i, rule in enumerate(RULES)}
 _PROPENSITIES = frozenset((*PROPENSITIES, LOG_PROPENSITY))
@@ -48,7 +49,7 @@ def validate_episode(
       options: the policy of each rule.
       ignored: the values that are not checked. Void values that are NaN or infinite become 0 in the accepted
         episode, unless `non_finite` is accepted.
-      sound: whether its numbers are known to break no rule (`screen.are_sound`).
+      sound: whether its numbers are known to break no rule (`are_sound`).
       names: the names of the values of fields, by path, for the details.
       fps: the steps per second that the dataset declares, if it does.
 
@@ -58,14 +59,24 @@ def validate_episode(
     void: list[str] = []
     violations = find_violations(episode, options, ignored, void, sound=sound, names=names, fps=fps)
     if options.reject is not None and all(options.policy(v.rule) in ("accept", "repair") for v in violations):
-        violations += _beyond_limits(episode, options.reject)
+        from rlds_beam.checking.signals.conditions import broken_conditions, context_for, parse_conditions
+        from rlds_beam.checking.signals.context import Context
+
+        conditions = parse_conditions(options.reject)
+        beyond = broken_conditions(episode, conditions, context_for(conditions, Context.of_episode(episode)))
+        violations += () if beyond is None else (beyond,)
     if not violations:
         return Verdict(episode.key, (_without_void(episode, void),), size=len(episode.payload))
     by_policy: dict[str, list[Violation]] = {}
     for violation in violations:
         by_policy.setdefault(options.policy(violation.rule), []).append(violation)
     if "fail" in by_policy:
-        raise FailedRuleError(_failure(episode.key, by_policy["fail"]))
+        key, first = episode.key, by_policy["fail"][0]
+        raise FailedRuleError(
+            f"{key.dataset}, split {key.split}, shard {key.shard}, position {key.position}: {first}. "
+            f"--fail={first.rule} ends the job at the first such episode. Without it, the job writes the episode to "
+            f"rejected/ and continues. About the data: {ADVICE[first.rule]}."
+        )
     rejecting, repairing = by_policy.get("reject", []), by_policy.get("repair", [])
     episodes: tuple[Episode, ...] = (episode,)
     remaining: list[Violation] = []
@@ -110,8 +121,9 @@ def find_violations(
         for path, column in episode.steps.items():
             if isinstance(column, EncodedImages):
                 violations += _images(path, column, options)
-        if fps:
-            violations += _rates(episode.steps, fps)
+            elif fps and (rate := contradicting_rate(path, column, fps)) is not None:
+                detail = f"its times are {rate:.3g} Hz, but the data says {fps:g} Hz"
+                violations.append(Violation("rate_mismatch", detail, path))
         if options.propensity_fn is not None or not _PROPENSITIES.isdisjoint(episode.steps):
             judge_last = options.check_unused or episode.last_action_is_real
             violations += propensity_violations(episode, options.propensity_fn, judge_last)
@@ -128,13 +140,13 @@ def _numbers(
     void: list[str],
     names: Mapping[str, Sequence[str]],
 ) -> Iterator[Violation]:
-    """Yields what `screen.are_sound` rules out."""
+    """Yields what `are_sound` rules out."""
     yield from _boundaries(steps)
     for path, column in steps.items():
         if isinstance(column, EncodedImages) or not is_float(column.dtype):
             continue
         if np.count_nonzero(np.isfinite(column)) < column.size:
-            bad, is_void = ~np.isfinite(column), _is_void(path, ignored)
+            bad, is_void = ~np.isfinite(column), ignored.last_step and path.partition("/")[0] in _VOID
             if is_void and bad[_last(steps)].any() and options.policy("non_finite") != "accept":
                 void.append(path)
             if options.check_unused:
@@ -144,36 +156,19 @@ def _numbers(
                 yield from _element("non_finite", path, column, meant, names.get(path, ()))
     discount = steps.get("discount")
     if isinstance(discount, np.ndarray):
-        yield from _discount(discount, None if options.check_unused or not ignored.last_step else steps)
+        with np.errstate(invalid="ignore"):  # NaN is non_finite, not out of range
+            bad = (discount < 0) | (discount > 1)
+        if ignored.last_step and not options.check_unused:
+            bad = _meant(bad, steps)
+        yield from _element("discount_out_of_range", "discount", discount, bad)
 
 
-def _rates(steps: Mapping[str, Column], fps: float) -> Iterator[Violation]:
-    """Yields a violation for each field of timestamps with another rate than the declared one."""
-    for path, column in steps.items():
-        if (rate := contradicting_rate(path, column, fps)) is not None:
-            yield Violation("rate_mismatch", f"its times are {rate:.3g} Hz, but the data says {fps:g} Hz", path)
-
-
-def _beyond_limits(episode: Episode, reject: str) -> tuple[Violation, ...]:
-    """The violation of `--reject`, if a signal of the episode is beyond its limit."""
-    from rlds_beam.checking.signals.conditions import broken_conditions, context_for, parse_conditions
-    from rlds_beam.checking.signals.context import Context
-
-    conditions = parse_conditions(reject)
-    found = broken_conditions(episode, conditions, context_for(conditions, Context.of_episode(episode)))
-    return () if found is None else (found,)
-
-
-def _is_void(path: str, ignored: IgnoredValues) -> bool:
-    return ignored.last_step and path.partition("/")[0] in _VOID
-
-
-def _last(steps: Mapping[str, Column]) -> np.ndarray[Any, Any]:
+def _last(steps: Mapping[str, Column]) -> Array:
     """Whether each step is is_last, bool [T]; all False without such a field."""
     return np.asarray(steps["is_last"], bool) if "is_last" in steps else np.zeros(len(next(iter(steps.values()))), bool)
 
 
-def _meant(bad: np.ndarray[Any, Any], steps: Mapping[str, Column]) -> np.ndarray[Any, Any]:
+def _meant(bad: Array, steps: Mapping[str, Column]) -> Array:
     """`bad`, but False on steps with is_last."""
     return bad & ~_last(steps).reshape(-1, *[1] * (bad.ndim - 1))
 
@@ -222,15 +217,13 @@ def _boundaries(steps: Mapping[str, Column]) -> Iterator[Violation]:
     yield from _at(np.flatnonzero(terminal & ~last), "terminal_not_last", "is_terminal", ", but is_last is False")
 
 
-def _at(steps: np.ndarray[Any, Any], rule: str, flag: str, where: str) -> Iterator[Violation]:
+def _at(steps: Array, rule: str, flag: str, where: str) -> Iterator[Violation]:
     """Yields one violation for all of the `steps`, if there are any."""
     if len(steps):
         yield Violation(rule, f"True at step {steps[0]}{where}{more_steps(steps)}", flag, int(steps[0]))
 
 
-def _element(
-    rule: str, path: str, column: np.ndarray[Any, Any], bad: np.ndarray[Any, Any], names: Sequence[str] = ()
-) -> Iterator[Violation]:
+def _element(rule: str, path: str, column: Array, bad: Array, names: Sequence[str] = ()) -> Iterator[Violation]:
     """Yields one violation for all `bad` elements (bool, the column's shape), if there are any."""
     flat = bad.reshape(len(bad), -1)
     steps = np.flatnonzero(flat.any(axis=1))
@@ -242,35 +235,12 @@ def _element(
         yield Violation(rule, f"{float(value):g} at step {step}{where}{more_steps(steps)}", path, step)
 
 
-def _discount(discount: np.ndarray[Any, Any], steps: Mapping[str, Column] | None) -> Iterator[Violation]:
-    """Yields discounts that are out of range; with `steps`, only on steps without is_last."""
-    if (
-        discount.dtype == np.float32
-        and np.minimum.reduce(discount, None) >= 0
-        and np.maximum.reduce(discount, None) <= 1
-    ):
-        return
-    with np.errstate(invalid="ignore"):  # NaN is non_finite, not out of range
-        if not (discount.min() >= 0 and discount.max() <= 1):
-            bad = (discount < 0) | (discount > 1)
-            yield from _element("discount_out_of_range", "discount", discount, _meant(bad, steps) if steps else bad)
-
-
 def _by_rule(violation: Violation) -> int:
     return _ORDER[violation.rule]
 
 
 def _drop_accepted(violations: Iterable[Violation], options: CheckOptions) -> list[Violation]:
     return [v for v in violations if options.policy(v.rule) != "accept"]
-
-
-def _failure(key: EpisodeKey, violations: Iterable[Violation]) -> str:
-    first = next(iter(violations))
-    return (
-        f"{key.dataset}, split {key.split}, shard {key.shard}, position {key.position}: {first}. "
-        f"--fail={first.rule} ends the job at the first such episode. Without it, the job writes the episode to "
-        f"rejected/ and continues. About the data: {ADVICE[first.rule]}."
-    )
 
 
 def repair_episode(episode: Episode, rules: Collection[str]) -> tuple[Episode, ...]:
@@ -321,3 +291,67 @@ def repair_episode(episode: Episode, rules: Collection[str]) -> tuple[Episode, .
         return (repaired.replace(key=dataclasses.replace(episode.key, part=0)),)
     parts = [repaired.slice(start, stop) for start, stop in itertools.pairwise(bounds.tolist())]
     return tuple(p.replace(key=dataclasses.replace(episode.key, part=i)) for i, p in enumerate(parts))
+
+
+def screen_batches(batches: Iterable[list[Episode]]) -> Iterator[tuple[Episode, bool]]:
+    """Yields the episodes of each batch in order, each with whether its numbers are sound (`are_sound`).
+
+    Empties the batches, so that each episode is freed before the next one is read.
+    """
+    for episodes in batches:
+        sound = are_sound(episodes)
+        episodes.reverse()
+        while episodes:
+            yield episodes.pop(), sound
+
+
+def are_sound(episodes: Sequence[Episode]) -> bool:
+    """Whether the numbers of all of these episodes certainly break no rule of `validate_episode`.
+
+    That is: each has one is_first, at its first step, and one is_last, at its last step; is_terminal at most at its
+    last step; finite numbers; and discounts from 0 to 1. False if they are not alike, or if there is only one, whose
+    check would take as long.
+    """
+    if len(episodes) < 2 or any(episode.steps.keys() != episodes[0].steps.keys() for episode in episodes):
+        return False
+    lengths = np.array([len(episode) for episode in episodes])
+    if not lengths.all():
+        return False
+    joined: dict[str, Array] = {}
+    for path in episodes[0].steps:
+        parts: list[Any] = [episode.steps[path] for episode in episodes]
+        dtypes = {part.dtype for part in parts}
+        if len(dtypes) > 1:
+            return False
+        if not isinstance(parts[0], EncodedImages) and (is_float(parts[0].dtype) or path in (*FLAGS, "discount")):
+            try:
+                joined[path] = np.concatenate(parts)
+            except ValueError:  # other shapes
+                return False
+    return _are_regular(joined, lengths) and _are_in_range(joined)
+
+
+def _are_regular(columns: Mapping[str, Array], lengths: Array) -> bool:
+    """Whether the flags are those of `len(lengths)` whole episodes."""
+    if any(name not in columns or columns[name].shape != (lengths.sum(),) for name in FLAGS):
+        return False
+    first, last, terminal = (columns[name].astype(bool, copy=False) for name in FLAGS)
+    ends = np.cumsum(lengths)
+    starts, ends = ends - lengths, ends - 1
+    firsts, lasts, terminals = (np.count_nonzero(flags) for flags in (first, last, terminal))
+    return bool(
+        firsts == lasts == len(lengths)
+        and first[starts].all()
+        and last[ends].all()
+        and terminals == np.count_nonzero(terminal[ends])
+    )
+
+
+def _are_in_range(columns: Mapping[str, Array]) -> bool:
+    """Whether all numbers are finite, and discounts from 0 to 1."""
+    for path, column in columns.items():
+        if path == "discount" and not (column.min() >= 0 and column.max() <= 1):
+            return False
+        if path not in FLAGS and np.count_nonzero(np.isfinite(column)) < column.size:
+            return False
+    return True

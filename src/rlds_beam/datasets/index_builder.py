@@ -28,7 +28,7 @@ from rlds_beam import platforms, storage, worker_status
 from rlds_beam._version import __version__
 from rlds_beam.checking.duplicates import mark_duplicate
 from rlds_beam.checking.rules import CheckOptions
-from rlds_beam.checking.screen import screen_batches
+from rlds_beam.checking.validation import screen_batches
 from rlds_beam.checking.verdicts import count_verdict
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.pipeline import ConnectorRunner

@@ -21,8 +21,7 @@ from rlds_beam.checking.duplicates import (
     scan,
 )
 from rlds_beam.checking.rules import CheckOptions
-from rlds_beam.checking.screen import screen_batches
-from rlds_beam.checking.validation import validate_episode
+from rlds_beam.checking.validation import screen_batches, validate_episode
 from rlds_beam.checking.verdicts import IgnoredValues, Rejection, Verdict, count_verdict
 from rlds_beam.connectors.base import Accumulator, Batch
 from rlds_beam.connectors.pipeline import ConnectorRunner
@@ -192,13 +191,13 @@ class HashSuspects(Stage):
         return work[1].shard.path
 
     def process(self, work: Suspects, totals: Totals) -> list[Hashed]:
-        return [confirm(self.files, *work)]
+        return [*confirm(self.dataset, self.files, *work)]
 
     def merge(self, partials: Iterable[list[Hashed]]) -> list[Hashed]:
         return [*itertools.chain.from_iterable(partials)]
 
     def finish(self, total: list[Hashed], totals: Totals) -> Mapping[EpisodeKey, EpisodeKey]:
-        return duplicates_among(self.dataset, total)
+        return duplicates_among(total)
 
 
 def fit_connectors(

@@ -14,7 +14,7 @@ import math
 import operator
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,15 +33,14 @@ if TYPE_CHECKING:
 RULE = "signal_limit"
 """The rule of a violation that a condition found."""
 
-_OPERATORS = {
-    "<": (operator.lt, "less"),
-    "<=": (operator.le, "less_equal"),
-    ">": (operator.gt, "greater"),
-    ">=": (operator.ge, "greater_equal"),
-    "==": (operator.eq, "equal"),
-    "!=": (operator.ne, "not_equal"),
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
 }
-"""Operator -> its function for a number, and that of `pyarrow.compute` for a column."""
 
 _NUMBERS = ("steps", "return", "shard", "position", "part")
 _CONDITION = re.compile(r"\s*([^\s<>=!,]+)\s*(<=|>=|==|!=|<|>)\s*([^\s<>=!,]+)\s*")
@@ -75,18 +74,17 @@ class Condition:
         """Whether a value of the column meets it; one that is missing, or a text, meets none."""
         if not isinstance(value, (bool, int, float)) or math.isnan(value):
             return False
-        return bool(_OPERATORS[self.operator][0](value, self.value))
+        return bool(_OPERATORS[self.operator](value, self.value))
 
     def find(self, table: pa.Table) -> np.ndarray[Any, Any]:
         """Which rows of a table meet it, bool (E,)."""
         import pyarrow as pa
-        import pyarrow.compute as pc
 
         kind = table.schema.field(self.name).type if self.name in table.column_names else pa.null()
         if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
             return np.zeros(table.num_rows, bool)
-        column = table[self.name].cast(pa.float64(), safe=False)
-        return np.asarray(getattr(pc, _OPERATORS[self.operator][1])(column, self.value).fill_null(False))
+        values = table[self.name].cast(pa.float64(), safe=False).to_numpy()  # NaN for null
+        return ~np.isnan(values) & _OPERATORS[self.operator](values, self.value)
 
 
 def parse_conditions(text: str) -> tuple[Condition, ...]:

@@ -62,14 +62,25 @@ class Context:
             raise error
         steps = {path: field for path, field in schema.steps.items() if path not in (*FLAGS, "reward", "discount")}
         clocks = tuple(path for path, field in steps.items() if is_clock(field))
-        moving = {path for path, field in steps.items() if path not in clocks and _is_motion(field)}
-        text = [path for fields in (schema.steps, schema.metadata) for path, field in fields.items() if _is_text(field)]
+        moving = [
+            path
+            for path, field in steps.items()
+            if path not in clocks
+            and field.dtype in _FLOATS
+            and None not in field.shape
+            and 0 < field.known_size <= MAX_DIMENSIONS
+        ]
+        texts = [
+            path
+            for path, field in (*schema.steps.items(), *schema.metadata.items())
+            if field.dtype == "string" and not field.shape and _INSTRUCTION.fullmatch(path)
+        ]
         return cls(
-            tuple(path for path in steps if path in moving and _ACTIONS.fullmatch(path)),
-            tuple(path for path in steps if path in moving and _STATES.fullmatch(path)),
+            tuple(path for path in moving if _ACTIONS.fullmatch(path)),
+            tuple(path for path in moving if _STATES.fullmatch(path)),
             tuple(path for path, field in steps.items() if _is_camera(field)),
             clocks,
-            tuple(text),
+            tuple(texts),
             fps,
             decoded,
             None,
@@ -123,16 +134,8 @@ def _fields(values: Mapping[str, object]) -> tuple[Field, ...]:
     return tuple(fields)
 
 
-def _is_motion(field: Field) -> bool:
-    return field.dtype in _FLOATS and None not in field.shape and 0 < field.known_size <= MAX_DIMENSIONS
-
-
 def _is_camera(field: Field) -> bool:
     if field.holds_image_files:
         return field.dtype == "uint8"
     *_, channels = field.shape or (None,)
     return field.dtype == "uint8" and len(field.shape) == 3 and channels in (1, 3, 4) and field.known_size >= 256
-
-
-def _is_text(field: Field) -> bool:
-    return field.dtype == "string" and not field.shape and bool(_INSTRUCTION.fullmatch(field.path))

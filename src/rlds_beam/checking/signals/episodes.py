@@ -185,7 +185,11 @@ class Episodes:
         if path in self.context.actions and len(layout.void):
             values[:, layout.void] = values[:, layout.void - 1]
         if not np.isfinite(values).all():
-            _replace_unknown(values, layout)
+            known = np.isfinite(values)
+            known[:, layout.starts] = True
+            places = np.maximum.accumulate(np.where(known, np.arange(values.shape[1]), 0), axis=1)
+            values[:] = np.take_along_axis(values, places, axis=1)
+            values[~np.isfinite(values)] = 0  # from the first step on
         return values
 
     def share(self, mask: Array) -> Array:
@@ -207,11 +211,3 @@ def _fill(columns: Sequence[Array | None], layout: Layout) -> Array:
         if column is not None and len(column) == length:
             rows[start : start + length, : column.shape[1]] = column
     return rows
-
-
-def _replace_unknown(values: Array, layout: Layout) -> None:
-    known = np.isfinite(values)
-    known[:, layout.starts] = True
-    places = np.maximum.accumulate(np.where(known, np.arange(values.shape[1]), 0), axis=1)
-    values[:] = np.take_along_axis(values, places, axis=1)
-    values[~np.isfinite(values)] = 0  # from the first step on

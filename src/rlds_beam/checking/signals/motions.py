@@ -267,14 +267,15 @@ def lag(episodes: Episodes) -> Mapping[str, Array] | Array:
             fields = [motions[action].changes[:_MAX_ACTIONS], motions[state].changes[:_MAX_STATES]]
         for places, commands, moves in _cut(layout, *fields):
             squares = np.square(_correlate(commands, moves)).reshape(*commands.shape[::2], MAX_LAG + 1, 2, -1)
-            fewer = _weigh_lags(np.minimum(layout.lengths[places], _MAX_STEPS))
+            lengths = np.minimum(layout.lengths[places], _MAX_STEPS)
+            pairs = np.maximum(lengths[:, None] - np.arange(1, MAX_LAG + 2), lengths[:, None] / 2)
+            fewer = np.square(lengths[:, None] / pairs)[..., None]  # fewer steps are compared at a larger lag
             moving = np.maximum(commands.any(axis=1).sum(axis=1), 1)
             explained = squares.max(axis=4).sum(axis=1) * fewer / moving[:, None, None]
             kind, row = explained.max(axis=1).argmax(axis=1), np.arange(len(places))  # 0 for positions
             lags = (squares[row, :, :, kind].sum(axis=(1, 3)) * fewer[..., 0]).argmax(axis=1)
             peak = np.sqrt(explained[row, lags, kind])
-            compared = np.minimum(layout.lengths[places], _MAX_STEPS) - 1 - lags
-            certain = np.maximum(_CORRELATED, np.sqrt(_BY_CHANCE / np.maximum(compared, 1)))
+            certain = np.maximum(_CORRELATED, np.sqrt(_BY_CHANCE / np.maximum(lengths - 1 - lags, 1)))
             better = (peak > best[places]) & (peak >= certain)
             at = places[better]
             best[at], found[at] = peak[better], lags[better]
@@ -307,13 +308,6 @@ def _cut(layout: Layout, commands: Array, moves: Array) -> Iterator[tuple[Array,
         found = values[np.where(inside, starts[episodes, None] + steps, 0)]
         found[~inside] = 0
         yield episodes, found[..., : len(commands)], found[..., len(commands) :]
-
-
-def _weigh_lags(lengths: Array) -> Array:
-    """A factor for mean squares (E, lags, 1): fewer steps of an episode of some length are compared at a larger lag."""
-    compared = np.maximum(lengths[:, None] - np.arange(1, MAX_LAG + 2), lengths[:, None] / 2)
-    factor: Array = np.square(lengths[:, None] / compared)[..., None]
-    return factor
 
 
 def _standardize(values: Array, counts: Array, starts: Array) -> Array:

@@ -241,15 +241,12 @@ def findings(row: Mapping[str, Any], thresholds: Mapping[str, float] | None = No
         value = row.get(name)
         if value is None or not signal.breaks(float(value), (thresholds or {}).get(name)):
             continue
-        step, stop = (_whole(row.get(f"{name}@{place}")) for place in ("step", "stop"))
+        places = (row.get(f"{name}@{place}") for place in ("step", "stop"))
+        step, stop = (None if place is None or math.isnan(place) else int(place) for place in places)
         if step is not None and stop is None:
             stop = step + 1
         found.append(Finding(name, row.get(f"{name}@field"), float(value), step, stop))
     return found
-
-
-def _whole(value: Any) -> int | None:
-    return None if value is None or (isinstance(value, float) and math.isnan(value)) else int(value)
 
 
 DATASET_CHECKS: dict[str, str] = {

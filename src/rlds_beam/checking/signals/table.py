@@ -75,7 +75,10 @@ class Block:
             last: Any = steps.get("is_last")
             void = last is not None and bool(last[-1]) and not episode.last_action_is_real
             self._void.append(void)
-            self._moving.append(length - (void and length > 1 and not self._acts(episode)))
+            # Whether the last step has an action: neither zeros nor the action before, as void ones are filled.
+            ends: list[Any] = [steps[path][-2:] for path in self.context.actions if path in steps]
+            acts = length > 1 and any(np.any(end[1]) and not np.array_equal(*end) for end in ends)
+            self._moving.append(length - (void and length > 1 and not acts))
             self._hashes.append(0 if self.context.only is not None else _hash_actions(episode, length - void))
             for path, columns in self._columns.items():
                 columns.append(steps.get(path))
@@ -84,11 +87,6 @@ class Block:
         self._keys.append(episode.key)
         self._values.append({name: value for name, value in values.items() if value is not None})
         self._bytes += len(episode.payload)
-
-    def _acts(self, episode: Episode) -> bool:
-        """Whether the last step has an action: neither zeros nor the action before, as void ones are filled."""
-        actions: list[Any] = [episode.steps[path][-2:] for path in self.context.actions if path in episode.steps]
-        return any(np.any(action[1]) and not np.array_equal(*action) for action in actions)
 
     def _add_camera(self, path: str, column: Column | None) -> None:
         repeats = [] if column is None else cameras.find_repeated(column)

@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlds_beam.checking.duplicates import Digest, compare_contents
 from rlds_beam.episodes.episode import EpisodeKey
+from rlds_beam.pipelines.compare import Digest, compare_contents
 
 VERSIONS = st.lists(st.tuples(st.sampled_from(["test", "train"]), st.sampled_from("abcdef")), max_size=12)
 
