@@ -85,7 +85,7 @@ def test_older_pips_see_the_bounds_of_tensorflow_first() -> None:
 
 TOGETHER = {
     "3.11": "all,azure,gcp,gcs,s3",
-    "3.13": "all,azure,gcp,gcs,rerun,rllib,s3",
+    "3.13": "all,azure,gcp,gcs,rllib,s3",
 }
 """Python -> extras that go together; `all` includes what it says."""
 

@@ -1,4 +1,4 @@
-"""Files that show one episode: a strip of pictures, a video, or a Rerun recording."""
+"""Files that show one episode: a strip of pictures, or a video."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tempfile
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,11 +15,10 @@ from rlds_beam import storage
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError, needs
 from rlds_beam.images.codecs import encode_jpeg, encode_png
-from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.thumbnails import find_image, join_pictures, small_pixels
 from rlds_beam.text import join_texts
 from rlds_beam.typing import Array
-from rlds_beam.viewing.facts import Curve, find_curves, find_instruction
+from rlds_beam.viewing.facts import find_curves
 from rlds_beam.viewing.pictures import draw_curves, find_cameras, strip, with_cursor
 
 DEFAULT_FPS = 10.0
@@ -133,73 +132,11 @@ def _frames(episode: Episode, options: FileOptions) -> Iterator[Array]:
         yield np.pad(frame, ((0, len(frame) % 2), (0, frame.shape[1] % 2), (0, 0)), mode="edge")
 
 
-def _rerun(episode: Episode, options: FileOptions) -> bytes:
-    """A Rerun recording: images as stored, numbers as curves, texts as documents."""
-    with needs("rerun", "writing .rrd files needs the Rerun SDK"):
-        import rerun
-    recording = rerun.RecordingStream("rlds_beam", recording_id=str(episode.key))
-    with tempfile.TemporaryDirectory(prefix="rlds-beam-") as directory:
-        path = os.path.join(directory, "episode.rrd")
-        recording.save(path, default_blueprint=_layout(episode, rerun))
-        _log(episode, options, rerun, recording)
-        recording.flush()
-        recording.disconnect()
-        with open(path, "rb") as file:
-            return file.read()
-
-
-def _layout(episode: Episode, rerun: Any) -> Any:
-    """Cameras next to each other, below them each field that changes: by default, Rerun draws cameras on each other."""
-    from rerun import blueprint
-
-    def origin(path: str) -> str:
-        return str(rerun.new_entity_path(path.split("/")))
-
-    cameras = [blueprint.Spatial2DView(name=path, origin=origin(path)) for path in find_cameras(episode)]
-    curves = [blueprint.TimeSeriesView(name=c.path, origin=origin(c.path)) for c in _changing(episode)]
-    text = blueprint.TextDocumentView(name="instruction", origin="/instruction")
-    rows = [row for row in (cameras, [*curves, text]) if row]
-    return blueprint.Blueprint(
-        blueprint.Vertical(*(blueprint.Horizontal(*row) for row in rows)), blueprint.TimePanel(timeline="time")
-    )
-
-
-def _log(episode: Episode, options: FileOptions, rerun: Any, recording: Any) -> None:
-    """Logs an episode on the timelines `step` and `time`. Names are lists of parts, so any text is allowed in them."""
-    recording.log(["instruction"], rerun.TextDocument(find_instruction(episode)), static=True)
-    curves, cameras = find_curves(episode, names=options.names), find_cameras(episode)
-    for curve in curves:
-        names = [label or curve.path for label in curve.labels or ("",)]
-        recording.log(curve.path.split("/"), rerun.SeriesLines(names=names), static=True)
-    for step in range(len(episode)):
-        recording.set_time("step", sequence=step)
-        recording.set_time("time", duration=step / (options.fps or DEFAULT_FPS))
-        for path in cameras:
-            recording.log(path.split("/"), _rerun_image(episode, path, step, rerun))
-        for curve in curves:
-            recording.log(curve.path.split("/"), rerun.Scalars(curve.values[step]))
-
-
-def _rerun_image(episode: Episode, path: str, step: int, rerun: Any) -> Any:
-    """A stored JPEG or PNG as it is, other images as pixels."""
-    column = episode.steps[path]
-    image = find_image(column, step)
-    if isinstance(column, EncodedImages) and isinstance(image, bytes):
-        kinds = {b"\xff\xd8\xff": "image/jpeg", b"\x89PN": "image/png"}
-        if image[:3] in kinds:
-            return rerun.EncodedImage(contents=image, media_type=kinds[image[:3]])
-    return rerun.Image(small_pixels(image, 1 << 14)[0])
-
-
 def _plots(episode: Episode, width: int, options: FileOptions) -> Array:
     """The first fields that change, as curves."""
-    return draw_curves(_changing(episode, options.names), _PLOT_HEIGHT, width)
-
-
-def _changing(episode: Episode, names: Mapping[str, Sequence[str]] = {}) -> list[Curve]:
-    """The curves of the first fields that change."""
-    curves = [curve for curve in find_curves(episode, names=names) if not curve.is_embedding]
-    return [curve for curve in curves if (curve.values != curve.values[:1]).any()][:_MAX_PLOTS]
+    curves = [curve for curve in find_curves(episode, names=options.names) if not curve.is_embedding]
+    changing = [curve for curve in curves if (curve.values != curve.values[:1]).any()]
+    return draw_curves(changing[:_MAX_PLOTS], _PLOT_HEIGHT, width)
 
 
 WRITERS: dict[str, Callable[[Episode, FileOptions], bytes]] = {
@@ -207,6 +144,5 @@ WRITERS: dict[str, Callable[[Episode, FileOptions], bytes]] = {
     ".jpg": _jpeg,
     ".jpeg": _jpeg,
     ".mp4": _video,
-    ".rrd": _rerun,
 }
 """The ending of a file -> what makes its content."""

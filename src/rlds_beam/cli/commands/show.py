@@ -1,4 +1,4 @@
-"""`rlds-beam show`: one episode in the terminal, or as a picture, a video, or a Rerun recording."""
+"""`rlds-beam show`: one episode in the terminal, or as a picture or a video."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ class ShowConfig(SourceOptions):
     episode: str = option("0", "its number, from 0 (-1 is the last one), or its key", metavar="EPISODE")
     output: str | None = option(
         None,
-        "file to write it to: .png or .jpg (pictures of all cameras), "
-        ".mp4 (needs the extra lerobot), or .rrd (needs the extra rerun)",
+        "file to write it to: .png or .jpg (pictures of all cameras), or .mp4 (needs the extra lerobot)",
         metavar="FILE",
         short=("-o",),
     )

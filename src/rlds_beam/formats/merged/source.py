@@ -220,9 +220,6 @@ class MergedDecoder:
 
     Args:
       starts: the index of each dataset's first shard, by split.
-
-    Attributes:
-      keeps_images: whether images are where the records hold them: no connector changes them.
     """
 
     def __init__(self, starts: Mapping[str, Sequence[int]], inputs: Sequence[MergedInput], merge: Merge):
@@ -232,7 +229,6 @@ class MergedDecoder:
         self._schemas = [None if _conforms(member.source) else member.source.schema for member in inputs]
         self._names = [member.name.encode() for member in inputs]
         self._fields = [frozenset(member.schema.steps) for member in inputs]  # also those that are not read
-        self.keeps_images = not any(member.connecting.connectors for member in inputs)
 
     def decode(self, payload: bytes, key: EpisodeKey) -> Episode:
         which = bisect.bisect_right(self.starts[key.split], key.shard) - 1

@@ -20,14 +20,7 @@ from rlds_beam.errors import Violation
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.reader import find_shard, read_episode
-from rlds_beam.viewing.browser.frames import (
-    CameraFrames,
-    LoadedFrames,
-    StoredFrames,
-    find_cameras,
-    has_stored_frames,
-    stored_frames,
-)
+from rlds_beam.viewing.browser.frames import CameraFrames, find_cameras
 
 HELD_BYTES = 64 << 20
 """Maximum bytes of decoded episodes held, or one episode."""
@@ -89,7 +82,6 @@ class EpisodeCache:
         self._source, self._check = source, check
         self._paths: dict[str, tuple[str, ...]] = {}
         self._episodes: ValueCache[OpenedEpisode] = ValueCache(most)
-        self._frames: ValueCache[Mapping[str, StoredFrames] | None] = ValueCache(most // 8)
 
     def open(self, key: EpisodeKey) -> OpenedEpisode:
         """The episode at a key. Raises UsageError if there is none."""
@@ -102,8 +94,7 @@ class EpisodeCache:
           LookupError: there is no such camera or step.
           UsageError: there is no such episode.
         """
-        stored = self._stored_frames(key)
-        frames: Mapping[str, CameraFrames] = stored if stored and camera in stored else self.open(key).frames
+        frames = self.open(key).frames
         if not 0 <= step < len(frames[camera]):
             raise IndexError(step)
         return frames[camera].image(step)
@@ -120,16 +111,6 @@ class EpisodeCache:
         self._paths[shard.path] = paths
         return tuple(map(storage.stamp, paths))
 
-    def _stored_frames(self, key: EpisodeKey) -> Mapping[str, StoredFrames] | None:
-        if not has_stored_frames(self._source):
-            return None
-
-        def find() -> tuple[Mapping[str, StoredFrames] | None, int]:
-            frames = stored_frames(self._source, key)
-            return frames, sum(16 * len(images) for images in (frames or {}).values()) + 1000
-
-        return self._frames.get((key, self._stamp(key)), find)
-
     def _open(self, key: EpisodeKey) -> tuple[OpenedEpisode, int]:
         episode = read_episode(self._source, key)
         violations: tuple[Violation, ...] = episode.faults
@@ -138,21 +119,19 @@ class EpisodeCache:
             verdict = validate_episode(episode, self._check, IgnoredValues.of(self._source.last_action))
             violations = verdict.violations
             rejected = None if verdict.rejected is None else verdict.rejected.rule
-        frames: dict[str, CameraFrames] = {}
         cameras = {field.path: field for field in find_cameras(self._source.schema)}
-        stored = (self._stored_frames(key) or {}) if len(episode) else {}
-        for path, field in cameras.items():
-            if path in stored:
-                frames[path] = stored[path]
-            elif path in episode.steps:
-                frames[path] = LoadedFrames(_own(episode.steps[path]), field)
+        frames = {
+            path: CameraFrames(_own(episode.steps[path]), field)
+            for path, field in cameras.items()
+            if path in episode.steps
+        }
         steps = {path: _own(column) for path, column in episode.steps.items() if path not in cameras}
         metadata = {
             path: value.copy() if isinstance(value, np.ndarray) else value for path, value in episode.metadata.items()
         }
         held = Episode(key, steps, metadata, faults=episode.faults)
-        size = sum(map(_size, steps.values())) + 2000
-        size += sum(_size(frame.column) for frame in frames.values() if isinstance(frame, LoadedFrames))
+        columns = (*steps.values(), *(camera.column for camera in frames.values()))
+        size = sum(map(_size, columns)) + 2000
         return OpenedEpisode(held, violations, rejected, frames), size
 
 
