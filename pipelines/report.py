@@ -1,4 +1,4 @@
-"""`rlds-beam report`: one HTML file that shows a dataset, what a conversion did, or how two datasets differ."""
+"""`rlds-beam report`: one HTML file that shows a dataset, or what a conversion did."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ReportConfig", "ReportOutcome", "report"]
 
-USAGE = "INPUT [SECOND]"
+USAGE = "INPUT"
 ENDINGS = (".html", ".htm")
 """The endings of the file's name."""
 
 EXAMPLES = """
     rlds-beam report data/point_mass/1.0.0 --output=report.html
     rlds-beam report out --output=conversion.html
-    rlds-beam report data/point_mass/1.0.0 data/point_mass/2.0.0 --output=comparison.html
 """
 
 
@@ -42,12 +41,12 @@ class ReportOutcome:
     """The result of a `report` run.
 
     Attributes:
-      reports: the counts of the records read, of each dataset.
+      report: the counts of the records read; None if the dataset is an output whose rows are not episodes.
       path: the file written.
       bytes: its size.
     """
 
-    reports: tuple[Report, ...]
+    report: Report | None
     path: str
     bytes: int
 
@@ -59,12 +58,11 @@ class ReportOutcome:
 
 @dataclasses.dataclass(frozen=True)
 class ReportConfig(RunOptions, PrintOptions, ConnectorOptions, CheckOptions, SourceOptions):
-    """Write an HTML file that shows a dataset, what a conversion did, or how two datasets differ."""
+    """Write an HTML file that shows a dataset, or what a conversion did."""
 
     reads: ClassVar[str] = "input"
 
     input: str = option(dataclasses.MISSING, "dataset directory, or a directory that convert wrote", positional=True)
-    second: str | None = option(None, "a dataset to compare it with", positional=True)
     _: dataclasses.KW_ONLY
     output: str = option("report.html", "file to write the report to", metavar="FILE", short=("-o",))
     samples: int = option(6, "sample episodes to show", least=0)
@@ -75,30 +73,26 @@ class ReportConfig(RunOptions, PrintOptions, ConnectorOptions, CheckOptions, Sou
     decode: int = option(3, "images to decode of each camera and episode, for signals; 0 for none", least=0)
 
 
-def prepare(config: ReportConfig) -> tuple[ReportWriter, tuple[OpenedInput, ...]]:
-    """Opens the datasets. Reads only metadata.
+def prepare(config: ReportConfig) -> tuple[ReportWriter, OpenedInput | None]:
+    """Opens the dataset. Reads only metadata.
 
     Returns:
-      What writes the report, and the inputs.
+      What writes the report; and the input, unless it is an output whose rows are not episodes.
 
     Raises:
-      UsageError: a dataset cannot be opened, or an option cannot be used.
+      UsageError: the dataset cannot be opened, or an option cannot be used.
     """
     from rlds_beam.connectors.cleaning.presets import with_preset
     from rlds_beam.formats.inputs import prepare_input
     from rlds_beam.viewing.report.report_file import Input, ReportWriter
 
     conversion = _conversion(config)
-    paths = [config.input] if config.second is None else [config.input, config.second]
-    inputs, opened = [], []
-    for path in paths[0 if conversion is None or conversion.is_read else 1 :]:
-        own = with_preset(dataclasses.replace(config.for_input(storage.pin(path)), second=None))
-        prepared = prepare_input(own)
-        inputs.append(
-            Input(prepared.source, _settings(own, own.source_format, len(paths), prepared.connecting), prepared.report)
-        )
-        opened.append(prepared)
-    return ReportWriter(tuple(inputs), config.output, _command(config), conversion), tuple(opened)
+    if conversion is not None and not conversion.is_read:
+        return ReportWriter(None, config.output, _command(config), conversion), None
+    own = with_preset(config.for_input(storage.pin(config.input)))
+    opened = prepare_input(own)
+    shown = Input(opened.source, _settings(own, own.source_format, opened.connecting), opened.report)
+    return ReportWriter(shown, config.output, _command(config), conversion), opened
 
 
 def report(config: ReportConfig) -> ReportOutcome:
@@ -114,10 +108,11 @@ def report(config: ReportConfig) -> ReportOutcome:
     check(config)
     outcome.check_writable(config.output, "--output", config.input, rewritten=ENDINGS, endings=ENDINGS)
     writer, opened = prepare(config)
-    written = run_over("report", config, opened, writer.stages([each.connecting for each in opened]))
-    for records in written.reports:
-        records.check()
-    return ReportOutcome(written.reports, written.path, written.bytes)
+    stages = writer.stages(None if opened is None else opened.connecting)
+    written = run_over("report", config, [] if opened is None else [opened], stages)
+    if written.report is not None:
+        written.report.check()
+    return ReportOutcome(written.report, written.path, written.bytes)
 
 
 def main(config: ReportConfig) -> int:
@@ -126,11 +121,11 @@ def main(config: ReportConfig) -> int:
     done = report(config)
     seconds = round(elapsed(), 3)
     if config.json:
-        reports = msgspec.to_builtins(done.reports)
-        print_json({"reports": reports, "path": done.path, "bytes": done.bytes, "seconds": seconds})
+        read = None if done.report is None else msgspec.to_builtins(done.report)
+        print_json({"report": read, "path": done.path, "bytes": done.bytes, "seconds": seconds})
     else:
         lines = [
-            *(input_report.line() for input_report in done.reports),
+            *([] if done.report is None else [done.report.line()]),
             str(done),
             f"took      {seconds:.1f} s with start-up",
         ]
@@ -156,9 +151,9 @@ def _conversion(config: ReportConfig) -> ConversionView | None:
     return ConversionView(config.input, held, ("rlds-beam", "convert", "INPUT", "OUTPUT"), can_read(held.to))
 
 
-def _settings(config: ReportConfig, format_: str, inputs: int, connecting: ConnectorRunner) -> Settings:
+def _settings(config: ReportConfig, format_: str, connecting: ConnectorRunner) -> Settings:
     from rlds_beam.checking.signals.results import parse_thresholds
-    from rlds_beam.viewing.report.dataset import BUDGET, Settings
+    from rlds_beam.viewing.report.dataset import Settings
 
     options = {"--from": config.from_, "--split": config.split, "--features": config.features}
     given = [f"{flag}={value}" for flag, value in options.items() if value is not None]
@@ -174,7 +169,6 @@ def _settings(config: ReportConfig, format_: str, inputs: int, connecting: Conne
         convert=("rlds-beam", "convert", config.input, "OUTPUT", *given),
         list_command=("rlds-beam", "check", config.input, *given),
         notes=(after,) if connecting.connectors else (),
-        budget=BUDGET // inputs,
     )
 
 
@@ -184,5 +178,4 @@ def _command(config: ReportConfig) -> str:
     plain = dataclasses.replace(config, **of_runs, json=False, progress="auto")
     groups = [getattr(plain, group.field) for group in plain.groups(vars(plain))]
     flags = [flag for options in (plain, *groups) for flag in format_flags(options, type(options))]
-    inputs = [config.input] if config.second is None else [config.input, config.second]
-    return shlex.join(["rlds-beam", "report", *inputs, *flags])
+    return shlex.join(["rlds-beam", "report", config.input, *flags])

@@ -40,7 +40,7 @@ DRAWN = """!document.querySelector("article:not([data-shown])") &&
   [...document.querySelectorAll("div.chart")].every((box) => !box.clientWidth || box.querySelector("canvas"))"""
 
 STEPS = """(article) => {
-  const { datasets: [{ episodes }] } = JSON.parse(document.getElementById("report-data").textContent);
+  const { dataset: { episodes } } = JSON.parse(document.getElementById("report-data").textContent);
   const key = article.querySelector(".key").title;
   return episodes.find((one) => one.key === key).cameras[0].pictures.map((one) => one.step);
 }"""
@@ -64,15 +64,14 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of a conversion, next to another dataset."""
+    """The report of a conversion."""
     directory = tmp_path_factory.mktemp("everything")
     source = rlds_beam.example(directory / "data", robot=True, broken=2, episodes=12)
-    second = rlds_beam.example(directory / "second", camera=True, episodes=6)
     connectors = "[MinimumLength: {transitions: 15}, Normalize: {fields: [action]}]"
     (directory / "connectors.yaml").write_text(connectors)
     out = directory / "out"
     rlds_beam.convert(source, out, to="rlds", connectors=str(directory / "connectors.yaml"), workers=1)
-    rlds_beam.report(out, second, output=directory / "report.html", workers=1)
+    rlds_beam.report(out, output=directory / "report.html", workers=1)
     return directory / "report.html"
 
 

@@ -142,7 +142,7 @@ def stats(input: Path | Sequence[Path], **options: Any) -> StatsOutcome:
     return cast("StatsOutcome", _run("stats", input, **options))
 
 
-def report(input: Path, second: Path | None = None, **options: Any) -> ReportOutcome:
+def report(input: Path, **options: Any) -> ReportOutcome:
     """Writes an HTML file that shows a dataset, a conversion, or how two datasets differ, as `rlds-beam report` does.
 
         outcome = rlds_beam.report("data/point_mass/1.0.0", output="report.html")
@@ -150,10 +150,9 @@ def report(input: Path, second: Path | None = None, **options: Any) -> ReportOut
 
     Args:
       input: a dataset directory, or a directory that `convert` wrote.
-      second: a dataset to compare it with.
       options: the fields of `ReportConfig`.
     """
-    return cast("ReportOutcome", _run("report", input, second, **options))
+    return cast("ReportOutcome", _run("report", input, **options))
 
 
 def compare(input: Path, second: Path, **options: Any) -> Comparison:

@@ -76,10 +76,10 @@ def test_images_that_are_damaged_missing_or_something_else(tmp_path: Path) -> No
         key = browser.list_keys()[0]
         assert browser.json("/api/episode", key=key)["steps"] == 5
         answers = [browser.get("/image", key=key, camera=CAMERA, step=step) for step in range(5)]
-        assert [answer.status_code for answer in answers] == [200, 404, 200, 404, 404]
+        assert [answer.status_code for answer in answers] == [200, 200, 200, 404, 404]  # an empty one stands for zeros
         assert (answers[0].content, answers[2].content) == (good, other[:50])
         for answer in answers:
-            assert answer.headers["content-type"] in ("image/jpeg", "application/json")
+            assert answer.headers["content-type"] in ("image/jpeg", "image/png", "application/json")
         for step in range(5):  # a placeholder
             small = browser.get("/image", key=key, camera=CAMERA, step=step, height=48)
             assert small.status_code == 200 and decode_image(small.content, 3, "uint8").shape[0] <= 48

@@ -84,7 +84,7 @@ class Condition:
         if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
             return np.zeros(table.num_rows, bool)
         values = table[self.name].cast(pa.float64(), safe=False).to_numpy()  # NaN for null
-        return ~np.isnan(values) & _OPERATORS[self.operator](values, self.value)
+        return np.asarray(~np.isnan(values) & _OPERATORS[self.operator](values, self.value))
 
 
 def parse_conditions(text: str) -> tuple[Condition, ...]:

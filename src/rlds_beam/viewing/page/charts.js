@@ -29,17 +29,6 @@ export function Bars({ histogram, label, threshold = null }) {
     ${Object.entries(paths).map(([name, path]) => path && html`<path class=${name} d=${path} />`)}</${Chart}>`;
 }
 
-/** Two histograms with the same edges side by side, as shares of their values. */
-export function PairedBars({ first, second, label }) {
-  const sides = [first, second].map(({ counts }) => {
-    const total = Math.max(1, counts.reduce((a, b) => a + b, 0));
-    return counts.map((n) => n / total);
-  });
-  const most = Math.max(...sides.flat()) || 1, width = (1 - 2 * GAP) / 2;
-  return html`<${Chart} width=${Math.max(1, ...sides.map((one) => one.length))} label=${label}>
-    ${sides.map((shares, side) => html`<path class=${"ab"[side]} d=${shares.map((share, i) => share && bar(i + GAP + side * width, width, share / most)).filter(Boolean).join("")} />`)}</${Chart}>`;
-}
-
 /** Quantiles between minimum and maximum: a line from q01 to q99, a box from q10 to q90, and the median. */
 export function Box({ distribution }) {
   const { least, most } = distribution, at = Object.fromEntries(distribution.quantiles);

@@ -1,6 +1,6 @@
-// What a conversion did, and how two datasets differ.
+// What a conversion did.
 import { html } from "./lib.js";
-import { Ends, PairedBars, StackedBar } from "./charts.js";
+import { StackedBar } from "./charts.js";
 import { Code, Facts, Heading, Region, Said } from "./summary.js";
 import { count, number, percent } from "./text.js";
 
@@ -44,33 +44,3 @@ const Connectors = ({ some }) => html`<${Region} label="Connectors"><table>
   <tbody>${some.map((one) => html`<tr><th class="text"><code><${Said} text=${one.name} /></code></th>
     ${["episodes", "steps"].map((what) => html`<td class="number">${number(one[`${what}_in`])}${one[`${what}_out`] !== one[`${what}_in`] && ` → ${number(one[`${what}_out`])}`}</td>`)}</tr>`)}
   </tbody></table></${Region}>`;
-
-/** Fields that differ between two datasets, and the numbers of both. */
-export function Comparison({ both, section }) {
-  const names = [both.first, both.second];
-  return html`<${Heading} section=${section} lede="Fields that differ, and numbers that both datasets have." />
-    <p>${names.map((name, i) => html`<i class="swatch ${"ab"[i]}"></i> <${Said} text=${name} /> `)}</p>
-    <div class="panel"><h3>Schema</h3>${both.schema.length ? html`<${Region} label="Fields that differ"><table>
-      <thead><tr><th class="text">field</th>${names.map((name) => html`<th class="text"><${Said} text=${name} /></th>`)}</tr></thead>
-      <tbody>${both.schema.map(([path, ...types]) => html`<tr><th class="text"><code><${Said} text=${path} /></code></th>
-        ${types.map((text) => html`<td class="text">${text ? html`<code><${Said} text=${text} /></code>` : html`<span class="tag warn">not there</span>`}</td>`)}</tr>`)}</tbody></table></${Region}>`
-      : html`<p class="note ok">Both have the same fields with the same types.</p>`}</div>
-    ${both.pairs.length > 0 && html`<div class="panels narrow">${both.pairs.slice(0, 12).map(({ field, label, first, second }) => html`<div class="panel">
-      <h3><${Said} text=${field} /> <span class="muted"><${Said} text=${label} /></span></h3>
-      <figure class="histogram"><${PairedBars} first=${first.histogram} second=${second.histogram} label="Histograms of both datasets" /><${Ends} histogram=${first.histogram} /></figure></div>`)}</div>
-      <${Pairs} pairs=${both.pairs} />`}
-    ${both.left_out > 0 && html`<p class="muted small">${count(both.left_out, "more number")}: not shown.</p>`}`;
-}
-
-function Pairs({ pairs }) {
-  const names = ["mean", "std", "q01", "q50", "q99"];
-  const valuesOf = (one) => ({ mean: one.mean, std: one.std, ...Object.fromEntries(one.quantiles) });
-  return html`<${Region} label="All numbers of both datasets" tall><table>
-    <thead><tr><th class="text">number</th><th class="chart">both</th>${names.map((name) => html`<th class="number">${name}</th>`)}</tr></thead>
-    <tbody>${pairs.map(({ field, label, ...both }) => {
-      const [first, second] = [valuesOf(both.first), valuesOf(both.second)];
-      return html`<tr><th class="text"><code><${Said} text=${field} /></code> <${Said} text=${label} /></th>
-        <td class="chart"><div class="spark"><${PairedBars} first=${both.first.histogram} second=${both.second.histogram} /></div></td>
-        ${names.map((name) => html`<td class="number"><span class="first">${number(first[name])}</span><br /><span class="second">${number(second[name])}</span></td>`)}</tr>`;
-    })}</tbody></table></${Region}>`;
-}

@@ -3,45 +3,35 @@ import { indexOf } from "./lib.js";
 import { shortKey } from "./text.js";
 
 export const root = JSON.parse(document.getElementById("report-data").textContent);
-const listed = [];
-const rows = new Map(); // the dataset and key of an episode -> its row
-const name = (dataset, key) => `${dataset} ${key}`;
-const none = { cameras: [], columns: [], scan: { state: "none" } };
+const part = root.dataset;
+const rows = new Map(); // the key of an episode -> its row
 
 /** What an episode is called: its number; its key if that is unknown, as of a record that a conversion rejected. */
 const nameOf = (key, number) => (number === null ? shortKey(key) : `episode ${number.toLocaleString("en-US")}`);
 
-function add(dataset, id, episode, number = null) {
-  const index = [...rows.values()].filter((row) => row.dataset === dataset).length; // its place in this report
-  const named = nameOf(episode.key, number);
-  const row = { dataset, id, index, named, key: episode.key, steps: episode.steps, instruction: episode.instruction, episode };
-  rows.set(name(dataset, episode.key), row);
-  return row;
-}
-
-/** Gives each episode of a dataset its place: the first section that names it shows it, others link there. */
-function placeEpisodes(part, number) {
-  const { facts, rules, signals } = part, several = root.datasets.length > 1;
+/** Gives each episode its place: the first section that names it shows it, others link there. */
+function placeEpisodes() {
   const episodes = new Map(part.episodes.map((one) => [one.key, one]));
-  Object.assign(part, { id: String(number), prefix: several ? `${"ab"[number]}-` : "", name: several ? facts.name : "" });
-  const numberOf = (key) => (Object.hasOwn(part.numbers, key) ? part.numbers[key] : null);
-  const take = (keys) => keys.filter((key) => episodes.has(key) && !rows.has(name(part.id, key)))
-    .map((key) => add(part.id, `${part.prefix}e${rows.size}`, episodes.get(key), numberOf(key)));
-  const takeOnce = (keys) => take([...new Set(keys)]);
-  part.shown = {
-    rules: rules.map((rule) => takeOnce(rule.samples.map((one) => one.key))),
-    worst: takeOnce(signals.flatMap((signal) => signal.worst.slice(0, signal.beyond).map((one) => one.key))),
-    samples: takeOnce(part.samples),
-  };
-  part.nameOf = (key) => nameOf(key, numberOf(key));
-  part.anchor = (key) => rows.get(name(part.id, key))?.id;
+  const take = (keys) => [...new Set(keys)].filter((key) => episodes.has(key) && !rows.has(key)).map((key) => {
+    const episode = episodes.get(key), index = rows.size; // its place in this report
+    const row = { dataset: "0", id: `e${index}`, index, named: part.nameOf(key), key, steps: episode.steps, instruction: episode.instruction, episode };
+    rows.set(key, row);
+    return row;
+  });
+  part.nameOf = (key) => nameOf(key, Object.hasOwn(part.numbers, key) ? part.numbers[key] : null);
+  part.anchor = (key) => rows.get(key)?.id;
   part.linkTo = (key) => part.anchor(key) && { href: `#${part.anchor(key)}` };
-  listed.push({ ...none, id: part.id, name: facts.name, path: facts.path, format: facts.format, fps: facts.fps });
+  part.shown = {
+    rules: part.rules.map((rule) => take(rule.samples.map((one) => one.key))),
+    worst: take(part.signals.flatMap((signal) => signal.worst.slice(0, signal.beyond).map((one) => one.key))),
+    samples: take(part.samples),
+  };
 }
 
-root.datasets.forEach(placeEpisodes);
-function find({ dataset, key }) {
-  const row = rows.get(name(dataset, key));
+placeEpisodes();
+
+function find({ key }) {
+  const row = rows.get(key);
   if (!row) throw new Error(`${key} is not in this report`);
   return row;
 }
@@ -53,10 +43,10 @@ function nearest({ camera, step, ...query }) {
 }
 
 const answers = {
-  "/api/datasets": () => listed,
+  "/api/datasets": () => [{ cameras: [], columns: [], scan: { state: "none" }, ...part.facts, id: "0" }],
   "/api/episode": (query) => ({ ...find(query).episode, index: find(query).index, named: find(query).named }),
-  "/api/episodes": ({ dataset, text, offset = 0, limit = 100 }) => {
-    const some = [...rows.values()].filter((row) => row.dataset === dataset && (!text || row.key === text));
+  "/api/episodes": ({ text, offset = 0, limit = 100 }) => {
+    const some = [...rows.values()].filter((row) => !text || row.key === text);
     return { total: some.length, offset, rows: some.slice(offset, offset + limit), scanned: true };
   },
   "/api/step": ({ step, ...query }) => {
@@ -73,7 +63,7 @@ export const address = (_, query) => {
   return picture ? sourceOf(picture) : "";
 };
 export const sourceOf = ({ jpeg }) => `data:image/jpeg;base64,${jpeg}`;
-export const episodeLink = (dataset, key) => ({ href: rows.has(name(dataset, key)) ? `#${rows.get(name(dataset, key)).id}` : undefined });
+export const episodeLink = (_, key) => ({ href: rows.has(key) ? `#${rows.get(key).id}` : undefined });
 
 const decoded = new WeakMap();
 

@@ -9,7 +9,7 @@ const none = () => null; // episodes are shown on their own pages
 
 /** A part of a report, whose episodes are pages of the browser. */
 const partOf = (summary) => ({
-  ...summary, name: "", prefix: "", shown: { rules: [], worst: [] },
+  ...summary, shown: { rules: [], worst: [] },
   nameOf: (key) => (Object.hasOwn(summary.numbers, key) ? `episode ${number(summary.numbers[key])}` : shortKey(key)),
   linkTo: (key) => link({ view: "", episode: key, at: "", t: "" }),
 });
@@ -17,7 +17,7 @@ const partOf = (summary) => ({
 function sectionsOf(part) {
   const measured = part.signals.some((one) => one.measured);
   return [
-    (part.rules.length || measured) && ["outstanding", "What stands out", ({ section }) => html`<${Outstanding} parts=${[part]} section=${section} />`],
+    (part.rules.length || measured) && ["outstanding", "What stands out", Outstanding],
     ["dataset", "Dataset", Dataset],
     part.rules.length && ["rejected", "Broken rules", Rules],
     measured && ["signals", "Quality signals", Signals],

@@ -1,6 +1,6 @@
-// The page of a report: a list of contents, the summary of its datasets, and its episodes in the viewer of the browser.
+// The page of a report: a list of contents, the summary of its dataset, and its episodes in the viewer of the browser.
 import { html, render, useEffect, useLayoutEffect, useRef, useState, useStore } from "./lib.js";
-import { Comparison, Conversion } from "./conversion.js";
+import { Conversion } from "./conversion.js";
 import { datasets } from "./datasets.js";
 import { Command, Copy, FlagsDialog } from "./dialogs.js";
 import { root as data, sourceOf } from "./embedded.js";
@@ -10,7 +10,7 @@ import { line, number } from "./text.js";
 import { Viewer } from "./viewer.js";
 
 const page = document.documentElement;
-const parts = data.datasets;
+const part = data.dataset;
 const opened = new Map(); // the id of an episode -> shows its viewer
 
 /** An episode. Its viewer is drawn when it comes near the window: a report of a hundred opens at once. */
@@ -50,7 +50,7 @@ const episodes = (some, open) => some.length > 0 && html`<div class="episodes">$
     <div class="episodes">${some.slice(open).map((row) => html`<${Episode} key=${row.id} row=${row} />`)}</div></details>`}</div>`;
 
 /** An episode as a film, which plays under the pointer. */
-function Cell({ part, cell }) {
+function Cell({ cell }) {
   const id = part.anchor(cell.key), [width, height] = cell.size;
   const film = html`<svg class="film" viewBox=${`0 0 ${width / 10} ${height}`} role="img" aria-label=${line(cell.camera, 80) + (cell.film.fault ? " (damaged image)" : "")}>
     <image href=${sourceOf(cell.film)} width=${width} height=${height} preserveAspectRatio="none" /></svg>`;
@@ -60,42 +60,31 @@ function Cell({ part, cell }) {
     ${cell.instruction && html`<p class="said clamp"><${Said} text=${cell.instruction} /></p>`}</li>`;
 }
 
-const Cells = ({ part, some }) => html`<ul class="gallery">${some.map((cell) => html`<${Cell} ...${{ part, cell }} />`)}</ul>`;
+const Cells = ({ some }) => html`<ul class="gallery">${some.map((cell) => html`<${Cell} cell=${cell} />`)}</ul>`;
 
-const Gallery = ({ part, section }) => html`<${Heading} section=${section} lede=${`Point at an episode, or focus it, to play it. ${part.grid[0].marks.length ? "First those rejected or beyond a threshold, then others chosen at random." : "Chosen at random."}`} />
-  <${Cells} part=${part} some=${part.grid.slice(0, 12)} />
-  ${part.grid.length > 12 && html`<details class="block"><summary>${number(part.grid.length - 12)} more</summary><${Cells} part=${part} some=${part.grid.slice(12)} /></details>`}`;
+const Gallery = ({ section }) => html`<${Heading} section=${section} lede=${`Point at an episode, or focus it, to play it. ${part.grid[0].marks.length ? "First those rejected or beyond a threshold, then others chosen at random." : "Chosen at random."}`} />
+  <${Cells} some=${part.grid.slice(0, 12)} />
+  ${part.grid.length > 12 && html`<details class="block"><summary>${number(part.grid.length - 12)} more</summary><${Cells} some=${part.grid.slice(12)} /></details>`}`;
 
-const Samples = ({ part, section }) => html`<${Heading} section=${section} lede=${`${part.facts.episodes ? "Episodes" : "Records"} chosen at random: play them, or go step by step with the arrow keys; drag over the curves; compare two side by side.`} />
+const Samples = ({ section }) => html`<${Heading} section=${section} lede=${`${part.facts.episodes ? "Episodes" : "Records"} chosen at random: play them, or go step by step with the arrow keys; drag over the curves; compare two side by side.`} />
   ${episodes(part.shown.samples, 4)}`;
 
-/** The sections: {id, title, count, part, content}. */
-function sectionsOf() {
-  const list = [];
-  const add = (id, title, count, content, part = null) => list.push({ id: `${part?.prefix ?? ""}${id}`, title, count, content, part });
-  for (const part of parts) if (part.grid.length) add("frames", "Episodes", part.grid.length, Gallery, part);
-  const measured = (part) => part.signals.some((one) => one.measured);
-  if (parts.some((part) => part.rules.length || measured(part))) add("outstanding", "What stands out", null, ({ section }) => html`<${Outstanding} parts=${parts} section=${section} />`);
-  if (data.conversion) add("conversion", "Conversion", null, ({ section }) => html`<${Conversion} done=${data.conversion} section=${section} />`);
-  if (data.comparison) add("comparison", "Comparison", data.comparison.pairs.length, ({ section }) => html`<${Comparison} both=${data.comparison} section=${section} />`);
-  for (const part of parts) {
-    const { distributions, facts } = part;
-    add("dataset", "Dataset", null, Dataset, part);
-    if (part.rules.length) add("rejected", facts.rejected ? "Rejected records" : "Broken rules", facts.rejected || part.rules.length, Rules, part);
-    if (measured(part)) add("signals", "Quality signals", part.signals.filter((one) => one.beyond).length, Signals, part);
-    if (part.samples.length) add("samples", "Sample episodes", part.samples.length, Samples, part);
-    if (distributions.length || distributions.total || distributions.fields.length) add("distributions", "Distributions", distributions.fields.length, Distributions, part);
-    if (part.texts.length) add("texts", "Instructions and metadata", part.texts.length, Texts, part);
-  }
-  return list;
-}
-
-const sections = sectionsOf();
+const { distributions, facts } = part, measured = part.signals.some((one) => one.measured);
+const sections = [
+  part.grid.length && ["frames", "Episodes", part.grid.length, Gallery],
+  (part.rules.length || measured) && ["outstanding", "What stands out", null, Outstanding],
+  data.conversion && ["conversion", "Conversion", null, ({ section }) => html`<${Conversion} done=${data.conversion} section=${section} />`],
+  ["dataset", "Dataset", null, Dataset],
+  part.rules.length && ["rejected", facts.rejected ? "Rejected records" : "Broken rules", facts.rejected || part.rules.length, Rules],
+  measured && ["signals", "Quality signals", part.signals.filter((one) => one.beyond).length, Signals],
+  part.samples.length && ["samples", "Sample episodes", part.samples.length, Samples],
+  (distributions.length || distributions.total || distributions.fields.length) && ["distributions", "Distributions", distributions.fields.length, Distributions],
+  part.texts.length && ["texts", "Instructions and metadata", part.texts.length, Texts],
+].filter(Boolean).map(([id, title, count, content]) => ({ id, title, count, content }));
 
 const Contents = () => html`<nav class="contents" aria-label="Contents">
   <div class="logo"><svg viewBox="0 0 32 32" aria-hidden="true"><rect width="32" height="32" rx="6" fill="#0b6e99" /><path d="M6 9h8M6 16h8M6 23h8M18 9l4 7-4 7M24 16h3" stroke="#fff" stroke-width="2.5" fill="none" /></svg>rlds-beam report</div>
-  <ol><li><a href="#main">Summary</a></li>${sections.map(({ id, title, count, part }, i) => html`
-    ${part?.name && part !== sections[i - 1]?.part && html`<li class="dataset"><${Said} text=${part.name} most=${80} /></li>`}
+  <ol><li><a href="#main">Summary</a></li>${sections.map(({ id, title, count }) => html`
     <li><a href=${`#${id}`}><span>${title}</span>${count !== null && html`<span class="count">${number(count)}</span>`}</a></li>`)}</ol></nav>`;
 
 function FlagCount() {
@@ -123,10 +112,10 @@ function Report() {
   if (!all) return null;
   const { made } = data;
   return html`<a class="skip" href="#main">Skip to the content</a><div class="layout"><${Contents} /><main id="main" tabindex="-1">
-    <header><div class="heading"><div><h1><${Said} text=${data.title} /></h1>${parts.map((part) => html`<p class="lede"><code><${Said} text=${part.facts.path} /></code></p>`)}</div>
+    <header><div class="heading"><div><h1><${Said} text=${data.title} /></h1><p class="lede"><code><${Said} text=${facts.path} /></code></p></div>
       <div class="bar">${all.length > 0 && html`<${FlagCount} />`}<button type="button" class="theme" aria-label="Switch between light and dark" onClick=${switchTheme}>Light / dark</button></div></div>
-      ${parts.map((part, i) => html`${part.name && html`<h2 class="small"><i class="swatch ${"ab"[i]}"></i> <${Said} text=${part.name} /></h2>`}<${Totals} part=${part} />`)}</header>
-    ${sections.map((section) => html`<section key=${section.id} id=${section.id} aria-labelledby=${`${section.id}-title`}><${section.content} part=${section.part} section=${section} show=${episodes} /></section>`)}
+      <${Totals} part=${part} /></header>
+    ${sections.map((section) => html`<section key=${section.id} id=${section.id} aria-labelledby=${`${section.id}-title`}><${section.content} part=${part} section=${section} show=${episodes} /></section>`)}
     <footer><p>Made by rlds-beam ${made.version}${made.command ? ", with" : "."}</p>${made.command && html`<${Command} text=${made.command} />`}
       <p class="small">Works offline: this file loads nothing and sends nothing. Curves are drawn with uPlot, the page with Preact and htm (MIT and Apache-2.0 licenses).</p></footer>
   </main></div>`;

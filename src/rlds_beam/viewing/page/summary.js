@@ -21,7 +21,7 @@ export function Code({ text }) {
 }
 
 export const Heading = ({ section, lede }) => html`<div class="heading"><div>
-  <h2 id=${`${section.id}-title`}>${section.title}${section.part?.name && html` <span class="muted">of <${Said} text=${section.part.name} /></span>`}</h2>
+  <h2 id=${`${section.id}-title`}>${section.title}</h2>
   <p class="lede">${lede}</p></div></div>`;
 
 /** A table that scrolls in its own box. */
@@ -61,21 +61,20 @@ export function Totals({ part }) {
 }
 
 const broken = (part) => part.signals.filter((one) => one.beyond).sort((a, b) => b.beyond - a.beyond || (a.name < b.name ? -1 : 1));
-const signalId = (part, signal) => `${part.prefix}signal-${part.signals.indexOf(signal) + 1}`;
+const signalId = (part, signal) => `signal-${part.signals.indexOf(signal) + 1}`;
 
 const RuleTags = ({ rule }) => [["bad", "rejected"], ["ok", "repaired"], ["", "accepted"]].map(([color, name]) => rule[name] > 0
   && html`<span class="tag ${color}">${number(rule[name])} ${name}</span> `);
 
-/** The rules broken and the signals beyond thresholds of all datasets. */
-export const Outstanding = ({ parts, section }) => html`<h2 id=${`${section.id}-title`}>${section.title}</h2>
-  <div class="panel"><div class="outstanding">${parts.filter((part) => part.rules.length || part.signals.some((one) => one.measured)).map((part) => html`
-    ${part.name && html`<h3><${Said} text=${part.name} /></h3>`}
-    <ul>${part.rules.map((rule, i) => html`<li><a href=${`#${part.prefix}rule-${i + 1}`}>${rule.rule}</a> <span class="muted">${rule.meaning}</span>
+/** The rules broken and the signals beyond thresholds. */
+export const Outstanding = ({ part, section }) => html`<h2 id=${`${section.id}-title`}>${section.title}</h2>
+  <div class="panel outstanding">
+    <ul>${part.rules.map((rule, i) => html`<li><a href=${`#rule-${i + 1}`}>${rule.rule}</a> <span class="muted">${rule.meaning}</span>
       <span class="number"><${RuleTags} rule=${rule} /></span></li>`)}
     ${broken(part).slice(0, 8).map((one) => html`<li><a href=${`#${signalId(part, one)}`}>${one.name}</a> <span class="muted"><${Code} text=${one.summary} /></span>
       <span class="number"><span class="tag warn">${number(one.beyond)} of ${count(one.measured, "episode")}</span></span></li>`)}
-    ${!broken(part).length && part.signals.some((one) => one.measured) && html`<li><a href=${`#${part.prefix}signals`}>Quality signals</a> <span class="muted">no episode is beyond a threshold</span></li>`}</ul>`)}</div></div>
-  ${parts.flatMap((part) => part.notes).map((note) => html`<p class="note"><${Code} text=${note} /></p>`)}`;
+    ${!broken(part).length && part.signals.some((one) => one.measured) && html`<li><a href="#signals">Quality signals</a> <span class="muted">no episode is beyond a threshold</span></li>`}</ul></div>
+  ${part.notes.map((note) => html`<p class="note"><${Code} text=${note} /></p>`)}`;
 
 /** Schema, splits, card, and provenance. */
 export function Dataset({ part, section }) {
@@ -97,7 +96,7 @@ export function Dataset({ part, section }) {
 /** The rules that records broke; `show(rows, open)` shows episodes. */
 export const Rules = ({ part, section, show }) => html`
   <${Heading} section=${section} lede="The records that broke a rule, the step that broke it, and the command that repairs or accepts them." />
-  ${part.rules.map((rule, i) => html`<div class="rule" id=${`${part.prefix}rule-${i + 1}`}>
+  ${part.rules.map((rule, i) => html`<div class="rule" id=${`rule-${i + 1}`}>
     <div class="heading"><h3><code>${rule.rule}</code> <span class="muted">${rule.meaning}</span></h3><p class="tags"><${RuleTags} rule=${rule} /></p></div>
     ${rule.advice && html`<p><${Code} text=${rule.advice} /></p>`}
     ${rule.command && html`<${Command} text=${rule.command} />`}

@@ -46,7 +46,7 @@ MAX_VIEWS = 90
 """Maximum episodes with frames and curves, besides the samples."""
 
 BUDGET = 6_000_000
-"""Bytes of all frames and curves of a dataset; two of them fit into a report of 10 MB with `BUDGET / 2` each."""
+"""Bytes of all frames and curves of a report, which has at most 10 MB."""
 
 SMALL = Limits(frames=6, height=96, cameras=2, points=160, curves=6)
 """For worst and rejected episodes."""
@@ -91,7 +91,6 @@ class Settings:
       thresholds: signal -> threshold, instead of the default.
       convert, list_command: the beginnings of the commands that convert it, and that list episodes by signals.
       notes: about the dataset, shown with it.
-      budget: bytes for frames and curves.
     """
 
     path: str
@@ -104,7 +103,6 @@ class Settings:
     convert: tuple[str, ...] = ("rlds-beam", "convert")
     list_command: tuple[str, ...] = ("rlds-beam", "check")
     notes: tuple[str, ...] = ()
-    budget: int = BUDGET
 
 
 def make_section(source: Source, gathered: Gathered, settings: Settings) -> Json:
@@ -122,7 +120,7 @@ def make_section(source: Source, gathered: Gathered, settings: Settings) -> Json
     views = EpisodeViews(
         lambda key: read_episode(source, key),
         lambda episode: _broken(episode, settings.check, source.schema.names),
-        settings.budget,
+        BUDGET,
         _make_marks(signals),
         source.schema.names,
         source.fps,
@@ -130,7 +128,7 @@ def make_section(source: Source, gathered: Gathered, settings: Settings) -> Json
     others = list(dict.fromkeys([*rejected, *_worst_first(signals)]))[:MAX_VIEWS]
     keys = sample_keys(accepted_keys(gathered.table), GRID + settings.samples + len(others))
     samples = [key for key in keys if key not in others][: settings.samples]
-    large = settings.samples * _LARGE_BYTES <= settings.budget // 2
+    large = settings.samples * _LARGE_BYTES <= BUDGET // 2
     for key in samples:
         views.show(key, _LARGE if large else Limits())
     grid = views.grid([*others[: GRID // 3], *keys], GRID)

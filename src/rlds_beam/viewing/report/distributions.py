@@ -58,12 +58,8 @@ def _of_field(path: str, leaf: LeafStatistics, shown: int, names: Sequence[str])
     }
 
 
-def make_distribution(leaf: LeafStatistics, dimension: int, label: str, edges: Array | None = None) -> Json:
-    """The distribution of one dimension; numbers that are not finite are None.
-
-    Args:
-      edges: the edges of the bins; chosen from the values if None.
-    """
+def make_distribution(leaf: LeafStatistics, dimension: int, label: str) -> Json:
+    """The distribution of one dimension; numbers that are not finite are None."""
     values = leaf.distribution.weighted(dimension)
     quantiles = _quantiles(values) if values[1].sum() == leaf.count else [math.nan] * len(QUANTILES)
     return {
@@ -74,11 +70,11 @@ def make_distribution(leaf: LeafStatistics, dimension: int, label: str, edges: A
         "least": finite(leaf.low[dimension]),
         "most": finite(leaf.high[dimension]),
         "quantiles": [(name, finite(value)) for name, value in zip(QUANTILES, quantiles, strict=True)],
-        "histogram": count_bins(values, leaf.count, edges),
+        "histogram": count_bins(values, leaf.count),
     }
 
 
-def count_bins(values: Weighted, count: int, edges: Array | None = None) -> Json:
+def count_bins(values: Weighted, count: int) -> Json:
     """A histogram: `edges` (one more than `counts`), `counts`, and how many values are `outside`: NaN or infinite.
 
     What is below or above all edges is in the outermost bins. A constant has one bin with equal edges.
@@ -86,9 +82,8 @@ def count_bins(values: Weighted, count: int, edges: Array | None = None) -> Json
     Args:
       values: distinct finite values, ascending, and their counts.
       count: the number of values with those that are not finite.
-      edges: chosen by `choose_edges` if None.
     """
-    edges = choose_edges(values) if edges is None else edges
+    edges = choose_edges(values)
     if not len(edges):
         return {"edges": [], "counts": [], "outside": count}
     numbers, counts = values
@@ -101,12 +96,12 @@ def count_bins(values: Weighted, count: int, edges: Array | None = None) -> Json
     }
 
 
-def choose_edges(*values: Weighted) -> Array:
-    """Edges of equal bins that suit all these values together; no edges without values.
+def choose_edges(values: Weighted) -> Array:
+    """Edges of equal bins that suit these values; no edges without values.
 
     A few whole numbers get a bin each. Far tails share the outermost bins.
     """
-    numbers, places = np.unique(np.concatenate([own for own, _ in values]), return_inverse=True)
+    numbers, _ = values
     if not len(numbers):
         return np.zeros(0)
     low, high = float(numbers[0]), float(numbers[-1])
@@ -114,8 +109,7 @@ def choose_edges(*values: Weighted) -> Array:
         return np.array([low, high])
     if high - low <= BINS and bool((numbers == np.round(numbers)).all()):
         return np.arange(low, high + 2) - 0.5
-    counts = np.bincount(places, weights=np.concatenate([counts for _, counts in values]))
-    q01, _, _, _, q99 = _quantiles((numbers, counts.astype(np.int64)))
+    q01, _, _, _, q99 = _quantiles(values)
     tail = _TAIL * (q99 - q01)
     if math.isfinite(tail) and tail > 0:
         low, high = max(low, q01 - tail), min(high, q99 + tail)

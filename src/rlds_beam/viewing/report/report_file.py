@@ -1,12 +1,10 @@
-"""Makes a report of one or two datasets, and writes it as one file."""
+"""Makes a report of a dataset, and writes it as one file."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from rlds_beam import storage
 from rlds_beam._version import __version__
@@ -21,7 +19,6 @@ from rlds_beam.processing.report import Report, check_counts
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.viewing.episode_view import Json
-from rlds_beam.viewing.report.comparison import compare
 from rlds_beam.viewing.report.conversion import describe_conversion, items_part, read_report, rejected_rules
 from rlds_beam.viewing.report.dataset import Gathered, Settings, make_section
 
@@ -65,12 +62,12 @@ class WrittenReport(NamedTuple):
     """The result of the job.
 
     Attributes:
-      report: the counts of the records read, of the first dataset and then of the second.
+      report: the counts of the records read; None if the dataset is an output whose rows are not episodes.
       path: the file written.
       bytes: its size.
     """
 
-    reports: tuple[Report, ...]
+    report: Report | None
     path: str
     bytes: int
 
@@ -95,85 +92,78 @@ class ConversionView:
         """The section on the conversion."""
         return describe_conversion(self.path, self.held, read_report(self.path))
 
-    def parts(self, parts: list[Json]) -> list[Json]:
-        """Adds the items of the output, if no source reads it, and the rules that records of the input broke."""
-        first, *others = parts if self.is_read else [items_part(self.path, self.held), *parts]
+    def part(self, part: Json | None) -> Json:
+        """The part of the output (its items, if no source reads it) with the rules that records of the input broke."""
+        shown = items_part(self.path, self.held) if part is None else part
         rules = rejected_rules(read_report(self.path), self.command)
-        return [{**first, "rules": [*rules, *first["rules"]]}, *others]
+        return {**shown, "rules": [*rules, *shown["rules"]]}
 
 
 @dataclasses.dataclass(frozen=True)
 class ReportWriter:
-    """Writes the report of one or two inputs. Picklable.
+    """Writes the report of a dataset. Picklable.
 
     Attributes:
-      inputs: the datasets.
+      shown: the dataset; None for an output that no source reads as episodes.
       path: the file to write.
       command: the command that makes the report.
-      conversion: the output directory that the first input is, if rlds-beam wrote it.
+      conversion: the output directory that the dataset is, if rlds-beam wrote it.
     """
 
-    inputs: tuple[Input, ...]
+    shown: Input | None
     path: str
     command: str
     conversion: ConversionView | None = None
 
-    def write(self, gathered: Sequence[Gathered]) -> WrittenReport:
+    def write(self, gathered: Gathered | None) -> WrittenReport:
         """Writes the report, in place of an earlier one.
 
         Args:
-          gathered: what a pass over each input found.
+          gathered: what a pass over the dataset found.
         """
         from rlds_beam.viewing.report.page import render
 
         page = render(self.document(gathered)).encode()
         storage.write_given(self.path, page, "--output")
-        return WrittenReport(tuple(summary.report for summary in gathered), self.path, len(page))
+        return WrittenReport(None if gathered is None else gathered.report, self.path, len(page))
 
-    def stages(self, connecting: Sequence[ConnectorRunner]) -> Job:
-        """The stages that read the inputs and write the report: a `WrittenReport`.
+    def stages(self, connecting: ConnectorRunner | None) -> Job:
+        """The stages that read the dataset and write the report: a `WrittenReport`.
 
         Args:
-          connecting: the connectors of each input.
+          connecting: the connectors; None if the dataset is not read.
         """
-        pairs = zip(self.inputs, connecting, strict=True)
-        passes = [shown.stages(runner, f"input {i}") for i, (shown, runner) in enumerate(pairs, 1)]
-        return (*itertools.chain(*passes), _Write(self, tuple(each[-1].name for each in passes)))
+        if self.shown is None or connecting is None:
+            return (_Write(self),)
+        return (*self.shown.stages(connecting, _Write.measured), _Write(self))
 
-    def document(self, gathered: Sequence[Gathered]) -> Json:
+    def document(self, gathered: Gathered | None) -> Json:
         """The content of the report, all that the page shows.
 
         All texts may come from a dataset, so they are not trusted. There are no time stamps, and equal inputs give
         equal bytes for any number of workers.
         """
-        parts = [shown.part(found) for shown, found in zip(self.inputs, gathered, strict=True)]
         conversion = self.conversion
+        part = None if self.shown is None or gathered is None else self.shown.part(gathered)
         if conversion is not None:
-            parts = conversion.parts(parts)
+            part = conversion.part(part)
+        assert part is not None
         return {
-            "title": " and ".join(part["facts"]["name"] for part in parts),
-            "datasets": parts,
+            "title": part["facts"]["name"],
+            "dataset": part,
             "made": {"command": self.command, "version": __version__},
             "conversion": None if conversion is None else conversion.section(),
-            "comparison": self._comparison(gathered) if len(self.inputs) == 2 else None,
         }
-
-    def _comparison(self, gathered: Sequence[Gathered]) -> Json:
-        (first, second), (one, other) = self.inputs, gathered
-        return compare(
-            (first.source.dataset, second.source.dataset),
-            (first.source.schema, second.source.schema),
-            (one.statistics.whole, other.statistics.whole),
-        )
 
 
 @dataclasses.dataclass(frozen=True)
 class _Write(Stage):
-    """Writes the report; `passes` are the names of the stages that read its inputs."""
+    """Writes the report; `measured` is the stage that reads the dataset."""
+
+    measured: ClassVar[str] = "measured"
 
     writer: ReportWriter
-    passes: tuple[str, ...]
     name = "write"
 
     def finish(self, total: Any, totals: Totals) -> WrittenReport:
-        return self.writer.write([totals[name] for name in self.passes])
+        return self.writer.write(totals.get(self.measured))
