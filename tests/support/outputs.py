@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlds_beam import naming, storage
+from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.episodes.schema import Field
 from rlds_beam.formats.trajectories.output import SPEC, fields_json
 from rlds_beam.output import commits, manifest
@@ -16,7 +17,7 @@ from rlds_beam.output.plans import OutputPlan, read_plan
 from rlds_beam.output.shards import ShardInfo, WrittenFile
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import WorkRange
-from rlds_beam.trajectories.spec import encode_spec_file
+from rlds_beam.trajectories.spec import encode_spec
 
 NAME = "data"
 
@@ -42,7 +43,7 @@ def commit_range(
 ) -> RangeCommit:
     """Commits the shard at `shard_path`, with its spec."""
     path = shard_path(output, work)
-    storage.write_bytes(path + SPEC, encode_spec_file(fields))
+    storage.write_bytes(path + SPEC, frame(encode_spec(fields)))
     file = Path(path).name
     written = WrittenFile(file, shard, counts.pop("predicted", shard.records), (file + SPEC,))
     plan = read_plan(str(output))

@@ -10,6 +10,7 @@ from bytecodes import bytecodes
 
 from rlds_beam.encoding.tfds import features
 from rlds_beam.encoding.tfds.dataset_info import SplitInfo, dataset_info_json
+from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.images.codecs import encode_jpeg
@@ -18,7 +19,7 @@ from rlds_beam.trajectories.frames import Frames
 from rlds_beam.trajectories.items import Items, Windows
 from rlds_beam.trajectories.options import ItemOptions
 from rlds_beam.trajectories.record_encoding import TrajectoryEncoder
-from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec, encode_spec_file
+from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec, encode_spec
 
 KEY = EpisodeKey("testing/1.0.0", "train", 0, 0)
 DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16")
@@ -81,7 +82,7 @@ def write(directory, encoder, batches):
     encoded = [encoder.encode(items) for items in batches]
     path = directory / "sample-train.tfrecord-00000-of-00001"
     path.write_bytes(b"".join(bytes(c) for e in encoded for c in e.buffers))
-    path.with_name(path.name + ".spec").write_bytes(encode_spec_file(encoder.fields))
+    path.with_name(path.name + ".spec").write_bytes(frame(encode_spec(encoder.fields)))
     split = SplitInfo("train", (sum(e.count for e in encoded),))
     (directory / "dataset_info.json").write_text(json.dumps(dataset_info_json("sample", "1.0.0", [split])))
     fields = {field.path: field for field in encoder.fields}
@@ -190,8 +191,6 @@ def encoder_nest(encoder):
     from tensorflow.core.protobuf import struct_pb2
     from tf_agents.specs import tensor_spec
 
-    from rlds_beam.trajectories.spec import encode_spec
-
     return tensor_spec.to_nest_array_spec(
         tensor_spec.from_proto(struct_pb2.StructuredValue.FromString(encode_spec(encoder.fields)))
     )
@@ -291,15 +290,15 @@ def test_jpeg_reads_back_with_compress_image(tmp_path, name):
     for read in readers:
         assert len(read) == len(items)
         for element, row in zip(read, items.index, strict=True):
-            for i, frame in enumerate(row):
+            for i, step in enumerate(row):
                 if name == "frames":
                     camera, depth = element["observation/camera"], element["observation/depth"]
                 elif name == "episodes":
                     camera, depth = element["observation/camera"][i], element["observation/depth"][i]
                 else:
                     camera, depth = element[f"observation/camera/{i}"], element[f"observation/depth/{i}"]
-                np.testing.assert_array_equal(camera, pixels[frame])  # not encoded again
-                want = items.frames["observation/depth"][frame].astype(int) if frame >= 0 else 0
+                np.testing.assert_array_equal(camera, pixels[step])  # not encoded again
+                want = items.frames["observation/depth"][step].astype(int) if step >= 0 else 0
                 assert np.abs(depth.astype(int) - want).max() <= 3
 
 

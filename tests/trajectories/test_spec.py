@@ -14,6 +14,7 @@ from checkout import REAL_DATA
 
 from rlds_beam.encoding.tfds.features import DEFAULT_DISCOUNT, parse_features
 from rlds_beam.encoding.tfds.rlds_dataset import default_schema
+from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
@@ -21,7 +22,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.testing import make_episode
 from rlds_beam.trajectories.frames import to_frames
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
-from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec, encode_spec, encode_spec_file, trajectory_spec
+from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec, encode_spec, trajectory_spec
 
 REAL_FEATURES = REAL_DATA / "bridge_dataset" / "1.0.0" / "features.json"
 
@@ -286,7 +287,7 @@ def test_tf_agents_reads_the_same_spec(tmp_path, leaves):
     from tf_agents.utils import example_encoding_dataset
 
     ours, theirs = tmp_path / "ours.spec", tmp_path / "theirs.spec"
-    ours.write_bytes(encode_spec_file(leaves))
+    ours.write_bytes(frame(encode_spec(leaves)))
     example_encoding_dataset.encode_spec_to_file(str(theirs), upstream(leaves))
     read, expected = (example_encoding_dataset.parse_encoded_spec_from_file(str(p)) for p in (ours, theirs))
     assert read == expected

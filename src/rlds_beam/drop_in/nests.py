@@ -11,8 +11,6 @@ from rlds_beam.encoding.structured_values import DATA_TYPES
 from rlds_beam.episodes.columns import Path, flatten_nest
 from rlds_beam.typing import Array
 
-_TF_NAMES = {"float16": "half", "float32": "float", "float64": "double"}  # as in Reverb's messages
-
 
 @dataclasses.dataclass(frozen=True)
 class NestedFrames:
@@ -79,22 +77,11 @@ class FrameSpec:
                 raise ValueError(f"Column {path} has dtype {dtype}, but only numbers and flags can be written.")
 
     def check(self, other: FrameSpec) -> None:
-        """Raises ValueError if `other` differs, with Reverb's messages where they exist (reverb/cc/chunker.cc)."""
+        """Raises ValueError if `other` differs."""
         if other.paths != self.paths:
             raise ValueError(f"A frame has the columns {other.paths}, but earlier frames have {self.paths}.")
-        for path, had, got in zip(self.paths, self.dtypes, other.dtypes, strict=True):
+        leaves = zip(self.paths, zip(self.dtypes, self.shapes, strict=True), strict=True)
+        for (path, had), got in zip(leaves, zip(other.dtypes, other.shapes, strict=True), strict=True):
             if had != got:
-                raise ValueError(
-                    f"Tensor of wrong dtype provided for column {path}. Got {_TF_NAMES.get(got.name, got.name)} but "
-                    f"expected {_TF_NAMES.get(had.name, had.name)}."
-                )
-        for path, shape, other_shape in zip(self.paths, self.shapes, other.shapes, strict=True):
-            if shape != other_shape:
-                raise ValueError(
-                    f"Tensor of incompatible shape provided for column {path}. Got {_shape(other_shape)} which is "
-                    f"incompatible with {_shape(shape)}."
-                )
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return f"[{','.join(map(str, shape))}]"
+                texts = [f"{dtype.name}{list(shape)}" for dtype, shape in (got, had)]
+                raise ValueError(f"Column {path} is {texts[0]}, but earlier frames have {texts[1]}.")

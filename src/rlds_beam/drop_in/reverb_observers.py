@@ -32,19 +32,164 @@ Differences from TF-Agents:
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rlds_beam.drop_in.base_observer import DEFAULT_TIMEOUT, Observer, episodes, is_boundary
-from rlds_beam.drop_in.frame_writer import FrameWriter
+import numpy as np
+
+from rlds_beam.drop_in.frame_writer import FrameWriter, KeySequence
 from rlds_beam.drop_in.nests import NestedFrames
+from rlds_beam.episodes.schema import LAST
+from rlds_beam.reverb.stream import InsertStream
 from rlds_beam.trajectories.frames import padding_frames
 
 _logger = logging.getLogger(__name__)
 
+DEFAULT_TIMEOUT = 60.0
+"""The default timeout in seconds."""
 
-class ReverbAddTrajectoryObserver(Observer):
+
+class _Observer:
+    """What the observers share."""
+
+    def __init__(
+        self,
+        py_client: Any,
+        table_name: str | Sequence[str],
+        priority: float,
+        item_length: int | None,
+        kind: str,
+        *,
+        timeout: float,
+        key_seed: int | str | None,
+        chunk_length: int | None,
+    ):
+        if not timeout > 0:
+            raise ValueError(f"`timeout` must be positive, not {timeout}.")
+        if chunk_length is not None and chunk_length < 1:
+            raise ValueError(f"`chunk_length` must be at least 1, not {chunk_length}.")
+        self._py_client = py_client
+        self._table_names = [table_name] if isinstance(table_name, str) else table_name
+        self._priority = priority
+        self._timeout, self._chunk_length, self._item_length = timeout, chunk_length, item_length
+        self._keys = KeySequence(key_seed, self._table_names, kind)
+        self._cached_steps = 0
+        self._writer: FrameWriter | None = self._new_writer()
+
+    def _new_writer(self) -> FrameWriter:
+        return FrameWriter(
+            self._open_stream,
+            self._table_names,
+            self._keys,
+            item_length=self._item_length,
+            chunk_length=self._chunk_length,
+        )
+
+    def _open_stream(self) -> InsertStream:
+        address = getattr(self._py_client, "server_address", None)
+        if not isinstance(address, str):
+            raise TypeError(
+                "`py_client` must be a reverb.Client or have its `server_address` (a str, host:port), because items "
+                f"are sent there directly. Got {type(self._py_client).__name__}."
+            )
+        return InsertStream(address, timeout=self._timeout)
+
+    def _get_writer(self) -> FrameWriter:
+        if self._writer is None:
+            raise ValueError("Could not obtain writer from py_client.")
+        return self._writer
+
+    @property
+    def py_client(self) -> Any:
+        """The reverb.Client given to the observer."""
+        return self._py_client
+
+    def get_table_signature(self) -> Any:
+        """Returns the signature of the first table, a nest of tf.TensorSpec (or None).
+
+        Raises:
+          reverb.errors.DeadlineExceededError: the server does not answer within `timeout`.
+        """
+        return self._py_client.server_info(timeout=math.ceil(self._timeout))[self._table_names[0]].signature
+
+    def flush(self) -> None:
+        """Waits until all items are in their tables.
+
+        Raises:
+          NotVerifiedError: they are not there within `timeout`, or cannot arrive anymore.
+          ServerError: the server cannot be reached.
+          ValueError: the observer is closed.
+        """
+        self._get_writer().flush()
+
+    def close(self) -> None:
+        """Sends complete items, waits for them like `flush`, and closes the connection. Drops cached steps."""
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            try:
+                writer.flush()
+            finally:
+                writer.close()
+
+    def open(self) -> None:
+        """Reopens a closed observer; does nothing if it is open."""
+        if self._writer is None:
+            self._writer = self._new_writer()
+
+    def reset(self, write_cached_steps: bool = True) -> None:
+        """Ends the current episode and waits until its items are in their tables.
+
+        Args:
+          write_cached_steps: whether to write the steps since the last item first (see the observer's class), or drop
+            them.
+
+        Raises:
+          ValueError: there are too few steps for an item.
+          NotVerifiedError: the items are not in the table within `timeout`.
+        """
+        self._reset(write_cached_steps)
+        if self._writer is not None:
+            self._writer.flush()
+
+    def _reset(self, write_cached_steps: bool) -> None:
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def _send_together(self) -> Iterator[None]:
+        """Sends the items written inside at the end, in as few messages as possible, even after an error."""
+        try:
+            yield
+        finally:
+            if self._writer is not None:
+                self._writer.send()
+
+    def _end_episode(self) -> None:
+        self._cached_steps = 0
+        if self._writer is None:
+            self.open()
+        else:
+            self._writer.end_episode()
+
+
+def _is_boundary(trajectory: Any) -> bool:
+    """Whether a frame is the last one of its episode."""
+    return bool(np.asarray(trajectory.step_type) == LAST)
+
+
+def _episodes(run: NestedFrames, step_type: Any) -> Iterator[tuple[NestedFrames, bool]]:
+    """Cuts the run after each boundary frame; yields the pieces, and whether each ends with a boundary."""
+    begin = 0
+    for end in (np.flatnonzero(np.asarray(step_type) == LAST) + 1).tolist():
+        yield run[begin:end], True
+        begin = end
+    if begin < len(run):
+        yield run[begin:], False
+
+
+class ReverbAddTrajectoryObserver(_Observer):
     """Writes items of a fixed number of frames, which may overlap but never cross the end of an episode.
 
     Call it with every frame (a `Trajectory` without batch axis). With `L = sequence_length`, items are the frames
@@ -107,7 +252,7 @@ class ReverbAddTrajectoryObserver(Observer):
         """
         self._add(NestedFrames.of_frame(trajectory))
         self._get_writer().send()
-        if is_boundary(trajectory):
+        if _is_boundary(trajectory):
             self.reset(write_cached_steps=self._pad_end_of_episodes)
 
     def add_episode(self, trajectory: Any) -> None:
@@ -119,7 +264,7 @@ class ReverbAddTrajectoryObserver(Observer):
           ValueError, NotVerifiedError: as when the observer is called.
         """
         with self._send_together():
-            for frames, at_end in episodes(NestedFrames.of_run(trajectory), trajectory.step_type):
+            for frames, at_end in _episodes(NestedFrames.of_run(trajectory), trajectory.step_type):
                 self._add(frames)
                 if at_end:
                     self._reset(write_cached_steps=self._pad_end_of_episodes)
@@ -153,7 +298,9 @@ class ReverbAddTrajectoryObserver(Observer):
         if self._pad_end_of_episodes:
             count = length - 1 if self._tile_end_of_episodes else length - self._cached_steps
             if count > 0:
-                self._add(_padding(last_frame, count))
+                leaves = zip(last_frame.paths, last_frame.values, strict=True)
+                padding = [padding_frames("/".join(map(str, path)), value, count) for path, value in leaves]
+                self._add(NestedFrames(last_frame.paths, padding))
         elif self._cached_steps >= length and (self._cached_steps - length) % self._stride_length == 0:
             # Write the last item again, as TF-Agents does.
             self._get_writer().create_items(self._cached_steps - length, 1, 1, length, self._priority)
@@ -188,7 +335,7 @@ class ReverbTrajectorySequenceObserver(ReverbAddTrajectoryObserver):
             self._add(NestedFrames.of_run(trajectory))
 
 
-class ReverbAddEpisodeObserver(Observer):
+class ReverbAddEpisodeObserver(_Observer):
     """Writes one item per episode, with all its frames.
 
     Call it with every frame (a `Trajectory` without batch axis). An unfinished episode is only written by
@@ -247,7 +394,7 @@ class ReverbAddEpisodeObserver(Observer):
             rest of it is ignored); the observer is closed; or the frame's dtypes or shapes differ from those before.
           NotVerifiedError: the item is not there within `timeout`.
         """
-        at_end = is_boundary(trajectory)
+        at_end = _is_boundary(trajectory)
         self._add(NestedFrames.of_frame(trajectory), at_end)
         if at_end and self._writer is not None:
             self._writer.flush()
@@ -262,7 +409,7 @@ class ReverbAddEpisodeObserver(Observer):
           ValueError, NotVerifiedError: as when the observer is called.
         """
         with self._send_together():
-            for frames, at_end in episodes(NestedFrames.of_run(trajectory), trajectory.step_type):
+            for frames, at_end in _episodes(NestedFrames.of_run(trajectory), trajectory.step_type):
                 self._add(frames, at_end)
 
     def _add(self, frames: NestedFrames, at_end: bool) -> None:
@@ -314,9 +461,3 @@ class ReverbAddEpisodeObserver(Observer):
         if self._writer is not None:
             self._writer_has_data = False
         super().close()
-
-
-def _padding(frame: NestedFrames, count: int) -> NestedFrames:
-    """Returns `count` padding frames with the leaves, dtypes, and shapes of `frame`."""
-    leaves = zip(frame.paths, frame.values, strict=True)
-    return NestedFrames(frame.paths, [padding_frames("/".join(map(str, path)), value, count) for path, value in leaves])

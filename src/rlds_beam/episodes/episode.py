@@ -17,7 +17,7 @@ from rlds_beam.text import count, format_size, shorten, tree, type_text
 _PATTERN = re.compile(r"(?P<dataset>[^:]+):(?P<split>[^:]+):(?P<shard>\d+)@(?P<position>\d+)(\.(?P<part>\d+))?")
 
 EPISODE_KEY = "episode_key"
-"""The field in which outputs keep the key of the episode that they were given."""
+"""The field in which outputs keep `str(episode.key)`."""
 
 SOURCE_DATASET = "source_dataset"
 """The episode field with the dataset that an episode of merged datasets is from: `name/version`, as bytes."""

@@ -23,13 +23,13 @@ from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.reading.plan import largest_first
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reverb import tables
-from rlds_beam.reverb.column_items import ColumnItemConversion
+from rlds_beam.reverb.column_items import ColumnItemConversion, ItemConversion
 from rlds_beam.reverb.pushers import CountItems, EpisodePusher, ItemPusher, Pusher, PushRanges
 from rlds_beam.reverb.tables import Baseline, OnWait
 from rlds_beam.reverb.target import KEY_FORMAT, ReverbTarget, make_salt, open_target
 from rlds_beam.terminal.tables import NOTHING_WRITTEN, record_lines
 from rlds_beam.text import format_size
-from rlds_beam.trajectories.converter import ItemConversion, WindowItemConversion
+from rlds_beam.trajectories.converter import WindowItemConversion
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec, trajectory_spec
 

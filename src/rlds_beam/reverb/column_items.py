@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.text import did_you_mean
+from rlds_beam.trajectories.converter import WindowItemConversion, WindowItemConverter
 from rlds_beam.trajectories.frames import Frames
 from rlds_beam.trajectories.items import Items, UnusedSteps, Windows
 from rlds_beam.trajectories.options import ItemOptions
@@ -30,7 +31,7 @@ _FLAG = "--columns"
 
 @dataclasses.dataclass(frozen=True)
 class ColumnItemConversion:
-    """Converts rows of columns to items (a `trajectories.converter.ItemConversion`). Picklable.
+    """Converts rows of columns to items, with the members of `WindowItemConversion`. Picklable.
 
         obs (2, 20, 3), seq_lens (2,), state_in/h (2, 64)   ->   two items: [(20, 3), (), (64,)]
 
@@ -128,6 +129,13 @@ class ColumnItemConverter(Generic[T]):
     def finish(self) -> list[T]:
         """Returns nothing: no items remain between batches."""
         return []
+
+
+ItemConversion: TypeAlias = WindowItemConversion | ColumnItemConversion
+"""How the batches of one dataset become items."""
+
+ItemConverter: TypeAlias = WindowItemConverter[T] | ColumnItemConverter[T]
+"""Converts the batches of an ordered range."""
 
 
 def _leaf(field: Field) -> SpecLeaf:

@@ -28,12 +28,12 @@ from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import WorkRange
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reverb import tables
+from rlds_beam.reverb.column_items import ItemConversion, ItemConverter
 from rlds_beam.reverb.connection import ServerError
 from rlds_beam.reverb.options import WriterKind
 from rlds_beam.reverb.tables import Baseline, TableCheck
 from rlds_beam.reverb.target import ReverbTarget
 from rlds_beam.reverb.writer import Writer, new_writer
-from rlds_beam.trajectories.converter import ItemConversion, ItemConverter
 from rlds_beam.trajectories.items import Items, UnusedSteps, item_count
 
 

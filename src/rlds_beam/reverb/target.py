@@ -10,11 +10,11 @@ from typing import Any
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.reverb import tables
+from rlds_beam.reverb.column_items import ItemConversion
 from rlds_beam.reverb.encoding import digest
 from rlds_beam.reverb.options import ReverbOptions, WriterKind
 from rlds_beam.reverb.priorities import Priority, resolve_priority
 from rlds_beam.reverb.tables import Baseline, OnWait
-from rlds_beam.trajectories.converter import ItemConversion
 from rlds_beam.trajectories.options import ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec
 

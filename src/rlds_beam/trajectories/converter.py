@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -24,51 +24,6 @@ JPEG_QUALITY = 95
 """The quality of images that are not JPEGs yet; TF-Agents uses the same."""
 
 T = TypeVar("T")
-
-
-class ItemConversion(Protocol):
-    """Converts the episodes of one dataset to items.
-
-    `WindowItemConversion` makes windows of frames, `reverb.column_items.ColumnItemConversion` rows of columns.
-
-    Attributes:
-      spec: the spec of an item.
-      items: which frames make an item.
-      ignored_values: the values that no item depends on.
-    """
-
-    @property
-    def spec(self) -> TrajectorySpec: ...
-
-    @property
-    def items(self) -> ItemOptions: ...
-
-    @property
-    def ignored_values(self) -> IgnoredValues: ...
-
-    def salt(self) -> dict[str, Any]:
-        """The inputs of the items' keys besides their episodes."""
-
-    def count(self, batch: Any) -> tuple[int, int]:
-        """The numbers of items and frames of a `connectors.base.Batch`; items across episodes count later."""
-
-    def converter(self, encode: Callable[[Items], T]) -> ItemConverter[T]:
-        """The converter of a range; `encode` encodes items for the sink."""
-
-
-class ItemConverter(Protocol[T]):
-    """Converts the batches of an ordered range (see `WindowItemConverter`)."""
-
-    predicted: int
-
-    @property
-    def unused_steps(self) -> Mapping[str, UnusedSteps]: ...
-
-    def encode_batch(self, batch: Any) -> list[T]: ...
-
-    def encode_items(self, items: Items) -> T: ...
-
-    def finish(self) -> list[T]: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,19 +61,19 @@ class WindowItemConversion:
         return tuple(entry.record_field(self.spec.item_shape) for entry in self.keep)
 
     def salt(self) -> dict[str, Any]:
-        """See `ItemConversion`. An item's key also depends on its frames."""
+        """The inputs of the items' keys besides their episodes and frames."""
         return {
             "frames": dataclasses.replace(self.frames, last_step=self.frames.last_step or "drop"),
             "items": self.items,
         }
 
     def count(self, batch: Any) -> tuple[int, int]:
-        """See `ItemConversion`."""
+        """The numbers of items and frames of a `connectors.base.Batch`; items across episodes count later."""
         lengths = [frame_count(episode, self.frames) for episode in batch.episodes]
         return 0 if self.items.across_episodes else predict_items(lengths, self.items), sum(lengths)
 
     def converter(self, encode: Callable[[Items], T]) -> WindowItemConverter[T]:
-        """See `ItemConversion`."""
+        """The converter of a range; `encode` encodes items for the sink."""
         return WindowItemConverter(self, encode)
 
     def plan(self) -> dict[str, Any]:

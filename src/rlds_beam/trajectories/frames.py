@@ -131,34 +131,24 @@ def to_frames(episode: Episode, options: FrameOptions, keep: Sequence[Kept] = ()
             steps = {path: column for path, column in steps.items() if path in used}
         longer = episode.replace(steps=steps, last_action_is_real=True)
         steps = with_final_observation(longer, absorbing=options.last_step == "absorbing").steps
-    step_types, next_step_types = _step_types(len(steps["discount"]))
+    frames = len(steps["discount"])
+    types = np.full(frames + 1, MID, np.int32)
+    types[0], types[frames - 1], types[frames] = FIRST, LAST, FIRST
     policy_info: Mapping[str, Column] = {path: steps[source] for path, source in plan.policy_info}
     if options.policy_info_fn:
         policy_info = policy_info_columns(options.policy_info_fn, steps, policy_info, episode.key)
-    columns: dict[str, Column] = {"step_type": step_types}
-    columns |= {path: steps[path] for path in (*plan.observation, *plan.action)}
-    columns |= policy_info
-    columns["next_step_type"] = next_step_types
-    columns |= {path: steps[path] for path in plan.reward}
-    columns["discount"] = _discounts(steps, options)
-    if options.cast:
-        void = dict.fromkeys((*plan.action, *plan.reward), 1)  # the last step is `is_last`
-        columns = cast_columns(columns, options.casts, void)
-    kept = {entry.field.path: entry.column(episode, steps, len(step_types)) for entry in keep}
-    return Frames(columns, episode.key, kept)
-
-
-def _step_types(n: int) -> tuple[Array, Array]:
-    """The step_type and next_step_type of n frames."""
-    types = np.full(n + 1, MID, np.int32)
-    types[0], types[n - 1], types[n] = FIRST, LAST, FIRST
-    return (types[:-1], types[1:]) if n > 1 else (types[:1], types[:1])
-
-
-def _discounts(steps: Mapping[str, Column], options: FrameOptions) -> Array:
-    """The discounts, float32 [n] (also if stored as [n, 1]), with the zeros of a terminal episode."""
-    discounts = cast(Array, steps["discount"]).astype(np.float32, copy=False).reshape(len(steps["discount"]))
+    discounts = cast(Array, steps["discount"]).astype(np.float32, copy=False).reshape(frames)
     if cast(Array, steps["is_terminal"])[-1]:
         discounts = discounts.copy()
         discounts[-2 if options.terminal_discount == "transition" else -1 :] = 0
-    return discounts
+    columns: dict[str, Column] = {"step_type": types[:frames]}
+    columns |= {path: steps[path] for path in (*plan.observation, *plan.action)}
+    columns |= policy_info
+    columns["next_step_type"] = types[1:] if frames > 1 else types[:1]
+    columns |= {path: steps[path] for path in plan.reward}
+    columns["discount"] = discounts
+    if options.cast:
+        void = dict.fromkeys((*plan.action, *plan.reward), 1)  # the last step is `is_last`
+        columns = cast_columns(columns, options.casts, void)
+    kept = {entry.field.path: entry.column(episode, steps, frames) for entry in keep}
+    return Frames(columns, episode.key, kept)

@@ -171,29 +171,6 @@ class ItemMaker:
 
     def __init__(self, options: ItemOptions):
         self._options = options
-        self._stream = StreamWindower(options) if options.across_episodes else None
-
-    def push(self, frames: Frames) -> Items:
-        """Returns the items of one episode; there are none if it is too short or bypassed.
-
-        Raises:
-          BadEpisode: it is longer than `max_sequence_length`, and `bypass_partial_episodes` is not set.
-        """
-        if self._stream is not None:
-            return self._stream.push(frames)
-        check_length(len(frames), self._options)
-        return Items(frames, Windows.of(len(frames), self._options))
-
-    def finish(self) -> Items | None:
-        """Returns the items that are complete only at the end of the shard, or None."""
-        return self._stream.finish() if self._stream is not None else None
-
-
-class StreamWindower:
-    """Windows over a stream of frames that arrives in parts."""
-
-    def __init__(self, options: ItemOptions):
-        self._options = options
         self._reset()
 
     def _reset(self) -> None:
@@ -202,8 +179,18 @@ class StreamWindower:
         self._seen = 0
 
     def push(self, frames: Frames) -> Items:
-        """Returns the items that these frames complete; their `frames` start with the kept ones."""
-        length, stride = _length(self._options), self._options.stride
+        """Returns the items that these frames complete; there are none of an episode that is too short or bypassed.
+
+        With `across_episodes`, their `frames` start with those kept of earlier episodes.
+
+        Raises:
+          BadEpisode: it is longer than `max_sequence_length`, and `bypass_partial_episodes` is not set.
+        """
+        options = self._options
+        if not options.across_episodes:
+            check_length(len(frames), options)
+            return Items(frames, Windows.of(len(frames), options))
+        length, stride = _length(options), options.stride
         self._seen += len(frames)
         buffer = frames if self._tail is None else self._tail.append(frames)
         count = max(0, (len(buffer) - self._skip - length) // stride + 1)
@@ -214,7 +201,7 @@ class StreamWindower:
         return Items(buffer, windows)
 
     def finish(self) -> Items | None:
-        """Ends the stream, pads the remaining frames if requested, and resets."""
+        """Returns the items that are complete only at the end of the shard, padded if requested, or None."""
         tail, seen, options = self._tail, self._seen, self._options
         self._reset()
         if tail is None or not options.pad_end_of_episodes:

@@ -16,14 +16,11 @@ import numpy as np
 from rlds_beam.encoding.example.rows import BYTES_LIST, FLOAT_LIST, INT64_LIST, bytes_entry, entry_head
 from rlds_beam.encoding.wire import packed_varints
 from rlds_beam.episodes.columns import all_below, below, text_bytes
-from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.episode import EPISODE_KEY, Column, Episode
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean
 from rlds_beam.trajectories.options import CASTS
-
-EPISODE_KEY = "episode_key"
-"""The name for `str(episode.key)` in `--keep`."""
 
 _LISTS = {"float32": FLOAT_LIST, "int64": INT64_LIST}
 _DTYPES = (*CASTS, "bool", "string")

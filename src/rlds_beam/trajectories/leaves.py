@@ -44,6 +44,7 @@ class TrajectoryLayout(NamedTuple):
     text: Names
 
 
+@functools.lru_cache(maxsize=64)  # called for every episode, with the same steps
 def layout(paths: Names, text: Names, options: FrameOptions) -> TrajectoryLayout:
     """The trajectory layout of steps with these `paths`; `text` are those that hold strings.
 
@@ -52,16 +53,11 @@ def layout(paths: Names, text: Names, options: FrameOptions) -> TrajectoryLayout
     Raises:
       UsageError: a required field is missing or is text, or an option names a field that does not exist or is text.
     """
-    return _layout(paths, text, tuple(options.observation_fields), tuple(options.policy_info_fields))
-
-
-@functools.lru_cache(maxsize=64)  # called for every episode, with the same steps
-def _layout(paths: Names, text: Names, observation_fields: Names, policy_info_fields: Names) -> TrajectoryLayout:
     for name in REQUIRED_STEP_FIELDS:
         if not all_below(paths, name):
             hint = f"; {ADD_ACTIONS}" if name == "action" else ""
             raise UsageError(f"a trajectory needs {name}, but the steps only have {', '.join(paths)}{hint}")
-    asked = [f"observation/{name}" for name in observation_fields]
+    asked = [f"observation/{name}" for name in options.observation_fields]
     every = all_below(paths, "observation")
     observation = _choose("observation_fields", asked, paths, "observation/") if asked else every
     _refuse_text("observation_fields", observation if asked else [], text)
@@ -74,7 +70,7 @@ def _layout(paths: Names, text: Names, observation_fields: Names, policy_info_fi
     for path in (*all_below(paths, "action"), *all_below(paths, "reward"), "discount"):
         if path in text:
             raise UsageError(f"{path} is text, but a trajectory can only hold numbers; convert it to numbers first")
-    carried = _choose("policy_info_fields", policy_info_fields, paths, "")
+    carried = _choose("policy_info_fields", options.policy_info_fields, paths, "")
     _refuse_text("policy_info_fields", carried, text)
     return TrajectoryLayout(
         observation=tuple(nest_order(observation)),
@@ -91,18 +87,15 @@ def _choose(flag: str, names: Iterable[str], paths: Names, prefix: str) -> list[
     for name in names:
         matching = all_below(paths, name)
         if not matching:
-            raise UsageError(_no_such_field(flag, name, paths, prefix))
+            leaves, short = [path[len(prefix) :] for path in paths if path.startswith(prefix)], name[len(prefix) :]
+            if not leaves:
+                raise UsageError(f"--{flag}={short}: the observation is a single array without fields")
+            hint = did_you_mean(short, leaves, most=3) or "."
+            raise UsageError(
+                f"--{flag}={short}: there is no such field{hint} The fields are: {', '.join(nest_order(leaves))}"
+            )
         chosen |= dict.fromkeys(matching)
     return list(chosen)
-
-
-def _no_such_field(flag: str, name: str, paths: Names, prefix: str) -> str:
-    leaves = [path[len(prefix) :] for path in paths if path.startswith(prefix)]
-    short = name[len(prefix) :]
-    if not leaves:
-        return f"--{flag}={short}: the observation is a single array without fields"
-    hint = did_you_mean(short, leaves, most=3) or "."
-    return f"--{flag}={short}: there is no such field{hint} The fields are: {', '.join(nest_order(leaves))}"
 
 
 def _refuse_text(flag: str, chosen: Iterable[str], text: Names) -> None:

@@ -71,7 +71,11 @@ class TrajectoryDecoder:
             return 0
         count = self._template.count(rows) if self._template is not None else 0
         if not count:
-            self._template = match_record(rows[0].tobytes(), [_layout(leaf, self._frames) for leaf in self._leaves])
+            layouts = [
+                FeatureLayout(leaf.path, _kind(leaf), leaf.numpy_dtype, self._frames * math.prod(leaf.shape))
+                for leaf in self._leaves
+            ]
+            self._template = match_record(rows[0].tobytes(), layouts)
             count = self._template.count(rows) if self._template is not None else 0
         return count
 
@@ -88,10 +92,6 @@ class TrajectoryDecoder:
             if len(column) != frames:
                 raise MalformedError(f"{path} has {len(column)} frames, expected {frames}")
         return columns
-
-
-def _layout(leaf: SpecLeaf, frames: int) -> FeatureLayout:
-    return FeatureLayout(leaf.path, _kind(leaf), leaf.numpy_dtype, frames * math.prod(leaf.shape))
 
 
 def _kind(leaf: SpecLeaf) -> Kind:

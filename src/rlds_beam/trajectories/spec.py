@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.encoding.structured_values import DATA_TYPES
-from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.encoding.wire import encode_delimited, integer, text
-from rlds_beam.episodes.columns import nest, nest_order
+from rlds_beam.episodes.columns import nest, nest_order, zeros_of
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.representations import Representation
 from rlds_beam.episodes.schema import FLAGS, Field, Schema, episode_flags
@@ -165,7 +164,7 @@ def trajectory_spec(
     """Computes the spec of a dataset's items from its schema.
 
     Text in the observation is left out and listed in `left_out`, unless an option names it. A `policy_info_fn` is
-    called with an episode of two steps of zeros (text is empty, images are empty byte strings) to find its spec.
+    called with an episode of two steps of zeros (text is empty, images are black) to find its spec.
 
     Args:
       keep: the fields that items carry besides their leaves, as in `ConvertConfig`.
@@ -225,7 +224,7 @@ def _refuse_open(field: Field, usable: list[str]) -> None:
 
 def _zero_frames(schema: Schema, options: FrameOptions) -> Frames:
     """The frames of an episode of two zero steps, from which the spec is read; includes `policy_info_fn`."""
-    steps = {path: _zeros(field) for path, field in schema.steps.items()}
+    steps = {path: zeros_of(field, 2) for path, field in schema.steps.items()}
     steps |= episode_flags(2, terminal=False)
     episode = Episode(EpisodeKey("zeros", "zeros", 0, 0), steps)
     try:
@@ -237,14 +236,6 @@ def _zero_frames(schema: Schema, options: FrameOptions) -> Frames:
             f"--policy_info_fn={options.policy_info_fn}: in a dry run on an episode of two zero steps, it "
             f"{describe_error(error.__cause__ or error)}"
         ) from error
-
-
-def _zeros(field: Field) -> Column:
-    if field.dtype == "string":
-        return np.full(2, b"", object)
-    if field.holds_image_files:
-        return EncodedImages(np.full(2, b"", object), field.shape, field.dtype)
-    return np.zeros((2, *(1 if d is None else d for d in field.shape)), field.numpy_dtype)
 
 
 def _dtype_and_shape(column: Column) -> tuple[np.dtype[Any], tuple[Any, ...]]:
@@ -274,18 +265,12 @@ _NAMES = {"step_type": "step_type", "next_step_type": "step_type", "discount": "
 Tree = dict[str, "Tree | Field"]
 
 
-def encode_spec_file(fields: Iterable[Field]) -> bytes:
-    """Encodes a `.spec` file for a `Trajectory` of `fields`.
+def encode_spec(fields: Iterable[Field]) -> bytes:
+    """Serializes the StructuredValue of a `Trajectory`, byte-identical to that of TF-Agents' `encode_spec_to_file`.
 
     Args:
       fields: the leaves (`observation/state` and so on), with the shape of a whole item, None if unknown. A group of
         leaves named `0`, `1`, ... is a tuple; other groups are dicts.
-    """
-    return frame(encode_spec(fields))
-
-
-def encode_spec(fields: Iterable[Field]) -> bytes:
-    """Serializes the StructuredValue, byte-identical to `encode_spec_to_file` for the same spec.
 
     Raises:
       UsageError: a leaf is in none of Trajectory's fields.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,7 @@ class LoggedDataset(Mapping[str, Any]):
     def _array(self, key: str) -> Any:
         arrays = self.__dict__.setdefault("_arrays", {})
         if key not in arrays:
-            arrays[key] = _ARRAYS[key](self)
+            arrays[key] = getattr(self, f"_{key}")()
         return arrays[key]
 
     @functools.cached_property
@@ -130,7 +130,10 @@ class LoggedDataset(Mapping[str, Any]):
         content = dict(self)
         for key in ARRAYS:
             if key == "info":
-                content[key] = {k: _take(values, rows) for k, values in self[key].items()}
+                content[key] = {
+                    k: values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows]
+                    for k, values in self[key].items()
+                }
             elif self[key] is not None:
                 content[key] = self[key][rows]
                 if key in void:
@@ -216,21 +219,6 @@ class LoggedDataset(Mapping[str, Any]):
             else:
                 info[key] = [v.decode() if isinstance(v, bytes) else v for v in values.tolist()]
         return info
-
-
-_ARRAYS: dict[str, Callable[[LoggedDataset], Any]] = {
-    "state": LoggedDataset._state,
-    "action": LoggedDataset._action,
-    "reward": LoggedDataset._reward,
-    "done": LoggedDataset._done,
-    "terminal": LoggedDataset._terminal,
-    "info": LoggedDataset._info,
-    "pscore": LoggedDataset._pscore,
-}
-
-
-def _take(values: Any, rows: Array) -> Any:
-    return values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows]
 
 
 def _plan(path: str) -> Any:

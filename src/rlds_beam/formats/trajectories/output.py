@@ -13,6 +13,7 @@ from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.checked_json import COUNT, TEXT, Kind, Maybe, check_json
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
+from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.format_options import TrajectoryOptions
@@ -28,7 +29,7 @@ from rlds_beam.trajectories.frames import frame_count
 from rlds_beam.trajectories.items import Items, UnusedSteps, check_length
 from rlds_beam.trajectories.options import CASTS, FrameOptions, Images, ItemOptions
 from rlds_beam.trajectories.record_encoding import PreparedItems, TrajectoryEncoder
-from rlds_beam.trajectories.spec import TrajectorySpec, encode_spec_file, trajectory_spec
+from rlds_beam.trajectories.spec import TrajectorySpec, encode_spec, trajectory_spec
 
 SPEC = ".spec"
 BATCH_BYTES = 1 << 20
@@ -185,7 +186,7 @@ class TrajectoryWriter:
             self._add(items, None)
         self._write()
         info = self._shard.commit()
-        storage.write_bytes(self._path + SPEC, encode_spec_file(self._fields))
+        storage.write_bytes(self._path + SPEC, frame(encode_spec(self._fields)))
         return info
 
     def abort(self) -> None:
