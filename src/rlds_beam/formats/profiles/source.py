@@ -138,10 +138,11 @@ class ProfileFormat(ArrayFormat):
     def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
         with open_container(path) as whole:
             name = self.file_name(whole.path)
+            starts = find_starts(path, self.profile) if has_several(self.profile) else None
             for i in range(start, stop):
                 place = name
                 try:
-                    episode, listed = self._episode(whole, path, i)
+                    episode, listed = self._episode(whole, path, i, starts)
                     place = f"{name}: {episode.group}".rstrip(": ")
                     arrays = read_episode(self.layout, episode, name, listed)
                 except (*UNREADABLE, UsageError) as error:
@@ -150,13 +151,15 @@ class ProfileFormat(ArrayFormat):
                 yield arrays
                 del arrays
 
-    def _episode(self, whole: Container, path: str, i: int) -> tuple[Container, Mapping[str, bool]]:
+    def _episode(
+        self, whole: Container, path: str, i: int, starts: tuple[Array, Array] | None
+    ) -> tuple[Container, Mapping[str, bool]]:
         """An episode of a file, and whether each filter key lists it."""
         if not self.profile.per_file:
             group = self.groups(path)[i]
             listed = {mask: group.rpartition("/")[2] in names for mask, names in self.masks(path).items()}
             return whole.within(group), listed
-        return episode_of_file(whole, path, self.profile, i), {}
+        return (whole if starts is None else episode_rows(whole, self.profile, i, *starts)), {}
 
 
 def has_several(profile: Profile) -> bool:
@@ -175,11 +178,8 @@ def _cached_groups(
     return sorted(groups, key=lambda group: order.get(group.rpartition("/")[2], len(split_masks))), masks
 
 
-def episode_of_file(whole: Container, path: str, profile: Profile, i: int) -> Container:
-    """An episode of a file, which may hold several end to end. Raises OSError for rows that no episode has."""
-    if not has_several(profile):
-        return whole
-    starts, ended = find_starts(path, profile)
+def episode_rows(whole: Container, profile: Profile, i: int, starts: Array, ended: Array) -> Container:
+    """An episode of a file that holds several (see `find_starts`). Raises OSError for rows that no episode has."""
     if profile.episode_ends and i < len(ended) and not ended[i]:
         raise OSError(f"there are rows after {starts[i]:,}, where the last episode ends")
     per_episode, per_step = _kinds_of_rows(whole, profile, int(starts[-1]))
@@ -571,10 +571,9 @@ def _first_layout(profile: Profile, paths: Sequence[str], raw_images: str) -> tu
                 if episode is None:
                     error = error or f"{path} has no {profile.episodes}, where profile {profile.name} finds episodes"
                     continue
-                if has_several(profile):
-                    find_starts(path, profile)
-                if profile.episode_ends:
-                    episode = episode_of_file(whole, path, profile, 0)
+                starts = find_starts(path, profile) if has_several(profile) else None
+                if starts is not None and profile.episode_ends:
+                    episode = episode_rows(whole, profile, 0, *starts)
                 masks = whole.masks() if profile.splits == "mask" else {}
                 names = [group.rpartition("/")[2] for group in whole.groups(profile.episodes)] if masks else []
                 layout = bind_layout(profile, episode, raw_images, tuple(sorted(masks)))
