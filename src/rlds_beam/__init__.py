@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rlds_beam.connectors.base import connect as connect
     from rlds_beam.datasets.batches import Batches as Batches
     from rlds_beam.datasets.dataset import Dataset as Dataset
-    from rlds_beam.datasets.mixtures import mix_batches as mix_batches
+    from rlds_beam.datasets.opening import mix_batches as mix_batches
     from rlds_beam.datasets.opening import open_dataset as open_dataset
     from rlds_beam.episodes.episode import Episode as Episode
     from rlds_beam.episodes.episode import EpisodeKey as EpisodeKey

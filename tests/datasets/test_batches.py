@@ -18,9 +18,8 @@ from PIL import Image
 
 from rlds_beam import Dataset, EncodedImages, Episode, convert, mix_batches, open_dataset
 from rlds_beam.connectors import Resample
-from rlds_beam.datasets.batches import _Buffers
-from rlds_beam.datasets.pixels import decode_resized, resize_into
-from rlds_beam.datasets.windows import make_offsets, window
+from rlds_beam.datasets.order import make_offsets, window
+from rlds_beam.datasets.pixels import Buffers, decode_resized, resize_into
 from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.images.codecs import encode_jpeg, encode_png
@@ -265,7 +264,7 @@ def test_a_mixture_has_rows_of_both(steps: Dataset, tmp_path: Path) -> None:
 
 
 def test_arrays_are_used_again_only_when_nobody_has_them() -> None:
-    buffers = _Buffers(3)
+    buffers = Buffers(3)
     first = buffers.take((4, 4), "uint8")
     place, view = first.ctypes.data, first[1:]
     second = buffers.take((4, 4), "uint8")

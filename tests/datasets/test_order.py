@@ -26,7 +26,7 @@ def drawn(made: Plan, most: int = 1000) -> list[np.ndarray]:
     sampler = Sampler(made)
     batches = []
     while len(batches) < most and (one := sampler.draw()) is not None:
-        batches.append(one.rows)
+        batches.append(one[0])
     return batches
 
 
@@ -106,7 +106,7 @@ def test_all_ranks_together_have_each_row_once(
         resumed = plan(**common, batch_size=batch_size * ranks // others, rank=rank, ranks=others)
         sampler = Sampler(resumed)
         sampler.restore({"batches": stop, "used": [0]})
-        after.append([one.rows for one in iter(sampler.draw, None)])
+        after.append([rows for rows, _ in iter(sampler.draw, None)])
         assert len(after[-1]) == resumed.count_after(stop)
     left = [row for part in after for batch in part for row in batch.tolist()]
     assert sorted(left) == sorted(row for batch in whole[stop:] for row in batch.tolist())
@@ -124,10 +124,7 @@ def test_a_restored_sampler_continues(weights: Any, before: int, shuffle: bool) 
     for _ in range(20):
         one, other = sampler.draw(), restored.draw()
         assert one is not None and other is not None
-        assert one.rows.tolist() == other.rows.tolist()
-        assert (one.datasets is None) == (weights is None)
-        if one.datasets is not None and other.datasets is not None:
-            assert one.datasets.tolist() == other.datasets.tolist()
+        assert [part.tolist() for part in one] == [part.tolist() for part in other]
 
 
 def test_a_mixture_has_its_weights_and_reads_each_dataset_completely() -> None:
@@ -135,8 +132,8 @@ def test_a_mixture_has_its_weights_and_reads_each_dataset_completely() -> None:
     sampler, rows = Sampler(made), {0: [], 1: []}
     for _ in range(200):
         one = sampler.draw()
-        assert one is not None and one.datasets is not None
-        for dataset, row in zip(one.datasets.tolist(), one.rows.tolist(), strict=True):
+        assert one is not None
+        for dataset, row in zip(one[1].tolist(), one[0].tolist(), strict=True):
             rows[dataset].append(row)
     assert 0.7 < len(rows[0]) / 4000 < 0.8
     for dataset, count in enumerate(made.counts):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlds_beam import mix_batches, open_dataset
-from rlds_beam.datasets.windows import KeptSteps
+from rlds_beam.datasets.order import KeptSteps
 from rlds_beam.errors import UsageError
 from rlds_beam.testing import make_episode, write_dataset
 

@@ -8,16 +8,15 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from typing import Protocol, cast, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
 import numpy as np
 
 from rlds_beam.connectors.cleaning.relative_actions import RelativeActions
 from rlds_beam.datasets.base import STEPS, Indices, Rows, StepRows, find_starts
-from rlds_beam.datasets.batches import Arrays, Batches, Content, MixedDataset, action_field
-from rlds_beam.datasets.order import Plan
+from rlds_beam.datasets.batches import Arrays, Batches, Content, action_field
+from rlds_beam.datasets.order import KeptSteps, Plan, Size, make_offsets
 from rlds_beam.datasets.record_files import RecordFiles
-from rlds_beam.datasets.windows import KeptSteps, Size, make_offsets
 from rlds_beam.encoding.example.row_decoder import RowDecoder, objects
 from rlds_beam.encoding.wire import MalformedError
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
@@ -25,45 +24,34 @@ from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.formats.format_options import LastStep
 from rlds_beam.formats.merged.schemas import RepresentationsDifferError, merge_representations
-from rlds_beam.images.codecs import Jpeg
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Decoder
 from rlds_beam.text import did_you_mean
 
-
-class Loadable(Protocol):
-    """A dataset whose rows become batches."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def fields(self) -> Mapping[str, Field]: ...
-    @property
-    def rows(self) -> Rows: ...
-    @property
-    def jpeg(self) -> Jpeg: ...
+if TYPE_CHECKING:
+    from rlds_beam.datasets.dataset import Dataset
 
 
 def plan_batches(
-    datasets: Sequence[Loadable],
+    datasets: Sequence[Dataset],
     weights: tuple[float, ...] | None,
     batch_size: int,
     *,
-    shuffle: bool,
-    seed: int,
-    epochs: int | None,
-    history: Size,
-    chunk: Size,
-    image_size: int | tuple[int, int] | None,
-    columns: Sequence[str] | None,
-    rank: int,
-    ranks: int,
-    drop_last: bool | None,
-    arrays: Arrays,
-    threads: int | None,
-    last_step: LastStep | None,
-    next_step: bool,
-    relative_actions: RelativeActions | None,
+    shuffle: bool = False,
+    seed: int = 0,
+    epochs: int | None = 1,
+    history: Size = None,
+    chunk: Size = None,
+    image_size: int | tuple[int, int] | None = None,
+    columns: Sequence[str] | None = None,
+    rank: int = 0,
+    ranks: int = 1,
+    drop_last: bool | None = None,
+    arrays: Arrays = "numpy",
+    threads: int | None = None,
+    last_step: LastStep | None = None,
+    next_step: bool = False,
+    relative_actions: RelativeActions | None = None,
 ) -> Batches:
     """See `Dataset.batches` and `mix_batches`."""
     if arrays not in get_args(Arrays):
@@ -95,9 +83,9 @@ def plan_batches(
     for path, field in fields.items():
         if field.holds_image_files and None in field.shape[:-3]:
             raise UsageError(f"{path} has a different number of images in each row: choose other columns")
-    parts = [MixedDataset(d.rows, d.name, d.jpeg, _keep(d.rows, last_step)) for d in datasets]
+    parts = [(dataset, _keep(dataset.rows, last_step)) for dataset in datasets]
     plan = Plan(
-        tuple(map(len, parts)),
+        tuple(len(dataset) if kept is None else len(kept) for dataset, kept in parts),
         batch_size,
         bool(shuffle),
         seed,
@@ -114,7 +102,7 @@ def plan_batches(
 _COMPARED_EPISODES, _COMPARED_STEPS = 32, 4096
 
 
-def _check_relative(relative: RelativeActions, dataset: Loadable, windows: Mapping[str, Indices]) -> None:
+def _check_relative(relative: RelativeActions, dataset: Dataset, windows: Mapping[str, Indices]) -> None:
     """Raises UsageError if chunks of a dataset cannot be made relative."""
     path, state = action_field(relative), relative.state
     if path not in windows:
@@ -165,7 +153,7 @@ def _image_size(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
 
 
 def _common_fields(
-    datasets: Sequence[Loadable], columns: Sequence[str] | None, size: tuple[int, int] | None
+    datasets: Sequence[Dataset], columns: Sequence[str] | None, size: tuple[int, int] | None
 ) -> dict[str, Field]:
     first, *others = datasets
     wanted = [p for p in first.fields if all(p in other.fields for other in others)] if columns is None else columns
@@ -190,7 +178,7 @@ def _common_fields(
     return fields
 
 
-def _check_same_meaning(path: str, datasets: Sequence[Loadable]) -> None:
+def _check_same_meaning(path: str, datasets: Sequence[Dataset]) -> None:
     """Raises UsageError if the names, or the representations, of a column's values contradict each other."""
     for one, other in itertools.combinations(datasets, 2):
         known, field = one.fields[path], other.fields[path]

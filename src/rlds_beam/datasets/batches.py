@@ -12,33 +12,73 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
-import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict
 
 import numpy as np
 
 from rlds_beam.connectors.cleaning.relative_actions import RelativeActions
 from rlds_beam.connectors.fields import StepFields
-from rlds_beam.datasets.base import Indices, Rows, find_starts, prefetch
-from rlds_beam.datasets.order import Drawn, Plan, Sampler
-from rlds_beam.datasets.pixels import copy_into, decode_into, decode_resized, resize_into
-from rlds_beam.datasets.windows import IS_PAD, KeptSteps, window
-from rlds_beam.encoding.example.row_decoder import objects
+from rlds_beam.datasets.base import find_starts, prefetch
+from rlds_beam.datasets.order import IS_PAD, Indices, KeptSteps, Plan, Sampler, Size, window
+from rlds_beam.datasets.pixels import Buffers, Frames, stack
 from rlds_beam.episodes.schema import FLAGS, Field
-from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
-from rlds_beam.images.codecs import Jpeg
-from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.headers import UndecodableImageError
-from rlds_beam.images.video_frames import VideoFrames
+from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.formats.format_options import LastStep
 from rlds_beam.platforms import count_cores
 from rlds_beam.reading.meaning import VOID, is_action
 from rlds_beam.typing import Array
 
+if TYPE_CHECKING:
+    from rlds_beam.datasets.dataset import Dataset
+
 Arrays = Literal["numpy", "torch", "jax"]
+
+
+class BatchOptions(TypedDict, total=False):
+    """The options of `Dataset.batches` and `mix_batches`.
+
+    Attributes:
+      shuffle: whether to shuffle: another order for each epoch, the same for the same seed; by default only mixtures.
+      seed: the seed of the order.
+      epochs: how often each row is read: once by default; None for no end, as for mixtures.
+      history: the number of steps of a window that ends at the row, for all fields of the observation, or by field.
+      chunk: the number of steps of a window that begins at the row, for all fields of the action, or by field.
+        Windows do not leave their episode: its first or last step is repeated, which `<field>_is_pad` marks.
+      image_size: height and width to which images are resized (`pixels.decode_resized`); needs the extra `loading`.
+      columns: the columns to read; None for all, or for those that all datasets of a mixture have.
+      rank, ranks: this process, and how many share each global batch of `ranks * batch_size` rows.
+      drop_last: whether a last global batch with fewer rows is left out; by default if there are several ranks. If not,
+        its rows are split evenly among the ranks, and a rank for which none is left has one batch less.
+      arrays: `numpy`, or `torch` or `jax`, which share the memory; text stays numpy.
+      threads: threads that read and decode; None for one for each core.
+      last_step: `drop` or `keep` the last step of each episode as a row. None drops void ones, which have no action;
+        windows of actions, rewards, and discounts end before them. The dataset itself has all steps.
+      next_step: whether to add the observation, `is_last`, and `is_terminal` of the next step, with names that begin
+        with `next_`; `next_<field>_is_pad` marks those after the end of the episode. A last step that is a row, because
+        its action is real, is its own next step.
+      relative_actions: makes each chunk of actions relative to the state at its row, its first step. Its `inverse`
+        converts predicted chunks back (`inverse.chunks`).
+    """
+
+    shuffle: bool
+    seed: int
+    epochs: int | None
+    history: Size
+    chunk: Size
+    image_size: int | tuple[int, int] | None
+    columns: Sequence[str] | None
+    rank: int
+    ranks: int
+    drop_last: bool | None
+    arrays: Arrays
+    threads: int | None
+    last_step: LastStep | None
+    next_step: bool
+    relative_actions: RelativeActions | None
+
 
 _FRAMES = 8
 """Frames that a thread reads and decodes at a time."""
@@ -47,24 +87,8 @@ _REMOTE_FRAMES = 512
 """Frames that are requested ahead at least, if they are in a bucket."""
 
 
-@dataclasses.dataclass(frozen=True)
-class MixedDataset:
-    """One of the datasets of batches.
-
-    Attributes:
-      rows: its rows.
-      name: its name, for errors.
-      jpeg: how its JPEGs are decoded.
-      kept: the steps that are rows of batches; None if all rows are.
-    """
-
-    rows: Rows
-    name: str
-    jpeg: Jpeg
-    kept: KeptSteps | None = None
-
-    def __len__(self) -> int:
-        return len(self.rows) if self.kept is None else len(self.kept)
+Part = tuple["Dataset", KeptSteps | None]
+"""One of the datasets of batches, and the steps that are rows of batches; None if all rows are."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +97,7 @@ class Content:
 
     Attributes:
       fields: the fields.
-      offsets: the windows, by field (`windows.make_offsets`).
+      offsets: the windows, by field (`order.make_offsets`).
       image_size: (height, width) of images; None if they keep theirs.
       arrays: the kind of the arrays.
       following: the fields of the next step: their names, and the fields that they are read from.
@@ -86,10 +110,6 @@ class Content:
     arrays: Arrays
     following: Mapping[str, str] = dataclasses.field(default_factory=dict)
     relative: RelativeActions | None = None
-
-    def find_column(self, name: str) -> str:
-        """The column that a field is read from."""
-        return self.following.get(name, name)
 
     def is_step(self, name: str) -> bool:
         """Whether a field with offsets is a single step instead of a window."""
@@ -122,7 +142,7 @@ class Batches(Iterator[dict[str, Any]]):
       plan: the order.
     """
 
-    def __init__(self, parts: Sequence[MixedDataset], content: Content, plan: Plan, threads: int | None):
+    def __init__(self, parts: Sequence[Part], content: Content, plan: Plan, threads: int | None):
         self.plan = plan
         self._parts, self._content = tuple(parts), content
         self._threads = threads or count_cores()
@@ -135,9 +155,9 @@ class Batches(Iterator[dict[str, Any]]):
         frames = plan.batch_size * sum(len(content.offsets.get(path, (0,))) for path in content.images)
         tasks = max(1, frames // _FRAMES)
         self._ahead = self._requested = 2 + 2 * self._threads // tasks
-        if any(getattr(part.rows, "is_remote", False) for part in parts) and content.images:
+        if any(getattr(dataset.rows, "is_remote", False) for dataset, _ in parts) and content.images:
             self._requested = max(self._ahead, 1 + math.ceil(_REMOTE_FRAMES / frames))
-        self._buffers = _Buffers((self._ahead + 2) * max(1, len(content.images)))
+        self._buffers = Buffers((self._ahead + 2) * max(1, len(content.images)))
 
     def __iter__(self) -> Self:
         return self
@@ -210,17 +230,17 @@ class Batches(Iterator[dict[str, Any]]):
             self._decoding += 1
             return True
         if len(self._pending) < self._requested and (drawn := self._sampler.draw()) is not None:
-            self._pending.append((starting.submit(self._fill, drawn), self._sampler.state()))
+            self._pending.append((starting.submit(self._fill, *drawn), self._sampler.state()))
             return True
         return False
 
-    def _fill(self, drawn: Drawn) -> _Filling:
+    def _fill(self, rows: Indices, datasets: Indices) -> _Filling:
         """Fills in what needs no decoding, and requests the rest."""
-        filling = _Filling(self._content, len(drawn.rows), self._buffers)
+        filling = _Filling(self._content, len(rows), self._buffers)
         for number, part in enumerate(self._parts):
-            slots = np.arange(len(drawn.rows)) if drawn.datasets is None else np.flatnonzero(drawn.datasets == number)
+            slots = np.flatnonzero(datasets == number)
             if len(slots):
-                filling.fill(part, drawn.rows[slots], slots)
+                filling.fill(part, rows[slots], slots)
         return filling
 
 
@@ -233,10 +253,10 @@ def _decode(future: Future[_Filling], pool: ThreadPoolExecutor) -> _Filling:
 class _Filling:
     """A batch that is being filled."""
 
-    def __init__(self, content: Content, rows: int, buffers: _Buffers):
+    def __init__(self, content: Content, rows: int, buffers: Buffers):
         self._content, self._rows, self._buffers = content, rows, buffers
         self._arrays: dict[str, Array] = {}
-        self._images: dict[str, tuple[tuple[int, ...], list[_Images]]] = {}
+        self._images: dict[str, tuple[tuple[int, ...], list[Frames]]] = {}
         self._tasks: list[Future[None]] = []
 
     def result(self) -> dict[str, Array]:
@@ -245,7 +265,7 @@ class _Filling:
             task.result()
         for path, array in self._arrays.items():
             if array.dtype == object and self._content.fields.get(path, _NO_FIELD).holds_image_files:
-                self._arrays[path] = _stack(array, path)
+                self._arrays[path] = stack(array, path)
         return self._arrays
 
     def decode(self, pool: ThreadPoolExecutor) -> None:
@@ -258,20 +278,20 @@ class _Filling:
             frames = empty.reshape(-1, *empty.shape[len(shape) :])
             self._tasks += [pool.submit(some.decode, frames) for some in images]
 
-    def fill(self, part: MixedDataset, rows: Indices, slots: Indices) -> None:
+    def fill(self, part: Part, rows: Indices, slots: Indices) -> None:
         """Fills rows of one dataset into these places of the batch, but for images, which are requested."""
         plain = [
             p for p, f in self._content.fields.items() if p not in self._content.offsets and not f.holds_image_files
         ]
-        dataset, kept = part.rows, part.kept
+        dataset, kept = part
         rows = rows if kept is None else kept.steps(rows)
-        for path, column in dataset.read(rows, plain).items():
+        for path, column in dataset.rows.read(rows, plain).items():
             self._put(path, np.asarray(column), slots)
         for path, field in self._content.fields.items():
             offsets = self._content.offsets.get(path)
             wanted = rows
             if offsets is not None:
-                starts = find_starts(dataset)
+                starts = find_starts(dataset.rows)
                 assert starts is not None  # checked by `plan_batches`
                 void = path.partition("/")[0] in VOID and kept is not None
                 wanted, padding = window(rows, starts, offsets, kept.left_out if kept is not None and void else None)
@@ -279,10 +299,10 @@ class _Filling:
                     wanted, padding = wanted[:, 0], padding[:, 0]
                 self._put(path + IS_PAD, padding, slots)
             if field.holds_image_files:
-                self._request_images(part, path, wanted, slots)
+                self._request_images(dataset, path, wanted, slots)
             elif offsets is not None:
-                column_name = self._content.find_column(path)
-                flat = np.asarray(dataset.read(wanted.ravel(), [column_name])[column_name])
+                column_name = self._content.following.get(path, path)
+                flat = np.asarray(dataset.rows.read(wanted.ravel(), [column_name])[column_name])
                 values = flat.reshape(*wanted.shape, *flat.shape[1:])
                 if column_name != path and column_name in FLAGS and any(map(is_action, dataset.fields)):
                     ends = padding  # a next step that is a row is no end
@@ -290,7 +310,7 @@ class _Filling:
                         ends = padding | kept.left_out[np.searchsorted(kept.starts, rows, side="right") - 1]
                     values = values & ends
                 if self._content.relative is not None and path == action_field(self._content.relative):
-                    values = _relative(self._content.relative, part, rows, wanted, values)
+                    values = _relative(self._content.relative, dataset, rows, wanted, values)
                 self._put(path, values, slots)
 
     def _put(self, path: str, values: Array, slots: Indices) -> None:
@@ -301,31 +321,23 @@ class _Filling:
             self._arrays[path] = np.empty((self._rows, *values.shape[1:]), values.dtype)
         self._arrays[path][slots] = values
 
-    def _request_images(self, part: MixedDataset, path: str, wanted: Indices, slots: Indices) -> None:
+    def _request_images(self, dataset: Dataset, path: str, wanted: Indices, slots: Indices) -> None:
         field, per_row = self._content.fields[path], wanted.size // len(wanted)
+        column = self._content.following.get(path, path)
         shape = (self._rows, *wanted.shape[1:], *field.closed_shape[:-3])
         _, images = self._images.setdefault(path, (shape, []))
         several = math.prod(field.closed_shape[:-3])  # images of a row
         places = (slots[:, None] * per_row + np.arange(per_row)).reshape(-1, 1) * several + np.arange(several)
         # Overlapping windows have frames in common: each is decoded once, and copied.
         unique, first, inverse = np.unique(wanted.ravel(), return_index=True, return_inverse=True)
-        prefetch(part.rows, unique, self._content.find_column(path))
+        prefetch(dataset.rows, unique, column)
         copies = np.flatnonzero(first[inverse] != np.arange(wanted.size))
         resized = self._content.image_size is not None
         for start in range(0, len(unique), _FRAMES):
             some = slice(start, start + _FRAMES)
             mine = copies[(inverse[copies] >= start) & (inverse[copies] < start + _FRAMES)]
-            images.append(
-                _Images(
-                    part,
-                    self._content.find_column(path),
-                    resized,
-                    unique[some],
-                    places[first[some]],
-                    places[mine],
-                    places[first[inverse[mine]]],
-                )
-            )
+            originals = places[first[inverse[mine]]]
+            images.append(Frames(dataset, column, resized, unique[some], places[first[some]], places[mine], originals))
 
 
 def action_field(relative: RelativeActions) -> str:
@@ -333,112 +345,20 @@ def action_field(relative: RelativeActions) -> str:
     return relative.action or StepFields().actions
 
 
-def _relative(relative: RelativeActions, part: MixedDataset, rows: Indices, wanted: Indices, chunks: Array) -> Array:
+def _relative(relative: RelativeActions, dataset: Dataset, rows: Indices, wanted: Indices, chunks: Array) -> Array:
     """Chunks of actions, (B, W, ...), relative to the states of their rows, (B,); void last actions stay zeros."""
-    flat, states = chunks.reshape(*wanted.shape, -1), np.asarray(part.rows.read(rows, [relative.state])[relative.state])
-    starts = find_starts(part.rows)
+    flat = chunks.reshape(*wanted.shape, -1)
+    states = np.asarray(dataset.rows.read(rows, [relative.state])[relative.state])
+    starts = find_starts(dataset.rows)
     assert starts is not None  # checked by `plan_batches`
     void = np.isin(wanted + 1, starts) & ~flat.any(axis=2) & (relative.last_action != "real")
     try:
         return relative.chunks(flat, states.reshape(len(rows), -1), void).reshape(chunks.shape)
     except RldsBeamError as error:
-        raise RldsBeamError(f"{part.name}: among {len(rows)} rows from {rows[0]} on: {error}") from error
+        raise RldsBeamError(f"{dataset.name}: among {len(rows)} rows from {rows[0]} on: {error}") from error
 
 
 _NO_FIELD = Field("", "bool")
-
-
-@dataclasses.dataclass(frozen=True)
-class _Images:
-    """A few frames to read and decode.
-
-    Attributes:
-      part, path: the column.
-      resized: whether images get the size of the array.
-      rows: the rows to read, [k], and the `places` of their images in the array, [k, images of a row].
-      copies: further places, which get copies of those in `copied`.
-    """
-
-    part: MixedDataset
-    path: str
-    resized: bool
-    rows: Indices
-    places: Indices
-    copies: Indices
-    copied: Indices
-
-    def decode(self, frames: Array) -> None:
-        """Fills an array, [N, H, W, C]; [N] of objects, if the size of images is unknown."""
-        column = self.part.rows.read(self.rows, [self.path])[self.path]
-        assert isinstance(column, EncodedImages)
-        if isinstance(column, VideoFrames) and column.is_plain:
-            self._fill_from_videos(frames, column)
-        else:
-            self._fill_from_images(frames, column)
-        for copy, original in zip(self.copies.ravel().tolist(), self.copied.ravel().tolist(), strict=True):
-            frames[copy] = frames[original]
-
-    def _fill_from_images(self, frames: Array, column: EncodedImages) -> None:
-        decode = decode_resized if self.resized else decode_into
-        for row, places, data in zip(self.rows.tolist(), self.places.tolist(), column.data, strict=True):
-            images = [data] if isinstance(data, bytes) else np.ravel(data).tolist()
-            try:
-                for place, image in zip(places, images, strict=True):
-                    if frames.dtype == object:
-                        frames[place] = column.with_data(objects([image])).decode(self.path, self.part.jpeg)[0]
-                    else:
-                        decode(frames[place], image, column.dtype, self.part.jpeg)
-            except (UndecodableImageError, RldsBeamError) as error:
-                raise RldsBeamError(f"{self.part.name}: {self.path}, row {row}: {error}") from error
-
-    def _fill_from_videos(self, frames: Array, column: VideoFrames) -> None:
-        put = resize_into if self.resized else copy_into
-        try:
-            for step, pixels in column.pixels():
-                place = self.places[step, 0]
-                if frames.dtype == object:
-                    frames[place] = pixels
-                else:
-                    put(frames[place], pixels)
-        except (BadEpisode, UndecodableImageError) as error:
-            raise RldsBeamError(f"{self.part.name}: {self.path}: {error}") from error
-
-
-class _Buffers:
-    """Arrays for images, used again when nobody else refers to them: neither the caller, nor a view, nor a tensor.
-
-    Getting megabytes of memory from the system for each batch takes a fifth of the time of decoding it.
-    """
-
-    def __init__(self, most: int):
-        self._arrays: list[Array] = []
-        self._most, self._lock = most, threading.Lock()
-        self._unused = _references([np.empty(0)], 0)
-
-    def take(self, shape: tuple[int, ...], dtype: str) -> Array:
-        """An array whose content is undefined."""
-        with self._lock:
-            for i in range(len(self._arrays)):
-                fits = self._arrays[i].shape == shape and self._arrays[i].dtype == dtype
-                if fits and _references(self._arrays, i) == self._unused:
-                    return self._arrays[i]
-            array = np.empty(shape, dtype)
-            self._arrays = [array, *self._arrays[: self._most - 1]]
-            return array
-
-
-def _references(arrays: list[Array], i: int) -> int:
-    return sys.getrefcount(arrays[i])
-
-
-def _stack(images: Array, path: str) -> Array:
-    shapes = {image.shape for image in images.flat}
-    if len(shapes) > 1:
-        raise UsageError(
-            f"{path}: images of a batch have several sizes, {sorted(shapes)[:3]}: give image_size=(height, width)"
-        )
-    stacked: Array = np.stack(list(images.flat))
-    return stacked.reshape(*images.shape, *shapes.pop())
 
 
 def _convert(array: Array, arrays: Arrays) -> Any:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, cast, overload
+from typing import Any, Literal, Unpack, cast, overload
 
 import numpy as np
 
-from rlds_beam.connectors.cleaning.relative_actions import RelativeActions
 from rlds_beam.datasets.base import Indices, Rows
 from rlds_beam.datasets.batch_plan import plan_batches
-from rlds_beam.datasets.batches import Arrays, Batches
+from rlds_beam.datasets.batches import Batches, BatchOptions
 from rlds_beam.datasets.steps import IndexedSteps
-from rlds_beam.datasets.windows import Size
 from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, fields_text
 from rlds_beam.errors import BadEpisode, RldsBeamError
-from rlds_beam.formats.format_options import LastStep
 from rlds_beam.images.codecs import Jpeg
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 from rlds_beam.images.video_frames import VideoFrames
@@ -103,24 +100,9 @@ class Dataset(Viewable):
     def batches(
         self,
         batch_size: int,
-        *,
-        shuffle: bool = False,
-        seed: int = 0,
-        epochs: int | None = 1,
-        history: Size = None,
-        chunk: Size = None,
-        image_size: int | tuple[int, int] | None = None,
-        columns: Sequence[str] | None = None,
-        rank: int = 0,
-        ranks: int = 1,
-        drop_last: bool | None = None,
-        arrays: Arrays = "numpy",
-        threads: int | None = None,
-        last_step: LastStep | None = None,
-        next_step: bool = False,
-        relative_actions: RelativeActions | None = None,
+        **options: Unpack[BatchOptions],
     ) -> Batches:
-        """Batches of rows, decoded by threads ahead of the learner.
+        """Batches of rows, decoded by threads ahead of the learner; the options are those of `BatchOptions`.
 
             steps = open_dataset("data/toy/1.0.0", unit="steps")
             for batch in steps.batches(32, shuffle=True, history=2, chunk=16, image_size=224):
@@ -130,51 +112,11 @@ class Dataset(Viewable):
 
         Args:
           batch_size: rows of a batch (of this rank).
-          shuffle: whether to shuffle: another order for each epoch, the same for the same seed.
-          seed: the seed of the order.
-          epochs: how often each row is read; None for no end.
-          history: the number of steps of a window that ends at the row, for all fields of the observation, or by field.
-          chunk: the number of steps of a window that begins at the row, for all fields of the action, or by field.
-            Windows do not leave their episode: its first or last step is repeated, which `<field>_is_pad` marks.
-          image_size: height and width to which images are resized (`resizing.decode_resized`); needs the extra
-            `loading`.
-          columns: the columns to read; None for all.
-          rank, ranks: this process, and how many share each global batch of `ranks * batch_size` rows.
-          drop_last: whether a last global batch with fewer rows is left out; by default if there are several ranks. If
-            not, its rows are split evenly among the ranks, and a rank for which none is left has one batch less.
-          arrays: `numpy`, or `torch` or `jax`, which share the memory; text stays numpy.
-          threads: threads that read and decode; None for one for each core.
-          last_step: `drop` or `keep` the last step of each episode as a row. None drops void ones, which have no
-            action; windows of actions, rewards, and discounts end before them. The dataset itself has all steps.
-          next_step: whether to add the observation, `is_last`, and `is_terminal` of the next step, with names that
-            begin with `next_`; `next_<field>_is_pad` marks those after the end of the episode. A last step that is a
-            row, because its action is real, is its own next step.
-          relative_actions: makes each chunk of actions relative to the state at its row, its first step. Its `inverse`
-            converts predicted chunks back (`inverse.chunks`).
 
         Raises:
           UsageError: a column does not exist, rows are not steps but windows are wanted, or a value is not allowed.
         """
-        return plan_batches(
-            [self],
-            None,
-            batch_size,
-            shuffle=shuffle,
-            seed=seed,
-            epochs=epochs,
-            history=history,
-            chunk=chunk,
-            image_size=image_size,
-            columns=columns,
-            rank=rank,
-            ranks=ranks,
-            drop_last=drop_last,
-            arrays=arrays,
-            threads=threads,
-            last_step=last_step,
-            next_step=next_step,
-            relative_actions=relative_actions,
-        )
+        return plan_batches([self], None, batch_size, **options)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:
         """The rows of a batch, read together; a torch `DataLoader` calls this."""
@@ -205,21 +147,13 @@ class Dataset(Viewable):
     def _column(self, path: str) -> Array:
         """All rows of a column, read `_AT_ONCE` at a time."""
         count = len(self)
-        blocks = (
+        blocks = [
             self._read(np.arange(first, min(first + _AT_ONCE, count)), [path])[path]
-            for first in range(0, count, _AT_ONCE)
-        )
-        whole: Array | None = None
-        for i, block in enumerate(blocks):
-            if whole is None:
-                whole = np.empty((count, *block.shape[1:]), block.dtype)
-            if block.shape[1:] != whole.shape[1:] or block.dtype != whole.dtype:  # images of several sizes
-                whole = objects([*whole[: i * _AT_ONCE], *([None] * (count - i * _AT_ONCE))])
-                block = objects(list(block))
-            whole[i * _AT_ONCE : i * _AT_ONCE + len(block)] = block
-        if whole is None:
-            return self._read(np.arange(0), [path])[path]
-        return whole
+            for first in range(0, max(count, 1), _AT_ONCE)
+        ]
+        if len({(block.shape[1:], block.dtype) for block in blocks}) == 1:
+            return np.concatenate(blocks)
+        return objects([row for block in blocks for row in block])  # images of several sizes
 
     def _array(self, path: str, column: Column) -> Array:
         if not isinstance(column, EncodedImages):

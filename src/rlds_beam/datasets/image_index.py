@@ -17,7 +17,7 @@ import mmap
 import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, overload
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -322,15 +322,7 @@ class IndexedVideos(Sequence[Video]):
     def __len__(self) -> int:
         return len(self._ends) - 1
 
-    @overload
-    def __getitem__(self, number: int) -> Video: ...
-
-    @overload
-    def __getitem__(self, number: slice) -> Sequence[Video]: ...
-
-    def __getitem__(self, number: int | slice) -> Video | Sequence[Video]:
-        if isinstance(number, slice):
-            return [self[i] for i in range(*number.indices(len(self)))]
+    def __getitem__(self, number: Any) -> Any:
         if number not in self._opened:
             video = self._index.content["videos"][number]
             packets = self._index.packets[self._ends[number] : self._ends[number + 1]]

@@ -1,4 +1,4 @@
-"""Opens `convert`'s output or an RLDS dataset for random access."""
+"""Opens datasets for random access: episodes in any format, or the output of `convert`; and mixes their batches."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import dataclasses
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args
 
 from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
+from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.datasets.base import Rows
-from rlds_beam.datasets.batch_plan import EpisodeRows, ExampleRows, find_stacks
+from rlds_beam.datasets.batch_plan import EpisodeRows, ExampleRows, find_stacks, plan_batches
+from rlds_beam.datasets.batches import Batches, BatchOptions
 from rlds_beam.datasets.dataset import Dataset, Images
 from rlds_beam.datasets.index_builder import Recipe, open_index
-from rlds_beam.datasets.record_files import IndexedRecordFile, ParquetRowReader, RecordFiles
+from rlds_beam.datasets.record_files import ParquetRowReader, RecordFile, RecordFiles
 from rlds_beam.datasets.steps import IndexedEpisodes, IndexedSteps, edited_images
 from rlds_beam.encoding.arrayrecord import ArrayRecordFormat
 from rlds_beam.encoding.base import RecordFormat
@@ -24,6 +26,7 @@ from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.columns.reader import ColumnsManifest
 from rlds_beam.formats.inputs import open_input, prepare_input
+from rlds_beam.formats.merged.inputs import MergeMapping
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.formats.recognition import as_input
 from rlds_beam.formats.registry import COLUMNS, TRAJECTORIES
@@ -32,9 +35,9 @@ from rlds_beam.images.codecs import Jpeg
 from rlds_beam.output.directory import holding, is_output
 from rlds_beam.output.files import MANIFEST
 from rlds_beam.output.manifest import load_manifest, read_manifest
-from rlds_beam.reading.base import Source, Split
+from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import KEY, Meaning
-from rlds_beam.text import count, did_you_mean
+from rlds_beam.text import count, did_you_mean, shorten
 
 Unit = Literal["episodes", "steps"]
 
@@ -147,7 +150,7 @@ def _open_converted(path: str, split: str | None, module: str | None) -> tuple[R
     return ExampleRows(RecordFiles(files, kinds[columns.format]), tuple(map(row_field, fields))), name, meaning.fps
 
 
-def _files(path: str, shards: Sequence[Mapping[str, Any]], split: str | None) -> tuple[IndexedRecordFile, ...]:
+def _files(path: str, shards: Sequence[Mapping[str, Any]], split: str | None) -> tuple[RecordFile, ...]:
     """The files with rows of some splits, after checking their sizes against the manifest."""
     splits = sorted({shard["split"] for shard in shards})
     wanted = splits if split is None else split.split("+")
@@ -162,24 +165,19 @@ def _files(path: str, shards: Sequence[Mapping[str, Any]], split: str | None) ->
             raise UsageError(f"{file} is missing, but the manifest names it: {again}")
         if storage.size(file) != shard["bytes"]:
             raise UsageError(f"{file} has {storage.size(file)} bytes, but {shard['bytes']} were written: {again}")
-    return tuple(IndexedRecordFile(storage.join(path, shard["file"]), shard["records"]) for shard in own)
+    return tuple((storage.join(path, shard["file"]), shard["records"]) for shard in own)
 
 
 def _episode_rows(source: Source) -> EpisodeRows:
     """The episodes, read from their records."""
-    parts = [_episodes(source, split) for split in source.splits]
-    if len(parts) == 1:
-        return parts[0]
-    if any(split.sliced for split in source.splits):
-        raise UsageError("open slices of several splits one by one")
-    files = [IndexedRecordFile(shard.path, shard.records) for split in source.splits for shard in split.shards]
-    return EpisodeRows(RecordFiles(files, source.files), source.schema, source.decoder)
-
-
-def _episodes(source: Source, split: Split) -> EpisodeRows:
-    files = [IndexedRecordFile(shard.path, shard.records) for shard in split.shards]
-    count = None if split.stop is None else split.stop - split.start
-    return EpisodeRows(RecordFiles(files, source.files), source.schema, source.decoder, split.start, count)
+    first, count = 0, None
+    for split in source.splits:
+        if split.sliced:
+            if len(source.splits) > 1:
+                raise UsageError("open slices of several splits one by one")
+            first, count = split.start, None if split.stop is None else split.stop - split.start
+    files = [(shard.path, shard.records) for split in source.splits for shard in split.shards]
+    return EpisodeRows(RecordFiles(files, source.files), source.schema, source.decoder, first, count)
 
 
 def make_recipe(source: Source, options: Any) -> Recipe:
@@ -220,3 +218,63 @@ def _index(source: Source, options: LoadOptions, unit: Unit | None) -> tuple[Row
     if unit == "steps":
         return steps, fps
     return IndexedEpisodes(steps), fps
+
+
+def mix_batches(
+    datasets: Mapping[Dataset, float] | Sequence[tuple[Dataset, float]] | str,
+    batch_size: int,
+    **options: Unpack[BatchOptions],
+) -> Batches:
+    """Batches of a weighted mixture of datasets, without an end: each row is from a dataset chosen at random by weight.
+
+        bridge, droid = (open_dataset(path, unit="steps") for path in ("bridge", "droid"))
+        for batch in mix_batches([(bridge, 0.7), (droid, 0.3)], 32, chunk=16, image_size=224):
+            ...
+
+    A file of `--merge_fields` names the datasets, their connectors, and their weights: `mix_batches("it.yaml", 32)`.
+
+    Each dataset is shuffled on its own, in another order each time it is read. The options are those of
+    `BatchOptions`. All datasets must have the columns, with the same dtypes and shapes; None for those that all
+    have. Datasets whose rates are known and differ are mixed with a warning if there are windows.
+
+    Raises:
+      UsageError: the datasets do not fit together, or a weight is not above 0; otherwise as `Dataset.batches`.
+    """
+    if isinstance(datasets, str):
+        pairs = _open_all(datasets)
+    else:
+        pairs = list(datasets.items()) if isinstance(datasets, Mapping) else list(datasets)
+    if not pairs:
+        raise UsageError("mix_batches needs at least one dataset")
+    for dataset, weight in pairs:
+        if not (isinstance(weight, (int, float)) and 0 < weight < float("inf")):
+            raise UsageError(f"the weight of {dataset.name} is {weight!r}: expected a number above 0")
+    if options.get("history") or options.get("chunk"):
+        _warn_of_rates([dataset for dataset, _ in pairs])
+    options = {"shuffle": True, **options, "epochs": None}
+    weights = tuple(float(weight) for _, weight in pairs)
+    return plan_batches([dataset for dataset, _ in pairs], weights, batch_size, **options)
+
+
+def _warn_of_rates(datasets: Sequence[Dataset]) -> None:
+    """Warns if windows of as many steps last longer in some datasets than in others."""
+    rates = {dataset.fps: f"{dataset.fps:g} in {dataset.name}" for dataset in datasets if dataset.fps is not None}
+    if len(rates) > 1:
+        said = (
+            f"steps per second differ ({shorten(', '.join(rates.values()))}), so windows of as many steps last longer "
+            "in some datasets: connectors=[Resample(fps=...)] of open_dataset makes them equal"
+        )
+        warnings.warn(said, stacklevel=3)
+
+
+def _open_all(file: str) -> list[tuple[Dataset, float]]:
+    """The steps of the datasets of a file of `--merge_fields`, after their connectors, and their weights."""
+    pairs = []
+    for i, entry in enumerate(MergeMapping.load(file).inputs):
+        if entry.input is None:
+            raise UsageError(f"--merge_fields={file}: inputs[{i}] has no input, the path of its dataset")
+        given: dict[str, Any] = {"from_": entry.from_, "split": entry.split, **entry.options}
+        given |= {"connectors": entry.connectors} if entry.connectors != Configuration() else {}
+        given = {name: value for name, value in given.items() if value is not None}
+        pairs.append((open_dataset(entry.input, unit="steps", **given), float(entry.weight)))
+    return pairs

@@ -1,4 +1,4 @@
-"""The order in which rows are read: shuffled without a permutation in memory, split among ranks, resumable.
+"""Which rows a batch reads: their order, shuffled without a permutation in memory, and windows of steps around each.
 
     one epoch of 10 rows, shuffled: a permutation, of which only the values that are read are computed
 
@@ -9,18 +9,25 @@
 
 The permutation is a Feistel network over the next power of four, repeated until the result is a row. Source: M. Luby
 and C. Rackoff, "How to construct pseudorandom permutations from pseudorandom functions" (1988).
+
+    an episode of 5 steps; history=3, chunk=3 at its second step, t = 1
+
+    step                 0     1     2     3     4
+    observations   (0)   0     1                            [t-2, t-1, t]: the first step is repeated, as padding
+    actions                    1     2     3                [t, t+1, t+2]
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rlds_beam.errors import UsageError
+from rlds_beam.text import did_you_mean, some
 
 Indices = npt.NDArray[np.int64]
 
@@ -29,6 +36,12 @@ _BLOCK = 4096
 """Positions whose rows are computed together."""
 _U64 = np.uint64
 _MASK = (1 << 64) - 1
+
+Size = int | Mapping[str, int] | None
+"""Steps of a window: of the usual fields, or by field."""
+
+IS_PAD = "_is_pad"
+"""The end of the name of a column that marks padding, as in LeRobot."""
 
 
 def permute(positions: Indices, count: int, seed: int) -> Indices:
@@ -59,18 +72,6 @@ def _mix_all(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     values = (values ^ values >> _U64(30)) * _U64(0xBF58476D1CE4E5B9)
     values = (values ^ values >> _U64(27)) * _U64(0x94D049BB133111EB)
     return values ^ values >> _U64(31)
-
-
-class Drawn(NamedTuple):
-    """The rows of a batch.
-
-    Attributes:
-      rows: the rows, int64 [B].
-      datasets: the number of the dataset of each row, int64 [B]; None if there is only one.
-    """
-
-    rows: Indices
-    datasets: Indices | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,8 +176,8 @@ class Sampler:
     def restore(self, state: Mapping[str, Any]) -> None:
         self._step, self._used = int(state["batches"]), [int(used) for used in state["used"]]
 
-    def draw(self) -> Drawn | None:
-        """The rows of this rank's next batch; None at the end."""
+    def draw(self) -> tuple[Indices, Indices] | None:
+        """The rows of this rank's next batch, and the number of the dataset of each; None at the end."""
         plan = self._plan
         if plan.weights is not None:
             return self._mix_batch(plan.weights, plan.share(plan.together))
@@ -187,10 +188,10 @@ class Sampler:
             together = np.arange(first, min(first + plan.together, plan.counts[0]))
             self._step += 1
             if len(mine := together[plan.share(len(together))]):
-                return Drawn(self._rows(0, epoch, mine))
+                return self._rows(0, epoch, mine), np.zeros(len(mine), np.int64)
         return None
 
-    def _mix_batch(self, weights: Sequence[float], mine: slice) -> Drawn:
+    def _mix_batch(self, weights: Sequence[float], mine: slice) -> tuple[Indices, Indices]:
         """Chooses a dataset for each row of the global batch; each is read in its own order, again and again."""
         plan = self._plan
         random = np.random.default_rng((plan.seed & _MASK, self._step))
@@ -204,7 +205,7 @@ class Sampler:
                 rows[chosen[now]] = self._rows(number, epoch, positions[now])
             self._used[number] += len(chosen)
         self._step += 1
-        return Drawn(rows[mine], datasets[mine])
+        return rows[mine], datasets[mine]
 
     def _rows(self, dataset: int, epoch: int, positions: Indices) -> Indices:
         """The rows at positions of an epoch."""
@@ -227,3 +228,89 @@ class Sampler:
         rows = permute(positions, count, _mix(seed + dataset & _MASK) ^ _mix(epoch))
         self._blocks[dataset] = (epoch, block), rows
         return rows
+
+
+def make_offsets(history: Size, chunk: Size, paths: Iterable[str]) -> dict[str, Indices]:
+    """The offsets of each field's window, in steps from the current one. A field that is not among them has no window.
+
+    Args:
+      history: the observations up to the current one; a number is for all fields of the observation.
+      chunk: the actions from the current one on; a number is for all fields of the action.
+
+    Raises:
+      UsageError: there is no such field, or a number is not positive.
+    """
+    known = list(paths)
+    offsets: dict[str, Indices] = {}
+    for name, size, root in (("history", history, "observation"), ("chunk", chunk, "action")):
+        sizes = _sizes(name, size, root, known)
+        for path, steps in sizes.items():
+            if path in offsets:
+                raise UsageError(f"{path} has both a history and a chunk: choose one")
+            if path + IS_PAD in known:
+                raise UsageError(
+                    f"{path} cannot have a window: there is also a field {path}{IS_PAD}, which would mark padding"
+                )
+            offsets[path] = np.arange(steps) - (steps - 1 if name == "history" else 0)
+    return offsets
+
+
+def _sizes(name: str, size: Size, root: str, known: list[str]) -> Mapping[str, int]:
+    if size is None:
+        return {}
+    if not isinstance(size, Mapping):
+        below = [path for path in known if path == root or path.startswith((f"{root}/", f"{root}."))]
+        if not below:
+            raise UsageError(f"{name}={size}: there is no field {root}; name the fields: {name}={{'field': {size}}}")
+        size = dict.fromkeys(below, size)
+    for path, steps in size.items():
+        if path not in known:
+            raise UsageError(f"{name}: there is no field {path}{did_you_mean(path, known)}; there are {some(known)}")
+        if type(steps) is not int or steps < 1:
+            raise UsageError(f"{name}={steps}: expected a number of steps, 1 or more")
+    return size
+
+
+class KeptSteps:
+    """The steps that become rows of batches: all but the last ones of some episodes.
+
+    Args:
+      starts: the index of each episode's first step, then the number of steps, [E + 1].
+      left_out: whether the last step of each episode is left out, bool [E].
+    """
+
+    def __init__(self, starts: Indices, left_out: npt.NDArray[np.bool_]):
+        self.starts, self.left_out = starts, left_out
+        self._before = np.concatenate([[0], np.cumsum(left_out)])
+        self._kept = starts - self._before
+
+    def __len__(self) -> int:
+        return int(self._kept[-1])
+
+    def steps(self, numbers: Indices) -> Indices:
+        """The indices of kept steps, from their numbers among the kept ones."""
+        episodes = np.searchsorted(self._kept, numbers, side="right") - 1
+        steps: Indices = numbers + self._before[episodes]
+        return steps
+
+
+def window(
+    rows: Indices, starts: npt.NDArray[Any], offsets: Indices, left_out: npt.NDArray[np.bool_] | None = None
+) -> tuple[Indices, npt.NDArray[np.bool_]]:
+    """The rows of windows, [B, W], and which of them are padding.
+
+    Windows end where their episode does, or before a last step that is left out: beyond that, a step is repeated.
+
+    Args:
+      rows: the current steps, [B].
+      starts: the index of each episode's first step, then the number of steps.
+      offsets: the offsets in steps, [W].
+      left_out: whether windows of each episode end before its last step, bool [E].
+    """
+    episodes = np.searchsorted(starts, rows, side="right") - 1
+    first, last = starts[episodes], starts[episodes + 1] - 1
+    if left_out is not None:
+        last = np.maximum(last - left_out[episodes], first)
+    wanted = rows[:, None] + offsets
+    clipped = np.clip(wanted, first[:, None], last[:, None])
+    return clipped, wanted != clipped

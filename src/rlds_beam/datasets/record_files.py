@@ -34,17 +34,8 @@ _TOGETHER = 1 << 16
 """The largest gap in bytes between two TFRecord records that is read instead of skipped."""
 
 
-@dataclasses.dataclass(frozen=True)
-class IndexedRecordFile:
-    """A file.
-
-    Attributes:
-      path: its path.
-      records: its number of records; None if unknown.
-    """
-
-    path: str
-    records: int | None
+RecordFile = tuple[str, int | None]
+"""The path of a file, and its number of records; None if unknown."""
 
 
 class RecordFiles:
@@ -54,7 +45,7 @@ class RecordFiles:
     and one pass over the file. An ArrayRecord file has its own index.
     """
 
-    def __init__(self, files: Sequence[IndexedRecordFile], format: RecordFormat):
+    def __init__(self, files: Sequence[RecordFile], format: RecordFormat):
         self._files, self._format = tuple(files), format
         self._positions: dict[int, Indices] = {}
         self._readers = PerThread(open_reader, close=_close)
@@ -72,7 +63,7 @@ class RecordFiles:
     @functools.cached_property
     def starts(self) -> Indices:
         """The index of each file's first record, then the total number of records."""
-        counts = [self._count(i) if file.records is None else file.records for i, file in enumerate(self._files)]
+        counts = [self._count(i) if records is None else records for i, (_, records) in enumerate(self._files)]
         return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
     def read(self, indices: Indices) -> list[bytes]:
@@ -87,7 +78,7 @@ class RecordFiles:
             try:
                 payloads = self._read(i, numbers[order])
             except OSError as error:
-                raise RldsBeamError(f"cannot read {self._files[i].path}: {error}") from error
+                raise RldsBeamError(f"cannot read {self._files[i][0]}: {error}") from error
             for place, payload in zip(which[order].tolist(), payloads, strict=True):
                 records[place] = payload
         return records
@@ -95,16 +86,16 @@ class RecordFiles:
     def place(self, index: int) -> tuple[str, int]:
         """The file of a record and its number in the file."""
         ((i, _, numbers),) = by_file(np.array([index]), self.starts)
-        return self._files[i].path, int(numbers[0])
+        return self._files[i][0], int(numbers[0])
 
     def _count(self, i: int) -> int:
         if self._format.name == "tfrecord":
             return len(self._index(i)) - 1
-        return num_records(self._files[i].path)
+        return num_records(self._files[i][0])
 
     def _read(self, i: int, numbers: Indices) -> list[bytes]:
         """Reads records of one file; their numbers ascend."""
-        path = self._files[i].path
+        path = self._files[i][0]
         if self._format.name == "tfrecord":
             return _read_tfrecord(path, self._index(i), numbers)
         try:
@@ -117,24 +108,24 @@ class RecordFiles:
         if i not in self._positions:
             with self._lock:
                 if i not in self._positions:
-                    self._positions[i] = _offsets(self._files[i], self._format)
+                    self._positions[i] = _offsets(*self._files[i], self._format)
         return self._positions[i]
 
 
-def _offsets(file: IndexedRecordFile, format: RecordFormat) -> Indices:
-    if not format.is_splittable(file.path):
+def _offsets(path: str, records: int | None, format: RecordFormat) -> Indices:
+    if not format.is_splittable(path):
         raise UsageError(
-            f"{file.path} is compressed as a whole, so random access is impossible: decompress it, or convert "
-            "the dataset first"
+            f"{path} is compressed as a whole, so random access is impossible: decompress it, or convert the "
+            "dataset first"
         )
-    headers = format.scan(file.path)
+    headers = format.scan(path)
     positions = np.append(
         headers.positions, headers.positions[-1] + headers.lengths[-1] + OVERHEAD if len(headers.positions) else 0
     )
-    if positions[-1] != storage.size(file.path) or (np.diff(positions) != headers.lengths + OVERHEAD).any():
-        raise _damage_error(file.path, "some of its bytes are not records")
-    if file.records not in (None, len(positions) - 1):
-        raise _damage_error(file.path, f"it holds {len(positions) - 1} records, but {file.records} are expected")
+    if positions[-1] != storage.size(path) or (np.diff(positions) != headers.lengths + OVERHEAD).any():
+        raise _damage_error(path, "some of its bytes are not records")
+    if records not in (None, len(positions) - 1):
+        raise _damage_error(path, f"it holds {len(positions) - 1} records, but {records} are expected")
     return positions
 
 
@@ -199,7 +190,7 @@ class ParquetRowReader:
       stored: the columns.
     """
 
-    files: tuple[IndexedRecordFile, ...]
+    files: tuple[RecordFile, ...]
     stored: tuple[Field, ...]
 
     @functools.cached_property
@@ -211,7 +202,7 @@ class ParquetRowReader:
 
     @functools.cached_property
     def _starts(self) -> Indices:
-        return np.concatenate([[0], np.cumsum([file.records for file in self.files])]).astype(np.int64)
+        return np.concatenate([[0], np.cumsum([records for _, records in self.files])]).astype(np.int64)
 
     @functools.cached_property
     def _open(self) -> PerThread[_File]:
@@ -227,7 +218,7 @@ class ParquetRowReader:
 
     @functools.cached_property
     def _images(self) -> PlaceReader:
-        return PlaceReader([file.path for file in self.files])
+        return PlaceReader([path for path, _ in self.files])
 
     def __getstate__(self) -> dict[str, Any]:
         return {"files": self.files, "stored": self.stored}
@@ -245,14 +236,14 @@ class ParquetRowReader:
         for file, _, numbers in by_file(indices, self._starts) if self.is_remote else ():
             groups = [key[1] for key in list(self._places) if key[0] == file and key[2] == path]
             if groups:
-                for group, _, rows in by_file(numbers, self._open[self.files[file].path].starts):
+                for group, _, rows in by_file(numbers, self._open[self.files[file][0]].starts):
                     if group in groups:
                         self._images.prefetch(self._places[file, group, path][rows].ravel())
 
     def read(self, indices: Indices, wanted: Sequence[str]) -> dict[str, Column]:
         parts: list[tuple[Indices, dict[str, Array | Column]]] = []
         for i, which, numbers in by_file(indices, self._starts):
-            path = self.files[i].path
+            path = self.files[i][0]
             with naming_damage(path):
                 for group, some, rows in by_file(numbers, self._open[path].starts):
                     columns = self._group(i, group, wanted)
@@ -285,7 +276,7 @@ class ParquetRowReader:
                 columns[name] = known
         missing = [name for name in wanted if name not in columns]
         if missing:
-            opened = self._open[self.files[file].path]
+            opened = self._open[self.files[file][0]]
             table = opened.file.read_row_group(group, columns=missing, use_threads=False)
             for name in missing:
                 key = file, group, name
@@ -302,7 +293,7 @@ class ParquetRowReader:
         """The places of images; None if the file does not hold all of them as they are."""
         if chunk is None or not isinstance(column, EncodedImages):
             return None
-        path = self.files[file].path
+        path = self.files[file][0]
         found = find_images(column.data.flat, [Span(path, *chunk)])
         places = np.zeros(column.data.size, PLACE)
         for i, image in enumerate(column.data.flat):
