@@ -76,9 +76,8 @@ class _EpisodeSink(PipelineSink):
         return DatasetCommitter(self.source, self.check, output, tuple(ranges), self.report, self.output_plan.digest)
 
     def write(
-        self, work: WorkRange, placed: Sequence[PlacedElement], plan: DatasetCommitter, duplicates: object
+        self, work: WorkRange, placed: Sequence[PlacedElement], plan: DatasetCommitter
     ) -> tuple[RangeCommit, list[Rejection]]:
-        del duplicates
         output, report, rejections = plan.output, Report(), list[Rejection]()
         schema, ignored = self.connecting.probed.given, self.connecting.ignored_values(output.ignored_values)
         writer = output.open_range(work)

@@ -19,14 +19,12 @@ from rlds_beam.reading.base import WorkRange
 from rlds_beam.transforms.elements import in_global_window, refuse_windows, report_sink
 from rlds_beam.writing.keyed_parts import (
     BUCKETS,
-    Duplicates,
     KeyedSink,
     Part,
     PlacedElement,
     Sizes,
     StoredElement,
     commit,
-    find_duplicates,
     measure,
     name_ranges,
     place,
@@ -79,12 +77,6 @@ class WriteKeyed(beam.PTransform[Any, Any]):
         # Their sizes, a few numbers each, say at which position in the whole each bucket begins.
         sizes = buckets | "Measure" >> beam.MapTuple(lambda number, own: (number, measure(own)))
         placed = buckets | "Place" >> beam.FlatMap(_place, AsDict(sizes), sink).with_output_types(PlacedElement)
-        duplicates = (
-            placed
-            | "Digests" >> beam.FlatMap(_digest).with_output_types(tuple[tuple[str, bytes], int])
-            | "Equal" >> beam.GroupByKey()
-            | "Duplicates" >> beam.FlatMapTuple(lambda key, positions: find_duplicates(key[0], positions))
-        )
         names = (
             placed
             | "Ranges" >> beam.Map(lambda placed: placed.range)
@@ -98,7 +90,7 @@ class WriteKeyed(beam.PTransform[Any, Any]):
             | "ByRange" >> beam.Map(lambda placed: (placed.range, placed)).with_output_types(tuple[Any, PlacedElement])
             | "Group" >> beam.GroupByKey()
             | "Write"
-            >> beam.ParDo(_WriteFn(sink), AsSingleton(names), AsSingleton(plan), AsDict(duplicates))
+            >> beam.ParDo(_WriteFn(sink), AsSingleton(names), AsSingleton(plan))
             .with_output_types(RangeCommit, rejected=Rejection)
             .with_outputs("rejected", main="written")
         )
@@ -155,13 +147,12 @@ class _WriteFn(beam.DoFn):
         group: tuple[Any, Iterable[PlacedElement]],
         names: Mapping[Any, WorkRange],
         plan: Any,
-        duplicates: Duplicates,
     ) -> Iterator[Any]:
         found, placed = group
         work = names[found]
         in_order = sorted(placed, key=lambda placed: placed.position)
         _log.info("Writing %s of %s: %d elements", work, self._sink.directory, len(in_order))
-        written, rejections = self._sink.write(work, in_order, plan, duplicates)
+        written, rejections = self._sink.write(work, in_order, plan)
         _log.info("Wrote %s of %s", work, self._sink.directory)
         for rejection in rejections:
             yield TaggedOutput("rejected", rejection)
@@ -176,11 +167,6 @@ def _place(
     bucket: tuple[int, Iterable[StoredElement]], sizes: Mapping[int, Sizes], sink: KeyedSink
 ) -> Iterator[PlacedElement]:
     return place(*bucket, sizes, sink)
-
-
-def _digest(placed: PlacedElement) -> Iterator[tuple[tuple[str, bytes], int]]:
-    if placed.stored.digest:
-        yield (placed.stored.split[1], placed.stored.digest), placed.position
 
 
 def _list_indices(plan: Any) -> Iterator[tuple[NumberRanges, Any]]:

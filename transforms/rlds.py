@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
 import apache_beam as beam
 
-from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, UsageError
-from rlds_beam.formats.format_options import RldsOptions
 from rlds_beam.processing.report import Report
 from rlds_beam.transforms.keyed_sink import WriteKeyed
 from rlds_beam.writing.episodes import ArrayEpisodes
-from rlds_beam.writing.rlds_sink import SHARD_BYTES, RldsSink, WriteSettings, check_directory, describe_refusal
+from rlds_beam.writing.rlds_sink import RldsSink, WriteSettings, check_directory, describe_refusal
 from rlds_beam.writing.step_columns import ImageEncoding, ImageStorage
 
 
@@ -38,7 +36,8 @@ class WriteToRlds(beam.PTransform):
       like: an episode whose fields, dtypes, and shapes all others have.
       split: the name of the split, if the input is not a dict.
       strict: end the pipeline at a bad episode. Otherwise it is kept in `directory/rejected`, with its key.
-      name, version, description, fps, robot_type, names, images, schema, check, format, shard_bytes, overwrite: as in
+      images, schema, overwrite: as in `write_rlds`.
+      options: `name`, `version`, `description`, `fps`, `robot_type`, `names`, `check`, `format`, `shard_bytes`: as in
         `write_rlds`.
 
     Raises:
@@ -53,24 +52,14 @@ class WriteToRlds(beam.PTransform):
         *,
         split: str = "train",
         strict: bool = False,
-        name: str | None = None,
-        version: str | None = None,
-        description: str | None = None,
-        fps: float | None = None,
-        robot_type: str | None = None,
-        names: Mapping[str, Sequence[str]] | None = None,
         images: ImageEncoding | Mapping[str, ImageEncoding] = "png",
         schema: Schema | None = None,
-        check: CheckOptions | None = None,
-        format: Literal["tfrecord", "array_record"] = "tfrecord",
-        shard_bytes: int = SHARD_BYTES,
         overwrite: bool = False,
+        **options: Any,
     ):
         super().__init__()
-        path, options = os.fspath(directory), RldsOptions(format=format)
-        self._settings = WriteSettings.of(
-            path, name, version, shard_bytes, options, description, check or CheckOptions(), fps, robot_type, names
-        )
+        path = os.fspath(directory)
+        self._settings = WriteSettings.of(path, **options)
         check_directory(path, overwrite=overwrite)
         try:
             self._episodes = ArrayEpisodes.of_first(like, ImageStorage.of(images), schema)

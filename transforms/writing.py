@@ -162,9 +162,9 @@ class _ItemSink(PipelineSink):
         return tuple(ranges)
 
     def write(
-        self, work: WorkRange, placed: Sequence[PlacedElement], plan: object, duplicates: object
+        self, work: WorkRange, placed: Sequence[PlacedElement], plan: object
     ) -> tuple[RangeCommit, list[Rejection]]:
-        del plan, duplicates
+        del plan
         rejections, writer = list[Rejection](), self.output.open_range(work)
         try:
             for items in read_stored(placed):

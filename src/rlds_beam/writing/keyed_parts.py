@@ -48,14 +48,12 @@ class PackedElement(NamedTuple):
       key: its key, whose type can be compared with that of the other keys.
       content: what is stored.
       weight: the size that counts for ranges; the same for equal elements, as sizes of pickles are not.
-      digest: elements with equal digests are duplicates; empty if they are not searched for.
     """
 
     split: str
     key: Any
     content: Any
     weight: int
-    digest: bytes = b""
 
 
 class StoredElement(NamedTuple):
@@ -63,7 +61,7 @@ class StoredElement(NamedTuple):
 
     Attributes:
       split: the rank of its split, and its name.
-      key, weight, digest: as in `PackedElement`.
+      key, weight: as in `PackedElement`.
       part: the path of the part.
       offset, size: its bytes in the part.
       checksum: their checksum.
@@ -72,7 +70,6 @@ class StoredElement(NamedTuple):
     split: Rank
     key: Any
     weight: int
-    digest: bytes
     part: str
     offset: int
     size: int
@@ -93,8 +90,6 @@ class PlacedElement(NamedTuple):
 
 Sizes = dict[Rank, tuple[int, int]]
 """The number of elements of each split, and their weight."""
-Duplicates = Mapping[tuple[str, int], int]
-"""From the split and position of each duplicate to the position of the original."""
 
 
 class KeyedSink(abc.ABC):
@@ -125,16 +120,13 @@ class KeyedSink(abc.ABC):
         """What `write` and `commit` need to know of all ranges. Writes nothing but their names."""
 
     @abc.abstractmethod
-    def write(
-        self, work: WorkRange, placed: Sequence[PlacedElement], plan: Any, duplicates: Duplicates
-    ) -> tuple[RangeCommit, list[Rejection]]:
+    def write(self, work: WorkRange, placed: Sequence[PlacedElement], plan: Any) -> tuple[RangeCommit, list[Rejection]]:
         """Writes and commits a range. Can be repeated.
 
         Args:
           work: the range.
           placed: its elements, in order; `read_stored` reads their contents.
           plan: the result of `plan`.
-          duplicates: the elements of the whole dataset with the digest of an earlier one.
         """
 
     @abc.abstractmethod
@@ -184,7 +176,6 @@ class Part:
                 self._sink.rank(packed.split),
                 packed.key,
                 max(1, packed.weight),
-                packed.digest,
                 self._path,
                 self._offset,
                 len(content),
@@ -270,13 +261,6 @@ def read_stored(placed: Iterable[PlacedElement]) -> Iterator[Any]:
                 del element  # not held while the next one is read
 
 
-def find_duplicates(split: str, equal: Iterable[int]) -> Iterator[tuple[tuple[str, int], int]]:
-    """The duplicates among the positions of elements with equal digests, with the first of them."""
-    original, *others = sorted(equal)
-    for position in others:
-        yield (split, position), original
-
-
 def remove_parts(directory: str, *below: str) -> None:
     """Removes parts, also those of failed bundles, from the output `directory`, or from a directory in it."""
     parts = "/".join((*below, PARTS))
@@ -305,13 +289,8 @@ def write_all(sink: KeyedSink, elements: Iterable[Any]) -> Any:
     finally:
         part.abort()
     placed = list(place(0, stored, {0: measure(stored)}, sink))
-    equal: dict[tuple[str, bytes], list[int]] = {}
-    for each in placed:
-        if each.stored.digest:
-            equal.setdefault((each.stored.split[1], each.stored.digest), []).append(each.position)
-    duplicates = dict(pair for (split, _), same in equal.items() for pair in find_duplicates(split, same))
     names = name_ranges({each.range for each in placed})
     plan = sink.plan(list(names.values()))
     for found, own in itertools.groupby(placed, key=lambda each: each.range):
-        sink.write(names[found], list(own), plan, duplicates)
+        sink.write(names[found], list(own), plan)
     return commit(plan, sink)

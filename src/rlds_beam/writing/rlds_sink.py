@@ -11,14 +11,14 @@ import functools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import xxhash
 
 from rlds_beam import naming, storage
 from rlds_beam.checking.rules import CheckOptions
-from rlds_beam.checking.verdicts import Rejection, Verdict
+from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.given_meaning import check_names, name_fields, with_attributes
@@ -48,7 +48,6 @@ from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.meaning import MAX_RATE, Meaning
 from rlds_beam.writing.episodes import ArrayEpisodes
 from rlds_beam.writing.keyed_parts import (
-    Duplicates,
     KeyedSink,
     PackedElement,
     PlacedElement,
@@ -123,12 +122,13 @@ class WriteSettings:
     def of(
         cls,
         directory: str,
-        name: str | None,
-        version: str | None,
-        shard_bytes: int,
-        format: RldsOptions,
-        description: str | None,
-        check: CheckOptions,
+        *,
+        name: str | None = None,
+        version: str | None = None,
+        shard_bytes: int = SHARD_BYTES,
+        format: Literal["tfrecord", "array_record"] = "tfrecord",
+        description: str | None = None,
+        check: CheckOptions | None = None,
         fps: float | None = None,
         robot_type: str | None = None,
         names: Mapping[str, Sequence[str]] | None = None,
@@ -155,7 +155,8 @@ class WriteSettings:
             raise UsageError(f"robot_type={robot_type!r}: expected printable text of 1 to {MAX_NAME} characters")
         named_values = {path: check_names(own, f"names[{path!r}]") for path, own in (names or {}).items()}
         meaning = Meaning(fps, robot_type, named_values)
-        return cls(directory, f"{name}/{version}", shard_bytes, format, description, check, meaning)
+        options, check = RldsOptions(format=format), check or CheckOptions()
+        return cls(directory, f"{name}/{version}", shard_bytes, options, description, check, meaning)
 
     @property
     def name(self) -> str:
@@ -211,12 +212,15 @@ class RldsSink(KeyedSink):
       episodes: converts the episodes.
       splits: the names of the splits.
       strict: raise FailedRuleError for a bad episode.
+      finds_duplicates: whether an episode may not repeat one that was packed before: if one process packs all, whose
+        keys are positions.
     """
 
     settings: WriteSettings
     episodes: ArrayEpisodes
     splits: tuple[str, ...]
     strict: bool
+    finds_duplicates: bool = False
 
     @property
     def directory(self) -> str:  # type: ignore[override]
@@ -241,6 +245,7 @@ class RldsSink(KeyedSink):
     def packer(self) -> Callable[[tuple[str, Any, Any]], PackedElement]:
         connecting = ConnectorRunner.for_source(Configuration(), self.source)
         encoder, ignored, verified = self.output.encoder(), self.output.ignored_values, False
+        seen: dict[tuple[str, bytes], int] = {}
 
         def pack(element: tuple[str, Any, Any]) -> PackedElement:
             nonlocal verified
@@ -248,6 +253,12 @@ class RldsSink(KeyedSink):
             if type(key) not in (str, int):
                 raise UsageError(f"the key of an episode is {key!r:.60}: expected text or an integer")
             episode = self.episodes.episode(content, EpisodeKey(self.settings.dataset, split, 0, 0))
+            if self.finds_duplicates and not episode.faults:
+                first = seen.setdefault((split, xxhash.xxh3_128_digest(episode.payload)), key)
+                if first != key:
+                    original = EpisodeKey(self.settings.dataset, split, 0, first)
+                    fault = Violation("duplicate_episode", f"byte-identical to {original}")
+                    episode = episode.replace(faults=(fault,))
             records: list[bytes] = []
             steps: list[int] = []
 
@@ -265,9 +276,8 @@ class RldsSink(KeyedSink):
                 verified = True
             # The verdict is completed when the position is known; until then, its episodes are only their lengths.
             stored = (dataclasses.replace(verdict, episodes=()), records, steps)
-            digest = b"" if rejected is not None else xxhash.xxh3_128_digest(episode.payload)
             # Numbers come before texts, which cannot be compared with them.
-            return PackedElement(split, (type(key) is str, key), stored, len(episode.payload) + OVERHEAD, digest)
+            return PackedElement(split, (type(key) is str, key), stored, len(episode.payload) + OVERHEAD)
 
         return pack
 
@@ -287,7 +297,7 @@ class RldsSink(KeyedSink):
         )
 
     def write(
-        self, work: WorkRange, placed: Sequence[PlacedElement], plan: object, duplicates: Duplicates
+        self, work: WorkRange, placed: Sequence[PlacedElement], plan: object
     ) -> tuple[RangeCommit, list[Rejection]]:
         del plan
         (file,) = self.output.files(work)
@@ -296,14 +306,14 @@ class RldsSink(KeyedSink):
             with RejectedWriter(rejected_path(self.directory, work)) as rejected:
                 for each, (verdict, records, steps) in zip(placed, read_stored(placed), strict=True):
                     key = EpisodeKey(self.settings.dataset, work.split, 0, each.position)
-                    verdict = self._complete(verdict, key, records, steps, duplicates)
-                    report.add(verdict)
-                    if verdict.rejected is not None:
-                        if self.strict:
-                            raise describe_refusal(verdict.rejected, repr(each.stored.key[1]))
-                        line = {**verdict.rejected.to_json(), "id": each.stored.key[1]}
-                        rejected.write(verdict.rejected.payload, line, key)
-                        continue
+                    rejection = verdict.rejected
+                    if rejection is not None:
+                        rejection = dataclasses.replace(rejection, key=key)
+                        line = {**rejection.to_json(), "id": each.stored.key[1]}
+                        rejected.write(rejection.payload, line, key)
+                    # Stubs of the accepted episodes, which have only their steps.
+                    stubs = tuple(Episode(key, {"is_first": np.broadcast_to(np.False_, length)}) for length in steps)
+                    report.add(dataclasses.replace(verdict, key=key, episodes=stubs, rejected=rejection))
                     for record in records:
                         writer.add(record, key)
                         report.items_predicted += 1
@@ -314,23 +324,6 @@ class RldsSink(KeyedSink):
         files = [WrittenFile(file, info, report.items_predicted)]
         digest = self.output_plan.digest
         return commit_range(self.directory, work, files, rejected=kept, report=report, plan=digest), []
-
-    def _complete(
-        self, verdict: Verdict, key: EpisodeKey, records: list[bytes], steps: list[int], duplicates: Duplicates
-    ) -> Verdict:
-        """The verdict on an episode whose position is known, with stubs of its episodes that have only their steps."""
-        if verdict.rejected is not None:
-            return dataclasses.replace(verdict, key=key, rejected=dataclasses.replace(verdict.rejected, key=key))
-        stubs = tuple(Episode(key, {"is_first": np.broadcast_to(np.False_, length)}) for length in steps)
-        original = duplicates.get((key.split, key.position))
-        if original is None:
-            return dataclasses.replace(verdict, key=key, episodes=stubs)
-        fault = Violation("duplicate_episode", f"byte-identical to {dataclasses.replace(key, position=original)}")
-        violations = (*verdict.violations, fault)
-        if self.settings.check.policy(fault.rule) == "accept":
-            return dataclasses.replace(verdict, key=key, episodes=stubs, violations=violations)
-        rejection = Rejection(key, fault.rule, violations, records[0])
-        return dataclasses.replace(verdict, key=key, violations=violations, rejected=rejection)
 
     def commit(self, plan: DatasetCommitter) -> Report:
         return plan.commit()

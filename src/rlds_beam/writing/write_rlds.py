@@ -14,7 +14,6 @@ from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
-from rlds_beam.formats.format_options import RldsOptions
 from rlds_beam.output.directory import lock_output
 from rlds_beam.processing.report import Report
 from rlds_beam.text import count, format_size
@@ -120,9 +119,18 @@ def write_rlds(
     """
     began, path = time.monotonic(), os.fspath(directory)
     by_split = _by_split(episodes, split)
-    encodings, options = ImageStorage.of(images), RldsOptions(format=format)
+    encodings = ImageStorage.of(images)
     settings = WriteSettings.of(
-        path, name, version, shard_bytes, options, description, check or CheckOptions(), fps, robot_type, names
+        path,
+        name=name,
+        version=version,
+        shard_bytes=shard_bytes,
+        format=format,
+        description=description,
+        check=check,
+        fps=fps,
+        robot_type=robot_type,
+        names=names,
     )
     check_directory(path, overwrite=overwrite)
     with lock_output(path):
@@ -133,7 +141,9 @@ def write_rlds(
             raise UsageError(f"write_rlds({path!r}): {what}, so the fields are unknown")
         elements = ((key.split, key.position, content) for key, content in itertools.chain(_drain(read), contents))
         try:
-            sink = RldsSink(settings=settings, episodes=converter, splits=(*by_split,), strict=strict)
+            sink = RldsSink(
+                settings=settings, episodes=converter, splits=(*by_split,), strict=strict, finds_duplicates=True
+            )
             report = write_all(sink, elements)
         except BaseException:
             remove_all(path)
