@@ -72,6 +72,7 @@ def encode_inputs(source: Source, ranges: Sequence[WorkRange], snapshot: Snapsho
             for part in (struct.pack("<q", len(column)), column):
                 digest.update(part)
                 parts.append(compressor.compress(part))
+            del column, part  # before the next one is made
     parts.append(compressor.flush())
     return digest.hexdigest(), b"".join(parts)
 

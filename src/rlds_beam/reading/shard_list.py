@@ -145,9 +145,10 @@ class ShardList(CompactList[Shard]):
         """The size of each shard in bytes, int64."""
         return self._columns["size"]
 
-    def join_names(self) -> bytes:
+    def join_names(self) -> memoryview:
         """The file names, separated by NUL, in UTF-8 with surrogates."""
-        return self._columns["names"][:-1].tobytes()
+        names: memoryview = self._columns["names"][:-1].data
+        return names
 
     def __len__(self) -> int:
         return self._length
@@ -198,11 +199,12 @@ class SplitRanges(CompactList[WorkRange]):
 
     def segments(self) -> Array:
         """The segments of all ranges, int64 (N, 4): the range, the index of the shard, start, and stop or -1."""
-        columns = self._columns
-        number = np.repeat(np.arange(self._length), np.diff(columns["first"]))
-        shards = self._shards
+        columns, shards = self._columns, self._shards
         indices = shards.indices if isinstance(shards, ShardList) else np.array([s.index for s in shards], np.int64)
-        return np.stack([number, indices[columns["shard"]], columns["start"], columns["stop"]], axis=1)
+        segments = np.empty((len(columns["shard"]), 4), np.int64)
+        segments[:, 0] = np.repeat(np.arange(self._length), np.diff(columns["first"]))
+        segments[:, 1], segments[:, 2], segments[:, 3] = indices[columns["shard"]], columns["start"], columns["stop"]
+        return segments
 
 
 def list_segments(ranges: Sequence[WorkRange], split: str) -> Array:
