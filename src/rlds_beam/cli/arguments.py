@@ -60,11 +60,6 @@ def parse(config_class: type[Config], parser: argparse.ArgumentParser, words: Se
         raise unknown_option(config_class, name, config_class.groups(values))
     if rest:
         raise UsageError(f"unexpected argument {rest[0]!r}; quote patterns: '*.tfrecord*'")
-    for name in [field.name for field in dataclasses.fields(config_class) if field.metadata.get("positional")]:
-        paths = values.get(name, [])
-        for path in [paths] if isinstance(paths, str) else paths:
-            if path.startswith("-"):  # argparse takes a number, and a flag with a space in it, for a path
-                raise UsageError(f"{name.upper()} is {path!r}: write a path that begins with - as './{path}'")
     return config_class.create(**{name: value for name, value in values.items() if name not in ("verbose", "quiet")})
 
 

@@ -16,11 +16,12 @@ import math
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from rlds_beam.drop_in.nests import FrameSpec, NestedFrames
+from rlds_beam.encoding.structured_values import DATA_TYPES
 from rlds_beam.reverb import inserts
 from rlds_beam.reverb.encoding import (
     GOLDEN,
@@ -35,12 +36,118 @@ from rlds_beam.reverb.encoding import (
 )
 from rlds_beam.reverb.inserts import Chunk, Keys
 from rlds_beam.reverb.stream import InsertStream
+from rlds_beam.typing import Array
 
 _MAX_WAITING = 8
 """The most frames without a chunk while an item waits for one. A request costs as much as about ten frames."""
 
 _SECONDS_APART = 1e-3
 """The least time between requests for a single item."""
+
+
+Path = tuple["str | int", ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class NestedFrames:
+    """Consecutive frames.
+
+    Attributes:
+      paths: the paths of the leaves in the original nest.
+      values: the leaves, [n, ...] each. They are not copies; copy them to keep them.
+    """
+
+    paths: tuple[Path, ...]
+    values: list[Array]
+
+    def __len__(self) -> int:
+        return len(self.values[0]) if self.values else 0
+
+    def __getitem__(self, which: slice) -> NestedFrames:
+        return NestedFrames(self.paths, [value[which] for value in self.values])
+
+    @classmethod
+    def of_frame(cls, nest: Any) -> NestedFrames:
+        """Returns one frame with leaves [...]."""
+        paths, leaves = _flatten_nest(nest)
+        return cls(paths, [np.asarray(leaf)[None] for leaf in leaves])
+
+    @classmethod
+    def of_run(cls, nest: Any) -> NestedFrames:
+        """Returns frames whose leaves have a leading time axis, [n, ...].
+
+        Raises:
+          ValueError: a leaf has no time axis, or its length differs.
+        """
+        paths, leaves = _flatten_nest(nest)
+        values = [np.asarray(leaf) for leaf in leaves]
+        for path, value in zip(paths, values, strict=True):
+            if not value.ndim or len(value) != len(values[0]):
+                raise ValueError(
+                    f"Every leaf of a run of frames must have a leading time axis of the same length: {path} has shape "
+                    f"{list(value.shape)}, {paths[0]} has shape {list(values[0].shape)}"
+                )
+        return cls(paths, values)
+
+
+@dataclasses.dataclass(frozen=True)
+class FrameSpec:
+    """The layout of a writer's frames: paths, dtypes, and shapes of the leaves."""
+
+    paths: tuple[Path, ...]
+    dtypes: list[np.dtype[Any]]
+    shapes: list[tuple[int, ...]]
+
+    @classmethod
+    def of(cls, columns: NestedFrames) -> FrameSpec:
+        return cls(columns.paths, [v.dtype for v in columns.values], [v.shape[1:] for v in columns.values])
+
+    @property
+    def frame_bytes(self) -> int:
+        return sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in zip(self.dtypes, self.shapes, strict=True))
+
+    def refuse_text(self) -> None:
+        """Raises ValueError if the dtype of a leaf cannot be written."""
+        for path, dtype in zip(self.paths, self.dtypes, strict=True):
+            if dtype.name not in DATA_TYPES:
+                raise ValueError(f"Column {path} has dtype {dtype}, but only numbers and flags can be written.")
+
+    def check(self, other: FrameSpec) -> None:
+        """Raises ValueError if `other` differs."""
+        if other.paths != self.paths:
+            raise ValueError(f"A frame has the columns {other.paths}, but earlier frames have {self.paths}.")
+        leaves = zip(self.paths, zip(self.dtypes, self.shapes, strict=True), strict=True)
+        for (path, had), got in zip(leaves, zip(other.dtypes, other.shapes, strict=True), strict=True):
+            if had != got:
+                texts = [f"{dtype.name}{list(shape)}" for dtype, shape in (got, had)]
+                raise ValueError(f"Column {path} is {texts[0]}, but earlier frames have {texts[1]}.")
+
+
+def _flatten_nest(nest: Any) -> tuple[tuple[Path, ...], list[Any]]:
+    """The paths and leaves of a nest, in the order of `tf.nest`.
+
+    Mappings (by sorted key), namedtuples, tuples, and lists are nests; everything else is a leaf. Empty nests have no
+    leaves.
+    """
+    paths: list[Path] = []
+    leaves: list[Any] = []
+    _walk(nest, (), paths, leaves)
+    return tuple(paths), leaves
+
+
+def _walk(nest: Any, path: Path, paths: list[Path], leaves: list[Any]) -> None:
+    if isinstance(nest, np.ndarray):  # the most common case
+        paths.append(path)
+        leaves.append(nest)
+    elif isinstance(nest, tuple | list):
+        for name, part in zip(getattr(nest, "_fields", range(len(nest))), nest, strict=True):
+            _walk(part, (*path, name), paths, leaves)
+    elif isinstance(nest, Mapping):
+        for key in sorted(nest):
+            _walk(nest[key], (*path, key), paths, leaves)
+    else:
+        paths.append(path)
+        leaves.append(nest)
 
 
 class KeySequence:

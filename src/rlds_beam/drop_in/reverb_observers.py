@@ -40,8 +40,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.drop_in.frame_writer import FrameWriter, KeySequence
-from rlds_beam.drop_in.nests import NestedFrames
+from rlds_beam.drop_in.frame_writer import FrameWriter, KeySequence, NestedFrames
 from rlds_beam.episodes.schema import LAST
 from rlds_beam.reverb.stream import InsertStream
 from rlds_beam.trajectories.frames import padding_frames

@@ -13,16 +13,8 @@ from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.images.codecs import encode_zeros
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
-from rlds_beam.text import count, shorten
+from rlds_beam.text import count
 from rlds_beam.typing import Array
-
-STORE_FLOAT32 = "--connectors=CastFields stores float32, as LeRobot's recorders do"
-
-
-def double_fields(fields: Iterable[Field]) -> list[str]:
-    """The paths of actions and observations of float64, which robots' recorders store as float32."""
-    roles = ("action", "observation")
-    return [shorten(f.path, 100) for f in fields if f.dtype == "float64" and f.path.split("/")[0] in roles]
 
 
 def exact_cast(values: Array, dtype: np.dtype[Any], path: str, rule: str = "wrong_dtype_or_shape") -> Array:
@@ -110,9 +102,6 @@ def make_violation(rule: str, path: str, old: Array, new: Array, bad: Array) -> 
     return Violation(rule, f"{before} at step {step} becomes {after} as {new.dtype.name}{more}", path, step)
 
 
-Path = tuple["str | int", ...]
-
-
 def below(path: str, name: str) -> bool:
     """Whether a path is `name` or a leaf below it: `observation/state` is below `observation`."""
     return path == name or path.startswith(name + "/")
@@ -151,33 +140,6 @@ def flatten(value: Any, path: str) -> dict[str, Any]:
 def nest_order(paths: Iterable[str]) -> list[str]:
     """Sorts paths as `tf.nest` orders the leaves of nested dicts: name by name."""
     return sorted(paths, key=lambda path: path.split("/"))
-
-
-def flatten_nest(nest: Any) -> tuple[tuple[Path, ...], list[Any]]:
-    """The paths and leaves of a nest, in the order of `tf.nest`.
-
-    Mappings (by sorted key), namedtuples, tuples, and lists are nests; everything else is a leaf. Empty nests have no
-    leaves.
-    """
-    paths: list[Path] = []
-    leaves: list[Any] = []
-    _walk(nest, (), paths, leaves)
-    return tuple(paths), leaves
-
-
-def _walk(nest: Any, path: Path, paths: list[Path], leaves: list[Any]) -> None:
-    if isinstance(nest, np.ndarray):  # the most common case
-        paths.append(path)
-        leaves.append(nest)
-    elif isinstance(nest, tuple | list):
-        for name, part in zip(getattr(nest, "_fields", range(len(nest))), nest, strict=True):
-            _walk(part, (*path, name), paths, leaves)
-    elif isinstance(nest, Mapping):
-        for key in sorted(nest):
-            _walk(nest[key], (*path, key), paths, leaves)
-    else:
-        paths.append(path)
-        leaves.append(nest)
 
 
 def is_text(column: Column) -> bool:

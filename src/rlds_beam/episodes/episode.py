@@ -114,7 +114,12 @@ class Episode(Viewable):
         return len(next(iter(self.steps.values()))) if self.steps else 0
 
     def __repr__(self) -> str:
-        return episode_tree(self)
+        """The key, and the types of the columns as a tree."""
+        steps = {path: kind_of_column(column) for path, column in sorted(self.steps.items())}
+        metadata = {path: kind_of_value(value) for path, value in sorted(self.metadata.items())}
+        faults = [f"fault: {shorten(fault)}" for fault in self.faults]
+        title = f"Episode {self.key}: {count(len(self), 'step')}"
+        return "\n".join(line for line in [title, *faults, tree({"step": steps, "episode": metadata})] if line)
 
     def with_payload_crc(self, crc: int) -> Episode:
         """Sets the verified checksum of a payload that was just read; returns the same episode."""
@@ -149,15 +154,6 @@ class Episode(Viewable):
     def slice(self, start: int, stop: int) -> Episode:
         """The steps `start:stop` as views, with the same key and metadata."""
         return self.replace(steps={path: column[start:stop] for path, column in self.steps.items()})
-
-
-def episode_tree(episode: Episode) -> str:
-    """An episode's key, and the types of its columns as a tree."""
-    steps = {path: kind_of_column(column) for path, column in sorted(episode.steps.items())}
-    metadata = {path: kind_of_value(value) for path, value in sorted(episode.metadata.items())}
-    faults = [f"fault: {shorten(fault)}" for fault in episode.faults]
-    title = f"Episode {episode.key}: {count(len(episode), 'step')}"
-    return "\n".join(line for line in [title, *faults, tree({"step": steps, "episode": metadata})] if line)
 
 
 def kind_of_column(column: Column) -> str:

@@ -338,6 +338,10 @@ def _plan(
 ) -> dict[str, Any]:
     own = source.plan()
     functions = {**own.pop("functions", {}), **_functions(options)}
+    spans = {}  # of each split: the first number of its ranges, their number, and the number of the split's files
+    for split in source.splits:
+        works = [work for work in ranges if work.split == split.name]
+        spans[split.name] = (works[0].index, len(works), works[0].of) if works else (0, 0, 0)
     # The options of users' sources and outputs. Our own outputs put theirs in their `plan`.
     groups = options.groups({**vars(options), "from_": options.source_format})
     users = [group for group in groups if group.choice.partition("=")[2] not in FORMATS]
@@ -355,7 +359,7 @@ def _plan(
             split.name: {
                 "slice": [split.start, split.stop],
                 "shards": len(split.shards),
-                "ranges": _numbers([work for work in ranges if work.split == split.name]),
+                "ranges": spans[split.name],
             }
             for split in source.splits
         },
@@ -363,11 +367,6 @@ def _plan(
         **output.plan(),
         "functions": functions,
     }
-
-
-def _numbers(ranges: Sequence[WorkRange]) -> tuple[int, int, int]:
-    """The first number of a split's ranges, their number, and the number of the split's files."""
-    return (ranges[0].index, len(ranges), ranges[0].of) if ranges else (0, 0, 0)
 
 
 def _functions(options: ConvertOptions | RecordOptions) -> dict[str, str]:

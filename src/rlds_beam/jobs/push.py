@@ -188,18 +188,14 @@ class PushJob:
     baseline: Baseline
     fits: bool
 
-    @property
-    def pusher(self) -> Pusher:
-        return self.input.pusher(self.target)
-
     def stages(self, config: PushOptions) -> Job:
         """The stages of the job: a `Verified`."""
-        push = PushRanges(self.pusher, self.target, self.baseline, self.input.ranges, config.rejected)
-        return *self.input.before(), push
+        pusher, ranges = self.input.pusher(self.target), self.input.ranges
+        return *self.input.before(), PushRanges(pusher, self.target, self.baseline, ranges, config.rejected)
 
     def count_stages(self) -> Job:
         """The stages that only count the items: a `Pushed`."""
-        return *self.input.before(), CountItems(self.pusher, self.input.ranges)
+        return *self.input.before(), CountItems(self.input.pusher(self.target), self.input.ranges)
 
 
 def prepare(

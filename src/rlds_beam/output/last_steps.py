@@ -8,7 +8,6 @@ from typing import Any
 
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch
-from rlds_beam.episodes.columns import STORE_FLOAT32, double_fields
 from rlds_beam.episodes.schema import Field
 from rlds_beam.output.base import Output
 from rlds_beam.processing.ranges import RangeWriter
@@ -16,6 +15,8 @@ from rlds_beam.reading.base import LastAction
 from rlds_beam.reading.meaning import RowRule
 from rlds_beam.text import some
 from rlds_beam.trajectories.items import UnusedSteps
+
+_STORE_FLOAT32 = "--connectors=CastFields stores float32, as LeRobot's recorders do"
 
 
 class HoldsLastActions(Output):
@@ -56,10 +57,11 @@ class RowsOutput(HoldsLastActions):
         del manifest
         found = self.rule.last_steps
         said = self.rule.left_out and found is not None and found.assumed
-        double = double_fields(self.fields)
+        roles = ("action", "observation")
+        double = [f.path for f in self.fields if f.dtype == "float64" and f.path.split("/")[0] in roles]
         return [
             *([f"note      last steps are {found}"] if said else []),
-            *([f"float64   {some(double)}; {STORE_FLOAT32}"] if double else []),
+            *([f"float64   {some(double)}; {_STORE_FLOAT32}"] if double else []),
         ]
 
 
