@@ -89,11 +89,11 @@ _OTHERS = {
     "Connector": "base",
     "ConnectorPipeline": "base",
     "DatasetStatistics": "statistics.episode_statistics",
-    "env_to_module_pipeline": "learner.default_pipelines",
+    "env_to_module_pipeline": "learner.agents",
     "EpisodeConnector": "base",
     "FittedConnector": "base",
-    "learner_pipeline": "learner.default_pipelines",
-    "module_to_env_pipeline": "learner.default_pipelines",
+    "learner_pipeline": "learner.agents",
+    "module_to_env_pipeline": "learner.agents",
     "StepFields": "fields",
 }
 

@@ -230,11 +230,15 @@ def _construct(make: Callable[..., Any], positional: Sequence[Any], given: Mappi
         raise UsageError(f"{where}: {error}; it takes {', '.join(signature.parameters) or 'none'}") from None
     hints = _type_hints(make)
     for name, value in bound.arguments.items():
+        hint = hints.get(name, Any)
+        texts = hint | str if hint in (Sequence[str], Sequence[str] | None, tuple[str, ...]) else hint  # one is enough
         try:
-            msgspec.convert([value] if isinstance(value, str) and _takes_several(hints[name]) else value, hints[name])
+            msgspec.convert(value, texts)
         except msgspec.ValidationError as error:
-            raise UsageError(f"{where}: {name}: {error}, {shorten(repr(value))}{_number_hint(value)}") from None
-        except (TypeError, KeyError):  # a type that is not of YAML, such as a function
+            number = isinstance(value, str) and re.fullmatch(r"[-+]?\d+[eE][-+]?\d+", value)
+            hint = " (YAML reads it as text: write a dot, 1.0e-4)" if number else ""
+            raise UsageError(f"{where}: {name}: {error}, {shorten(repr(value))}{hint}") from None
+        except TypeError:  # a type that is not of YAML, such as a function
             pass
         bound.arguments[name] = tuple(value) if isinstance(value, list) else value
     try:
@@ -248,20 +252,6 @@ def _construct(make: Callable[..., Any], positional: Sequence[Any], given: Mappi
         if isinstance(bound.arguments.get(name), str):  # imported above, but not called yet
             check_configurable(getattr(instance, name), bound.arguments[name], f"{where}: {name}", also)
     return instance
-
-
-def _takes_several(hint: Any) -> bool:
-    """Whether a type has a list of texts: such arguments also take one text."""
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    several = [kind for kind in kinds if typing.get_origin(kind) in (tuple, list, Sequence)]
-    return bool(several) and str not in kinds and typing.get_args(several[0])[0] is str
-
-
-def _number_hint(value: Any) -> str:
-    """A hint for text that looks like a number but is not one in YAML: `1e-4`, without a dot."""
-    if isinstance(value, str) and re.fullmatch(r"[-+]?\d+[eE][-+]?\d+", value):
-        return f" (YAML reads {value} as text; write {re.sub('[eE]', '.0e', value)})"
-    return ""
 
 
 def _type_hints(make: Any) -> dict[str, Any]:

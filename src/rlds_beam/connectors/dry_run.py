@@ -13,11 +13,11 @@ import numpy as np
 from rlds_beam.connectors.base import Batch, Columns, Connector, FittedConnector, full_name, refuse_result, run
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.fields import find_agent, find_module
-from rlds_beam.connectors.given_meaning import Label, fits, label_field, labels_after, name_fields
+from rlds_beam.connectors.given_meaning import fits, label_field, labels_after, name_fields
 from rlds_beam.connectors.learner.agents import by_module
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import PROBE, Column, Episode
-from rlds_beam.episodes.representations import Representation
+from rlds_beam.episodes.representations import Dimension
 from rlds_beam.episodes.schema import Field, Schema, episode_flags, text_field
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
@@ -115,44 +115,28 @@ def probe(configuration: Configuration, schema: Schema) -> Probed:
 
 def _labels(
     connectors: Sequence[Connector], configuration: Configuration, schema: Schema
-) -> dict[tuple[str, str], tuple[Label, ...]]:
+) -> dict[tuple[str, str], tuple[Dimension, ...]]:
     """What is known of the values of the columns that connectors return, by module and path; the module of steps is "".
 
-    A connector with a method `dimension_names` or `represent` says what it makes of the names or of the representations
-    before it; see `ConvertRotation`.
+    A connector with a method `represent` says what it makes of them; see `ConvertRotation`.
     """
     start = 0
     for i, connector in enumerate(connectors):
-        if not hasattr(connector, "dimension_names") and not hasattr(connector, "represent"):
+        if not hasattr(connector, "represent"):
             continue
         episode = _zeros(schema, _LENGTHS[0], _UNKNOWN[0])
         before = labels_after(schema, episode, functools.partial(_run, connectors[start:i], configuration))
         batch = Batch((episode,), fields=configuration.fields)
         for each in connectors[start:i]:
             batch = _after(each, batch)
-        given = _schema(batch.episodes[0], schema, before)
-        after = before
-        if not hasattr(connector, "dimension_names") or not hasattr(connector, "represent"):
-            after = labels_after(schema, episode, functools.partial(_run, connectors[start : i + 1], configuration))
-        schema, start = _schema(_after(connector, batch).episodes[0], schema, after), i + 1
-        names, known = schema.names, {path: schema.steps[path].dimensions for path in schema.representations}
-        if hasattr(connector, "dimension_names"):
-            names = connector.dimension_names(given.names, configuration.fields)
-        if hasattr(connector, "represent"):
-            vectors = {path: field.dimensions for path, field in given.steps.items() if field.is_vector}
-            known = connector.represent(vectors, configuration.fields)
-        steps = {
-            path: field.with_names(names.get(path, ())).with_representation(Representation.join(known.get(path, ())))
-            for path, field in schema.steps.items()
-        }
-        schema = dataclasses.replace(schema, steps=steps)
+        given = _with_labels(_match_fields(batch.episodes[0].steps, schema.steps), before)
+        known = {path: field.dimensions for path, field in given.items() if field.is_vector or field.names}
+        known = {("", path): values for path, values in connector.represent(known, configuration.fields).items()}
+        episode, start = _after(connector, batch).episodes[0], i + 1
+        steps = _with_labels(_match_fields(episode.steps, schema.steps), known)
+        schema = Schema(steps, _metadata(episode, schema.metadata))
     episode = _zeros(schema, _LENGTHS[0], _UNKNOWN[0])
     return labels_after(schema, episode, functools.partial(_run, connectors[start:], configuration))
-
-
-def _schema(episode: Episode, known: Schema, labels: Mapping[tuple[str, str], tuple[Label, ...]]) -> Schema:
-    """The schema of an episode that connectors returned, with what is known of its values."""
-    return Schema(_with_labels(_match_fields(episode.steps, known.steps), labels), _metadata(episode, known.metadata))
 
 
 def _run(
@@ -167,7 +151,7 @@ def _run(
 
 
 def _with_labels(
-    fields: Mapping[str, Field], labels: Mapping[tuple[str, str], tuple[Label, ...]], module: str = ""
+    fields: Mapping[str, Field], labels: Mapping[tuple[str, str], tuple[Dimension, ...]], module: str = ""
 ) -> dict[str, Field]:
     return {path: label_field(field, labels.get((module, path), ())) for path, field in fields.items()}
 

@@ -75,6 +75,13 @@ def match_fields(known: Collection[str], name: str, connector: str, hint: str = 
     return matching
 
 
+def check_new(path: str, known: Collection[str], what: str) -> None:
+    """Raises UsageError if a field exists, or is a group of fields or inside a field."""
+    for other in known:
+        if below(other, path) or below(path, other):
+            raise UsageError(f"{what}={path}: there is a field {other}")
+
+
 def check_choices(connector: object, **choices: Sequence[Any]) -> None:
     """Raises UsageError if an argument of a connector is not one of its choices."""
     for name, known in choices.items():

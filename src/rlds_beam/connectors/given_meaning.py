@@ -127,8 +127,6 @@ def with_attributes(source: Source, **changes: Any) -> Source:
 
 
 Key = TypeVar("Key")
-Label = tuple[str | None, Dimension]
-"""What is known of one value of a vector: its name and how it is represented."""
 
 _SEEDS = (1, 2)
 """A coincidence, for example of clipped or rounded numbers, is not the same with other numbers."""
@@ -136,7 +134,7 @@ _SEEDS = (1, 2)
 
 def labels_after(
     schema: Schema, episode: Episode, run: Callable[[Episode], Iterable[Mapping[Key, Column]]]
-) -> dict[Key, tuple[Label, ...]]:
+) -> dict[Key, tuple[Dimension, ...]]:
     """What is known of the values of the columns that connectors return; nothing of those that they change.
 
     Args:
@@ -144,7 +142,7 @@ def labels_after(
       episode: an episode of the schema.
       run: runs the connectors on an episode, and returns the columns of each resulting episode.
     """
-    found: list[dict[Key, tuple[Label, ...]]] = []
+    found: list[dict[Key, tuple[Dimension, ...]]] = []
     for seed in _SEEDS:
         marked, labels = _mark(schema, episode, np.random.default_rng(seed))
         try:
@@ -155,21 +153,21 @@ def labels_after(
     return dict(common)
 
 
-def label_field(field: Field, labels: Sequence[Label]) -> Field:
+def label_field(field: Field, labels: Sequence[Dimension]) -> Field:
     """The field with the names and the representation of its values, if they fit; without any others."""
-    names = [name for name, _ in labels if name is not None]
-    known = Representation.join([dimension for _, dimension in labels])
-    return field.with_names(names if len(names) == len(labels) else ()).with_representation(known)
+    names = [value.name for value in labels if value.name is not None]
+    named = field.with_names(names if len(names) == len(labels) else ())
+    return named.with_representation(Representation.join(labels))
 
 
-def _mark(schema: Schema, episode: Episode, random: np.random.Generator) -> tuple[Episode, dict[float, Label]]:
+def _mark(schema: Schema, episode: Episode, random: np.random.Generator) -> tuple[Episode, dict[float, Dimension]]:
     """The episode with a number for each dimension of which something is known, and what is known by number.
 
     The values of other vectors of floats are also marked if there are representations: a field that is joined to one
     with a representation need not have one.
     """
     columns: dict[str, Any] = {}
-    labels: dict[float, Label] = {}
+    labels: dict[float, Dimension] = {}
     for path, field in schema.steps.items():
         column = episode.steps[path]
         if len(field.shape) != 1 or not is_numeric(column):
@@ -181,12 +179,11 @@ def _mark(schema: Schema, episode: Episode, random: np.random.Generator) -> tupl
         row = random.integers(1, 127, size) if small else random.uniform(0.1, 0.9, size)
         row = row.astype(np.float32).astype(column.dtype)  # the same number after a cast to float32
         columns[path] = np.broadcast_to(row, column.shape)
-        known = zip(field.names or [None] * size, field.dimensions, strict=False)
-        labels |= dict(zip(columns[path][0].tolist(), known, strict=True))
+        labels |= dict(zip(columns[path][0].tolist(), field.dimensions, strict=True))
     return episode.with_columns(columns), labels
 
 
-def _read(columns: Mapping[Key, Column], labels: Mapping[float, Label]) -> dict[Key, tuple[Label, ...]]:
+def _read(columns: Mapping[Key, Column], labels: Mapping[float, Dimension]) -> dict[Key, tuple[Dimension, ...]]:
     """What is known of the columns whose values are all different marks."""
     found = {}
     for key, column in columns.items():

@@ -49,15 +49,17 @@ def value_names(representation: str) -> tuple[str, ...]:
 
 
 class Dimension(NamedTuple):
-    """How one value of a vector is represented.
+    """What is known of one value of a vector: its name, and how it is represented.
 
     Attributes:
+      name: its name; None if it has none.
       rotation: the representation of the rotation that it is a part of; None if it is unknown or no rotation.
       place: its index in that rotation.
       which: tells rotations apart: the field and the index where the rotation begins.
       relative_to, frame: as in `Representation`; None if it is absolute, or nothing is known.
     """
 
+    name: str | None = None
     rotation: str | None = None
     place: int = 0
     which: str = ""
@@ -74,7 +76,7 @@ class Dimension(NamedTuple):
 
 
 Dimensions: TypeAlias = Mapping[str, tuple[Dimension, ...]]
-"""How each value of fields that are vectors is represented, by path."""
+"""What is known of each value of fields that are vectors, by path."""
 
 
 @dataclasses.dataclass(frozen=True)

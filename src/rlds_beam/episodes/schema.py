@@ -136,12 +136,14 @@ class Field:
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
-        """How each value of a step is represented. A name such as `delta_x` also says that a value is a difference."""
+        """What is known of each value of a step. A name such as `delta_x` also says that a value is a difference."""
         values = (self.representation or Representation()).split(self.known_size, self.path)
-        if len(self.names) != len(values) or any(value.relative_to for value in values):
+        if len(self.names) != len(values):
             return values
-        named = zip(values, self.names, strict=True)
-        return tuple(v._replace(relative_to="unknown") if is_difference(name) else v for v, name in named)
+        values = tuple(value._replace(name=name) for value, name in zip(values, self.names, strict=True))
+        if any(value.relative_to for value in values):
+            return values
+        return tuple(v._replace(relative_to="unknown") if is_difference(v.name or "") else v for v in values)
 
     def __str__(self) -> str:
         dims = ", ".join("?" if d is None else str(d) for d in self.shape)

@@ -11,7 +11,7 @@ import numpy as np
 from rlds_beam.connectors.base import Batch, Connector, run
 from rlds_beam.connectors.configuration import Configuration, flat, load
 from rlds_beam.connectors.learner.actions import GetActions, NormalizeAndClipActions, as_numpy
-from rlds_beam.connectors.learner.default_pipelines import env_to_module_pipeline, module_to_env_pipeline
+from rlds_beam.connectors.learner.agents import env_to_module_pipeline, module_to_env_pipeline
 from rlds_beam.episodes.columns import flatten
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError

@@ -154,7 +154,7 @@ def test_fields_are_renamed_and_added():
     for value, dtype in ((0.5, np.float32), (1, np.int64), (True, bool), ([1.0, 2.0], np.float32)):
         (added,) = edited(AddField("constant", value), episode)
         assert added.steps["constant"].dtype == dtype and (np.asarray(added.steps["constant"]) == value).all()
-    with pytest.raises(UsageError, match="there is already a field action"):
+    with pytest.raises(UsageError, match="AddField: field=action: there is a field action"):
         edited(AddField("action", 1.0), episode)
 
 

@@ -133,9 +133,9 @@ def test_the_model_is_part_of_the_plan(tmp_path):
         ({"model": "own_models:scalar"}, r"vf_preds has shape \(\), expected \(3, ...\)"),
         ({"model": "own_models:nothing"}, "returned None, expected a dict of arrays"),
         ({"model": "own_models:echo"}, "returned obs, which is one of its inputs"),
-        ({"model": "own_models:values", "initial_state": 0.0}, "returned no state_out"),
-        ({"model": "own_models:values", "inputs": {"text": "language"}}, "no language, only observation"),
-        ({"model": "own_models:recurrent", "initial_state": {"h": [0.0]}}, r"state_out/h has shape \(1, 2\)"),
+        ({"model": "own_models:values", "initial_state": 0.0}, "expected state_out"),
+        ({"model": "own_models:values", "inputs": {"text": "language"}}, "there is no field language"),
+        ({"model": "own_models:recurrent", "initial_state": {"h": [0.0]}}, r"expected state_out/h \(1, 1\)"),
     ],
 )
 def test_error_messages(arguments, message):

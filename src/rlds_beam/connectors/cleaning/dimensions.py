@@ -10,9 +10,8 @@ import numpy as np
 
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.selection import vectors
-from rlds_beam.connectors.fields import StepFields
-from rlds_beam.episodes.columns import below
-from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.connectors.fields import StepFields, check_new
+from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.representations import Dimension, Dimensions
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean
@@ -45,7 +44,7 @@ class JoinFields(EpisodeConnector, reads_images=False):
             said = ", ".join(f"{path} {part.dtype}" for path, part in zip(self.fields, parts, strict=True))
             raise UsageError(f"JoinFields: expected fields of one dtype, got {said or 'none'}: cast them first")
         kept = {path: column for path, column in episode.steps.items() if path not in self.fields}
-        _check_new(self.to, kept, "JoinFields: to")
+        check_new(self.to, kept, "JoinFields: to")
         return episode.replace(steps={**kept, self.to: np.concatenate(parts, axis=1)})
 
 
@@ -77,7 +76,7 @@ class SplitField(EpisodeConnector, reads_images=False):
         ends = [*itertools.accumulate(sizes)]
         steps = {path: column for path, column in episode.steps.items() if path != self.field}
         for path, size, end in zip(self.into, sizes, ends, strict=True):
-            _check_new(path, steps, "SplitField: into")
+            check_new(path, steps, "SplitField: into")
             steps[path] = values[:, end - size : end]
         return episode.replace(steps=steps)
 
@@ -102,20 +101,19 @@ class RenameDimensions(EpisodeConnector, reads_images=False):
         vectors(episode, self.field, "RenameDimensions: field")
         return episode
 
-    def dimension_names(
-        self, names: Mapping[str, tuple[str, ...]], fields: StepFields
-    ) -> Mapping[str, tuple[str, ...]]:
-        """The names of the values of step fields after the connector, given those before it."""
-        old = names.get(self.field, ())
+    def represent(self, values: Dimensions, fields: StepFields) -> Dimensions:
+        own = values.get(self.field, ())
+        old = [value.name for value in own if value.name is not None]
         for name in self.names:
             if name not in old:
                 hint = did_you_mean(name, old, otherwise=f"there are {', '.join(old)}" if old else "it has no names")
                 raise UsageError(f"RenameDimensions: {self.field} has no value {name}{hint}")
-        new = tuple(self.names.get(name, name) for name in old)
+        new = [self.names.get(name, name) for name in old]
         if len(set(new)) < len(new):
             twice = next(name for name in new if new.count(name) > 1)
             raise UsageError(f"RenameDimensions: two values of {self.field} would be {twice}")
-        return {**names, self.field: new}
+        renamed = tuple(value._replace(name=name) for value, name in zip(own, new, strict=False))
+        return {**values, self.field: renamed or own}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,24 +155,16 @@ class ArrangeDimensions(EpisodeConnector, reads_images=False):
         arranged[:, ~there] = 0
         steps = {**episode.steps, self.field: arranged}
         if self.mask is not None:
-            _check_new(self.mask, episode.steps, "ArrangeDimensions: mask")
+            check_new(self.mask, episode.steps, "ArrangeDimensions: mask")
             steps[self.mask] = np.broadcast_to(there, arranged.shape)
         return episode.replace(steps=steps)
 
-    def dimension_names(
-        self, names: Mapping[str, tuple[str, ...]], fields: StepFields
-    ) -> Mapping[str, tuple[str, ...]]:
-        """The names of the values of step fields after the connector, given those before it."""
-        old = names.get(self.field, ())
-        kept = tuple(old[i] for i in self.order if i is not None) if old else ()
-        new = kept if self.names is None and len(kept) == len(self.order) else tuple(self.names or ())
-        return {**names, self.field: new}
-
     def represent(self, values: Dimensions, fields: StepFields) -> Dimensions:
-        """How the values of vectors are represented after the connector, given how they are before it."""
         old = values.get(self.field, ())
-        new = tuple(Dimension() if i is None else old[i] for i in self.order) if old else ()
-        return {**values, self.field: new}
+        new = [Dimension() if i is None or not old else old[i] for i in self.order]
+        if self.names is not None:
+            new = [value._replace(name=name) for value, name in zip(new, self.names, strict=True)]
+        return {**values, self.field: tuple(new)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,25 +195,11 @@ class ScaleDimensions(EpisodeConnector, reads_images=False):
             {self.field: (column.astype(np.float64) * factor).astype(column.dtype).reshape(shape)}
         )
 
-    def dimension_names(
-        self, names: Mapping[str, tuple[str, ...]], fields: StepFields
-    ) -> Mapping[str, tuple[str, ...]]:
-        """The names of the values of step fields: the same after the connector."""
-        return names
-
     def represent(self, values: Dimensions, fields: StepFields) -> Dimensions:
-        """How the values of vectors are represented after the connector: scaled ones are no rotation."""
         old = values.get(self.field, ())
         factors = np.broadcast_to(np.asarray(self.factor, np.float64), len(old)).tolist()
         new = (v if factor == 1 else v.straighten() for v, factor in zip(old, factors, strict=True))
-        return {**values, self.field: tuple(new)}
-
-
-def _check_new(path: str, others: Mapping[str, Column], what: str) -> None:
-    """Raises UsageError if a field exists, or is a group of fields or inside a field."""
-    for other in others:
-        if below(other, path) or below(path, other):
-            raise UsageError(f"{what}={path}: there is a field {other}")
+        return {**values, self.field: tuple(new)}  # scaled values are no rotation
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, Literal, Self
 
 import numpy as np
@@ -67,25 +67,11 @@ class _Actions(EpisodeConnector, reads_images=False):
     def _positions(self) -> tuple[int, ...]:
         return (self.position,) if isinstance(self.position, int) else tuple(self.position)
 
-    def dimension_names(
-        self, names: Mapping[str, tuple[str, ...]], fields: StepFields
-    ) -> Mapping[str, tuple[str, ...]]:
-        """The names of the values of step fields after the connector, given those before it.
+    def represent(self, values: Dimensions, fields: StepFields) -> Dimensions:
+        """What is known of the values of vectors after the connector, given what is known before it.
 
         A difference is named after its value, `delta_x`, as in LeRobot's simulators: a robot that is driven by names
         must not take it for the value itself.
-        """
-        path = self.action or fields.actions
-        for field in (self.state, path):
-            where = f"{type(self).__name__}: at={self.at}"
-            check_rotation_names(names.get(field, ()), self._rotations, self.rotation or "", where, field)
-        kept = {*self.absolute}
-        old = names.get(path, ())
-        new = (f"{DELTA}{name}" if self.relative else name.removeprefix(DELTA) for name in old)
-        return {**names, path: tuple(old[i] if i in kept else name for i, name in enumerate(new))}
-
-    def represent(self, values: Dimensions, fields: StepFields) -> Dimensions:
-        """How the values of vectors are represented after the connector, given how they are before it.
 
         Raises:
           UsageError: the data says that rotations or references are others than the arguments.
@@ -95,11 +81,16 @@ class _Actions(EpisodeConnector, reads_images=False):
         for field in dict.fromkeys((self.state, path)):
             own = [*given.get(field, ())]
             check_rotations(own, self._rotations, rotation, f"{type(self).__name__}: rotation", field)
+            check_rotation_names(own, self._rotations, rotation, f"{type(self).__name__}: at={self.at}", field)
             if field == path:
                 self.check_known(path, own)
                 to = self.to if self.relative else None
                 frame = self.frame if to and self.rotation else None
                 new = [value._replace(relative_to=to, frame=frame).straighten() for value in own]
+                if self.relative:
+                    new = [v if v.name is None else v._replace(name=f"{DELTA}{v.name}") for v in new]
+                else:
+                    new = [v if v.name is None else v._replace(name=v.name.removeprefix(DELTA)) for v in new]
                 own = [old if i in self.absolute else new[i] for i, old in enumerate(own)]
             for start in self._rotations if own else ():
                 where = slice(start, start + len(value_names(rotation)))

@@ -174,17 +174,11 @@ class Resample(EpisodeConnector, reads_images=False):
             return None
         return f"Resample: the data is {self.recorded_fps:g} Hz, so at {new:g} Hz observations repeat"
 
-    def dimension_names(
-        self, names: Mapping[str, tuple[str, ...]], fields: StepFields
-    ) -> Mapping[str, tuple[str, ...]]:
-        """The names of the values of step fields after the connector: those before it."""
+    def represent(self, values: Dimensions, fields: StepFields) -> Dimensions:
+        """What is known of the values of vectors: the same after the connector. Raises UsageError as `edit`."""
         for entry in _entries(self.at):
             path, start = (entry, 0) if isinstance(entry, str) else (self.action or fields.actions, entry)
-            check_rotation_names(names.get(path, ()), [start], self.rotation or "", f"Resample: at={entry}", path)
-        return names
-
-    def represent(self, values: Dimensions, fields: StepFields) -> Dimensions:
-        """How the values of vectors are represented after the connector: as before it."""
+            check_rotation_names(values.get(path, ()), [start], self.rotation or "", f"Resample: at={entry}", path)
         action = self.action or fields.actions
         listed = _entries(self.relative)
         for path in all_below(values, action):

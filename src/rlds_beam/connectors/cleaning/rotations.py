@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -116,33 +116,25 @@ class ConvertRotation(EpisodeConnector, reads_images=False):
             parts.append(self._convert(part, void, episode) if rotation else part)
         return episode.with_columns({self.field: np.concatenate(parts, axis=1).astype(values.dtype)})
 
-    def dimension_names(
-        self, names: Mapping[str, tuple[str, ...]], fields: StepFields
-    ) -> Mapping[str, tuple[str, ...]]:
-        """The names of the values of step fields after the connector, given those before it."""
-        if self.field not in names:
-            return names
-        check_rotation_names(names[self.field], self._starts, self.from_, f"ConvertRotation: at={self.at}", self.field)
-        parts: list[str] = []
-        for rotation, part in self._cut(np.array([names[self.field]], object)):
-            own = [str(name) for name in part[0]]
-            parts += [_prefix(own) + name for name in value_names(self.to)] if rotation else own
-        return {**names, self.field: tuple(parts)}
-
     def represent(self, values: Dimensions, fields: StepFields) -> Dimensions:
-        """How the values of vectors are represented after the connector, given how they are before it.
+        """What is known of the values of vectors after the connector, given what is known before it.
 
         Raises:
-          UsageError: the data says that the values are another representation than `from_`.
+          UsageError: the data says that the values are another representation than `from_`, or joints.
         """
         own = values.get(self.field, ())
         check_rotations(own, self._starts, self.from_, "ConvertRotation: from", self.field)
+        check_rotation_names(own, self._starts, self.from_, f"ConvertRotation: at={self.at}", self.field)
         made: list[Dimension] = []
         for rotation, part in self._cut(np.arange(len(own))[None]):
             old = [own[i] for i in part[0]]
             if rotation:
                 same = len({(value.relative_to, value.frame) for value in old}) == 1
-                old = turn_values([old[0] if same else Dimension()], self.to, f"{self.field}[{len(made)}]")
+                names = [value.name for value in old if value.name is not None]
+                new = turn_values([old[0] if same else Dimension()], self.to, f"{self.field}[{len(made)}]")
+                prefix = _prefix(names) if len(names) == len(old) else None
+                pairs = zip(new, value_names(self.to), strict=True)
+                old = [v._replace(name=None if prefix is None else prefix + name) for v, name in pairs]
             made += old
         return {**values, self.field: tuple(made)}
 
@@ -208,13 +200,13 @@ def check_rotations(
 
 
 def check_rotation_names(
-    names: Sequence[str], starts: Sequence[int], representation: str, argument: str, field: str
+    values: Sequence[Dimension], starts: Sequence[int], representation: str, argument: str, field: str
 ) -> None:
     """Raises UsageError, beginning with `argument`, if values of a rotation have the names of joints."""
     for start in starts:
-        for i, name in enumerate(names[start : start + len(value_names(representation))], start):
-            if _JOINT.search(name):
-                raise UsageError(f"{argument}: value {i} of {field} is {name}, which is no part of a rotation")
+        for i, value in enumerate(values[start : start + len(value_names(representation))], start):
+            if _JOINT.search(value.name or ""):
+                raise UsageError(f"{argument}: value {i} of {field} is {value.name}, which is no part of a rotation")
 
 
 def void_actions(episode: Episode, values: Array, last_action: LastAction | None) -> Array:

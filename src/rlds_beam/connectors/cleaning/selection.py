@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rlds_beam.connectors.base import EpisodeConnector
-from rlds_beam.connectors.fields import StepFields, match_fields
+from rlds_beam.connectors.fields import StepFields, check_new, match_fields
 from rlds_beam.encoding.tfds.features import DTYPES
 from rlds_beam.episodes.columns import all_below, below, find_changed, is_number, is_numeric
 from rlds_beam.episodes.episode import Column, Episode
@@ -215,9 +215,7 @@ class AddField(EpisodeConnector, reads_images=False):
             return value.astype(Field(self.field, dtype).numpy_dtype)
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
-        for path in episode.steps:
-            if below(path, self.field) or below(self.field, path):
-                raise UsageError(f"AddField: there is already a field {path}")
+        check_new(self.field, episode.steps, "AddField: field")
         if isinstance(self.value, str):
             return episode.with_columns({self.field: np.full(len(episode), self.value.encode(), object)})
         return episode.with_columns({self.field: np.broadcast_to(self._array, (len(episode), *self._array.shape))})

@@ -1,15 +1,51 @@
-"""Splits multi-agent records into one episode per agent, and joins the columns of episodes per module."""
+"""Splits records into one episode per agent, joins their columns per module; RLlib's three kinds of pipelines.
+
+The pipelines have RLlib's default connectors:
+
+    learner         recorded episodes  ->  a training batch per module       `Batch.modules`
+    env_to_module   running episodes   ->  the inputs of each model          `Batch.modules`
+    module_to_env   model outputs      ->  the inputs of the environments    `Batch.vector`
+
+The last two run before and after a model:
+
+    batch = env_to_module_pipeline()(Batch(running, running=True))
+    outputs = {module: model(columns) for module, columns in batch.modules.items()}
+    batch = module_to_env_pipeline(GetActions("categorical"))(batch.replace(modules=outputs))
+    environment.step(batch.vector["actions"])
+
+A running episode is an `Episode` whose last step holds the latest observation. Its action, reward, and so on are void,
+as in RLDS's last step.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from rlds_beam.connectors.base import Batch, Columns, EpisodeConnector, check_not_batched
+from rlds_beam.connectors.base import (
+    Batch,
+    Columns,
+    Connector,
+    ConnectorPipeline,
+    EpisodeConnector,
+    check_not_batched,
+)
 from rlds_beam.connectors.cleaning.selection import slice_steps
-from rlds_beam.connectors.fields import StepFields, find_agent, find_module
+from rlds_beam.connectors.fields import StepFields, check_choices, find_agent, find_module, match_fields
+from rlds_beam.connectors.learner.actions import (
+    GetActions,
+    ListifyDataForVectorEnv,
+    ModuleToAgentUnmapping,
+    NormalizeAndClipActions,
+    RemoveSingleTsTimeRankFromBatch,
+    TensorToNumpy,
+    UnBatchToIndividualItems,
+)
+from rlds_beam.connectors.learner.columns import AddColumnsFromEpisodesToTrainBatch, AddObservationsFromEpisodesToBatch
+from rlds_beam.connectors.learner.sequences import AddStatesFromEpisodesToBatch, AddTimeDimToBatchAndZeroPad
 from rlds_beam.episodes.columns import below, concatenate
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.transitions import transitions
@@ -44,8 +80,7 @@ class SplitAgents(EpisodeConnector):
     left_early: str = "terminated"
 
     def __post_init__(self) -> None:
-        if self.left_early not in ("terminated", "truncated"):
-            raise UsageError(f"SplitAgents: left_early={self.left_early}, expected terminated or truncated")
+        check_choices(self, left_early=("terminated", "truncated"))
 
     def __call__(self, batch: Batch) -> Batch:
         if batch.running:
@@ -66,12 +101,8 @@ class SplitAgents(EpisodeConnector):
             path: column for path, column in episode.steps.items() if not any(below(path, field) for field in owned)
         }
         for name, field in named.items():
-            columns = {name + path[len(field) :]: c for path, c in episode.steps.items() if below(path, field)}
-            if not columns:
-                raise UsageError(
-                    f"SplitAgents: agent {agent}: the steps have no {field}, only {', '.join(episode.steps)}"
-                )
-            steps |= columns
+            paths = match_fields(episode.steps, field, f"SplitAgents: agent {agent}")
+            steps |= {name + path[len(field) :]: episode.steps[path] for path in paths}
         start, stop = 0, len(episode)
         if present is not None:
             start, stop = self._presence(episode, agent, present)
@@ -82,8 +113,7 @@ class SplitAgents(EpisodeConnector):
 
     def _presence(self, episode: Episode, agent: str, field: str) -> tuple[int, int]:
         """The agent's first step and the one after its last."""
-        if field not in episode.steps:
-            raise UsageError(f"SplitAgents: agent {agent}: the steps have no {field}, only {', '.join(episode.steps)}")
+        match_fields(episode.steps, field, f"SplitAgents: agent {agent}")
         steps = np.flatnonzero(np.asarray(episode.steps[field], bool))
         if not len(steps):
             return 0, 0
@@ -171,8 +201,89 @@ class NumpyToTensor:
 
 
 def _narrow(columns: Columns) -> Columns:
-    return {name: _float32(column) for name, column in columns.items()}
+    wide = {n: c for n, c in columns.items() if isinstance(c, np.ndarray) and c.dtype == np.float64}
+    return {**columns, **{name: column.astype(np.float32) for name, column in wide.items()}}
 
 
-def _float32(column: Column) -> Column:
-    return column.astype(np.float32) if isinstance(column, np.ndarray) and column.dtype == np.float64 else column
+def learner_pipeline(
+    *,
+    modules: Mapping[str, str] | None = None,
+    max_seq_len: int | None = None,
+    recurrent: Sequence[str] | None = None,
+    initial_state: Any = None,
+) -> ConnectorPipeline:
+    """Returns a pipeline from recorded episodes to training batches.
+
+    Args:
+      modules: agent -> module, if there are several agents.
+      max_seq_len: the sequence length, for recurrent models.
+      recurrent: the recurrent modules; by default all, if `max_seq_len` is given.
+      initial_state: the state at the start of an episode, for recurrent models; by default zeros.
+    """
+    return _pipeline(modules, max_seq_len, recurrent, initial_state, AddColumnsFromEpisodesToTrainBatch())
+
+
+def env_to_module_pipeline(
+    *,
+    modules: Mapping[str, str] | None = None,
+    recurrent: bool | Sequence[str] = False,
+    initial_state: Any = None,
+) -> ConnectorPipeline:
+    """Returns a pipeline from running episodes to model inputs: `obs` (N, ...), plus `state_in` for recurrent models.
+
+    Args:
+      modules: agent -> module, if there are several agents.
+      recurrent: the modules whose rows get a time axis of length 1; or True for all.
+      initial_state: the state at the start of an episode, for recurrent models.
+    """
+    only = None if isinstance(recurrent, bool) else recurrent
+    return _pipeline(modules, 1 if recurrent else None, only, initial_state)
+
+
+def module_to_env_pipeline(
+    get_actions: GetActions | None = None,
+    for_env: NormalizeAndClipActions | None = None,
+    *,
+    several_agents: bool = False,
+) -> ConnectorPipeline:
+    """Returns a pipeline from model outputs to environment inputs.
+
+    Args:
+      get_actions: how to compute actions from `action_dist_inputs`.
+      for_env: scales or clips actions to their bounds; without it there is no `actions_for_env`.
+      several_agents: whether the environments expect a dict of actions by agent.
+    """
+    return ConnectorPipeline(
+        [
+            get_actions or GetActions(),
+            TensorToNumpy(),
+            UnBatchToIndividualItems(),
+            *([ModuleToAgentUnmapping()] if several_agents else []),
+            RemoveSingleTsTimeRankFromBatch(),
+            *([for_env] if for_env else []),
+            ListifyDataForVectorEnv(),
+        ]
+    )
+
+
+def _pipeline(
+    modules: Mapping[str, str] | None,
+    max_seq_len: int | None,
+    only: Sequence[str] | None,
+    initial_state: Any,
+    *more: Connector,
+) -> ConnectorPipeline:
+    recurrent: list[Connector] = [
+        AddTimeDimToBatchAndZeroPad(max_seq_len or 1, modules=only),
+        AddStatesFromEpisodesToBatch(initial_state),
+    ]
+    return ConnectorPipeline(
+        [
+            *([AgentToModuleMapping(modules)] if modules else []),
+            AddObservationsFromEpisodesToBatch(),
+            *more,
+            *(recurrent if max_seq_len else []),
+            BatchIndividualItems(),
+            NumpyToTensor(),
+        ]
+    )

@@ -15,6 +15,7 @@ from rlds_beam.connectors.fields import (
     find_agent,
     find_module,
     leaves,
+    match_fields,
     name_leaves,
     terminateds,
     truncateds,
@@ -24,7 +25,6 @@ from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import ADD_ACTIONS
 from rlds_beam.episodes.transitions import transitions
 from rlds_beam.errors import UsageError
-from rlds_beam.text import did_you_mean
 
 
 class AddObservationsFromEpisodesToBatch(ColumnConnector):
@@ -215,11 +215,8 @@ def field_columns(episode: Episode, field: str, column: str, connector: str) -> 
     of_steps = {name: values[:count] for name, values in leaves(episode, field, column).items()}
     if of_steps:
         return of_steps
+    match_fields([*episode.steps, *episode.metadata], field, connector)
     paths = all_below(episode.metadata, field)
-    if not paths:
-        known = [*episode.steps, *episode.metadata]
-        hint = did_you_mean(field, known, otherwise=f"there are {', '.join(known)}")
-        raise UsageError(f"{connector}: there is no field {field}{hint}")
     return {column + path[len(field) :]: _repeat(episode.metadata[path], count) for path in paths}
 
 

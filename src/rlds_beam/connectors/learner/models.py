@@ -10,8 +10,9 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from rlds_beam.connectors.base import Batch, short_name
-from rlds_beam.connectors.fields import StepFields, find_module, leaves
+from rlds_beam.connectors.fields import StepFields, find_module, leaves, match_fields
 from rlds_beam.connectors.learner.actions import as_numpy
+from rlds_beam.connectors.learner.sequences import as_state
 from rlds_beam.episodes.columns import below, concatenate, flatten
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.errors import UsageError
@@ -70,7 +71,8 @@ class AddModelOutputs:
     def __call__(self, batch: Batch) -> Batch:
         if any(batch.columns):
             raise ValueError(f"{short_name(self)} must come before connectors that add columns")
-        chosen = [i for i, e in enumerate(batch.episodes) if len(e) and self._belongs_to(e)]
+        of = self.modules
+        chosen = [i for i, e in enumerate(batch.episodes) if len(e) and (of is None or find_module(e) in of)]
         if not chosen:
             return batch
         episodes = list(batch.episodes)
@@ -83,9 +85,6 @@ class AddModelOutputs:
             episodes[i] = _with(episodes[i], own, batch.fields)
         return batch.replace(episodes=tuple(episodes))
 
-    def _belongs_to(self, episode: Episode) -> bool:
-        return self.modules is None or find_module(episode) in self.modules
-
     def load(self) -> Callable[[Arrays], Mapping[str, Any]]:
         """Returns the model, ready to be called."""
         model: Any = self.model
@@ -95,10 +94,8 @@ class AddModelOutputs:
         named = {"obs": fields.obs, "actions": fields.actions, **self.inputs}
         inputs: dict[str, Column] = {}
         for name, field in named.items():
-            columns = leaves(episode, field, name)
-            if not columns:
-                raise UsageError(f"AddModelOutputs: the steps have no {field}, only {', '.join(episode.steps)}")
-            inputs |= columns
+            match_fields(episode.steps, field, "AddModelOutputs")
+            inputs |= leaves(episode, field, name)
         return inputs
 
     def _all_at_once(self, whole: Mapping[str, Column]) -> Arrays:
@@ -112,7 +109,7 @@ class AddModelOutputs:
         lengths = np.diff(ends, prepend=0)
         order = np.argsort(-lengths, kind="stable")  # longest first, so the unfinished episodes are a prefix
         starts, lengths = (ends - lengths)[order], lengths[order]
-        initial = {name: _narrow(value) for name, value in flatten(self.initial_state, "state_in").items()}
+        initial = {name: as_state(value) for name, value in flatten(self.initial_state, "state_in").items()}
         state = {name: np.repeat(value[None], len(ends), axis=0) for name, value in initial.items()}
         all_outputs: Arrays = {}
         for t in range(lengths[0]):
@@ -120,7 +117,13 @@ class AddModelOutputs:
             rows = starts[:going] + t
             before = {name: values[:going] for name, values in state.items()}
             outputs = self._run({**{name: values[rows] for name, values in inputs.items()}, **before})
-            state = {name: _next(name, outputs, before[name]) for name in before}
+            for name in before:
+                out = name.replace("state_in", "state_out", 1)
+                if out not in outputs or outputs[out].shape != before[name].shape:
+                    shapes = ", ".join(f"{name} {values.shape}" for name, values in outputs.items())
+                    wanted = f"{out} {before[name].shape}, as initial_state"
+                    raise UsageError(f"AddModelOutputs: the model returned {shapes}, expected {wanted}")
+                state[name] = outputs[out].astype(before[name].dtype)
             for name, values in {**before, **outputs}.items():
                 if name not in all_outputs:
                     all_outputs[name] = np.zeros((int(ends[-1]), *values.shape[1:]), values.dtype)
@@ -147,17 +150,6 @@ def _load(model: type) -> Any:
     return model()
 
 
-def _next(name: str, outputs: Arrays, before: Array) -> Array:
-    out = name.replace("state_in", "state_out", 1)
-    if out not in outputs:
-        raise UsageError(
-            f"AddModelOutputs: initial_state has {name}, but the model returned no {out}, only {', '.join(outputs)}"
-        )
-    if outputs[out].shape != before.shape:
-        raise UsageError(f"AddModelOutputs: {out} has shape {outputs[out].shape}, but {name} has {before.shape}")
-    return outputs[out].astype(before.dtype)
-
-
 def _with(episode: Episode, outputs: Arrays, fields: StepFields) -> Episode:
     """Adds a model's outputs to the episode; recorded states that they replace are removed."""
     of = {"state_in": fields.state_in, "state_out": fields.state_out}
@@ -168,9 +160,3 @@ def _with(episode: Episode, outputs: Arrays, fields: StepFields) -> Episode:
         role = name.partition("/")[0]
         steps[of.get(role, role) + name[len(role) :]] = values
     return episode.replace(steps=steps)
-
-
-def _narrow(value: Any) -> Array:
-    """Casts numbers from a configuration, which are float64, to float32."""
-    array = np.asarray(value)
-    return array.astype(np.float32) if array.dtype == np.float64 else array

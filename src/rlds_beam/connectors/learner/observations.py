@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from rlds_beam.connectors.base import Batch, ColumnConnector, Columns, Connector, check_not_batched, short_name
-from rlds_beam.connectors.fields import StepFields, leaves
+from rlds_beam.connectors.fields import StepFields, check_choices, leaves
 from rlds_beam.connectors.learner.columns import is_there
 from rlds_beam.episodes.columns import below, is_text, nest_order
 from rlds_beam.episodes.episode import Column, Episode
@@ -156,16 +156,14 @@ class FrameStacking(ColumnConnector):
         for name, column in leaves(episode, fields.obs, "obs").items():
             if is_text(column):
                 continue
-            stacked = self._stack(_array(column, name, "FrameStacking"))
+            frames = column.decode(name) if isinstance(column, EncodedImages) else column
+            frames = frames if frames.ndim > 1 else frames[:, None]
+            padded = np.concatenate([np.zeros((self.num_frames - 1, *frames.shape[1:]), frames.dtype), frames])
+            stacked = np.concatenate([padded[k : k + len(frames)] for k in range(self.num_frames)], axis=-1)
             added[name] = stacked[:count]
             if self.next_obs:
                 added[f"new_{name}"] = stacked[1:]
         return added
-
-    def _stack(self, column: Array) -> Array:
-        column = column if column.ndim > 1 else column[:, None]
-        padded = np.concatenate([np.zeros((self.num_frames - 1, *column.shape[1:]), column.dtype), column])
-        return np.concatenate([padded[k : k + len(column)] for k in range(self.num_frames)], axis=-1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,13 +234,10 @@ class ActionChunking:
         if self.horizon < 1:
             raise UsageError(f"ActionChunking: horizon={self.horizon}, expected 1 or more")
         if self.preset:
-            if self.preset not in PRESETS:
-                raise UsageError(f"ActionChunking: preset={self.preset}, expected one of {', '.join(PRESETS)}")
+            check_choices(self, preset=tuple(PRESETS))
             for name, value in PRESETS[self.preset].items():
                 object.__setattr__(self, name, value)
-        for name, known in (("past_end", ("repeat", "neutral")), ("tail", ("keep", "drop"))):
-            if getattr(self, name) not in known:
-                raise UsageError(f"ActionChunking: {name}={getattr(self, name)}, expected {' or '.join(known)}")
+        check_choices(self, past_end=("repeat", "neutral"), tail=("keep", "drop"))
 
     def __call__(self, batch: Batch) -> Batch:
         check_not_batched(self, batch)
@@ -275,9 +270,3 @@ def _gather(column: Column, index: Array) -> Any:
     if isinstance(column, EncodedImages):
         return column.with_data(column.data[index])
     return column[index]
-
-
-def _array(column: Column, name: str, connector: str) -> Array:
-    if isinstance(column, EncodedImages):
-        return column.decode(name)
-    return column

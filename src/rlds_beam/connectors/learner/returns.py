@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 
 from rlds_beam.connectors.base import ColumnConnector, Columns, EpisodeConnector
-from rlds_beam.connectors.fields import StepFields, terminateds
+from rlds_beam.connectors.fields import StepFields, match_fields, terminateds
 from rlds_beam.episodes.columns import below, concatenate, zeros_like
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import FLAGS
@@ -73,10 +73,7 @@ class GeneralAdvantageEstimation(ColumnConnector):
     values: str = "vf_preds"
 
     def add(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
-        if self.values not in episode.steps:
-            raise UsageError(
-                f"GeneralAdvantageEstimation: the steps have no {self.values}, the values of the observations"
-            )
+        match_fields(episode.steps, self.values, "GeneralAdvantageEstimation")
         real = real_transitions(episode)
         values = np.array(episode.steps[self.values][: real + 1], np.float64).reshape(real + 1)
         if real and terminateds(episode)[real - 1]:
@@ -139,8 +136,7 @@ def real_transitions(episode: Episode) -> int:
 
 
 def _rewards(episode: Episode, fields: StepFields, count: int) -> Array:
-    if fields.rewards not in episode.steps:
-        raise UsageError(f"the steps have no {fields.rewards}, only {', '.join(episode.steps)}; name it in `fields`")
+    match_fields(episode.steps, fields.rewards, "rewards", "name it in `fields`")
     return np.asarray(episode.steps[fields.rewards][:count], np.float64).reshape(count)
 
 

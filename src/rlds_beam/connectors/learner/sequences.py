@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
 
 from rlds_beam.connectors.base import Batch, Columns, check_not_batched
-from rlds_beam.connectors.fields import StepFields, find_module, leaves
+from rlds_beam.connectors.fields import StepFields, check_choices, find_module, leaves
 from rlds_beam.connectors.learner.columns import is_there
 from rlds_beam.episodes.columns import below, flatten, zeros_like
 from rlds_beam.episodes.episode import Column, Episode
@@ -63,9 +62,7 @@ class AddTimeDimToBatchAndZeroPad:
             raise UsageError(
                 f"stride={self.stride}: expected 1 to {self.max_seq_len}, so that no transition is left out"
             )
-        for name, value, known in (("pad", self.pad, ("right", "left")), ("tail", self.tail, ("keep", "drop"))):
-            if value not in known:
-                raise UsageError(f"{name}={value}: expected {' or '.join(known)}")
+        check_choices(self, pad=("right", "left"), tail=("keep", "drop"))
 
     @property
     def step(self) -> int:
@@ -77,8 +74,14 @@ class AddTimeDimToBatchAndZeroPad:
         if batch.time is not None:
             raise ValueError("AddTimeDimToBatchAndZeroPad: the columns already have a time axis")
         of = [self.modules is None or find_module(episode) in self.modules for episode in batch.episodes]
-        if batch.running:
-            return _with_single_timestep(batch, of)
+        if batch.running:  # one row each, which gets a time axis of length 1
+            time = AddTimeDimToBatchAndZeroPad(1)
+            starts = tuple(np.array([len(e) - 1]) if o else None for o, e in zip(of, batch.episodes, strict=True))
+            rows = (
+                columns if start is None else time.sequences(columns, start)
+                for start, columns in zip(starts, batch.columns, strict=True)
+            )
+            return batch.replace(columns=tuple(rows), time=time, starts=starts)
         cut = [
             self._cut(columns) if is_of else (columns, None) for is_of, columns in zip(of, batch.columns, strict=True)
         ]
@@ -134,28 +137,6 @@ class AddTimeDimToBatchAndZeroPad:
         return cast(Array, filled.reshape(len(starts), length, *column.shape[1:]))
 
 
-class _SingleTimestep:
-    """The time axis of running episodes, of length 1."""
-
-    def sequences(self, columns: Columns, starts: Array) -> Columns:
-        """Reshapes columns (1, ...) to (1, 1, ...)."""
-        return {name: self._longer(column) for name, column in columns.items()}
-
-    def _longer(self, column: Column) -> Column:
-        if isinstance(column, EncodedImages):
-            return column.with_data(column.data[:, None])
-        return column[:, None]
-
-
-def _with_single_timestep(batch: Batch, of: Sequence[bool]) -> Batch:
-    """Adds a time axis of length 1 to the running episodes of modules that learn from sequences."""
-    time, columns = _SingleTimestep(), []
-    starts = tuple(np.array([len(e) - 1]) if is_of else None for is_of, e in zip(of, batch.episodes, strict=True))
-    for start, own in zip(starts, batch.columns, strict=True):
-        columns.append(own if start is None else time.sequences(own, start))
-    return batch.replace(columns=tuple(columns), time=time, starts=starts)
-
-
 @functools.lru_cache(maxsize=1024)
 def _masks(time: AddTimeDimToBatchAndZeroPad, rows: int) -> Array:
     """The `loss_mask` of an episode in which every transition is learned from."""
@@ -199,10 +180,13 @@ class AddStatesFromEpisodesToBatch:
 
     def __call__(self, batch: Batch) -> Batch:
         check_not_batched(self, batch)
-        starts = batch.starts or tuple(_rows(episode, running=batch.running) for episode in batch.episodes)
-        episodes = batch.episodes
+        episodes, starts = batch.episodes, batch.starts
         if batch.running:  # the state before the next transition is the model's latest output
-            episodes = tuple(map(_without, episodes, itertools.repeat(batch.fields.state_in)))
+            starts = starts or tuple(np.array([len(episode) - 1]) for episode in episodes)
+            field = batch.fields.state_in
+            kept = ({path: c for path, c in e.steps.items() if not below(path, field)} for e in episodes)
+            episodes = tuple(e.replace(steps=steps) for e, steps in zip(episodes, kept, strict=True))
+        starts = starts or tuple(np.arange(transitions(episode)) for episode in episodes)
         added = (
             each[1] if each[2] is None else {**self._add(*each, batch.fields), **each[1]}
             for each in zip(episodes, batch.columns, starts, strict=True)
@@ -242,15 +226,6 @@ class AddStatesFromEpisodesToBatch:
             after = added if not (before or recorded) else {n: column[starts] for n, column in recorded.items()}
             added |= {f"next_{name}": column for name, column in after.items()}
         return added
-
-
-def _rows(episode: Episode, *, running: bool) -> np.ndarray[Any, Any]:
-    """The transitions that become rows: all of them, or only the next one of a running episode."""
-    return np.array([len(episode) - 1]) if running else np.arange(transitions(episode))
-
-
-def _without(episode: Episode, field: str) -> Episode:
-    return episode.replace(steps={path: column for path, column in episode.steps.items() if not below(path, field)})
 
 
 def as_state(value: Any) -> np.ndarray[Any, Any]:
