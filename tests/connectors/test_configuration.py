@@ -64,7 +64,7 @@ def test_a_mapping_sets_the_fields(tmp_path):
         ("- NStepReturns: {n: three}", "learner.yaml: NStepReturns: n: Expected `int`, got `str`, 'three'"),
         (
             "- DropNoOpSteps: {threshold: 1e-4}",
-            "got `str`, '1e-4' (YAML reads 1e-4 as text; write 1.0e-4)",
+            "got `str`, '1e-4' (YAML reads it as text: write a dot, 1.0e-4)",
         ),
         ("- ShiftAlignment: {recorded: x}", "learner.yaml: ShiftAlignment: recorded=x, expected one of sar, ars, rsa"),
     ],

@@ -30,7 +30,6 @@ LOGITS = {"default_policy": {"action_dist_inputs": np.zeros((2, 4), np.float32),
 
 PIECES = {
     "AbsoluteActions": ({"action": "observation/state", "rotation": "axis_angle", "at": 0}, []),
-    "AbsorbingStates": ({}, []),
     "ActionChunking": ({"horizon": 3, "preset": "octo"}, COLUMNS),
     "AddColumnsFromEpisodesToTrainBatch": ({}, []),
     "AddFieldsToBatch": ({"fields": ["language", "episode_metadata/task"]}, []),

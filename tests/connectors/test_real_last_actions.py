@@ -44,7 +44,6 @@ def make_real(steps: int = 5, *, terminal: bool = True) -> Episode:
         (*COLUMNS, connectors.AddIdsToBatch(), connectors.AddWeightsToBatch()),
         (*COLUMNS, connectors.AddFieldsToBatch(["discount"])),
         (*COLUMNS, connectors.AddTimeDimToBatchAndZeroPad(max_seq_len=4)),
-        (connectors.AbsorbingStates(), *COLUMNS),
     ],
     ids=lambda added: "-".join(type(connector).__name__ for connector in added),
 )
@@ -54,7 +53,7 @@ def test_columns_are_those_of_the_episode_with_a_void_step(added: tuple[Any, ...
     assert found.keys() == expected.keys()
     for name, values in expected.items():
         np.testing.assert_array_equal(found[name], values, name)
-    if connectors.AbsorbingStates() not in added and not isinstance(added[0], connectors.AddOneTsToEpisodesAndTruncate):
+    if not isinstance(added[0], connectors.AddOneTsToEpisodesAndTruncate):
         assert int(np.sum(found.get("loss_mask", found["rewards"] > 0))) == 5
 
 

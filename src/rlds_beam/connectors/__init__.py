@@ -6,7 +6,6 @@ from rlds_beam import lazy
 
 CONNECTORS = {
     "AbsoluteActions": "cleaning.relative_actions",
-    "AbsorbingStates": "cleaning.edits",
     "ActionChunking": "learner.observations",
     "AddColumnsFromEpisodesToTrainBatch": "learner.columns",
     "AddField": "cleaning.selection",

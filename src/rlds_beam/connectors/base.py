@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn, Protocol, Self, TypeAlias
 
 from rlds_beam.connectors.counts import Connected
@@ -157,7 +157,10 @@ class ColumnConnector(abc.ABC):
         check_not_batched(self, batch)
         columns = list(batch.columns)
         for i, episode in enumerate(batch.episodes):
-            whole = upcoming(episode) if batch.running else with_final_observation(episode)
+            if batch.running:  # the last step is repeated, so that the last transition is the next one: o2 ?
+                whole = episode.replace(steps={p: concatenate([c, c[-1:]]) for p, c in episode.steps.items()})
+            else:
+                whole = with_final_observation(episode)
             added = self.add(whole, columns[i], batch.fields)
             if not isinstance(added, Mapping):
                 refuse_result(self, "add", added, "a dict of the new columns, or {} for none", episode.key)
@@ -272,16 +275,6 @@ def refuse_result(
     raise error(f"--connectors: {name} returned {what}{of}; return {wanted}")
 
 
-def upcoming(episode: Episode) -> Episode:
-    """Repeats the last step of a running episode, so that its last transition is the next one.
-
-    step          0    1    2                    0    1    2    2
-    observation   o0   o1   o2        ->         o0   o1   o2   o2         transitions: o0 a0, o1 a1, o2 ?
-    action        a0   a1   (void)               a0   a1   (void)
-    """
-    return episode.replace(steps={p: concatenate([column, column[-1:]]) for p, column in episode.steps.items()})
-
-
 def check_not_batched(connector: Connector, batch: Batch) -> None:
     """Raises ValueError if the columns of the episodes are already concatenated."""
     if batch.modules is not None:
@@ -313,17 +306,14 @@ def run(connectors: Sequence[Connector], batch: Batch) -> Batch:
     for connector in connectors:
         before, batch = batch, connector(batch)
         if not isinstance(batch, Batch):
-            refuse_result(connector, "", batch, "the batch, edited by batch.replace(...)", _key(before))
+            key = before.episodes[0].key if before.episodes else None
+            refuse_result(connector, "", batch, "the batch, edited by batch.replace(...)", key)
         less = len(before.episodes) - len(batch.episodes)
         if less > 0 and batch.dropped == before.dropped:  # a plain function, which does not count what it drops
             batch = _add_dropped(batch, short_name(connector), less)
         if not batch.episodes:
             break
     return batch
-
-
-def _key(batch: Batch) -> EpisodeKey | None:
-    return batch.episodes[0].key if batch.episodes else None
 
 
 def _add_dropped(batch: Batch, name: str, count: int) -> Batch:
@@ -350,56 +340,38 @@ Which: TypeAlias = "str | type | Connector"
 
 
 @configurable
-class ConnectorPipeline:
-    """Connectors that run in order. Pipelines can be nested and pickled.
+class ConnectorPipeline(list[Connector]):
+    """A list of connectors that run in order. Pipelines can be nested and pickled.
 
         pipeline = ConnectorPipeline([AddObservationsFromEpisodesToBatch(), BatchIndividualItems()])
         pipeline.insert_before("BatchIndividualItems", AddColumnsFromEpisodesToTrainBatch())
         connect([pipeline], episodes).modules["default_policy"]["obs"]
 
-    Methods that change the pipeline return it, so they can be chained. Refer to a connector by name, by class, or by
-    the object; the first match counts.
+    Refer to a connector by name, by class, or by the object; the first match counts.
     """
 
-    def __init__(self, connectors: Sequence[Connector] = ()):
-        self.connectors = list(connectors)
-
     def __call__(self, batch: Batch) -> Batch:
-        return run(self.connectors, batch)
-
-    def __iter__(self) -> Iterator[Connector]:
-        return iter(self.connectors)
-
-    def __len__(self) -> int:
-        return len(self.connectors)
+        return run(self, batch)
 
     def __repr__(self) -> str:
-        return f"ConnectorPipeline([{', '.join(map(short_name, self.connectors))}])"
+        return f"ConnectorPipeline([{', '.join(map(short_name, self))}])"
 
-    def append(self, connector: Connector) -> ConnectorPipeline:
-        self.connectors.append(connector)
-        return self
+    def prepend(self, connector: Connector) -> None:
+        self.insert(0, connector)
 
-    def prepend(self, connector: Connector) -> ConnectorPipeline:
-        self.connectors.insert(0, connector)
-        return self
+    def insert_before(self, which: Which, connector: Connector) -> None:
+        self.insert(self.find(which), connector)
 
-    def insert_before(self, which: Which, connector: Connector) -> ConnectorPipeline:
-        self.connectors.insert(self._index(which), connector)
-        return self
+    def insert_after(self, which: Which, connector: Connector) -> None:
+        self.insert(self.find(which) + 1, connector)
 
-    def insert_after(self, which: Which, connector: Connector) -> ConnectorPipeline:
-        self.connectors.insert(self._index(which) + 1, connector)
-        return self
+    def remove(self, which: Which) -> None:
+        del self[self.find(which)]
 
-    def remove(self, which: Which) -> ConnectorPipeline:
-        del self.connectors[self._index(which)]
-        return self
-
-    def _index(self, which: Which) -> int:
-        for i, connector in enumerate(self.connectors):
+    def find(self, which: Which) -> int:
+        """The index of a connector. Raises UsageError if there is none."""
+        for i, connector in enumerate(self):
             if connector is which or short_name(connector) == which or type(connector) is which:
                 return i
         name = which if isinstance(which, str) else getattr(which, "__name__", short_name(which))  # type: ignore[arg-type]
-        near = did_you_mean(name, map(short_name, self.connectors))
-        raise UsageError(f"{name} is not in {self!r}{near}")
+        raise UsageError(f"{name} is not in {self!r}{did_you_mean(name, map(short_name, self))}")

@@ -13,13 +13,13 @@ import numpy as np
 from rlds_beam.connectors.base import Batch, Columns, Connector, FittedConnector, full_name, refuse_result, run
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.fields import find_agent, find_module
-from rlds_beam.connectors.given_meaning import fits, label_field, labels_after, name_fields
+from rlds_beam.connectors.given_meaning import fits, name_fields
 from rlds_beam.connectors.learner.agents import by_module
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import PROBE, Column, Episode
-from rlds_beam.episodes.representations import Dimension
+from rlds_beam.episodes.representations import Dimension, Representation
 from rlds_beam.episodes.schema import Field, Schema, episode_flags, text_field
-from rlds_beam.errors import BadEpisode, UsageError
+from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 from rlds_beam.user_functions import user_code
 
@@ -101,16 +101,12 @@ def probe(configuration: Configuration, schema: Schema) -> Probed:
         for episodes in of_agent.values()
     )
     schemas = tuple(name_fields(schema, of_result) for schema in schemas)
-    by_batch = [by_module(batch) for batch in batches]
-    modules = {
-        name: [columns[name] for columns in by_batch if name in columns] for columns in by_batch for name in columns
-    }
-    fields = {
-        name: _with_labels(_merge([_match_fields(columns, {}) for columns in parts]), labels, name)
-        for name, parts in modules.items()
-    }
-    made_of = {name: columns for name, columns in sorted(fields.items()) if columns}
-    return Probed(schemas, made_of, tuple(connectors), schema)
+    modules: dict[str, list[dict[str, Field]]] = {}
+    for batch in batches:
+        for name, columns in by_module(batch).items():
+            modules.setdefault(name, []).append(_match_fields(columns, {}))
+    fields = {name: _with_labels(_merge(parts), labels, name) for name, parts in sorted(modules.items())}
+    return Probed(schemas, {name: columns for name, columns in fields.items() if columns}, tuple(connectors), schema)
 
 
 def _labels(
@@ -122,38 +118,98 @@ def _labels(
     """
     start = 0
     for i, connector in enumerate(connectors):
-        if not hasattr(connector, "represent"):
-            continue
-        episode = _zeros(schema, _LENGTHS[0], _UNKNOWN[0])
-        before = labels_after(schema, episode, functools.partial(_run, connectors[start:i], configuration))
-        batch = Batch((episode,), fields=configuration.fields)
-        for each in connectors[start:i]:
-            batch = _after(each, batch)
-        given = _with_labels(_match_fields(batch.episodes[0].steps, schema.steps), before)
-        known = {path: field.dimensions for path, field in given.items() if field.is_vector or field.names}
-        known = {("", path): values for path, values in connector.represent(known, configuration.fields).items()}
-        episode, start = _after(connector, batch).episodes[0], i + 1
-        steps = _with_labels(_match_fields(episode.steps, schema.steps), known)
-        schema = Schema(steps, _metadata(episode, schema.metadata))
+        if hasattr(connector, "represent"):
+            before = _labels_after(connectors[start:i], configuration, schema)
+            batch = _run(connectors[start:i], configuration, _zeros(schema, _LENGTHS[0], _UNKNOWN[0]))
+            given = _with_labels(_match_fields(batch.episodes[0].steps, schema.steps), before)
+            vectors = {path: field.dimensions for path, field in given.items() if field.is_vector or field.names}
+            known = connector.represent(vectors, configuration.fields)
+            episode, start = _after(connector, batch).episodes[0], i + 1
+            fields = _match_fields(episode.steps, schema.steps)
+            schema = Schema(
+                _with_labels(fields, {("", path): values for path, values in known.items()}),
+                _metadata(episode, schema.metadata),
+            )
+    return _labels_after(connectors[start:], configuration, schema)
+
+
+_SEEDS = (1, 2)
+"""A coincidence, for example of clipped or rounded numbers, is not the same with other numbers."""
+
+
+def _labels_after(
+    connectors: Sequence[Connector], configuration: Configuration, schema: Schema
+) -> dict[tuple[str, str], tuple[Dimension, ...]]:
+    """What is known of the values of columns whose values come back as they were; nothing of those that changed."""
+    found: list[set[tuple[tuple[str, str], tuple[Dimension, ...]]]] = []
+    for seed in _SEEDS:
+        episode, labels = _mark(schema, np.random.default_rng(seed))
+        if not labels:
+            return {}
+        try:
+            batch = _run(connectors, configuration, episode)
+        except RldsBeamError:  # they refuse such numbers
+            return {}
+        by_name = {(module, name): c for module, columns in by_module(batch).items() for name, c in columns.items()}
+        for one in batch.episodes:
+            columns = {**{("", path): column for path, column in one.steps.items()}, **by_name}
+            read = {key: _read(column, labels) for key, column in columns.items()}
+            found.append({(key, values) for key, values in read.items() if values})
+    return dict(set.intersection(*found))
+
+
+def _mark(schema: Schema, random: np.random.Generator) -> tuple[Episode, dict[float, Dimension]]:
+    """Zeros with a number for each dimension of which something is known, and what is known by number.
+
+    The values of other vectors of floats are also marked if there are representations: a field that is joined to one
+    with a representation need not have one.
+    """
     episode = _zeros(schema, _LENGTHS[0], _UNKNOWN[0])
-    return labels_after(schema, episode, functools.partial(_run, connectors[start:], configuration))
+    columns: dict[str, Any] = {}
+    labels: dict[float, Dimension] = {}
+    for path, field in schema.steps.items():
+        column = episode.steps[path]
+        if len(field.shape) != 1 or not is_numeric(column):
+            continue
+        column = np.asarray(column)
+        if not field.names and not (schema.representations and column.dtype.kind == "f"):
+            continue
+        small, size = column.dtype.kind in "iu", column.shape[1]
+        row = random.integers(1, 127, size) if small else random.uniform(0.1, 0.9, size)
+        row = row.astype(np.float32).astype(column.dtype)  # the same number after a cast to float32
+        columns[path] = np.broadcast_to(row, column.shape)
+        labels |= dict(zip(columns[path][0].tolist(), field.dimensions, strict=True))
+    return episode.with_columns(columns), labels
 
 
-def _run(
-    connectors: Sequence[Connector], configuration: Configuration, episode: Episode
-) -> list[dict[tuple[str, str], Column]]:
-    """The columns of each resulting episode, and those of modules, by module and path; the module of steps is ""."""
+def _read(column: Column, labels: Mapping[float, Dimension]) -> tuple[Dimension, ...]:
+    """What is known of the values of a column whose values are all different marks."""
+    rows = np.asarray(column) if is_numeric(column) else np.empty(0)
+    if rows.ndim != 2 or not len(rows) or (rows != rows[:1]).any():
+        return ()
+    values = rows[0].tolist()
+    known = len(set(values)) == len(values) and all(value in labels for value in values)
+    return tuple(labels[value] for value in values) if known else ()
+
+
+def _run(connectors: Sequence[Connector], configuration: Configuration, episode: Episode) -> Batch:
     batch = Batch((episode,), fields=configuration.fields)
     for connector in connectors:
         batch = _after(connector, batch)
-    modules = {(module, name): c for module, columns in by_module(batch).items() for name, c in columns.items()}
-    return [{**{("", path): c for path, c in e.steps.items()}, **modules} for e in batch.episodes]
+    return batch
 
 
 def _with_labels(
     fields: Mapping[str, Field], labels: Mapping[tuple[str, str], tuple[Dimension, ...]], module: str = ""
 ) -> dict[str, Field]:
-    return {path: label_field(field, labels.get((module, path), ())) for path, field in fields.items()}
+    """The fields with the names and the representations of their values, if they fit; without any others."""
+    labeled = {}
+    for path, field in fields.items():
+        values = labels.get((module, path), ())
+        names = [value.name for value in values if value.name is not None]
+        named = field.with_names(names if len(names) == len(values) else ())
+        labeled[path] = named.with_representation(Representation.join(values))
+    return labeled
 
 
 def _fit(connector: Connector, batch: Batch) -> Connector:
@@ -174,18 +230,13 @@ def _after(connector: Connector, batch: Batch) -> Batch:
         try:
             after = run([connector], batch)
         except BadEpisode:  # zeros are invalid, for example as propensities
-            after = run([connector], _ones(batch))
+            numbers = [[p for p, column in e.steps.items() if is_numeric(column)] for e in batch.episodes]
+            ones = (
+                episode.with_columns({path: np.ones_like(np.asarray(episode.steps[path])) for path in paths})
+                for episode, paths in zip(batch.episodes, numbers, strict=True)
+            )
+            after = run([connector], batch.replace(episodes=tuple(ones)))
     return after if after.episodes else batch
-
-
-def _ones(batch: Batch) -> Batch:
-    """The batch with every number of the steps set to 1."""
-    episodes = []
-    for episode in batch.episodes:
-        numbers = {path: column for path, column in episode.steps.items() if is_numeric(column)}
-        ones = {path: np.ones_like(np.asarray(column)) for path, column in numbers.items()}
-        episodes.append(episode.with_columns(ones))
-    return batch.replace(episodes=tuple(episodes))
 
 
 def _dry_run(connector: Connector) -> contextlib.AbstractContextManager[None]:
@@ -218,7 +269,9 @@ def _field(path: str, column: Column, known: Field | None) -> Field:
         shape = (*column.data.shape[1:], *column.shape)  # sequences have one more axis
         return Field(path, column.dtype, shape, column.encoding, "Image")
     if column.dtype == object and column.ndim == 1 and any(isinstance(value, (np.ndarray, list)) for value in column):
-        return _infer_ragged(path, [np.asarray(value) for value in column])
+        steps = [_field(path, np.asarray(value)[None], None) for value in column]  # one array per step
+        field = functools.reduce(_same, steps)
+        return dataclasses.replace(field, shape=(None, *field.shape[1:])) if len(steps) == 1 else field
     dtype = "string" if column.dtype.kind in "OSU" else column.dtype.name
     shape = column.shape[1:]
     if known is not None and known.dtype == dtype and not known.holds_image_files:
@@ -232,23 +285,13 @@ def _field(path: str, column: Column, known: Field | None) -> Field:
     return Field(path, dtype, shape, "bytes" if dtype in ("float64", "bfloat16") else "none")
 
 
-def _infer_ragged(path: str, values: Sequence[np.ndarray[Any, Any]]) -> Field:
-    """The field of a column with one array per step; a dimension that differs between steps is unknown."""
-    steps = [_field(path, value[None], None) for value in values]
-    field = functools.reduce(_same, steps)
-    return dataclasses.replace(field, shape=(None, *field.shape[1:])) if len(steps) == 1 else field
-
-
 def _metadata(episode: Episode, known: Mapping[str, Field]) -> dict[str, Field]:
     fields = {}
     for path, value in episode.metadata.items():
-        array = np.asarray(value.encode() if isinstance(value, str) else value, object if _is_text(value) else None)
+        value = value.encode() if isinstance(value, str) else value
+        array = np.asarray(value, object if isinstance(value, bytes) else None)
         fields[path] = _field(path, array[None], known.get(path))
     return fields
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, (str, bytes))
 
 
 def _merge(parts: Sequence[Mapping[str, Field]]) -> dict[str, Field]:

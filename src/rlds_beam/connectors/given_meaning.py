@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
-
-import numpy as np
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rlds_beam import storage
 from rlds_beam.encoding.metadata import parse_given, parse_json
-from rlds_beam.episodes.columns import is_numeric
-from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.representations import Dimension, Representation
 from rlds_beam.episodes.schema import Field, Schema
-from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import Source
 from rlds_beam.text import did_you_mean, printable, shorten
 
@@ -124,74 +119,3 @@ def with_attributes(source: Source, **changes: Any) -> Source:
     for name, value in changes.items():
         object.__setattr__(changed, name, value)  # sources are frozen dataclasses
     return changed
-
-
-Key = TypeVar("Key")
-
-_SEEDS = (1, 2)
-"""A coincidence, for example of clipped or rounded numbers, is not the same with other numbers."""
-
-
-def labels_after(
-    schema: Schema, episode: Episode, run: Callable[[Episode], Iterable[Mapping[Key, Column]]]
-) -> dict[Key, tuple[Dimension, ...]]:
-    """What is known of the values of the columns that connectors return; nothing of those that they change.
-
-    Args:
-      schema: the schema before the connectors.
-      episode: an episode of the schema.
-      run: runs the connectors on an episode, and returns the columns of each resulting episode.
-    """
-    found: list[dict[Key, tuple[Dimension, ...]]] = []
-    for seed in _SEEDS:
-        marked, labels = _mark(schema, episode, np.random.default_rng(seed))
-        try:
-            found += [_read(result, labels) for result in (run(marked) if labels else ())]
-        except RldsBeamError:  # they refuse such numbers
-            return {}
-    common = set.intersection(*(set(labels.items()) for labels in found)) if found else set()
-    return dict(common)
-
-
-def label_field(field: Field, labels: Sequence[Dimension]) -> Field:
-    """The field with the names and the representation of its values, if they fit; without any others."""
-    names = [value.name for value in labels if value.name is not None]
-    named = field.with_names(names if len(names) == len(labels) else ())
-    return named.with_representation(Representation.join(labels))
-
-
-def _mark(schema: Schema, episode: Episode, random: np.random.Generator) -> tuple[Episode, dict[float, Dimension]]:
-    """The episode with a number for each dimension of which something is known, and what is known by number.
-
-    The values of other vectors of floats are also marked if there are representations: a field that is joined to one
-    with a representation need not have one.
-    """
-    columns: dict[str, Any] = {}
-    labels: dict[float, Dimension] = {}
-    for path, field in schema.steps.items():
-        column = episode.steps[path]
-        if len(field.shape) != 1 or not is_numeric(column):
-            continue
-        column = np.asarray(column)
-        if not field.names and not (schema.representations and column.dtype.kind == "f"):
-            continue
-        small, size = column.dtype.kind in "iu", column.shape[1]
-        row = random.integers(1, 127, size) if small else random.uniform(0.1, 0.9, size)
-        row = row.astype(np.float32).astype(column.dtype)  # the same number after a cast to float32
-        columns[path] = np.broadcast_to(row, column.shape)
-        labels |= dict(zip(columns[path][0].tolist(), field.dimensions, strict=True))
-    return episode.with_columns(columns), labels
-
-
-def _read(columns: Mapping[Key, Column], labels: Mapping[float, Dimension]) -> dict[Key, tuple[Dimension, ...]]:
-    """What is known of the columns whose values are all different marks."""
-    found = {}
-    for key, column in columns.items():
-        if not is_numeric(column):
-            continue
-        rows = np.asarray(column)
-        if rows.ndim == 2 and len(rows) and (rows == rows[:1]).all():
-            values = rows[0].tolist()
-            if values and len(set(values)) == len(values) and all(value in labels for value in values):
-                found[key] = tuple(labels[value] for value in values)
-    return found

@@ -1,27 +1,20 @@
-"""AbsorbingStates and AddWeightsToBatch, compared with the pictures in their docstrings; NextStateAsAction."""
+"""AddFieldsToBatch, AddWeightsToBatch, and NextStateAsAction, compared with the pictures in their docstrings."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rlds_beam.connectors import (
-    AbsorbingStates,
     AddColumnsFromEpisodesToTrainBatch,
     AddFieldsToBatch,
-    AddNextObservationsFromEpisodesToTrainBatch,
-    AddObservationsFromEpisodesToBatch,
     AddTimeDimToBatchAndZeroPad,
     AddWeightsToBatch,
     NextStateAsAction,
-    StepFields,
     connect,
 )
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import UsageError
-from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.testing import make_episode
 
 T, F = True, False
@@ -43,66 +36,6 @@ def episode(transitions: int, *, terminal: bool = True, **fields: object) -> Epi
     }
     metadata = {"episode_metadata/task": b"push", "episode_metadata/size": np.float32(0.5), "name": "one"}
     return Episode(EpisodeKey("d/1.0.0", "train", 0, 0), steps, metadata)
-
-
-def with_absorbing(of: Episode, fields: StepFields | None = None) -> Episode:
-    return connect([AbsorbingStates()], [of], fields).episodes[0]
-
-
-def transitions(of: Episode) -> list[tuple[float, ...]]:
-    """Tuples (observation, action, reward, next observation, terminated)."""
-    batch = connect(
-        [
-            AddObservationsFromEpisodesToBatch(),
-            AddNextObservationsFromEpisodesToTrainBatch(),
-            AddColumnsFromEpisodesToTrainBatch(),
-        ],
-        [of],
-    )
-    c = batch.columns[0]
-    rows = zip(
-        c["obs"].tolist(), c["actions"].tolist(), c["rewards"], c["new_obs"].tolist(), c["terminateds"], strict=True
-    )
-    return [(tuple(o), tuple(a), float(r), tuple(n), bool(d)) for o, a, r, n, d in rows]
-
-
-@settings(deadline=None, max_examples=30)
-@given(count=st.integers(1, 20), terminal=st.booleans())
-def test_transitions_equal_discriminator_actor_critic(count, terminal):
-    """Compared with a loop: the terminal state is replaced, and the absorbing state leads to itself."""
-    before = episode(count, terminal=terminal)
-    expected = []
-    for o, a, r, n, d in transitions(before):
-        expected.append(((*o, 0.0), a, r, (0.0, 1.0) if d else (*n, 0.0), False))
-    if terminal:
-        expected.append(((0.0, 1.0), (0.0,), 0.0, (0.0, 1.0), True))
-    assert transitions(with_absorbing(before)) == expected
-
-
-def test_absorbing_states_match_the_picture():
-    made = with_absorbing(episode(3)).steps
-    np.testing.assert_array_equal(made["observation"], [[1, 0], [2, 0], [3, 0], [0, 1], [0, 1]])
-    np.testing.assert_array_equal(made["action"][:, 0], [10, 11, 12, 0, 0])
-    np.testing.assert_array_equal(made["reward"], [1, 2, 4, 0, 0])
-    np.testing.assert_array_equal(made["discount"], [1, 1, 1, 0, 1])
-    np.testing.assert_array_equal(made["is_terminal"], [F, F, F, F, T])
-    np.testing.assert_array_equal(made["is_last"], [F, F, F, F, T])
-    np.testing.assert_array_equal(made["is_first"], [T, F, F, F, F])
-    np.testing.assert_array_equal(with_absorbing(episode(1)).steps["discount"], [1, 0, 1])
-    assert {path: column.dtype for path, column in made.items()} == {p: c.dtype for p, c in episode(3).steps.items()}
-    truncated = with_absorbing(episode(2, terminal=False)).steps
-    np.testing.assert_array_equal(truncated["observation"], [[1, 0], [2, 0], [3, 0]])
-    np.testing.assert_array_equal(truncated["action"], episode(2).steps["action"])
-
-
-def test_a_nested_observation_gets_a_new_leaf():
-    steps = dict(episode(2).steps)
-    images = EncodedImages(np.array([b"a", b"b", b"c"], object), (4, 4, 3), "uint8")
-    steps |= {"sensors/state": steps.pop("observation"), "sensors/image": images, "sensors/text": images.data}
-    made = with_absorbing(episode(2).replace(steps=steps), StepFields(obs="sensors")).steps
-    np.testing.assert_array_equal(made["sensors/absorbing"], np.array([0, 0, 1, 1], np.float32))
-    np.testing.assert_array_equal(made["sensors/state"][:, 0], [1, 2, 0, 0])
-    assert made["sensors/image"].data.tolist() == made["sensors/text"].tolist() == [b"a", b"b", b"", b""]
 
 
 def test_fields_of_the_steps_and_of_the_episode():
@@ -137,19 +70,6 @@ def test_weights():
     np.testing.assert_array_equal(
         recorded.columns[0]["weights"], [1, 1]
     )  # the first connector that adds the column wins
-
-
-@pytest.mark.parametrize(
-    ("fields", "observation", "message"),
-    [
-        (StepFields(obs="sensors"), np.zeros((3, 1)), "no field sensors"),
-        (None, np.zeros((3, 2, 2)), "expected a vector"),
-        (None, np.full(3, b"a", object), "expected a vector"),
-    ],
-)
-def test_observations_that_cannot_be_marked(fields, observation, message):
-    with pytest.raises(UsageError, match=message):
-        with_absorbing(episode(2, observation=observation), fields)
 
 
 # NextStateAsAction: actions of the states that follow.

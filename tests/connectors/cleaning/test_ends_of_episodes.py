@@ -31,7 +31,6 @@ WHOLE = {
     "DropNoOpSteps": c.DropNoOpSteps(threshold=1.0),
     "DropNoOpSteps(keep_last)": c.DropNoOpSteps(threshold=1.0, keep_last=True),
     "AbsoluteActions": c.AbsoluteActions(state="vector", action="vector"),
-    "AbsorbingStates": c.AbsorbingStates(),
     "AddOneTsToEpisodesAndTruncate": c.AddOneTsToEpisodesAndTruncate(),
     "AddImportanceWeights": c.AddImportanceWeights("propensity"),
     "BinarizeGripper": c.BinarizeGripper(),

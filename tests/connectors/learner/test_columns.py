@@ -225,13 +225,15 @@ def test_only_recurrent_modules_learn_from_sequences():
 
 def test_pipelines_are_edited_by_name_and_class_and_can_be_nested():
     inner = ConnectorPipeline([AddColumnsFromEpisodesToTrainBatch()])
-    pipeline = ConnectorPipeline([inner]).prepend(AddObservationsFromEpisodesToBatch()).append(BatchIndividualItems())
+    pipeline = ConnectorPipeline([inner, BatchIndividualItems()])
+    pipeline.prepend(AddObservationsFromEpisodesToBatch())
     pipeline.insert_before(BatchIndividualItems, AddTimeDimToBatchAndZeroPad(4))
     pipeline.insert_after("AddTimeDimToBatchAndZeroPad", AddStatesFromEpisodesToBatch({"h": [0.0]}))
     made = pickle.loads(pickle.dumps(pipeline))(Batch((A, B))).modules["default_policy"]
     assert made["obs"].shape == (3, 4, 1)
     assert {"actions", "state_in/h"} <= made.keys()
-    assert len(pipeline.remove(AddStatesFromEpisodesToBatch)) == 4
+    pipeline.remove(AddStatesFromEpisodesToBatch)
+    assert len(pipeline) == 4
     with pytest.raises(UsageError, match=r"did you mean BatchIndividualItems\?"):
         pipeline.remove("BatchIndividualItem")
 

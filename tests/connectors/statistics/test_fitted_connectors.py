@@ -210,7 +210,7 @@ def test_statistics_from_a_file_equal_those_of_the_data(tmp_path):
         (lambda: fitted(Normalize(["action"], mask={"state": [True]}), EPISODES), "mask has state"),
         (lambda: whole(fitted(Normalize("action", mask={"action": [True]}), EPISODES), EPISODES, "action"), "mask of"),
         (lambda: whole(Normalize(["reward"], statistics={"fields": {}}), EPISODES, "reward"), "only of nothing"),
-        (lambda: connect([StandardizeAdvantages(statistics={})], EPISODES), "no column advantages"),
+        (lambda: connect([StandardizeAdvantages(statistics={})], EPISODES), "no field advantages"),
     ],
 )
 def test_error_messages(make, message):

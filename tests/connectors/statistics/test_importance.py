@@ -112,7 +112,7 @@ class TestWeights:
             connect([connectors.AddImportanceWeights()], [wrong])
 
     def test_missing_fields_are_named(self):
-        with pytest.raises(UsageError, match="no target_propensity, only"):
+        with pytest.raises(UsageError, match="no field target_propensity"):
             connect([connectors.AddImportanceWeights()], [recorded([0.5])])
         with pytest.raises(UsageError, match="put AddImportanceWeights before it"):
             connectors.SelfNormalizeImportanceWeights({})(Batch((recorded([0.5]),)))

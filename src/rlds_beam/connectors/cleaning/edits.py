@@ -1,4 +1,4 @@
-"""Edits episodes: length, truncation, subsampling, alignment, goals, next states as actions, absorbing states."""
+"""Edits episodes: length, truncation, subsampling, alignment, goals, next states as actions."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from rlds_beam.episodes.columns import (
     zeros_like,
 )
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.transitions import transitions, with_final_observation
+from rlds_beam.episodes.transitions import transitions
 from rlds_beam.errors import BadEpisode, UsageError
-from rlds_beam.typing import Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,56 +256,3 @@ class NextStateAsAction(EpisodeConnector):
         if len(parts) > 1:
             state = np.concatenate([part[:, None] if part.ndim == 1 else part for part in parts], axis=-1)
         return episode.with_columns({self.name: np.concatenate([state[1:], state[-1:]])})
-
-
-@dataclasses.dataclass(frozen=True)
-class AbsorbingStates(EpisodeConnector):
-    """Ends terminated episodes in an absorbing state, so a learned reward can tell termination from a time limit.
-
-        terminated    o0   o1   o2   (o3)          truncated     o0   o1   o2
-        obs           o0 0  o1 0  o2 0  0 1  0 1   obs           o0 0  o1 0  o2 0
-        action        a0    a1    a2    0    void  action        a0    a1    void
-        reward        r0    r1    r2    0    void  reward        r0    r1    void
-        is_terminal   F     F     F     F    T     is_terminal   F     F     F
-
-    The observation gets one more column: 1 if the state is absorbing, 0 otherwise. The absorbing state, with zeros in
-    the other columns, replaces the terminal observation and has one transition to itself with zero action and reward
-    (discriminator-actor-critic, Kostrikov et al. 2019). Truncated episodes get no absorbing state. A nested observation
-    gets the flag as a new leaf, float32 (number of steps,).
-
-    Attributes:
-      indicator: the name of the new leaf in a nested observation.
-    """
-
-    indicator: str = "absorbing"
-
-    def edit(self, episode: Episode, fields: StepFields) -> Episode:
-        episode = with_final_observation(episode)
-        last = len(episode) - 1
-        if last < 1 or not np.asarray(episode.steps["is_terminal"], bool)[last]:
-            return episode.replace(steps=self._mark(episode, fields, np.zeros(len(episode), bool)))
-        longer = episode.replace(steps={p: _longer(p, column, last, fields) for p, column in episode.steps.items()})
-        return longer.replace(steps=self._mark(longer, fields, np.arange(last + 2) >= last))
-
-    def _mark(self, episode: Episode, fields: StepFields, absorbing: Array) -> dict[str, Column]:
-        match_fields(episode.steps, fields.obs, "AbsorbingStates")
-        if fields.obs not in episode.steps:
-            return {**episode.steps, f"{fields.obs}/{self.indicator}": absorbing.astype(np.float32)}
-        observation = np.asarray(episode.steps[fields.obs])
-        if observation.ndim != 2 or not is_numeric(episode.steps[fields.obs]):
-            raise UsageError(f"AbsorbingStates: {fields.obs} has shape {observation.shape[1:]}, expected a vector")
-        marks = absorbing[:, None].astype(observation.dtype)
-        return {**episode.steps, fields.obs: np.concatenate([observation, marks], axis=1)}
-
-
-def _longer(path: str, column: Column, last: int, fields: StepFields) -> Column:
-    """A column of steps 0 to last + 1; the last two are absorbing."""
-    if path in ("is_last", "is_terminal"):
-        return concatenate([zeros_like(column, last + 1), column[last:]])
-    if path == "discount":  # the step into the absorbing state is an ordinary one
-        discount = np.asarray(column)[[*range(last - 1), max(last - 2, 0), last - 1, last]]
-        discount[: 1 if last == 1 else 0] = 1
-        return discount
-    if any(below(path, field) for field in (fields.obs, fields.actions, fields.rewards)):
-        return concatenate([column[:last], zeros_like(column, 2)])
-    return concatenate([column, column[last:]])

@@ -109,11 +109,24 @@ class ConvertRotation(EpisodeConnector, reads_images=False):
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         values = vectors(episode, self.field, "ConvertRotation: field")
-        self._check(values)
+        end = self._starts[-1] + len(value_names(self.from_))
+        if values.dtype.kind != "f":
+            raise UsageError(f"ConvertRotation: field={self.field} holds {values.dtype}, not floats: cast it first")
+        if end > values.shape[1]:
+            raise UsageError(
+                f"ConvertRotation: {self.field} has {values.shape[1]} values; a rotation as {self.from_} at "
+                f"{self._starts[-1]} needs {end}"
+            )
         void = void_actions(episode, values, self.last_action) & below(self.field, fields.actions)
         parts = []
         for rotation, part in self._cut(values.astype(np.float64)):
-            parts.append(self._convert(part, void, episode) if rotation else part)
+            if rotation:
+                sound = sound_rotations(episode, self.field, part, self.from_, void)
+                finite = np.isfinite(part).all(axis=1)[:, None]
+                old, part = part, np.where(finite, 0.0, np.full(len(value_names(self.to)), np.nan))
+                if sound.any():
+                    part[sound] = write_rotations(read_rotations(old[sound], self.from_), self.to)
+            parts.append(part)
         return episode.with_columns({self.field: np.concatenate(parts, axis=1).astype(values.dtype)})
 
     def represent(self, values: Dimensions, fields: StepFields) -> Dimensions:
@@ -138,16 +151,6 @@ class ConvertRotation(EpisodeConnector, reads_images=False):
             made += old
         return {**values, self.field: tuple(made)}
 
-    def _check(self, values: Array) -> None:
-        width = len(value_names(self.from_))
-        if values.dtype.kind != "f":
-            raise UsageError(f"ConvertRotation: field={self.field} holds {values.dtype}, not floats: cast it first")
-        if self._starts[-1] + width > values.shape[1]:
-            raise UsageError(
-                f"ConvertRotation: {self.field} has {values.shape[1]} values; a rotation as {self.from_} at "
-                f"{self._starts[-1]} needs {self._starts[-1] + width}"
-            )
-
     def _cut(self, values: Array) -> Iterator[tuple[bool, Array]]:
         """The columns of each rotation (True), and those between them."""
         end, width = 0, len(value_names(self.from_))
@@ -156,13 +159,6 @@ class ConvertRotation(EpisodeConnector, reads_images=False):
             end = start + width
             yield True, values[:, start:end]
         yield False, values[:, end:]
-
-    def _convert(self, values: Array, void: Array, episode: Episode) -> Array:
-        sound = sound_rotations(episode, self.field, values, self.from_, void)
-        converted = np.where(np.isfinite(values).all(axis=1)[:, None], 0.0, np.full(len(value_names(self.to)), np.nan))
-        if sound.any():
-            converted[sound] = write_rotations(read_rotations(values[sound], self.from_), self.to)
-        return converted
 
 
 def _prefix(names: Sequence[str]) -> str:
@@ -285,21 +281,17 @@ def write_rotations(rotations: Rotation, representation: str) -> Array:
     if representation == "axis_angle":
         return _continuous_vectors(rotations.as_rotvec())
     if representation.startswith("quaternion"):
-        quaternions = _continuous_quaternions(rotations.as_quat())
+        quaternions = rotations.as_quat()  # each with the sign that is nearer to the one before; the first has w >= 0
+        flips = np.sign((quaternions[1:] * quaternions[:-1]).sum(axis=1))
+        first = -1.0 if quaternions[0, 3] < 0 else 1.0
+        signs = np.cumprod(np.concatenate([[first], np.where(flips < 0, -1.0, 1.0)]))
+        quaternions = signs[:, None] * quaternions
         return np.roll(quaternions, 1, axis=1) if representation.endswith("wxyz") else quaternions
     matrices: Array = rotations.as_matrix()
     if representation == "matrix":
         return matrices.reshape(-1, 9)
     kept: Array = matrices[:, :2] if representation == "6d_rows" else matrices[:, :, :2].swapaxes(1, 2)
     return kept.reshape(-1, 6)
-
-
-def _continuous_quaternions(values: Array) -> Array:
-    """Unit quaternions, xyzw, each with the sign that is nearer to the one before; the first has w >= 0."""
-    flips = np.sign((values[1:] * values[:-1]).sum(axis=1))
-    first = -1.0 if values[0, 3] < 0 else 1.0
-    signs: Array = np.cumprod(np.concatenate([[first], np.where(flips < 0, -1.0, 1.0)]))
-    return signs[:, None] * values
 
 
 def _continuous_vectors(values: Array) -> Array:

@@ -68,7 +68,13 @@ class TransformTrajectory(EpisodeConnector):
             raise UsageError(
                 f"TransformTrajectory: {episode.key} has {len(episode)} steps; the function returned {sizes}"
             )
-        return episode.replace(steps=_end(steps, len(episode)))
+        if lengths != {len(episode)}:  # steps were cut
+            if "is_first" in steps:
+                steps["is_first"] = with_value(steps["is_first"], 0, True)
+            if "is_last" in steps and not np.asarray(steps["is_last"])[-1]:
+                ended = "is_terminal" in steps and bool(np.asarray(steps["is_terminal"])[-1])
+                steps = end_episode(steps, terminated=ended)
+        return episode.replace(steps=steps)
 
 
 class _Images(np.ndarray[Any, Any]):
@@ -82,36 +88,29 @@ class _Images(np.ndarray[Any, Any]):
 
 def _trajectory(episode: Episode) -> Trajectory:
     """The steps as dlimp passes them; the function may write into the dicts and the arrays."""
-    leaves = {path: _leaf(column) for path, column in episode.steps.items()}
-    trajectory = nest(leaves)
+    leaves: dict[str, Any] = {}
+    for path, column in episode.steps.items():
+        if isinstance(column, EncodedImages):
+            leaves[path] = column.data.copy().view(_Images)
+            leaves[path].kind = column[:0]
+        else:
+            leaves[path] = np.array(column)
+    trajectory, count = nest(leaves), len(episode)
     for path, leaf in leaves.items():  # names that contain a slash
         top, _, rest = path.partition("/")
         if "/" in rest:
             trajectory[top][rest] = leaf
-    count = len(episode)
-    metadata = {path: _repeat(value, count) for path, value in episode.metadata.items()}
-    index = np.arange(count, dtype=np.int32)
+    metadata: dict[str, Any] = {}
+    for path, value in episode.metadata.items():
+        text = isinstance(value, (str, bytes))
+        metadata[path] = np.full(count, value, object) if text else np.repeat(np.asarray(value)[None], count, axis=0)
     return {
         **trajectory,
         "traj_metadata": nest(metadata),
         "_len": np.full(count, count, np.int32),
         "_traj_index": np.zeros(count, np.int64),
-        "_frame_index": index,
+        "_frame_index": np.arange(count, dtype=np.int32),
     }
-
-
-def _leaf(column: Column) -> np.ndarray[Any, Any]:
-    if not isinstance(column, EncodedImages):
-        return np.array(column)
-    images = column.data.copy().view(_Images)
-    images.kind = column[:0]
-    return images
-
-
-def _repeat(value: Any, count: int) -> np.ndarray[Any, Any]:
-    if isinstance(value, (str, bytes)):
-        return np.full(count, value, object)
-    return np.repeat(np.asarray(value)[None], count, axis=0)
 
 
 def _column(path: str, value: Any) -> Column:
@@ -127,15 +126,3 @@ def _column(path: str, value: Any) -> Column:
         texts = [v.encode() if isinstance(v, str) else v for v in array.ravel().tolist()]
         array = np.fromiter(texts, object, len(texts)).reshape(array.shape)
     return array
-
-
-def _end(steps: Mapping[str, Column], before: int) -> dict[str, Column]:
-    """Sets the flags of the first and the last step, if steps were cut."""
-    steps = dict(steps)
-    if len(next(iter(steps.values()))) == before:
-        return steps
-    if "is_first" in steps:
-        steps["is_first"] = with_value(steps["is_first"], 0, True)
-    if "is_last" not in steps or np.asarray(steps["is_last"])[-1]:
-        return steps
-    return end_episode(steps, terminated="is_terminal" in steps and bool(np.asarray(steps["is_terminal"])[-1]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -217,14 +216,10 @@ def field_columns(episode: Episode, field: str, column: str, connector: str) -> 
         return of_steps
     match_fields([*episode.steps, *episode.metadata], field, connector)
     paths = all_below(episode.metadata, field)
-    return {column + path[len(field) :]: _repeat(episode.metadata[path], count) for path in paths}
-
-
-def _repeat(value: Any, count: int) -> Column:
-    """Repeats an episode field: (count, ...)."""
-    if isinstance(value, str):
-        value = value.encode()
-    if isinstance(value, bytes):
-        return np.full(count, value, object)
-    array = np.asarray(value)
-    return np.repeat(array[None], count, axis=0)
+    repeated: dict[str, Column] = {}
+    for path in paths:
+        value = episode.metadata[path]
+        value = value.encode() if isinstance(value, str) else value
+        array = np.asarray(value, object if isinstance(value, bytes) else None)
+        repeated[column + path[len(field) :]] = np.repeat(array[None], count, axis=0)
+    return repeated

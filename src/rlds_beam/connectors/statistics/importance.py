@@ -14,6 +14,7 @@ from rlds_beam.connectors.fields import (
     STEP_WISE_WEIGHT,
     TRAJECTORY_WISE_WEIGHT,
     StepFields,
+    match_fields,
 )
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.transitions import transitions
@@ -75,36 +76,31 @@ class AddImportanceWeights(EpisodeConnector):
         ratios, logs = np.ones(len(episode)), np.zeros(len(episode))
         count = transitions(episode)
         target, behavior = (self._propensities(episode, path)[:count] for path in (self.target, self.behavior))
-        with np.errstate(over="ignore", divide="ignore"):
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             ratios[:count] = importance_ratios(target, behavior)
             logs[:count] = np.log(target) - np.log(behavior)
-        sums = np.cumsum(logs)
-        if self.log:
-            weights = {f"log_{name}": values for name, values in _name_columns(logs, sums).items()}
-            most = None if self.clip is None else np.log(self.clip)
-        else:
-            weights, most = _name_columns(ratios, _products(ratios, sums)), self.clip
-        if most is not None:
+            sums, products = np.cumsum(logs), np.cumprod(ratios)
+            products = np.where(np.isfinite(products), products, np.exp(sums))  # once a product overflows
+        single, step_wise = (logs, sums) if self.log else (ratios, products)
+        names = (IMPORTANCE_RATIO, STEP_WISE_WEIGHT, TRAJECTORY_WISE_WEIGHT)
+        whole = np.full(len(single), step_wise[-1] if len(single) else 1.0)
+        weights = dict(zip(names, (single, step_wise, whole), strict=True))
+        if self.clip is not None:
+            most = np.log(self.clip) if self.log else self.clip
             weights = {name: np.minimum(values, most) for name, values in weights.items()}
-        elif not self.log:
-            self._check(episode, weights)
-        return episode.with_columns(weights)
-
-    def _check(self, episode: Episode, weights: Mapping[str, Array]) -> None:
+        if self.log:
+            return episode.with_columns({f"log_{name}": values for name, values in weights.items()})
         for name, values in weights.items():
-            over = np.flatnonzero(np.isinf(values))
-            if len(over):
+            if np.isinf(values).any():
+                step = int(np.argmax(np.isinf(values)))
                 raise UsageError(
-                    f"AddImportanceWeights: {episode.key}: {name} at step {over[0]} overflows float64 "
+                    f"AddImportanceWeights: {episode.key}: {name} at step {step} overflows float64 "
                     f"({np.finfo(np.float64).max:.2g}). Add logarithms with `log: true`, or limit it with `clip: 1000`"
                 )
+        return episode.with_columns(weights)
 
     def _propensities(self, episode: Episode, path: str) -> Array:
-        if path not in episode.steps:
-            raise UsageError(
-                f"AddImportanceWeights: the steps have no {path}, only {', '.join(episode.steps)}; name the fields "
-                "with `target` and `behavior`"
-            )
+        match_fields(episode.steps, path, "AddImportanceWeights", "name the fields with `target` and `behavior`")
         values = np.asarray(episode.steps[path])
         if values.shape != (len(episode),) or not (values.dtype.kind in "fiu" or values.dtype.name == "bfloat16"):
             raise UsageError(
@@ -112,19 +108,6 @@ class AddImportanceWeights(EpisodeConnector):
                 "number"
             )
         return values.astype(np.float64)
-
-
-def _name_columns(ratios: Array, step_wise: Array) -> dict[str, Array]:
-    """Names the columns of ratios and of their products (or of the logarithms of both)."""
-    whole = np.full(len(ratios), step_wise[-1] if len(ratios) else ratios.sum())
-    return {IMPORTANCE_RATIO: ratios, STEP_WISE_WEIGHT: step_wise, TRAJECTORY_WISE_WEIGHT: whole}
-
-
-def _products(ratios: Array, logs: Array) -> Array:
-    """The cumulative products of the ratios, computed from logarithms once a product overflows."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        products = np.cumprod(ratios)
-        return cast(Array, np.where(np.isfinite(products), products, np.exp(logs)))
 
 
 _NORMALIZED = {name: f"self_normalized_{name}" for name in (STEP_WISE_WEIGHT, TRAJECTORY_WISE_WEIGHT)}
@@ -226,9 +209,6 @@ def _sum(a: Array | None, b: Array) -> Array:
 
 
 def _weights(episode: Episode, path: str) -> Array:
-    if path not in episode.steps:
-        raise UsageError(
-            f"SelfNormalizeImportanceWeights: the steps have no {path}; put AddImportanceWeights before it, without "
-            "`log`"
-        )
+    hint = "put AddImportanceWeights before it, without `log`"
+    match_fields(episode.steps, path, "SelfNormalizeImportanceWeights", hint)
     return np.asarray(episode.steps[path], np.float64)

@@ -429,11 +429,7 @@ class StandardizeAdvantages(FittedConnector):
             yield find_module(episode), self.column, self._values(columns)[: real_transitions(episode)]
 
     def _values(self, columns: Columns) -> Array:
-        if self.column not in columns:
-            raise UsageError(
-                f"StandardizeAdvantages: there is no column {self.column}, only {', '.join(columns) or 'none'}; "
-                "put GeneralAdvantageEstimation before it"
-            )
+        match_fields(columns, self.column, "StandardizeAdvantages", "put GeneralAdvantageEstimation before it")
         return np.asarray(columns[self.column])
 
     def _check(self, batch: Batch) -> None:

@@ -107,7 +107,11 @@ class PropensityStatistics:
             return PropensityStatistics(float(behavior.min()), count, actions, None, None)
         with np.errstate(divide="ignore", over="ignore"):
             ratios = target / behavior
-            _check(episode, ratios, target)
+            bad = np.isinf(ratios) | (target < 0)
+            if bad.any():
+                step = int(np.argmax(bad))
+                wrong = "is negative" if target[step] < 0 else f"overflows float64 when divided by the {BEHAVIOR}"
+                raise UsageError(f"{episode.key}: the {TARGET} at step {step}, {target[step]:g}, {wrong}")
             weight = LogMoments.of(float((np.log(target) - np.log(behavior)).sum()))
         return PropensityStatistics(float(behavior.min()), count, actions, Moments.of(ratios[None], part), weight)
 
@@ -146,22 +150,22 @@ class PropensityStatistics:
         """
         content: dict[str, Any] = {"transitions": self.total, "smallest": self.smallest}
         if self.actions is not None:
-            tests = {str(action): self._calibration(moments) for action, moments in self.actions.items()}
+            tests: dict[str, dict[str, float]] = {}
+            for action, moments in self.actions.items():
+                whole = moments.merge(Moments.zeros(self.total - moments.count))  # the other transitions count 0
+                tests[str(action)] = {**_mean_and_error(whole), "count": moments.count}
             worst = max((self._deviation(test["mean"], test["error"]) for test in tests.values()), default=0.0)
             content["calibration"] = {"actions": tests, "largest_deviation": worst}
         if self.ratios is not None and self.weights is not None:
             content["support"] = _mean_and_error(self.ratios)
+            mean, std = float(self.ratios.mean[0]), float(self.ratios.std[0])
             content["effective_sample_size"] = {
-                "transitions": _effective(self.ratios),
+                "transitions": self.ratios.count / (1 + (std / mean) ** 2) if mean else 0.0,
                 "of_transitions": self.ratios.count,
                 "episodes": self.weights.effective,
                 "of_episodes": self.weights.count,
             }
         return content
-
-    def _calibration(self, moments: Moments) -> dict[str, float]:
-        whole = moments.merge(Moments.zeros(self.total - moments.count))  # the other transitions count 0
-        return {**_mean_and_error(whole), "count": moments.count}
 
     def _deviation(self, mean: float, error: float) -> float:
         """The distance of a mean of 1 / propensity from 1: x of the empirical Bernstein bound.
@@ -183,12 +187,6 @@ def _mean_and_error(moments: Moments) -> dict[str, float]:
     return {"mean": float(moments.mean[0]), "error": float(error)}
 
 
-def _effective(moments: Moments) -> float:
-    """Kish's effective sample size of weights of these moments; 0 if all weights are 0."""
-    mean = float(moments.mean[0])
-    return moments.count / (1 + (float(moments.std[0]) / mean) ** 2) if mean else 0.0
-
-
 def _numbers(episode: Episode, path: str, count: int) -> Array | None:
     """A step field as float64 (T,); None if it is missing, not one finite float per step, or empty."""
     column = np.asarray(episode.steps[path]) if path in episode.steps else None
@@ -196,15 +194,6 @@ def _numbers(episode: Episode, path: str, count: int) -> Array | None:
         return None
     values = column[:count].astype(np.float64)
     return values if np.isfinite(values).all() else None
-
-
-def _check(episode: Episode, ratios: Array, target: Array) -> None:
-    """Raises UsageError if a ratio is invalid."""
-    bad = np.flatnonzero(np.isinf(ratios) | (target < 0))
-    if len(bad):
-        step = int(bad[0])
-        wrong = "is negative" if target[step] < 0 else f"overflows float64 when divided by the {BEHAVIOR}"
-        raise UsageError(f"{episode.key}: the {TARGET} at step {step}, {target[step]:g}, {wrong}")
 
 
 def _by_action(episode: Episode, fields: StepFields, behavior: Array, part: str) -> dict[int, Moments] | None:

@@ -44,7 +44,8 @@ def statistics_in(
     if format == "own":
         return dict(content)
     if format == "lerobot":
-        return {_feature(path): _lerobot(leaf) for path, leaf in content["fields"].items()}
+        renamed = {path: path.replace("/", ".") for path in content["fields"]} | {"reward": "next.reward"}
+        return {renamed[path]: _lerobot(leaf) for path, leaf in content["fields"].items()}
     counts = {"num_transitions": content["transitions"], "num_trajectories": content["episodes"]}
     of_action = find_leaf(content, action, "--action")
     of_state = None if proprio is None else find_leaf(content, proprio, "--proprio")
@@ -86,11 +87,6 @@ def _pick(leaf: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
 
 def _zeros(value: Any) -> Any:
     return [_zeros(entry) for entry in value] if isinstance(value, list) else 0.0
-
-
-def _feature(path: str) -> str:
-    """LeRobot's feature name: `observation.state`; `next.reward` for the reward after an observation."""
-    return {"reward": "next.reward"}.get(path, path.replace("/", "."))
 
 
 def _lerobot(leaf: Mapping[str, Any]) -> dict[str, Any]:
