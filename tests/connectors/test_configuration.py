@@ -139,7 +139,7 @@ def test_a_connector_without_required_arguments_needs_only_its_name(name):
     either = {
         "RelabelLanguage": "RelabelLanguage: give a table or a function",
         "FillLanguage": "FillLanguage: give a text or a table",
-        "Resample": "Resample: give one of fps, period, and onto",
+        "Resample": "Resample: give one of fps and onto",
         "SplitEpisodes": "SplitEpisodes: give fractions or episodes",
     }
     if required or name in either:

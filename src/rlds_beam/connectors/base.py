@@ -306,14 +306,17 @@ def run(connectors: Sequence[Connector], batch: Batch) -> Batch:
     for connector in connectors:
         before, batch = batch, connector(batch)
         if not isinstance(batch, Batch):
-            key = before.episodes[0].key if before.episodes else None
-            refuse_result(connector, "", batch, "the batch, edited by batch.replace(...)", key)
+            refuse_result(connector, "", batch, "the batch, edited by batch.replace(...)", _key(before))
         less = len(before.episodes) - len(batch.episodes)
         if less > 0 and batch.dropped == before.dropped:  # a plain function, which does not count what it drops
             batch = _add_dropped(batch, short_name(connector), less)
         if not batch.episodes:
             break
     return batch
+
+
+def _key(batch: Batch) -> EpisodeKey | None:
+    return batch.episodes[0].key if batch.episodes else None
 
 
 def _add_dropped(batch: Batch, name: str, count: int) -> Batch:

@@ -163,15 +163,13 @@ class ModulePolicy(HistoryPolicy):
         return others, after
 
     def _to_module(self) -> Sequence[Connector]:
-        return (
-            _connectors(self.env_to_module) if self.env_to_module is not None else env_to_module_pipeline().connectors
-        )
+        return _connectors(self.env_to_module) if self.env_to_module is not None else env_to_module_pipeline()
 
     def _to_env(self) -> Sequence[Connector]:
         if self.module_to_env is not None:
             return _connectors(self.module_to_env)
         assert self._action is not None, "bind comes first"
-        return module_to_env_pipeline(*_default_actions(self._action, self.name)).connectors
+        return module_to_env_pipeline(*_default_actions(self._action, self.name))
 
 
 def _out(name: str) -> str:

@@ -145,7 +145,7 @@ def test_at_whole_factors_it_is_subsample_steps(length, every, fps):
     before = episode(length)
     (expected,) = edited(SubsampleSteps(every), before)
     assert episode_content(resampled(before, fps=fps / every, recorded_fps=fps)) == episode_content(expected)
-    assert episode_content(resampled(before, period=every / fps, recorded_fps=fps)) == episode_content(expected)
+    assert episode_content(resampled(before, fps=fps / every, recorded_fps=fps)) == episode_content(expected)
     assert rate_after([SubsampleSteps(every)], fps) == Resample(fps=fps / every).rate_after(fps)
 
 
@@ -211,7 +211,7 @@ def test_timestamps_are_compared_within_their_resolution_and_become_the_new_time
 @pytest.mark.parametrize("last", ["void", "real"])
 def test_the_same_rate_changes_nothing(last):
     before = episode(20, stamp=np.arange(20) / 30)
-    for same in ({"fps": 30, "recorded_fps": 30}, {"period": 1 / 30, "times": "stamp"}):
+    for same in ({"fps": 30, "recorded_fps": 30}, {"fps": 30, "times": "stamp"}):
         assert resampled(before, last_action=last, **same) is before
 
 
@@ -251,8 +251,8 @@ def test_bad_timestamps_reject_the_episode(stamps, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "give one of fps, period, and onto$"),
-        ({"fps": 10, "period": 0.1}, "onto, not fps and period"),
+        ({}, "give one of fps and onto$"),
+        ({"fps": 10, "onto": "stamp"}, "give one of fps and onto"),
         ({"fps": 0}, "fps=0, expected a number above 0"),
         ({"fps": 10, "unit": "ms"}, "unit=ms"),
         ({"fps": 10}, "the rate of the steps is unknown: pass recorded_fps, or times"),
@@ -300,7 +300,7 @@ def data(tmp_path):
 
 CONFIGURED = [
     {"Resample": {"fps": 10, "relative": [0, 1, 2]}},
-    {"Resample": {"period": 0.1, "relative": ["action"]}},
+    {"Resample": {"fps": 10, "relative": ["action"]}},
     {"Resample": {"fps": 10, "times": "timestamp"}},
 ]
 

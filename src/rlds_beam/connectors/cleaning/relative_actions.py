@@ -11,6 +11,8 @@ import numpy as np
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.rotations import (
     are_rotations,
+    as_indices,
+    check_rotation_arguments,
     check_rotation_names,
     check_rotations,
     read_rotations,
@@ -47,25 +49,23 @@ class _Actions(EpisodeConnector, reads_images=False):
     compare_ranges: bool = True
 
     def __post_init__(self) -> None:
-        name = type(self).__name__
-        if self.rotation is not None and not value_names(self.rotation):
-            raise UsageError(f"{name}: rotation={self.rotation} is no representation; see ConvertRotation")
-        if (self.rotation is None) != (not self._rotations):
-            raise UsageError(f"{name}: rotation and at go together: the representation, and the index of its values")
-        if self.frame == "hand" and (len(self._positions) != len(self._rotations) or not self._rotations):
-            raise UsageError(f"{name}: frame=hand needs rotation, at, and position: where x, y, z are, one for each")
+        at, position = len(as_indices(self.at)), len(as_indices(self.position))
+        check_rotation_arguments(type(self).__name__, self.rotation, at, position, self.frame)
 
     def for_source(self, source: Source) -> Self:
         """A copy that knows what the last actions of the source are."""
         return dataclasses.replace(self, last_action=self.last_action or source.last_action)
 
     @property
-    def _rotations(self) -> tuple[int, ...]:
-        return (self.at,) if isinstance(self.at, int) else tuple(self.at)
+    def _rotations(self) -> list[slice]:
+        """Where the values of each rotation are."""
+        size = len(value_names(self.rotation or ""))
+        return [slice(start, start + size) for start in as_indices(self.at)]
 
     @property
-    def _positions(self) -> tuple[int, ...]:
-        return (self.position,) if isinstance(self.position, int) else tuple(self.position)
+    def _positions(self) -> list[slice]:
+        """Where x, y, z of each position are."""
+        return [slice(start, start + 3) for start in as_indices(self.position)]
 
     def represent(self, values: Dimensions, fields: StepFields) -> Dimensions:
         """What is known of the values of vectors after the connector, given what is known before it.
@@ -80,21 +80,20 @@ class _Actions(EpisodeConnector, reads_images=False):
         given, rotation = {**values}, self.rotation or ""
         for field in dict.fromkeys((self.state, path)):
             own = [*given.get(field, ())]
-            check_rotations(own, self._rotations, rotation, f"{type(self).__name__}: rotation", field)
-            check_rotation_names(own, self._rotations, rotation, f"{type(self).__name__}: at={self.at}", field)
+            check_rotations(own, as_indices(self.at), rotation, f"{type(self).__name__}: rotation", field)
+            check_rotation_names(own, as_indices(self.at), rotation, f"{type(self).__name__}: at={self.at}", field)
             if field == path:
                 self.check_known(path, own)
                 to = self.to if self.relative else None
                 frame = self.frame if to and self.rotation else None
                 new = [value._replace(relative_to=to, frame=frame).straighten() for value in own]
                 if self.relative:
-                    new = [v if v.name is None else v._replace(name=f"{DELTA}{v.name}") for v in new]
+                    new = [v._replace(name=v.name and f"{DELTA}{v.name}") for v in new]
                 else:
-                    new = [v if v.name is None else v._replace(name=v.name.removeprefix(DELTA)) for v in new]
+                    new = [v._replace(name=v.name and v.name.removeprefix(DELTA)) for v in new]
                 own = [old if i in self.absolute else new[i] for i, old in enumerate(own)]
-            for start in self._rotations if own else ():
-                where = slice(start, start + len(value_names(rotation)))
-                own[where] = turn_values(own[where], rotation, f"{field}[{start}]")
+            for where in self._rotations if own else ():
+                own[where] = turn_values(own[where], rotation, f"{field}[{where.start}]")
             given[field] = tuple(own)
         return given
 
@@ -119,8 +118,7 @@ class _Actions(EpisodeConnector, reads_images=False):
     @property
     def _turned(self) -> set[int]:
         """The indices of the values of rotations."""
-        size = len(value_names(self.rotation or ""))
-        return {i for start in self._rotations for i in range(start, start + size)}
+        return {i for where in self._rotations for i in range(where.start, where.stop)}
 
     def _compared(self, actions: Array) -> list[int]:
         """The values to compare: not those of rotations, which may jump by a turn."""
@@ -130,13 +128,12 @@ class _Actions(EpisodeConnector, reads_images=False):
         """Adds relative actions to what they are relative to; or, the `inverse`, makes absolute ones relative."""
         rotation, hand = self.rotation or "", self.frame == "hand"
         made: Array = actions - bases if inverse else bases + actions
-        for i, start in enumerate(self._rotations):
-            where = slice(start, start + len(value_names(rotation)))
+        for i, where in enumerate(self._rotations):
             base, turn = read_rotations(bases[:, where], rotation), read_rotations(actions[:, where], rotation)
             base = base.inv() if inverse else base
             made[:, where] = write_rotations(base * turn if hand else turn * base, rotation)
             if hand:
-                place = slice(self._positions[i], self._positions[i] + 3)
+                place = self._positions[i]
                 before, own = bases[:, place], actions[:, place]
                 made[:, place] = base.apply(own - before) if inverse else before + base.apply(own)
         return made
@@ -150,8 +147,7 @@ class _Actions(EpisodeConnector, reads_images=False):
         if not self.relative:  # zeros are no motion, unless the representation has another identity
             void &= (self.rotation or "").startswith(("quaternion", "matrix", "6d"))
         columns = actions.astype(np.float64), states.astype(np.float64)
-        for start in self._rotations:
-            where = slice(start, start + len(value_names(self.rotation or "")))
+        for where in self._rotations:
             for field, values in zip((path, self.state), columns, strict=True):
                 sound_rotations(episode, field, values[:, where], self.rotation or "", void)
         kept = ~void & np.isfinite(columns[0]).all(axis=1) & np.isfinite(columns[1]).all(axis=1)
@@ -184,7 +180,7 @@ class _Actions(EpisodeConnector, reads_images=False):
           UsageError: the shapes do not fit, or `to` is not `state`.
           RldsBeamError: an action or a state is no rotation.
         """
-        name, width, size = type(self).__name__, actions.shape[-1], len(value_names(self.rotation or ""))
+        name, width = type(self).__name__, actions.shape[-1]
         if self.to != "state":
             raise UsageError(f"{name}: to={self.to}: chunks are relative to a state")
         old = actions.reshape(-1, actions.shape[-2], width).astype(np.float64)
@@ -192,11 +188,10 @@ class _Actions(EpisodeConnector, reads_images=False):
         bases = np.repeat(states.reshape(-1, 1, width).astype(np.float64), old.shape[1], axis=1)
         kept = np.isfinite(old).all(axis=2) & np.isfinite(bases).all(axis=2)
         kept &= True if void is None else ~void.reshape(kept.shape)
-        for start in self._rotations:
-            for values in (old, bases):
-                if not are_rotations(values[kept][:, start : start + size], self.rotation or "").all():
-                    where = f"values {start} to {start + size - 1}"
-                    raise RldsBeamError(f"{name}: {where} of an action or a state are no rotation ({self.rotation})")
+        for where in self._rotations:
+            if not all(are_rotations(values[kept][:, where], self.rotation or "").all() for values in (old, bases)):
+                said = f"values {where.start} to {where.stop - 1} of an action or a state"
+                raise RldsBeamError(f"{name}: {said} are no rotation ({self.rotation})")
         made = old.copy()
         together = self.rotation is None or self.rotation.startswith(("matrix", "6d"))  # others are made continuous
         for part in [slice(None)] if together else [slice(i, i + 1) for i in range(len(made))]:
@@ -219,12 +214,10 @@ class _Actions(EpisodeConnector, reads_images=False):
                 f"{name}: {path} has {width} values and {self.state} {states.shape[1]}: they must be the same "
                 "quantities in the same order (SplitField and JoinFields select them)"
             )
-        size = len(value_names(self.rotation or ""))
-        ends = [*self.absolute, *(start + size - 1 for start in self._rotations), *(at + 2 for at in self._positions)]
-        if max(ends, default=0) >= width or min((*self.absolute, *self._rotations, *self._positions), default=0) < 0:
+        parts = [*self._positions, *self._rotations]
+        used = [*self.absolute, *(i for part in parts for i in range(part.start, part.stop))]
+        if max(used, default=0) >= width or min(used, default=0) < 0:
             raise UsageError(f"{name}: {path} has {width} values; an index of absolute, at, or position is outside")
-        used = [*self.absolute, *(i for start in self._positions for i in range(start, start + 3))]
-        used += [i for start in self._rotations for i in range(start, start + size)]
         if len({*used}) < len(used):
             twice = next(i for i in used if used.count(i) > 1)
             raise UsageError(f"{name}: value {twice} of {path} is named twice by absolute, at, and position")
@@ -354,8 +347,7 @@ class AbsoluteActions(_Actions, reads_images=False):
             absolute = self._combine(absolute, actions[t : t + 1])
             rows.append(absolute)
         made = np.concatenate(rows)
-        for start in self._rotations:  # without jumps along the episode
-            where = slice(start, start + len(value_names(self.rotation or "")))
+        for where in self._rotations:  # without jumps along the episode
             made[:, where] = write_rotations(read_rotations(made[:, where], self.rotation or ""), self.rotation or "")
         return made
 

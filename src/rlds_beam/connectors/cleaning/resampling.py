@@ -19,6 +19,7 @@ from rlds_beam.connectors.cleaning.relative_actions import (
     stack_vectors,
 )
 from rlds_beam.connectors.cleaning.rotations import (
+    check_rotation_arguments,
     check_rotation_names,
     read_rotations,
     sound_rotations,
@@ -96,7 +97,6 @@ class Resample(EpisodeConnector, reads_images=False):
 
     Attributes:
       fps: the new rate in Hz.
-      period: or the new period in seconds.
       onto: or a field of timestamps, for example of a slow camera: one step for each new value, at an irregular rate.
       times: the field of the timestamps of steps; by default steps are at the rate of the dataset.
       unit: the unit of timestamps: `s`, `ms`, `us`, or `ns`; by default that in the field's name, and `s` for floats.
@@ -114,7 +114,6 @@ class Resample(EpisodeConnector, reads_images=False):
     """
 
     fps: float | None = None
-    period: float | None = None
     onto: str | None = None
     times: str | None = None
     unit: Literal["s", "ms", "us", "ns"] | None = None
@@ -130,26 +129,18 @@ class Resample(EpisodeConnector, reads_images=False):
     compare_ranges: bool = True
 
     def __post_init__(self) -> None:
-        given = [name for name in ("fps", "period", "onto") if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise UsageError(
-                f"Resample: give one of fps, period, and onto{', not ' * bool(given)}{' and '.join(given)}"
-            )
-        for name, rate in (("fps", self.fps), ("period", self.period), ("recorded_fps", self.recorded_fps)):
+        if (self.fps is None) == (self.onto is None):
+            raise UsageError("Resample: give one of fps and onto")
+        for name, rate in (("fps", self.fps), ("recorded_fps", self.recorded_fps)):
             if rate is not None and not 1 / _MAX_RATE <= rate <= _MAX_RATE:
                 raise UsageError(f"Resample: {name}={rate:g}, expected a number above 0, up to {_MAX_RATE:,}")
         if self.unit is not None and (self.unit not in _UNITS or self.times is None):
             raise UsageError(f"Resample: unit={self.unit}: expected {', '.join(_UNITS)}, for the timestamps in times")
-        if self.rotation is not None and not value_names(self.rotation):
-            raise UsageError(f"Resample: rotation={self.rotation} is no representation; see ConvertRotation")
-        if (self.rotation is None) != (not _entries(self.at)):
-            raise UsageError("Resample: rotation and at go together: the representation, and where its values are")
-        hands = len(_entries(self.at)) if self.frame == "hand" else 0
-        if self.frame == "hand" and (not hands or len(_entries(self.position)) != hands):
-            raise UsageError("Resample: frame=hand needs rotation, at, and position: where x, y, z are, one for each")
+        at, position = len(_entries(self.at)), len(_entries(self.position))
+        check_rotation_arguments("Resample", self.rotation, at, position, self.frame)
 
     def rate_after(self, fps: float | None) -> float | None:
-        return None if self.onto is not None else float(self.fps or 1 / (self.period or 1))
+        return None if self.fps is None else float(self.fps)
 
     def for_source(self, source: Source) -> Resample:
         """A copy with the rate of the source and what its last actions are; raises UsageError if it has no rate."""
@@ -222,7 +213,8 @@ class Resample(EpisodeConnector, reads_images=False):
         if self.frame == "hand" and of_turns != [_common_mode(modes, place, 3) for place in places]:
             raise UsageError("Resample: list x, y, z in relative or interpolate if their rotation is")
         self._check_clocks(episode)
-        if episode.key.of_probe or len(episode) < (1 if self._real and self.times is None else 2):
+        real = self.last_action == "real"
+        if episode.key.of_probe or len(episode) < (1 if real and self.times is None else 2):
             return episode
         line = self._timeline(episode)
         if line is None:
@@ -235,13 +227,12 @@ class Resample(EpisodeConnector, reads_images=False):
             made[path] = _write(made[path], range(start, start + self._size), self._turn(episode, line, turns[i], mode))
             if mode == "relative" and self.frame == "hand":
                 where, first = places[i]
-                moves = self._move(episode, line, turns[i], places[i])
+                changes = self._rotations(episode, line, turns[i])
+                moves = _read_actions(episode, line, where, range(first, first + 3))
+                moves = _add_up(_accumulate(changes, "hand")[:-1].apply(moves), line)  # along the axes of the base
+                moves = self._integrate(changes, line)[:-1].inv().apply(moves)
                 made[where] = _write(made[where], range(first, first + 3), moves)
         return episode.replace(steps=_end_and_merge(episode, line, made, fields) | self._stamps(episode, line))
-
-    @property
-    def _real(self) -> bool:
-        return self.last_action == "real"
 
     @property
     def _size(self) -> int:
@@ -307,14 +298,15 @@ class Resample(EpisodeConnector, reads_images=False):
     def _timeline(self, episode: Episode) -> _Timeline | None:
         """The new steps; None if they are the old ones."""
         times, near = self._read_times(episode)
+        real = self.last_action == "real"
         usual = 1 / (self.recorded_fps or 1) if self.times is None else float(np.median(np.diff(times)))
-        edges = np.append(times, times[-1] + usual) if self._real else times
+        edges = np.append(times, times[-1] + usual) if real else times
         if self.onto is not None:
             stamps = _read_times(vectors(episode, self.onto, "Resample: onto")[:, 0], self.onto, strictly=False)
             begins = np.append(True, np.diff(stamps) > 0)[: len(edges) - 1]
             grid = np.append(times[: len(begins)][begins], edges[-1])
         else:
-            period = float(self.period or 1 / (self.fps or 1))
+            period = 1 / float(self.fps or 1)
             near = min(near, period / 4)
             number = np.ceil((edges[-1] - near) / period)
             if number > _MAX_RATIO * len(times):
@@ -323,10 +315,10 @@ class Resample(EpisodeConnector, reads_images=False):
                 )
                 raise BadEpisode(Violation("not_representable", detail, self.times))
             grid = np.arange(int(number) + 1) * period
-        new = grid[:-1] if self._real else grid
+        new = grid[:-1] if real else grid
         shown = np.searchsorted(times, grid[:-1] + near, side="right") - 1
         receives = np.minimum(np.searchsorted(grid[1:], edges[1:] - near), len(grid) - 2)
-        if not self._real:
+        if not real:
             shown, receives = np.append(shown, len(times) - 1), np.append(receives, len(grid) - 1)
         if len(new) == len(times) and (np.abs(new - times) <= near).all():
             return None
@@ -344,14 +336,6 @@ class Resample(EpisodeConnector, reads_images=False):
         if len(turns) > 1:
             turns = Slerp(line.edges[:-1], turns)(np.minimum(line.grid[:-1], line.edges[-2]))
         return np.broadcast_to(write_rotations(turns, self.rotation or ""), (len(line.grid) - 1, self._size))
-
-    def _move(self, episode: Episode, line: _Timeline, turn: Place, place: Place) -> Array:
-        """The new changes of a position along the axes of the hand, (N, 3)."""
-        changes = self._rotations(episode, line, turn)
-        moves = _read_actions(episode, line, place[0], range(place[1], place[1] + 3))
-        moves = _accumulate(changes, "hand")[:-1].apply(moves)
-        made: Array = self._integrate(changes, line)[:-1].inv().apply(_add_up(moves, line))
-        return made
 
     def _rotations(self, episode: Episode, line: _Timeline, turn: Place) -> Rotation:
         """The rotations of transitions, (M,)."""
@@ -475,9 +459,7 @@ def _end_and_merge(
         column = episode.steps[path]
         if isinstance(column, EncodedImages) or column.dtype.kind in "OSU":
             continue
-        merge: np.ufunc = np.add
-        if path == "discount":
-            merge = np.multiply
+        merge: np.ufunc = {"discount": np.multiply}.get(path, np.add)
         merged = np.asarray(merge_steps(episode, path, starts, merge, column[starts]))
         filled = np.full((len(line.times), *merged.shape[1:]), merge is np.multiply, merged.dtype)
         filled[line.receives[starts]] = merged

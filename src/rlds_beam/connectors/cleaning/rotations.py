@@ -93,7 +93,7 @@ class ConvertRotation(EpisodeConnector, reads_images=False):
 
     @property
     def _starts(self) -> tuple[int, ...]:
-        return (self.at,) if isinstance(self.at, int) else tuple(self.at)
+        return as_indices(self.at)
 
     @property
     def inverse(self) -> ConvertRotation:
@@ -166,6 +166,25 @@ def _prefix(names: Sequence[str]) -> str:
     pairs = zip(min(names), max(names), strict=False)
     shared = "".join(a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
     return re.sub(r"[^_./]*$", "", shared)
+
+
+def as_indices(at: int | Sequence[int]) -> tuple[int, ...]:
+    """The indices of an argument that takes one or several."""
+    return (at,) if isinstance(at, int) else tuple(at)
+
+
+def check_rotation_arguments(connector: str, rotation: str | None, at: int, position: int, frame: str) -> None:
+    """Raises UsageError unless a connector's arguments go together.
+
+    Args:
+      at, position: how many there are.
+    """
+    if rotation is not None and not value_names(rotation):
+        raise UsageError(f"{connector}: rotation={rotation} is no representation; see ConvertRotation")
+    if (rotation is None) != (not at):
+        raise UsageError(f"{connector}: rotation and at go together: the representation, and where its values are")
+    if frame == "hand" and (not at or position != at):
+        raise UsageError(f"{connector}: frame=hand needs rotation, at, and position: where x, y, z are, one for each")
 
 
 def turn_values(values: Sequence[Dimension], representation: str, which: str) -> list[Dimension]:
@@ -281,7 +300,9 @@ def write_rotations(rotations: Rotation, representation: str) -> Array:
     if representation == "axis_angle":
         return _continuous_vectors(rotations.as_rotvec())
     if representation.startswith("quaternion"):
-        quaternions = rotations.as_quat()  # each with the sign that is nearer to the one before; the first has w >= 0
+        quaternions: Array = (
+            rotations.as_quat()
+        )  # each with the sign that is nearer to the one before; the first has w >= 0
         flips = np.sign((quaternions[1:] * quaternions[:-1]).sum(axis=1))
         first = -1.0 if quaternions[0, 3] < 0 else 1.0
         signs = np.cumprod(np.concatenate([[first], np.where(flips < 0, -1.0, 1.0)]))
