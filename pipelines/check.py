@@ -170,7 +170,7 @@ def stages(config: CheckConfig, opened: OpenedInput, writer: SignalsWriter) -> J
       opened: the input.
       writer: writes the results.
     """
-    from rlds_beam.checking.signals.context import Context
+    from rlds_beam.checking.signals.episodes import Context
     from rlds_beam.checking.signals.table import EpisodeTable
     from rlds_beam.processing.range_summary import summarize
     from rlds_beam.reading.reader import EpisodeReader

@@ -56,17 +56,17 @@ def validate_episode(
     Raises:
       FailedRuleError: the policy of a broken rule is `fail`.
     """
-    void: list[str] = []
-    violations = find_violations(episode, options, ignored, void, sound=sound, names=names, fps=fps)
+    violations = find_violations(episode, options, ignored, sound=sound, names=names, fps=fps)
     if options.reject is not None and all(options.policy(v.rule) in ("accept", "repair") for v in violations):
         from rlds_beam.checking.signals.conditions import broken_conditions, context_for, parse_conditions
-        from rlds_beam.checking.signals.context import Context
+        from rlds_beam.checking.signals.episodes import Context
 
         conditions = parse_conditions(options.reject)
         beyond = broken_conditions(episode, conditions, context_for(conditions, Context.of_episode(episode)))
         violations += () if beyond is None else (beyond,)
     if not violations:
-        return Verdict(episode.key, (_without_void(episode, void),), size=len(episode.payload))
+        cleared = episode if sound else _clear_void(episode, options, ignored)
+        return Verdict(episode.key, (cleared,), size=len(episode.payload))
     by_policy: dict[str, list[Violation]] = {}
     for violation in violations:
         by_policy.setdefault(options.policy(violation.rule), []).append(violation)
@@ -86,7 +86,7 @@ def validate_episode(
         rejecting = sorted(remaining, key=_by_rule)
     if not rejecting:
         repaired = tuple(dict.fromkeys(v.rule for v in repairing))
-        episodes = tuple(_without_void(part, void) for part in episodes)
+        episodes = tuple(_clear_void(part, options, ignored) for part in episodes)
         return Verdict(episode.key, episodes, violations, repaired=repaired, size=len(episode.payload))
     reasons = tuple(dict.fromkeys([*_drop_accepted(violations, options), *remaining]))
     rejection = Rejection(episode.key, rejecting[0].rule, reasons, episode.payload)
@@ -97,7 +97,6 @@ def find_violations(
     episode: Episode,
     options: CheckOptions,
     ignored: IgnoredValues = IgnoredValues(),
-    void: list[str] | None = None,
     *,
     sound: bool = False,
     names: Mapping[str, Sequence[str]] = {},
@@ -107,7 +106,6 @@ def find_violations(
 
     Args:
       ignored: the values that are not checked.
-      void: collects the paths of columns with void values that are NaN or infinite.
       sound: whether its numbers are known to break no rule.
       names: the names of the values of fields, by path, for the details.
       fps: the steps per second that the dataset declares, if it does.
@@ -117,7 +115,7 @@ def find_violations(
         ignored = dataclasses.replace(ignored, last_step=False)
     if len(episode):
         if not sound:
-            violations += _numbers(episode.steps, options, ignored, [] if void is None else void, names)
+            violations += _numbers(episode.steps, options, ignored, names)
         for path, column in episode.steps.items():
             if isinstance(column, EncodedImages):
                 violations += _images(path, column, options)
@@ -137,7 +135,6 @@ def _numbers(
     steps: Mapping[str, Column],
     options: CheckOptions,
     ignored: IgnoredValues,
-    void: list[str],
     names: Mapping[str, Sequence[str]],
 ) -> Iterator[Violation]:
     """Yields what `are_sound` rules out."""
@@ -147,8 +144,6 @@ def _numbers(
             continue
         if np.count_nonzero(np.isfinite(column)) < column.size:
             bad, is_void = ~np.isfinite(column), ignored.last_step and path.partition("/")[0] in _VOID
-            if is_void and bad[_last(steps)].any() and options.policy("non_finite") != "accept":
-                void.append(path)
             if options.check_unused:
                 yield from _element("non_finite", path, column, bad, names.get(path, ()))
             elif path not in ignored.fields:
@@ -173,17 +168,18 @@ def _meant(bad: Array, steps: Mapping[str, Column]) -> Array:
     return bad & ~_last(steps).reshape(-1, *[1] * (bad.ndim - 1))
 
 
-def _without_void(episode: Episode, void: Iterable[str]) -> Episode:
-    """Replaces void values that are NaN or infinite with 0 in these columns.
-
-    Learners mask them by multiplication, which would keep NaN.
-    """
+def _clear_void(episode: Episode, options: CheckOptions, ignored: IgnoredValues) -> Episode:
+    """Replaces void values that are NaN or infinite with 0: learners mask them by multiplication, which keeps NaN."""
+    if not ignored.last_step or episode.last_action_is_real or options.policy("non_finite") == "accept":
+        return episode
     changed: dict[str, Column] = {}
-    for path in void:
-        column = np.array(episode.steps[path])
-        bad = ~np.isfinite(column)
-        column[bad & ~_meant(bad, episode.steps)] = 0
-        changed[path] = column
+    last = _last(episode.steps)
+    for path, column in episode.steps.items():
+        if path.partition("/")[0] in _VOID and isinstance(column, np.ndarray) and is_float(column.dtype):
+            bad = ~np.isfinite(column)
+            bad[~last] = False
+            if bad.any():
+                changed[path] = np.where(bad, np.zeros((), column.dtype), column)
     return episode.replace(steps={**episode.steps, **changed}) if changed else episode
 
 

@@ -20,8 +20,14 @@ from rlds_beam.images.thumbnails import find_image, spread, thumbnail
 from rlds_beam.terminal.tables import thin
 from rlds_beam.text import printable
 from rlds_beam.typing import Array
-from rlds_beam.viewing.facts import MAX_TEXT_CHARACTERS, Curve, compute_return, find_curves, stored_instruction
-from rlds_beam.viewing.json_values import json_value
+from rlds_beam.viewing.facts import (
+    MAX_TEXT_CHARACTERS,
+    Curve,
+    compute_return,
+    find_curves,
+    json_value,
+    stored_instruction,
+)
 from rlds_beam.viewing.pictures import find_cameras
 
 Json = dict[str, Any]
@@ -129,6 +135,8 @@ def make_view(
     curves = sorted(find_curves(episode, names=names), key=lambda curve: curve.path not in marked)
     paths = find_cameras(episode) if cameras is None else ()
     own = [make_camera(episode, path, limits) for path in paths[: limits.cameras]]
+    more = ((len(paths) - limits.cameras, "cameras"), (len(curves) - limits.curves, "fields"))
+    left_out = [f"{number} more {what}" for number, what in more if number > 0]
     return {
         **view,
         "total": compute_return(episode),
@@ -139,7 +147,7 @@ def make_view(
         "texts": [
             {"path": path, "runs": _runs(column, limits)} for path, column in episode.steps.items() if is_text(column)
         ],
-        "note": _left_out_text(len(paths) - limits.cameras, len(curves) - limits.curves),
+        "note": f"not shown: {' and '.join(left_out)}" if left_out else "",
     }
 
 
@@ -219,8 +227,3 @@ def _runs(column: Any, limits: Limits) -> list[tuple[int, Any]]:
                 break
             runs.append((step, text))
     return runs
-
-
-def _left_out_text(cameras: int, curves: int) -> str:
-    parts = [f"{more} more {what}" for more, what in ((cameras, "cameras"), (curves, "fields")) if more > 0]
-    return f"not shown: {' and '.join(parts)}" if parts else ""

@@ -1,9 +1,11 @@
-"""One episode as text with sparklines, and its pictures."""
+"""One episode as text with sparklines, and its pictures, which a notebook displays."""
 
 from __future__ import annotations
 
+import base64
 import dataclasses
-from collections.abc import Iterator, Mapping
+import html
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,18 +19,17 @@ from rlds_beam.errors import Violation
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.thumbnails import find_image, spread, thumbnail
 from rlds_beam.terminal.tables import sparkline
-from rlds_beam.text import printable
+from rlds_beam.text import count, duration, printable
 from rlds_beam.viewing.facts import (
     Curve,
+    compute_return,
     find_curves,
     find_flags,
     find_instruction,
     format_range,
-    format_summary,
     format_texts,
     is_text_column,
 )
-from rlds_beam.viewing.html import View, strip
 from rlds_beam.viewing.pictures import find_cameras
 
 _CAMERAS, _PICTURES, _HEIGHT = 4, 8, 96
@@ -72,7 +73,11 @@ class ShownEpisode:
         """The lines of the text."""
         yield self.title
         if len(self.episode) > 1:
-            yield format_summary(self.episode, self.fps)
+            total, steps = compute_return(self.episode), len(self.episode)
+            parts = [count(steps, "step")]
+            parts += [f"{duration(steps / self.fps)} at {self.fps:g} fps"] if self.fps else []
+            parts += [f"return {total:g}"] if total is not None else []
+            yield ", ".join(parts)
         instruction = find_instruction(self.episode)
         if instruction:
             yield f'"{instruction}"'
@@ -80,7 +85,8 @@ class ShownEpisode:
             yield ""
         yield from map(finding_text, self.findings)
         for violation in self.violations:
-            yield f"{violation.rule}: {_detail(violation)}"
+            detail = f"{violation.field}: {violation.detail}" if violation.field else violation.detail
+            yield f"{violation.rule}: {printable(detail, 500)}"
             if violation.rule in ADVICE:
                 yield f"  {ADVICE[violation.rule]}"
         yield from self._fields(width)
@@ -104,7 +110,9 @@ class ShownEpisode:
                 yield f"{name}{label:{labels}}  {line}{format_range(curve.values[:, i])}"
                 name = " " * (names + 1)
             if path in marks:
-                yield _mark(marks[path], len(self.episode), room, " " * (names + labels + 3))
+                mark, steps = marks[path], len(self.episode)
+                at = int((mark.step or 0) * min(room, steps) / max(1, steps))
+                yield f"{' ' * (names + labels + 3 + at)}▲ {mark.rule}"
         for name, label, text in rows:
             if name not in drawn:
                 yield f"{printable(name):{names}} {label:{labels}}  {text}"
@@ -142,17 +150,6 @@ def finding_text(finding: Finding) -> str:
     return f"signal {finding.signal}{field}: {value}{where}; {signal.summary}"
 
 
-def _detail(violation: Violation) -> str:
-    detail = f"{violation.field}: {violation.detail}" if violation.field else violation.detail
-    return printable(detail, 500)
-
-
-def _mark(violation: Violation, steps: int, room: int, indent: str) -> str:
-    """A line that points to a step of the sparkline above it."""
-    at = int((violation.step or 0) * min(room, steps) / max(1, steps))
-    return f"{indent}{' ' * at}▲ {violation.rule}"
-
-
 def of_row(row: Mapping[str, Any], title: str) -> ShownEpisode:
     """A row of a `Dataset`: an episode, an item of several frames, or the values of one step."""
     arrays = {path: np.asarray(value) for path, value in row.items()}
@@ -172,3 +169,37 @@ def _column(values: Any) -> Column:
     if stored and len(array) and array[0].startswith((b"\xff\xd8\xff", b"\x89PNG\r\n")):
         return EncodedImages(array, (None, None, None))
     return array
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """The result of `rlds_beam.show`: a notebook displays the text with pictures, `print` prints the text.
+
+    Attributes:
+      text: what `print` shows.
+      pictures: the HTML below the text.
+    """
+
+    text: str
+    pictures: str = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return f'<pre style="overflow-x:auto">{html.escape(self.text)}</pre>{self.pictures}'
+
+
+def strip(label: str, pictures: Iterable[tuple[str, bytes]]) -> str:
+    """A row of JPEGs, each with a caption; Jupyter's own `max-width` for images would shrink them to a word."""
+    style = "display:inline-block;width:min-content;margin:0 2px 0 0;font-size:11px"
+    figures = "".join(
+        f'<figure style="{style}"><img alt="" style="display:block;max-width:none" '
+        f'src="data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}"/>'
+        f"{html.escape(printable(caption, 500))}</figure>"
+        for caption, jpeg in pictures
+    )
+    return f"<div>{html.escape(printable(label, 500))}</div><div>{figures}</div>" if figures else ""

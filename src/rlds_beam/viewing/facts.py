@@ -1,10 +1,10 @@
-"""An episode at a glance: instruction, return, flags, and its numeric fields as curves."""
+"""An episode at a glance: instruction, return, and its numeric fields as curves; and values as JSON."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from rlds_beam.episodes.schema import FLAGS, MAX_UNFOLDED, Schema, dimension_lab
 from rlds_beam.episodes.transitions import transitions
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.thumbnails import is_image
-from rlds_beam.text import count, duration, printable
+from rlds_beam.text import count, printable
 from rlds_beam.typing import Array
 
 MAX_DIMENSIONS = 64
@@ -104,16 +104,12 @@ def stored_instruction(episode: Episode) -> bytes | str | None:
     for path, column in episode.steps.items():
         if is_text_column(column) and len(column):
             texts.setdefault(path, np.asarray(column)[0])
-    named = find_instruction_path(texts)
-    stored: bytes | str | None = None if named is None else texts[named]
-    return stored
-
-
-def find_instruction_path(paths: Iterable[str]) -> str | None:
-    """The path of the instruction or task among those of texts; None if none is."""
-    named = [(path.rpartition("/")[2], path) for path in sorted(paths)]
-    words = ("instruction", "task", "goal")
-    return next((path for word in words for name, path in named if word in name), None)
+    for word in ("instruction", "task", "goal"):
+        for path in sorted(texts):
+            if word in path.rpartition("/")[2]:
+                stored: bytes | str = texts[path]
+                return stored
+    return None
 
 
 def is_text_column(column: Column) -> bool:
@@ -134,14 +130,6 @@ def compute_return(episode: Episode) -> float | None:
     with np.errstate(all="ignore"):
         total = float(np.sum(rewards[: transitions(episode)], dtype=np.float64))
     return total if math.isfinite(total) else None
-
-
-def format_summary(episode: Episode, fps: float | None = None) -> str:
-    """`38 steps, 7.6 s at 5 fps, return 1`."""
-    parts = [count(len(episode), "step")]
-    parts += [f"{duration(len(episode) / fps)} at {fps:g} fps"] if fps else []
-    total = compute_return(episode)
-    return ", ".join([*parts, *([f"return {total:g}"] if total is not None else [])])
 
 
 def find_flags(episode: Episode) -> list[tuple[str, str]]:
@@ -176,3 +164,53 @@ def _places(flag: np.ndarray[Any, Any]) -> str:
         return "never"
     first = ", ".join(map(str, steps[:3]))
     return f"step {first}" + (f" and {len(steps) - 3:,} more" if len(steps) > 3 else "")
+
+
+MAX_VALUES = 1000
+"""Maximum numbers or characters of a value."""
+_EXACT = 1 << 53
+"""Larger integers are sent as text: JavaScript rounds them."""
+
+
+def json_value(value: Any, most: int = MAX_VALUES) -> tuple[Any, bool]:
+    """A value as JSON, and whether it was cut to `most` numbers or characters."""
+    if isinstance(value, (bytes, str)):
+        text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+        return text[:most], len(text) > most
+    if value is None:
+        return None, False
+    array = np.asarray(value)
+    if array.dtype.kind in "SU":
+        array = array.astype(object)
+    if not array.ndim:
+        return scalar(array.item()), False
+    cut = array.size > most
+    if cut:
+        array = array[: max(1, most // max(1, math.prod(array.shape[1:])))]
+        if array.size > most:
+            array = array.reshape(-1)[:most]
+    return _list(array.astype(object).tolist() if array.dtype.kind in "OV" else array.tolist(), most), cut
+
+
+def _list(value: Any, most: int) -> Any:
+    if isinstance(value, list):
+        return [_list(item, most) for item in value]
+    return scalar(value, most)
+
+
+def scalar(value: Any, most: int = MAX_VALUES) -> Any:
+    """A Python or numpy scalar as JSON; NaN and infinity become None."""
+    if isinstance(value, (bytes, str)):
+        text = value.decode(errors="replace") if isinstance(value, bytes) else value
+        return text[:most]
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    if isinstance(value, (int, np.integer)):
+        return int(value) if abs(int(value)) <= _EXACT else str(value)
+    if isinstance(value, np.ndarray):
+        return json_value(value, most)[0]
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return str(value)[:most]
+    return number if math.isfinite(number) else None

@@ -22,8 +22,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.thumbnails import spread, thumbnail
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.reader import episode_at, read_episode
-from rlds_beam.viewing.episodes import ShownEpisode, of_row
-from rlds_beam.viewing.html import View, strip
+from rlds_beam.viewing.episodes import ShownEpisode, View, of_row, strip
 
 _ROWS, _CAMERAS, _HEIGHT = 6, 4, 96
 

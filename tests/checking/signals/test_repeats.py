@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from motions import ACTION, KINDS, STATE, arm, locomotion, make, near
 
 from rlds_beam.checking.signals import Context, EpisodeTable
+from rlds_beam.checking.signals.comparisons import PARTS, sketch
 from rlds_beam.checking.signals.episodes import Layout
-from rlds_beam.checking.signals.repeats import PARTS, sketch
 from rlds_beam.episodes.episode import Episode
 
 CLEAN = 240

@@ -17,22 +17,17 @@ from hypothesis import strategies as st
 from robot_episodes import STATE, TEXT, changed, robot_episode
 
 from rlds_beam.checking.rules import CheckOptions
-from rlds_beam.checking.signals import (
-    DATASET_CHECKS,
-    SIGNALS,
+from rlds_beam.checking.signals import DATASET_CHECKS, SIGNALS, Context, EpisodeTable, findings, measure
+from rlds_beam.checking.signals.conditions import (
     Condition,
-    Context,
-    EpisodeTable,
     broken_conditions,
     check_single,
     context_for,
-    find_in_dataset,
-    findings,
     mask,
     matches,
-    measure,
     parse_conditions,
 )
+from rlds_beam.checking.signals.results import find_in_dataset
 from rlds_beam.checking.validation import validate_episode
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import UsageError, Violation

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.signals.conditions import Condition, matches, parse_conditions
-from rlds_beam.checking.signals.context import Context
+from rlds_beam.checking.signals.episodes import Context
 from rlds_beam.checking.signals.table import EpisodeTable
 from rlds_beam.checking.validation import validate_episode
 from rlds_beam.errors import UsageError

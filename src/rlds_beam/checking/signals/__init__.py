@@ -3,7 +3,7 @@
 context = Context.of(source.schema, fps=source.fps, decoded=4)
 table = EpisodeTable(context)                   # one row for each record: add, merge, finish
 findings(row)                                   # what is beyond a threshold in one row, and where
-mask(table.finish(), parse_conditions("frozen_camera > 0.2, steps < 10"))
+conditions.mask(table.finish(), conditions.parse_conditions("frozen_camera > 0.2, steps < 10"))
 """
 
 from rlds_beam.checking.signals import cameras as cameras
@@ -16,19 +16,9 @@ from rlds_beam.checking.signals.base import Measured as Measured
 from rlds_beam.checking.signals.base import Signal as Signal
 from rlds_beam.checking.signals.base import add_installed
 from rlds_beam.checking.signals.base import signal as signal
-from rlds_beam.checking.signals.conditions import Condition as Condition
-from rlds_beam.checking.signals.conditions import broken_conditions as broken_conditions
-from rlds_beam.checking.signals.conditions import check_known as check_known
-from rlds_beam.checking.signals.conditions import check_single as check_single
-from rlds_beam.checking.signals.conditions import context_for as context_for
-from rlds_beam.checking.signals.conditions import mask as mask
-from rlds_beam.checking.signals.conditions import matches as matches
-from rlds_beam.checking.signals.conditions import parse_conditions as parse_conditions
-from rlds_beam.checking.signals.context import Context as Context
+from rlds_beam.checking.signals.episodes import Context as Context
 from rlds_beam.checking.signals.results import DATASET_CHECKS as DATASET_CHECKS
-from rlds_beam.checking.signals.results import DatasetFinding as DatasetFinding
 from rlds_beam.checking.signals.results import Finding as Finding
-from rlds_beam.checking.signals.results import find_in_dataset as find_in_dataset
 from rlds_beam.checking.signals.results import findings as findings
 from rlds_beam.checking.signals.table import EpisodeTable as EpisodeTable
 from rlds_beam.checking.signals.table import measure as measure

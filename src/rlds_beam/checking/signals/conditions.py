@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlds_beam.checking.signals.base import SIGNALS
-from rlds_beam.checking.signals.context import Context
+from rlds_beam.checking.signals.episodes import Context
 from rlds_beam.checking.signals.table import measure
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from rlds_beam.checking.signals.base import Measured, signal, statistics
-from rlds_beam.checking.signals.context import Context, find_gripper, is_gripper
-from rlds_beam.checking.signals.episodes import Episodes, Layout, Motion
+from rlds_beam.checking.signals.episodes import Context, Episodes, Layout, Motion, find_gripper, is_gripper
 from rlds_beam.checking.signals.rows import Rows, find_stepped, largest_dimension, median, quantile
 from rlds_beam.checking.steps import IDLE, MIN_IDLE_STEPS
 from rlds_beam.typing import Array

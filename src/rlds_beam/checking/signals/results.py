@@ -13,7 +13,7 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.checking.signals.base import MIN_EPISODES, SIGNALS
 from rlds_beam.checking.signals.conditions import check_known, mask, matches, parse_conditions
-from rlds_beam.checking.signals.context import Context
+from rlds_beam.checking.signals.episodes import Context
 from rlds_beam.checking.signals.rows import Rows
 from rlds_beam.checking.signals.table import EpisodeTable
 from rlds_beam.episodes.schema import dimension_labels, shown_dimensions

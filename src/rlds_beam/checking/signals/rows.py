@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.checking.signals.base import once
-from rlds_beam.checking.signals.context import Context
+from rlds_beam.checking.signals.episodes import Context
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.typing import Array
 

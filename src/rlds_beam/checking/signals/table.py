@@ -10,8 +10,7 @@ import numpy as np
 
 from rlds_beam.checking.signals import cameras
 from rlds_beam.checking.signals.base import MIN_EPISODES, SIGNALS, STATISTICS
-from rlds_beam.checking.signals.context import Context
-from rlds_beam.checking.signals.episodes import Episodes, Layout
+from rlds_beam.checking.signals.episodes import Context, Episodes, Layout
 from rlds_beam.checking.signals.rows import Rows
 from rlds_beam.episodes.columns import join_columns
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey

@@ -26,7 +26,7 @@ from rlds_beam.text import count
 from rlds_beam.trajectories.converter import WindowItemConverter
 from rlds_beam.trajectories.items import PAD, Items, UnusedSteps
 from rlds_beam.trajectories.options import ItemOptions
-from rlds_beam.viewing.json_values import json_value
+from rlds_beam.viewing.facts import json_value
 
 Json = dict[str, Any]
 

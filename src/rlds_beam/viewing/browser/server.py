@@ -6,86 +6,20 @@ are JSON, except for images and videos. Numbers that JSON lacks (NaN, infinity) 
 `{"error": "what is wrong"}` with status 400 (wrong parameters), 403 (no token, or another host), 404 (no such episode,
 step, or image), or 405. Texts come from datasets and may contain anything; the page never interprets them as HTML.
 
-`/`  the page (`static/index.html`); `/static/NAME` its files, and the vendored ones:
-    `uPlot.iife.min.js`, `uPlot.min.css`, `preact-htm.module.js`. The Content-Security-Policy is `default-src 'self'`
-    (plus `img-src 'self' blob: data:`): no inline script, and no `style` attribute in HTML (scripts may set styles).
-
-`/api/datasets` -> a list, in the order of the command line; poll it every second while a `scan.state` is `running`:
-    id            "0", "1", ...; the `dataset` of all other requests
-    name, path    `bridge_dataset/1.0.0`, and the path as given
-    format        `rlds`, `lerobot`, ..., `columns`, `trajectories`
-    episodes      the number of rows of the list without filters; may change while shards are read
-    splits        [{name, episodes: number | null}]
-    fps           number | null: null means unknown; play at 10
-    cameras       [{path, kind: "image" | "video", width, height (or null)}]
-    fields        {steps: [{path, dtype, shape, encoding, feature}], metadata: [...]}
-    columns       [{name, label, kind: "number" | "text", group, unit, summary, threshold, above}]: what the list can
-                  be sorted and filtered by. `group` is `Episode`, `Metadata`, or the group of a signal; the last four
-                  may be null. Empty until there is a table.
-    rules         {rule: number of episodes that it rejects}
-    signals       the names of the signals among `columns`
-    scan          {state: "table" | "running" | "done" | "stopped" | "failed" | "none", done, total (or null), error}:
-                  where the table comes from: `signals.parquet`, or a job in the background
-    scanned       whether the table covers all episodes
-    summary       whether `/api/summary` has an answer
-    problems      faults of the dataset as a whole: [text]
-    compare_to    the id of the dataset that was converted to or from this one | null
-
-`/api/episodes?dataset=&offset=&limit=&sort=&desc=&filter=&text=&split=&rule=` -> {total, offset, rows, scanned}
-    sort, desc    a column's name, and `1` for descending; missing values are last. Without it: the dataset's order
-    filter        conditions as of `--reject`: `steps > 10`, `frozen_camera > 0.2`. Commas mean "or"; several `filter`
-                  parameters mean "and"
-    text          all of these words, in any order and case, in the instruction; or the key of one episode
-    split         the name of a split
-    rule          a rule's name, `accepted`, or `rejected`
-    limit         1 to 500 (default 100)
-    A row is {index, key, split, steps, return, instruction, rule, detail, metadata: {name: value},
-    signals: {name: value}}; everything after `split` is null (or empty) for an episode that no table has yet. `index`
-    is its number in the dataset's order. Sorting and filtering need the table; `scanned` is false if it is incomplete.
-
-`/api/histogram?dataset=&column=` and the filters of `/api/episodes` -> {counts, edges}: how many of these episodes have
-    values in each of at most 60 equal ranges; one more edge than counts. Empty without numbers.
-
-`/api/summary?dataset=` -> `report.dataset.make_summary`: rules, signals, distributions, texts, as in a report
-
-`/api/episode?dataset=&key=` -> what `episode_view.EpisodeView.to_json` gives, and
-    key, index, split, steps, fps, instruction, metadata: {path: value}
-    version       add it to images and videos as `&v=`, so that the browser keeps them
-    curves        [{path, labels, steps, values}]: `values` is a list per label; `steps` are the x values (null: 0, 1,
-                  2, ...; long curves are thinned to about 4,000 points, keeping each minimum and maximum); `left_out`
-                  counts further dimensions
-    cameras       [{path, kind, frames, width, height}]; an image is at `/image?dataset=&key=&camera=&step=`, a video at
-                  `/video?dataset=&key=&camera=` with the episode between `from` and `to` seconds. Step t is at
-                  `from + t / fps`; seek half a frame later, so that rounding cannot show the frame before it
-    texts         [{path, runs: [[step, text], ...]}]: text fields of the steps; a run lasts until the next one
-    marks         [{kind: "rule" | "signal", name, field, step, stop, detail}]: broken rules, and signals beyond their
-                  thresholds, by their steps [step, stop), which may be null. `rejected` is the rule, or null
-    readable      false for a damaged record: no steps, curves, or cameras; `marks` say why
-    previous, next  the keys of its neighbors in the dataset's order, or null
-
-`/api/videos?dataset=&key=` -> the videos among `cameras` of `/api/episode`, without reading the episode
-
-`/api/step?dataset=&key=&step=` -> {step, values: [{path, dtype, shape, value, cut}]}
-    `value` is a (nested) list, number, bool, or text; at most 1,000 numbers or characters, else `cut` is true. Images
-    have {"image": "jpeg", "bytes": n} as value.
-
-`/image?dataset=&key=&camera=&step=` -> the stored bytes (JPEG, PNG, BMP), or a PNG of raw pixels.
-    `&height=96` instead gives a JPEG of at most this height (16 to 512), for lists and grids; a placeholder if the
-    image is damaged.
-
-`/video?dataset=&key=&camera=` -> the MP4 file, with Range.
-
-`/api/made?dataset=&key=&offset=&limit=` -> what the learner sees of an episode; items by default, at most 20
-    kind          `items`, `frames`, or `rows`: what was made; `about`: `--items=sequences --sequence_length=8`
-    note          what differs from a conversion, or null
-    total, offset the number of items, and the first one here
-    fields        [{path, dtype, shape}]
-    items         [{number, length, padding: [bool per row] | null, steps: [source step per row, or null] | null,
-                  values: {path: [value per row]}}]; a value is as in `/api/step`, images are {"image": ...}
-    error         why nothing was made (then the others are missing)
-
-`/api/counterpart?dataset=&key=` -> {dataset, key, how}: the same episode in `compare_to`; `key` is null if unknown, and
-    `how` says in words how it was found, or why not.
+    /, /static/NAME   the page, its modules, and the vendored ones; the Content-Security-Policy allows no inline script
+    /api/datasets     the datasets, in the order of the command line; polled every second while a job measures one
+    /api/episodes     rows of the list, sorted and filtered; `filter` has conditions as of `--reject`: commas mean "or",
+                      several parameters mean "and"
+    /api/histogram    how many of these episodes have values in each range of a column
+    /api/summary      rules, signals, distributions, and texts of the whole dataset, as in a report
+    /api/episode      curves, texts, marks, and cameras (`episode_view.make_view`)
+    /api/step         the values of one step, as stored
+    /api/made         what the learner sees of an episode: items, frames, or rows
+    /api/counterpart  the same episode in the dataset that was converted to or from this one
+    /api/videos       the videos of an episode; step t is at `from + t / fps` seconds
+    /image            an image as stored, or with `height` a JPEG of at most this height; with `v` (the episode's
+                      `version`) browsers keep it
+    /video            the MP4 file
 """
 
 from __future__ import annotations
@@ -103,10 +37,8 @@ from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.errors import RldsBeamError, UsageError, needs
 from rlds_beam.formats.inputs import open_input
-from rlds_beam.viewing.browser.dataset import BrowsedDataset
-from rlds_beam.viewing.browser.measuring import signals_beside
-from rlds_beam.viewing.browser.origins import compare
-from rlds_beam.viewing.browser.table import dataset_of, read_table
+from rlds_beam.viewing.browser.dataset import BrowsedDataset, compare
+from rlds_beam.viewing.browser.table import dataset_of, read_table, signals_beside
 
 HOST = "127.0.0.1"
 _START_SECONDS = 30

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlds_beam.checking.rules import ADVICE, POLICIES, RULES, CheckOptions
-from rlds_beam.checking.signals.context import Context
+from rlds_beam.checking.signals.episodes import Context
 from rlds_beam.checking.signals.results import (
     DatasetFinding,
     Finding,
@@ -28,9 +29,8 @@ from rlds_beam.reading.base import Source, Split
 from rlds_beam.reading.reader import read_episode
 from rlds_beam.text import printable, shape_text
 from rlds_beam.viewing.episode_view import Json, Limits, signal_mark
-from rlds_beam.viewing.report.distributions import make_distributions
-from rlds_beam.viewing.report.episodes import EpisodeViews, accepted_keys, sample_keys
-from rlds_beam.viewing.report.signals import collect_signals, count_texts
+from rlds_beam.viewing.report.episodes import EpisodeViews, sample_keys
+from rlds_beam.viewing.report.signals import collect_signals, count_texts, make_distributions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -114,6 +114,8 @@ def make_section(source: Source, gathered: Gathered, settings: Settings) -> Json
       shows; broken `rules`; `episodes`, the frames and curves of those that the others name; `notes`, what was left
       out; the signals that are `unmeasured`; and the `numbers` of episodes in the dataset's order, by key.
     """
+    import pyarrow.compute as pc
+
     summary = make_summary(source, gathered, settings)
     signals = summary["signals"]
     rejected = [s.key for counts in gathered.report.rules.values() if counts.rejected for s in counts.samples]
@@ -125,8 +127,11 @@ def make_section(source: Source, gathered: Gathered, settings: Settings) -> Json
         source.schema.names,
         source.fps,
     )
-    others = list(dict.fromkeys([*rejected, *_worst_first(signals)]))[:MAX_VIEWS]
-    keys = sample_keys(accepted_keys(gathered.table), GRID + settings.samples + len(others))
+    beyond = [[episode["key"] for episode in signal["worst"][: signal["beyond"]]] for signal in signals]
+    worst = [key for rank in itertools.zip_longest(*beyond) for key in rank if key is not None]  # of each signal first
+    others = list(dict.fromkeys([*rejected, *worst]))[:MAX_VIEWS]
+    accepted = gathered.table["key"].filter(pc.is_null(gathered.table["rule"])).to_pylist()
+    keys = sample_keys(accepted, GRID + settings.samples + len(others))
     samples = [key for key in keys if key not in others][: settings.samples]
     large = settings.samples * _LARGE_BYTES <= BUDGET // 2
     for key in samples:
@@ -195,13 +200,6 @@ def _make_marks(signals: Iterable[Json]) -> dict[str, list[Json]]:
             finding = Finding(signal["name"], worst["field"], value, worst["step"], worst["stop"])
             marks.setdefault(worst["key"], []).append(signal_mark(finding))
     return marks
-
-
-def _worst_first(signals: Sequence[Json]) -> list[str]:
-    """The keys of the worst episodes beyond thresholds: the worst of each signal, then the second worst, and so on."""
-    beyond = [[episode["key"] for episode in signal["worst"][: signal["beyond"]]] for signal in signals]
-    most = max(map(len, beyond), default=0)
-    return [keys[rank] for rank in range(most) for keys in beyond if rank < len(keys)]
 
 
 _MAX_CHARACTERS = 2000

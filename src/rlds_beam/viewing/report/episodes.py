@@ -23,7 +23,7 @@ from rlds_beam.viewing.facts import find_instruction
 from rlds_beam.viewing.pictures import find_cameras
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 
 FILM_FRAMES = 10
@@ -121,14 +121,6 @@ class EpisodeViews:
 def sample_keys(keys: Iterable[str], count: int) -> list[str]:
     """Up to `count` keys, chosen as if at random: those with the smallest hashes."""
     return heapq.nsmallest(count, keys, lambda key: (hashlib.blake2b(key.encode(), digest_size=8).digest(), key))
-
-
-def accepted_keys(table: pa.Table) -> list[str]:
-    """The keys of accepted records."""
-    import pyarrow.compute as pc
-
-    keys: list[str] = table["key"].filter(pc.is_null(table["rule"])).to_pylist()
-    return keys
 
 
 def worst_rows(values: np.ndarray[Any, Any], keys: Sequence[str], count: int) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from rlds_beam import storage
 from rlds_beam._version import __version__
-from rlds_beam.checking.signals.context import Context
+from rlds_beam.checking.signals.episodes import Context
 from rlds_beam.checking.signals.table import EpisodeTable
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.connectors.statistics.episode_statistics import Groups
