@@ -72,7 +72,7 @@ class Ros2Format(ArrayFormat):
             if topic.encoding != "cdr":
                 raise BadMessage(f"{topic.name} is serialized as {topic.encoding!r}, not as cdr")
         kinds = {topic.name: message_type(topic) for topic in topics}
-        stamped = {name for name, kind in kinds.items() if self.mapping.by_stamp and kind.has_header}
+        stamped = {name for name, kind in kinds.items() if self.mapping.time == "header" and kind.has_header}
         streams, unstamped = self._streams(bag, window, stamped)
         steps = steps_at(self.mapping, {name: stream.times[stream.inside] for name, stream in streams.items()})
         times = {field.path: streams[field.topic].times for field in self.mapping.fields}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from rlds_beam import storage
-from rlds_beam.encoding.metadata import parse_yaml
+from rlds_beam.encoding.metadata import convert, parse_yaml
 from rlds_beam.encoding.tfds.features import DTYPES
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean, shorten
@@ -68,40 +67,26 @@ class Boundaries(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     discard: tuple[str, ...] = ()
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True):
-    """The content of the file, with lists for single values."""
-
-    fields: dict[str, TopicField]
-    reference: _Topic | None = None
-    rate: _Positive | None = None
-    time: Literal["log", "header"] = "log"
-    max_age_s: _Age | None = 0.5
-    fps: _Positive | None = None
-    end: Literal["truncated", "terminal"] = "truncated"
-    episodes: Boundaries | Literal["bag"] = "bag"
-
-
-@dataclasses.dataclass(frozen=True)
-class TopicMapping:
+class TopicMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of the file.
 
     Attributes:
       fields: the step fields.
       reference: the topic with a message for each step; empty if there is a rate.
       rate: steps a second; 0 if there is a reference.
-      by_stamp: whether a message's time is the stamp in its header, not when it was recorded.
+      time: a message's time: when it was recorded (`log`), or the stamp in its header.
       fps: frames a second, if known.
-      terminal: whether an episode ends in a terminal state.
-      boundaries: where episodes begin and end.
+      end: how an episode ends.
+      boundaries: where episodes begin and end; `episodes` in the file.
     """
 
     fields: tuple[TopicField, ...]
     reference: str = ""
-    rate: float = 0.0
-    by_stamp: bool = False
-    fps: float | None = None
-    terminal: bool = False
-    boundaries: Boundaries = dataclasses.field(default_factory=Boundaries)
+    rate: _Positive = 0.0
+    time: Literal["log", "header"] = "log"
+    fps: _Positive | None = None
+    end: Literal["truncated", "terminal"] = "truncated"
+    boundaries: Boundaries = msgspec.field(default=Boundaries(), name="episodes")
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -126,37 +111,33 @@ def read_mapping(path: str) -> TopicMapping:
 def parse_mapping(content: Any, where: str) -> TopicMapping:
     """Checks the content of the file. Raises UsageError."""
     if isinstance(content, dict) and isinstance(content.get("fields"), dict):
-        oldest = content.get("max_age_s", 0.5)
-        entries = {path: _with_lists(entry, "field", "names") for path, entry in content["fields"].items()}
-        entries = {path: {"max_age_s": oldest, **e} if isinstance(e, dict) else e for path, e in entries.items()}
-        episodes = _with_lists(content.get("episodes", "bag"), "start", "stop", "discard")
-        content = {**content, "fields": entries, "episodes": episodes}
-    try:
-        given = msgspec.convert(content, _File)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"{where}: {error}") from error
-    if (given.reference is None) == (given.rate is None):
+        content = {name: value for name, value in content.items() if value is not None or name == "max_age_s"}
+        oldest, fields = content.pop("max_age_s", 0.5), []
+        for path, entry in content["fields"].items():
+            given = _with_lists(entry, "field", "names")
+            fields.append({"max_age_s": oldest, **given, "path": path} if isinstance(given, dict) else given)
+        episodes = content.pop("episodes", "bag")
+        given_bounds = {} if episodes == "bag" else {"episodes": _with_lists(episodes, "start", "stop", "discard")}
+        content = {**content, "fields": fields, **given_bounds}
+    mapping: TopicMapping = convert(content, TopicMapping, where)
+    if bool(mapping.reference) == bool(mapping.rate):
         raise UsageError(
             f"{where}: give either reference (a topic: one step for each message) or rate (steps a second)"
         )
-    if not given.fields:
+    if not mapping.fields:
         raise UsageError(f"{where}: fields is empty; write for example action: {{topic: /leader, field: position}}")
-    for path, entry in given.fields.items():
-        _check_field(path, entry, given.fields, f"{where}: fields: {shorten(path)}")
-    if given.rate and given.fps not in (None, given.rate):
-        raise UsageError(f"{where}: fps is {given.fps:g}, but rate is {given.rate:g}: leave fps out")
-    reference = _absolute(given.reference or "")
-    return TopicMapping(
-        tuple(
-            msgspec.structs.replace(entry, path=path, topic=_absolute(entry.topic))
-            for path, entry in given.fields.items()
-        ),
-        reference,
-        given.rate or 0.0,
-        given.time == "header",
-        given.fps or given.rate,
-        given.end == "terminal",
-        Boundaries() if given.episodes == "bag" else _boundaries(given.episodes, reference, f"{where}: episodes"),
+    paths = [field.path for field in mapping.fields]
+    for field in mapping.fields:
+        _check_field(field.path, field, paths, f"{where}: fields: {shorten(field.path)}")
+    if mapping.rate and mapping.fps not in (None, mapping.rate):
+        raise UsageError(f"{where}: fps is {mapping.fps:g}, but rate is {mapping.rate:g}: leave fps out")
+    reference, bounds = _absolute(mapping.reference), mapping.boundaries
+    return msgspec.structs.replace(
+        mapping,
+        fields=tuple(msgspec.structs.replace(field, topic=_absolute(field.topic)) for field in mapping.fields),
+        reference=reference,
+        fps=mapping.fps or mapping.rate or None,
+        boundaries=bounds if bounds == Boundaries() else _boundaries(bounds, reference, f"{where}: episodes"),
     )
 
 

@@ -125,7 +125,7 @@ class Ros2Source(SourceOfFiles):
         shards = {"train": tuple(_shard(i, path, files) for i, path in enumerate(paths))}
         name = naming.to_name(_name(paths, input))
         schema = _schema(readers, f"--topics={options.topics}")
-        decoder = Ros2Decoder(schema, mapping.terminal)
+        decoder = Ros2Decoder(schema, mapping.end == "terminal")
         splits = select_splits(shards, split, name)
         return cls(f"{name}/1.0.0", schema, decoder, splits, files, fps=mapping.fps, mapping=mapping)
 
