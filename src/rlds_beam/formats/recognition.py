@@ -105,11 +105,13 @@ def datasets_in(input: str | Sequence[str]) -> list[str]:
 def _groups(paths: Sequence[str]) -> list[list[str]]:
     """The paths of each dataset: neighboring files of one ending, or directories that a source reads together."""
     groups: list[list[str]] = []
-    before: tuple[bool, str | None] | None = None
+    before: tuple[bool, str] | None = None
     for path in paths:
         is_directory = _is_directory(path)
-        kind = None if len(paths) < 2 else _find_format(path) if is_directory else _ending(path)
-        together = kind is not None and can_read(kind) and source_class(kind).reads_several if is_directory else True
+        together, kind = True, path.rpartition(".")[2].partition("-")[0]  # its ending
+        if is_directory and len(paths) > 1:
+            kind = _find_format(path)
+            together = can_read(kind) and source_class(kind).reads_several
         if groups and (is_directory, kind) == before and together:
             groups[-1].append(path)
         else:
@@ -118,16 +120,12 @@ def _groups(paths: Sequence[str]) -> list[list[str]]:
     return groups
 
 
-def _ending(path: str) -> str:
-    return path.rpartition(".")[2].partition("-")[0]
-
-
-def _find_format(path: str) -> str | None:
-    """The format of a directory, or of the only dataset below it; None if that is unknown."""
+def _find_format(path: str) -> str:
+    """The format of a directory, or of the only dataset below it; empty if that is unknown."""
     try:
         return (_recognize_one(path) or _recognize_below(path)).format
     except UsageError:
-        return None
+        return ""
 
 
 def as_input(given: Any) -> str:

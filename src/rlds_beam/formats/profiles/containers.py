@@ -401,7 +401,8 @@ class FileRows(Container):
 
     def read(self, name: str, rows: slice | None = None) -> Array:
         if name in self.per_episode:
-            return self._whole.read(name, slice(self._number, self._number + 1))[0]
+            value: Array = self._whole.read(name, slice(self._number, self._number + 1))[0]
+            return value
         if name not in self._per_step:
             return self._whole.read(name, rows)
         start, stop, _ = (rows or slice(None)).indices(self._last - self._first)

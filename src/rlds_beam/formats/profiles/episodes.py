@@ -131,7 +131,7 @@ def bind_layout(profile: Profile, first: Container, raw_images: str, masks: tupl
 
 def _expand(metadata: Mapping[str, str], first: Container) -> dict[str, str]:
     """The places of the episode's own fields, with wildcards filled in."""
-    expanded = {}
+    expanded: dict[str, str] = {}
     for name, place in metadata.items():
         if "*" in place and "@" not in place:
             expanded |= {name.replace("*", found[0]): array for array, found in matches(place, first.per_episode)}
@@ -259,7 +259,8 @@ def read_flags(container: Container, name: str) -> Array:
 def _ends(profile: Profile, container: Container) -> Array:
     """bool [rows]: where the arrays of a group say that its episode ends; [1] if the profile names none."""
     flags = [read_flags(container, name) for name in profile.ends if name in container.leaves]
-    return np.any(flags, axis=0) if flags else np.array([not profile.ends])
+    ended: Array = np.any(flags, axis=0) if flags else np.array([not profile.ends])
+    return ended
 
 
 def _terminal(profile: Profile, container: Container) -> Array:

@@ -23,18 +23,14 @@ _ROWS = re.compile(r"(?P<name>[^\[\]]+)(\[(?P<start>-?\d+)?:(?P<stop>-?\d+)?\])?
 _Size = Annotated[int, msgspec.Meta(ge=1, le=65536)]
 
 
-class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A mapping in a profile."""
-
-
-class Condition(_Part):
+class Condition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """That an attribute of the file contains a regular expression."""
 
     attribute: str
     contains: str
 
 
-class FieldRule(_Part):
+class FieldRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Maps a dataset of a file to a step field. The attributes are the keys of the YAML.
 
     Attributes:
@@ -80,7 +76,7 @@ class FieldRule(_Part):
         return self.wild if self.optional is None else self.optional
 
 
-class TextRule(_Part):
+class TextRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One place of a text. Of the task's, the first that an episode has is used.
 
     Attributes:
@@ -100,7 +96,7 @@ class TextRule(_Part):
         return self.attribute or self.dataset or self.file or self.file_name
 
 
-class Recognition(_Part):
+class Recognition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What identifies a layout in the first episode.
 
     A name is a dataset or group; `@name` is an attribute of the episode, `/data@name` of another group.
@@ -114,7 +110,7 @@ class Recognition(_Part):
     lacks: tuple[str, ...] = ()
 
 
-class Facts(_Part):
+class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The places of facts about the dataset. Attributes: see `Profile.facts`."""
 
     name: TextRule | None = None
@@ -125,7 +121,7 @@ class Facts(_Part):
     environment: TextRule | None = None
 
 
-class Profile(_Part):
+class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A layout of files. The attributes are the keys of the YAML.
 
     Attributes:
