@@ -16,7 +16,7 @@ from rlds_beam.processing.report import Report
 from rlds_beam.transforms.keyed_sink import WriteKeyed
 from rlds_beam.writing.episodes import ArrayEpisodes
 from rlds_beam.writing.rlds_sink import RldsSink, WriteSettings, check_directory, describe_refusal
-from rlds_beam.writing.step_columns import ImageEncoding, ImageStorage
+from rlds_beam.writing.step_columns import ImageEncoding, check_images
 
 
 class WriteToRlds(beam.PTransform):
@@ -62,7 +62,7 @@ class WriteToRlds(beam.PTransform):
         self._settings = WriteSettings.of(path, **options)
         check_directory(path, overwrite=overwrite)
         try:
-            self._episodes = ArrayEpisodes.of_first(like, ImageStorage.of(images), schema)
+            self._episodes = ArrayEpisodes.of_first(like, check_images(images), schema)
         except BadEpisode as bad:
             key = EpisodeKey(self._settings.dataset, split, 0, 0)
             raise describe_refusal(Rejection(key, bad.violations[0].rule, bad.violations, b""), "like") from None

@@ -103,7 +103,7 @@ def test_records_must_hold_the_fields_that_are_not_read(tmp_path, wrong):
     payload = next(other.files.read(other.splits[0].shards[0].path)).payload
     record = next(whole.files.read(whole.splits[0].shards[0].path))._replace(payload=payload)
     for source in (whole, without_images(whole, CheckOptions(), ())):
-        found = EpisodeReader(source).episode("train", Segment(source.splits[0].shards[0]), record)
+        found = EpisodeReader(source).episodes("train", Segment(source.splits[0].shards[0]), [record])[0]
         assert [(fault.rule, fault.field) for fault in found.faults] == [(wrong, "observation/front")]
 
 

@@ -142,7 +142,7 @@ def test_a_damaged_file_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     reader, segment = EpisodeReader(source), Segment(shard)
     records = [*read_segment(source.files, segment)]
     assert any(isinstance(record, Damage) for record in records)
-    expected = [reader.episode("train", segment, record) for record in records]
+    expected = [reader.episodes("train", segment, [record])[0] for record in records]
     for size, most in ((1 << 20, 64), (4_000, 64), (1 << 20, 3), (1, 64)):
         monkeypatch.setattr(reading, "BATCH_BYTES", size)
         monkeypatch.setattr(reading, "MAX_RECORDS", most)

@@ -15,7 +15,7 @@ from rlds_beam import storage
 from rlds_beam.encoding.base import Headers, RecordFormat, has_offsets
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.reading.base import Shard, Source, Split
-from rlds_beam.reading.shard_list import Columns, ShardList
+from rlds_beam.reading.shard_list import Columns, shard_indices
 from rlds_beam.typing import Array
 from rlds_beam.worker_status import count
 
@@ -75,7 +75,7 @@ class Snapshot:
         shards, seen = split.shards, self._splits.get(split.name)
         if seen is None or not len(seen["index"]):
             return np.full(len(shards), b"", "S1")
-        wanted = shards.indices if isinstance(shards, ShardList) else np.array([s.index for s in shards], np.int64)
+        wanted = shard_indices(shards)
         if np.array_equal(seen["index"], wanted):
             return seen["content"]
         rows = np.minimum(np.searchsorted(seen["index"], wanted), len(seen["index"]) - 1)

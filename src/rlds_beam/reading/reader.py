@@ -94,10 +94,6 @@ class EpisodeReader:
         if self._snapshot is not None:
             self._snapshot.verify(split, shard)
 
-    def episode(self, split: str, segment: Segment, record: Record | Damage) -> Episode:
-        """Decodes one record into an episode."""
-        return self.episodes(split, segment, [record])[0]
-
     def episodes(self, split: str, segment: Segment, records: Sequence[Record | Damage]) -> list[Episode]:
         """Decodes records into episodes."""
         shard = segment.shard
@@ -138,9 +134,9 @@ class EpisodeReader:
                 raise
             except Exception:  # decoding one by one shows whose it is
                 pass
-        return [self._attempt(payload, key) for payload, key in records]
+        return [self._decode_one(payload, key) for payload, key in records]
 
-    def _attempt(self, payload: bytes, key: EpisodeKey) -> Episode | BadEpisode:
+    def _decode_one(self, payload: bytes, key: EpisodeKey) -> Episode | BadEpisode:
         episode: Any
         try:
             episode = self.decoder.decode(payload, key)

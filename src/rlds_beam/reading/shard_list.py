@@ -171,6 +171,11 @@ class ShardList(CompactList[Shard]):
         return next(self.take(np.array([index])))
 
 
+def shard_indices(shards: Sequence[Shard]) -> Array:
+    """`Shard.index` of each, int64."""
+    return shards.indices if isinstance(shards, ShardList) else np.array([s.index for s in shards], np.int64)
+
+
 class SplitRanges(CompactList[WorkRange]):
     """The ranges of a split.
 
@@ -199,8 +204,7 @@ class SplitRanges(CompactList[WorkRange]):
 
     def segments(self) -> Array:
         """The segments of all ranges, int64 (N, 4): the range, the index of the shard, start, and stop or -1."""
-        columns, shards = self._columns, self._shards
-        indices = shards.indices if isinstance(shards, ShardList) else np.array([s.index for s in shards], np.int64)
+        columns, indices = self._columns, shard_indices(self._shards)
         segments = np.empty((len(columns["shard"]), 4), np.int64)
         segments[:, 0] = np.repeat(np.arange(self._length), np.diff(columns["first"]))
         segments[:, 1], segments[:, 2], segments[:, 3] = indices[columns["shard"]], columns["start"], columns["stop"]
@@ -209,8 +213,8 @@ class SplitRanges(CompactList[WorkRange]):
 
 def list_segments(ranges: Sequence[WorkRange], split: str) -> Array:
     """The segments of the ranges of a split, as `SplitRanges.segments`, with the number of each range."""
-    if isinstance(ranges, RangeList) and (found := ranges.of_split(split)) is not None:
-        return found.segments()
+    if isinstance(ranges, RangeList) and ranges.is_whole and split in ranges.splits:
+        return ranges.splits[split].segments()
     rows = [
         (work.index, segment.shard.index, segment.start, -1 if segment.stop is None else segment.stop)
         for work in ranges
@@ -243,9 +247,10 @@ class RangeList(CompactList[WorkRange]):
         ranges = [*self.splits.values()][split]
         return ranges[number - (self._ends[split - 1] if split else 0)]
 
-    def of_split(self, split: str) -> SplitRanges | None:
-        """The ranges of a split; None if they are only some, or there are none."""
-        return self.splits.get(split) if self._chosen is None else None
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has all ranges of its splits, in order."""
+        return self._chosen is None
 
     def bare(self) -> list[WorkRange]:
         """The ranges without what they read: enough for the names of their files."""

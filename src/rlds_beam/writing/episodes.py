@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +18,7 @@ from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.formats.arrays.array_episodes import discounts, with_last
 from rlds_beam.typing import Array
 from rlds_beam.writing.step_columns import (
-    ImageStorage,
-    Repeated,
+    Images,
     as_step_column,
     as_value,
     encode_pixels,
@@ -35,14 +34,6 @@ _VOID = ("action", "reward", "discount")
 """The fields that may have one value fewer than the observation: the last step of RLDS has none."""
 
 
-class _Content(NamedTuple):
-    """The content of a dict: step fields, the episode's fields, and its ending."""
-
-    steps: dict[str, Any]
-    metadata: dict[str, Any]
-    ends: dict[str, Any]
-
-
 @dataclasses.dataclass(frozen=True)
 class ArrayEpisodes:
     """Converts dicts of arrays to episodes. Picklable.
@@ -52,11 +43,11 @@ class ArrayEpisodes:
       schema: the schema of all episodes.
     """
 
-    images: ImageStorage
+    images: Images
     schema: Schema
 
     @classmethod
-    def of_first(cls, content: Any, images: ImageStorage, declared: Schema | None = None) -> ArrayEpisodes:
+    def of_first(cls, content: Any, images: Images, declared: Schema | None = None) -> ArrayEpisodes:
         """Takes the schema from the first episode.
 
         Args:
@@ -105,19 +96,22 @@ class ArrayEpisodes:
                 raise BadEpisode(*content.faults)
             content = with_final_observation(content)  # in RLDS, a last action is void
             return Episode(key, content.steps, {_name(path): v for path, v in content.metadata.items()})
-        found = _content(content)
+        steps, metadata, ends = _content(content)
         fields, values = self.schema.steps, self.schema.metadata
-        given = {path: as_step_column(path, value, fields.get(path)) for path, value in found.steps.items()}
+        given = {path: as_step_column(path, value, fields.get(path)) for path, value in steps.items()}
         columns = _align(given)
         length = len(next(iter(columns.values()))) if columns else 0
-        columns |= _derive(columns, found.ends, length)
+        columns |= _derive(columns, ends, length)
         stored = {path: encode_pixels(path, columns[path], fields.get(path), self.images) for path in sorted(columns)}
-        metadata = {path: as_value(path, value, values.get(path)) for path, value in sorted(found.metadata.items())}
-        return Episode(key, stored, metadata)
+        own = {path: as_value(path, value, values.get(path)) for path, value in sorted(metadata.items())}
+        return Episode(key, stored, own)
 
 
-def _content(content: Any) -> _Content:
-    """Sorts the entries of a dict; also reads `{"steps": [...], ...}` as TFDS's builders yield it."""
+def _content(content: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """The step fields of a dict, the episode's fields, and its ending.
+
+    Also reads `{"steps": [...], ...}` as TFDS's builders yield it.
+    """
     if not isinstance(content, Mapping):
         raise BadEpisode(Violation("not_an_example", f"a {type(content).__name__}, but expected a dict of arrays"))
     outer = dict(content)
@@ -134,7 +128,7 @@ def _content(content: Any) -> _Content:
     if absent:
         detail = f"the episode has no {absent[0]}, which RLDS requires; it has {', '.join(sorted(steps)) or 'nothing'}"
         raise BadEpisode(Violation("missing_field", detail, absent[0]))
-    return _Content(steps, metadata, ends)
+    return steps, metadata, ends
 
 
 def _flat(nested: Any, where: str) -> dict[str, Any]:
@@ -163,9 +157,9 @@ def _of_steps(steps: Any) -> Any:
     return {path: [row[path] for row in rows] for path in rows[0]} if rows else {}
 
 
-def _align(given: Mapping[str, Column | Repeated]) -> dict[str, Column]:
+def _align(given: Mapping[str, Column | bytes]) -> dict[str, Column]:
     """Columns of equal length: texts repeated, and void values for the last step if it has an observation alone."""
-    lengths = {path: len(column) for path, column in given.items() if not isinstance(column, Repeated)}
+    lengths = {path: len(column) for path, column in given.items() if not isinstance(column, bytes)}
     observed = [lengths[path] for path in all_below(lengths, "observation")] or list(lengths.values())
     if not observed:
         raise BadEpisode(
@@ -175,8 +169,8 @@ def _align(given: Mapping[str, Column | Repeated]) -> dict[str, Column]:
     columns: dict[str, Column] = {}
     wrong: list[Violation] = []
     for path, column in given.items():
-        if isinstance(column, Repeated):
-            columns[path] = np.full(steps, column.text, object)
+        if isinstance(column, bytes):
+            columns[path] = np.full(steps, column, object)
         elif len(column) == steps - 1 and any(below(path, name) for name in _VOID):
             columns[path] = with_last(column)
         else:

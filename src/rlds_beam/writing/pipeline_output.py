@@ -134,10 +134,9 @@ class PipelineSink(KeyedSink):
 def _number(parts: Sequence[RejectedPart]) -> list[tuple[WorkRange, RejectedPart]]:
     numbered = []
     for split in sorted({part.split for part in parts}):
-        own = sorted((part for part in parts if part.split == split), key=lambda part: (_first(part), part.path))
+        own = sorted(
+            (part for part in parts if part.split == split),
+            key=lambda part: (EpisodeKey.parse(str(part.info.first_key)), part.path),
+        )
         numbered += [(WorkRange(split, i, len(own), ()), part) for i, part in enumerate(own)]
     return numbered
-
-
-def _first(part: RejectedPart) -> EpisodeKey:
-    return EpisodeKey.parse(part.info.first_key) if part.info.first_key else EpisodeKey("", part.split, 0, 0)

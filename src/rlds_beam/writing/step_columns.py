@@ -26,40 +26,22 @@ _STARTS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
 _CHANNELS = (1, 3, 4)
 
 
-@dataclasses.dataclass(frozen=True)
-class Repeated:
-    """A text that is the same at every step."""
-
-    text: bytes
+Images = Mapping[str, ImageEncoding]
+"""The encoding in which arrays of pixels are stored, by field: `png` (exact), `jpeg` (lossy), or `raw` (the bytes of
+the array). That of the empty path is for all others."""
 
 
-@dataclasses.dataclass(frozen=True)
-class ImageStorage:
-    """The encoding in which arrays of pixels are stored.
-
-    Attributes:
-      default: the encoding: `png` (exact), `jpeg` (lossy), or `raw` (the bytes of the array).
-      by_path: another encoding for these fields.
-    """
-
-    default: ImageEncoding = "png"
-    by_path: Mapping[str, ImageEncoding] = dataclasses.field(default_factory=dict)
-
-    @classmethod
-    def of(cls, images: ImageEncoding | Mapping[str, ImageEncoding]) -> ImageStorage:
-        """Checks the argument `images`; raises UsageError if it is neither an encoding nor a dict of them."""
-        options = cls(by_path=dict(images)) if isinstance(images, Mapping) else cls(images)
-        for name in (options.default, *options.by_path.values()):
-            if name not in IMAGE_ENCODINGS:
-                raise UsageError(f"images={images!r}: expected {', '.join(IMAGE_ENCODINGS)}, or one of them by field")
-        return options
-
-    def encoding(self, path: str) -> ImageEncoding:
-        return self.by_path.get(path, self.default)
+def check_images(images: ImageEncoding | Mapping[str, ImageEncoding]) -> Images:
+    """Checks the argument `images`; raises UsageError if it is neither an encoding nor a dict of them."""
+    by_path: dict[str, ImageEncoding] = {"": "png", **images} if isinstance(images, Mapping) else {"": images}
+    for name in by_path.values():
+        if name not in IMAGE_ENCODINGS:
+            raise UsageError(f"images={images!r}: expected {', '.join(IMAGE_ENCODINGS)}, or one of them by field")
+    return by_path
 
 
-def as_step_column(path: str, value: Any, field: Field | None) -> Column | Repeated:
-    """A step field as a column; pixels are not encoded yet.
+def as_step_column(path: str, value: Any, field: Field | None) -> Column | bytes:
+    """A step field as a column, or a text that is the same at every step; pixels are not encoded yet.
 
     Args:
       path: the field's path.
@@ -72,7 +54,7 @@ def as_step_column(path: str, value: Any, field: Field | None) -> Column | Repea
     if isinstance(value, EncodedImages):
         return value
     if isinstance(value, str | bytes):
-        return Repeated(_text(path, value))
+        return _text(path, value)
     array = _as_array(path, value, field)
     if not array.ndim:
         raise wrong(path, "one value, but expected one for each step; values of an episode go below 'metadata'")
@@ -93,12 +75,14 @@ def as_value(path: str, value: Any, field: Field | None) -> Any:
     return array[()]
 
 
-def encode_pixels(path: str, column: Column, field: Field | None, images: ImageStorage) -> Column:
+def encode_pixels(path: str, column: Column, field: Field | None, images: Images) -> Column:
     """The column as it is stored: pixels as PNG or JPEG. Raises BadEpisode if they cannot be encoded."""
     if isinstance(column, EncodedImages):
         return column if field is None else dataclasses.replace(column, shape=field.shape, encoding=field.encoding)
     if field is None:
-        encoding = images.encoding(path) if _is_pixels(column) else "raw"
+        is_pixels = column.ndim == 4 and column.dtype.name in ("uint8", "uint16") and column.shape[-1] in _CHANNELS
+        is_pixels = is_pixels and (column.size > 0 or not len(column))
+        encoding = images.get(path, images[""]) if is_pixels else "raw"
     else:
         encoding = "png" if field.encoding == "png" else "jpeg" if field.encoding == "jpeg" else "raw"
     if encoding == "raw":
@@ -201,13 +185,3 @@ def _text(path: str, value: Any) -> bytes:
 
 def _objects(values: Any) -> Array:
     return np.array([*values, None], object)[:-1]
-
-
-def _is_pixels(column: Array) -> bool:
-    """Whether a column is stored as images: uint8 or uint16 [T, H, W, C] with 1, 3, or 4 channels."""
-    return (
-        column.ndim == 4
-        and column.dtype.name in ("uint8", "uint16")
-        and column.shape[-1] in _CHANNELS
-        and (column.size > 0 or not len(column))
-    )

@@ -27,7 +27,7 @@ from rlds_beam.writing.rlds_sink import (
     describe_refusal,
     remove_all,
 )
-from rlds_beam.writing.step_columns import ImageEncoding, ImageStorage
+from rlds_beam.writing.step_columns import ImageEncoding, Images, check_images
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -119,7 +119,7 @@ def write_rlds(
     """
     began, path = time.monotonic(), os.fspath(directory)
     by_split = _by_split(episodes, split)
-    encodings = ImageStorage.of(images)
+    encodings = check_images(images)
     settings = WriteSettings.of(
         path,
         name=name,
@@ -193,7 +193,7 @@ def _contents(by_split: Mapping[str, Iterable[Any]], dataset: str) -> Iterator[t
 
 
 def first_schema(
-    contents: Iterator[tuple[EpisodeKey, Any]], images: ImageStorage, declared: Schema | None, *, strict: bool
+    contents: Iterator[tuple[EpisodeKey, Any]], images: Images, declared: Schema | None, *, strict: bool
 ) -> tuple[ArrayEpisodes | None, list[tuple[EpisodeKey, Any]]]:
     """Reads episodes up to the first one that has a schema.
 
