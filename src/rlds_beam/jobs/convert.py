@@ -13,7 +13,7 @@ from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.metadata import decode
 from rlds_beam.errors import DiskError, UsageError
-from rlds_beam.formats.inputs import prepare_input
+from rlds_beam.formats.inputs import open_for_job, prepare_input
 from rlds_beam.formats.outputs import configuration_for, create_output, list_files
 from rlds_beam.formats.registry import FORMATS
 from rlds_beam.jobs.options import ConvertOptions
@@ -269,7 +269,7 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
       UsageError: the input, the options, or the output cannot be used.
     """
     directory.check_apart(options.output, getattr(options, "input", None), "OUTPUT")
-    source = named = options.open_source()
+    source = named = open_for_job(options) if isinstance(options, ConvertOptions) else options.open_source()
     configuration = configuration_for(options, source.schema)
     opened = prepare_input(options, source, configuration, _ADVICE)
     check, connecting = CheckOptions.of(opened.check), opened.connecting

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
@@ -11,9 +10,6 @@ from rlds_beam.formats.options import InputOptions, OutputOptions
 from rlds_beam.options import option
 from rlds_beam.reverb.options import ReverbOptions
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
-
-if TYPE_CHECKING:
-    from rlds_beam.reading.base import Source
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,12 +27,6 @@ class ConvertOptions(PlanOptions):
     overwrite: bool = option(False, "replace the output of an earlier job")
     append: bool = option(False, "add what a finished output does not have yet; its old files stay as they are")
     allow_empty: bool = option(False, "exit with 0, not 3, even if no items are produced")
-
-    def open_source(self) -> Source:
-        """Opens the dataset; raises UsageError if it is missing or cannot be read."""
-        from rlds_beam.formats.inputs import open_for_job
-
-        return open_for_job(self)
 
 
 @dataclasses.dataclass(frozen=True)
