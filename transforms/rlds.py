@@ -27,9 +27,10 @@ class WriteToRlds(beam.PTransform):
 
     The input is a PCollection of (key, episode), or a dict of them, by split. Keys are texts or integers; episodes are
     dicts as `rlds_beam.write_rlds` takes them. The shards hold the episodes in the order of their keys, so any number
-    of workers writes the same bytes, which are those of `write_rlds`. Workers write parts in the directory, which they
-    must share, and then copy the records into shards: the disk needs room for the dataset twice. The dataset exists
-    only when all of it is written; a pipeline that was killed starts over.
+    of workers writes the same bytes, which are those of `write_rlds`; but it does not search for episodes with equal
+    bytes (`rlds-beam check` finds them). Workers write parts in the directory, which they must share, and then copy the
+    records into shards: the disk needs room for the dataset twice. The dataset exists only when all of it is written; a
+    pipeline that was killed starts over.
 
     Args:
       directory: the dataset's directory, best `NAME/1.0.0`.
