@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
+from rlds_beam.images.codecs import Jpeg
 
 Indices = npt.NDArray[np.int64]
 STEPS = "steps/"
@@ -58,6 +59,19 @@ class StepRows(Rows, Protocol):
     @property
     def void(self) -> npt.NDArray[np.bool_]:
         """Whether the last step of each episode has no action, bool [E]."""
+
+
+class Loadable(Protocol):
+    """A dataset whose rows become batches; the members are those of `Dataset`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def fields(self) -> Mapping[str, Field]: ...
+    @property
+    def rows(self) -> Rows: ...
+    @property
+    def jpeg(self) -> Jpeg: ...
 
 
 def find_starts(rows: Rows) -> Indices | None:

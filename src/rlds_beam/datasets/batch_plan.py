@@ -8,12 +8,12 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, cast, get_args
+from typing import cast, get_args
 
 import numpy as np
 
 from rlds_beam.connectors.cleaning.relative_actions import RelativeActions
-from rlds_beam.datasets.base import STEPS, Indices, Rows, StepRows, find_starts
+from rlds_beam.datasets.base import STEPS, Indices, Loadable, Rows, StepRows, find_starts
 from rlds_beam.datasets.batches import Arrays, Batches, Content, action_field
 from rlds_beam.datasets.order import KeptSteps, Plan, Size, make_offsets
 from rlds_beam.datasets.record_files import RecordFiles
@@ -28,12 +28,9 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Decoder
 from rlds_beam.text import did_you_mean
 
-if TYPE_CHECKING:
-    from rlds_beam.datasets.dataset import Dataset
-
 
 def plan_batches(
-    datasets: Sequence[Dataset],
+    datasets: Sequence[Loadable],
     weights: tuple[float, ...] | None,
     batch_size: int,
     *,
@@ -85,7 +82,7 @@ def plan_batches(
             raise UsageError(f"{path} has a different number of images in each row: choose other columns")
     parts = [(dataset, _keep(dataset.rows, last_step)) for dataset in datasets]
     plan = Plan(
-        tuple(len(dataset) if kept is None else len(kept) for dataset, kept in parts),
+        tuple(len(dataset.rows) if kept is None else len(kept) for dataset, kept in parts),
         batch_size,
         bool(shuffle),
         seed,
@@ -102,7 +99,7 @@ def plan_batches(
 _COMPARED_EPISODES, _COMPARED_STEPS = 32, 4096
 
 
-def _check_relative(relative: RelativeActions, dataset: Dataset, windows: Mapping[str, Indices]) -> None:
+def _check_relative(relative: RelativeActions, dataset: Loadable, windows: Mapping[str, Indices]) -> None:
     """Raises UsageError if chunks of a dataset cannot be made relative."""
     path, state = action_field(relative), relative.state
     if path not in windows:
@@ -153,7 +150,7 @@ def _image_size(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
 
 
 def _common_fields(
-    datasets: Sequence[Dataset], columns: Sequence[str] | None, size: tuple[int, int] | None
+    datasets: Sequence[Loadable], columns: Sequence[str] | None, size: tuple[int, int] | None
 ) -> dict[str, Field]:
     first, *others = datasets
     wanted = [p for p in first.fields if all(p in other.fields for other in others)] if columns is None else columns
@@ -178,7 +175,7 @@ def _common_fields(
     return fields
 
 
-def _check_same_meaning(path: str, datasets: Sequence[Dataset]) -> None:
+def _check_same_meaning(path: str, datasets: Sequence[Loadable]) -> None:
     """Raises UsageError if the names, or the representations, of a column's values contradict each other."""
     for one, other in itertools.combinations(datasets, 2):
         known, field = one.fields[path], other.fields[path]

@@ -15,13 +15,13 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict
+from typing import Any, Literal, Self, TypedDict
 
 import numpy as np
 
 from rlds_beam.connectors.cleaning.relative_actions import RelativeActions
 from rlds_beam.connectors.fields import StepFields
-from rlds_beam.datasets.base import find_starts, prefetch
+from rlds_beam.datasets.base import Loadable, find_starts, prefetch
 from rlds_beam.datasets.order import IS_PAD, Indices, KeptSteps, Plan, Sampler, Size, window
 from rlds_beam.datasets.pixels import Buffers, Frames, stack
 from rlds_beam.episodes.schema import FLAGS, Field
@@ -30,9 +30,6 @@ from rlds_beam.formats.format_options import LastStep
 from rlds_beam.platforms import count_cores
 from rlds_beam.reading.meaning import VOID, is_action
 from rlds_beam.typing import Array
-
-if TYPE_CHECKING:
-    from rlds_beam.datasets.dataset import Dataset
 
 Arrays = Literal["numpy", "torch", "jax"]
 
@@ -87,7 +84,7 @@ _REMOTE_FRAMES = 512
 """Frames that are requested ahead at least, if they are in a bucket."""
 
 
-Part = tuple["Dataset", KeptSteps | None]
+Part = tuple[Loadable, KeptSteps | None]
 """One of the datasets of batches, and the steps that are rows of batches; None if all rows are."""
 
 
@@ -321,7 +318,7 @@ class _Filling:
             self._arrays[path] = np.empty((self._rows, *values.shape[1:]), values.dtype)
         self._arrays[path][slots] = values
 
-    def _request_images(self, dataset: Dataset, path: str, wanted: Indices, slots: Indices) -> None:
+    def _request_images(self, dataset: Loadable, path: str, wanted: Indices, slots: Indices) -> None:
         field, per_row = self._content.fields[path], wanted.size // len(wanted)
         column = self._content.following.get(path, path)
         shape = (self._rows, *wanted.shape[1:], *field.closed_shape[:-3])
@@ -345,7 +342,7 @@ def action_field(relative: RelativeActions) -> str:
     return relative.action or StepFields().actions
 
 
-def _relative(relative: RelativeActions, dataset: Dataset, rows: Indices, wanted: Indices, chunks: Array) -> Array:
+def _relative(relative: RelativeActions, dataset: Loadable, rows: Indices, wanted: Indices, chunks: Array) -> Array:
     """Chunks of actions, (B, W, ...), relative to the states of their rows, (B,); void last actions stay zeros."""
     flat = chunks.reshape(*wanted.shape, -1)
     states = np.asarray(dataset.rows.read(rows, [relative.state])[relative.state])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import sys
 import threading
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rlds_beam.datasets.base import Loadable
 from rlds_beam.datasets.order import Indices
 from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError, needs
@@ -17,9 +17,6 @@ from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 from rlds_beam.images.headers import UndecodableImageError
 from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.typing import Array
-
-if TYPE_CHECKING:
-    from rlds_beam.datasets.dataset import Dataset
 
 
 def decode_into(place: Array, data: bytes, dtype: str, jpeg: Jpeg = "fast") -> None:
@@ -104,7 +101,7 @@ class Frames:
       copies: further places, which get copies of those in `copied`.
     """
 
-    dataset: Dataset
+    dataset: Loadable
     path: str
     resized: bool
     rows: Indices
