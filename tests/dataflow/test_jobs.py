@@ -169,7 +169,6 @@ def test_record_gives_the_bytes_of_a_local_run(
         "--env=counting_environment:Counting",
         "--policy=random",
         "--episodes=40",
-        "--logger=own",
         "--policy=EpsilonGreedyHead(counting_environment:q_function, epsilon=0.3)",
     ]
     assert main(["record", "gs://bucket/recorded", *options, *flags(cloud)]) == 0

@@ -31,7 +31,7 @@ from rlds_beam.testing import make_episode, read_items, write_dataset
 SHARDS = 6
 TRIES = 10
 FLAGS = (f"--shards={SHARDS}", "--repair=missing_is_last", "--max_rejected=1")
-RECORDING = (f"--env={WALK}", f"--policy={GREEDY}", "--policy=random", "--episodes=400", "--logger=own")
+RECORDING = (f"--env={WALK}", f"--policy={GREEDY}", "--policy=random", "--episodes=400")
 TO_LEROBOT = ("--to=lerobot", "--fps=10")
 WORKERS = "--workers=2"
 
@@ -260,7 +260,7 @@ def test_an_interrupt_that_a_finalizer_drops_is_not_lost(tmp_path: Path, monkeyp
     (tmp_path / "dropping.py").write_text(DROPPING)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]]))
     env = f"--env=dropping:{WALK.partition(':')[2]}"
-    with running(["record", tmp_path / "out", env, f"--policy={GREEDY}", "--episodes=2", "--logger=own"]) as process:
+    with running(["record", tmp_path / "out", env, f"--policy={GREEDY}", "--episodes=2"]) as process:
         _, err = process.communicate(timeout=DEADLINE)
     assert (tmp_path / "dropping.mark").exists()
     assert process.returncode == 130, err

@@ -73,7 +73,6 @@ def test_record(cluster, tmp_path, capsys) -> None:
         "--env=recorded_environments:walk",
         "--policy=random",
         "--episodes=60",
-        "--logger=own",
         "--json",
         "--policy=EpsilonGreedyHead(recorded_environments:Remembering, epsilon=0.3)",
     ]

@@ -16,11 +16,10 @@ from rlds_beam import RldsBeamError, UsageError, check, open_source
 from rlds_beam.cli.main import main
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.pipelines.record import RecordConfig
-from rlds_beam.recording.logger import has_envlogger
-from rlds_beam.recording.record_options import RecordOptions
-from rlds_beam.recording.seeds import Address, environment_seed
+from rlds_beam.recording.rollout import Address, environment_seed
+from rlds_beam.recording.source import RecordOptions
 
-FLAGS = (f"--env={WALK}", f"--policy={GREEDY}", "--policy=random", "--episodes=40", "--progress=none", "--logger=own")
+FLAGS = (f"--env={WALK}", f"--policy={GREEDY}", "--policy=random", "--episodes=40", "--progress=none")
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +88,7 @@ def test_in_a_users_pipeline(tmp_path, undisturbed):
     from rlds_beam.transforms.stages import RunStages
 
     config = RecordConfig.create(
-        str(tmp_path / "out"), env=WALK, policy=(GREEDY, "random"), episodes=40, progress="none", logger="own"
+        str(tmp_path / "out"), env=WALK, policy=(GREEDY, "random"), episodes=40, progress="none"
     )
     with beam.Pipeline("FnApiRunner") as root:
         root | RunStages(prepare(config).stages())
@@ -167,14 +166,6 @@ def test_another_seed_is_another_recording(tmp_path):
 def test_an_environment_that_raises_is_named(tmp_path, env, message):
     with pytest.raises(RldsBeamError, match=message):
         recorded(tmp_path / "out", "random", env=env, max_episode_steps=4)
-
-
-def test_envlogger_writes_the_same_bytes(tmp_path):
-    if not has_envlogger():
-        pytest.skip("EnvLogger is not installed")
-    for logger in ("own", "envlogger"):
-        recorded(tmp_path / logger, obtain_info=True, logger=logger)
-    assert bytes_of(tmp_path / "own") == bytes_of(tmp_path / "envlogger")
 
 
 def test_the_output_is_an_ordinary_dataset(undisturbed):

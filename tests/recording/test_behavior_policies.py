@@ -18,14 +18,20 @@ from recorded_environments import q_function, slide, towards_zero, walk
 
 from rlds_beam import NotVerifiedError, UsageError
 from rlds_beam.jobs.convert import prepare
+from rlds_beam.recording.bases import replay
 from rlds_beam.recording.environments import as_environment
 from rlds_beam.recording.heads import EpsilonGreedyHead, GaussianHead, OnlineHead, SoftmaxHead, TruncatedGaussianHead
-from rlds_beam.recording.policies import Random, UniformOver
-from rlds_beam.recording.policy_distributions import EpsilonGreedy, Gaussian, SoftmaxDistribution, TruncatedGaussian
+from rlds_beam.recording.policies import (
+    EpsilonGreedy,
+    Gaussian,
+    Random,
+    SoftmaxDistribution,
+    TruncatedGaussian,
+    UniformOver,
+)
 from rlds_beam.recording.policy_loader import load_policies
-from rlds_beam.recording.record_options import RecordOptions
+from rlds_beam.recording.source import RecordOptions
 from rlds_beam.recording.spaces import SpaceLeaf
-from rlds_beam.recording.states import replay
 
 N = 60_000
 EMPTY = np.empty((N, 0))
@@ -293,7 +299,7 @@ def test_windows_begin_with_the_current_state(tmp_path, options):
 
 
 def test_windows_of_several_policies_are_refused(tmp_path):
-    given = {"env": WALK, "policy": (REMEMBERING, "random"), "steps": 20, "logger": "own"}
+    given = {"env": WALK, "policy": (REMEMBERING, "random"), "steps": 20}
     with pytest.raises(UsageError, match="remembering has a state, which is unknown at the start"):
         prepare(RecordOptions.create(tmp_path / "out", **given))
 

@@ -16,7 +16,7 @@ from rlds_beam.connectors.learner.actions import (
     SquashedGaussian,
 )
 from rlds_beam.jobs.convert import prepare
-from rlds_beam.recording.record_options import RecordOptions
+from rlds_beam.recording.source import RecordOptions
 
 
 def test_log_probabilities_of_given_actions_equal_those_of_samples():
@@ -91,7 +91,7 @@ def test_the_environment_gets_actions_within_its_bounds(tmp_path):
     ],
 )
 def test_invalid_module_policies_are_refused(tmp_path, policy, options, error, message):
-    given = {"env": WALK, "policy": (policy,), "episodes": 3, "logger": "own", **options}
+    given = {"env": WALK, "policy": (policy,), "episodes": 3, **options}
     with pytest.raises(error, match=message):
         prepare(RecordOptions.create(tmp_path / "out", **given)).convert_here()
 

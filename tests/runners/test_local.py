@@ -162,7 +162,7 @@ def bytes_and_output(command: list[str], output: Path, capsys: pytest.CaptureFix
         ["check", "DATA", "--rules", "--report=OUT", "--expect=episodes=9"],
         ["stats", "DATA", "--output=OUT", "--by=is_last"],
         ["compare", "DATA", "DATA"],
-        ["record", "OUT", "--env=recorded_environments:walk", "--policy=random", "--episodes=12", "--logger=own"],
+        ["record", "OUT", "--env=recorded_environments:walk", "--policy=random", "--episodes=12"],
     ],
     ids=lambda command: " ".join(command[:1] + [word for word in command if word.startswith(("--to", "--rules"))]),
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 from rlds_beam import open_dataset
 from rlds_beam.jobs.convert import ConvertJob, prepare
-from rlds_beam.recording.record_options import RecordOptions
+from rlds_beam.recording.source import RecordOptions
 
 Q = "recorded_environments:q_function"
 WALK = "recorded_environments:walk"
@@ -16,7 +16,7 @@ GREEDY = f"EpsilonGreedyHead({Q}, epsilon=0.3, name=greedy)"
 
 def recorded(output: Path, *policies: Any, **options: Any) -> ConvertJob:
     """Records episodes (of `Walk` by default) without Beam."""
-    options = {"env": WALK, "policy": policies or (GREEDY,), "logger": "own", **options}
+    options = {"env": WALK, "policy": policies or (GREEDY,), **options}
     if "steps" not in options:
         options.setdefault("episodes", 20)
     job = prepare(RecordOptions.create(output, **options))

@@ -7,11 +7,11 @@ from rlds_beam import lazy
 _HOMES = {
     "BasePolicy": "bases",
     "BehaviorPolicy": "policies",
-    "Distribution": "policy_distributions",
+    "Distribution": "policies",
     "EpsilonGreedyHead": "heads",
     "GaussianHead": "heads",
     "OnlineHead": "heads",
-    "Propensity": "policy_distributions",
+    "Propensity": "policies",
     "Random": "policies",
     "SoftmaxHead": "heads",
     "TruncatedGaussianHead": "heads",

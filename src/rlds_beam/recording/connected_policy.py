@@ -15,12 +15,11 @@ from rlds_beam.connectors.learner.agents import env_to_module_pipeline, module_t
 from rlds_beam.episodes.columns import flatten
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
-from rlds_beam.recording.logger import cast_recorded
+from rlds_beam.recording.bases import State, check_state, replay, stack_states, take_rows
+from rlds_beam.recording.episode_buffer import cast_recorded
 from rlds_beam.recording.models import is_model, load_module
-from rlds_beam.recording.policies import Acted, HistoryPolicy
-from rlds_beam.recording.policy_distributions import Propensity
+from rlds_beam.recording.policies import Acted, HistoryPolicy, Propensity
 from rlds_beam.recording.spaces import Structure
-from rlds_beam.recording.states import State, check_state, replay, stack_states, take_rows
 from rlds_beam.typing import Array
 from rlds_beam.user_functions import resolve
 

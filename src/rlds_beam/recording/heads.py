@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rlds_beam.errors import UsageError
-from rlds_beam.recording.bases import BasePolicy
+from rlds_beam.recording.bases import BasePolicy, State, replay, take_rows
 from rlds_beam.recording.models import as_base
-from rlds_beam.recording.policies import BehaviorPolicy
-from rlds_beam.recording.policy_distributions import (
+from rlds_beam.recording.policies import (
     TIED,
     Actions,
+    BehaviorPolicy,
     Distribution,
     EpsilonGreedy,
     Gaussian,
@@ -26,7 +26,6 @@ from rlds_beam.recording.policy_distributions import (
     TruncatedGaussian,
 )
 from rlds_beam.recording.spaces import SpaceLeaf, Structure
-from rlds_beam.recording.states import State, replay, take_rows
 from rlds_beam.typing import Array
 
 

@@ -12,8 +12,16 @@ import numpy as np
 from rlds_beam.episodes.columns import flatten
 from rlds_beam.errors import UsageError, needs
 from rlds_beam.output.files import Checksum
-from rlds_beam.recording.bases import BasePolicy, Function, Predictor, StatefulFunction
-from rlds_beam.recording.states import State, check_state, like, list_leaves
+from rlds_beam.recording.bases import (
+    BasePolicy,
+    Function,
+    Predictor,
+    State,
+    StatefulFunction,
+    check_state,
+    like,
+    list_leaves,
+)
 from rlds_beam.typing import Array
 from rlds_beam.user_functions import resolve
 

@@ -1,20 +1,196 @@
-"""Behavior policies, which choose the recorded actions."""
+"""Behavior policies, which choose the recorded actions, and the distributions of their actions."""
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.errors import UsageError
-from rlds_beam.recording.policy_distributions import Actions, Distribution, Independent, Propensity, safe_log
+from rlds_beam.errors import UsageError, needs
+from rlds_beam.recording.bases import State
 from rlds_beam.recording.spaces import SpaceLeaf, Structure
-from rlds_beam.recording.states import State
 from rlds_beam.typing import Array
 from rlds_beam.user_functions import configurable
+
+Actions: TypeAlias = "tuple[Array, ...]"
+"""N actions: an array (N, ...) for each leaf of the action."""
+
+TIED = 1e-5
+"""Relative tolerance below which Q values count as tied, because their order may change in another batch."""
+
+_LOG_SQRT_2PI = float(np.log(2 * np.pi) / 2)
+
+
+class Propensity(NamedTuple):
+    """Probabilities of N actions (densities for continuous actions) and their logarithms; float64 (N,)."""
+
+    value: Array
+    log: Array
+
+
+class Distribution(abc.ABC):
+    """A distribution of actions for each of N observations."""
+
+    @abc.abstractmethod
+    def sample(self, uniform: Array, normal: Array) -> Actions:
+        """Samples N actions from random numbers: uniform in [0, 1) (N, U), and standard normal (N, V)."""
+
+    @abc.abstractmethod
+    def propensity(self, actions: Actions) -> Propensity:
+        """The propensity of N actions, sampled or given."""
+
+    def may_be(self, actions: Actions, recorded: Array) -> Array:
+        """Whether the recorded propensities match up to rounding in another batch; bool (N,)."""
+        return np.isclose(self.propensity(actions).value, recorded, rtol=1e-4, atol=0)
+
+
+def safe_log(value: Array) -> Array:
+    """The logarithm; -inf for 0."""
+    with np.errstate(divide="ignore"):
+        logs: Array = np.log(value)
+    return logs
+
+
+class EpsilonGreedy(Distribution):
+    """Pr[a] = (1 - epsilon) [a is greedy] + epsilon / n.
+
+    Args:
+      greedy: the greedy action for each observation, int (N,), counted from 0.
+      epsilon: the probability of a random action.
+      n: the number of actions.
+      start: the number of the first action.
+      tied: the actions as good as the greedy one up to rounding, bool (N, n); None without a Q function.
+    """
+
+    uniform = 2
+
+    def __init__(self, greedy: Array, epsilon: float, n: int, start: int, tied: Array | None):
+        self._greedy, self._epsilon, self._n, self._start, self._tied = greedy, epsilon, n, start, tied
+
+    def sample(self, uniform: Array, normal: Array) -> Actions:
+        explored = np.minimum((uniform[:, 1] * self._n).astype(np.int64), self._n - 1)
+        return (np.where(uniform[:, 0] < self._epsilon, explored, self._greedy) + self._start,)
+
+    def propensity(self, actions: Actions) -> Propensity:
+        return self._of(actions[0] - self._start == self._greedy)
+
+    def _of(self, is_greedy: Array) -> Propensity:
+        low = self._epsilon / self._n
+        value = np.where(is_greedy, 1 - self._epsilon + low, low)
+        return Propensity(value, safe_log(value))
+
+    def may_be(self, actions: Actions, recorded: Array) -> Array:
+        same = super().may_be(actions, recorded)
+        if self._tied is None or same.all():
+            return same
+        chosen = np.clip(actions[0] - self._start, 0, self._n - 1)
+        of_tied = self._tied[np.arange(len(chosen)), chosen] & (self._tied.sum(axis=1) > 1)
+        ones = np.ones(len(chosen), bool)
+        possible = np.isclose(self._of(ones).value, recorded) | np.isclose(self._of(~ones).value, recorded)
+        return np.asarray(same | (of_tied & possible))
+
+
+class SoftmaxDistribution(Distribution):
+    """Pr[a] = softmax(values)[a].
+
+    Args:
+      values: Q(s, a) / tau for each action, float (N, n).
+      start: the number of the first action.
+    """
+
+    uniform = 1
+
+    def __init__(self, values: Array, start: int):
+        shifted = values - values.max(axis=1, keepdims=True)
+        self._logs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+        self._start = start
+
+    def sample(self, uniform: Array, normal: Array) -> Actions:
+        bounds = np.cumsum(np.exp(self._logs), axis=1)
+        return ((uniform[:, :1] * bounds[:, -1:] >= bounds[:, :-1]).sum(axis=1) + self._start,)
+
+    def propensity(self, actions: Actions) -> Propensity:
+        logs = self._logs[np.arange(len(self._logs)), actions[0] - self._start]
+        return Propensity(np.exp(logs), logs)
+
+
+class Gaussian(Distribution):
+    """Independent normal distributions: the density is the product over the dimensions of the action.
+
+    Args:
+      mean: the means, float64 (N, A).
+      sigma: the standard deviations, (A,) or (N, A).
+    """
+
+    def __init__(self, mean: Array, sigma: Array):
+        self._mean, self._sigma = mean, np.broadcast_to(sigma, mean.shape)
+
+    def sample(self, uniform: Array, normal: Array) -> Actions:
+        return (self._mean + self._sigma * normal,)
+
+    def propensity(self, actions: Actions) -> Propensity:
+        logs = self._logs(np.asarray(actions[0], np.float64)).sum(axis=1)
+        return Propensity(np.exp(logs), logs)
+
+    def _logs(self, action: Array) -> Array:
+        z = (action - self._mean) / self._sigma
+        return np.asarray(-z * z / 2 - np.log(self._sigma) - _LOG_SQRT_2PI)
+
+
+class TruncatedGaussian(Gaussian):
+    """Normal distributions truncated to bounds: each dimension's density is divided by its mass between them."""
+
+    def __init__(self, mean: Array, sigma: Array, low: Array, high: Array):
+        super().__init__(mean, sigma)
+        with needs("record", "TruncatedGaussianHead needs scipy"):
+            from scipy import special
+        self._special, self._low, self._high = special, low, high
+        a, b = (low - mean) / self._sigma, (high - mean) / self._sigma
+        self._right = a > 0  # mirrored, because the logarithm of a mass on the right loses all digits
+        a, b = np.where(self._right, -b, a), np.where(self._right, -a, b)
+        self._log_a, log_b = special.log_ndtr(a), special.log_ndtr(b)
+        self._log_mass = log_b + np.log1p(-np.exp(self._log_a - log_b))
+
+    def sample(self, uniform: Array, normal: Array) -> Actions:
+        logs = np.logaddexp(self._log_a, safe_log(uniform) + self._log_mass)
+        z = self._special.ndtri_exp(logs)
+        z = np.where(self._right, -z, z)
+        return (np.clip(self._mean + self._sigma * z, self._low, self._high),)
+
+    def propensity(self, actions: Actions) -> Propensity:
+        action = np.asarray(actions[0], np.float64)
+        inside = np.clip(action, self._low, self._high)
+        near = np.isclose(action, inside, rtol=1e-6, atol=1e-9)  # rounding to float32 may move a value past its bound
+        logs = np.where(near, self._logs(inside) - self._log_mass, -np.inf).sum(axis=1)
+        return Propensity(np.exp(logs), logs)
+
+
+class Independent(Distribution):
+    """Independent distributions for the leaves of an action.
+
+    Args:
+      parts: the distribution of each leaf, with the number of uniform and normal random numbers that it takes.
+    """
+
+    def __init__(self, parts: Sequence[tuple[Distribution, int, int]]):
+        self._parts = parts
+
+    def sample(self, uniform: Array, normal: Array) -> Actions:
+        actions: list[Array] = []
+        u = v = 0
+        for part, of_uniform, of_normal in self._parts:
+            actions += part.sample(uniform[:, u : u + of_uniform], normal[:, v : v + of_normal])
+            u, v = u + of_uniform, v + of_normal
+        return tuple(actions)
+
+    def propensity(self, actions: Actions) -> Propensity:
+        logs = np.zeros(len(actions[0]))
+        for (part, _, _), action in zip(self._parts, actions, strict=True):
+            logs = logs + part.propensity((action,)).log
+        return Propensity(np.exp(logs), logs)
 
 
 @configurable

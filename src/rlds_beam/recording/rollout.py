@@ -1,24 +1,149 @@
-"""Rolls out a policy in several environments together, so that each step is one batch of observations."""
+"""Rolls out a policy in several environments together, so that each step is one batch of observations.
+
+Random numbers come from one stream per policy, dataset, and trajectory, independent of the worker.
+"""
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.recording.environments import Environment
-from rlds_beam.recording.logger import EpisodeBuffer, RecordedEnvironment, cast_recorded, make_logger
-from rlds_beam.recording.policies import BehaviorPolicy, HistoryPolicy
-from rlds_beam.recording.policy_distributions import Actions, Propensity
-from rlds_beam.recording.seeds import Address, Noise, environment_seed, warm_up
-from rlds_beam.recording.settings import INFO, LOG_PROPENSITY, PROPENSITY, RecordedEpisode, RolloutSettings
+from rlds_beam.recording.bases import State, stack_states, unstack_states
+from rlds_beam.recording.environments import Environment, Outcome
+from rlds_beam.recording.episode_buffer import EpisodeBuffer, cast_recorded
+from rlds_beam.recording.policies import Actions, BehaviorPolicy, HistoryPolicy, Propensity
 from rlds_beam.recording.spaces import SpaceLeaf
-from rlds_beam.recording.states import State, stack_states, unstack_states
 from rlds_beam.typing import Array
+
+_ENVIRONMENT, _ACTIONS, _WARM_UP = range(3)
+_BLOCK = 64
+"""Number of steps whose random numbers are drawn together."""
+
+
+class Address(NamedTuple):
+    """Identifies a trajectory by the numbers of its policy, dataset, and trajectory, each counted from 0."""
+
+    policy: int
+    dataset: int
+    trajectory: int
+
+
+def _stream(seed: int, address: Address, of: int) -> np.random.SeedSequence:
+    return np.random.SeedSequence(seed, spawn_key=(*address, of))
+
+
+def environment_seed(seed: int, address: Address) -> int:
+    """The environment's seed, less than 2**31."""
+    return int(_stream(seed, address, _ENVIRONMENT).generate_state(1)[0] >> 1)
+
+
+def warm_up(seed: int, address: Address, minimum: int, maximum: int) -> int:
+    """The number of steps before the first recorded one: from `minimum` to below `maximum`."""
+    if maximum <= minimum:
+        return minimum
+    return int(np.random.default_rng(_stream(seed, address, _WARM_UP)).integers(minimum, maximum))
+
+
+class Noise:
+    """The random numbers for the actions of a trajectory, step by step."""
+
+    def __init__(self, seed: int, address: Address, uniform: int, normal: int):
+        self._random = np.random.Generator(np.random.PCG64(_stream(seed, address, _ACTIONS)))
+        self._widths = uniform, normal
+        self._uniform = self._normal = np.empty((0, 0))
+        self._used = _BLOCK
+
+    def into(self, uniform: Array, normal: Array, row: int) -> None:
+        """Writes the next step's random numbers into row `row` of arrays (N, U) and (N, V)."""
+        used = self._used
+        if used == _BLOCK:
+            self._uniform = self._random.random((_BLOCK, self._widths[0])) if self._widths[0] else self._uniform
+            self._normal = self._random.standard_normal((_BLOCK, self._widths[1])) if self._widths[1] else self._normal
+            used = 0
+        if self._widths[0]:
+            uniform[row] = self._uniform[used]
+        if self._widths[1]:
+            normal[row] = self._normal[used]
+        self._used = used + 1
+
+
+PROPENSITY, LOG_PROPENSITY = "propensity", "log_propensity"
+INFO = "info"
+
+
+@dataclasses.dataclass(frozen=True)
+class RolloutSettings:
+    """The settings of a rollout.
+
+    Attributes:
+      seed: the seed of all random numbers.
+      windows: whether a trajectory has a fixed number of steps, across episode boundaries (`obtain_steps`); otherwise
+        it is an episode.
+      step_per_trajectory: the steps of a window, or the maximum steps of an episode; None for no maximum.
+      minimum_rollout_length, maximum_rollout_length: the range of the number of steps skipped before a window; the
+        maximum is exclusive.
+      single_interaction: whether each window starts where the previous one ended.
+      max_episode_steps: truncates episodes after this many steps, in addition to the environment's limit; None never.
+      record_unclipped_action: stores actions as sampled; the environment still receives them clipped.
+      info: the fields of the environment's info to record: name -> (dtype, shape).
+      observed: the dtypes of the leaves of an observation.
+      reward: the dtype of the reward.
+      environments: the number of environments stepped together.
+    """
+
+    seed: int
+    windows: bool = False
+    step_per_trajectory: int | None = None
+    minimum_rollout_length: int = 0
+    maximum_rollout_length: int = 0
+    single_interaction: bool = False
+    max_episode_steps: int | None = None
+    record_unclipped_action: bool = False
+    info: Mapping[str, tuple[str, tuple[int, ...]]] = dataclasses.field(default_factory=dict)
+    observed: tuple[str, ...] = ()
+    reward: str = "float32"
+    environments: int = 16
+
+
+class RecordedEpisode(NamedTuple):
+    """A recorded episode.
+
+    Attributes:
+      trajectory: the number of its trajectory.
+      part: the part of the window, which the ends of the environment's episodes cut into parts: 0, 1, ...
+      age: the steps of the environment's episode before the first recorded one.
+      end: `terminated`; `truncated` by the environment or `max_episode_steps`; `cut` if the recording ended first.
+      columns: the columns of its T steps.
+      state: the policy's state before the first action; None for a policy without a state.
+    """
+
+    trajectory: int
+    part: int
+    age: int
+    end: str
+    columns: dict[str, Array]
+    state: State | None = None
+
+
+def info_fields(info: Mapping[str, Any], wanted: Sequence[str] = ()) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The fields of an environment's info that can be recorded: numbers, arrays of numbers, and text."""
+    fields: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for name, value in info.items():
+        if wanted and name not in wanted:
+            continue
+        if isinstance(value, str):
+            fields[name] = ("string", ())
+        elif (array := np.asarray(value)).dtype.kind in "biuf":
+            wide = {"i": "int64", "u": "int64", "f": "float64", "b": "bool"}[array.dtype.kind]
+            fields[name] = (wide if array.ndim == 0 else array.dtype.name, array.shape)
+    return fields
+
 
 _NO_LIMIT = 1 << 60
 _AHEAD = 8
@@ -30,9 +155,6 @@ def roll_out(
     policy: BehaviorPolicy,
     settings: RolloutSettings,
     addresses: Sequence[Address],
-    metadata: Mapping[str, Any],
-    *,
-    envlogger: bool,
 ) -> Iterator[RecordedEpisode]:
     """Rolls out trajectories and yields the recorded episodes in order.
 
@@ -41,16 +163,14 @@ def roll_out(
       policy: a policy bound to such an environment.
       settings: the settings of the rollout.
       addresses: the addresses of the trajectories.
-      metadata: the dataset's metadata, for EnvLogger.
-      envlogger: whether to log with EnvLogger.
     """
     count = 1 if settings.single_interaction else min(settings.environments, len(addresses))
-    slots = [_Slot(make(), policy, settings, metadata, envlogger) for _ in range(count)]
+    slots = [_Slot(make(), policy, settings) for _ in range(count)]
     try:
         yield from _in_order(slots, policy, settings, addresses)
     finally:
         for slot in slots:
-            slot.logger.close()
+            slot.environment.close()
 
 
 def _in_order(
@@ -170,7 +290,6 @@ class _Slot:
 
     Attributes:
       environment: the environment.
-      logger: the EnvLogger around it.
       noise: the random numbers of its actions.
       observation: the last observation, by leaf.
       state: the policy's state before its next action; None for a policy without a state.
@@ -179,27 +298,13 @@ class _Slot:
       done: whether the trajectory is finished.
     """
 
-    def __init__(
-        self,
-        environment: Environment,
-        policy: BehaviorPolicy,
-        settings: RolloutSettings,
-        metadata: Mapping[str, Any],
-        envlogger: bool,
-    ):
+    def __init__(self, environment: Environment, policy: BehaviorPolicy, settings: RolloutSettings):
         self.environment, self._settings, self._randomness = environment, settings, policy.randomness
-        extra = dict.fromkeys((PROPENSITY, LOG_PROPENSITY), ("float64", ())) if policy.has_propensity else {}
+        extra = {f"{INFO}/{name}": field for name, field in settings.info.items()}
+        if policy.has_propensity:
+            extra |= dict.fromkeys((PROPENSITY, LOG_PROPENSITY), ("float64", ()))
         self._initial_state = self.state = self._state_at_begin = policy.initial_state()
-        self._info = tuple(settings.info)
-        buffer = EpisodeBuffer(
-            environment.observation,
-            environment.action,
-            {**extra, **{f"{INFO}/{name}": of for name, of in settings.info.items()}},
-            settings.reward,
-        )
-        self._buffer, self._recorded = buffer, RecordedEnvironment(environment)
-        self.logger = make_logger(self._recorded, self._step_fn, dict(metadata), buffer, envlogger=envlogger)
-        self._observes, self._takes = environment.observation, environment.action
+        self._buffer = EpisodeBuffer(environment.observation, environment.action, extra, settings.reward)
         self._began = self._ended = self.done = False
         self._age = self._age_at_begin = 0
         self.number = 0
@@ -232,17 +337,14 @@ class _Slot:
 
     def act(self, stored: Sequence[Any], for_env: Sequence[Any], custom: dict[str, Any]) -> None:
         """Takes a step with an action: the stored one, and the one for the environment."""
-        action = self._takes.build(for_env)
-        if self._warm_up:
-            outcome = self.environment.step(action)
-        else:
-            self._recorded.for_env, self._custom = action, custom
-            self.logger.step(self._takes.build(stored))
-            assert self._recorded.outcome is not None
-            outcome = self._recorded.outcome
-            self._steps += 1
+        outcome = self.environment.step(self.environment.action.build(for_env))
         self._age += 1
         self._observation(outcome.observation)
+        if not self._warm_up:
+            self._steps += 1
+            self._left -= 1
+            last = outcome.terminated or outcome.truncated or not self._left
+            self._buffer.add(stored, outcome, self.observation, {**custom, **self._info_of(outcome)}, last)
         truncated = outcome.truncated or self._age == self._settings.max_episode_steps
         self._ended = outcome.terminated or truncated
         if self._warm_up:
@@ -275,26 +377,21 @@ class _Slot:
         limits = [self._settings.max_episode_steps, self._settings.step_per_trajectory]
         left = [limit - done for limit, done in zip(limits, (self._age, self._steps), strict=True) if limit is not None]
         self._age_at_begin, self._state_at_begin = self._age, self.state
-        self._recorded.begin(self._nested, min(left, default=_NO_LIMIT))
-        self.logger.reset()
+        self._left = min(left, default=_NO_LIMIT)
+        self._buffer.begin(self.observation)
 
     def _reset(self, seed: int | None) -> None:
         self._observation(self.environment.reset(seed))
         self._age, self._ended, self.state = 0, False, self._initial_state
 
     def _observation(self, nested: Any) -> None:
-        self._nested = nested
-        self.observation = self._observes.flatten(nested)
+        self.observation = self.environment.observation.flatten(nested)
 
-    def _step_fn(self, timestep: Any, action: Any, env: Any) -> dict[str, Any] | None:
-        """The custom data for EnvLogger: the action's propensity, and the environment's info."""
-        if action is None:
-            return None
-        if not self._info:
-            return self._custom
-        info = self._recorded.outcome.info if self._recorded.outcome is not None else {}
+    def _info_of(self, outcome: Outcome) -> dict[str, Any]:
+        """The fields of the environment's info to record."""
+        info = outcome.info
         try:
-            return {**self._custom, **{f"{INFO}/{name}": info[name] for name in self._info}}
+            return {f"{INFO}/{name}": info[name] for name in self._settings.info}
         except KeyError as error:
             raise RldsBeamError(
                 f"the environment's info lacks {error} at a step; it has {', '.join(map(str, info)) or 'nothing'}: "

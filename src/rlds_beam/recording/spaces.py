@@ -255,23 +255,3 @@ def _spec_leaf(spec: Any, what: str) -> SpaceLeaf:
     if dtype.kind not in "fb":
         raise UsageError(f"{what} has dtype {dtype}, which cannot be recorded")
     return SpaceLeaf("", "box", dtype.name, shape, np.full(shape, -np.inf), np.full(shape, np.inf))
-
-
-def to_spec(structure: Structure, name: str) -> Any:
-    """The structure as dm_env specs, which EnvLogger stores in its metadata."""
-    from dm_env import specs
-
-    def one(leaf: SpaceLeaf) -> Any:
-        title = f"{name}/{leaf.path}" if leaf.path else name
-        if leaf.kind == "text":
-            return specs.StringArray((), name=title)
-        if leaf.kind == "box":
-            dtype = np.dtype(leaf.dtype)
-            if dtype.kind == "b" or (dtype.kind == "f" and not np.isfinite([leaf.low, leaf.high]).any()):
-                return specs.Array(leaf.shape, dtype, title)
-            return specs.BoundedArray(leaf.shape, dtype, leaf.low, leaf.high, title)
-        if leaf.kind == "discrete" and not leaf.start:
-            return specs.DiscreteArray(leaf.choices, np.dtype(leaf.dtype), title)
-        return specs.BoundedArray(leaf.shape, np.dtype(leaf.dtype), leaf.start, leaf.start + leaf.sizes - 1, title)
-
-    return structure.build([one(leaf) for leaf in structure.leaves])
