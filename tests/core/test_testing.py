@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from damage import insert_bytes, set_length
 
 from rlds_beam import testing
 from rlds_beam.encoding.tfds.rlds_dataset import default_schema, encode_example
@@ -98,8 +99,8 @@ def test_damaged_files(tmp_path: Path) -> None:
     assert readable(lambda shard: testing.cut(shard, 2)) == -2
     assert readable(lambda shard: testing.cut(shard, 2, 15)) == 2
     assert readable(lambda shard: testing.cut(shard, 4, -1)) == 4
-    assert readable(lambda shard: testing.insert_bytes(shard, 1, bytes(20))) == 1
-    assert readable(lambda shard: testing.set_length(shard, 1, 10**6)) == 1
+    assert readable(lambda shard: insert_bytes(shard, 1, bytes(20))) == 1
+    assert readable(lambda shard: set_length(shard, 1, 10**6)) == 1
     directory = write_dataset(tmp_path, episodes)
     assert testing.read_payloads(testing.shard_paths(directory)[0]) == list(map(encode_example, episodes))
 

@@ -11,6 +11,7 @@ import shutil
 
 import numpy as np
 import pytest
+from damage import insert_bytes, set_length
 from jobs import EPISODES, dataset, episodes, pairs
 
 from rlds_beam.encoding.tfds.rlds_dataset import default_schema, encode_example
@@ -18,10 +19,8 @@ from rlds_beam.testing import (
     cut,
     features_json,
     flip_byte,
-    insert_bytes,
     make_episode,
     record_offsets,
-    set_length,
     shard_paths,
 )
 

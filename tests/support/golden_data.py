@@ -14,6 +14,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from damage import set_length
 
 from rlds_beam.encoding.tfds.rlds_dataset import default_schema, encode_example
 from rlds_beam.testing import (
@@ -22,7 +23,6 @@ from rlds_beam.testing import (
     flip_byte,
     make_episode,
     read_payloads,
-    set_length,
     shard_paths,
     write_dataset,
 )

@@ -23,7 +23,6 @@ import numpy as np
 from rlds_beam import lazy
 from rlds_beam.encoding.example.reader import Feature, parse_example
 from rlds_beam.encoding.tfds.rlds_dataset import as_column, features_json, write_dataset
-from rlds_beam.encoding.tfrecord.framing import record_header
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 
 if TYPE_CHECKING:
@@ -44,13 +43,11 @@ __all__ = [
     "cut",
     "features_json",
     "flip_byte",
-    "insert_bytes",
     "make_episode",
     "read_items",
     "read_payloads",
     "read_rejected",
     "record_offsets",
-    "set_length",
     "shard_paths",
     "write_dataset",
 ]
@@ -187,24 +184,11 @@ def flip_byte(shard: Path | str, record: int, part: str = "payload", at: int = 0
     Path(shard).write_bytes(data)
 
 
-def set_length(shard: Path | str, record: int, length: int) -> None:
-    """Changes a record's length field, with a matching checksum."""
-    data, start = bytearray(Path(shard).read_bytes()), record_offsets(shard)[record]
-    data[start : start + 12] = record_header(length)
-    Path(shard).write_bytes(data)
-
-
 def cut(shard: Path | str, record: int, extra: int = 0) -> None:
     """Cuts the file off before `record`, or `extra` bytes into it (negative: before its end)."""
     offsets = record_offsets(shard)
     size = offsets[record] + extra if extra >= 0 else offsets[record + 1] + extra
     Path(shard).write_bytes(Path(shard).read_bytes()[:size])
-
-
-def insert_bytes(shard: Path | str, record: int, data: bytes) -> None:
-    """Inserts bytes that belong to no record before `record`."""
-    whole, start = Path(shard).read_bytes(), record_offsets(shard)[record]
-    Path(shard).write_bytes(whole[:start] + data + whole[start:])
 
 
 # Output of a conversion

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 from browsing import browsing
+from damage import insert_bytes
 
 from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.images.codecs import decode_image, encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.testing import cut, flip_byte, insert_bytes, make_episode, shard_paths, write_dataset
+from rlds_beam.testing import cut, flip_byte, make_episode, shard_paths, write_dataset
 
 CAMERA = "observation/image"
 RNG = np.random.default_rng(0)

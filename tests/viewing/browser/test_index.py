@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from damage import insert_bytes, set_length
 
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.reader import EpisodeReader, read_episode
-from rlds_beam.testing import cut, flip_byte, insert_bytes, make_episode, set_length, shard_paths, write_dataset
+from rlds_beam.testing import cut, flip_byte, make_episode, shard_paths, write_dataset
 from rlds_beam.viewing.browser.index import EpisodeIndex
 
 
