@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -37,16 +37,9 @@ _ROWS = "rows"
 """The column with the number of rows in each of the others."""
 
 
-class PartColumn(NamedTuple):
-    """A column of a part."""
-
-    name: str
-    row_bytes: int
-
-
-def sized_columns(name: str) -> tuple[PartColumn, PartColumn]:
+def sized_columns(name: str) -> tuple[str, str]:
     """The columns of values of varying length: their concatenated bytes, and the length of each."""
-    return PartColumn(name, 1), PartColumn(f"{name} lengths", 8)
+    return name, f"{name} lengths"
 
 
 def sized_rows(values: Sequence[bytes]) -> tuple[Array, Array]:
@@ -59,7 +52,7 @@ class PartWriter:
 
     def __init__(self, output: MergedOutput, path: str):
         self._output, self._shard = output, ShardWriter(path)
-        self._names = [column.name for column in output.part_columns]
+        self._names = [*output.part_columns]
         types = [pa.field(name, pa.large_binary()) for name in self._names]
         schema = pa.schema([pa.field(_ROWS, pa.binary(8 * len(types))), *types])
         self._writer = pa.ipc.new_file(pa.PythonFile(_Sink(self._shard), "w"), schema)
@@ -215,8 +208,8 @@ class MergedOutput(MergesRanges):
 
     @property
     @abc.abstractmethod
-    def part_columns(self) -> tuple[PartColumn, ...]:
-        """The columns of a part."""
+    def part_columns(self) -> tuple[str, ...]:
+        """The names of the columns of a part."""
 
     @abc.abstractmethod
     def encode(self, episode: Episode) -> Sequence[Array]:

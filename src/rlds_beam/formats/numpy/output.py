@@ -24,7 +24,6 @@ from rlds_beam.formats.arrays.leaves import LeafColumn, field_json, is_text, mak
 from rlds_beam.formats.arrays.parts import (
     MergedOutput,
     Part,
-    PartColumn,
     npy_header,
     sized_columns,
     sized_rows,
@@ -63,12 +62,9 @@ class NumpyColumn:
     def _leaf(self) -> LeafColumn:
         return LeafColumn(self.field)
 
-    def part_columns(self) -> tuple[PartColumn, ...]:
+    def part_columns(self) -> tuple[str, ...]:
         """The part columns that hold its values."""
-        if self.as_bytes:
-            return sized_columns(self.field.path)
-        size = int(np.prod(self._leaf.shape, dtype=np.int64)) * self._leaf.dtype.itemsize
-        return (PartColumn(self.field.path, size),)
+        return sized_columns(self.field.path) if self.as_bytes else (self.field.path,)
 
     def rows(self, episode: Episode) -> Sequence[Array]:
         """The rows of each of `part_columns`."""
@@ -143,9 +139,8 @@ class NumpyOutput(HoldsLastActions, MergedOutput):
         return Description([str(column.field) for column in self.columns], self.left_out)
 
     @property
-    def part_columns(self) -> tuple[PartColumn, ...]:
-        steps = PartColumn("steps", 8)
-        return (steps, *(part for column in self.columns for part in column.part_columns()))
+    def part_columns(self) -> tuple[str, ...]:
+        return ("steps", *(part for column in self.columns for part in column.part_columns()))
 
     def encode(self, episode: Episode) -> Sequence[Array]:
         steps = np.array([len(episode)], "<i8")

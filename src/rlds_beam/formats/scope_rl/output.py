@@ -41,7 +41,7 @@ from rlds_beam.formats.arrays.leaves import (
     single,
     text_values,
 )
-from rlds_beam.formats.arrays.parts import MergedOutput, Part, PartColumn, write_merged
+from rlds_beam.formats.arrays.parts import MergedOutput, Part, write_merged
 from rlds_beam.formats.format_options import ScopeRlOptions
 from rlds_beam.output.base import Description, MergedFile
 from rlds_beam.reading.base import Source
@@ -147,7 +147,7 @@ class ScopeRlOutput(MergedOutput):
         fields = [*states, f"action: {self.action.field}", f"reward: {self.reward.field}", pscore, *info]
         return Description(fields, self.left_out)
 
-    part_columns = (PartColumn("episode", 1),)
+    part_columns = ("episode",)
 
     def check_batch(self, batch: Batch) -> None:
         for episode in batch.episodes:

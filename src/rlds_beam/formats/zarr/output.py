@@ -37,7 +37,6 @@ from rlds_beam.formats.arrays.leaves import (
 from rlds_beam.formats.arrays.parts import (
     MergedOutput,
     Part,
-    PartColumn,
     sized_columns,
     sized_rows,
     write_merged,
@@ -103,11 +102,9 @@ class ZarrColumn:
         large = math.prod(self.leaf.shape) * self.leaf.dtype.itemsize >= _LARGE
         return not self.is_text and not self.of_episode and (self.leaf.is_image or large)
 
-    def part_columns(self) -> tuple[PartColumn, ...]:
+    def part_columns(self) -> tuple[str, ...]:
         """The part columns that hold its values."""
-        if self.is_text or self.in_frames:
-            return sized_columns(self.key)
-        return (PartColumn(self.key, math.prod(self.leaf.shape) * self.dtype.itemsize),)
+        return sized_columns(self.key) if self.is_text or self.in_frames else (self.key,)
 
     def rows(self, episode: Episode) -> Sequence[Array]:
         """The rows of each of `part_columns`. Raises BadEpisode if zarr cannot hold them."""
@@ -240,8 +237,8 @@ class ZarrOutput(MergedOutput, RowsOutput):
         return Description([str(column.field) for column in self.columns], self.left_out)
 
     @property
-    def part_columns(self) -> tuple[PartColumn, ...]:
-        return (PartColumn("steps", 8), *(part for column in self.columns for part in column.part_columns()))
+    def part_columns(self) -> tuple[str, ...]:
+        return ("steps", *(part for column in self.columns for part in column.part_columns()))
 
     def encode(self, episode: Episode) -> Sequence[Array]:
         return [np.array([len(episode)], "<i8"), *(rows for column in self.columns for rows in column.rows(episode))]
