@@ -57,8 +57,8 @@ def test_a_mapping_sets_the_fields(tmp_path):
     [
         ("- AddObservationsFromEpisodeToBatch", "did you mean AddObservationsFromEpisodesToBatch?"),
         ("- AddTimeDimToBatchAndZeroPad: {max_seq_len: 0}", "max_seq_len=0: expected 1 or more"),
-        ("- AddTimeDimToBatchAndZeroPad: 20", "expected the name of a connector"),
-        ("BatchIndividualItems", "expected a list of connectors"),
+        ("- AddTimeDimToBatchAndZeroPad: 20", "expected names of connectors"),
+        ("BatchIndividualItems", "expected names of connectors"),
         ("- ResizeImages: {height: 1,\n  height: 2}", "not valid YAML: line 2: height is given twice"),
         ("- !!python/object/apply:os.system [id]", "could not determine a constructor"),
         ("- NStepReturns: {n: three}", "learner.yaml: NStepReturns: n: Expected `int`, got `str`, 'three'"),

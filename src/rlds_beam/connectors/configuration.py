@@ -74,8 +74,7 @@ class Configuration:
         own: list[Connector] = []
         for connector in self.connectors:
             if hasattr(connector, "for_source"):
-                fps = rate_after(own, source.fps)
-                connector = connector.for_source(source if fps == source.fps else with_attributes(source, fps=fps))
+                connector = connector.for_source(with_attributes(source, fps=rate_after(own, source.fps)))
             own.append(connector)
         return dataclasses.replace(self, connectors=tuple(own))
 
@@ -107,12 +106,12 @@ def load(name: str) -> Configuration:
     Raises:
       UsageError: the file, the function, the connector, or an argument does not exist.
     """
-    is_file = not isinstance(name, ByValue) and name.endswith((".yaml", ".yml", ".json"))
-    if is_file:
+    if not isinstance(name, ByValue):
         where = f"--connectors={name}"
-        return parse(parse_given(storage.read_given(name, where), name, where), where)
-    if not isinstance(name, ByValue) and re.match(r"\s*\w+\s*(\(|,|$)", name):
-        return Configuration(flat(_parse_calls(name)))
+        if name.endswith((".yaml", ".yml", ".json")):
+            return parse(parse_given(storage.read_given(name, where), name, where), where)
+        if re.match(r"\s*\w+\s*(\(|,|$)", name):
+            return Configuration(flat(_parse_calls(name)))
     resolved: Any = resolve(name, "--connectors", callable_only=False)
     if isinstance(resolved, Configuration):
         return resolved
@@ -132,19 +131,30 @@ def parse(content: Any, where: str) -> Configuration:
     Raises:
       UsageError: the content is not a valid configuration.
     """
-    fields, names = StepFields(), {}
-    if isinstance(content, Mapping):
-        if unknown := content.keys() - {"connectors", "fields", "names"}:
-            raise UsageError(f"{where}: there is no entry {shorten(min(map(str, unknown)))}")
-        named = content.get("names") or {}
-        if not isinstance(named, Mapping):
-            raise UsageError(f"{where}: names: expected a mapping of fields to lists of names")
-        names = {str(path): check_names(list_, f"{where}: names: {path}") for path, list_ in named.items()}
-        fields = _construct(StepFields, (), content.get("fields") or {}, f"{where}: fields")
-        content = content.get("connectors")
-    if not isinstance(content, list):
-        raise UsageError(f"{where}: expected a list of connectors, or a mapping with the list as `connectors`")
-    return Configuration(flat([_parse_entry(entry, where) for entry in content]), fields, names)
+    try:
+        file = msgspec.convert(content if isinstance(content, Mapping) else {"connectors": content}, _File)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{where}: {error}: expected names of connectors, or {{name: {{argument: value}}}}") from None
+    connectors = []
+    for entry in file.connectors:
+        ((name, given), *more) = [(entry, None)] if isinstance(entry, str) else entry.items()
+        if more:
+            raise UsageError(f"{where}: {shorten(repr(entry))}: expected one name of a connector, with its arguments")
+        make: Any = resolve_configurable(name, where) if ":" in name else connector_class(name, where)
+        if given is not None or isinstance(make, type):
+            make = _construct(make, (), given or {}, f"{where}: {name}")
+        connectors.append(make)  # a bare function is a connector; with arguments, it returns one
+    names = {path: check_names(given, f"{where}: names: {path}") for path, given in (file.names or {}).items()}
+    fields = _construct(StepFields, (), file.fields or {}, f"{where}: fields")
+    return Configuration(flat(connectors), fields, names)
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    """The content of a configuration file."""
+
+    connectors: list[str | dict[str, dict[str, Any] | None]]
+    fields: dict[str, Any] | None = None
+    names: dict[str, list[str]] | None = None
 
 
 def flat(connectors: Any) -> tuple[Connector, ...]:
@@ -182,22 +192,6 @@ def _plain(value: Any) -> Any:
     return f"sha256:{hashlib.sha256(pickle.dumps(value, protocol=4)).hexdigest()}"
 
 
-def _parse_entry(entry: Any, where: str) -> Connector:
-    """One entry of a file: `Name`, or `{Name: {argument: value}}`."""
-    name, given = entry, None
-    if isinstance(entry, Mapping) and len(entry) == 1:
-        ((name, given),) = entry.items()
-    if not isinstance(name, str) or not isinstance(given, Mapping | None):
-        raise UsageError(
-            f"{where}: {shorten(repr(entry))}: expected the name of a connector, or its name with a mapping of "
-            "arguments"
-        )
-    make: Any = resolve_configurable(name, where) if ":" in name else connector_class(name, where)
-    if given is None and not isinstance(make, type):
-        return cast(Connector, make)  # a bare function is a connector; with arguments, it returns one
-    return cast(Connector, _construct(make, (), given or {}, f"{where}: {name}"))
-
-
 def _parse_calls(text: str) -> list[Connector]:
     """The connectors of `MinimumLength(10),FlipChannels`. Nothing is evaluated but literals."""
     where = f"--connectors={shorten(text)}"
@@ -205,19 +199,18 @@ def _parse_calls(text: str) -> list[Connector]:
     try:
         for node in ast.parse(f"[{text}]", mode="eval").body.elts:  # type: ignore[attr-defined]
             call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
-            name = ast.unparse(call.func)
-            make = connector_class(name, where)
             arguments = [ast.literal_eval(value) for value in call.args]
             named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
-            found.append(_construct(make, arguments, named, f"{where}: {name}"))
-    except UsageError:
-        raise
+            found.append((ast.unparse(call.func), arguments, named))
     except (SyntaxError, ValueError, TypeError, AttributeError, RecursionError, MemoryError):
         raise UsageError(
             f"{where}: expected a list such as \"MinimumLength(10),DropFields('info')\", a YAML or JSON file, or "
             "module:name"
         ) from None
-    return found
+    return [
+        _construct(connector_class(name, where), arguments, named, f"{where}: {name}")
+        for name, arguments, named in found
+    ]
 
 
 def _construct(make: Callable[..., Any], positional: Sequence[Any], given: Mapping[str, Any], where: str) -> Any:

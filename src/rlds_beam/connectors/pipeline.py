@@ -110,8 +110,7 @@ class ConnectorRunner:
 
     def source_after(self, source: Source) -> Source:
         """The source with the rate of the returned episodes."""
-        fps = rate_after(self.connectors, source.fps)
-        return source if fps == source.fps else with_attributes(source, fps=fps)
+        return with_attributes(source, fps=rate_after(self.connectors, source.fps))
 
     def ignored_values(self, of_output: IgnoredValues | None = None) -> IgnoredValues:
         """The values to leave unchecked: all values are checked if there are connectors that may read any field.

@@ -245,7 +245,7 @@ class Invents(ConnectorV2):
 
 
 def test_wrong_use_is_reported():
-    with pytest.raises(UsageError, match="kind=actor, expected learner or env_to_module"):
+    with pytest.raises(UsageError, match="kind=actor, expected one of learner, env_to_module"):
         FromRllib(ClipRewards, kind="actor")
     with pytest.raises(UsageError, match="initial_state needs max_seq_len"):
         FromRllib(ClipRewards, initial_state={"h": [0.0]})

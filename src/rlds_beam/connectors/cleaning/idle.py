@@ -131,14 +131,12 @@ def _apply(episode: Episode, ranges: Ranges, trim: int, mode: str) -> Episode | 
 @functools.lru_cache(maxsize=4)  # large: one entry per episode
 def _read(path: str) -> tuple[Mapping[str, Ranges], int, str]:
     """The ranges by episode, how many steps to cut from each, and a digest of the file."""
+    text = storage.read_given(path, f"KeepRanges: ranges={path}")
     try:
-        text = storage.read_text(path)
         content = parse_json(text, path)
         listed = content["keep_ranges"] if isinstance(content.get("keep_ranges"), dict) else content
         trim = int(content.get("metadata", {}).get("filter_last_n_in_ranges", 0)) if listed is not content else 0
         ranges = {name: [(int(start), int(stop)) for start, stop in pairs] for name, pairs in listed.items()}
-    except OSError as error:
-        raise UsageError(f"KeepRanges: ranges={path}: {error}") from error
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UsageError(
             f"KeepRanges: ranges={path}: expected openpi's JSON format, episode -> [[start, stop], ...]: {error}"

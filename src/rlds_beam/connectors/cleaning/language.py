@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -170,35 +170,33 @@ def _task_field(episode: Episode) -> str | None:
 def _read_table(path: str) -> dict[str, str]:
     """The instructions in a file, by key. Raises UsageError if it is no table of texts."""
     where = f"--task_file={path}"
+    content = storage.read_given(path, where)
+    entries: list[tuple[str, Any, Any]] = []  # the place, the key, and the text
+    if path.endswith((".jsonl", ".ndjson")):
+        for number, line in enumerate(content.splitlines(), 1):
+            if line.strip():
+                entry = parse_json(line, f"{where}, line {number:,}")
+                known = entry if isinstance(entry, dict) else {}
+                entries.append((f", line {number:,}", known.get("key"), known.get("task")))
+    elif path.endswith((".json", ".yaml", ".yml")):
+        mapping = parse_given(content, path, where)
+        if not isinstance(mapping, dict):
+            raise UsageError(f"{where}: expected a mapping of the keys of episodes to texts")
+        entries = [("", key, text) for key, text in mapping.items()]
+    elif path.endswith(".csv"):
+        for number, row in enumerate(csv.reader(io.StringIO(content)), 1):
+            if row and not (number == 1 and row[0].strip().lower() in _HEADERS):
+                entries.append((f", line {number:,}", row[0].strip(), row[1] if len(row) == 2 else None))
+    else:
+        raise UsageError(f"{where}: expected a file of keys and texts that ends in .csv, .json, .jsonl, or .yaml")
     texts: dict[str, str] = {}
-    for line, key, text in _entries(storage.read_given(path, where), path, where):
+    for line, key, text in entries:
         if not isinstance(key, str) or not isinstance(text, str) or not text.strip():
             raise UsageError(f"{where}{line}: expected the key of an episode and its text")
         if key in texts:
             raise UsageError(f"{where}{line}: {shorten(key, 80)} is listed twice")
         texts[key] = text
     return texts
-
-
-def _entries(content: str, path: str, where: str) -> Iterator[tuple[str, Any, Any]]:
-    """The place, the key, and the text of each entry."""
-    if path.endswith((".jsonl", ".ndjson")):
-        for number, line in enumerate(content.splitlines(), 1):
-            entry = parse_json(line, f"{where}, line {number:,}") if line.strip() else None
-            if entry is not None:
-                known = entry if isinstance(entry, dict) else {}
-                yield f", line {number:,}", known.get("key"), known.get("task")
-    elif path.endswith((".json", ".yaml", ".yml")):
-        entries = parse_given(content, path, where)
-        if not isinstance(entries, dict):
-            raise UsageError(f"{where}: expected a mapping of the keys of episodes to texts")
-        yield from (("", key, text) for key, text in entries.items())
-    elif path.endswith(".csv"):
-        for number, row in enumerate(csv.reader(io.StringIO(content)), 1):
-            if row and not (number == 1 and row[0].strip().lower() in _HEADERS):
-                yield f", line {number:,}", row[0].strip(), row[1] if len(row) == 2 else None
-    else:
-        raise UsageError(f"{where}: expected a file of keys and texts that ends in .csv, .json, .jsonl, or .yaml")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
@@ -120,6 +121,23 @@ class RowStatistics:
         return leaves
 
 
+class _Scaler(FittedConnector):
+    """A connector that is fitted to the statistics of the rows that it chooses."""
+
+    statistics: Any
+
+    @property
+    def fitted(self) -> bool:
+        return self.statistics is not None
+
+    def accumulator(self) -> RowStatistics:
+        return RowStatistics(self.rows)
+
+    @abc.abstractmethod
+    def rows(self, batch: Batch) -> Rows:
+        """The rows of a batch."""
+
+
 def valid_rows(episode: Episode, path: str, fields: StepFields) -> Column:
     """The valid rows of a step field: all observations, but one action, reward, and so on per transition.
 
@@ -141,7 +159,7 @@ _NEEDED = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Normalize(FittedConnector, reads_images=False):
+class Normalize(_Scaler, reads_images=False):
     """Scales step fields by statistics of the dataset, as Octo and OpenVLA do.
 
         mode          y                                                 for x = [-2, 0, 2]
@@ -181,13 +199,6 @@ class Normalize(FittedConnector, reads_images=False):
             leaves = loaded_statistics(self.statistics, "Normalize")
             used = {path: leaves[path] for field in self.fields for path in all_below(leaves, field)}
             object.__setattr__(self, "statistics", {"fields": pick_statistics(used, _NEEDED[self.mode], "Normalize")})
-
-    @property
-    def fitted(self) -> bool:
-        return self.statistics is not None
-
-    def accumulator(self) -> RowStatistics:
-        return RowStatistics(self._rows)
 
     def fit(self, result: Mapping[str, Mapping[str, Leaf]]) -> Normalize:
         return dataclasses.replace(self, statistics={"fields": result.get("", {})})
@@ -260,7 +271,7 @@ class Normalize(FittedConnector, reads_images=False):
         also_masked = self.constant == "zero" and self.mode != "normal"
         return constant if also_masked else constant & self._mask(path)
 
-    def _rows(self, batch: Batch) -> Rows:
+    def rows(self, batch: Batch) -> Rows:
         for episode in batch.episodes:
             for path in self._paths(episode):
                 yield "", path, numbers(valid_rows(episode, path, batch.fields), path, "Normalize")
@@ -277,11 +288,11 @@ class Normalize(FittedConnector, reads_images=False):
         return list(paths)
 
 
-_FILTER_STATISTICS = ("mean", "std", "count")
+_FILTER = ("mean", "std", "count")
 
 
 @dataclasses.dataclass(frozen=True)
-class MeanStdFilter(FittedConnector):
+class MeanStdFilter(_Scaler):
     """Scales each agent's observations to mean 0 and standard deviation 1, and clips them.
 
         observation/a (T+1, D)    float     (x - mean) / (std + 1e-8), clipped to -10 and 10; the same dtype
@@ -306,28 +317,12 @@ class MeanStdFilter(FittedConnector):
 
     def __post_init__(self) -> None:
         if self.statistics is not None and not (isinstance(self.statistics, Mapping) and "agents" in self.statistics):
-            leaves = loaded_statistics(self.statistics, "MeanStdFilter")
-            object.__setattr__(
-                self, "statistics", {"fields": pick_statistics(leaves, _FILTER_STATISTICS, "MeanStdFilter")}
-            )
-
-    @property
-    def fitted(self) -> bool:
-        return self.statistics is not None
-
-    def accumulator(self) -> RowStatistics:
-        return RowStatistics(self._rows)
+            picked = pick_statistics(loaded_statistics(self.statistics, "MeanStdFilter"), _FILTER, "MeanStdFilter")
+            object.__setattr__(self, "statistics", {"fields": picked})
 
     def fit(self, result: Mapping[str, Mapping[str, Leaf]]) -> MeanStdFilter:
-        return dataclasses.replace(
-            self,
-            statistics={
-                "agents": {
-                    agent: pick_statistics(leaves, _FILTER_STATISTICS, "MeanStdFilter")
-                    for agent, leaves in result.items()
-                }
-            },
-        )
+        picked = {agent: pick_statistics(leaves, _FILTER, "MeanStdFilter") for agent, leaves in result.items()}
+        return dataclasses.replace(self, statistics={"agents": picked})
 
     def transform(self, batch: Batch) -> Batch:
         return edit_each(self, batch, self._filter)
@@ -353,7 +348,7 @@ class MeanStdFilter(FittedConnector):
             y = np.clip(y, -self.clip_by_value, self.clip_by_value)
         return y.astype(x.dtype)
 
-    def _rows(self, batch: Batch) -> Rows:
+    def rows(self, batch: Batch) -> Rows:
         for episode in batch.episodes:
             for path in _floats(episode, batch.fields.obs):
                 yield find_agent(episode), path, np.asarray(valid_rows(episode, path, batch.fields))
@@ -369,7 +364,7 @@ _MIN_DIVISOR = 1e-4
 
 
 @dataclasses.dataclass(frozen=True)
-class StandardizeAdvantages(FittedConnector):
+class StandardizeAdvantages(_Scaler):
     """Standardizes `advantages`, float32 (T,), to mean 0 and standard deviation 1 over a module's transitions.
 
         advantages    1     3     5     0*      mean 3, std 1.63
@@ -396,13 +391,6 @@ class StandardizeAdvantages(FittedConnector):
                 self, "statistics", pick_statistics(self.statistics, ("mean", "std"), "StandardizeAdvantages")
             )
 
-    @property
-    def fitted(self) -> bool:
-        return self.statistics is not None
-
-    def accumulator(self) -> RowStatistics:
-        return RowStatistics(self._rows)
-
     def fit(self, result: Mapping[str, Mapping[str, Leaf]]) -> StandardizeAdvantages:
         return dataclasses.replace(self, statistics={module: leaves[self.column] for module, leaves in result.items()})
 
@@ -423,7 +411,7 @@ class StandardizeAdvantages(FittedConnector):
         scaled = (values.astype(np.float64) - mean) / max(std, _MIN_DIVISOR)
         return np.where(np.arange(len(values)) < real, scaled, values).astype(np.float32)
 
-    def _rows(self, batch: Batch) -> Rows:
+    def rows(self, batch: Batch) -> Rows:
         self._check(batch)
         for episode, columns in zip(batch.episodes, batch.columns, strict=True):
             yield find_module(episode), self.column, self._values(columns)[: real_transitions(episode)]
