@@ -63,7 +63,7 @@ class Snapshot:
                     self._companions[split.name, shard.index] = companions
                 stamp[i] = _stamp(self._paths(split.name, shard))
             content = np.full(len(shards), b"", "S1")
-            if by_content or any(storage.scheme(shard.path) is not None for shard in shards[:1]):
+            if len(shards) and (by_content or storage.scheme(shards[0].path) is not None):
                 content = self._fingerprint_all(split.name, shards)
             order = np.argsort(index, kind="stable")
             self._splits[split.name] = Columns(
