@@ -14,7 +14,6 @@ from rlds_beam.connectors import CONNECTORS, configuration
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.learner.sequences import AddStatesFromEpisodesToBatch, AddTimeDimToBatchAndZeroPad
 from rlds_beam.errors import UsageError
-from rlds_beam.recording.policy_loader import load_policies
 from rlds_beam.testing import make_episode, write_dataset
 
 LEARNER = """
@@ -227,24 +226,6 @@ def test_inspect_calls_nothing_that_a_file_names(tmp_path, capsys, name):
     (tmp_path / "f.yaml").write_text(f"- {name}: {{args: [touch, {tmp_path / 'called'}]}}\n- {name}\n")
     assert main(["inspect", str(source), f"--connectors={tmp_path / 'f.yaml'}"]) == 2
     assert f"{name} was not called" in capsys.readouterr().err
-    assert not (tmp_path / "called").exists()
-
-
-@pytest.mark.parametrize(
-    "policy",
-    [
-        "{name}",
-        "SoftmaxHead: {{base_policy: '{name}'}}",
-        "ModulePolicy: {{base_policy: '{name}'}}",
-        "ModulePolicy: {{base_policy: 'policy_saver:x', module_to_env: '{name}'}}",
-    ],
-)
-def test_a_file_of_policies_calls_only_marked_functions(tmp_path, monkeypatch, policy):
-    (tmp_path / "anything_at_all.py").write_text(CALLED)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "policies.yaml").write_text(f"- {policy.format(name='anything_at_all:Touch')}")
-    with pytest.raises(UsageError, match="anything_at_all:Touch was not called"):
-        load_policies([str(tmp_path / "policies.yaml")])
     assert not (tmp_path / "called").exists()
 
 

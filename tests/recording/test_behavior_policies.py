@@ -141,12 +141,11 @@ def test_random_is_uniform(leaf):
         assert flat.max(axis=0).tolist() == ([2] if leaf.kind == "discrete" else [1, 2, 3, 4])
 
 
-def test_policies_by_name(tmp_path):
-    (tmp_path / "two.yaml").write_text(f"- random\n- SoftmaxHead: {{base_policy: '{Q}', tau: 0.5, name: soft}}\n")
+def test_policies_by_name():
     truncated = (
         "TruncatedGaussianHead(recorded_environments:towards_zero, sigma=[0.5, 1.0], minimum=[-1, -1], maximum=1)"
     )
-    policies = load_policies((str(tmp_path / "two.yaml"), GREEDY, truncated))
+    policies = load_policies(("random", f"SoftmaxHead({Q}, tau=0.5, name=soft)", GREEDY, truncated))
     assert [policy.name for policy in policies] == ["random", "soft", "greedy", "TruncatedGaussianHead"]
     assert policies[1].tau == 0.5 and policies[3].sigma.tolist() == [0.5, 1.0]
     assert isinstance(load_policies(("rlds_beam.recording.policies:Random",))[0], Random)

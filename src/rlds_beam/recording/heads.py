@@ -177,9 +177,7 @@ class EpsilonGreedyHead(BaseHead):
 
     def calc_action_choice_probability(self, x: Array) -> Array:
         """The probabilities of all actions, (N, n)."""
-        distribution, n = self.distribution(x), _require_actions(self, self.n_actions)
-        each = [distribution.propensity((np.full(len(x), a + self._start),)).value for a in range(n)]
-        return np.stack(each, axis=1)
+        return _probabilities(self, x, self.n_actions)
 
 
 @dataclasses.dataclass
@@ -214,8 +212,7 @@ class SoftmaxHead(BaseHead):
 
     def calc_action_choice_probability(self, x: Array) -> Array:
         """The probabilities of all actions, (N, n)."""
-        distribution, n = self.distribution(x), _require_actions(self, self.n_actions)
-        return np.stack([distribution.propensity((np.full(len(x), a + self._start),)).value for a in range(n)], axis=1)
+        return _probabilities(self, x, self.n_actions)
 
 
 @dataclasses.dataclass
@@ -332,6 +329,11 @@ def _number(head: BaseHead, leaf: SpaceLeaf, given: int | None) -> int:
     if given not in (None, leaf.choices):
         raise UsageError(f"{type(head).__name__}: n_actions={given}, but the environment has {leaf.choices}")
     return leaf.choices
+
+
+def _probabilities(head: BaseHead, x: Array, n_actions: int | None) -> Array:
+    distribution, n = head.distribution(x), _require_actions(head, n_actions)
+    return np.stack([distribution.propensity((np.full(len(x), a + head._start),)).value for a in range(n)], axis=1)
 
 
 def _require_actions(head: BaseHead, n_actions: int | None) -> int:

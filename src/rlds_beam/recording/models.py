@@ -180,8 +180,8 @@ class RLModulePolicy(BasePolicy):
     def __repr__(self) -> str:
         return self._path
 
-    def explore(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """The module's `forward_exploration` of columns."""
+    def __call__(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """The module's `forward_exploration` of columns: `action_dist_inputs`, and its next state if it has one."""
         state = {name: value for name, value in columns.items() if name.partition("/")[0] == _STATE_IN}
         with self._torch.no_grad():
             if not state:
@@ -252,17 +252,7 @@ class RLModulePolicy(BasePolicy):
         return self._inputs(observations)
 
 
-class Exploring:
-    """A model as a function of columns that returns `action_dist_inputs`, and its next state if it has one."""
-
-    def __init__(self, module: RLModulePolicy):
-        self._module, self.get_initial_state = module, module.get_initial_state
-
-    def __call__(self, columns: Mapping[str, Any]) -> Mapping[str, Any]:
-        return self._module.explore(columns)
-
-
-def load_module(name: str) -> Exploring:
+def load_module(name: str) -> RLModulePolicy:
     """Loads a model as a function of columns.
 
     Raises:
@@ -271,7 +261,7 @@ def load_module(name: str) -> Exploring:
     model = load_model(name)
     if not isinstance(model, RLModulePolicy):
         raise UsageError(f"--policy: {name}: a ModulePolicy needs a function, or rl_module:DIRECTORY")
-    return Exploring(model)
+    return model
 
 
 def _d3rlpy(path: str) -> BasePolicy:

@@ -1,4 +1,4 @@
-"""Loads behavior policies by name: `random`, `Head(base, argument=value)`, `module:name`, or a file of heads."""
+"""Loads behavior policies by name: `random`, `Head(base, argument=value)`, or `module:name`."""
 
 from __future__ import annotations
 
@@ -8,25 +8,22 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from rlds_beam import storage
 from rlds_beam.connectors.configuration import load
-from rlds_beam.encoding.metadata import parse_yaml
 from rlds_beam.errors import UsageError
 from rlds_beam.recording.connected_policy import ModulePolicy
 from rlds_beam.recording.heads import HEADS
 from rlds_beam.recording.models import fingerprint, is_model
 from rlds_beam.recording.policies import BehaviorPolicy, Random
 from rlds_beam.text import did_you_mean
-from rlds_beam.user_functions import ByValue, call_factory, find_version, resolve, resolve_configurable
+from rlds_beam.user_functions import ByValue, call_factory, find_version, resolve
 
 _POLICIES: dict[str, type[Any]] = {**HEADS, "ModulePolicy": ModulePolicy}
 _CALL = re.compile(r"(?P<head>\w+)\((?P<arguments>.*)\)", re.DOTALL)
-_FILE = (".yaml", ".yml", ".json")
 
 
 def load_policies(names: Sequence[str]) -> tuple[BehaviorPolicy, ...]:
     """Loads the policies of `--policy`. Raises UsageError if a policy does not exist, or two have the same name."""
-    policies = [policy for name in names for policy in _load(name)]
+    policies = [_load(name) for name in names]
     if not policies:
         raise UsageError("--policy is missing: name a policy, for example --policy=random")
     known = [policy.name for policy in policies]
@@ -45,8 +42,6 @@ def read_versions(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _version(name: str) -> Any:
-    if name.endswith(_FILE):
-        return {policy: _version(policy) for policy in _in_file(name)}
     call = _CALL.fullmatch(name)
     arguments = _arguments(name, call["arguments"]) if call else {"base_policy": name}
     base = arguments["base_policy"]
@@ -57,25 +52,23 @@ def _version(name: str) -> Any:
     return [version, *(load(entry).plan() for entry in named)] if named else version
 
 
-def _load(name: str) -> list[BehaviorPolicy]:
+def _load(name: str) -> BehaviorPolicy:
     if isinstance(name, ByValue):
-        return [as_policy(name.value, str(name))]
+        return as_policy(name.value, str(name))
     if name == "random":
-        return [Random()]
-    if name.endswith(_FILE):
-        return [policy for entry in _in_file(name) for policy in _load(entry)]
+        return Random()
     call = _CALL.fullmatch(name)
     if call is not None:
-        return [_head(name, call["head"], _arguments(name, call["arguments"]))]
+        return _head(name, call["head"], _arguments(name, call["arguments"]))
     if is_model(name) or ":" not in name:
         raise UsageError(
-            f"--policy={name}: expected random, module:name, a YAML file, or a head around a policy, for example "
+            f"--policy={name}: expected random, module:name, or a head around a policy, for example "
             f"EpsilonGreedyHead({name}, epsilon=0.1); the heads are {', '.join(HEADS)}"
         )
     policy_object: Any = resolve(name, "--policy", callable_only=False)
     if callable(policy_object) and not isinstance(policy_object, BehaviorPolicy):
         policy_object = call_factory(policy_object, f"--policy={name}", "put a head around a function of observations")
-    return [as_policy(policy_object, name)]
+    return as_policy(policy_object, name)
 
 
 def as_policy(candidate: Any, name: str) -> BehaviorPolicy:
@@ -121,39 +114,3 @@ def _arguments(name: str, text: str) -> dict[str, Any]:
         except (ValueError, SyntaxError):
             arguments[argument.strip()] = value.strip()
     return arguments
-
-
-def _in_file(path: str) -> list[str]:
-    """The policies of a YAML or JSON file: a list of names, or of `{Head: {argument: value}}`.
-
-    Raises:
-      UsageError: the file is not valid, or names an object that files may not name (`resolve_configurable`).
-    """
-    try:
-        content = parse_yaml(storage.read_text(path), f"--policy={path}")
-    except OSError as error:
-        raise UsageError(f"--policy={path}: {error}") from error
-    names = []
-    for entry in content if isinstance(content, list) else [content]:
-        if isinstance(entry, str):
-            names.append(entry)
-        elif isinstance(entry, Mapping) and len(entry) == 1 and isinstance(next(iter(entry.values())), Mapping):
-            ((head, arguments),) = entry.items()
-            given = dict(arguments)
-            base = given.pop("base_policy", "")
-            names.append(f"{head}({', '.join([base, *(f'{k}={v!r}' for k, v in given.items())])})")
-        else:
-            raise UsageError(f"--policy={path}: expected a name, or a head with named arguments, found {entry!r}")
-    for name in names:
-        _check_named_in_file(name, path)
-    return names
-
-
-def _check_named_in_file(name: str, path: str) -> None:
-    """Checks the objects that a policy of a file names, before any of them is called."""
-    call = _CALL.fullmatch(name)
-    arguments = _arguments(name, call["arguments"]) if call else {"base_policy": name}
-    for argument in ("base_policy", "env_to_module", "module_to_env"):
-        named = arguments.get(argument)
-        if isinstance(named, str) and ":" in named and not named.endswith(_FILE) and not is_model(named):
-            resolve_configurable(named, f"--policy={path}")

@@ -383,7 +383,13 @@ class _Recorder:
         recordings = roll_out(files.make, self._policy, files.settings, rollout.addresses)
         for group in _group(recordings):
             yield from self._check_and_encode(group)
-        self._check_counts()
+        settings, count = files.settings, rollout.count
+        planned = count * (settings.step_per_trajectory or 0) if settings.windows else self._transitions
+        if self._trajectories != count or self._transitions != planned:
+            raise NotVerifiedError(
+                f"{self._policy.name}: recorded {self._trajectories} trajectories with {self._transitions} steps, "
+                f"expected {count} with {planned}"
+            )
 
     def _check_and_encode(self, recordings: Sequence[RecordedEpisode]) -> Iterator[bytes]:
         """Checks the propensities of some episodes and yields their records."""
@@ -397,30 +403,17 @@ class _Recorder:
         for recording, name in zip(recordings, names, strict=True):
             self._trajectories += not recording.part
             self._transitions += len(recording.columns["reward"]) - 1
-            yield self._encoder.encode(recording.columns, self._metadata(name, recording))
-
-    def _metadata(self, name: str, recording: RecordedEpisode) -> dict[str, Any]:
-        """The metadata of an episode."""
-        return {
-            "episode_id": name,
-            "policy": self._policy.name,
-            "end": recording.end,
-            "policy_id": self._rollout.policy,
-            "dataset_id": self._rollout.dataset,
-            "trajectory_id": recording.trajectory,
-            "part": recording.part,
-            "start_step": recording.age,
-        }
-
-    def _check_counts(self) -> None:
-        """Raises NotVerifiedError if the numbers of trajectories or steps differ from the plan."""
-        settings, count = self._files.settings, self._rollout.count
-        planned = count * (settings.step_per_trajectory or 0) if settings.windows else self._transitions
-        if self._trajectories != count or self._transitions != planned:
-            raise NotVerifiedError(
-                f"{self._policy.name}: recorded {self._trajectories} trajectories with {self._transitions} steps, "
-                f"expected {count} with {planned}"
-            )
+            metadata = {
+                "episode_id": name,
+                "policy": policy.name,
+                "end": recording.end,
+                "policy_id": rollout.policy,
+                "dataset_id": rollout.dataset,
+                "trajectory_id": recording.trajectory,
+                "part": recording.part,
+                "start_step": recording.age,
+            }
+            yield self._encoder.encode(recording.columns, metadata)
 
 
 def _group(recordings: Iterable[RecordedEpisode]) -> Iterator[list[RecordedEpisode]]:

@@ -58,8 +58,7 @@ class RolloutOptions(Options):
     env_config: str | None = option(None, "keyword arguments for the environment, as JSON", metavar="JSON")
     policy: tuple[str, ...] = option(
         (),
-        "policy: random, HEAD(module:function, argument=value), module:name, or a YAML file of "
-        "these; repeat the flag to record several policies",
+        "policy: random, HEAD(module:function, argument=value), or module:name; repeat the flag to record several",
         by_value=True,
         repeated=True,
         metavar="NAME",
@@ -230,10 +229,16 @@ def open_recording(options: RolloutOptions, shards: int | None = None) -> Record
     files = RolloutFormat(
         options.env, config, options.policy, settings, schema, mixture and propensity, metadata, rollouts
     )
+
+    def count_of(rollout: Rollout) -> int | None:
+        return None if settings.windows else rollout.count  # windows may be cut into several episodes
+
     splits = tuple(
-        Split(split, tuple(_shard(i, path, rollouts[path], settings) for i, path in enumerate(paths[split])))
+        Split(split, tuple(Shard(i, path, 0, count_of(rollouts[path])) for i, path in enumerate(paths[split])))
         for split in planned
     )
+    by_name = options.env.partition(":")[0] in KINDS or isinstance(options.env, ByValue)
+    functions = {} if by_name else {"--env": find_version(options.env, "--env")}
     most = settings.step_per_trajectory or settings.max_episode_steps or environment.most_steps
     return RecordedSource(
         f"{_name(options)}/{VERSION}",
@@ -242,7 +247,7 @@ def open_recording(options: RolloutOptions, shards: int | None = None) -> Record
         RecordedDecoder(),
         splits,
         features,
-        _functions(options),
+        {**functions, "--policy": read_versions(options.policy)},
         options.image_encoding,
         most,
         environment.fps,
@@ -253,11 +258,6 @@ def _path(split: str, rollout: Rollout, policies: Sequence[BehaviorPolicy]) -> s
     """The name of a shard in plans and messages."""
     last = rollout.first + rollout.count - 1
     return f"{split}: trajectories {rollout.first} to {last} of {policies[rollout.policy].name}"
-
-
-def _shard(index: int, path: str, rollout: Rollout, settings: RolloutSettings) -> Shard:
-    """The shard of a rollout; its number of records is unknown for windows, which may be cut into parts."""
-    return Shard(index, path, 0, None if settings.windows else rollout.count)
 
 
 def _config(options: RolloutOptions) -> dict[str, Any]:
@@ -362,10 +362,3 @@ def _metadata(options: RolloutOptions, config: Mapping[str, Any], policies: Sequ
         "seed": options.seed,
         "versions": {**versions, **{name: importlib.metadata.version(name) for name in packages}},
     }
-
-
-def _functions(options: RolloutOptions) -> dict[str, Any]:
-    """The versions of the user's environment and policies."""
-    by_name = options.env.partition(":")[0] in KINDS or isinstance(options.env, ByValue)
-    functions = {} if by_name else {"--env": find_version(options.env, "--env")}
-    return {**functions, "--policy": read_versions(options.policy)}
