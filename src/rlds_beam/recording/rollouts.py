@@ -403,7 +403,7 @@ class _Recorder:
         for recording, name in zip(recordings, names, strict=True):
             self._trajectories += not recording.part
             self._transitions += len(recording.columns["reward"]) - 1
-            metadata = {
+            metadata: dict[str, str | int] = {
                 "episode_id": name,
                 "policy": policy.name,
                 "end": recording.end,
