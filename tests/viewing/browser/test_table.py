@@ -278,3 +278,14 @@ def test_nothing_is_written_next_to_the_dataset(dataset: Path) -> None:
         browser.scanned()
         browser.json("/api/episode", key=browser.list_keys()[0])
     assert {file: file.stat().st_mtime_ns for file in dataset.parent.rglob("*")} == before
+
+
+def test_rows_have_the_outline_of_the_action_that_moves_most(tmp_path: Path) -> None:
+    actions = [np.stack([np.zeros(16), np.repeat([0, i, 0, -i], 4)], axis=1).astype(np.float32) for i in (1, 2, 3)]
+    episodes = [make_episode(16, seed=i).with_columns({"action": action}) for i, action in enumerate(actions)]
+    with browsing(write_dataset(tmp_path, episodes), no_scan=False) as browser:
+        browser.scanned()
+        assert browser.json("/api/datasets")[0]["outlined"]
+        first = browser.json("/api/episodes")["rows"][1]["outline"]
+    assert len(first) == 8
+    assert (first[0], max(first), np.argmax(first)) == (0, 2, 3) and min(first) == first[7] < -1

@@ -192,6 +192,24 @@ def sketch(values: Array, layout: Layout, counts: Array) -> Array:
         return np.ascontiguousarray(parts.transpose(0, 2, 1)).reshape(-1, len(counts))
 
 
+def outline_actions(rows: Rows) -> Array | None:
+    """One dimension of the first action, as `PARTS` means of each episode (E, PARTS); None without such an action.
+
+    It is the dimension that moves most within an episode, in units of its range in the dataset.
+    """
+    path = next((path for path in rows.context.actions if f"#sketch/{path}" in rows.numbers), None)
+    if path is None:
+        return None
+    numbers = rows.numbers[f"#sketch/{path}"]
+    means = numbers.reshape(len(rows), numbers.shape[1] // PARTS, PARTS)
+    low, high = means.min(axis=2), means.max(axis=2)
+    with np.errstate(invalid="ignore"):
+        width = quantile(high, 1.0) - quantile(low, 0.0)
+        moved = median(high - low) / np.maximum(width, 1e-9)
+    outline: Array = means[:, np.argmax(np.nan_to_num(moved))]
+    return outline
+
+
 @once
 def group_motion(rows: Rows) -> Array:
     """The first episode with the same motion as each one, up to noise, int64 (E,); itself if it is alone."""

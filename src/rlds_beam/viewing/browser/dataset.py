@@ -128,6 +128,7 @@ class BrowsedDataset:
             "columns": [] if rows is None else list_columns(rows),
             "rules": {} if rows is None else rows.rules,
             "signals": [] if rows is None else [name for name in SIGNALS if rows.is_known(name)],
+            "outlined": rows is not None and "outline" in rows.names,
             "scan": self.table.progress(),
             "scanned": self.table.complete,
             "summary": self.table.gathered is not None,
@@ -329,6 +330,7 @@ def _row(number: int, key: EpisodeKey) -> Json:
         "detail": None,
         "metadata": {},
         "signals": {},
+        "outline": None,
     }
 
 

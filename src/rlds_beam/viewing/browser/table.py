@@ -24,7 +24,7 @@ from rlds_beam.processing.job import Stage, Totals, process_here, run_stages
 from rlds_beam.processing.report import Report
 from rlds_beam.text import did_you_mean, shorten
 from rlds_beam.viewing.browser.index import EpisodeIndex
-from rlds_beam.viewing.facts import scalar
+from rlds_beam.viewing.facts import json_value, scalar
 from rlds_beam.viewing.report.dataset import Gathered
 from rlds_beam.viewing.report.report_file import Input
 
@@ -224,7 +224,8 @@ class TableRows:
 
     def show(self, rows: Sequence[int], dataset: str, signals: Iterable[str]) -> list[dict[str, Any]]:
         """Rows as JSON (`/api/episodes`), without their numbers."""
-        names = [name for name in self.names if name in (*PLACE, *LISTED) or name.startswith(METADATA)]
+        listed = (*PLACE, *LISTED, "outline")
+        names = [name for name in self.names if name in listed or name.startswith(METADATA)]
         shown = [name for name in signals if self.is_known(name)]
         some = self._table.select([*names, *shown]).take(np.asarray(rows)).to_pylist()
         return [
@@ -241,6 +242,7 @@ class TableRows:
                     if name.startswith(METADATA)
                 },
                 "signals": {name: None if row[name] is None else scalar(row[name]) for name in shown},
+                "outline": json_value(row.get("outline"))[0],
             }
             for row in some
         ]

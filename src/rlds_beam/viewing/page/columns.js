@@ -12,6 +12,7 @@ const FIXED = [
   { name: "steps", label: "steps", kind: "number", group: "Episode", wide: 78 },
   { name: "duration", label: "duration", kind: "number", group: "Episode", summary: "The steps at the declared rate", wide: 92 },
   { name: "return", label: "return", kind: "number", group: "Episode", wide: 92 },
+  { name: "outline", label: "action", kind: "text", group: "Episode", summary: "The part of an action that moves most, as eight means", wide: 88 },
   { name: "rule", label: "rule", kind: "text", group: "Episode", summary: "The rule that rejects it", wide: 150 },
   { name: "instruction", label: "instruction", kind: "text", group: "Episode", wide: 240, stretch: true },
   { name: "signals", label: "signals", kind: "text", group: "Episode", summary: "Signals beyond their thresholds", wide: 250 },
@@ -37,6 +38,7 @@ export function shownColumns(dataset, { sort, filter }) {
   if (dataset.fps) own.push("duration");
   if (dataset.splits.length > 1) own.push("split");
   if (dataset.signals.length) own.push("signals");
+  if (dataset.outlined) own.push("outline");
   const asked = filter.split(/[\s,;<>=!]+/);
   return all.filter((one) => own.includes(one.name) || one.name === sort || asked.includes(one.name));
 }
@@ -58,6 +60,7 @@ export function beyond(value, column) {
 
 export function Cell({ row, column, dataset }) {
   if (column.name === "signals") return html`<div role="gridcell" class="cell txt"><${Signals} row=${row} dataset=${dataset} /></div>`;
+  if (column.name === "outline") return html`<div role="gridcell" class="cell">${row.outline?.every((one) => one !== null) && html`<${Outline} values=${row.outline} />`}</div>`;
   if (column.name === "picture" || column.name === "end") return html`<${PictureCell} row=${row} dataset=${dataset} ending=${column.name === "end"} />`;
   const value = column.name === "duration" ? dataset.fps && row.steps !== null ? duration(row.steps / dataset.fps) : null : valueOf(row, column);
   const kind = column.kind === "number" ? "num" : "txt";
@@ -66,6 +69,13 @@ export function Cell({ row, column, dataset }) {
   else if (column.name === "rule" && value) content = html`<span class="badge bad" title=${line(row.detail)}><bdi>${line(value, 60)}</bdi></span>`;
   else if (beyond(value, column)) content = html`<span class="badge warn"><bdi>${cell(value)}</bdi></span>`;
   return html`<div role="gridcell" class="cell ${kind}" title=${kind === "txt" ? line(value) : undefined}>${content}</div>`;
+}
+
+/** A few numbers as a line, from the smallest to the largest. */
+function Outline({ values }) {
+  const low = Math.min(...values), span = Math.max(...values) - low || 1;
+  const points = values.map((value, i) => `${(70 * i) / (values.length - 1)},${(19 - (18 * (value - low)) / span).toFixed(1)}`);
+  return html`<svg class="outline" viewBox="0 0 70 20" aria-hidden="true"><polyline points=${points.join(" ")} /></svg>`;
 }
 
 /** The first frame of an episode, or its last one if `ending`; it plays under the pointer. */

@@ -40,29 +40,11 @@ export const Help = ({ onClose }) => html`<${Dialog} title="Keyboard and mouse" 
     A comma means "or"; the word <code>and</code> means both.</p>
 </${Dialog}>`;
 
-/** Text in the clipboard; whether that is allowed. */
-async function copied(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    return true;
-  } catch { /* not allowed: the old way */ }
-  const area = document.createElement("textarea");
-  area.value = text;
-  area.className = "hidden";
-  document.body.append(area);
-  area.select();
-  const done = document.execCommand("copy");
-  area.remove();
-  return done;
-}
-
 /** A button that copies a text as one line: no line break can run a command. */
 export function Copy({ text, what }) {
   const [done, set] = useState(null);
-  const copy = async (event) => {
-    const button = event.currentTarget;
-    set(await copied(text.replace(/\s+/g, " ").trim()));
-    button.focus();
+  const copy = async () => {
+    set(await navigator.clipboard.writeText(text.replace(/\s+/g, " ").trim()).then(() => true, () => false));
     setTimeout(() => set(null), 1500);
   };
   return html`<button type="button" class="copy ${done ? "done" : ""}" aria-live="polite" aria-label=${done === null ? `Copy ${what}` : undefined}

@@ -9,7 +9,6 @@ import { Code, Dataset, Distributions, Heading, Outstanding, Region, Rules, Said
 import { line, number } from "./text.js";
 import { Viewer } from "./viewer.js";
 
-const page = document.documentElement;
 const part = data.dataset;
 const opened = new Map(); // the id of an episode -> shows its viewer
 
@@ -105,7 +104,6 @@ function Report() {
   const { all } = useStore(datasets);
   useLayoutEffect(() => {
     if (!all) return;
-    followContents();
     addEventListener("hashchange", openTarget);
     openTarget();
   }, [Boolean(all)]);
@@ -131,33 +129,6 @@ async function openTarget() {
   target.focus({ preventScroll: true });
   for (let frame = 0; frame < 3; frame++) await new Promise(requestAnimationFrame); // viewers above it have been drawn
   target.scrollIntoView();
-}
-
-/** The list of contents follows the page. */
-function followContents() {
-  const links = new Map([...document.querySelectorAll(".contents a")].map((link) => [link.hash.slice(1), link]));
-  const places = [...document.querySelectorAll("main > section, main > header")];
-  let current = null, waiting = false;
-  const follow = () => {
-    waiting = false;
-    const edge = innerHeight * 0.3;
-    const passed = (scrollY > 0 && places.findLast((one) => one.getBoundingClientRect().top <= edge)) || places[0];
-    const atEnd = scrollY > 0 && scrollY + innerHeight >= page.scrollHeight - 2;
-    const link = (atEnd && (links.get(location.hash.slice(1)) ?? links.get(places.at(-1).id))) || links.get(passed?.id || "main");
-    if (!link || link === current) return;
-    current?.removeAttribute("aria-current");
-    link.setAttribute("aria-current", "true");
-    current = link;
-    const list = link.closest("nav");
-    if (list.scrollWidth > list.clientWidth) list.scrollLeft = link.offsetLeft - 24;
-  };
-  const wait = () => {
-    if (!waiting) requestAnimationFrame(follow);
-    waiting = true;
-  };
-  addEventListener("scroll", wait, { passive: true });
-  new ResizeObserver(wait).observe(document.querySelector("main"));
-  follow();
 }
 
 document.title = `${line(data.title, 120)} · rlds-beam report`;

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlds_beam.checking.rules import ADVICE, POLICIES, RULES, CheckOptions
+from rlds_beam.checking.signals.comparisons import outline_actions
 from rlds_beam.checking.signals.episodes import Context
 from rlds_beam.checking.signals.results import (
     DatasetFinding,
@@ -61,7 +62,7 @@ class Gathered(NamedTuple):
     Attributes:
       report: the counts of all records read.
       statistics: the statistics of the accepted episodes, after any connectors.
-      table: a row for each record read (`checking.signals`).
+      table: a row for each record read (`checking.signals`); `outline` has 8 numbers of an action.
       findings: what only the whole dataset shows.
     """
 
@@ -75,7 +76,13 @@ class Gathered(NamedTuple):
         """The results of a pass over all ranges."""
         signals = summary.signals
         assert signals is not None
-        return cls(summary.report, summary.statistics, signals.finish(), tuple(find_in_dataset(signals.rows())))
+        table, outlines = signals.finish(), outline_actions(signals.rows())
+        if outlines is not None:
+            import pyarrow as pa
+
+            parts = pa.FixedSizeListArray.from_arrays(pa.array(outlines.ravel()), outlines.shape[1])
+            table = table.append_column("outline", parts)
+        return cls(summary.report, summary.statistics, table, tuple(find_in_dataset(signals.rows())))
 
 
 @dataclasses.dataclass(frozen=True)
