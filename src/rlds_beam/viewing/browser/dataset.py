@@ -106,7 +106,8 @@ class BrowsedDataset:
 
     def about(self) -> Json:
         """The dataset in `/api/datasets`."""
-        schema, videos, rows = self.source.schema, self._video_sizes(), self.table.rows
+        schema, rows, other = self.source.schema, self.table.rows, self.readable.schema.steps
+        videos = {path: field.shape for path, field in schema.steps.items() if path not in other}
         images = {field.path: field.shape for field in find_cameras(self.readable.schema)}
         return {
             "id": self.id,
@@ -197,7 +198,9 @@ class BrowsedDataset:
         after = self.index.keys(number + 1, number + 2)
         videos = (_video_camera(*item) for item in self._spans(key).items())
         cameras = (*_image_cameras(opened), *videos)
-        marks = (*map(rule_mark, opened.violations), *self._signal_marks(number))
+        table = self.table.rows
+        row = None if table is None else table.row(number)
+        marks = (*map(rule_mark, opened.violations), *map(signal_mark, findings(row or {})))
         view = make_view(
             opened.episode, BROWSED, marks, fps=self.source.fps, names=self.source.schema.names, cameras=cameras
         )
@@ -210,11 +213,6 @@ class BrowsedDataset:
             "previous": str(before[0]) if before else None,
             "next": str(after[0]) if after else None,
         }
-
-    def _signal_marks(self, number: int) -> list[Json]:
-        table = self.table.rows
-        row = None if table is None else table.row(number)
-        return [] if row is None else list(map(signal_mark, findings(row)))
 
     def made(self, key: EpisodeKey, offset: int, limit: int) -> Json:
         """`/api/made`."""
@@ -278,11 +276,6 @@ class BrowsedDataset:
     def _spans(self, key: EpisodeKey) -> Mapping[str, VideoSpan]:
         """The videos of an episode; raises UsageError if there is no such shard."""
         return self.source.video_spans(find_shard(self.source, key), key.position) if self.source.videos else {}
-
-    def _video_sizes(self) -> Mapping[str, tuple[int | None, ...]]:
-        """The (height, width, channels) of each video camera."""
-        other = self.readable.schema.steps
-        return {path: field.shape for path, field in self.source.schema.steps.items() if path not in other}
 
     def _videos(self, key: EpisodeKey) -> Mapping[str, VideoSpan]:
         try:

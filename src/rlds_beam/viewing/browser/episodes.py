@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Hashable, Mapping
-from typing import Generic, TypeVar
+from collections.abc import Hashable, Mapping
 
 import numpy as np
 
@@ -26,33 +25,6 @@ HELD_BYTES = 64 << 20
 """Maximum bytes of decoded episodes held, or one episode."""
 _AT_ONCE = 2
 """Episodes decoded at a time; each takes a few times the size of its record."""
-
-Value = TypeVar("Value")
-
-
-class ValueCache(Generic[Value]):
-    """A cache of the most recently used values, by their size in bytes. Thread-safe; makes each value once."""
-
-    def __init__(self, most: int, at_once: int = _AT_ONCE):
-        self._values: Cache[tuple[Value]] = Cache(most)
-        self._lock, self._making = threading.Lock(), threading.Semaphore(at_once)
-        self._locks: dict[Hashable, threading.Lock] = {}
-
-    def get(self, key: Hashable, make: Callable[[], tuple[Value, int]]) -> Value:
-        """The value of `key`, from `make` (which also returns its size) if it is not held."""
-        with self._lock:
-            own = self._locks.setdefault(key, threading.Lock())
-        try:
-            with own:
-                if (held := self._values.get(key)) is not None:
-                    return held[0]
-                with self._making:
-                    value, size = make()
-                self._values.put(key, (value,), size)
-                return value
-        finally:
-            with self._lock:
-                self._locks.pop(key, None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,16 +48,31 @@ class OpenedEpisode:
 
 
 class EpisodeCache:
-    """Reads and checks the episodes of a dataset; holds the most recent ones."""
+    """Reads and checks the episodes of a dataset; holds the most recent ones. Thread-safe; reads each once."""
 
     def __init__(self, source: Source, check: CheckOptions | None, most: int = HELD_BYTES):
         self._source, self._check = source, check
         self._paths: dict[str, tuple[str, ...]] = {}
-        self._episodes: ValueCache[OpenedEpisode] = ValueCache(most)
+        self._episodes: Cache[OpenedEpisode] = Cache(most)
+        self._lock, self._reading = threading.Lock(), threading.Semaphore(_AT_ONCE)
+        self._locks: dict[Hashable, threading.Lock] = {}
 
     def open(self, key: EpisodeKey) -> OpenedEpisode:
         """The episode at a key. Raises UsageError if there is none."""
-        return self._episodes.get((key, self._stamp(key)), lambda: self._open(key))
+        name = (key, self._stamp(key))
+        with self._lock:
+            own = self._locks.setdefault(name, threading.Lock())
+        try:
+            with own:
+                opened = self._episodes.get(name)
+                if opened is None:
+                    with self._reading:
+                        opened, size = self._open(key)
+                    self._episodes.put(name, opened, size)
+                return opened
+        finally:
+            with self._lock:
+                self._locks.pop(name, None)
 
     def image(self, key: EpisodeKey, camera: str, step: int) -> bytes:
         """An image, as stored.

@@ -99,11 +99,15 @@ class ItemMaker:
         if not batch.episodes:
             return {"error": f"a connector drops the episode: {', '.join(batch.dropped)}"}
         made = _make_items(batch, output)
+        items, flags = self._options.to_options, [f"--to={self._options.to}"]
+        if isinstance(items, ItemOptions):
+            flags.append(f"--items={items.items}")
+            flags += [f"--sequence_length={items.sequence_length}"] if items.items == "sequences" else []
         total = len(next(iter(made.columns.values()))) if made.columns else 0
         unchanged = len(batch.episodes) == 1 and len(batch.episodes[0]) == len(episode)
         return {
             "kind": made.kind,
-            "about": self._about(),
+            "about": " ".join(flags),
             "note": "connectors that are fitted to the dataset are fitted to zeros here" if unfitted else None,
             "total": total,
             "empty": None if total else _why_empty(made.unused, self._options, len(batch.episodes)),
@@ -111,13 +115,6 @@ class ItemMaker:
             "fields": [_field(path, column) for path, column in made.columns.items()],
             "items": [_item(made, number, unchanged) for number in range(offset, min(offset + limit, total))],
         }
-
-    def _about(self) -> str:
-        items, flags = self._options.to_options, [f"--to={self._options.to}"]
-        if isinstance(items, ItemOptions):
-            flags.append(f"--items={items.items}")
-            flags += [f"--sequence_length={items.sequence_length}"] if items.items == "sequences" else []
-        return " ".join(flags)
 
 
 def _why_empty(unused: Mapping[str, UnusedSteps], options: Any, parts: int) -> str:

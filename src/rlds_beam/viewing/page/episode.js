@@ -1,5 +1,6 @@
 // The page of one episode in the browser.
-import { html, useLoaded, useKeys, useRef, useState, useStore } from "./lib.js";
+import { html, useLoaded, useKeys, useRef, useStore } from "./lib.js";
+import { Copy } from "./dialogs.js";
 import { FlagButton, flagsOf } from "./flags.js";
 import { Made } from "./made.js";
 import { link, route } from "./route.js";
@@ -53,19 +54,13 @@ function Episode({ state, dataset, episode, go }) {
 const MADE = { made: ["What the learner sees", Made] };
 
 function Title({ state, dataset, episode, flags, go }) {
-  const [copied, setCopied] = useState(false);
-  const copy = async () => {
-    await navigator.clipboard.writeText(episode.key);
-    setCopied(true);
-    setTimeout(() => setCopied(false), 1500);
-  };
   const inList = state.at !== "";
   return html`<div class="bar title">
     <a class="button" ...${link(BACK)}>← List</a>
     <button aria-label="Previous episode" title="[" disabled=${inList ? Number(state.at) === 0 : !episode.previous} onClick=${() => go(-1)}>‹</button>
     <button aria-label="Next episode" title="]" disabled=${!inList && !episode.next} onClick=${() => go(1)}>›</button>
     <h1>Episode ${number(episode.index)}</h1>
-    <button class="link mono clip" title=${`Copy ${line(episode.key)}`} onClick=${copy}><bdi>${copied ? "copied" : shortKey(episode.key)}</bdi></button>
+    <span class="mono clip" title=${line(episode.key)}><bdi>${shortKey(episode.key)}</bdi></span><${Copy} text=${episode.key} what="the key" />
     <span class="muted small">${count(episode.steps, "step")}${(episode.fps ?? dataset.fps) ? `, ${seconds(episode.steps / (episode.fps ?? dataset.fps))} at ${number(episode.fps ?? dataset.fps)} fps` : ""}</span>
     ${episode.rejected && html`<span class="badge bad">rejected: <bdi>${line(episode.rejected, 60)}</bdi></span>`}
     <span class="push"></span>
