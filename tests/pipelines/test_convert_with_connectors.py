@@ -65,7 +65,7 @@ def test_the_connectors_are_part_of_the_plan(data, tmp_path):
 
 
 def test_a_list_of_objects(data, tmp_path):
-    pipeline = ConnectorPipeline([ClipReward(0.1)]).append(MinimumLength(7))
+    pipeline = ConnectorPipeline([ClipReward(0.1), MinimumLength(7)])
     done = rlds_beam.convert(data, tmp_path / "out", connectors=[pipeline, SubsampleSteps(2)], items="episodes")
     assert done.report.items_written == 4
     assert max(abs(reward).max() for reward in rewards(tmp_path / "out")) <= np.float32(0.2)
