@@ -143,7 +143,7 @@ def stats(input: Path | Sequence[Path], **options: Any) -> StatsOutcome:
 
 
 def report(input: Path, **options: Any) -> ReportOutcome:
-    """Writes an HTML file that shows a dataset, a conversion, or how two datasets differ, as `rlds-beam report` does.
+    """Writes an HTML file that shows a dataset, or what a conversion did, as `rlds-beam report` does.
 
         outcome = rlds_beam.report("data/point_mass/1.0.0", output="report.html")
         print(outcome.path, outcome.bytes)

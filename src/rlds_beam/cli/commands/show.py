@@ -88,7 +88,7 @@ def main(config: ShowConfig) -> int:
     shown = show(config)
     if config.output is not None:
         print(f"wrote     {config.output}: {shown.title}")
-        if config.output.lower().endswith((".mp4", ".rrd")):
+        if config.output.lower().endswith(".mp4"):
             rate = f"{shown.fps:g} Hz" if shown.fps else f"{DEFAULT_FPS:g} Hz: the data does not say it; give --fps"
             print(f"rate      {rate}")
         return 0
