@@ -44,7 +44,7 @@ def connectors_of(data: str) -> str:
 
 
 def check(counts: list[dict]) -> None:
-    edited = {"episodes_in": 4, "episodes_out": 4}
+    edited = {"episodes_in": 4, "episodes_out": 4, "listed": 0}
     assert counts == [
         {
             "name": "MinimumLength",
@@ -52,6 +52,7 @@ def check(counts: list[dict]) -> None:
             "episodes_out": 4,
             "steps_in": sum(LENGTHS),
             "steps_out": sum(KEPT),
+            "listed": 0,
         },
         {"name": "SubsampleSteps", **edited, "steps_in": sum(KEPT), "steps_out": sum(HALVED)},
         {"name": "BinarizeGripper", **edited, "steps_in": sum(HALVED), "steps_out": sum(HALVED)},
@@ -81,6 +82,14 @@ def test_the_summary_has_one_line_per_connector(data, tmp_path, capsys):
     assert f"connector SubsampleSteps: 4 episodes, 70 -> {sum(HALVED)} steps" in out
     assert "dropped   2 records by MinimumLength" in out
     check(json.loads((tmp_path / "report.json").read_text())["connectors"])
+
+
+def test_the_summary_says_how_many_keys_a_list_has(data, tmp_path, capsys):
+    keys = [f"toy/1.0.0:train:00000@{position}" for position in (0, 7)]  # the second one is no record
+    (tmp_path / "exclude.txt").write_text("\n".join(keys))
+    assert main(["check", "--rules", data, f"--exclude={tmp_path / 'exclude.txt'}", "--max_rejected=1"]) == 0
+    assert "connector DropListedEpisodes: 6 -> 5 episodes, " in (out := capsys.readouterr().out)
+    assert "steps; its list has 2 keys\n" in out
 
 
 def test_a_resumed_run_counts_earlier_results(data, tmp_path):

@@ -30,7 +30,7 @@ from rlds_beam.recording.policies import (
     UniformOver,
 )
 from rlds_beam.recording.policy_loader import load_policies
-from rlds_beam.recording.source import RecordOptions
+from rlds_beam.recording.record_options import RecordOptions
 from rlds_beam.recording.spaces import SpaceLeaf
 
 N = 60_000

@@ -16,7 +16,7 @@ from rlds_beam.connectors.learner.actions import (
     SquashedGaussian,
 )
 from rlds_beam.jobs.convert import prepare
-from rlds_beam.recording.source import RecordOptions
+from rlds_beam.recording.record_options import RecordOptions
 
 
 def test_log_probabilities_of_given_actions_equal_those_of_samples():

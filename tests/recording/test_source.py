@@ -18,7 +18,7 @@ from rlds_beam.jobs.convert import prepare
 from rlds_beam.reading.base import Segment
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.recording.source import RecordOptions
+from rlds_beam.recording.record_options import RecordOptions
 
 FLAGS = (f"--env={WALK}", f"--policy={GREEDY}", "--episodes=40", "--progress=none")
 CONNECTORS = "- MinimumLength: {transitions: 4}\n- Normalize: {fields: [observation]}\n"

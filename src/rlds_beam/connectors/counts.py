@@ -12,17 +12,19 @@ from rlds_beam.text import count
 
 
 class Connected(msgspec.Struct, frozen=True):
-    """The episodes and steps that one connector received and returned."""
+    """The episodes and steps that one connector received and returned, and the number of keys in its list, if any."""
 
     name: str
     episodes_in: Count = 0
     episodes_out: Count = 0
     steps_in: Count = 0
     steps_out: Count = 0
+    listed: Count = 0
 
     def __str__(self) -> str:
         episodes = _change(self.episodes_in, self.episodes_out, "episode")
-        return f"{self.name}: {episodes}, {_change(self.steps_in, self.steps_out, 'step')}"
+        listed = f"; its list has {count(self.listed, 'key')}" if self.listed else ""
+        return f"{self.name}: {episodes}, {_change(self.steps_in, self.steps_out, 'step')}{listed}"
 
 
 def _change(before: int, after: int, noun: str) -> str:
@@ -33,7 +35,10 @@ def merge_connected(parts: Iterable[tuple[Connected, ...]]) -> tuple[Connected, 
     """Adds the counts, connector by connector. A part may lack the last ones if no episodes reached them."""
     total: list[Connected] = []
     for part in parts:
-        added = [msgspec.structs.replace(one, **sums(one, other)) for one, other in zip(total, part, strict=False)]
+        added = [
+            msgspec.structs.replace(one, **sums(one, other) | {"listed": one.listed})
+            for one, other in zip(total, part, strict=False)
+        ]
         total = [*added, *total[len(added) :], *part[len(added) :]]
     return tuple(total)
 

@@ -161,7 +161,8 @@ class ConnectorRunner:
                 raise RldsBeamError(f"--connectors: {name} {describe_error(error)} for {episodes[0].key}") from error
             counts = [(len(each.episodes), sum(map(len, each.episodes))) for each in (before, batch)]
             (episodes_in, steps_in), (episodes_out, steps_out) = counts
-            connected.append(Connected(short_name(connector), episodes_in, episodes_out, steps_in, steps_out))
+            listed = getattr(connector, "listed", 0)
+            connected.append(Connected(short_name(connector), episodes_in, episodes_out, steps_in, steps_out, listed))
             if not batch.episodes:
                 break
         return batch.replace(connected=tuple(connected))

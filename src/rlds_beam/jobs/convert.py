@@ -49,7 +49,7 @@ from rlds_beam.worker_status import Done
 
 if TYPE_CHECKING:
     # an installation may lack it
-    from rlds_beam.recording.source import RecordOptions
+    from rlds_beam.recording.record_options import RecordOptions
 
 _ADVICE = "once the file no longer changes, run the same command again with --overwrite"
 
