@@ -261,6 +261,8 @@ def test_a_mixture_has_rows_of_both(steps: Dataset, tmp_path: Path) -> None:
         mix_batches([(steps, 1), (other, 1)], 16)
     with pytest.raises(UsageError, match=r"the weight of .* is 0"):
         mix_batches([(steps, 1), (other, 0)], 16, image_size=8)
+    with pytest.raises(UsageError, match="a mixture has no end"):
+        mix_batches([(steps, 1), (other, 1)], 16, image_size=8, epochs=2)
 
 
 def test_arrays_are_used_again_only_when_nobody_has_them() -> None:

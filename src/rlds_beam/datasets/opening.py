@@ -251,6 +251,8 @@ def mix_batches(
             raise UsageError(f"the weight of {dataset.name} is {weight!r}: expected a number above 0")
     if options.get("history") or options.get("chunk"):
         _warn_of_rates([dataset for dataset, _ in pairs])
+    if options.get("epochs") is not None:
+        raise UsageError(f"epochs={options['epochs']}: a mixture has no end, so leave epochs out")
     options = {"shuffle": True, **options, "epochs": None}
     weights = tuple(float(weight) for _, weight in pairs)
     return plan_batches([dataset for dataset, _ in pairs], weights, batch_size, **options)
