@@ -37,7 +37,7 @@ END_SECONDS = 30
 """Seconds that a server may take to stop."""
 
 SIMULATORS = {
-    "record_cheetah": ("EnvLogger records dm_control's half-cheetah.", 1000),
+    "record_cheetah": ("A policy drives dm_control's half-cheetah.", 1000),
     "record_pendulum": ("A policy swings gymnasium's pendulum.", 200),
 }
 """Module of a simulator -> what it does, and transitions per episode."""
