@@ -113,8 +113,7 @@ def with_given_meaning(source: Source, options: Any) -> Source:
 
 def with_attributes(source: Source, **changes: Any) -> Source:
     """A copy of a source, of any class, with other values of some attributes."""
-    changes = {name: value for name, value in changes.items() if value != getattr(source, name)}
-    changed = copy.copy(source) if changes else source
+    changed = copy.copy(source)
     for name, value in changes.items():
         object.__setattr__(changed, name, value)  # sources are frozen dataclasses
     return changed
