@@ -247,7 +247,11 @@ def test_the_preset_of_another_dataset_is_refused_or_says_what_it_dropped(name, 
         report = json.loads((tmp_path / "out/report.json").read_text())
         assert code == 3 and report["rules"]["missing_is_last"]["rejected"] == report["records"] == EPISODES
     else:
-        assert code == 2 and re.search(r"there is no (images|field|image field) ", said.err) and not (tmp_path / "out").exists()
+        assert (
+            code == 2
+            and re.search(r"there is no (images|field|image field) ", said.err)
+            and not (tmp_path / "out").exists()
+        )
 
 
 def test_channels_are_flipped_as_the_presets_do_it(tmp_path, decoded):

@@ -55,7 +55,7 @@ class PartWriter:
         self._names = [*output.part_columns]
         types = [pa.field(name, pa.large_binary()) for name in self._names]
         schema = pa.schema([pa.field(_ROWS, pa.binary(8 * len(types))), *types])
-        self._writer = pa.ipc.new_file(pa.PythonFile(_Sink(self._shard), "w"), schema)
+        self._writer = pa.ipc.new_file(pa.PythonFile(Sink(self._shard), "w"), schema)
         self._held: list[tuple[Sequence[Array], object]] = []
         self._held_bytes = self.predicted = 0
 
@@ -93,8 +93,8 @@ class PartWriter:
         self._shard.abort()
 
 
-class _Sink:
-    """A shard as a file, for pyarrow."""
+class Sink:
+    """A shard as a file, for pyarrow and pickle."""
 
     closed = False
 
@@ -102,7 +102,7 @@ class _Sink:
         self._shard = shard
 
     def write(self, data: Any) -> None:
-        self._shard.write([memoryview(data)], 0)
+        self._shard.write([memoryview(data).cast("B")], 0)
 
     def flush(self) -> None: ...
 

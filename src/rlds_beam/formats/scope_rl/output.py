@@ -20,8 +20,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from rlds_beam import storage
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.episodes.columns import below, text_bytes
@@ -41,9 +43,10 @@ from rlds_beam.formats.arrays.leaves import (
     single,
     text_values,
 )
-from rlds_beam.formats.arrays.parts import MergedOutput, Part, write_merged
+from rlds_beam.formats.arrays.parts import MergedOutput, Part, Sink
 from rlds_beam.formats.format_options import ScopeRlOptions
 from rlds_beam.output.base import Description, MergedFile
+from rlds_beam.output.shards import ShardWriter
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.typing import Array
@@ -221,42 +224,44 @@ class ScopeRlOutput(MergedOutput):
         ]
 
     def merge(self, split: str, parts: Sequence[Part]) -> Iterator[MergedFile]:
-        content = pickle.dumps(self._logged_dataset(self.splits.index(split), parts), protocol=5)
-        yield write_merged(self.directory, self._file(split), split, sum(map(len, parts)), [content])
+        content = self._logged_dataset(self.splits.index(split), parts)
+        with ShardWriter(storage.below(self.directory, self._file(split))) as writer:
+            pickle.dump(content, Sink(writer), protocol=5)
+            shard = msgspec.structs.replace(writer.commit(), records=sum(map(len, parts)))
+        yield MergedFile(self._file(split), split, shard)
 
     def _logged_dataset(self, dataset_id: int, parts: Sequence[Part]) -> dict[str, Any]:
         """SCOPE-RL's dict of a split, in memory."""
-        episodes = [*_episodes(parts)]
-        values = {name: np.concatenate([episode[name] for episode in episodes]) for name in episodes[0]}
-        lengths = np.array([len(episode["reward"]) for episode in episodes])[:, None]
+        lengths = np.array([len(episode["reward"]) for episode in _episodes(parts)])[:, None]
         steps = self.options.step_per_trajectory or int(lengths.max())
         place = np.arange(steps)
-        starts = np.cumsum(lengths)[:, None] - lengths
-        index = (starts + np.minimum(place, lengths - 1)).reshape(-1)  # repeats the last row
-
-        def padded(name: str, pad: float | None = None) -> Array:
-            column: Array = values[name][index]
-            if pad is not None:
-                column[(place >= lengths).reshape(-1)] = pad
-            return column
+        columns: dict[str, Array] = {}
+        for i, episode in enumerate(_episodes(parts)):
+            for name, rows in episode.items():
+                size = 1 if name in ("terminated", "policy") else steps
+                if name not in columns:
+                    columns[name] = np.empty((size * len(lengths), *rows.shape[1:]), rows.dtype)
+                own = columns[name][i * size : (i + 1) * size]
+                own[: len(rows)], own[len(rows) :] = rows, rows[-1]  # repeats the last row
+        is_padding = (place >= lengths).reshape(-1)
+        columns["reward"][is_padding], columns["pscore"][is_padding] = 0, 1
 
         def marks(where: Array) -> Array:
             return where.astype(np.float64).reshape(-1)
 
         info: dict[str, Any] = {}
         for key, leaf in self.info:
-            column = padded(f"info/{key}")
+            column = columns[f"info/{key}"]
             info[key] = [text.decode() for text in column] if is_text(leaf.field) else column
-        pscore = None if self.propensity is None else padded("pscore", 1.0)
+        pscore = None if self.propensity is None else columns["pscore"]
         if pscore is not None and not self.discrete:  # SCOPE-RL repeats the joint density for each dimension
             pscore = np.repeat(pscore[:, None], self.action_dim, axis=1)
         state_dim = sum(leaf.field.known_size for leaf in self.states)
-        terminated = values["terminated"][:, None]
-        names = {name.decode("utf-8", "backslashreplace") for name in values["policy"]}
-        actions = padded("action")
-        n_actions = self.options.n_actions or (int(actions.max()) + 1 if self.discrete else None)
+        terminated = columns["terminated"][:, None]
+        policies = {name.decode("utf-8", "backslashreplace") for name in columns["policy"]}
+        n_actions = self.options.n_actions or (int(columns["action"].max()) + 1 if self.discrete else None)
         return {
-            "size": len(index),
+            "size": len(is_padding),
             "n_trajectories": len(lengths),
             "step_per_trajectory": steps,
             "action_type": "discrete" if self.discrete else "continuous",
@@ -266,14 +271,14 @@ class ScopeRlOutput(MergedOutput):
             "action_keys": self.action_keys,
             "state_dim": state_dim,
             "state_keys": self.state_keys,
-            "state": padded("state"),
-            "action": actions,
-            "reward": padded("reward", 0.0),
+            "state": columns["state"],
+            "action": columns["action"],
+            "reward": columns["reward"],
             "done": marks(place >= lengths - 1),
             "terminal": marks((place == lengths - 1) & (lengths == steps)),
             "info": info,
             "pscore": pscore,
-            "behavior_policy": self.options.behavior_policy or "+".join(sorted(filter(None, names))) or self.name,
+            "behavior_policy": self.options.behavior_policy or "+".join(sorted(filter(None, policies))) or self.name,
             "dataset_id": dataset_id,
             "mask": marks(place < lengths),
             "terminated": marks((place == lengths - 1) & terminated),
