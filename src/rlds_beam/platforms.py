@@ -55,7 +55,8 @@ def process_seconds() -> float:
 
 def peak_memory_kb() -> int:
     """The peak of this process's resident memory, in KiB."""
-    with contextlib.suppress(OSError), open("/proc/self/status") as file:  # ru_maxrss includes that of its parent
+    with contextlib.suppress(OSError, StopIteration), open("/proc/self/status") as file:
+        # `ru_maxrss` includes that of its parent.
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM:"))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak // 1024 if sys.platform == "darwin" else peak
