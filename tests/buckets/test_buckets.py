@@ -315,7 +315,7 @@ def test_a_file_replaced_while_reading(bucket: str) -> None:
 
 
 def test_a_shard_replaced_during_a_job(data: Data, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A change since the job was planned is noticed by the size and the entity tag, by the worker that reads the file."""
+    """A change is noticed by the size and the entity tag, by the worker that reads the file."""
     there = upload(Path(data.plain), f"{bucket}/plain")
     job = open_job(there, f"{bucket}/out", "rlds")
     works = job.open()
@@ -324,8 +324,7 @@ def test_a_shard_replaced_during_a_job(data: Data, bucket: str, monkeypatch: pyt
         content = file.read()
     storage.write_bytes(shard, content + content)
     with pytest.raises(RldsBeamError, match="changed"):
-        for work in works:
-            job.converter.convert_range(work, {})
+        [job.converter.convert_range(work, {}) for work in works]
 
 
 def test_google_cloud_storage(monkeypatch: pytest.MonkeyPatch) -> None:
