@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import math
 import os
 import weakref
 import zipfile
@@ -287,6 +288,10 @@ class ZarrContainer(Container):
         """The arrays that lack chunks, which read as their fill values."""
         for name, leaf in self.leaves.items():
             array = self.open(name)
-            missing = array.nchunks - array.nchunks_initialized
-            if leaf.shape[0] and missing:
-                yield f"{name} lacks {missing:,} of {array.nchunks:,} chunks (read as {array.fill_value})"
+            # zarr 3 counts those of an array whose name begins with this one's.
+            sizes = zip(array.shape, getattr(array, "shards", None) or array.chunks, strict=True)
+            expected = math.prod(-(-total // length) for total, length in sizes)
+            files = (key for key in self.store.sizes if key.startswith(f"{name}/"))
+            missing = expected - sum(not key.endswith((*METADATA, ".zattrs")) for key in files)
+            if leaf.shape[0] and missing > 0:
+                yield f"{name} lacks {missing:,} of {expected:,} chunks (read as {array.fill_value})"
