@@ -22,7 +22,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from rlds_beam import interrupts, storage
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.output.files import COMMITS
+from rlds_beam.output.files import JOB
 from rlds_beam.processing.job import Figures, Stage, Totals
 from rlds_beam.reading.shard_list import spilling
 from rlds_beam.runners import errors
@@ -86,7 +86,7 @@ class BeamRunner:
         """
         if self.options.runner == "direct":
             return tempfile.mkdtemp(prefix="rlds-beam-")
-        return None if output is None else storage.join(output, COMMITS, "job")
+        return None if output is None else storage.join(output, JOB)
 
     def submit(self, pipeline: Any) -> Any:
         """Starts the pipeline; returns Beam's `PipelineResult`."""
@@ -116,7 +116,7 @@ class BeamRunner:
     def run(self, stages: Sequence[Stage], output: str | None = None) -> tuple[Any, Figures]:
         """Runs a job; see `runners.run`."""
         before, directory = interrupts.count(), self.shared_directory(output)
-        with _quiet(), _removed(directory), spilling(directory):
+        with _quiet(), _temporary(directory), spilling(directory):
             pipeline = self.create_pipeline()
             path = None if directory is None else storage.join(directory, "result")
             try:
@@ -148,7 +148,7 @@ class BeamRunner:
 
 
 @contextlib.contextmanager
-def _removed(directory: str | None) -> Iterator[None]:
+def _temporary(directory: str | None) -> Iterator[None]:
     """Makes a directory, and removes it at the end."""
     if directory is not None:
         storage.makedirs(directory)

@@ -10,7 +10,7 @@ import pytest
 
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.jobs.options import ConvertOptions
-from rlds_beam.output.files import COMMITS
+from rlds_beam.output.files import COMMITS, JOB
 from rlds_beam.pipelines.convert import ConvertConfig, convert
 from rlds_beam.runners.base import RunOptions
 from rlds_beam.runners.beam import BeamRunner
@@ -47,4 +47,8 @@ def test_workers_elsewhere_hand_over_the_result_through_the_output(tmp_path: Pat
     output = tmp_path / "out"
     convert(ConvertConfig.create(str(path), str(output), runner=ANY_RUNNER))
     assert json.loads((output / "report.json").read_text())["records"] == 4
-    assert [file.name for file in (output / COMMITS).iterdir()] == ["train-00000-of-00001.json"]
+    commits = ["train-00000-of-00001.json"]
+    assert [file.name for file in (output / COMMITS).iterdir()] == commits
+    (output / JOB).mkdir()  # as a command leaves it that was killed while its job ran to its end
+    convert(ConvertConfig.create(str(path), str(output)))
+    assert [file.name for file in (output / COMMITS).iterdir()] == commits

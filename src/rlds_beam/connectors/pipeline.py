@@ -161,7 +161,7 @@ class ConnectorRunner:
                 raise RldsBeamError(f"--connectors: {name} {describe_error(error)} for {episodes[0].key}") from error
             counts = [(len(each.episodes), sum(map(len, each.episodes))) for each in (before, batch)]
             (episodes_in, steps_in), (episodes_out, steps_out) = counts
-            listed = getattr(connector, "listed", 0)
+            listed = getattr(connector, "listed_keys", 0)
             connected.append(Connected(short_name(connector), episodes_in, episodes_out, steps_in, steps_out, listed))
             if not batch.episodes:
                 break
@@ -231,7 +231,7 @@ class ConnectorRunner:
 
 
 def _is_users(connector: Connector) -> bool:
-    """Whether a connector is not one of ours."""
+    """Whether a user wrote the connector."""
     return not (getattr(connector, "__module__", None) or "").startswith(f"{__package__}.")
 
 

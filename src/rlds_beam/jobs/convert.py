@@ -22,7 +22,7 @@ from rlds_beam.output.append import append_plan, continue_output, number_ranges,
 from rlds_beam.output.base import EarlierOutput, Output, with_ranges
 from rlds_beam.output.commits import read_commits, read_reports, remove_temporary
 from rlds_beam.output.directory import lock_output, read_fitted, write_fitted
-from rlds_beam.output.files import COMMITS, REPORT, listdir
+from rlds_beam.output.files import COMMITS, JOB, REPORT, listdir
 from rlds_beam.output.inputs import encode_inputs
 from rlds_beam.output.last_steps import RowsOutput
 from rlds_beam.output.manifest import load_manifest
@@ -150,6 +150,7 @@ class ConvertJob:
     def remove_temporary(self) -> None:
         """Removes temporary files of a run that was killed after it had committed the dataset."""
         remove_temporary(self.directory, self.plan, read_commits(self.directory).values())
+        storage.rmtree(storage.join(self.directory, JOB))
 
     def open(self) -> Sequence[WorkRange]:
         """Prepares the output and returns the pending ranges; raises as `find_pending` and `make_ready` do."""

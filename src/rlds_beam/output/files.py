@@ -25,6 +25,8 @@ INPUTS = re.compile(r"inputs-[0-9a-f]{16}\.bin")
 """The input of a plan (`output.inputs`)."""
 APPEND = "_append"
 """What `convert --append` has written so far (`output.append`)."""
+JOB = f"{COMMITS}/job"
+"""What a job on a cluster hands to its workers, and its result; a directory, removed at the end of the command."""
 LOCK = ".rlds-beam.lock"
 """Exists while a command writes into the directory (`output.directory`)."""
 

@@ -64,7 +64,7 @@ class _ListConnector(EpisodeConnector, reads_values=False):
         lines = enumerate(storage.read_given(file, f"the list of episodes {file} cannot be read").split("\n"), 1)
         texts = ((f"{file}, line {i:,}", _REMARK.split(line, maxsplit=1)[0].strip()) for i, line in lines)
         self._file, self._keys = file, parse_keys((where, text) for where, text in texts if text)
-        self.listed = len(self._keys)  # shown with what was found
+        self.listed_keys = len(self._keys)  # shown with what was found
         self.digest = hashlib.sha256("\n".join(sorted(self._keys)).encode()).hexdigest()  # the plan has not the path
 
     def for_source(self, source: Source) -> Self:
