@@ -109,6 +109,8 @@ def test_a_stuck_test_fails_and_shows_where(tmp_path) -> None:
     (tmp_path / "test_stuck.py").write_text(STUCK)
     (tmp_path / "pytest.ini").write_text("[pytest]\ntimeout_method = signal\n")
     options = ["-m", "pytest", "-n", "3", "--dist=worksteal", "-p", "hard_deadline", "-p", "no:hypothesispytest"]
+    # Without a directory of its own, it would remove those that earlier runs of the suite left: minutes on a slow disk.
+    options += [f"--basetemp={tmp_path / 'files'}"]
     code, said = run_python(*options, tmp_path / "test_stuck.py", PYTHONPATH=str(ROOT / "tests" / "support"))
     assert code == 1, said
     assert "4 failed, 1 passed" in said, said
