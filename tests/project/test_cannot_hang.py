@@ -2,69 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
-from checkout import ROOT, parse
+from checkout import ROOT
 from processes import end_of, start
-
-FOLDERS = ("benchmarks", "examples", "pipelines", "runners", "src", "tests", "transforms")
-FILES = [*ROOT.glob("*.py"), *(file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py")))]
-
-# A fork copies one thread but the locks of all threads: if gRPC or TensorFlow has threads, the child may wait forever
-# for a lock. `subprocess` and multiprocessing's "spawn" use vfork instead (CPython 3.11 to 3.14 on Linux),
-# which runs no Python or library code before the new program, unless `subprocess` is given one of these.
-FORKING_ARGUMENTS = {"preexec_fn", "user", "group", "extra_groups"}
-FORKING_FUNCTIONS = {"fork", "forkpty", "set_forkserver_preload"}
-# These fork by default.
-NEEDS_CONTEXT = {"ProcessPoolExecutor", *(f"multiprocessing.{name}" for name in ("Manager", "Pool", "Process"))}
-
-STARTS_AND_WAITS = {"call", "check_call", "check_output", "run"}
-
-
-# Only files with these words are walked: walking all of them takes seconds.
-MAY_FORK = re.compile(
-    r"fork|preexec_fn|extra_groups|\b(user|group) *=|get_context|set_start_method|ProcessPool|multiproc"
-)
-
-
-def calls(file: Path, words: re.Pattern[str]) -> Iterator[tuple[ast.Call, str, str]]:
-    """Yields each call in a file that has one of the words, its dotted name, and its location."""
-    for node in ast.walk(parse(file)) if words.search(file.read_text()) else ():
-        if isinstance(node, ast.Call):
-            yield node, dotted(node.func), f"{file.relative_to(ROOT)}:{node.lineno}"
-
-
-def dotted(function: ast.expr) -> str:
-    """`a.b.c`; `().c` if c is an attribute of anything but a name."""
-    attributes = []
-    while isinstance(function, ast.Attribute):
-        attributes.append(function.attr)
-        function = function.value
-    return ".".join([function.id if isinstance(function, ast.Name) else "()", *reversed(attributes)])
-
-
-def forks(node: ast.Call, name: str) -> bool:
-    keywords = {keyword.arg for keyword in node.keywords}
-    literals = {argument.value for argument in node.args if isinstance(argument, ast.Constant)}
-    last = name.rpartition(".")[2]
-    return (
-        "preexec_fn" in keywords
-        or (last in {"Popen", *STARTS_AND_WAITS} and bool(keywords & FORKING_ARGUMENTS))
-        or last in FORKING_FUNCTIONS
-        or (last in {"get_context", "set_start_method"} and "spawn" not in literals)
-        or (bool({last, name} & NEEDS_CONTEXT) and "mp_context" not in keywords)
-    )
-
-
-def test_nothing_forks() -> None:
-    assert [place for file in FILES for node, name, place in calls(file, MAY_FORK) if forks(node, name)] == []
-    programs = [file for file in FILES if file != Path(__file__) and "os.fork()" in file.read_text()]
-    assert programs == []
 
 
 def run_python(*arguments: object, **environment: str) -> tuple[int, str]:

@@ -51,15 +51,3 @@ def test_the_camera_records_an_arm_that_reaches_a_ball(
         assert episode["steps/language_instruction"][0] == b"reach for the red ball"
         distance = np.linalg.norm(episode["steps/observation/ball"] - episode["steps/observation/hand"], axis=1)
         assert distance[-1] < 0.03 < distance[0] and episode["steps/is_terminal"][-1]
-
-
-def test_without_a_renderer_example_episodes_are_shown(
-    demo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("MUJOCO_GL", "no_such_renderer")
-    demo.see_episodes(tmp_path, tmp_path / "arm.html")
-    said = capfd.readouterr()
-    assert "MuJoCo cannot draw here (Debian: libosmesa6), so these are example episodes." in said.out
-    assert "Traceback" not in said.out + said.err
-    assert f"Open {tmp_path / 'arm.html'} now" in said.out
-    assert (tmp_path / "arm.html").is_file() and (tmp_path / "planar_arm").is_dir()

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 from cases import ALL
 from checkout import ROOT
-from packaging.requirements import Requirement
 from processes import DEADLINE
 
 import rlds_beam
@@ -45,13 +44,6 @@ def test_errors_name_the_extras_of_the_project() -> None:
     }
 
 
-@pytest.mark.parametrize("python", [(3, 11), (3, 12), (3, 13)])
-def test_the_python_that_an_extra_needs(python: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(errors.sys, "version_info", python)
-    assert ("on Python 3.11" in str(errors.missing("agents", "a"))) == (python >= (3, 12))
-    assert str(errors.missing("gcs", "a")) == f"a: {errors.pip_install('gcs')}"
-
-
 def test_an_import_that_fails_is_a_usage_error_and_an_import_error() -> None:
     with pytest.raises(ImportError) as caught, errors.needs("tf", "this needs that"):
         importlib.import_module("no_such_module")
@@ -59,28 +51,6 @@ def test_an_import_that_fails_is_a_usage_error_and_an_import_error() -> None:
     assert str(caught.value).startswith(
         f"this needs that (No module named 'no_such_module'): {errors.pip_install('tf')}"
     )
-
-
-def requirements(extra: str) -> list[Requirement]:
-    """What an extra requires, with what it includes, on Python 3.11."""
-    lists = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    own = [Requirement(text) for text in lists[extra]]
-    inner = [one for need in own if need.name == "rlds-beam" for name in need.extras for one in requirements(name)]
-    python = {"python_version": "3.11"}
-    return [*inner, *(need for need in own if need.marker is None or need.marker.evaluate(python))]
-
-
-def test_older_pips_see_the_bounds_of_tensorflow_first() -> None:
-    """They look at included extras last, after they chose the newest numpy."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    base = {Requirement(text).name for text in project["dependencies"]} | {"protobuf", "typing-extensions"}
-    for extra, texts in project["optional-dependencies"].items():
-        own = {need.name for need in map(Requirement, texts)}
-        bounded = {
-            need.name for need in requirements(extra) if "<" in str(need.specifier) or "==" in str(need.specifier)
-        }
-        if extra != "dev":
-            assert bounded & base <= own, extra
 
 
 TOGETHER = {

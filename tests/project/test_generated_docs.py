@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -15,8 +14,6 @@ import readme
 from checkout import ROOT
 from doc_scripts import script
 from processes import DEADLINE
-
-from rlds_beam.checking.rules import RULES
 
 REFERENCE = ROOT / "docs" / "reference"
 
@@ -45,29 +42,8 @@ def test_each_file_is_what_its_script_writes(name: str) -> None:
     assert stale == [], f"run `make docs`, or python docs/{name}.py"
 
 
-def test_the_page_of_rules_has_each_rule_once() -> None:
-    page = (REFERENCE / "rules.md").read_text()
-    assert sorted(re.findall(r"^### `(\w+)`$", page, re.MULTILINE)) == sorted(RULES)
-
-
 NOTEBOOKS = script("notebooks")
 PAGES = NOTEBOOKS.pages()
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_a_notebook_is_its_page_cell_by_cell(name: str) -> None:
-    notebook = json.loads(NOTEBOOKS.notebook(PAGES[name]))
-    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
-    made = [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
-    code = [text for kind, text in made if kind == "code"]
-    blocks = [block.code.rstrip("\n") for block in readme.blocks(ROOT / "docs" / "tutorials" / f"{name}.md")]
-    assert len(code) == len(blocks)
-    for cell, block in zip(code, blocks, strict=True):
-        assert block in cell or cell == NOTEBOOKS.SCRATCH
-    text = re.sub(r"^```(python|sh)\n.*?^```$", "\n@@\n", PAGES[name], flags=re.DOTALL | re.MULTILINE)
-    parts = [part for part in map(NOTEBOOKS.markdown, text.split("@@")) if part]
-    assert parts == [cell for kind, cell in made if kind == "markdown"]
-    assert len({cell["id"] for cell in notebook["cells"]}) == len(made)
 
 
 def test_the_ten_minutes_run_as_a_notebook(tmp_path: Path) -> None:

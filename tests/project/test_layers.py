@@ -167,36 +167,3 @@ def test_every_import_points_down() -> None:
 def test_every_package_is_in_the_table() -> None:
     packages = {folder.parent.name for folder in CORE.glob("*/__init__.py")} | {top.name for top in FOLDERS.values()}
     assert packages - {"rlds_beam"} - LAYERS.keys() == set()
-
-
-def test_nothing_imports_through_an_alias() -> None:
-    lazy = {
-        f"{name}.{node.value}"
-        for name in LAZY_NAMES
-        for call in lazy_exports(modules()[name])
-        for node in ast.walk(call)
-        if isinstance(node, ast.Constant)
-    }
-    lazy |= {
-        f"{name}.{alias.asname}"
-        for name in ALIASES
-        for node in ast.walk(modules()[name])
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-        if alias.asname
-    }
-    assert [str(found) for found in all_imports() if found.target in ALIASES | lazy] == []
-
-
-def test_no_import_is_computed() -> None:
-    """A computed name could be any module. Exceptions: lazy exports, user functions."""
-    calls = [
-        f"{name}, line {node.lineno}"
-        for name, tree in modules().items()
-        if name not in ("rlds_beam.lazy", "rlds_beam.user_functions")
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and getattr(node.func, "attr", getattr(node.func, "id", "")).endswith(("import_module", "__import__"))
-        if not isinstance(node.args[0], (ast.Constant, ast.JoinedStr))
-    ]
-    assert calls == []

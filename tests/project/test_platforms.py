@@ -4,17 +4,7 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from checkout import ROOT
-
-from rlds_beam import platforms
-
-
-def test_a_system_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platforms, "_THREADS", "/no/such/directory")
-    assert platforms.count_cores() >= 1
-    with platforms.same_priority():
-        pass
 
 
 def test_lists_of_tests_name_what_there_is() -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import importlib.util
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -45,8 +43,6 @@ MODULES = (
 )
 IN_PLACE_OF_AGENTS = ("rlds_beam.reverb_observers", "rlds_beam.rlds_to_reverb")
 """Public modules that import TensorFlow, or whose users have it installed."""
-DEVELOPERS = (ROOT / "docs/architecture.md", *(ROOT / "docs/decisions").glob("*.md"))
-"""Pages about internals."""
 
 
 def objects(module: str) -> Iterator[tuple[str, Any]]:
@@ -104,55 +100,3 @@ def test_the_api_reference_describes_the_public_names_and_no_others(modules: tup
     found = documented(modules)
     assert {name for thing, name in public.items() if thing not in found} == set()
     assert {name for thing, name in found.items() if thing not in public} == set()
-
-
-def public_names() -> set[str]:
-    """The public modules and their names, without importing modules that need an extra."""
-    names = {full_name for module in MODULES for full_name, _ in objects(module)}
-    for module in IN_PLACE_OF_AGENTS:
-        tree = ast.parse((ROOT / "src" / Path(*module.split("."))).with_suffix(".py").read_text())
-        declared = next(n for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__")
-        names |= {f"{module}.{name}" for name in ast.literal_eval(declared.value)}
-    return names | {*MODULES, *IN_PLACE_OF_AGENTS}
-
-
-def used_names(code: str) -> Iterator[str]:
-    """Yields the names that a program imports from rlds_beam or uses by their full name."""
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Attribute):
-            yield ast.unparse(node)
-
-
-def is_public(name: str, public: set[str]) -> bool:
-    """Whether it is a public name, or an attribute of a public class or function."""
-    owner = next((known for known in sorted(public, key=len, reverse=True) if f"{name}.".startswith(f"{known}.")), "")
-    return name in public or owner not in (*MODULES, *IN_PLACE_OF_AGENTS, "")
-
-
-DEPLOYED = {ROOT / "examples/dataflow/flex_template.py"}
-"""A program that is deployed with this version of rlds-beam, and no example of its use."""
-
-PAGES = [
-    ROOT / "README.md",
-    *(ROOT / "docs").rglob("*.md"),
-    *(ROOT / "examples").rglob("*.md"),
-    *(ROOT / "examples").rglob("*.py"),
-    *(ROOT / "pipelines").glob("rlds_to_*.py"),
-]
-
-
-def test_names_in_the_docs_and_examples_are_public() -> None:
-    public, others = public_names(), []
-    for page in (page for page in PAGES if page not in DEPLOYED):
-        text = page.read_text()
-        programs = [text] if page.suffix == ".py" else re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
-        used = {name for program in programs for name in used_names(program) if re.match(r"rlds_beam\b", name)}
-        if page.suffix == ".md" and page not in DEVELOPERS:
-            for span in re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)):
-                used |= set(re.findall(r"(?<![\w/.])(?<!-m )rlds_beam(?:\.\w+)*", span))
-        others += [f"{page.relative_to(ROOT)}: {name}" for name in used if not is_public(name, public)]
-    assert others == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ from jobs import complaints
 
 import rlds_beam
 from rlds_beam.cli.main import main
-from rlds_beam.connectors.cleaning.presets import PRESETS
 from rlds_beam.episodes.episode import EpisodeKey
-from rlds_beam.testing import read_items, read_payloads, read_rejected, record_offsets, shard_paths
+from rlds_beam.testing import read_payloads, read_rejected, record_offsets, shard_paths
 
 REAL = REAL_DATA / "bridge_dataset/1.0.0"
 EPISODES, STEPS, PAIRS = 25, 10, 225
@@ -160,22 +158,6 @@ def test_instructions_are_kept_as_policy_info(converted, decoded):
         assert [p for p in a if p.startswith("observation")] == ["observation/state"]
 
 
-def test_more_shards_hold_the_same(converted):
-    one, four = read_items(converted()), read_items(converted("--shards=4"))
-    assert len(shard_paths(converted("--shards=4"))) == 8  # each shard has a spec
-    assert sorted(i["observation/state"].tobytes() for i in one) == sorted(
-        i["observation/state"].tobytes() for i in four
-    )
-
-
-def test_our_own_reader(converted):
-    pytest.importorskip("tf_agents")
-    from rlds_beam import load_trajectories
-
-    batches = list(load_trajectories(str(converted("--images=jpeg")), batch_size=75))
-    assert [batch.observation["image_0"].shape.as_list() for batch in batches] == [[75, 2, 64, 64, 3]] * 3
-
-
 def test_frames_pushed_into_reverb_equal_those_that_tfds_decodes(decoded, capsys) -> None:
     """Four JPEG cameras as pixels: pushed into a table and read by Reverb's own client."""
     reverb = pytest.importorskip("reverb")
@@ -233,32 +215,3 @@ def test_the_preset_works_for_every_output(tmp_path):
     episodes = rlds_beam.open_dataset(tmp_path / "rlds")
     assert len(episodes) == EPISODES
     assert all(episode["steps/is_last"].tolist() == [False] * (STEPS - 1) + [True] for episode in episodes)
-
-
-@pytest.mark.parametrize("name", [name for name, preset in PRESETS.items() if "bridge_dataset" not in preset.datasets])
-def test_the_preset_of_another_dataset_is_refused_or_says_what_it_dropped(name, tmp_path, capsys):
-    code = main(["convert", str(REAL), str(tmp_path / "out"), f"--preset={name}"])
-    said = capsys.readouterr()
-    if name == "roboturk":  # the same fault
-        assert code == 0
-    elif name == "droid":  # a field that both have: no episode of Bridge is in a directory named success
-        assert code == 3 and json.loads((tmp_path / "out/report.json").read_text())["items_written"] == 0
-    elif name.startswith("libero"):  # edits images of any name; Bridge's episodes have no end, which it does not repair
-        report = json.loads((tmp_path / "out/report.json").read_text())
-        assert code == 3 and report["rules"]["missing_is_last"]["rejected"] == report["records"] == EPISODES
-    else:
-        assert (
-            code == 2
-            and re.search(r"there is no (images|field|image field) ", said.err)
-            and not (tmp_path / "out").exists()
-        )
-
-
-def test_channels_are_flipped_as_the_presets_do_it(tmp_path, decoded):
-    (tmp_path / "flip.json").write_text(json.dumps([{"FlipChannels": {"fields": [CAMERA]}}]))
-    flags = ["--preset=bridge_dataset", f"--connectors={tmp_path / 'flip.json'}"]
-    assert main(["convert", str(REAL), str(tmp_path / "out"), "--to=rlds", *flags]) == 0
-    for found, wanted in zip(rlds_beam.open_dataset(tmp_path / "out"), decoded, strict=True):
-        flipped = found[f"steps/{CAMERA}"].astype(int)
-        assert np.abs(flipped - wanted[CAMERA][..., ::-1]).mean() < 4 < np.abs(flipped - wanted[CAMERA]).mean()
-        np.testing.assert_array_equal(found["steps/observation/image_1"], wanted["observation/image_1"])
