@@ -24,10 +24,8 @@ VERSION = "1.0.0"
 STATE_STEPS = 1000
 """Steps of a half-cheetah episode."""
 IMAGE_STEPS = 100
-SHORT_STEPS = 10
-"""Steps of an episode of `robot_short`."""
 CAMERAS = 4
-KINDS = ("state", "robot", "robot_short", "png", "jpeg", "jpeg256", "jpeg480", "camera256")
+KINDS = ("state", "robot", "png", "jpeg", "jpeg256", "jpeg480", "camera256")
 SIZE = 64
 
 
@@ -35,10 +33,10 @@ def dataset(kind: str, steps: int, files: int, into: Path) -> Path:
     """The dataset's directory; generated on the first call.
 
     Args:
-      kind: `state` (observation 17, action 6, float32), `robot` and `robot_short` (state 7, action 7, no images),
+      kind: `state` (observation 17, action 6, float32), `robot` (state 7, action 7, no images),
         `png` or `jpeg` (4 cameras of 64x64x3, state 7, action 7), `jpeg256` and
         `jpeg480` (images of 256x256x3 and 480x480x3), `camera256` (one camera of 256x256x3).
-      steps: the total number, in episodes of 1,000 (100 for robots and with images, 10 for the short ones).
+      steps: the total number, in episodes of 1,000 (100 for robots and with images).
       files: the number of shards.
       into: the folder of all datasets.
     """
@@ -73,7 +71,7 @@ def episodes(kind: str, count: int) -> Iterator[Episode]:
 
 def _length(kind: str) -> int:
     """Steps of an episode."""
-    return STATE_STEPS if kind == "state" else SHORT_STEPS if kind.endswith("_short") else IMAGE_STEPS
+    return STATE_STEPS if kind == "state" else IMAGE_STEPS
 
 
 def camera(encoding: str, seed: int, size: int = SIZE) -> EncodedImages:

@@ -49,7 +49,6 @@ from sections import (
     rlds,
     rllib,
     ros2,
-    signals,
 )
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -120,41 +119,6 @@ def workers(sizes: Sizes) -> list[Figure]:
             against="one worker",
             runs=ratios(runs[2], runs[1]),
         )
-    ]
-
-
-def memory(sizes: Sizes) -> list[Figure]:
-    """Peak memory of a worker, for different sizes of datasets and shards."""
-    small, large = sizes.of(200_000, 100_000), sizes.of(2_000_000, 500_000)
-    cases = {
-        f"{small:,} steps, 1 shard": (small, 1),
-        f"{large:,} steps, 1 shard": (large, 1),
-        f"{large:,} steps, 10 shards": (large, 10),
-    }
-    peaks: dict[str, float] = {}
-    for name, (steps, files) in cases.items():
-        data = make("state", steps, files)
-        # The median: noise in a peak goes both ways.
-        found = sorted(convert(data, "--items=pairs", "--workers=1").peak_mb for _ in range(sizes.repeats))
-        peaks[name] = found[len(found) // 2]
-    few, whole, cut = peaks.values()
-    rows = ([name, f"{peak:.1f}", f"{peak / few:.3f}"] for name, peak in peaks.items())
-    table("peak memory of a worker (whole process)", ["", "MB", "ratio"], *rows)
-    return [
-        below(
-            f"memory, {large:,} steps: times {small:,}",
-            whole / few,
-            1.05,
-            what=f"memory of `convert --items=pairs`, {large:,} steps",
-            against=f"{small:,} steps",
-        ),
-        below(
-            "memory, one shard: times ten shards",
-            whole / cut,
-            1.05,
-            what="memory of `convert --items=pairs`, one shard",
-            against="ten shards",
-        ),
     ]
 
 
@@ -231,7 +195,6 @@ def cold(sizes: Sizes) -> list[Figure]:
 SECTIONS: dict[str, Callable[[Sizes], list[Figure]]] = {
     "state": state,
     "workers": workers,
-    "memory": memory,
     "images": images,
     "cold": cold,
     "reverb": reverb.reverb,
@@ -241,7 +204,6 @@ SECTIONS: dict[str, Callable[[Sizes], list[Figure]]] = {
     "rlds": rlds.rlds,
     "hdf5": hdf5.hdf5,
     "ros2": ros2.ros2,
-    "signals": signals.signals,
     "defects": defects.defects,
     "loading": loading.loading,
     "remote": remote.remote,

@@ -1,4 +1,4 @@
-"""`open_dataset` in torch's DataLoader, in grain, and with its own `batches`; and the bare loop."""
+"""`open_dataset` in torch's DataLoader, and with its own `batches`; and the bare loop."""
 
 from __future__ import annotations
 
@@ -59,13 +59,6 @@ def _normalizing(folder: Path, sample: Sample) -> list[Any]:
     return [Normalize(fields=("observation/state", "action"), mode="normal", statistics=str(folder / "stats.json"))]
 
 
-def torch_steps(folder: Path, frames: Frames, sample: Sample, workers: int) -> Iterator[Batch]:
-    """RLDS steps in torch's DataLoader, with windows that the user's own dataset cuts."""
-    from loading_torch import forever
-
-    return forever(Steps(folder, frames, sample), workers)
-
-
 def torch_columns(format: str) -> Loader:
     """Columns in torch's DataLoader."""
 
@@ -75,64 +68,6 @@ def torch_columns(format: str) -> Loader:
         return forever(Columns(folder, format, sample), workers)
 
     return load
-
-
-def grain_steps(folder: Path, frames: Frames, sample: Sample, workers: int) -> Iterator[Batch]:
-    return _grain(Steps(folder, frames, sample), workers)
-
-
-def grain_columns(format: str) -> Loader:
-    """Columns in grain's DataLoader."""
-
-    def load(folder: Path, frames: Frames, sample: Sample, workers: int) -> Iterator[Batch]:
-        return _grain(Columns(folder, format, sample), workers)
-
-    return load
-
-
-def _grain(source: Any, workers: int) -> Iterator[Batch]:
-    import grain.python as grain
-
-    sampler = grain.IndexSampler(len(source), shard_options=grain.NoSharding(), shuffle=True, seed=0)
-    loader = grain.DataLoader(
-        data_source=source, sampler=sampler, operations=[grain.Batch(BATCH, drop_remainder=True)], worker_count=workers
-    )
-    return iter(loader)
-
-
-class Steps:
-    """A map-style dataset of the samples at RLDS steps: what users write around `open_dataset` for windows."""
-
-    def __init__(self, folder: Path, frames: Frames, sample: Sample):
-        from rlds_beam import open_dataset
-
-        self._steps, self._sample = open_dataset(folder / "rlds", unit="steps"), sample
-        self._frames = frames
-
-    def __len__(self) -> int:
-        return len(self._steps)
-
-    def __getitem__(self, index: int) -> Batch:
-        return self.__getitems__([index])[0]
-
-    def __getitems__(self, indices: Sequence[int]) -> list[Batch]:
-        numbers, sample = np.asarray(indices), self._sample
-        past = self._frames.history(numbers, sample.history or 1)
-        ahead, padding = self._frames.chunk(numbers, sample.chunk or 1)
-        columns = self._steps.select(past.ravel(), [CAMERA, STATE])
-        state, images = columns[STATE], columns[CAMERA]
-        action = self._steps.select(ahead.ravel(), ["action"])["action"]
-        if sample.size:
-            state, action = (self._frames.normalized(k, v) for k, v in (("state", state), ("action", action)))
-            images = _resized(images, sample.size)
-        cut = {"image": (images, sample.history), "state": (state, sample.history), "action": (action, sample.chunk)}
-        batch = {
-            name: values.reshape(len(numbers), *([length] if length else []), *values.shape[1:])
-            for name, (values, length) in cut.items()
-        }
-        if sample.chunk:
-            batch["is_pad"] = padding
-        return _rows(batch)
 
 
 class Columns:

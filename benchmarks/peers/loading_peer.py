@@ -46,29 +46,18 @@ TFDS = ("tensorflow", "tensorflow_datasets")
 
 LOADERS = {
     "bare": Loader(ours.bare, ("cv2", "simplejpeg")),
-    **{
-        f"batches {name}": Loader(ours.batches(name), OURS)
-        for name in ("rlds", "rlds_array_record", "lerobot_images", "lerobot_video")
-    },
-    "torch steps": Loader(ours.torch_steps, (*OURS, *TORCH, "cv2")),
-    "grain steps": Loader(ours.grain_steps, (*OURS, "grain.python", "cv2")),
+    **{f"batches {name}": Loader(ours.batches(name), OURS) for name in ("rlds", "lerobot_images", "lerobot_video")},
     "batches parquet": Loader(ours.column_batches("parquet"), OURS),
-    **{
-        f"torch {name}": Loader(ours.torch_columns(name), (*OURS, *TORCH, "cv2"))
-        for name in ("tfrecord", "array_record", "parquet")
-    },
-    "grain array_record": Loader(ours.grain_columns("array_record"), (*OURS, "grain.python", "cv2")),
+    "torch parquet": Loader(ours.torch_columns("parquet"), (*OURS, *TORCH, "cv2")),
     "lerobot images": Loader(loading_torch.images, LEROBOT),
-    "lerobot pyav": Loader(loading_torch.pyav, (*LEROBOT, "av")),
     "lerobot torchcodec": Loader(loading_torch.torchcodec, (*LEROBOT, "torchcodec.decoders")),
     "lance images": Loader(loading_torch.lance_images, LANCE),
     "lance video": Loader(loading_torch.lance_video, (*LANCE, "torchcodec.decoders")),
     "tf.data": Loader(loading_tensorflow.tf_data, TFDS),
-    "remote rlds": Loader(loading_remote.batches("rlds"), (*OURS, "boto3")),
-    "remote lerobot_images": Loader(loading_remote.batches("lerobot_images"), (*OURS, "boto3")),
+    "remote rlds": Loader(loading_remote.batches("rlds"), OURS),
+    "remote lerobot_images": Loader(loading_remote.batches("lerobot_images"), OURS),
     "remote lance images": Loader(loading_remote.lance_images, LANCE),
     "remote webdataset": Loader(loading_remote.webdataset, (*TORCH, "webdataset", "simplejpeg")),
-    "as_data_source": Loader(loading_tensorflow.as_data_source, (*TFDS, "cv2")),
 }
 
 

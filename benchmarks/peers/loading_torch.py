@@ -19,11 +19,6 @@ def images(folder: Path, frames: Frames, sample: Sample, workers: int) -> Iterat
     return _lerobot(folder / "lerobot_images", frames, sample, workers)
 
 
-def pyav(folder: Path, frames: Frames, sample: Sample, workers: int) -> Iterator[Batch]:
-    """LeRobotDataset with videos, decoded by PyAV."""
-    return _lerobot(folder / "lerobot_video", frames, sample, workers, video_backend="pyav", return_uint8=True)
-
-
 def torchcodec(folder: Path, frames: Frames, sample: Sample, workers: int) -> Iterator[Batch]:
     """LeRobotDataset with videos, decoded by torchcodec."""
     return _lerobot(folder / "lerobot_video", frames, sample, workers, video_backend="torchcodec", return_uint8=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shutil
 import sys
 import time
@@ -15,7 +14,6 @@ from measuring import COMMAND, DATA, HERE, Figure, Measurement, Sizes, at_least,
 HOME = HERE.parent / ".venv-peers-loading"
 PEERS = HERE / "peers"
 CACHES = DATA / "loading_caches"
-FORMATS = ("tfrecord", "array_record", "parquet")
 WINDOWS = """
 - Normalize: {fields: [observation/state, action], mode: normal, statistics: STATS}
 - HistoryWindow: {length: 2}
@@ -48,23 +46,15 @@ THREADS = (1, 2)
 LOADERS = {
     "bare": Loader("bare loop: read, decode, resize", "rlds", THREADS),
     "batches rlds": Loader("batches, RLDS as TFRecord", "rlds", THREADS),
-    "batches rlds_array_record": Loader("batches, RLDS as ArrayRecord", "rlds_array_record", THREADS),
     "batches lerobot_images": Loader("batches, LeRobot with JPEGs", "lerobot_images", THREADS),
     "batches parquet": Loader("batches, columns as Parquet", "columns_{}_parquet", THREADS),
     "batches lerobot_video": Loader("batches, LeRobot with video", "lerobot_video", THREADS),
-    "torch steps": Loader("torch, steps of RLDS", "rlds"),
-    "grain steps": Loader("grain, steps of RLDS", "rlds"),
-    "torch tfrecord": Loader("torch, columns as TFRecord", "columns_{}_tfrecord"),
-    "torch array_record": Loader("torch, columns as ArrayRecord", "columns_{}_array_record"),
     "torch parquet": Loader("torch, columns as Parquet", "columns_{}_parquet"),
-    "grain array_record": Loader("grain, columns as ArrayRecord", "columns_{}_array_record"),
     "lerobot images": Loader("LeRobot, JPEGs", "lerobot_images"),
-    "lerobot pyav": Loader("LeRobot, video, PyAV", "lerobot_video"),
     "lerobot torchcodec": Loader("LeRobot, video, torchcodec", "lerobot_video"),
     "lance images": Loader("lerobot-lancedb, JPEGs", "lance_images"),
     "lance video": Loader("lerobot-lancedb, video, torchcodec", "lance_video"),
     "tf.data": Loader("tf.data as Octo and OpenVLA", "rlds", THREADS, tensorflow=True),
-    "as_data_source": Loader("TFDS as_data_source", "rlds_array_record", THREADS, tensorflow=True),
 }
 RATIOS: tuple[tuple[str, str, float | None, str], ...] = (
     ("batches rlds", "bare", 0.8, ""),
@@ -94,8 +84,8 @@ def loading(sizes: Sizes) -> list[Figure]:
     runs: Runs = {}
     for _ in range(sizes.repeats):
         for name, loader in LOADERS.items():
-            for sample in ("plain", "policy", "cold"):
-                for workers in loader.workers[-1:] if sample == "cold" or sizes.quick else loader.workers:
+            for sample in SHORT:
+                for workers in loader.workers[-1:] if sizes.quick else loader.workers:
                     run = measure(folder, name, sample, workers, 0.5 if sizes.quick else 3.0)
                     if run is not None:
                         runs.setdefault((name, sample, workers), []).append(run)
@@ -103,33 +93,18 @@ def loading(sizes: Sizes) -> list[Figure]:
 
 
 def measure(folder: Path, name: str, sample: str, workers: int, seconds: float) -> Measurement | None:
-    """A run of one loader; `cold` is `policy` after its files left the page cache. None if it cannot run here."""
+    """A run of one loader; None if it cannot run here."""
     loader, caches = LOADERS[name], CACHES / name.replace(" ", "_")
     if "torchcodec" in loader.label and not shutil.which("ffmpeg"):
         print(f"\n{loader.label}: skipped, torchcodec needs FFmpeg's libraries (apt install ffmpeg)")
         return None
-    kind = "policy" if sample == "cold" else sample
-    if sample == "cold":
-        for start in (folder / loader.data.format(kind), caches):
-            forget(start)
     # Where Hugging Face's datasets and we keep what was read once: each loader has its own.
     places = [f"HF_HOME={caches}", f"RLDS_BEAM_CACHE={caches}", "HF_HUB_OFFLINE=1", "TF_CPP_MIN_LOG_LEVEL=3"]
     python = sys.executable if loader.tensorflow else HOME / "bin" / "python"
-    arguments = [name, kind, folder, f"--workers={workers}", f"--seconds={seconds}", f"--began={time.time()}"]
-    flags = ["--cold"] if sample == "cold" else []
-    printed, _ = command(["env", *places, python, PEERS / "loading_peer.py", *arguments, *flags])
+    arguments = [name, sample, folder, f"--workers={workers}", f"--seconds={seconds}", f"--began={time.time()}"]
+    printed, _ = command(["env", *places, python, PEERS / "loading_peer.py", *arguments])
     content = json.loads(printed.splitlines()[-1])
     return Measurement(content, content["steps_per_second"], content["seconds"], content["from_start"])
-
-
-def forget(start: Path) -> None:
-    """Removes files from the page cache, after writing what is not yet on the disk, which would stay."""
-    os.sync()
-    for path in start.resolve().rglob("*"):
-        if path.is_file():
-            file = os.open(path, os.O_RDONLY)
-            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(file)
 
 
 _CONVERT_TO_LANCE = """
@@ -151,11 +126,11 @@ def prepare(steps: int) -> Path:
     rlds, tool = folder / "rlds", HOME / "bin" / "rlds-beam"
     command([tool, "convert", rlds, folder / "lerobot_images", "--to=lerobot", "--fps=10"])
     command([tool, "convert", rlds, folder / "lerobot_video", "--to=lerobot", "--fps=10", "--images=video"])
-    for name in FORMATS:
-        columns = ["--to=columns", f"--format={name}"]
-        command([tool, "convert", rlds, folder / f"columns_plain_{name}", *columns])
-        windows = f"--connectors={folder / 'windows.yaml'}"
-        command([tool, "convert", rlds, folder / f"columns_policy_{name}", *columns, windows])
+    columns = ["--to=columns", "--format=parquet"]
+    command([tool, "convert", rlds, folder / "columns_plain_parquet", *columns])
+    command(
+        [tool, "convert", rlds, folder / "columns_policy_parquet", *columns, f"--connectors={folder / 'windows.yaml'}"]
+    )
     for kind, script in (("images", "convert_to_lance"), ("video", "convert_to_lance_video")):
         source, target = folder / f"lerobot_{kind}", folder / f"lance_{kind}"
         names = ["--repo-id=some/name", f"--src-root={source}", f"--output={target}"]
@@ -166,13 +141,12 @@ def prepare(steps: int) -> Path:
 
 
 def prepare_rlds(folder: Path, steps: int) -> None:
-    """The steps as RLDS in TFRecord and ArrayRecord files, their statistics, and the index of the bare loop."""
+    """The steps as RLDS, their statistics, and the index of the bare loop."""
     folder.mkdir()
     rlds = folder / "rlds"
     rlds.symlink_to(make("camera256", steps, files=8))
     command([COMMAND, "stats", rlds, f"--output={folder / 'stats.json'}"])
     (folder / "windows.yaml").write_text(WINDOWS.replace("STATS", str(folder / "stats.json")))
-    command([COMMAND, "convert", rlds, folder / "rlds_array_record", "--to=rlds", "--format=array_record"])
     command([sys.executable, PEERS / "loading_data.py", rlds, folder])
 
 
@@ -182,17 +156,16 @@ def report(runs: Runs) -> list[Figure]:
     for sample, title in TITLES.items():
         rows = [_row(runs, found, name, sample) for name in LOADERS if (name, sample, 2) in found]
         head = ["samples/s, workers: 0", "1", "2", "ms of a core", "once s", "first batch s", "from start s", "MB"]
-        cold = ["cold: samples/s", "first batch s"] if sample == "policy" else []
-        table(f"{title}, batches of 32, shuffled", ["", *head, "difference", *cold], *rows)
+        table(f"{title}, batches of 32, shuffled", ["", *head, "difference"], *rows)
     print(
         "  once: to the first batch when nothing was cached; ms of a core: processor time of a sample with 2 workers;\n"
-        "  difference: of the images from those stored, of 255; cold: 2 workers, the first epoch."
+        "  difference: of the images from those stored, of 255."
     )
     return _figures(found)
 
 
 def _row(runs: Runs, found: dict[tuple[str, str, int], Measurement], name: str, sample: str) -> list[str]:
-    loader, two, cold = LOADERS[name], found[name, sample, 2], found.get((name, "cold", 2))
+    loader, two = LOADERS[name], found[name, sample, 2]
     own = [run.content for workers in loader.workers for run in runs.get((name, sample, workers), [])]
     fastest = min(run.content["first_batch"] for run in runs[name, sample, 2])
     rates = [found.get((name, sample, workers)) for workers in (0, 1, 2)]
@@ -200,8 +173,6 @@ def _row(runs: Runs, found: dict[tuple[str, str, int], Measurement], name: str, 
     row += [f"{two.content['processor_ms']:.2f}", f"{own[0]['first_batch']:.2f}", f"{fastest:.2f}"]
     row += [f"{min(run.start_up for run in runs[name, sample, 2]):.1f}", f"{two.content['memory_mb']:,.0f}"]
     row.append(f"{two.content['difference']:.2f}")
-    if sample == "policy":
-        row += [f"{cold.rate:,.0f}", f"{cold.content['first_batch']:.2f}"] if cold else ["", ""]
     return row
 
 

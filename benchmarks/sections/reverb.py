@@ -6,12 +6,6 @@ from pathlib import Path
 
 from measuring import Figure, Measurement, Sizes, at_least, best, make, ratios, script, table
 
-COMMANDS = {
-    "1 worker, 1 server": ("--servers=1", "--workers=1"),
-    "2 workers, 1 server": ("--servers=1", "--workers=2"),
-    "1 worker, 2 servers": ("--servers=2", "--workers=1"),
-    "2 workers, 2 servers": ("--servers=2", "--workers=2"),
-}
 KINDS = {
     "episodes": "whole episodes of 1,000 frames",
     "sequences": "sequences of 64, stride 1",
@@ -35,39 +29,32 @@ def _repeats(sizes: Sizes) -> int:
 def _pushing(data: Path, sizes: Sizes, agents: list[Measurement]) -> list[Figure]:
     """Measures the command and its peers; appends TF-Agents' runs to `agents`."""
     peer_steps, observer_data = sizes.of(4_000, 1_000), make("state", sizes.of(10_000, 2_000))
-    runs: dict[str, list[dict[str, float]]] = {name: [] for name in COMMANDS}
-    for i in range(_repeats(sizes)):
+    runs: list[dict[str, float]] = []
+    for _ in range(_repeats(sizes)):
         agents.append(script("peers/reverb_dropin.py", "agents", "push", data, "--steps", peer_steps))
-        for name, flags in COMMANDS.items():
-            # Cases with a target run as often as requested, the others once, to save minutes.
-            if i == 0 or name == "1 worker, 1 server":
-                runs[name].append(script("reverb_push.py", data, *flags).content)
+        runs.append(script("reverb_push.py", data, "--servers=1", "--workers=1").content)
     observer = script("reverb_push.py", observer_data, "--workers=1", "--writer=observer").content
     peer = best(agents).rate
+    ours = max(runs, key=lambda run: run["items_per_second"])
     rows = [
         ["TF-Agents' push_rlds_to_reverb", f"{peer:,.0f}", f"{best(agents).start_up:.1f}", ""],
         _row("push --writer=observer", observer, peer),
+        _row("push, 1 worker, 1 server", ours, peer),
     ]
-    figures = []
-    for name, found in runs.items():
-        ours = max(found, key=lambda run: run["items_per_second"])
-        rows.append(_row(f"push, {name}", ours, peer))
-        single = name == "1 worker, 1 server"
-        figures.append(
-            at_least(
-                f"push, {name}: times push_rlds_to_reverb",
-                ours["items_per_second"] / peer,
-                60 if single else None,
-                what="`push` pairs, one worker, one server" * single,
-                against="TF-Agents' `push_rlds_to_reverb`",
-                peer="TF-Agents",
-                front="Fill a Reverb table" * single,
-                runs=ratios([run["items_per_second"] for run in found], agents),
-            )
-        )
-    title = f"step pairs into Reverb, {observer['steps']:,} to {runs['1 worker, 1 server'][0]['steps']:,} steps"
+    title = f"step pairs into Reverb, {observer['steps']:,} to {ours['steps']:,} steps"
     table(title, ["", "pairs/s", "start-up s", "ratio"], *rows)
-    return figures
+    return [
+        at_least(
+            "push, 1 worker, 1 server: times push_rlds_to_reverb",
+            ours["items_per_second"] / peer,
+            60,
+            what="`push` pairs, one worker, one server",
+            against="TF-Agents' `push_rlds_to_reverb`",
+            peer="TF-Agents",
+            front="Fill a Reverb table",
+            runs=ratios([run["items_per_second"] for run in runs], agents),
+        )
+    ]
 
 
 def _row(name: str, run: dict[str, float], peer: float) -> list[str]:
