@@ -9,7 +9,7 @@ import abc
 import dataclasses
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
@@ -22,6 +22,7 @@ from rlds_beam.episodes.columns import zeros_like
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import FLAGS, Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, Violation
+from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Decoder, Shard, Source, Split
 from rlds_beam.reading.plan import selected_splits, slice_split
@@ -195,6 +196,33 @@ def discounts(terminal: Array, *, real: bool = False) -> Array:
       real: whether the last action is real: then it leads to the terminal state, and the one before does not.
     """
     return np.where(terminal if real else np.append(terminal[1:], terminal[-1:]), 0, 1).astype(np.float32)
+
+
+def as_images(field: Field, raw_images: str) -> Field:
+    """The field of frames of pixels (uint8 or uint16 [H, W, C], stored as bytes) as images, unless they stay `raw`.
+
+    What a JPEG cannot hold, for example depth, becomes PNGs.
+    """
+    is_raw = field.dtype in ("uint8", "uint16") and field.encoding == "bytes" and len(field.shape) == 3
+    if not is_raw or raw_images == "raw":
+        return field
+    is_color = field.dtype == "uint8" and field.shape[-1] in (1, 3)
+    return dataclasses.replace(field, encoding="jpeg" if raw_images == "jpeg" and is_color else "png", feature="Image")
+
+
+def encode_frames(pieces: Iterable[Array], encoding: str) -> Array:
+    """Frames as PNGs, fast rather than small, or JPEGs. Holds the pixels of one piece at a time.
+
+    Args:
+      pieces: uint8 or uint16 [any, H, W, C], one after the other.
+      encoding: `png` or `jpeg`.
+
+    Returns:
+      object [T], bytes.
+    """
+    encoded = (encode_jpeg(piece) if encoding == "jpeg" else encode_png(piece, level=1) for piece in pieces)
+    rows = [image for images in encoded for image in images]
+    return np.fromiter(rows, object, len(rows))
 
 
 LENGTHS = " lengths"

@@ -15,14 +15,12 @@ from rlds_beam.episodes.columns import all_below, exact_cast, nest_order, text_b
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import ADD_ACTIONS, Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, Violation
-from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 from rlds_beam.reading.meaning import REPRESENTATION
 from rlds_beam.typing import Array
 
 NO_SHAPE = "its shape is not the same at all steps"
 TEXT = "text"
-JPEG_QUALITY = 95
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,10 +60,11 @@ class LeafColumn:
         """
         column = episode.steps[self.path][:stop]
         if isinstance(column, EncodedImages):
-            column = self._pixels(column)
+            column = self.pixels(column)
         return np.ascontiguousarray(column.reshape(len(column), *self.shape), self.dtype)
 
-    def _pixels(self, column: EncodedImages) -> Array:
+    def pixels(self, column: EncodedImages) -> Array:
+        """The decoded images; missing ones are zeros. Raises BadEpisode as `values`."""
         there = column.data != ZERO_IMAGE
         if there.all():
             return column.decode(self.path)
@@ -73,23 +72,6 @@ class LeafColumn:
         if there.any():
             pixels[there] = column[there].decode(self.path)
         return pixels
-
-    def jpegs(self, episode: Episode) -> list[bytes]:
-        """A JPEG for each step; JPEGs are passed on unchanged.
-
-        Raises:
-          BadEpisode: an image cannot be decoded, or is of another size.
-        """
-        column = episode.steps[self.path]
-        if not isinstance(column, EncodedImages):
-            return encode_jpeg(self.values(episode), JPEG_QUALITY)
-        images = list(column)
-        others = [i for i, data in enumerate(images) if not data.startswith(b"\xff\xd8\xff")]
-        if others:
-            pixels = self._pixels(column[np.array(others)])
-            for i, jpeg in zip(others, encode_jpeg(pixels, JPEG_QUALITY), strict=True):
-                images[i] = jpeg
-        return images
 
 
 Leaves: TypeAlias = "tuple[LeafColumn, ...]"

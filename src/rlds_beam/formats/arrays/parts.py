@@ -10,8 +10,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
-import functools
-import io
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,30 +20,21 @@ import pyarrow as pa
 
 from rlds_beam import storage
 from rlds_beam.connectors.base import Batch
+from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
-from rlds_beam.images.codecs import encode_jpeg, encode_png
-from rlds_beam.output.base import FileRangeWriter, MergedFile, MergesRanges
+from rlds_beam.formats.arrays.leaves import LeafColumn, field_json, text_values
+from rlds_beam.output.base import Description, FileRangeWriter, MergedFile, MergesRanges
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.shards import ShardInfo, ShardWriter
 from rlds_beam.reading.base import WorkRange
+from rlds_beam.reading.meaning import Meaning
 from rlds_beam.text import shorten
 from rlds_beam.typing import Array
 
 BLOCK_BYTES = 4 << 20
 _ROWS = "rows"
 """The column with the number of rows in each of the others."""
-
-
-def sized_columns(name: str) -> tuple[str, str]:
-    """The columns of values of varying length: their concatenated bytes, and the length of each."""
-    return name, f"{name} lengths"
-
-
-def sized_rows(values: Sequence[bytes]) -> tuple[Array, Array]:
-    """The rows of `sized_columns`."""
-    return np.frombuffer(b"".join(values), np.uint8), np.array([len(value) for value in values], "<i8")
 
 
 class PartWriter:
@@ -94,15 +84,17 @@ class PartWriter:
 
 
 class Sink:
-    """A shard as a file, for pyarrow and pickle."""
+    """A shard as a file, for pyarrow, pickle, and zipfile."""
 
     closed = False
 
     def __init__(self, shard: ShardWriter):
         self._shard = shard
 
-    def write(self, data: Any) -> None:
-        self._shard.write([memoryview(data).cast("B")], 0)
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self._shard.write([view], 0)
+        return len(view)
 
     def flush(self) -> None: ...
 
@@ -156,43 +148,6 @@ class Part:
             yield reader
 
 
-@functools.lru_cache(maxsize=1024)
-def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """The header of a `.npy` file with an array in C order."""
-    file = io.BytesIO()
-    formats: Any = np.lib.format
-    content = {"descr": formats.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    formats.write_array_header_1_0(file, content)
-    return file.getvalue()
-
-
-def as_images(field: Field, raw_images: str) -> Field:
-    """The field of frames of pixels (uint8 or uint16 [H, W, C], stored as bytes) as images, unless they stay `raw`.
-
-    What a JPEG cannot hold, for example depth, becomes PNGs.
-    """
-    is_raw = field.dtype in ("uint8", "uint16") and field.encoding == "bytes" and len(field.shape) == 3
-    if not is_raw or raw_images == "raw":
-        return field
-    is_color = field.dtype == "uint8" and field.shape[-1] in (1, 3)
-    return dataclasses.replace(field, encoding="jpeg" if raw_images == "jpeg" and is_color else "png", feature="Image")
-
-
-def encode_frames(pieces: Iterable[Array], encoding: str) -> Array:
-    """Frames as PNGs, fast rather than small, or JPEGs. Holds the pixels of one piece at a time.
-
-    Args:
-      pieces: uint8 or uint16 [any, H, W, C], one after the other.
-      encoding: `png` or `jpeg`.
-
-    Returns:
-      object [T], bytes.
-    """
-    encoded = (encode_jpeg(piece) if encoding == "jpeg" else encode_png(piece, level=1) for piece in pieces)
-    rows = [image for images in encoded for image in images]
-    return np.fromiter(rows, object, len(rows))
-
-
 PARTS = "parts"
 """Directory of parts that are not yet merged."""
 
@@ -238,6 +193,90 @@ class MergedOutput(MergesRanges):
                 parts.setdefault(commit.split, []).append(part)
         merged = [file for split, of_split in parts.items() for file in self.merge(split, of_split)]
         return {**self.describe_merged(parts), "merged": merged}
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredColumn(LeafColumn):
+    """A field of the steps or of the episode, and the array that stores it.
+
+    Attributes:
+      field: see `LeafColumn`.
+      key: the name of the array.
+      of_episode: whether it is a field of the episode.
+      as_bytes: whether its values are bytes of varying length (`encode`).
+    """
+
+    key: str
+    of_episode: bool = False
+    as_bytes: bool = False
+
+    def part_columns(self) -> tuple[str, ...]:
+        """The columns of a part that hold its values: of bytes, also the lengths."""
+        return (self.key, f"{self.key} lengths") if self.as_bytes else (self.key,)
+
+    def rows(self, episode: Episode) -> Sequence[Array]:
+        """The rows of each of `part_columns`. Raises BadEpisode if the format cannot hold them."""
+        if self.as_bytes:
+            values = self.encode(episode)
+            return np.frombuffer(b"".join(values), np.uint8), np.array([len(value) for value in values], "<i8")
+        if not self.of_episode:
+            return [self.values(episode)]
+        value = np.asarray(episode.metadata[self.path], self.dtype)
+        return [np.ascontiguousarray(value.reshape(1, *self.shape))]
+
+    def encode(self, episode: Episode) -> list[bytes]:
+        """The values as bytes: the text of each step, or of the episode. Raises BadEpisode as `rows`."""
+        if self.of_episode:
+            return [text_bytes(episode.metadata[self.path], self.path)]
+        return text_values(episode.steps[self.path], self.path)
+
+
+@dataclasses.dataclass(frozen=True)
+class ArraysOutput(MergedOutput):
+    """An output with an array of all values of each field. The first column of a part has the episodes' lengths.
+
+    Attributes:
+      directory, splits: see `MergedOutput`.
+      name: the name of the dataset.
+      columns: the stored fields.
+      left_out: the fields not written, with the reasons.
+      meaning: what is known of the dataset.
+    """
+
+    directory: str
+    name: str
+    splits: tuple[str, ...]
+    columns: tuple[StoredColumn, ...]
+    left_out: dict[str, str]
+    meaning: Meaning
+
+    def describe(self) -> Description:
+        return Description([str(column.field) for column in self.columns], self.left_out)
+
+    @property
+    def part_columns(self) -> tuple[str, ...]:
+        return ("steps", *(part for column in self.columns for part in column.part_columns()))
+
+    def encode(self, episode: Episode) -> Sequence[Array]:
+        steps = np.array([len(episode)], "<i8")
+        return [steps, *(rows for column in self.columns for rows in column.rows(episode))]
+
+    @property
+    def starts(self) -> list[int]:
+        """The index of each field's first part column."""
+        counts = [1, *(len(column.part_columns()) for column in self.columns)]
+        return [*itertools.accumulate(counts)][:-1]
+
+    def about(self) -> dict[str, Any]:
+        """The stored fields and what is known of the dataset, as JSON."""
+        fields = [{"key": c.key, "of_episode": c.of_episode, **field_json(c.field)} for c in self.columns]
+        return {"fields": fields, **self.meaning.entry()}
+
+
+def read_blocks(parts: Sequence[Part], column: int) -> Iterator[bytes]:
+    """The rows of a column of all parts, block by block."""
+    for part in parts:
+        yield from part.blocks(column)
 
 
 def write_merged(directory: str, name: str, split: str, episodes: int, pieces: Iterable[bytes]) -> MergedFile:

@@ -13,8 +13,7 @@ import numpy as np
 from rlds_beam.episodes.representations import DELTA
 from rlds_beam.episodes.schema import FLAGS, Field, by_path, text_field
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, number_field
-from rlds_beam.formats.arrays.parts import as_images
+from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, as_images, number_field
 from rlds_beam.formats.profiles.containers import Container, Leaf, matches
 from rlds_beam.formats.profiles.facts import holds
 from rlds_beam.formats.profiles.model import RECORDED, RESERVED, FieldRule, Profile

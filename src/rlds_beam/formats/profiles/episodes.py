@@ -23,12 +23,13 @@ from rlds_beam.formats.arrays.array_episodes import (
     NO_REWARD,
     ArrayDecoder,
     Arrays,
+    as_images,
     discounts,
+    encode_frames,
     number_field,
     with_last,
 )
 from rlds_beam.formats.arrays.leaves import field_from_json
-from rlds_beam.formats.arrays.parts import as_images, encode_frames
 from rlds_beam.formats.profiles.binding import Bound, bind, find_role, of_action, read_joined, row_bytes
 from rlds_beam.formats.profiles.containers import Container, Leaf, matches
 from rlds_beam.formats.profiles.facts import find_fact, find_fps, find_metadata, find_robot, find_text

@@ -11,8 +11,7 @@ import numpy as np
 
 from rlds_beam.episodes.schema import Field, text_field
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.arrays.array_episodes import number_field
-from rlds_beam.formats.arrays.parts import encode_frames
+from rlds_beam.formats.arrays.array_episodes import encode_frames, number_field
 from rlds_beam.formats.ros2.images import IMAGES, ImageReader, image_reader
 from rlds_beam.formats.ros2.mapping import TopicField
 from rlds_beam.formats.ros2.messages import BadMessage, MessageType, concatenate

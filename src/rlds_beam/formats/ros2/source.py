@@ -25,12 +25,12 @@ from rlds_beam.formats.arrays.array_episodes import (
     ArrayDecoder,
     Arrays,
     SourceOfFiles,
+    as_images,
     discounts,
     make_shard,
     no_features,
     select_splits,
 )
-from rlds_beam.formats.arrays.parts import as_images
 from rlds_beam.formats.format_options import Ros2Options
 from rlds_beam.formats.ros2.bags import ENDINGS, METADATA, Bag, bag_layout, find_bags
 from rlds_beam.formats.ros2.episodes import DROPPED, LACKING, START, TIMES, Ros2Format

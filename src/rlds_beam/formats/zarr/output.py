@@ -12,174 +12,108 @@ Images are decoded, one in each chunk. Text is an array of bytes (`S`) as long a
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
+import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import IO, Any, TypeAlias, cast
 
+import msgspec
 import numpy as np
 
+from rlds_beam import storage
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.pipeline import ConnectorRunner
-from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
 from rlds_beam.formats.arrays.array_episodes import split_bytes
-from rlds_beam.formats.arrays.leaves import (
-    LeafColumn,
-    field_json,
-    is_text,
-    make_columns,
-    not_representable,
-    text_values,
-)
-from rlds_beam.formats.arrays.parts import (
-    MergedOutput,
-    Part,
-    sized_columns,
-    sized_rows,
-    write_merged,
-)
+from rlds_beam.formats.arrays.leaves import is_text, make_columns, not_representable
+from rlds_beam.formats.arrays.parts import ArraysOutput, Part, Sink, StoredColumn, read_blocks
 from rlds_beam.formats.format_options import ZarrOptions
-from rlds_beam.formats.zarr.writer import (
-    BLOSC,
-    ENDS,
-    JPEGXL,
-    OWN,
-    Member,
-    array_members,
-    chunk_key,
-    compress,
-    group,
-    metadata,
-    zip_pieces,
-)
-from rlds_beam.output.base import Description, FileRangeWriter, MergedFile
+from rlds_beam.formats.profiles.zarr_store import ENDS, OWN
+from rlds_beam.output.base import FileRangeWriter, MergedFile
 from rlds_beam.output.last_steps import RowsOutput, RowsWriter, select_rows
+from rlds_beam.output.shards import ShardWriter
 from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.reading.meaning import Meaning, RowRule
 from rlds_beam.typing import Array
 
+Member: TypeAlias = "tuple[str, bytes]"
+
+CHUNK_BYTES = 2_000_000
+"""Target size of a chunk, that of diffusion policy's `get_optimal_chunks`."""
+
+BLOSC: dict[str, dict[str, Any]] = {
+    "lz4": {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 0, "blocksize": 0},
+    "zstd": {"id": "blosc", "cname": "zstd", "clevel": 5, "shuffle": 2, "blocksize": 0},
+}
+"""The compressors that diffusion policy calls `default` and `disk`."""
+
+JPEGXL: dict[str, Any] = {
+    "id": "imagecodecs_jpegxl",
+    "level": None,
+    "effort": 3,
+    "distance": None,
+    "lossless": True,
+    "decodingspeed": None,
+    "photometric": None,
+    "planar": None,
+    "usecontainer": None,
+    "index": None,
+    "keeporientation": None,
+    "numthreads": 1,
+}
+"""Lossless JPEG XL, with the options that UMI's `JpegXl` and imagecodecs' `Jpegxl` share."""
+
 _LARGE = 1 << 16
 """Rows of this size are chunks, compressed when the range is written."""
 
-_INT64 = np.dtype("<i8")
-
 
 @dataclasses.dataclass(frozen=True)
-class ZarrColumn:
-    """A field, and how it is stored.
+class ZarrColumn(StoredColumn):
+    """A field. Attributes: see `StoredColumn`; `compressor`: the compressor of its chunks."""
 
-    Attributes:
-      field: a field of the steps, or of the episode.
-      key: the key of its array.
-      of_episode: whether it is a field of the episode.
-      compressor: the compressor of its chunks.
-    """
+    compressor: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-    field: Field
-    key: str
-    of_episode: bool
-    compressor: dict[str, Any]
-
-    @property
-    def is_text(self) -> bool:
-        return is_text(self.field)
-
-    @property
-    def leaf(self) -> LeafColumn:
-        return LeafColumn(self.field)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of its array; not for text."""
-        return self.leaf.dtype.newbyteorder("<")
-
-    @property
-    def in_frames(self) -> bool:
-        """Whether each row is a chunk."""
-        large = math.prod(self.leaf.shape) * self.leaf.dtype.itemsize >= _LARGE
-        return not self.is_text and not self.of_episode and (self.leaf.is_image or large)
-
-    def part_columns(self) -> tuple[str, ...]:
-        """The part columns that hold its values."""
-        return sized_columns(self.key) if self.is_text or self.in_frames else (self.key,)
-
-    def rows(self, episode: Episode) -> Sequence[Array]:
-        """The rows of each of `part_columns`. Raises BadEpisode if zarr cannot hold them."""
-        if self.is_text:
-            return sized_rows(self._texts(episode))
-        if self.of_episode:
-            value = np.asarray(episode.metadata[self.field.path], self.dtype)
-            return [np.ascontiguousarray(value.reshape(1, *self.leaf.shape))]
-        values = self.leaf.values(episode).astype(self.dtype, copy=False)
-        return sized_rows([compress(row[None], self.compressor) for row in values]) if self.in_frames else [values]
-
-    def _texts(self, episode: Episode) -> list[bytes]:
-        path = self.field.path
-        if self.of_episode:
-            texts = [text_bytes(episode.metadata[path], path)]
-        else:
-            texts = text_values(episode.steps[path], path)
+    def encode(self, episode: Episode) -> list[bytes]:
+        """The texts, or the chunks of the steps."""
+        if not is_text(self.field):
+            return [_compress(row[None], self.compressor) for row in self.values(episode)]
+        texts = super().encode(episode)
         if any(text.endswith(b"\0") for text in texts):
-            raise not_representable("a text ends with a zero byte, which arrays of bytes do not keep", path)
+            raise not_representable("a text ends with a zero byte, which arrays of bytes do not keep", self.path)
         return texts
 
     def members(self, parts: Sequence[Part], at: int) -> Iterator[Member]:
-        """The array, from the part columns `at` and, if it has two, `at + 1`."""
-        rows = sum(part.total(at + self.is_text + self.in_frames) for part in parts)
-        shape = (rows, *self.leaf.shape)
-        if self.is_text:
-            width = max([1, *(int(lengths.max(initial=0)) for lengths in _lengths(parts, at))])
-            dtype = np.dtype(f"S{width}")
-            pieces = (text.ljust(width, b"\0") for texts in _texts(parts, at) for text in texts)
-            yield from array_members(self.key, (rows,), dtype, pieces, BLOSC["zstd"])
-        elif self.in_frames:
-            yield metadata(self.key, shape, 1, self.dtype, self.compressor)
-            i = 0
-            for chunks in _texts(parts, at):
-                for chunk in chunks:
-                    yield chunk_key(self.key, i, len(shape)), chunk
-                    i += 1
+        """The array, from the part columns `at` and, of bytes, `at + 1`."""
+        rows = sum(part.total(at + self.as_bytes) for part in parts)
+        shape = (rows, *self.shape)
+        if not self.as_bytes:
+            yield from _array(self.key, shape, self.dtype, read_blocks(parts, at), self.compressor)
+            return
+        values = (
+            value
+            for data, lengths in zip(read_blocks(parts, at), read_blocks(parts, at + 1), strict=True)
+            for value in split_bytes(data, np.frombuffer(lengths, "<i8"))
+        )
+        if is_text(self.field):
+            lengths = (int(np.frombuffer(block, "<i8").max(initial=0)) for block in read_blocks(parts, at + 1))
+            width = max([1, *lengths])
+            texts = (text.ljust(width, b"\0") for text in values)
+            yield from _array(self.key, (rows,), np.dtype(f"S{width}"), texts, BLOSC["zstd"])
         else:
-            pieces = (piece for part in parts for piece in part.blocks(at))
-            yield from array_members(self.key, shape, self.dtype, pieces, self.compressor)
-
-
-def _lengths(parts: Sequence[Part], at: int) -> Iterator[Array]:
-    """The lengths of the values of `sized_columns`, block by block."""
-    for part in parts:
-        for data in part.blocks(at + 1):
-            yield np.frombuffer(data, "<i8")
-
-
-def _texts(parts: Sequence[Part], at: int) -> Iterator[Array]:
-    """The values of `sized_columns`, an object array of bytes for each block."""
-    for part in parts:
-        for data, lengths in zip(part.blocks(at), part.blocks(at + 1), strict=True):
-            yield split_bytes(data, np.frombuffer(lengths, "<i8"))
+            yield _describe_array(self.key, shape, 1, self.dtype, self.compressor)
+            yield from ((_chunk_key(self.key, i, len(shape)), chunk) for i, chunk in enumerate(values))
 
 
 @dataclasses.dataclass(frozen=True)
-class ZarrOutput(MergedOutput, RowsOutput):
-    """A zarr store, packed as a zip file, for each split.
+class ZarrOutput(ArraysOutput, RowsOutput):
+    """A zarr store, packed as a zip file, for each split. Attributes: see `ArraysOutput` and `RowsOutput`."""
 
-    Attributes:
-      directory, name, splits: see `MergedOutput`.
-      columns: the stored fields.
-      left_out: the fields not written, with the reasons.
-      rule: see `RowsOutput`.
-      meaning: what is known of the dataset.
-    """
-
-    directory: str
-    name: str
-    splits: tuple[str, ...]
     columns: tuple[ZarrColumn, ...]
-    left_out: dict[str, str]
     rule: RowRule
-    meaning: Meaning = dataclasses.field(default_factory=Meaning)
 
     options_class = ZarrOptions
     input_facts = ("zarr.last_step.assumed",)
@@ -187,18 +121,22 @@ class ZarrOutput(MergedOutput, RowsOutput):
     @classmethod
     def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: ZarrOptions) -> ZarrOutput:
         left_out: dict[str, str] = {}
-        steps = _storable_fields(connectors.schema.steps.values(), left_out)
-        of_episode = _storable_fields(connectors.schema.metadata.values(), left_out, of_episode=True)
-        columns = [ZarrColumn(field, key, False, _compressor(field, options)) for field, key in steps]
-        columns += [ZarrColumn(field, key, True, BLOSC["zstd"]) for field, key in of_episode]
-        splits, rule = (
-            tuple(split.name for split in source.splits),
-            RowRule.of(source, connectors.schema, options.last_step),
-        )
-        meaning = Meaning.of_dataset(source)
+        columns = []
+        for field, key in _storable_fields(connectors.schema.steps.values(), left_out):
+            image = field.holds_image_files and field.dtype in ("uint8", "uint16")
+            compressor = JPEGXL if image and options.images == "jpegxl" else BLOSC[options.compressor]
+            column = ZarrColumn(field, key, False, is_text(field), compressor)
+            is_large = math.prod(column.shape) * column.dtype.itemsize >= _LARGE
+            if column.is_image or (is_large and not column.as_bytes):
+                column = dataclasses.replace(column, as_bytes=True)  # each row is a chunk
+            columns.append(column)
+        for field, key in _storable_fields(connectors.schema.metadata.values(), left_out, of_episode=True):
+            columns.append(ZarrColumn(field, key, True, is_text(field), BLOSC["zstd"]))
+        splits = tuple(split.name for split in source.splits)
+        meaning, rule = Meaning.of_dataset(source), RowRule.of(source, connectors.schema, options.last_step)
         if rule.left_out:  # each row that is left has an action
             meaning = dataclasses.replace(meaning, last_action="real")
-        return cls(directory, source.name, splits, tuple(columns), left_out, rule, meaning)
+        return cls(directory, source.name, splits, tuple(columns), left_out, meaning, rule)
 
     @property
     def fields(self) -> list[Field]:
@@ -210,18 +148,11 @@ class ZarrOutput(MergedOutput, RowsOutput):
 
     def stored_names(self) -> Iterator[tuple[str, str]]:
         yield "the ends of the episodes", ENDS
-        yield from ((column.field.path, column.key) for column in self.columns)
+        yield from ((column.path, column.key) for column in self.columns)
 
     def plan(self) -> dict[str, Any]:
         compressors = [column.compressor for column in self.columns]
-        return {
-            "zarr": {
-                "fields": self._fields(),
-                "compressors": compressors,
-                **self.rule.to_json(),
-                **self.meaning.entry(),
-            }
-        }
+        return {"zarr": {**self.about(), "compressors": compressors, **self.rule.to_json()}}
 
     def predict(self, batches: Iterable[Batch]) -> int:
         return sum(len(select_rows(batch, self.rule).episodes) for batch in batches)
@@ -230,44 +161,27 @@ class ZarrOutput(MergedOutput, RowsOutput):
         writer = super().open_range(work)
         return RowsWriter(writer, self.rule) if self.rule.left_out else writer
 
-    def _fields(self) -> list[dict[str, Any]]:
-        return [{"key": c.key, "of_episode": c.of_episode, **field_json(c.field)} for c in self.columns]
-
-    def describe(self) -> Description:
-        return Description([str(column.field) for column in self.columns], self.left_out)
-
-    @property
-    def part_columns(self) -> tuple[str, ...]:
-        return ("steps", *(part for column in self.columns for part in column.part_columns()))
-
-    def encode(self, episode: Episode) -> Sequence[Array]:
-        return [np.array([len(episode)], "<i8"), *(rows for column in self.columns for rows in column.rows(episode))]
-
     def merge(self, split: str, parts: Sequence[Part]) -> Iterator[MergedFile]:
-        members = self._members(split, parts)
-        yield write_merged(self.directory, f"{split}.zarr.zip", split, sum(map(len, parts)), zip_pieces(members))
+        name, episodes = f"{split}.zarr.zip", sum(map(len, parts))
+        with ShardWriter(storage.below(self.directory, name)) as shard:
+            with zipfile.ZipFile(cast("IO[bytes]", Sink(shard)), "w") as archive:
+                for key, data in self._members(split, parts):
+                    info = zipfile.ZipInfo(key)  # of 1 January 1980, so that equal members are equal bytes
+                    info.external_attr = 0o100644 << 16
+                    archive.writestr(info, data)
+            yield MergedFile(name, split, msgspec.structs.replace(shard.commit(), records=episodes))
 
     def _members(self, split: str, parts: Sequence[Part]) -> Iterator[Member]:
-        yield from group(
-            "", {OWN: {"dataset": self.name, "split": split, "fields": self._fields(), **self.meaning.entry()}}
-        )
-        yield from group("data")
-        yield from group("meta")
-        lengths = np.frombuffer(b"".join(piece for part in parts for piece in part.blocks(0)), "<i8")
-        ends = np.cumsum(lengths).astype("<i8")
-        yield from array_members(ENDS, ends.shape, _INT64, [ends.tobytes()], None, max(1, len(ends)))
-        at = 1
-        for column in self.columns:
+        yield ".zgroup", _json({"zarr_format": 2})
+        yield ".zattrs", _json({OWN: {"dataset": self.name, "split": split, **self.about()}})
+        yield from ((f"{group}/.zgroup", _json({"zarr_format": 2})) for group in ("data", "meta"))
+        ends = np.cumsum(np.frombuffer(b"".join(read_blocks(parts, 0)), "<i8")).astype("<i8")
+        yield from _array(ENDS, ends.shape, ends.dtype, [ends.tobytes()], None, max(1, len(ends)))
+        for column, at in zip(self.columns, self.starts, strict=True):
             yield from column.members(parts, at)
-            at += len(column.part_columns())
 
     def describe_merged(self, parts: Mapping[str, Sequence[Part]]) -> dict[str, Any]:
-        return {"zarr": {"fields": self._fields()}}
-
-
-def _compressor(field: Field, options: ZarrOptions) -> dict[str, Any]:
-    is_image = field.holds_image_files and field.dtype in ("uint8", "uint16")
-    return JPEGXL if is_image and options.images == "jpegxl" else BLOSC[options.compressor]
+        return {"zarr": {"fields": self.about()["fields"]}}
 
 
 def _storable_fields(
@@ -291,3 +205,88 @@ def _name(path: str) -> str:
     """A field's path as the name of an array; a name that begins with a dot would be one of zarr's own."""
     name = re.sub(r"[/\\]", "_", path)
     return f"_{name}" if name.startswith(".") else name
+
+
+def _compress(values: Array, compressor: dict[str, Any]) -> bytes:
+    """A chunk as bytes. Deterministic."""
+    import imagecodecs
+
+    if compressor["id"] == "blosc":
+        data: bytes = imagecodecs.blosc_encode(
+            values.tobytes(),
+            level=compressor["clevel"],
+            compressor=compressor["cname"],
+            shuffle=compressor["shuffle"],
+            typesize=values.dtype.itemsize,
+            numthreads=1,
+        )
+        return data
+    image = values[0, ..., 0] if values.shape[-1] == 1 else values[0]
+    image_bytes: bytes = imagecodecs.jpegxl_encode(image, effort=compressor["effort"], lossless=True, numthreads=1)
+    return image_bytes
+
+
+def _describe_array(
+    key: str, shape: tuple[int, ...], rows: int, dtype: np.dtype[Any], compressor: dict[str, Any] | None
+) -> Member:
+    """The `.zarray` of an array whose chunks have `rows` rows."""
+    content = {
+        "chunks": [max(1, rows), *(max(1, size) for size in shape[1:])],
+        "compressor": compressor,
+        "dtype": dtype.str,
+        "fill_value": 0 if dtype.kind in "biuf" else None,
+        "filters": None,
+        "order": "C",
+        "shape": list(shape),
+        "zarr_format": 2,
+    }
+    return f"{key}/.zarray", _json(content)
+
+
+def _json(content: Any) -> bytes:
+    return json.dumps(content, indent=4, sort_keys=True).encode()
+
+
+def _chunk_key(key: str, i: int, dimensions: int) -> str:
+    """The key of the chunk with the first index i."""
+    return f"{key}/{'.'.join([str(i), *['0'] * (dimensions - 1)])}"
+
+
+def _array(
+    key: str,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    pieces: Iterable[bytes],
+    compressor: dict[str, Any] | None,
+    rows: int | None = None,
+) -> Iterator[Member]:
+    """An array, from its values in C order, in pieces of any size; a chunk is in memory.
+
+    Args:
+      key, shape, dtype: of the array.
+      pieces: the bytes of all rows.
+      compressor: the compressor; None stores the values as they are.
+      rows: the rows of a chunk; by default those of about `CHUNK_BYTES`.
+    """
+    row_bytes = math.prod(shape[1:]) * dtype.itemsize
+    if rows is None:
+        rows = max(1, min(shape[0], -(-CHUNK_BYTES // max(row_bytes, 1))))
+    yield _describe_array(key, shape, rows, dtype, compressor)
+    if not row_bytes:
+        return
+    held, size, i = bytearray(), rows * row_bytes, 0
+    for piece in pieces:
+        held += piece
+        while len(held) >= size:
+            yield _chunk(key, i, shape, dtype, bytes(held[:size]), compressor)
+            del held[:size]
+            i += 1
+    if held:
+        yield _chunk(key, i, shape, dtype, bytes(held).ljust(size, b"\0"), compressor)
+
+
+def _chunk(
+    key: str, i: int, shape: tuple[int, ...], dtype: np.dtype[Any], data: bytes, compressor: dict[str, Any] | None
+) -> Member:
+    values = np.frombuffer(data, dtype)
+    return _chunk_key(key, i, len(shape)), data if compressor is None else _compress(values, compressor)
