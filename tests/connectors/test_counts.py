@@ -11,7 +11,6 @@ import pytest
 import rlds_beam
 from rlds_beam.cli.main import main
 from rlds_beam.connectors import EpisodeConnector, MinimumLength, TruncateEpisodes
-from rlds_beam.connectors.cleaning.presets import PRESETS
 from rlds_beam.connectors.counts import Connected
 from rlds_beam.connectors.statistics.episode_statistics import DatasetStatistics
 from rlds_beam.errors import NotVerifiedError
@@ -172,7 +171,6 @@ def test_a_suggested_preset_works_in_every_command_that_checks(tmp_path, capsys)
         assert "did you mean roboturk" in capsys.readouterr().err
     assert main(["check", "--rules", source]) == 3
     assert "--repair=missing_is_last" in capsys.readouterr().out
-    assert "roboturk" in PRESETS
 
 
 def test_statistics_are_those_of_the_edited_episodes(data):

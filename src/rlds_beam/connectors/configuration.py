@@ -63,9 +63,7 @@ class Configuration:
         if task is not None or task_file is not None:
             first.append(connectors.FillLanguage(task, task_file))
         if preset is not None:
-            first += parse(
-                [dict(connector) for connector in find_preset(preset).connectors], f"--preset={preset}"
-            ).connectors
+            first += parse([*find_preset(preset).connectors], f"--preset={preset}").connectors
         names = {**given.names, **parse_names(getattr(options, "names", ()))}
         return dataclasses.replace(given, connectors=(*first, *given.connectors), names=names)
 

@@ -17,7 +17,7 @@ from rlds_beam import storage
 from rlds_beam.checking.duplicates import mark_duplicate
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.cleaning.language import TASK_FIELDS
-from rlds_beam.connectors.cleaning.presets import PRESETS, suggest_presets
+from rlds_beam.connectors.cleaning.presets import find_preset, suggest_presets
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
@@ -348,7 +348,7 @@ def _lines(survey: Survey) -> Iterator[str]:
     else:
         yield from f"cannot be converted: {survey.error}".split("\n")
     for name in suggest_presets(source.dataset, source.schema):
-        yield f"--preset={name} fixes it: {PRESETS[name].fault}"
+        yield f"--preset={name} fixes it: {find_preset(name).fault}"
 
 
 def _card_lines(survey: Survey) -> list[str]:

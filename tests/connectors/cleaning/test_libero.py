@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlds_beam.connectors import connect
-from rlds_beam.connectors.cleaning.presets import PRESETS
+from rlds_beam.connectors.cleaning.presets import find_preset
 from rlds_beam.connectors.configuration import parse
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.images.encoded_images import EncodedImages
@@ -110,7 +110,7 @@ def as_episode(demo: Arrays) -> Episode:
 
 
 def after(preset: str, demo: Arrays) -> Episode | None:
-    connectors = parse([dict(one) for one in PRESETS[preset].connectors], preset).connectors
+    connectors = parse([*find_preset(preset).connectors], preset).connectors
     episodes = connect(list(connectors), [as_episode(demo)]).episodes
     return episodes[0] if episodes else None
 
@@ -163,7 +163,7 @@ def test_regenerated_files_become_openvlas_steps(chosen):
 @pytest.mark.parametrize("name", ["libero", "libero_no_noops"])
 def test_the_builders_datasets_are_not_rotated_again(name):
     """openvla's published RLDS datasets are upright: their names suggest nothing."""
-    assert not any(dataset.endswith("_no_noops") for dataset in PRESETS[name].datasets)
+    assert not any(dataset.endswith("_no_noops") for dataset in find_preset(name).datasets)
 
 
 def test_a_published_file_is_converted_with_the_preset(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import rlds_beam
 from rlds_beam.cli import main as cli
-from rlds_beam.connectors.cleaning.presets import PRESETS, suggest_presets, with_preset
+from rlds_beam.connectors.cleaning.presets import read_presets, suggest_presets, with_preset
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
@@ -16,9 +16,9 @@ from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.testing import make_episode, write_dataset
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", read_presets())
 def test_every_preset_is_valid(name):
-    preset = PRESETS[name]
+    preset = read_presets()[name]
     config = with_preset(ConvertConfig.create("in", "out", preset=name, repair="missing_is_first"))
     assert config.repair == ("missing_is_first", *preset.repair)
     assert len(Configuration.of(config).connectors) == len(preset.connectors)
