@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rlds_beam import connectors
 from rlds_beam.connectors import CONNECTORS, StepFields
-from rlds_beam.connectors.catalog import SECTIONS, names
+from rlds_beam.connectors.configuration import SECTIONS, names
 
 PAGE = Path(__file__).parent / "reference" / "connectors.md"
 

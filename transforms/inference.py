@@ -9,7 +9,7 @@ from apache_beam.ml.inference.base import ModelHandler
 
 from rlds_beam.connectors.base import connect
 from rlds_beam.connectors.fields import StepFields
-from rlds_beam.connectors.learner.models import AddModelOutputs
+from rlds_beam.connectors.learner.sequences import AddModelOutputs
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.images.encoded_images import EncodedImages
 

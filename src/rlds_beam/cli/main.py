@@ -230,7 +230,7 @@ def _table(rows: Iterable[Sequence[str]]) -> str:
 def _list_connectors() -> str:
     from rlds_beam import plugins
     from rlds_beam.connectors import CONNECTORS
-    from rlds_beam.connectors.catalog import SECTIONS, names, summary
+    from rlds_beam.connectors.configuration import SECTIONS, names, summary
 
     groups = {title: [(name, summary(name)) for name in names(modules)] for title, modules in SECTIONS.items()}
     others = [name for name in plugins.names("connectors") if name not in CONNECTORS]
@@ -241,7 +241,7 @@ def _list_connectors() -> str:
 
 def _describe_connector(name: str) -> str:
     """The signature and the docstring of a connector. Raises UsageError if there is none of this name."""
-    from rlds_beam.connectors.catalog import connector_class, connector_names
+    from rlds_beam.connectors.configuration import connector_class, connector_names
 
     if name not in connector_names():
         raise UsageError(f"there is no connector {name!r}{did_you_mean(name, connector_names())}")

@@ -13,7 +13,7 @@ CONNECTORS = {
     "AddIdsToBatch": "learner.columns",
     "AddImportanceWeights": "statistics.importance",
     "AddInfosFromEpisodesToBatch": "learner.columns",
-    "AddModelOutputs": "learner.models",
+    "AddModelOutputs": "learner.sequences",
     "AddNextObservationsFromEpisodesToTrainBatch": "learner.columns",
     "AddObservationsFromEpisodesToBatch": "learner.columns",
     "AddOneTsToEpisodesAndTruncate": "learner.returns",

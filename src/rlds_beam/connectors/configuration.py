@@ -1,4 +1,4 @@
-"""Loads connectors: `--connectors=FlipChannels`, `module:name`, or a YAML or JSON file."""
+"""Loads connectors: `--connectors=FlipChannels`, `module:name`, or a YAML or JSON file; lists all by name."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import contextlib
 import dataclasses
 import hashlib
+import importlib
 import inspect
 import pickle
 import re
@@ -17,16 +18,16 @@ from typing import Any, cast
 
 import msgspec
 
-from rlds_beam import connectors, storage
+from rlds_beam import connectors, plugins, storage
+from rlds_beam.connectors import CONNECTORS
 from rlds_beam.connectors.base import Connector, ConnectorPipeline, rate_after
-from rlds_beam.connectors.catalog import connector_class
 from rlds_beam.connectors.cleaning.presets import find_preset
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.given_meaning import Names, check_names, parse_names, with_attributes
 from rlds_beam.encoding.metadata import parse_given
 from rlds_beam.errors import MissingExtraError, UsageError
 from rlds_beam.reading.base import Source
-from rlds_beam.text import shorten
+from rlds_beam.text import did_you_mean, shorten
 from rlds_beam.user_functions import (
     ByValue,
     check_configurable,
@@ -36,6 +37,23 @@ from rlds_beam.user_functions import (
     resolve_configurable,
     user_code,
 )
+
+SECTIONS = {
+    "Columns of a training batch": ("learner.columns",),
+    "Other observations": ("learner.observations",),
+    "Returns and advantages": ("learner.returns",),
+    "Sequences and states": ("learner.sequences",),
+    "Off-policy evaluation": ("statistics.importance",),
+    "Normalization": ("statistics.normalization",),
+    "Other episodes": ("cleaning.edits", "cleaning.resampling"),
+    "Cleaning": ("cleaning.selection", "cleaning.idle", "cleaning.episode_lists"),
+    "Action spaces, grippers": ("cleaning.rotations", "cleaning.relative_actions", "cleaning.dimensions"),
+    "Images, text": ("cleaning.pixels", "cleaning.language", "cleaning.trajectory_functions"),
+    "Agents, modules, batches": ("learner.agents",),
+    "From a model to environments": ("learner.actions",),
+    "Written for RLlib": ("learner.rllib",),
+}
+"""Section -> the modules whose connectors are in it. A connector of another module is an error."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,7 +237,12 @@ def _construct(make: Callable[..., Any], positional: Sequence[Any], given: Mappi
         bound = signature.bind(*positional, **given)
     except TypeError as error:
         raise UsageError(f"{where}: {error}; it takes {', '.join(signature.parameters) or 'none'}") from None
-    hints = _type_hints(make)
+    called = make.__init__ if isinstance(make, type) else make
+    names = vars(sys.modules[make.__module__]) if getattr(make, "__module__", None) in sys.modules else {}
+    hints: dict[str, Any] = {}
+    for name, annotation in getattr(called, "__annotations__", {}).items():
+        with contextlib.suppress(NameError, TypeError, SyntaxError):  # the name is imported for type checkers only
+            hints |= typing.get_type_hints(types.SimpleNamespace(__annotations__={name: annotation}), names)
     for name, value in bound.arguments.items():
         hint = hints.get(name, Any)
         texts = hint | str if hint in (Sequence[str], Sequence[str] | None, tuple[str, ...]) else hint  # one is enough
@@ -245,12 +268,36 @@ def _construct(make: Callable[..., Any], positional: Sequence[Any], given: Mappi
     return instance
 
 
-def _type_hints(make: Any) -> dict[str, Any]:
-    """The annotated types of a class's or function's parameters, except those that cannot be evaluated."""
-    called = getattr(make, "__init__", None) if isinstance(make, type) else make
-    names = vars(sys.modules[make.__module__]) if getattr(make, "__module__", None) in sys.modules else {}
-    hints: dict[str, Any] = {}
-    for name, hint in getattr(called, "__annotations__", {}).items():
-        with contextlib.suppress(NameError, TypeError, SyntaxError):  # the name is imported for type checkers only
-            hints |= typing.get_type_hints(types.SimpleNamespace(__annotations__={name: hint}), names)
-    return hints
+def names(modules: tuple[str, ...]) -> list[str]:
+    """The connectors of modules, in the order in which they are defined."""
+    loaded = [(module, importlib.import_module(f"rlds_beam.connectors.{module}")) for module in modules]
+    return [name for module, loaded_module in loaded for name in vars(loaded_module) if CONNECTORS.get(name) == module]
+
+
+def connector_names() -> list[str]:
+    """All connectors, with those of other packages at the end."""
+    return [*CONNECTORS, *(name for name in plugins.names("connectors") if name not in CONNECTORS)]
+
+
+def connector_class(name: str, where: str = "help connectors") -> Any:
+    """The class (or function) of a connector.
+
+    Args:
+      where: the place of the name, for messages.
+
+    Raises:
+      UsageError: there is none of that name, or another package's cannot be used.
+    """
+    if name in CONNECTORS:
+        return getattr(importlib.import_module(f"rlds_beam.connectors.{CONNECTORS[name]}"), name)
+    found = plugins.find("connectors", name)
+    if found is None:
+        raise UsageError(f"{where}: there is no connector {shorten(name)}{did_you_mean(name, connector_names())}")
+    check_configurable(found, name, where)
+    return found
+
+
+def summary(name: str) -> str:
+    """The first sentence of a connector's docstring."""
+    text = " ".join((inspect.getdoc(connector_class(name)) or "").partition("\n\n")[0].split())
+    return re.split(r"(?<=[.:])\s(?=[A-Z])", text)[0].removesuffix(":")

@@ -16,8 +16,7 @@ from logged_propensities import ACTIONS, EPSILON, always_one, logged, recorded
 from rlds_beam import connectors
 from rlds_beam.cli.main import main
 from rlds_beam.connectors.base import Batch, connect
-from rlds_beam.connectors.statistics.importance import WeightSums
-from rlds_beam.connectors.statistics.propensity_statistics import PropensityStatistics
+from rlds_beam.connectors.statistics.importance import PropensityStatistics, WeightSums
 from rlds_beam.errors import UsageError
 from rlds_beam.testing import make_episode, write_dataset
 

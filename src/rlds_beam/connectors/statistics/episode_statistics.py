@@ -12,7 +12,7 @@ import numpy as np
 from rlds_beam.checking.propensities import compute_propensities
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.statistics.distributions import RELATIVE_ERROR, Moments, ValueDistribution, exact_rows
-from rlds_beam.connectors.statistics.propensity_statistics import TARGET, PropensityStatistics
+from rlds_beam.connectors.statistics.importance import TARGET, PropensityStatistics
 from rlds_beam.episodes.columns import below, is_numeric
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.transitions import transitions
