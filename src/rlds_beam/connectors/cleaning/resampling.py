@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -40,10 +41,8 @@ if TYPE_CHECKING:
     from scipy.spatial.transform import Rotation
 
 Mode: TypeAlias = Literal["relative", "interpolate"]
-_MODES: tuple[Mode, ...] = ("relative", "interpolate")
-Place: TypeAlias = tuple[str, int]
-"""A value of a step field: the field, and the index."""
-Modes: TypeAlias = dict[Place, Mode]
+Places: TypeAlias = list[tuple[str, int]]
+"""Values of a step field: the field, and the index of each."""
 
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _SUFFIX = re.compile(r".*_(s|ms|us|ns)")
@@ -207,73 +206,68 @@ class Resample(EpisodeConnector, reads_images=False):
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         action = self.action or fields.actions
-        modes = self._modes(episode, action)
-        turns, places = (self._starts(episode, action, name) for name in ("at", "position"))
-        of_turns = [_common_mode(modes, turn, self._size) for turn in turns]
-        if self.frame == "hand" and of_turns != [_common_mode(modes, place, 3) for place in places]:
+        modes: dict[tuple[str, int], Mode] = {}
+        kinds: tuple[Mode, ...] = ("relative", "interpolate")
+        for mode in kinds:
+            for path, i in itertools.chain(*self._find(episode, mode, action)):
+                if (path, i) in modes:
+                    raise UsageError(f"Resample: value {i} of {path} is named twice by relative and interpolate")
+                modes[path, i] = mode
+
+        def mode_of(places: Places) -> Mode | None:
+            found = {modes.get(place) for place in places}
+            if len(found) > 1:
+                inside = f"values {places[0][1]} to {places[-1][1]} of {places[0][0]}"
+                raise UsageError(f"Resample: only some of the {inside} are in relative or in interpolate")
+            return found.pop()
+
+        turns = self._find(episode, "at", action, len(value_names(self.rotation or "")))
+        positions = self._find(episode, "position", action, 3)
+        of_turns = [mode_of(turn) for turn in turns]
+        if self.frame == "hand" and of_turns != [mode_of(position) for position in positions]:
             raise UsageError("Resample: list x, y, z in relative or interpolate if their rotation is")
-        self._check_clocks(episode)
-        real = self.last_action == "real"
-        if episode.key.of_probe or len(episode) < (1 if real and self.times is None else 2):
+        clocks = {name: self._clock(episode, name) for name in ("times", "onto") if getattr(self, name) is not None}
+        if episode.key.of_probe or len(episode) < (1 if self.last_action == "real" and self.times is None else 2):
             return episode
-        line = self._timeline(episode)
+        line = self._timeline(episode, clocks)
         if line is None:
             return episode
         made = {path: column[line.shown] for path, column in episode.steps.items()}
-        made |= {path: _values(episode, line, path, modes) for path in {path for path, _ in modes}}
-        for i, ((path, start), mode) in enumerate(zip(turns, of_turns, strict=True)):
-            if mode is None:
-                continue
-            made[path] = _write(made[path], range(start, start + self._size), self._turn(episode, line, turns[i], mode))
-            if mode == "relative" and self.frame == "hand":
-                where, first = places[i]
-                changes = self._rotations(episode, line, turns[i])
-                moves = _read_actions(episode, line, where, range(first, first + 3))
-                moves = _add_up(_accumulate(changes, "hand")[:-1].apply(moves), line)  # along the axes of the base
-                moves = self._integrate(changes, line)[:-1].inv().apply(moves)
-                made[where] = _write(made[where], range(first, first + 3), moves)
+        for path, mode in dict.fromkeys((path, mode) for (path, _), mode in modes.items()):
+            places = [place for place, of_place in modes.items() if (place[0], of_place) == (path, mode)]
+            old = _read_actions(episode, line, places)
+            changed = _add_up(old, line) if mode == "relative" else _interpolate(line.grid[:-1], line.edges[:-1], old)
+            _write(made, places, changed)
+        for i, turn in enumerate(turns):
+            if of_turns[i] is not None:
+                self._turn(episode, line, made, turn, of_turns[i] == "relative", positions[i : i + 1])
         return episode.replace(steps=_end_and_merge(episode, line, made, fields) | self._stamps(episode, line))
 
-    @property
-    def _size(self) -> int:
-        return len(value_names(self.rotation or ""))
-
-    def _modes(self, episode: Episode, action: str) -> Modes:
-        """The resampling of each value that is not held."""
-        modes: Modes = {}
-        for mode in _MODES:
-            for entry in _entries(getattr(self, mode)):
-                path = entry if isinstance(entry, str) else action
-                width = _width(episode, path, mode)
-                if isinstance(entry, int) and not 0 <= entry < width:
-                    raise UsageError(f"Resample: {mode}={entry}: {path} has {count(width, 'value')}")
-                for i in range(width) if isinstance(entry, str) else [entry]:
-                    if (path, i) in modes:
-                        raise UsageError(f"Resample: value {i} of {path} is named twice by relative and interpolate")
-                    modes[path, i] = mode
-        return modes
-
-    def _starts(self, episode: Episode, action: str, argument: str) -> list[tuple[str, int]]:
-        """The beginnings of rotations or positions: the field of each, and the index there."""
-        size, found = self._size if argument == "at" else 3, []
+    def _find(self, episode: Episode, argument: str, action: str, size: int | None = None) -> list[Places]:
+        """The values that each entry of an argument names: `size` values, or one, or those of a whole field."""
+        found = []
         for entry in _entries(getattr(self, argument)):
             path, start = (entry, 0) if isinstance(entry, str) else (action, entry)
-            if not 0 <= start <= (width := _width(episode, path, argument)) - size:
-                raise UsageError(
-                    f"Resample: {argument}={entry}: {path} has {count(width, 'value')}, expected {size} there"
-                )
-            found.append((path, start))
+            values = vectors(episode, path, f"Resample: {argument}")
+            if values.dtype.kind != "f":
+                raise UsageError(f"Resample: {argument}: {path} holds {values.dtype}, not floats: cast it first")
+            width = values.shape[1]
+            stop = width if size is None and isinstance(entry, str) else start + (size or 1)
+            if start < 0 or stop > width:
+                expected = f", expected {size} there" if size else ""
+                raise UsageError(f"Resample: {argument}={entry}: {path} has {count(width, 'value')}{expected}")
+            found.append([(path, i) for i in range(start, stop)])
         return found
 
-    def _check_clocks(self, episode: Episode) -> None:
-        for name, path in (("times", self.times), ("onto", self.onto)):
-            if path is None:
-                continue
-            values = vectors(episode, path, f"Resample: {name}")
-            if values.shape[1] != 1 or values.dtype.kind not in "iuf":
-                raise UsageError(f"Resample: {name}={path} does not hold one timestamp for each step")
-            if name == "times" and values.dtype.kind != "f" and self.unit is None and not _SUFFIX.fullmatch(path):
-                raise UsageError(f"Resample: times={path} holds {values.dtype}: pass its unit: {', '.join(_UNITS)}")
+    def _clock(self, episode: Episode, name: str) -> Array:
+        """The timestamps of steps as recorded, (T,)."""
+        path: str = getattr(self, name)
+        values = vectors(episode, path, f"Resample: {name}")
+        if values.shape[1] != 1 or values.dtype.kind not in "iuf":
+            raise UsageError(f"Resample: {name}={path} does not hold one timestamp for each step")
+        if name == "times" and values.dtype.kind != "f" and self.unit is None and not _SUFFIX.fullmatch(path):
+            raise UsageError(f"Resample: times={path} holds {values.dtype}: pass its unit: {', '.join(_UNITS)}")
+        return values[:, 0]
 
     @property
     def _second(self) -> float:
@@ -281,13 +275,12 @@ class Resample(EpisodeConnector, reads_images=False):
         suffix = _SUFFIX.fullmatch(self.times or "")
         return _UNITS[self.unit or (suffix[1] if suffix else "s")]
 
-    def _read_times(self, episode: Episode) -> tuple[Array, float]:
+    def _read_times(self, episode: Episode, raw: Array | None) -> tuple[Array, float]:
         """Seconds since the first step, (T,), and up to which difference times are equal."""
-        if self.times is None:
+        if raw is None or self.times is None:
             if self.recorded_fps is None:
                 raise UsageError("Resample: the rate of the steps is unknown: pass recorded_fps, or times")
             return np.arange(len(episode)) / self.recorded_fps, 1e-6 / self.recorded_fps
-        raw = vectors(episode, self.times, "Resample: times")[:, 0]
         times = _read_times(raw, self.times, strictly=True) * self._second
         one = 1.0
         if raw.dtype.kind == "f":  # some formats store float64 as float32
@@ -295,14 +288,14 @@ class Resample(EpisodeConnector, reads_images=False):
             one = 2 * float(np.finfo(np.float32 if short else raw.dtype).eps * np.abs(raw).max())
         return times, min(one * self._second + 1e-12 * times[-1], float(np.diff(times).min()) / 4)
 
-    def _timeline(self, episode: Episode) -> _Timeline | None:
+    def _timeline(self, episode: Episode, clocks: Mapping[str, Array]) -> _Timeline | None:
         """The new steps; None if they are the old ones."""
-        times, near = self._read_times(episode)
+        times, near = self._read_times(episode, clocks.get("times"))
         real = self.last_action == "real"
         usual = 1 / (self.recorded_fps or 1) if self.times is None else float(np.median(np.diff(times)))
         edges = np.append(times, times[-1] + usual) if real else times
         if self.onto is not None:
-            stamps = _read_times(vectors(episode, self.onto, "Resample: onto")[:, 0], self.onto, strictly=False)
+            stamps = _read_times(clocks["onto"], self.onto, strictly=False)
             begins = np.append(True, np.diff(stamps) > 0)[: len(edges) - 1]
             grid = np.append(times[: len(begins)][begins], edges[-1])
         else:
@@ -324,25 +317,36 @@ class Resample(EpisodeConnector, reads_images=False):
             return None
         return _Timeline(edges, grid, new, shown, receives)
 
-    def _turn(self, episode: Episode, line: _Timeline, turn: Place, mode: Mode) -> Array:
-        """The values of new rotations, (N, D)."""
-        turns = self._rotations(episode, line, turn)
-        if mode == "relative":
-            turned = self._integrate(turns, line)
-            change = turned[:-1].inv() * turned[1:] if self.frame == "hand" else turned[1:] * turned[:-1].inv()
-            return write_rotations(change, self.rotation or "")
-        from scipy.spatial.transform import Slerp
+    def _turn(
+        self,
+        episode: Episode,
+        line: _Timeline,
+        made: dict[str, Any],
+        turn: Places,
+        relative: bool,
+        positions: Sequence[Places],
+    ) -> None:
+        """Writes the rotations at `turn` of the new steps, and the changes of the hand's position along its axes."""
+        rotation = self.rotation or ""
+        values = _read_actions(episode, line, turn)
+        sound_rotations(episode, turn[0][0], values, rotation, np.zeros(len(values), bool))
+        turns = read_rotations(values, rotation)  # of transitions, (M,)
+        if not relative:
+            from scipy.spatial.transform import Slerp
 
-        if len(turns) > 1:
-            turns = Slerp(line.edges[:-1], turns)(np.minimum(line.grid[:-1], line.edges[-2]))
-        return np.broadcast_to(write_rotations(turns, self.rotation or ""), (len(line.grid) - 1, self._size))
-
-    def _rotations(self, episode: Episode, line: _Timeline, turn: Place) -> Rotation:
-        """The rotations of transitions, (M,)."""
-        path, start = turn
-        values = _read_actions(episode, line, path, range(start, start + self._size))
-        sound_rotations(episode, path, values, self.rotation or "", np.zeros(len(values), bool))
-        return read_rotations(values, self.rotation or "")
+            if len(turns) > 1:
+                turns = Slerp(line.edges[:-1], turns)(np.minimum(line.grid[:-1], line.edges[-2]))
+            shape = len(line.grid) - 1, len(turn)
+            _write(made, turn, np.broadcast_to(write_rotations(turns, rotation), shape))
+            return
+        turned = self._integrate(turns, line)
+        before, after = turned[:-1], turned[1:]
+        hand = self.frame == "hand"
+        _write(made, turn, write_rotations(before.inv() * after if hand else after * before.inv(), rotation))
+        if hand:
+            (position,) = positions
+            moves = _accumulate(turns, "hand")[:-1].apply(_read_actions(episode, line, position))  # the base's axes
+            _write(made, position, before.inv().apply(_add_up(moves, line)))
 
     def _integrate(self, changes: Rotation, line: _Timeline) -> Rotation:
         """The orientation at the times of the grid, (N + 1,), from the changes of transitions, (M,)."""
@@ -366,43 +370,16 @@ def _entries(places: int | str | Sequence[int | str]) -> tuple[int | str, ...]:
     return (places,) if isinstance(places, (int, str)) else tuple(places)
 
 
-def _width(episode: Episode, path: str, argument: str) -> int:
-    values = vectors(episode, path, f"Resample: {argument}")
-    if values.dtype.kind != "f":
-        raise UsageError(f"Resample: {argument}: {path} holds {values.dtype}, not floats: cast it first")
-    return int(values.shape[1])
-
-
-def _common_mode(modes: Modes, place: Place, size: int) -> Mode | None:
-    """The resampling of a rotation or a position; None: it is held."""
-    path, start = place
-    found = {modes.get((path, i)) for i in range(start, start + size)}
-    if len(found) > 1:
-        inside = f"values {start} to {start + size - 1} of {path}"
-        raise UsageError(f"Resample: only some of the {inside} are in relative or in interpolate")
-    return found.pop()
-
-
-def _read_actions(episode: Episode, line: _Timeline, path: str, where: Sequence[int]) -> Array:
+def _read_actions(episode: Episode, line: _Timeline, places: Places) -> Array:
     """Some values of the actions of transitions, float64 (M, D). Raises BadEpisode if one is not finite."""
-    values = vectors(episode, path, "Resample: action")[: len(line.edges) - 1, [*where]].astype(np.float64)
+    path = places[0][0]
+    where = [i for _, i in places]
+    values = vectors(episode, path, "Resample: action")[: len(line.edges) - 1, where].astype(np.float64)
     if (bad := ~np.isfinite(values).all(axis=1)).any():
         step = int(np.argmax(bad))
         detail = f"step {step} is not finite, so it cannot be resampled"
         raise BadEpisode(Violation("not_representable", detail, path, step))
     return values
-
-
-def _values(episode: Episode, line: _Timeline, path: str, modes: Modes) -> Array:
-    """A field with its relative and interpolated values, each on its own."""
-    made = np.asarray(episode.steps[path])[line.shown]
-    for mode in _MODES:
-        if where := [i for (field, i), of_value in modes.items() if (field, of_value) == (path, mode)]:
-            old = _read_actions(episode, line, path, where)
-            changes = mode == "relative"
-            new = _add_up(old, line) if changes else _interpolate(line.grid[:-1], line.edges[:-1], old)
-            made = _write(made, where, new)
-    return made
 
 
 def _add_up(changes: Array, line: _Timeline) -> Array:
@@ -442,11 +419,12 @@ def _accumulate(changes: Rotation, frame: str) -> Rotation:
     return Rotation.concatenate([Rotation.identity(1), turned])
 
 
-def _write(column: Any, where: Sequence[int], values: Array) -> Array:
-    """A copy of a column with other values, (N, D), in its first N steps."""
-    made = np.array(column)
-    made.reshape(len(made), -1)[: len(values), [*where]] = values
-    return made
+def _write(made: dict[str, Any], places: Places, values: Array) -> None:
+    """Replaces some values of the first N steps, (N, D), in a copy of their column."""
+    path = places[0][0]
+    column = np.array(made[path])
+    column.reshape(len(column), -1)[: len(values), [i for _, i in places]] = values
+    made[path] = column
 
 
 def _end_and_merge(
