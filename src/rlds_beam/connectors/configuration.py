@@ -237,7 +237,7 @@ def _construct(make: Callable[..., Any], positional: Sequence[Any], given: Mappi
         bound = signature.bind(*positional, **given)
     except TypeError as error:
         raise UsageError(f"{where}: {error}; it takes {', '.join(signature.parameters) or 'none'}") from None
-    called = make.__init__ if isinstance(make, type) else make
+    called = getattr(make, "__init__", None) if isinstance(make, type) else make
     names = vars(sys.modules[make.__module__]) if getattr(make, "__module__", None) in sys.modules else {}
     hints: dict[str, Any] = {}
     for name, annotation in getattr(called, "__annotations__", {}).items():
