@@ -77,7 +77,7 @@ def writer(directory: Path, steps: int, room: Path) -> tuple[int, float]:
 def copy(directory: Path, steps: int, room: Path) -> tuple[int, float]:
     began = time.perf_counter()
     for i, shard in enumerate(sorted(directory.glob("*.tfrecord-*"))):
-        with open_tfrecord(str(shard)).file as file, ShardWriter(str(room / f"copy-{i}")) as target:
+        with open_tfrecord(str(shard)) as file, ShardWriter(str(room / f"copy-{i}")) as target:
             for record in read_records(file):
                 target.write([record.payload], 1)
             target.commit()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.validation import are_sound, screen_batches, validate_episode
 from rlds_beam.checking.verdicts import IgnoredValues, Verdict
-from rlds_beam.encoding.tfrecord.rows import frame
+from rlds_beam.encoding.tfrecord.framing import frame
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.processing.job import run_stages

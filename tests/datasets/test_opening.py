@@ -15,7 +15,7 @@ from exchanging import export
 
 import rlds_beam
 from rlds_beam import open_dataset
-from rlds_beam.encoding.tfrecord.rows import frame
+from rlds_beam.encoding.tfrecord.framing import frame
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages

@@ -13,7 +13,7 @@ from outputs import commit_dataset, commit_range, plan, shard_path
 from rlds_beam import storage
 from rlds_beam.encoding.base import Record
 from rlds_beam.encoding.tfrecord.file import open_tfrecord, read_records
-from rlds_beam.encoding.tfrecord.rows import frame
+from rlds_beam.encoding.tfrecord.framing import frame
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output import directory, manifest
@@ -76,7 +76,7 @@ def test_rejected_records_are_kept_unchanged(tmp_path):
     with RejectedWriter(str(tmp_path / "r")) as writer:
         writer.write(b"original \x00", {"key": "k", "detail": "é\n"}, "k")
         assert writer.commit().records == 1
-    with open_tfrecord(str(tmp_path / "r.tfrecord")).file as file:
+    with open_tfrecord(str(tmp_path / "r.tfrecord")) as file:
         assert list(read_records(file)) == [Record(0, b"original \x00")]
     assert json.loads((tmp_path / "r.jsonl").read_text()) == {"key": "k", "detail": "é\n"}
     with RejectedWriter(str(tmp_path / "none")) as writer:

@@ -24,7 +24,7 @@ from rlds_beam.checking.duplicates import Fingerprints, confirm, duplicates_amon
 from rlds_beam.cli.main import main
 from rlds_beam.encoding.metadata import encode
 from rlds_beam.encoding.tfds.rlds_dataset import default_schema
-from rlds_beam.encoding.tfrecord.rows import frame
+from rlds_beam.encoding.tfrecord.framing import frame
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.pipelines.convert import ConvertConfig

@@ -14,7 +14,7 @@ from apache_beam.testing.util import assert_that, equal_to
 
 from rlds_beam.cli.commands.inspect import InspectConfig
 from rlds_beam.encoding.tfds.rlds_dataset import encode_example
-from rlds_beam.encoding.tfrecord.rows import frame_all
+from rlds_beam.encoding.tfrecord.framing import frame_all
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.jobs.inspect import survey

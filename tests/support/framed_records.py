@@ -9,7 +9,7 @@ from typing import Any
 from rlds_beam.encoding.base import Damage, Record
 from rlds_beam.encoding.tfrecord import framing as tfrecord_framing
 from rlds_beam.encoding.tfrecord.file import read_records
-from rlds_beam.encoding.tfrecord.rows import frame, frame_all
+from rlds_beam.encoding.tfrecord.framing import frame, frame_all
 
 
 def read(data: bytes, start: int = 0, stop: int | None = None, **options: Any) -> list[Record | Damage]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from rlds_beam.encoding.tfds.rlds_dataset import encode_example
-from rlds_beam.encoding.tfrecord.rows import frame
+from rlds_beam.encoding.tfrecord.framing import frame
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.testing import shard_paths, write_dataset
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlds_beam import naming, storage
-from rlds_beam.encoding.tfrecord.rows import frame
+from rlds_beam.encoding.tfrecord.framing import frame
 from rlds_beam.episodes.schema import Field
 from rlds_beam.formats.trajectories.output import SPEC, fields_json
 from rlds_beam.output import commits, manifest

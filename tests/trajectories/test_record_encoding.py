@@ -10,7 +10,7 @@ from bytecodes import bytecodes
 
 from rlds_beam.encoding.tfds import features
 from rlds_beam.encoding.tfds.dataset_info import SplitInfo, dataset_info_json
-from rlds_beam.encoding.tfrecord.rows import frame
+from rlds_beam.encoding.tfrecord.framing import frame
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.images.codecs import encode_jpeg

@@ -14,7 +14,7 @@ from checkout import REAL_DATA
 
 from rlds_beam.encoding.tfds.features import DEFAULT_DISCOUNT, parse_features
 from rlds_beam.encoding.tfds.rlds_dataset import default_schema
-from rlds_beam.encoding.tfrecord.rows import frame
+from rlds_beam.encoding.tfrecord.framing import frame
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError

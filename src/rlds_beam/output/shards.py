@@ -14,7 +14,7 @@ import msgspec
 from rlds_beam import storage
 from rlds_beam.encoding.arrayrecord import num_records, open_writer
 from rlds_beam.encoding.metadata import Count, FilePath
-from rlds_beam.encoding.tfrecord.rows import frame, frame_record
+from rlds_beam.encoding.tfrecord.framing import frame, frame_record
 from rlds_beam.output.files import CHECKSUM, Checksum, compute_checksum
 
 if TYPE_CHECKING:

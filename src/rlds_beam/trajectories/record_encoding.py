@@ -32,7 +32,7 @@ from rlds_beam.encoding.example.rows import (
     join_examples,
     make_template,
 )
-from rlds_beam.encoding.tfrecord.rows import FramedRows, framed_blocks
+from rlds_beam.encoding.tfrecord.framing import FramedRows, framed_blocks
 from rlds_beam.encoding.wire import fixed_varints, varint_width
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.trajectories.frames import pad_column

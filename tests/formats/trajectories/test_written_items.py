@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from outputs import commit_dataset, commit_range, plan, shard_path
 
-from rlds_beam.encoding.tfrecord.rows import RecordRows, frame_all
+from rlds_beam.encoding.tfrecord.framing import RecordRows, frame_all
 from rlds_beam.encoding.wire import encode_delimited
 from rlds_beam.episodes.columns import concatenate
 from rlds_beam.episodes.episode import EpisodeKey

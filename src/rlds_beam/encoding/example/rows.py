@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from rlds_beam.encoding.example.reader import Kind
-from rlds_beam.encoding.tfrecord.rows import FramedRows, frame
+from rlds_beam.encoding.tfrecord.framing import FramedRows, frame
 from rlds_beam.encoding.wire import (
     encode_delimited,
     fixed_varints,

@@ -15,7 +15,7 @@ import numpy as np
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, DEFAULT_TEMPLATE, FEATURES, SplitInfo, dataset_info_json
 from rlds_beam.encoding.tfds.features import dataset_node, feature_node, features_dict
 from rlds_beam.encoding.tfds.features import features_json as flat_features_json
-from rlds_beam.encoding.tfrecord.rows import frame_all
+from rlds_beam.encoding.tfrecord.framing import frame_all
 from rlds_beam.encoding.wire import encode_delimited, packed_varints, tag_and_length
 from rlds_beam.episodes.columns import all_below, nest
 from rlds_beam.episodes.episode import Column, Episode

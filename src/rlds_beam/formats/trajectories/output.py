@@ -13,7 +13,7 @@ from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.checked_json import COUNT, TEXT, Kind, Maybe, check_json
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
-from rlds_beam.encoding.tfrecord.rows import frame
+from rlds_beam.encoding.tfrecord.framing import frame
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.format_options import TrajectoryOptions

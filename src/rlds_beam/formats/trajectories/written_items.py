@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.encoding.tfrecord.rows import Bytes, RecordRows
+from rlds_beam.encoding.tfrecord.framing import Bytes, RecordRows
 from rlds_beam.encoding.wire import MalformedError
 from rlds_beam.episodes.episode import Column, EpisodeKey
 from rlds_beam.episodes.schema import Field

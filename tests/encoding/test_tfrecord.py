@@ -5,23 +5,32 @@ from __future__ import annotations
 import gzip
 import io
 import itertools
+import struct
 import tracemalloc
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from cases import ALL
-from framed_records import FAULTS, PAYLOADS, STARTS, THIRD, damages, flip, read, records
+from framed_records import FAULTS, GOOD, PAYLOADS, STARTS, THIRD, damages, flip, read, records
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlds_beam.encoding.base import Damage, Record
+from rlds_beam.connectors.base import EpisodeConnector
+from rlds_beam.encoding.base import CheckedRecord, Damage, Record
 from rlds_beam.encoding.tfrecord import file as tfrecord
 from rlds_beam.encoding.tfrecord import framing as tfrecord_framing
 from rlds_beam.encoding.tfrecord.file import read_records, scan_headers
-from rlds_beam.encoding.tfrecord.framing import GzipStream
-from rlds_beam.encoding.tfrecord.rows import FramedRows, frame, frame_all
+from rlds_beam.encoding.tfrecord.framing import FramedRows, frame, frame_all, masked_crc, record_header
+from rlds_beam.jobs.convert import prepare
+from rlds_beam.jobs.options import ConvertOptions
+from rlds_beam.testing import make_episode, read_payloads, write_dataset
+
+
+def zipped(data: bytes) -> gzip.GzipFile:
+    return gzip.GzipFile(fileobj=io.BytesIO(gzip.compress(data)))
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -81,6 +90,20 @@ def test_damage_costs_only_what_it_hits(name: str, lost: list[int], reason: str)
     assert reason in damages(units)[0].reason
 
 
+def test_accidental_damage_in_every_record_is_read_to_the_end() -> None:
+    random = np.random.default_rng(0)
+    payloads = [random.bytes(int(n)) for n in random.integers(1000, 60_000, 200)]
+    data, at = bytearray(frame_all(payloads)), 0
+    for i, payload in enumerate(payloads):
+        data[at + (2, 9, 13, len(payload) + 13)[i % 4]] ^= 0x40  # length, its checksum, data, its checksum
+        at += len(payload) + 16
+    good = frame(b"good")
+    for file in (io.BytesIO(data + good), zipped(data + good)):
+        *units, last = read_records(file)
+        assert last == Record(len(data), b"good")
+        assert all(isinstance(unit, Damage) for unit in units)
+
+
 def test_each_bad_record_is_a_separate_damage() -> None:
     for name in ("two data in a row", "data, then length", "length, then data"):
         assert len(damages(read(FAULTS[name]))) == 2, name
@@ -91,24 +114,20 @@ def test_damage_keeps_the_bytes() -> None:
     assert framed.payload == flip(PAYLOADS[3], 2)
     (unframed,) = damages(read(FAULTS["length"]))
     assert unframed.payload == FAULTS["length"][THIRD : STARTS[3]]
-    (capped,) = damages(read(FAULTS["length"], max_damage_bytes=5))
-    assert (capped.payload, capped.stop) == (unframed.payload[:5], unframed.stop)
 
 
-def test_a_record_above_the_limit_is_skipped() -> None:
-    data = frame_all([b"ok", b"x" * 100, b"too"])
-    units = read(data, max_record_bytes=50)
+def test_a_record_above_the_limit_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tfrecord, "MAX_RECORD_BYTES", 50)
+    units = read(frame_all([b"ok", b"x" * 100, b"too"]))
     assert records(units) == [b"ok", b"too"]
-    assert "100 bytes, more than max_record_bytes=50" in damages(units)[0].reason
-    with pytest.raises(ValueError, match="max_record_bytes"):
-        read(data, max_record_bytes=1 << 32)
+    assert "100 bytes, but at most 50" in damages(units)[0].reason
 
 
 def test_a_wrong_length_allocates_nothing() -> None:
-    data = tfrecord_framing.record_header((1 << 30) - 1) + b"short"
+    data = record_header((1 << 30) - 1) + b"short"
     tracemalloc.start()
     try:
-        for file in (io.BytesIO(data), GzipStream(io.BytesIO(gzip.compress(data)))):
+        for file in (io.BytesIO(data), zipped(data)):
             (unit,) = read_records(file)
             assert "cut short" in unit.reason  # type: ignore[union-attr]
         assert tracemalloc.get_traced_memory()[1] < 32 << 20
@@ -160,13 +179,12 @@ def test_blocks_leave_no_seams(seed: int, block: int) -> None:
     data = flip(data, *random.integers(0, len(data), int(random.integers(0, 4))).tolist())
     whole, headers = read(data), scan_headers(io.BytesIO(data))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tfrecord_framing, "BLOCK", block)
         patch.setattr(tfrecord, "BLOCK", block)
         patch.setattr(tfrecord, "_FAR", 100)
         assert read(data) == whole
         middle = len(data) // 2
         assert read(data, 0, middle) + read(data, middle) == whole
-        assert list(read_records(GzipStream(io.BytesIO(gzip.compress(data))))) == whole
+        assert list(read_records(zipped(data))) == whole
         for one, other in zip(headers, scan_headers(io.BytesIO(data)), strict=True):
             np.testing.assert_array_equal(one, other)
 
@@ -182,7 +200,7 @@ def test_headers_include_records_and_framed_damage(name: str) -> None:
         unit = units[position]
         assert length == len(unit.payload)
         if isinstance(unit, Record):
-            assert crc == tfrecord_framing.masked_crc(unit.payload)
+            assert crc == masked_crc(unit.payload)
         else:
             assert unit.stop == position + length + 16
     for cut in range(len(data) + 1):
@@ -195,12 +213,12 @@ def test_find_headers_finds_every_alignment_and_length() -> None:
     data, expected = b"\x01", []
     for length in lengths:
         expected.append(len(data))
-        data += tfrecord_framing.record_header(length) + b"\x07"
+        data += record_header(length) + b"\x07"
     for shift in range(4):
-        found = tfrecord_framing.find_headers(memoryview(bytes(shift) + data))
+        found = tfrecord.find_headers(memoryview(bytes(shift) + data))
         assert found.tolist() == [place + shift for place in expected]
     for short in range(12):
-        assert tfrecord_framing.find_headers(memoryview(bytes(short))).tolist() == []
+        assert tfrecord.find_headers(memoryview(bytes(short))).tolist() == []
 
 
 # Compared with TensorFlow
@@ -243,20 +261,116 @@ def test_open_detects_gzip_by_bytes_not_by_name(tf: Any, tmp_path: Path) -> None
     zipped, plain = tmp_path / "x.tfrecord.gz-00000-of-00010", tmp_path / "plain.gz"
     written_by_tf(tf, zipped, payloads, "GZIP")
     written_by_tf(tf, plain, payloads)
-    for path, splittable, size in ((zipped, False, None), (plain, True, plain.stat().st_size)):
-        opened = tfrecord.open_tfrecord(str(path))
-        with opened.file:
-            assert (opened.splittable, opened.size) == (splittable, size)
-            assert list(read_records(opened.file)) == read(plain.read_bytes())
+    for path, splittable in ((zipped, False), (plain, True)):
+        assert tfrecord.TFRecordFormat().is_splittable(str(path)) is splittable
+        with tfrecord.open_tfrecord(str(path)) as file:
+            assert list(read_records(file)) == read(plain.read_bytes())
 
 
 def test_a_plain_file_that_begins_like_gzip(tmp_path: Path) -> None:
     payload = bytes(int.from_bytes(b"\x1f\x8b\x08", "little"))
     (tmp_path / "a").write_bytes(frame(payload))
-    opened = tfrecord.open_tfrecord(str(tmp_path / "a"))
-    with opened.file:
-        assert opened.splittable
-        assert records(list(read_records(opened.file))) == [payload]
+    form = tfrecord.TFRecordFormat()
+    assert form.is_splittable(str(tmp_path / "a"))
+    assert records(list(form.read(str(tmp_path / "a")))) == [payload]
+
+
+# gzip
+
+
+def read_gzip(data: bytes) -> list[Record | Damage]:
+    return list(read_records(gzip.GzipFile(fileobj=io.BytesIO(data))))
+
+
+def test_gzip_members_and_padding() -> None:
+    first, second = frame_all(PAYLOADS[:3]), frame_all(PAYLOADS[3:])
+    for padding in (b"", bytes(100)):
+        data = gzip.compress(first) + padding + gzip.compress(second) + padding
+        assert read_gzip(data) == read(GOOD)
+    assert read_gzip(gzip.compress(b"")) == []
+
+
+def test_gzip_cut_anywhere_is_damage() -> None:
+    data = gzip.compress(GOOD)
+    whole = read(GOOD)
+    for cut in range(3, len(data)):
+        units = read_gzip(data[:cut])
+        assert [u for u in units if isinstance(u, Record)] == whole[: len(records(units))]
+        (damage,) = damages(units)
+        assert units[-1] == damage
+        assert "cut short" in damage.reason and "gzip" in damage.reason
+
+
+@pytest.mark.parametrize("end", [b"trailing", b"\x1f\x8b\x08garbage......"])
+def test_gzip_with_trailing_garbage(end: bytes) -> None:
+    units = read_gzip(gzip.compress(GOOD) + end)
+    assert records(units) == PAYLOADS
+    assert "gzip stream is" in damages(units)[0].reason
+
+
+def test_gzip_reading_continues_after_damaged_records() -> None:
+    for data in FAULTS.values():
+        assert read_gzip(gzip.compress(data)) == read(data)
+
+
+def test_damage_of_a_gzip_file_is_found_again_after_going_back() -> None:
+    data = bytearray(gzip.compress(frame_all([b"x" * 100_000] * 300), 0))
+    data[len(data) // 2 : len(data) // 2 + 8] = struct.pack("<Q", zlib.crc32(b"damage"))
+    units = read_gzip(bytes(data))
+    assert sum(isinstance(unit, Record) for unit in units) > 100
+    assert isinstance(units[-1], Damage)
+
+
+# Checksums: copies of a record reuse the one that was verified on reading
+
+
+class AddOneToReward(EpisodeConnector):
+    def edit(self, episode: Any, fields: Any) -> Any:
+        return episode.with_columns({fields.rewards: episode.steps[fields.rewards] + 1})
+
+
+CHECKED = [b"", b"a", bytes(1000), b"x" * (3 << 20)]
+"""The last one is longer than a block and takes another code path."""
+
+
+def test_every_record_has_the_checksum_of_its_payload() -> None:
+    records = list(read_records(io.BytesIO(frame_all(CHECKED))))
+    assert [record.payload for record in records] == CHECKED
+    for record in records:
+        assert isinstance(record, CheckedRecord)
+        assert record.crc == masked_crc(record.payload)
+        assert record == Record(record.position, record.payload)
+    damaged = bytearray(frame(b"abc"))
+    damaged[13] ^= 1
+    (unit,) = read_records(io.BytesIO(bytes(damaged)))
+    assert isinstance(unit, Damage)
+
+
+@pytest.mark.parametrize("edits", [False, True])
+def test_only_edited_records_are_checksummed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edits: bool
+) -> None:
+    data = write_dataset(tmp_path / "data", [make_episode(n) for n in (4, 9)])
+    connectors = [AddOneToReward()] if edits else []
+    job = prepare(ConvertOptions.create(str(data), str(tmp_path / "out"), to="rlds", connectors=connectors))
+    job.open()
+    summed: list[bytes] = []
+
+    def record_sum(data: bytes) -> int:
+        if len(data) > 8:  # not the length in a header
+            summed.append(data)
+        return masked_crc(data)
+
+    monkeypatch.setattr(tfrecord_framing, "masked_crc", record_sum)
+    for work in job.ranges:
+        job.converter.convert_range(work, {})
+    before, after = (
+        [payload for shard in sorted(path.glob("*.tfrecord-*")) for payload in read_payloads(shard)]
+        for path in (data, tmp_path / "out")
+    )
+    assert summed == (after if edits else [])
+    assert (after == before) is not edits
+    assert len(after) == 2
 
 
 # Memory
