@@ -1,4 +1,4 @@
-"""Draws the pictures of the tutorials and the gallery, from what the tutorials print and from the example episodes.
+"""Draws the pictures of the tutorials, from what they print and from the example episodes.
 
     python docs/gallery.py
 
@@ -17,7 +17,7 @@ import numpy as np
 import svg
 
 from rlds_beam.images.codecs import encode_jpeg
-from rlds_beam.jobs.example import make_episodes, make_robot_episodes
+from rlds_beam.jobs.example import make_robot_episodes
 
 DOCS = Path(__file__).parent
 WIDTH = 560
@@ -35,24 +35,6 @@ def robot() -> np.ndarray:
     for images in rows:
         images[1:, :, :2] = images[:, :1] = 255  # lines between them
     return np.concatenate([np.concatenate(list(images), axis=1) for images in rows])
-
-
-def paths() -> svg.Picture:
-    """The paths of the example episodes."""
-    size, margin = 400, 20
-    picture = svg.Picture(
-        size, size, "Paths of 16 example episodes", "Each line is an episode: a point moves from its start to its goal."
-    )
-
-    def place(point: Sequence[float]) -> tuple[float, float]:
-        x, y = ((np.asarray(point) / 1.25 + 1) / 2 * (size - 2 * margin)).tolist()
-        return margin + x, size - margin - y
-
-    for episode in make_episodes(16):
-        x, y = place(episode.steps["observation/goal"][0])
-        picture.box(x - 5, y - 5, 10, 10, fill="ok-soft", stroke="ok", radius=5)
-        picture.arrow(*map(place, episode.steps["observation/position"]), color="accent")
-    return picture
 
 
 def curve(title: str, points: Sequence[tuple[float, float]], unit: str = "step") -> svg.Picture:
@@ -124,7 +106,6 @@ def charts() -> dict[str, svg.Picture]:
     demo = [(float(step), float(loss)) for step, loss in printed("index", r"^ +step +(\d+) +loss ([\d.]+)")]
     returns = "Mean return in CartPole"
     return {
-        "paths": paths(),
         "lerobot-loss": curve("LeRobot's ACT on the arm's episodes: loss", lerobot),
         "pytorch-returns": bars(returns, ("recorded episodes", recorded), ("trained policy", trained)),
         "estimates": bars("Mean return of the new policy", ("recorded policy", logged), *named, ("true value", truth)),

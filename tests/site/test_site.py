@@ -15,9 +15,7 @@ pytestmark = pytest.mark.timeout(120)
 
 SITE = ROOT / "build" / "docs"
 PAGES = sorted(
-    str(path.relative_to(SITE))
-    for path in SITE.rglob("*.html")
-    if not path.relative_to(SITE).parts[0].startswith("_") and not path.match("decisions/[0-9]*")  # a title and a text
+    str(path.relative_to(SITE)) for path in SITE.rglob("*.html") if not path.relative_to(SITE).parts[0].startswith("_")
 ) or ["index.html"]
 CHECKS = (Path(__file__).parent / "page_checks.js").read_text()
 WIDTHS = {"desktop": 1280, "phone": 390}
