@@ -12,7 +12,8 @@ import numpy as np
 import xxhash
 
 from rlds_beam import storage
-from rlds_beam.encoding.base import Headers, RecordFormat, has_offsets
+from rlds_beam.encoding.base import Headers, RecordFormat, format_of
+from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.reading.base import Shard, Source, Split
 from rlds_beam.reading.shard_list import Columns, shard_indices
@@ -65,10 +66,11 @@ class Snapshot:
             content = np.full(len(shards), b"", "S1")
             if len(shards) and (by_content or storage.scheme(shards[0].path) is not None):
                 content = self._fingerprint_all(split.name, shards)
-            order = np.argsort(index, kind="stable")
-            self._splits[split.name] = Columns(
-                {"index": index[order], "stamp": stamp[order], "content": content[order]}
-            )
+            columns = {"index": index, "stamp": stamp, "content": content}
+            if (np.diff(index) < 0).any():
+                order = np.argsort(index, kind="stable")
+                columns = {name: column[order] for name, column in columns.items()}
+            self._splits[split.name] = Columns(columns)
 
     def contents(self, split: Split) -> Array:
         """The fingerprint of each shard's content, as bytes (N,); empty if it is not read, or has none."""
@@ -107,13 +109,15 @@ class Snapshot:
 
         if storage.scheme(shards[0].path) is not None:
             return np.array(storage.at_once(fingerprint_shard, shards, shards[0].path), np.bytes_)
-        parts, waiting = [np.full(0, b"", "S1")], iter(shards)
+        content, waiting, done = np.zeros(len(shards), "S1"), iter(shards), 0
         with ThreadPoolExecutor(_THREADS) as pool:
             while some := [*itertools.islice(waiting, _AT_ONCE)]:
                 small = sum(shard.size for shard in some) < len(some) * _SMALL
-                found = map(fingerprint_shard, some) if small else pool.map(fingerprint_shard, some)
-                parts.append(np.array([*found], np.bytes_))
-        return np.concatenate(parts)
+                found = np.array([*(map if small else pool.map)(fingerprint_shard, some)], np.bytes_)
+                content = content.astype(np.promote_types(content.dtype, found.dtype), copy=False)
+                content[done : done + len(found)] = found
+                done += len(found)
+        return content
 
 
 def _stamp(paths: Sequence[str]) -> int:
@@ -141,9 +145,10 @@ def fingerprint_files(files: RecordFormat, paths: Sequence[str]) -> str | None:
         if storage.scheme(path) is not None:
             content = storage.checksum(path)
         else:
+            framing = format_of(files, path)
             try:
-                framed = has_offsets(files, path) and files.is_splittable(path)
-                content = fingerprint(files.scan(path)) if framed else _xxh3_of_file(path)
+                headers = framing.scan_plain(path) if isinstance(framing, TFRecordFormat) else None
+                content = _xxh3_of_file(path) if headers is None else fingerprint(headers)
             except FileNotFoundError:
                 return None
     if not companions:
