@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args
 
@@ -137,11 +136,13 @@ def _open_input(
     Raises:
       UsageError: it cannot be opened, is another one than the entry says, or a connector cannot be used here.
     """
-    if entry.input is not None and _normalize(entry.input) != _normalize(path):
+    if entry.input is not None and os.path.realpath(storage.pin(entry.input)) != os.path.realpath(path):
         raise UsageError(f"{where}: its input is {entry.input}, not {path}: name the datasets in the file's order")
     source = opener(path, entry.split or split, entry.from_, entry.options)
     if not source.splits:
         raise UsageError(f"{path} has no episodes: it has no splits")
+    if any(own.sliced for own in source.splits):
+        raise UsageError(f"{path}: slices of splits cannot be merged: convert them with --split first")
     try:
         connecting = ConnectorRunner.for_source(entry.connectors, source)
     except UsageError as error:
@@ -152,10 +153,3 @@ def _open_input(
             "fitted to the data: give such connectors to the job (--connectors)"
         )
     return source, connecting
-
-
-def _normalize(path: str) -> str:
-    """A path without the differences that do not matter: links, `./`, a slash at the end, the commit of `hf://`."""
-    if storage.scheme(path) is None:
-        return os.path.realpath(path)
-    return re.sub("@[0-9a-f]{40}(?=/|$)", "", path).rstrip("/")

@@ -23,7 +23,6 @@ from rlds_beam.connectors.cleaning.language import TASK_FIELDS
 from rlds_beam.episodes.episode import SOURCE_DATASET
 from rlds_beam.episodes.representations import Dimension, Representation
 from rlds_beam.episodes.schema import Field, Schema
-from rlds_beam.errors import UsageError
 from rlds_beam.formats.merged.inputs import Fields, MergedInput
 from rlds_beam.text import printable, some
 
@@ -42,8 +41,8 @@ class RepresentationsDifferError(ValueError):
     """Values of one field that are known to be represented differently."""
 
 
-class DatasetsDifferError(UsageError):
-    """The datasets cannot be merged as they are; lists all reasons."""
+class DatasetsDifferError(ValueError):
+    """The datasets cannot be merged as they are; its arguments are all reasons."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,21 +74,27 @@ def merge_schemas(inputs: Sequence[MergedInput], mode: Fields) -> Merge:
     Raises:
       DatasetsDifferError: they cannot be merged; lists each field, and other contradictions, with the reason.
     """
-    wrong, notes, missing = [*_contradictions(inputs)], list[str](), dict[str, list[str]]()
+    wrong, notes, left_out, missing = list[str](), list[str](), list[str](), dict[str, list[str]]()
+    rates = [member.fps for member in inputs]
+    known = {rate for rate in rates if rate is not None}
+    if len(known) > 1:
+        said = describe_by_value([f"{rate:g} Hz" if rate else "unknown" for rate in rates], inputs)
+        resample = f"Resample: {{fps: {min(known):g}}}"
+        wrong.append(f"rate: {said}: give them one rate with the connector Resample, for example {resample}")
     places: list[dict[str, tuple[int, ...]]] = [{} for _ in inputs]
     masks: dict[Level, dict[str, str]] = {"steps": {}, "metadata": {}}
     merged: dict[Level, dict[str, Field]] = {"steps": {}, "metadata": {}}
-    levels: tuple[Level, Level] = ("steps", "metadata")
-    for level in levels:
+    for level, fields in merged.items():
         of_inputs: list[Mapping[str, Field]] = [getattr(member.schema, level) for member in inputs]
         for path in dict.fromkeys(path for own in of_inputs for path in own):
-            without = [member.name for member, own in zip(inputs, of_inputs, strict=True) if path not in own]
-            if without and mode == "common" and path not in TASK_FIELDS:
-                continue
-            if without and mode == "same":
-                missing.setdefault(some(without), []).append(path)
-                continue
             having = [i for i, own in enumerate(of_inputs) if path in own]
+            without = some([member.name for i, member in enumerate(inputs) if i not in having])
+            if without and mode == "same":
+                missing.setdefault(without, []).append(path)
+                continue
+            if without and mode == "common" and path not in TASK_FIELDS:
+                left_out.append(path)
+                continue
             try:
                 field, own_places = _merge_field(
                     [of_inputs[i][path] for i in having], [inputs[i] for i in having], mode
@@ -97,62 +102,39 @@ def merge_schemas(inputs: Sequence[MergedInput], mode: Fields) -> Merge:
             except _DifferError as error:
                 wrong.append(f"{path}: {error}")
                 continue
-            merged[level][path] = field
+            fields[path] = field
             if without and path in TASK_FIELDS:
                 notes.append(
-                    f"no {path} in {some(without)}: --task, or FillLanguage in the file of --merge_fields, gives it one"
+                    f"no {path} in {without}: --task, or FillLanguage in the file of --merge_fields, gives it one"
                 )
-            padded = any(-1 in place for place in own_places if place is not None)
-            for i, place in zip(having, own_places, strict=True):
-                if place is not None:
-                    places[i][path] = place
+            placed = {i: place for i, place in zip(having, own_places, strict=True) if place is not None}
+            for i, place in placed.items():
+                places[i][path] = place
+            padded = any(-1 in place for place in placed.values())
             if padded or (without and field.dtype != "string"):
                 masks[level][path] = MASK + path
-                shape = field.shape if padded else ()
-                merged[level][MASK + path] = Field(MASK + path, "bool", shape)
+                fields[MASK + path] = Field(MASK + path, "bool", field.shape if padded else ())
         if twice := [mask for mask in masks[level].values() if any(mask in own for own in of_inputs)]:
             wrong.append(f"{twice[0]}: a dataset has a field of this name, which is that of a mask: rename it")
         if masks[level]:
-            notes.append(
-                f"fields that some datasets lack are zeros there, which their masks say: {some([*masks[level]])}"
-            )
+            notes.append(f"fields that some datasets lack are zeros there, as their masks say: {some([*masks[level]])}")
     wrong += [
         f"missing in {names}: {', '.join(paths)} (--merge_fields=common leaves such fields out, all fills them)"
         for names, paths in missing.items()
     ]
     if wrong:
-        raise DatasetsDifferError("these datasets cannot be merged as they are:", *(f"  {line}" for line in wrong))
-    kept = [*merged["steps"]]
-    if left_out := sorted({path for member in inputs for path in member.schema.steps if path not in kept}):
-        notes.append(f"fields that only some datasets have are left out: {some(left_out)}")
-    unlike = [
-        path
-        for path in kept
-        if len({member.schema.steps[path].names for member in inputs if path in member.schema.steps}) > 1
-    ]
-    if unnamed := [path for path in unlike if not merged["steps"][path].names]:
+        raise DatasetsDifferError(*wrong)
+    if left_out:
+        notes.append(f"fields that only some datasets have are left out: {some(sorted(left_out))}")
+    steps = merged["steps"]
+    there = {path: [m.schema.steps[path] for m in inputs if path in m.schema.steps] for path in steps}
+    unnamed = [path for path, own in there.items() if not steps[path].names and len({f.names for f in own}) > 1]
+    if unnamed:
         notes.append(f"the names of values are left out, because they are unknown in some: {some(unnamed)}")
-    said = {path: {_says(member.schema.steps.get(path)) for member in inputs} - {None} for path in kept}
-    if unsaid := [path for path, known in said.items() if len(known) > 1]:
+    turned = {path: {bool(f.representation and f.representation.rotations) for f in own} for path, own in there.items()}
+    if unsaid := [path for path, own in turned.items() if len(own) > 1]:
         notes.append(f"rotations are left out, because they are unknown in some: {some(unsaid)}: check that they agree")
-    return Merge(Schema(merged["steps"], {**merged["metadata"], FROM.path: FROM}), tuple(places), masks, tuple(notes))
-
-
-def _says(field: Field | None) -> bool | None:
-    """Whether a dataset says which values of a field are rotations."""
-    return None if field is None else bool(field.representation and field.representation.rotations)
-
-
-def _contradictions(inputs: Sequence[MergedInput]) -> list[str]:
-    """The datasets' statements about their steps, if they differ."""
-    rates = [member.fps for member in inputs]
-    known = {rate for rate in rates if rate is not None}
-    if len(known) < 2:
-        return []
-    said = describe_by_value([f"{rate:g} Hz" if rate else "unknown" for rate in rates], inputs)
-    return [
-        f"rate: {said}: give them one rate with the connector Resample, for example Resample: {{fps: {min(known):g}}}"
-    ]
+    return Merge(Schema(steps, {**merged["metadata"], FROM.path: FROM}), tuple(places), masks, tuple(notes))
 
 
 def describe_by_value(values: Sequence[str], inputs: Sequence[MergedInput]) -> str:
@@ -216,8 +198,8 @@ def _merge_images(fields: Sequence[Field], inputs: Sequence[MergedInput], mode: 
     for field, member in zip(fields, inputs, strict=True):
         if mode != "all" and (resize := propose_size(field, fields)):
             raise _DifferError(
-                f"images of {said}: give {printable(member.name, 60)} the connector - {resize}, which keeps their "
-                "proportions (--merge_fields=all keeps all sizes, for outputs that can hold them)"
+                f"images of {said}: give {printable(member.name, 60)} the connector - {resize} (--merge_fields=all "
+                "keeps all sizes, for outputs that can hold them)"
             )
     sizes = [{*of_axis} for of_axis in zip(*(field.shape for field in fields), strict=True)]
     shape = tuple(axis.pop() if len(axis) == 1 else None for axis in sizes)

@@ -34,7 +34,6 @@ from rlds_beam.formats.merged.schemas import (
 from rlds_beam.images.codecs import encode_png
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import LastAction, Shard, Source, Span, Split, VideoSpan
-from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.meaning import find_last_steps
 
 
@@ -89,39 +88,39 @@ class MergedSource(Source):
         mapping, paths = MergeMapping.load((options or MergeOptions()).merge_fields), storage.paths_in(input)
         if len(paths) < 2:
             raise UsageError(f"--from=merged: {','.join(paths)}: expected two or more datasets")
-        if features is not None or (split is not None and "[" in split):
-            raise UsageError(
-                "--from=merged takes neither --features nor slices in --split: say the split of each dataset in the "
-                "file of --merge_fields"
-            )
+        if features is not None:
+            raise UsageError("--from=merged takes no --features: convert the dataset that needs it first")
         inputs = open_inputs(paths, split, mapping, opener)
         try:
             merge = merge_schemas(inputs, mapping.fields)
-            notes = () if mapping.same_units else check_units(inputs)
+            if not mapping.same_units:
+                check_units(inputs)
         except DatasetsDifferError as error:
-            hint = "rlds-beam inspect proposes a file for --merge_fields, which makes them the same"
-            raise NeedsMappingError(*error.args, hint, propose=functools.partial(propose, inputs)) from None
-        merge = dataclasses.replace(merge, notes=(*merge.notes, *notes))
+            raise NeedsMappingError(
+                "these datasets cannot be merged as they are:",
+                *(f"  {reason}" for reason in error.args),
+                "rlds-beam inspect proposes a file for --merge_fields, which makes them the same",
+                propose=functools.partial(propose, inputs),
+            ) from None
         starts, splits = _concatenate_splits(inputs)
         violations = tuple(violation for member in inputs for violation in member.source.violations)
         decoder = MergedDecoder(starts, inputs, merge)
         return cls("merged/1.0.0", merge.schema, _files(inputs), decoder, splits, violations, inputs, merge, mapping)
 
     def without(self, paths: Collection[str], why: str) -> MergedSource:
-        inputs = tuple(
-            member
-            if member.connecting.connectors
-            else dataclasses.replace(
-                member,
-                source=member.source.without([path for path in paths if path in member.source.schema.steps], why),
-            )
-            for member in self.inputs
-        )
+        inputs = []
+        for member in self.inputs:
+            own = [path for path in paths if path in member.source.schema.steps]
+            plain = not member.connecting.connectors  # which may need the fields
+            inputs.append(dataclasses.replace(member, source=member.source.without(own, why)) if plain else member)
         merge = dataclasses.replace(self.merge, schema=self.schema.without(paths))
-        decoder = MergedDecoder(self.decoder.starts, inputs, merge)
-        left_out = {**self.left_out, **dict.fromkeys(paths, why)}
         return dataclasses.replace(
-            self, schema=merge.schema, decoder=decoder, inputs=inputs, merge=merge, left_out=left_out
+            self,
+            schema=merge.schema,
+            decoder=MergedDecoder(self.decoder.starts, inputs, merge),
+            inputs=tuple(inputs),
+            merge=merge,
+            left_out={**self.left_out, **dict.fromkeys(paths, why)},
         )
 
     @functools.cached_property
@@ -139,38 +138,36 @@ class MergedSource(Source):
     @property
     def last_action(self) -> LastAction:  # type: ignore[override]
         """Void if they contradict each other; then `void_datasets` are those whose last actions are."""
-        return "void" if len({*self._last_actions}) > 1 else self._last_actions[0]
+        return common_value(self._last_actions) or "void"
 
     @property
     def void_datasets(self) -> tuple[str, ...] | None:  # type: ignore[override]
-        void = tuple(
-            member.name for member, last in zip(self.inputs, self._last_actions, strict=True) if last == "void"
-        )
-        return void if len({*self._last_actions}) > 1 else None
+        if common_value(self._last_actions):
+            return None
+        own = zip(self.inputs, self._last_actions, strict=True)
+        return tuple(member.name for member, last in own if last == "void")
 
     @functools.cached_property
     def _last_actions(self) -> list[LastAction]:
         """The last action of each dataset; if only some state it, that of the first episodes of the others."""
         said = [member.source.last_action for member in self.inputs]
-        if len({*said}) == 1:
-            return said
-        return [find_last_steps(member.source).action for member in self.inputs]
+        return said if common_value(said) else [find_last_steps(member.source).action for member in self.inputs]
 
     @property
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]
         """The notes of the datasets, and the facts left out because they contradict each other."""
-        own = dict.fromkeys(note for member in self.inputs for note in member.source.notes)
-        facts: dict[str, list[str | None]] = {
-            "the rate": [f"{member.fps:g} Hz" if member.fps else None for member in self.inputs],
-            "the robot": [member.source.robot for member in self.inputs],
+        facts: dict[str, Sequence[str | None]] = {
+            "the rate is left out": [f"{member.fps:g} Hz" if member.fps else None for member in self.inputs],
+            "the robot is left out": [member.source.robot for member in self.inputs],
+            "last actions are void in some": self._last_actions,
         }
-        lines = [f"{fact} is left out: {self._said(values)}" for fact, values in facts.items() if len({*values}) > 1]
-        if len({*self._last_actions}) > 1:
-            lines.append(f"last actions are void in some: {self._said(self._last_actions)}")
+        own = dict.fromkeys(note for member in self.inputs for note in member.source.notes)
+        lines = [
+            f"{fact}: {describe_by_value([value or 'unknown' for value in values], self.inputs)}"
+            for fact, values in facts.items()
+            if len({*values}) > 1
+        ]
         return (*own, *lines, *self.merge.notes)
-
-    def _said(self, values: Sequence[str | None]) -> str:
-        return describe_by_value([value or "unknown" for value in values], self.inputs)
 
     def plan(self) -> dict[str, Any]:
         return {
@@ -226,7 +223,7 @@ class MergedDecoder:
         self.starts, self._merge = starts, merge
         self._decoders = [(member.source.dataset, member.source.decoder, member.connecting) for member in inputs]
         self._real = [member.source.last_action == "real" for member in inputs]
-        self._schemas = [None if _conforms(member.source) else member.source.schema for member in inputs]
+        self._schemas = [member.source.schema for member in inputs]
         self._names = [member.name.encode() for member in inputs]
         self._fields = [frozenset(member.schema.steps) for member in inputs]  # also those that are not read
 
@@ -237,8 +234,7 @@ class MergedDecoder:
         episode = decoder.decode(payload, dataclasses.replace(key, dataset=dataset, shard=shard))
         if self._real[which]:
             episode.with_real_last_action()
-        schema = self._schemas[which]
-        if schema is not None and (faults := compare_with_schema(episode, schema)):
+        if faults := compare_with_schema(episode, self._schemas[which]):
             raise BadEpisode(*faults)
         edited = self._connect(episode, connecting)
         steps, metadata = self._merge_steps(edited, which), self._merge_metadata(edited)
@@ -294,11 +290,6 @@ class MergedDecoder:
         return {**metadata, **{mask: np.bool_(path in episode.metadata) for path, mask in masks.items()}}
 
 
-def _conforms(source: Source) -> bool:
-    """Whether what the decoder returns has the schema's fields, so that they need no check."""
-    return isinstance(source.decoder, EpisodeDecoder) and source.schema.fast and source.schema == source.decoder.schema
-
-
 def _cast(column: Column, field: Field) -> Column:
     """A column as the merged field declares it; images stay as they are stored."""
     if isinstance(column, EncodedImages):
@@ -328,51 +319,14 @@ def _concatenate_splits(inputs: Sequence[MergedInput]) -> tuple[dict[str, list[i
     starts: dict[str, list[int]] = {}
     splits: list[Split] = []
     for name in dict.fromkeys(split.name for member in inputs for split in member.source.splits):
-        own = [next((s for s in member.source.splits if s.name == name), Split(name, ())) for member in inputs]
+        own = [[shard for s in member.source.splits if s.name == name for shard in s.shards] for member in inputs]
         # A missing shard leaves a gap in its dataset's numbers.
-        sizes = [max((shard.index + 1 for shard in split.shards), default=0) for split in own]
+        sizes = [max((shard.index + 1 for shard in shards), default=0) for shards in own]
         starts[name] = [0, *itertools.accumulate(sizes)][:-1]
-        renumbered = [
-            dataclasses.replace(
-                split, shards=tuple(dataclasses.replace(shard, index=start + shard.index) for shard in split.shards)
-            )
-            for start, split in zip(starts[name], own, strict=True)
+        shards = [
+            dataclasses.replace(shard, index=start + shard.index)
+            for start, shards in zip(starts[name], own, strict=True)
+            for shard in shards
         ]
-        shards = tuple(shard for split in renumbered for shard in split.shards)
-        if any(split.sliced for split in renumbered):
-            if unknown := [member.path for member, s in zip(inputs, own, strict=True) if s.episodes is None]:
-                raise UsageError(
-                    f"{unknown[0]} does not say how many episodes it has, so no slices can be merged with it"
-                )
-            splits.append(ConcatenatedSplit(name, shards, slices=tuple(renumbered)))
-        else:
-            splits.append(Split(name, shards))
+        splits.append(Split(name, tuple(shards)))
     return starts, tuple(splits)
-
-
-@dataclasses.dataclass(frozen=True)
-class ConcatenatedSplit(Split):
-    """Splits one after the other, of which some are slices.
-
-    Attributes:
-      slices: the splits, with the numbers of the shards of the whole.
-    """
-
-    slices: tuple[Split, ...] = ()
-
-    @property
-    def sliced(self) -> bool:
-        return True
-
-    @property
-    def episodes(self) -> int | None:
-        counts = [split.episodes for split in self.slices]
-        return None if None in counts else sum(number or 0 for number in counts)
-
-    @property
-    def taken(self) -> list[tuple[Shard, int, int]]:
-        return [each for split in self.slices for each in split.taken]
-
-    @property
-    def size(self) -> int:
-        return sum(split.size for split in self.slices)
