@@ -199,28 +199,6 @@ def test_the_propensity_is_that_of_the_stored_action_here(gaussian):
     np.testing.assert_allclose(again(found), found["pscore"], rtol=1e-5)
 
 
-def test_everything_is_seeded_here(gaussian):
-    given = {"env": EndsEarly(), "max_episode_steps": 2}
-    for kind, same in ((Theirs, False), (SyntheticDataset, True)):
-        one, other = (kind(**given).obtain_episodes(gaussian, n_trajectories=5, random_state=3) for _ in range(2))
-        assert np.array_equal(one["action"], other["action"]) == same
-
-
-def test_a_list_of_policies_and_obtain_steps_work_here(env, behavior_policy, tmp_path):
-    given = {"env": env, "max_episode_steps": 7}
-    asked = {"n_trajectories": 3, "path": str(tmp_path / "lists"), "random_state": 1}
-    with pytest.raises(AttributeError):
-        Theirs(**given).obtain_episodes([behavior_policy], **asked)
-    ours = SyntheticDataset(**given)
-    assert ours.obtain_episodes([behavior_policy], **{**asked, "path": str(tmp_path / "ours")}).n_datasets == {
-        "ddqn_epsilon_0.3": 1
-    }
-    for options in ({}, {"obtain_trajectories_from_single_interaction": True}):
-        with pytest.raises(UnboundLocalError):
-            Theirs(**given).obtain_steps(behavior_policy, n_trajectories=3, random_state=1, **options)
-        assert ours.obtain_steps(behavior_policy, n_trajectories=3, random_state=1, **options)["size"] == 30
-
-
 def test_a_saved_model_of_d3rlpy_by_name(ddqn, env, tmp_path):
     """Each worker loads it; the propensities equal those of the model."""
     ddqn.save(str(tmp_path / "model.d3"))
