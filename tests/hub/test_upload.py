@@ -104,7 +104,6 @@ def test_the_command(output: Path, hub: HubServer) -> None:
     repo = hub.repos["robots/data"]
     assert repo.private and outcome["commit"] == repo.branches["main"]
     assert TOKEN not in out + err and not any(TOKEN.encode() in content for content in there(hub).values())
-    assert not hub.authorized_elsewhere
     (output / "README.md").write_text("# Another card\n")
     code, out, _ = run(["upload", output, HUB])
     assert code == 0 and f"page      {hub.url}/datasets/robots/data" in out

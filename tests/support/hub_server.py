@@ -1,7 +1,6 @@
-"""A server on loopback that speaks the API of the Hugging Face Hub: datasets, revisions, ranges, large files, commits.
+"""A server on loopback that speaks what `huggingface_hub` needs of the Hub: datasets, revisions, large files, commits.
 
-The client is `huggingface_hub` itself. Repositories are in memory. Files are large files (LFS) if they hold NUL bytes
-or more than 64 KB; the Hub redirects their readers to another host, as its CDN is (here `localhost`).
+Repositories are in memory. Files are large files (LFS) if they hold NUL bytes or more than 64 KB.
 """
 
 from __future__ import annotations
@@ -12,22 +11,56 @@ import dataclasses
 import hashlib
 import json
 import re
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
-from bucket_faults import HALF, Answer, Fault, Request, send
-from hub_repositories import Blob, Refused, Repo, is_large, json_answer, ranged
+from bucket_faults import Answer, Fault, Handler, Request, serve
 
 TOKEN = "hf_testtoken_of_robots"
 """The only valid token; its user is `robots`."""
-PAGE = 7
-"""Entries on a page of a listing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Blob:
+    """A file."""
+
+    content: bytes
+    large: bool
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.content).hexdigest()
+
+    @property
+    def oid(self) -> str:
+        """The id of the git object: of the pointer file for a large file."""
+        pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{self.sha256}\nsize {len(self.content)}\n"
+        content = pointer.encode() if self.large else self.content
+        return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+@dataclasses.dataclass
+class Repo:
+    """A dataset repository."""
+
+    private: bool = False
+    commits: dict[str, dict[str, Blob]] = dataclasses.field(default_factory=dict)
+    branches: dict[str, str] = dataclasses.field(default_factory=dict)
+    tags: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def commit(self, branch: str, files: dict[str, Blob], message: str) -> str:
+        content = f"{self.branches.get(branch)} {message} {sorted((n, b.oid) for n, b in files.items())}"
+        oid = hashlib.sha1(content.encode()).hexdigest()
+        self.commits[oid], self.branches[branch] = files, oid
+        return oid
+
+    @property
+    def files(self) -> dict[str, Blob]:
+        return self.commits[self.branches["main"]]
 
 
 class HubServer:
@@ -40,8 +73,9 @@ class HubServer:
       puts: how often the content of each large file was sent.
       requests: `METHOD path` of each request.
       fault: answers or cuts requests instead of the server.
-      authorized_elsewhere: whether a token ever reached the other host.
     """
+
+    url = ""
 
     def __init__(self) -> None:
         self.repos: dict[str, Repo] = {}
@@ -49,17 +83,6 @@ class HubServer:
         self.puts: Counter[str] = Counter()
         self.requests: list[str] = []
         self.fault: Fault = lambda _: None
-        self.authorized_elsewhere = False
-        self._lock = threading.RLock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self.elsewhere = f"http://localhost:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
     def environment(self, home: Path, token: str | None = None) -> dict[str, str]:
         """The variables with which `huggingface_hub` uses this server; an empty token hides a user's own."""
@@ -74,30 +97,31 @@ class HubServer:
 
     def add(self, directory: Path, name: str, **settings: Any) -> str:
         """Makes a commit with the files of a directory; returns the path."""
-        repo = self.repos.setdefault(name, Repo(**settings))
         files = {}
         for path in sorted(path for path in directory.rglob("*") if path.is_file()):
-            file = path.relative_to(directory).as_posix()
             content = path.read_bytes()
-            files[file] = Blob(content, is_large(content))
-        repo.commit("main", files, "Add files")
+            files[path.relative_to(directory).as_posix()] = Blob(content, is_large(content))
+        self.repos.setdefault(name, Repo(**settings)).commit("main", files, "Add files")
         return f"hf://datasets/{name}"
 
-    def answer(self, method: str, url: str, headers: dict[str, str], body: bytes) -> Answer:
-        """Answers a request."""
-        path, query = urlsplit(url).path, {k: v[0] for k, v in parse_qs(urlsplit(url).query).items()}
-        try:
-            with self._lock:
-                for pattern, route in _ROUTES:
-                    if (match := re.fullmatch(pattern, f"{method} {path}")) is not None:
-                        return route(_Call(self, headers, query, body), *map(unquote, match.groups()))
-        except Refused as refused:
-            return refused.answer
-        return Refused(501, f"{method} {url} is not served here").answer
+
+class Refused(Exception):
+    """A response that is not a success."""
+
+    def __init__(self, status: int, message: str, code: str = ""):
+        self.answer = json_answer({"error": message}, status, ("X-Error-Message", message), ("X-Error-Code", code))
+
+
+def is_large(sample: bytes, size: int | None = None) -> bool:
+    return b"\0" in sample[:512] or (len(sample) if size is None else size) > 1 << 16
+
+
+def json_answer(content: Any, status: int = 200, *headers: tuple[str, str]) -> Answer:
+    return Answer(status, json.dumps(content).encode(), (("Content-Type", "application/json"), *headers))
 
 
 @dataclasses.dataclass
-class _Call:
+class Call:
     """A request that matched a route."""
 
     server: HubServer
@@ -124,18 +148,18 @@ class _Call:
 
     def revision(self, name: str, revision: str) -> tuple[Repo, str]:
         repo = self.repo(name)
-        oid = repo.resolve(revision)
-        if oid is None:
+        oid = repo.branches.get(revision) or repo.tags.get(revision) or revision
+        if oid not in repo.commits:
             raise Refused(404, f"Invalid rev id: {revision}", "RevisionNotFound")
         return repo, oid
 
 
-def _whoami(call: _Call) -> Answer:
+def whoami(call: Call) -> Answer:
     call.writer()
     return json_answer({"type": "user", "name": call.user, "orgs": [], "auth": {"accessToken": {"role": "write"}}})
 
 
-def _create(call: _Call) -> Answer:
+def create(call: Call) -> Answer:
     call.writer()
     asked = json.loads(call.body)
     name = f"{asked.get('organization') or call.user}/{asked['name']}"
@@ -143,37 +167,28 @@ def _create(call: _Call) -> Answer:
         raise Refused(403, f"You don't have the rights to create a dataset under the namespace {asked['organization']}")
     there = name in call.server.repos
     if not there:
-        private = asked.get("private") is True or asked.get("visibility") == "private"
-        repo = call.server.repos[name] = Repo(private=private)
+        repo = Repo(private=asked.get("private") is True or asked.get("visibility") == "private")
+        call.server.repos[name] = repo
         repo.commit("main", {".gitattributes": Blob(b"*.parquet filter=lfs\n", False)}, "initial commit")
     return json_answer({"url": f"{call.server.url}/datasets/{name}", "name": name}, 409 if there else 200)
 
 
-def _info(call: _Call, name: str, revision: str = "main") -> Answer:
+def info(call: Call, name: str, revision: str = "main") -> Answer:
     repo, oid = call.revision(name, revision)
+    siblings = [{"rfilename": file} for file in sorted(repo.commits[oid])]
+    facts = {"_id": "0", "author": name.split("/")[0], "tags": [], "downloads": 0, "likes": 0, "gated": False}
     return json_answer(
-        {
-            "_id": "0",
-            "id": name,
-            "author": name.split("/")[0],
-            "sha": oid,
-            "private": repo.private,
-            "gated": "auto" if repo.gated else False,
-            "disabled": False,
-            "tags": [],
-            "downloads": 0,
-            "likes": 0,
-            "siblings": [{"rfilename": file} for file in sorted(repo.commits[oid])],
-        }
+        {**facts, "id": name, "sha": oid, "private": repo.private, "disabled": False, "siblings": siblings}
     )
 
 
-def _described(path: str, blob: Blob) -> dict[str, Any]:
-    lfs = {"lfs": {"oid": blob.sha256, "size": blob.size, "pointerSize": 130}} if blob.large else {}
-    return {"type": "file", "oid": blob.oid, "size": blob.size, "path": path, **lfs}
+def described(path: str, blob: Blob) -> dict[str, Any]:
+    size = len(blob.content)
+    lfs = {"lfs": {"oid": blob.sha256, "size": size, "pointerSize": 130}} if blob.large else {}
+    return {"type": "file", "oid": blob.oid, "size": size, "path": path, **lfs}
 
 
-def _tree(call: _Call, name: str, revision: str, below: str = "") -> Answer:
+def tree(call: Call, name: str, revision: str, below: str = "") -> Answer:
     repo, oid = call.revision(name, revision)
     prefix = f"{below}/" if below else ""
     files = {path: blob for path, blob in sorted(repo.commits[oid].items()) if path.startswith(prefix)}
@@ -187,59 +202,49 @@ def _tree(call: _Call, name: str, revision: str, below: str = "") -> Answer:
             folder = prefix + "/".join(parts[:depth])
             found[folder] = {"type": "directory", "oid": "0" * 40, "size": 0, "path": folder}
         if recursive or len(parts) == 1:
-            found[path] = _described(path, blob)
-    listed, start = [found[path] for path in sorted(found)], int(call.query.get("cursor", 0))
-    more = ()
-    if start + PAGE < len(listed):
-        url = f"{call.server.url}/api/datasets/{name}/tree/{oid}{'/' + below if below else ''}"
-        following = f'<{url}?recursive={str(recursive).lower()}&cursor={start + PAGE}>; rel="next"'
-        more = (("Link", following),)
-    return json_answer(listed[start : start + PAGE], 200, *more)
+            found[path] = described(path, blob)
+    return json_answer([found[path] for path in sorted(found)])
 
 
-def _paths_info(call: _Call, name: str, revision: str) -> Answer:
+def paths_info(call: Call, name: str, revision: str) -> Answer:
     repo, oid = call.revision(name, revision)
     body = call.body.decode()
     paths = json.loads(body)["paths"] if body.startswith("{") else parse_qs(body).get("paths", [])
     paths = [paths] if isinstance(paths, str) else paths
-    return json_answer([_described(path, repo.commits[oid][path]) for path in paths if path in repo.commits[oid]])
+    return json_answer([described(path, repo.commits[oid][path]) for path in paths if path in repo.commits[oid]])
 
 
-def _refs(call: _Call, name: str) -> Answer:
+def refs(call: Call, name: str) -> Answer:
     repo = call.repo(name)
     kinds = {"branches": ("heads", repo.branches), "tags": ("tags", repo.tags)}
-    refs = {
+    found = {
         kind: [{"name": ref, "ref": f"refs/{where}/{ref}", "targetCommit": oid} for ref, oid in known.items()]
         for kind, (where, known) in kinds.items()
     }
-    return json_answer({**refs, "converts": [], "pullRequests": []})
+    return json_answer({**found, "converts": [], "pullRequests": []})
 
 
-def _resolve(call: _Call, name: str, revision: str, path: str) -> Answer:
+def resolve(call: Call, name: str, revision: str, path: str) -> Answer:
+    """A file, or the bytes that a Range header names."""
     repo, oid = call.revision(name, revision)
-    if repo.gated and call.user is None:
-        raise Refused(401, f"Access to dataset {name} is restricted. You must have access to it", "GatedRepo")
     blob = repo.commits[oid].get(path)
     if blob is None:
         raise Refused(404, "Entry not found", "EntryNotFound")
-    about = (("X-Repo-Commit", oid), ("Accept-Ranges", "bytes"))
-    if not blob.large:
-        return ranged(blob, call.headers, *about, ("ETag", f'"{blob.oid}"'))
-    call.server.stored.setdefault(blob.sha256, blob.content)
-    location = f"{call.server.elsewhere}/cdn/{name}/{oid}/{quote(path)}?signature=1"
-    linked = (("X-Linked-Size", str(blob.size)), ("X-Linked-Etag", f'"{blob.sha256}"'), ("Location", location))
-    return Answer(302, b"", (*about, *linked))
+    size, tag = len(blob.content), f'"{blob.sha256 if blob.large else blob.oid}"'
+    about = (("X-Repo-Commit", oid), ("Accept-Ranges", "bytes"), ("ETag", tag))
+    if blob.large:
+        call.server.stored.setdefault(blob.sha256, blob.content)
+        about += (("X-Linked-Size", str(size)), ("X-Linked-Etag", tag))
+    wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", call.headers.get("range", ""))
+    if wanted is None:
+        return Answer(200, blob.content, about)
+    start, stop = int(wanted[1]), min(size, int(wanted[2] or size) + 1)
+    if start >= size:
+        return Answer(416, b"", (*about, ("Content-Range", f"bytes */{size}")))
+    return Answer(206, blob.content[start:stop], (*about, ("Content-Range", f"bytes {start}-{stop - 1}/{size}")))
 
 
-def _cdn(call: _Call, user: str, name: str, oid: str, path: str) -> Answer:
-    call.server.authorized_elsewhere |= "authorization" in call.headers
-    if "signature" not in call.query:
-        return Answer(403)
-    blob = call.server.repos[f"{user}/{name}"].commits[oid][path]
-    return ranged(blob, call.headers, ("ETag", f'"{blob.sha256[:16]}"'))
-
-
-def _preupload(call: _Call, name: str, revision: str) -> Answer:
+def preupload(call: Call, name: str, revision: str) -> Answer:
     call.writer()
     repo, oid = call.revision(name, revision)
     answers = []
@@ -251,31 +256,27 @@ def _preupload(call: _Call, name: str, revision: str) -> Answer:
     return json_answer({"files": answers})
 
 
-def _batch(call: _Call, name: str) -> Answer:
+def lfs_batch(call: Call, name: str) -> Answer:
     call.writer()
     call.repo(name)
     answers = []
     for one in json.loads(call.body)["objects"]:
-        oid, size = one["oid"], one["size"]
-        answer, url = {"oid": oid, "size": size}, f"{call.server.elsewhere}/lfs/{oid}"
-        if oid not in call.server.stored:
-            answer["actions"] = {"upload": {"href": url, "header": {}}}
-        answers.append(answer)
+        upload = {"upload": {"href": f"{call.server.url}/lfs/{one['oid']}", "header": {}}}
+        known = one["oid"] in call.server.stored
+        answers.append({"oid": one["oid"], "size": one["size"], **({} if known else {"actions": upload})})
     return json_answer({"transfer": "basic", "objects": answers})
 
 
-def _put(call: _Call, oid: str) -> Answer:
+def put(call: Call, oid: str) -> Answer:
     assert hashlib.sha256(call.body).hexdigest() == oid, "the content differs from its SHA-256"
     call.server.stored[oid] = call.body
     call.server.puts[oid] += 1
     return Answer(200)
 
 
-def _commit(call: _Call, name: str, revision: str) -> Answer:
+def commit(call: Call, name: str, revision: str) -> Answer:
     call.writer()
     repo, oid = call.revision(name, revision)
-    if revision not in repo.branches:
-        raise Refused(400, f"{revision} is not a branch")
     files, message = dict(repo.commits[oid]), ""
     for line in call.body.splitlines():
         key, value = (one := json.loads(line))["key"], one["value"]
@@ -286,12 +287,9 @@ def _commit(call: _Call, name: str, revision: str) -> Answer:
         elif key == "file":
             files[value["path"]] = Blob(base64.b64decode(value["content"]), False)
         elif key == "lfsFile":
-            if value["oid"] not in call.server.stored:
-                raise Refused(400, f"{value['path']}: the large file {value['oid']} was not uploaded")
             files[value["path"]] = Blob(call.server.stored[value["oid"]], True)
         elif key == "deletedFile":
-            if files.pop(value["path"], None) is None:
-                raise Refused(404, "A file with this name doesn't exist", "EntryNotFound")
+            del files[value["path"]]
         else:
             raise Refused(400, f"unknown operation {key}")
     new = repo.commit(revision, files, message)
@@ -299,85 +297,66 @@ def _commit(call: _Call, name: str, revision: str) -> Answer:
     return json_answer({"success": True, "commitOid": new, "commitUrl": url, "hookOutput": ""})
 
 
-def _tag(call: _Call, name: str, revision: str) -> Answer:
+def tag(call: Call, name: str, revision: str) -> Answer:
     call.writer()
     repo, oid = call.revision(name, revision)
-    tag = json.loads(call.body)["tag"]
-    if tag in repo.tags:
-        raise Refused(409, f"Tag {tag} already exists")
-    repo.tags[tag] = oid
+    wanted = json.loads(call.body)["tag"]
+    if wanted in repo.tags:
+        raise Refused(409, f"Tag {wanted} already exists")
+    repo.tags[wanted] = oid
     return json_answer({})
 
 
-def _untag(call: _Call, name: str, tag: str) -> Answer:
+def untag(call: Call, name: str, wanted: str) -> Answer:
     call.writer()
-    if call.repo(name).tags.pop(tag, None) is None:
-        raise Refused(404, f"no tag {tag}", "RevisionNotFound")
+    del call.repo(name).tags[wanted]
     return json_answer({})
 
 
-_REPO, _REV = "([^/]+/[^/]+)", "([^/]+)"
-_ROUTES: list[tuple[str, Callable[..., Answer]]] = [
-    (r"GET /api/whoami-v2", _whoami),
-    (r"POST /api/repos/create", _create),
+REPO, REVISION = "([^/]+/[^/]+)", "([^/]+)"
+ROUTES: list[tuple[str, Callable[..., Answer]]] = [
+    (r"GET /api/whoami-v2", whoami),
+    (r"POST /api/repos/create", create),
     (r"POST /api/validate-yaml", lambda call: json_answer({"errors": [], "warnings": []})),
-    (rf"GET /api/datasets/{_REPO}", _info),
-    (rf"GET /api/datasets/{_REPO}/revision/{_REV}", _info),
-    (rf"GET /api/datasets/{_REPO}/tree/{_REV}", _tree),
-    (rf"GET /api/datasets/{_REPO}/tree/{_REV}/(.+)", _tree),
-    (rf"POST /api/datasets/{_REPO}/paths-info/{_REV}", _paths_info),
-    (rf"GET /api/datasets/{_REPO}/refs", _refs),
-    (rf"POST /api/datasets/{_REPO}/preupload/{_REV}", _preupload),
-    (rf"POST /api/datasets/{_REPO}/commit/{_REV}", _commit),
-    (rf"POST /api/datasets/{_REPO}/tag/{_REV}", _tag),
-    (rf"DELETE /api/datasets/{_REPO}/tag/{_REV}", _untag),
-    (rf"(?:GET|HEAD) /datasets/{_REPO}/resolve/{_REV}/(.+)", _resolve),
-    (rf"POST /datasets/{_REPO}\.git/info/lfs/objects/batch", _batch),
-    (r"(?:GET|HEAD) /cdn/([^/]+)/([^/]+)/([0-9a-f]+)/(.+)", _cdn),
-    (r"PUT /lfs/([0-9a-f]+)", _put),
+    (rf"GET /api/datasets/{REPO}", info),
+    (rf"GET /api/datasets/{REPO}/revision/{REVISION}", info),
+    (rf"GET /api/datasets/{REPO}/tree/{REVISION}", tree),
+    (rf"GET /api/datasets/{REPO}/tree/{REVISION}/(.+)", tree),
+    (rf"POST /api/datasets/{REPO}/paths-info/{REVISION}", paths_info),
+    (rf"GET /api/datasets/{REPO}/refs", refs),
+    (rf"POST /api/datasets/{REPO}/preupload/{REVISION}", preupload),
+    (rf"POST /api/datasets/{REPO}/commit/{REVISION}", commit),
+    (rf"POST /api/datasets/{REPO}/tag/{REVISION}", tag),
+    (rf"DELETE /api/datasets/{REPO}/tag/{REVISION}", untag),
+    (rf"(?:GET|HEAD) /datasets/{REPO}/resolve/{REVISION}/(.+)", resolve),
+    (rf"POST /datasets/{REPO}\.git/info/lfs/objects/batch", lfs_batch),
+    (r"PUT /lfs/([0-9a-f]+)", put),
 ]
-
-
-def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
-
-        def handle_any(self) -> None:
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            body = self._chunks() if headers.get("transfer-encoding") == "chunked" else b""
-            body = body or self.rfile.read(int(headers.get("content-length") or 0))
-            with hub._lock:
-                hub.requests.append(f"{self.command} {self.path}")
-                number = len(hub.requests)
-            wanted = hub.fault(Request(number, self.command, self.path))
-            answer = hub.answer(self.command, self.path, headers, body) if wanted in (None, HALF) else wanted
-            assert answer is not None
-            with contextlib.suppress(ConnectionError):
-                for _ in send(self, answer, cut=wanted is HALF):
-                    pass
-
-        def _chunks(self) -> bytes:
-            content = b""
-            while size := int(self.rfile.readline(), 16):
-                content += self.rfile.read(size)
-                self.rfile.readline()
-            self.rfile.readline()
-            return content
-
-        do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = handle_any  # noqa: N815
-
-        def log_message(self, *_: object) -> None: ...
-
-    return Handler
 
 
 @contextlib.contextmanager
 def hub_server() -> Iterator[HubServer]:
     """Runs a server without repositories; skips the test if `huggingface_hub` is not installed."""
     pytest.importorskip("huggingface_hub")
-    server = HubServer()
-    try:
-        yield server
-    finally:
-        server.close()
+    hub = HubServer()
+
+    class Hub(Handler):
+        def fault(self, request: Request) -> Answer | None:
+            hub.requests.append(f"{request.method} {request.path}")
+            return hub.fault(request)
+
+        def answer(self, body: bytes) -> Answer:
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            path, query = urlsplit(self.path).path, {k: v[0] for k, v in parse_qs(urlsplit(self.path).query).items()}
+            with self.lock:
+                for pattern, route in ROUTES:
+                    if (match := re.fullmatch(pattern, f"{self.command} {path}")) is not None:
+                        try:
+                            return route(Call(hub, headers, query, body), *map(unquote, match.groups()))
+                        except Refused as refused:
+                            return refused.answer
+            return Refused(501, f"{self.command} {self.path} is not served here").answer
+
+    with serve(Hub) as port:
+        hub.url = f"http://127.0.0.1:{port}"
+        yield hub
