@@ -23,12 +23,12 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import OutputOptions
-from rlds_beam.formats.outputs import configuration_for, create_output, list_files
+from rlds_beam.formats.outputs import check_files, configuration_for, create_output
 from rlds_beam.formats.rlds.output import RldsOutput
 from rlds_beam.output.base import Output, with_ranges
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.directory import check_output
-from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, add_files
+from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan
 from rlds_beam.output.range_conversion import DatasetCommitter, finish_range
 from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.processing.report import Report, check_source
@@ -72,7 +72,7 @@ class _EpisodeSink(PipelineSink):
 
     def plan(self, ranges: Sequence[WorkRange]) -> DatasetCommitter:
         output = with_ranges(self.output, ranges)
-        add_files(output.directory, list_files(output, ranges, self.to))
+        check_files(output, ranges, self.to)
         return DatasetCommitter(self.source, self.check, output, tuple(ranges), self.report, self.output_plan.digest)
 
     def write(
@@ -229,4 +229,4 @@ def _plan(to: str, source: Source, check: CheckOptions, configuration: Configura
         "connectors": configuration.plan(),
         "pipeline": uuid.uuid4().hex,
     }
-    return OutputPlan.of(content, output.all_files(()))
+    return OutputPlan.of(content)

@@ -19,7 +19,7 @@ from rlds_beam.formats.trajectories.output import TrajectoryOutput
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.directory import check_output
 from rlds_beam.output.manifest import commit_dataset
-from rlds_beam.output.plans import OutputPlan, add_files
+from rlds_beam.output.plans import OutputPlan, check_files
 from rlds_beam.output.range_conversion import finish_range
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source, WorkRange
@@ -109,7 +109,7 @@ class WriteToTrajectoryRecords(beam.PTransform[Items, Any]):
         self.with_input_types(Items if self._convert is None else Episode)
         writes = TrajectoryOutput.of(output, name, self._spec, images, source)
         # The pipeline may change its episodes in unknown ways, so every run is a new plan.
-        plan = OutputPlan.of({"to": "trajectories", "pipeline": uuid.uuid4().hex}, writes.metadata)
+        plan = OutputPlan.of({"to": "trajectories", "pipeline": uuid.uuid4().hex})
         check_output(output, plan, overwrite=overwrite)
         self._sink = _ItemSink(
             directory=output,
@@ -158,7 +158,7 @@ class _ItemSink(PipelineSink):
         return PackedElement(split, items.key, items, len(items.payload) or 1)
 
     def plan(self, ranges: Sequence[WorkRange]) -> Sequence[WorkRange]:
-        add_files(self.directory, self.output.all_files(ranges))
+        check_files(name for work in ranges for name in self.output.files(work))
         return tuple(ranges)
 
     def write(

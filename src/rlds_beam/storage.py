@@ -195,6 +195,20 @@ def sizes(path: str) -> dict[str, int]:
     return {split(file.path)[1]: file.size for file in _entries(path) if file.size is not None}
 
 
+def sizes_below(path: str) -> dict[str, int]:
+    """The size of each file below a directory by its path relative to it; empty for a missing directory."""
+    if scheme(path) is not None:
+        root = path.rstrip("/") + "/"
+        return {file.path.removeprefix(root): file.size or 0 for file in _store(path).list(path, below=True)}
+    found = {}
+    for parent, _, names in os.walk(path):
+        for name in names:
+            file = os.path.join(parent, name)
+            with contextlib.suppress(FileNotFoundError):  # a worker renamed its temporary file
+                found[os.path.relpath(file, path)] = os.lstat(file).st_size
+    return found
+
+
 def at_once(function: Callable[[Value], Result], values: Sequence[Value], path: str) -> list[Result]:
     """Maps a function over values, in order; in several threads if `path` is remote.
 
@@ -222,7 +236,7 @@ def rename(source: str, destination: str) -> None:
 def makedirs(path: str) -> None:
     """Creates a local directory and its parents if needed; a remote store has no directories."""
     if scheme(path) is None:
-        os.makedirs(path, exist_ok=True)
+        os.makedirs(path or ".", exist_ok=True)
 
 
 def abandon(file: BinaryIO) -> None:
@@ -393,8 +407,9 @@ def write_bytes(path: str, content: bytes) -> None:
 
 @contextlib.contextmanager
 def writing(path: str) -> Iterator[BinaryIO]:
-    """Writes a file that appears when the block ends; discards it if the block raises."""
+    """Writes a file that appears, in a directory made if needed, when the block ends; discards it if that raises."""
     temporary = temporary_name(path)
+    makedirs(split(path)[0])
     try:
         with naming(path), open_write(temporary) as file:
             yield file

@@ -49,7 +49,6 @@ class HeldWriter(EpisodeWriter):
 @dataclasses.dataclass(frozen=True)
 class ReturnsOutput(Output):
     directory: str
-    metadata = ("episodes.json",)
 
     @classmethod
     def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: Any) -> ReturnsOutput:
@@ -161,16 +160,11 @@ class OtherItems(ReturnsOutput):
         return EpisodeWriter(str(Path(self.directory, self.file(work))), lambda _: b'{"return": %d}\n' % work.of)
 
 
-class HiddenFile(ReturnsOutput):
-    metadata = ()
-
-
 @pytest.mark.parametrize(
     ("output", "test", "said"),
     [
         (OtherBytes, "test_equal_plans_give_equal_bytes", "manifest"),
         (OtherItems, "test_any_number_of_ranges_gives_the_same_items", "2 ranges"),
-        (HiddenFile, "test_overwrite_removes_all_files", "episodes.json"),
     ],
 )
 def test_the_conformance_tests_find_mistakes(tmp_path, output, test, said):

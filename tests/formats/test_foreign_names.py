@@ -149,7 +149,7 @@ def convert_split(dataset: Path, output: Path, to: str, split: str) -> None:
 @pytest.mark.parametrize("to", OPTIONS)
 def test_nothing_is_written_outside_even_with_unchecked_names(dataset, tmp_path, victim, monkeypatch, to):
     monkeypatch.setattr(naming, "check_name", lambda name, what: name)
-    monkeypatch.setattr(plans, "_check_file", lambda *_: None)
+    monkeypatch.setattr(plans, "check_files", lambda files: None)
     before = bytes_of(victim)
     with pytest.raises(UsageError, match="is not the name of a file below"):
         convert_split(dataset, tmp_path / "out", to, "../victim/testing-train")

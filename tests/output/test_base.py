@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import pytest
-
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch
 from rlds_beam.output.base import Description, Output, with_ranges
@@ -36,18 +34,6 @@ class Minimal(Output):
         raise NotImplementedError
 
 
-class WithSidecars(Minimal):
-    sidecars = (".index",)
-
-
-class WithTwoFiles(Minimal):
-    def file(self, work):
-        return self.files(work)[0]
-
-    def files(self, work):
-        return f"{work}.a", f"{work}.b"
-
-
 def test_five_methods_make_an_output():
     assert Output.__abstractmethods__ == {"create", "plan", "describe", "file", "open_range"}
 
@@ -56,18 +42,9 @@ def test_the_defaults():
     output = Minimal()
     batches = [Batch((make_episode(3), make_episode(4, seed=1))), Batch((make_episode(5, seed=2),))]
     assert output.predict(batches) == 3
-    assert output.all_files(RANGES) == [f"{work}.txt" for work in RANGES]
+    assert output.files(RANGES[0]) == ("train-00000-of-00002.txt",)
     assert output.ignored_values == IgnoredValues(frozenset({"y"}))
     assert not output.whole_shards
     assert with_ranges(output, RANGES) is output
     assert output.complete([]) == {}
     assert output.notes({}) == [] and not output.stored_names()
-
-
-@pytest.mark.parametrize(
-    ("output", "endings"), [(WithSidecars(), (".txt", ".txt.index")), (WithTwoFiles(), (".a", ".b"))]
-)
-def test_all_files_are_in_the_plan(output, endings):
-    names = {f"{work}{ending}" for work in RANGES for ending in endings}
-    assert set(output.all_files(RANGES)) == names
-    assert output.file(RANGES[0]) == output.files(RANGES[0])[0]

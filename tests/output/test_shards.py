@@ -184,9 +184,8 @@ def test_another_plan_needs_overwrite(tmp_path):
     with pytest.raises(UsageError, match=r'options.items was "pairs" and is now "frames".*--overwrite'):
         directory.open_output(str(tmp_path), other)
     assert bytes_of(tmp_path) == before
-    (tmp_path / "notes.txt").write_text("mine")
     assert directory.open_output(str(tmp_path), other, overwrite=True) == directory.Finished()
-    assert bytes_of(tmp_path).keys() == {"plan.json", "notes.txt"}
+    assert bytes_of(tmp_path).keys() == {"plan.json"}
 
 
 def test_overwrite_replaces_the_same_plan_too(tmp_path):

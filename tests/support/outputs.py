@@ -23,15 +23,8 @@ NAME = "data"
 
 
 def plan(**content: Any) -> OutputPlan:
-    """Makes a plan whose shards are at `shard_path`."""
-    return OutputPlan.of(
-        content,
-        [
-            f"{NAME}-{split}.tfrecord-00000-of-00001{end}"
-            for split in ("train", "test", "val", "none")
-            for end in ("", SPEC)
-        ],
-    )
+    """A plan with this content."""
+    return OutputPlan.of(content)
 
 
 def shard_path(output: Path | str, work: WorkRange) -> str:

@@ -14,6 +14,7 @@ from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import OutputOptions
 from rlds_beam.formats.registry import output_class
+from rlds_beam.output import plans
 from rlds_beam.output.base import Output
 from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.text import shorten
@@ -39,17 +40,17 @@ def create_output(source: Source, connecting: ConnectorRunner, directory: str, o
     return output
 
 
-def list_files(output: Output, ranges: Sequence[WorkRange], to: str) -> list[str]:
-    """The names of all files that an output may write, each once.
+def check_files(output: Output, ranges: Sequence[WorkRange], to: str) -> None:
+    """Checks the names of the files that an output writes for ranges.
 
     Raises:
-      UsageError: a user's output gives two files the same name.
+      UsageError: a name is not allowed, or a user's output gives two files the same name.
     """
-    files = output.all_files(ranges)
-    for name, times in collections.Counter(files).items():
-        if times > 1:
-            raise UsageError(f"--to={to}: {times} files have the name {name!r}: `file` must return a name per range")
-    return files
+    files = collections.Counter(file for work in ranges for file in output.files(work))
+    plans.check_files([*files, *{work.split for work in ranges}])  # some name files after splits at the end
+    name, times = next(iter(files.most_common(1)), ("", 0))
+    if times > 1:
+        raise UsageError(f"--to={to}: {times} files have the name {name!r}: `file` must return a name per range")
 
 
 def _check_stored_names(output: Output, to: str) -> None:

@@ -14,7 +14,7 @@ from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.metadata import decode
 from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.formats.inputs import open_for_job, prepare_input
-from rlds_beam.formats.outputs import configuration_for, create_output, list_files
+from rlds_beam.formats.outputs import check_files, configuration_for, create_output
 from rlds_beam.formats.registry import FORMATS
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.output import directory
@@ -149,7 +149,7 @@ class ConvertJob:
 
     def remove_temporary(self) -> None:
         """Removes temporary files of a run that was killed after it had committed the dataset."""
-        remove_temporary(self.directory, self.plan, read_commits(self.directory).values())
+        remove_temporary(self.directory, read_commits(self.directory).values())
         storage.rmtree(storage.join(self.directory, JOB))
 
     def open(self) -> Sequence[WorkRange]:
@@ -295,12 +295,12 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
     digest, inputs = encode_inputs(source, ranges, snapshot)
     bare = ranges.bare() if isinstance(ranges, RangeList) else ranges
     content = {**_plan(source, bare, check, output, options), **connectors, "inputs": digest}
-    files = list_files(output, bare, options.to)
+    check_files(output, bare, options.to)
     if earlier is None:
-        plan, overwrite = OutputPlan.of(content, files, inputs), options.overwrite
+        plan, overwrite = OutputPlan.of(content, inputs), options.overwrite
         directory.check_output(options.output, plan, overwrite=overwrite)
     else:  # an unfinished append of other files, or with other options, is replaced
-        plan = append_plan(earlier, content, files, inputs, output)
+        plan = append_plan(earlier, content, inputs, output)
         overwrite = earlier.unfinished not in (None, plan.digest)
     return ConvertJob(
         source=source,

@@ -39,7 +39,6 @@ from rlds_beam.output.plans import (
     read_plan,
     remove_leftovers,
     remove_output,
-    sizes,
     write_plan,
 )
 from rlds_beam.reading.base import WorkRange
@@ -115,12 +114,10 @@ def continue_output(output: Output, earlier: EarlierOutput, ranges: Sequence[Wor
     return added
 
 
-def append_plan(
-    earlier: EarlierOutput, content: Mapping[str, Any], files: Iterable[str], inputs: bytes, output: Output
-) -> OutputPlan:
+def append_plan(earlier: EarlierOutput, content: Mapping[str, Any], inputs: bytes, output: Output) -> OutputPlan:
     """The plan of an append. Raises UsageError if its options differ from those of the output."""
     number = {"append": {"number": len(earlier.plan.appended) + 1, "after": earlier.plan.digests[-1]}}
-    plan = OutputPlan.of({**content, **number}, files, inputs)
+    plan = OutputPlan.of({**content, **number}, inputs)
     old, new = (
         {key: _without(side.get(key), key, output.input_facts) for key in (*_COMPARED, *output.plan())}
         for side in (earlier.plan.content, plan.content)
@@ -280,15 +277,12 @@ def publish(directory: str) -> None:
             raise NotVerifiedError(f"another command appended to {directory} while this one ran: run it again")
         plan = msgspec.structs.replace(
             plan,
-            files=tuple(sorted({*plan.files, *staged.files})),
-            directories=tuple(sorted({*plan.directories, *staged.directories})),
             appended=(*plan.appended, staged.content),
         )
         write_plan(directory, plan)
-    remove_leftovers(directory, plan)
-    remove_temporary(place, staged, read_commits(place).values())
-    new = [name for name in sizes(place, staged, COMMITS) if not storage.is_temporary(name.rpartition("/")[2])]
-    files = [name for name in new if name not in (PLAN, MANIFEST, LOCK)]
+    remove_leftovers(directory)
+    remove_temporary(place, read_commits(place).values())
+    files = [name for name in storage.sizes_below(place) if name not in (PLAN, MANIFEST, LOCK)]
     for folder in sorted({storage.split(file)[0] for file in files} - {""}):
         storage.makedirs(storage.below(directory, folder))
     replaced = {file for file in files if storage.exists(storage.below(directory, file))}

@@ -153,16 +153,6 @@ class Output(abc.ABC):
         """The names of a range's files, if it has several; its writer's `finish` returns a `WrittenFile` for each."""
         return (self.file(work),)
 
-    @property
-    def metadata(self) -> tuple[str, ...]:
-        """The names of all files that `complete` may write: `name` or `name/name`."""
-        return ()
-
-    def all_files(self, ranges: Iterable[WorkRange]) -> list[str]:
-        """The names of all files that the output may write, for the plan."""
-        files = [file for work in ranges for file in self.files(work)]
-        return [*files, *(name for file in files for name in self.list_sidecars(file)), *self.metadata]
-
     def list_sidecars(self, file: str) -> tuple[str, ...]:
         """The names of the sidecar files of a range's file."""
         return tuple(file + ending for ending in self.sidecars)
@@ -246,11 +236,6 @@ class GlobalIndices(Output):
         Files that the commit no longer names are then removed. It may be killed and run again: equal indices must give
         equal bytes.
         """
-
-    def replacing_files(self, commit: RangeCommit, indices: Any) -> Sequence[str]:
-        """The names of the new files that `finish_range` writes, if any."""
-        del commit, indices
-        return ()
 
 
 def with_ranges(output: Output, ranges: Sequence[WorkRange]) -> Output:

@@ -12,7 +12,7 @@ from rlds_beam import naming, storage
 from rlds_beam.encoding.metadata import Count, FileName, decode_whole, encode
 from rlds_beam.errors import NotVerifiedError
 from rlds_beam.output.files import COMMITS, REJECTED, listdir
-from rlds_beam.output.plans import OutputPlan, read_plan, remove_parts
+from rlds_beam.output.plans import read_plan, remove_parts
 from rlds_beam.output.shards import ShardInfo, WrittenFile
 from rlds_beam.processing.report import Report
 
@@ -158,10 +158,9 @@ def _size(output: str, name: str) -> int | None:
     return storage.size(path) if storage.exists(path) else None
 
 
-def remove_temporary(output: str, plan: OutputPlan, commits: Iterable[RangeCommit]) -> None:
+def remove_temporary(output: str, commits: Iterable[RangeCommit]) -> None:
     """Removes the files that only an unfinished dataset needs."""
-    files = [file.file for commit in commits for file in commit.files if file.role == "temporary"]
-    remove_parts(output, [file for file in files if plan.names(file)])
+    remove_parts(output, [file.file for commit in commits for file in commit.files if file.role == "temporary"])
 
 
 def find_problems(

@@ -37,7 +37,7 @@ from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.output.commits import RangeCommit, find_problems, read_commits
 from rlds_beam.output.files import COMMITS, FITTED, INPUTS, LOCK, MANIFEST, REJECTED, listdir
 from rlds_beam.output.manifest import is_merged, load_manifest
-from rlds_beam.output.plans import OutputPlan, differences, read_plan, remove_output, sizes, write_plan
+from rlds_beam.output.plans import OutputPlan, differences, read_plan, remove_output, write_plan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,7 @@ def check_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> N
     Args:
       output: a directory that does not exist, is empty, or was written by rlds-beam.
       plan: the plan of the new output.
-      overwrite: remove the output of an earlier run, whatever its plan, with its directories.
+      overwrite: remove the output of an earlier run, whatever its plan, with everything in the directory.
 
     Raises:
       UsageError: the directory holds something else, or the output of another plan.
@@ -129,7 +129,7 @@ def make_ready(output: str, plan: OutputPlan, *, overwrite: bool = False) -> Non
     if not is_output(output):
         write_plan(output, plan)
     storage.remove_files(output, [MANIFEST])  # it names more than exists
-    for name in (COMMITS, REJECTED, *plan.directories):
+    for name in (COMMITS, REJECTED):
         storage.makedirs(storage.below(output, name))
 
 
@@ -183,7 +183,7 @@ def holding(path: str) -> Holding | None:
 def find_finished(output: str) -> Finished:
     """The ranges whose commit and files exist."""
     commits = read_commits(output)
-    file_sizes = sizes(output, read_plan(output))  # after the commits, or a file written in between would be missed
+    file_sizes = storage.sizes_below(output)  # after the commits, or a file written in between would be missed
     manifest = load_manifest(output)
     if manifest is not None and is_merged(manifest, file_sizes.get):
         return Finished(commits, True)

@@ -14,7 +14,7 @@ from rlds_beam.encoding.tfds.features import features_json
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output.commits import RangeCommit, find_problems, read_commits, remove_temporary
 from rlds_beam.output.files import CHECKSUM_KIND, CHECKSUMS, MANIFEST, REJECTED
-from rlds_beam.output.plans import OutputPlan, read_plan, remove_leftovers, remove_parts, sizes
+from rlds_beam.output.plans import OutputPlan, read_plan, remove_leftovers, remove_parts
 from rlds_beam.output.shards import ShardInfo
 from rlds_beam.text import some
 
@@ -57,14 +57,14 @@ def commit_dataset(
     commits = read_commits(output)
     missing = [str(work) for work in ranges if str(work) not in commits]
     done = [commits[str(work)] for work in ranges if str(work) in commits]
-    there = sizes(output, own)
+    there = storage.sizes_below(output)
     wrong = [problem for commit in done for problem in find_problems(there.get, commit)]
     if missing or wrong:
         storage.remove_files(output, [MANIFEST])
         unfinished = [f"{len(missing)} of {len(ranges)} ranges were not finished: {some(missing)}"] if missing else []
         problems = some([*unfinished, *wrong])
         raise NotVerifiedError(f"{output}: {problems}; run the same command again to complete it")
-    remove_leftovers(output, own)
+    remove_leftovers(output)
     every = [*(earlier.commits if earlier is not None else ()), *done]
     if earlier is not None:
         splits = list(dict.fromkeys(commit.split for commit in every))
@@ -88,7 +88,7 @@ def commit_dataset(
         remove_parts(output, [name for commit in done for name in commit.names])
     storage.write_text(storage.below(output, MANIFEST), encode(manifest))
     storage.sync(output)
-    remove_temporary(output, own, done)
+    remove_temporary(output, done)
     _own_plan(output, own.digest)  # without a lock, another command may have replaced the plan, and the manifest
     return manifest
 

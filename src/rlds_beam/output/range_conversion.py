@@ -16,7 +16,7 @@ from rlds_beam.output import append, commits, manifest
 from rlds_beam.output.base import EarlierOutput, FileRangeWriter, GlobalIndices, Output
 from rlds_beam.output.commits import RangeCommit, rejected_path
 from rlds_beam.output.files import REPORT
-from rlds_beam.output.plans import add_files, remove_parts
+from rlds_beam.output.plans import remove_parts
 from rlds_beam.output.shards import RejectedWriter, ShardInfo, WrittenFile
 from rlds_beam.processing.job import Stage, Totals, run_stages
 from rlds_beam.processing.ranges import Duplicates, write_range
@@ -158,10 +158,7 @@ class NumberRanges(Stage):
         done = [committed[str(work)] for work in self.works if str(work) in committed]
         if len(done) < len(self.works):
             return []  # reported by `manifest.commit_dataset`
-        numbered = list(zip(done, self.output.global_indices(done), strict=True))
-        if files := [file for entry in numbered for file in self.output.replacing_files(*entry)]:
-            add_files(self.output.directory, files)  # the plan names them before they exist
-        return numbered
+        return list(zip(done, self.output.global_indices(done), strict=True))
 
     def describe(self, work: tuple[RangeCommit, Any]) -> str:
         return f"{work[0].range}, its numbers"
@@ -231,8 +228,6 @@ class DatasetCommitter:
         report.check()
         report = report.merge(check_counts(self.source, report.shards, self.check))
         report.left_out = dict(self.output.describe().left_out)
-        for file in self.output.metadata:
-            storage.below(directory, file)
         if (earlier := self.earlier) is None:
             storage.write_text(storage.below(directory, REPORT), encode(report))
             manifest.commit_dataset(directory, self.source.name, self.ranges, self.output.complete, self.plan)

@@ -76,6 +76,7 @@ class ShardWriter:
     def __init__(self, path: str):
         self._path = path
         self._temporary = storage.temporary_name(path)
+        storage.makedirs(storage.split(path)[0])
         self._file = storage.open_write(self._temporary)
         self._checksum = Checksum()
         self._records = self._bytes = 0
@@ -272,6 +273,7 @@ class LocalFile:
         self._home: tempfile.TemporaryDirectory[str] | None = None
         if storage.scheme(path) is None:
             self.name = storage.temporary_name(path)
+            storage.makedirs(storage.split(path)[0])
         else:
             self._home = tempfile.TemporaryDirectory(prefix="rlds-beam-")
             self.name = os.path.join(self._home.name, f"file{os.path.splitext(path)[1]}")

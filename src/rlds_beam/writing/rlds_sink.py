@@ -38,7 +38,7 @@ from rlds_beam.formats.rlds.source import FORMATS
 from rlds_beam.output.commits import RangeCommit, commit_range, rejected_path
 from rlds_beam.output.directory import check_output, make_ready
 from rlds_beam.output.manifest import load_manifest
-from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, add_files, read_plan, remove_output
+from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, check_files, read_plan, remove_output
 from rlds_beam.output.range_conversion import DatasetCommitter
 from rlds_beam.output.shards import RejectedWriter, WrittenFile, open_record_file
 from rlds_beam.processing.ranges import check_and_connect
@@ -200,7 +200,7 @@ class WriteSettings:
             "check": checked,
             **output.plan(),
         }
-        return OutputPlan.of(content, output.metadata)
+        return OutputPlan.of(content)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -290,7 +290,7 @@ class RldsSink(KeyedSink):
     def plan(self, ranges: Sequence[WorkRange]) -> DatasetCommitter:
         if not ranges:
             raise UsageError(f"{self.directory}: there are no episodes to write")
-        add_files(self.directory, [name for work in ranges for name in self.output.files(work)])
+        check_files(name for work in ranges for name in self.output.files(work))
         check, digest = self.settings.check, self.output_plan.digest
         return DatasetCommitter(
             self.source, check, self.output, tuple(ranges), check_source(self.source, check), digest

@@ -19,7 +19,6 @@ from rlds_beam.connectors.learner.columns import (
 from rlds_beam.connectors.pipeline import ConnectorRunner, difference
 from rlds_beam.encoding.arrayrecord import check_writable
 from rlds_beam.encoding.example.rows import row_field
-from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
 from rlds_beam.encoding.tfds.features import features_json
 from rlds_beam.episodes.columns import below
 from rlds_beam.episodes.episode import Column
@@ -29,9 +28,8 @@ from rlds_beam.formats.columns.row_files import RowFile, open_row_file
 from rlds_beam.formats.format_options import ColumnsFormat, ColumnsOptions
 from rlds_beam.output.base import Description, EarlierOutput, Output
 from rlds_beam.output.commits import RangeCommit
-from rlds_beam.output.files import MANIFEST, PLAN
 from rlds_beam.output.manifest import split_infos, write_tfds_metadata
-from rlds_beam.output.plans import RESERVED, OutputPlan
+from rlds_beam.output.plans import RESERVED
 from rlds_beam.output.shards import ShardInfo, WrittenFile
 from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.reading.meaning import Meaning
@@ -102,11 +100,6 @@ class ColumnsOutput(Output):
     def append_to(self, earlier: EarlierOutput, ranges: Sequence[WorkRange], directory: str) -> Self:
         del earlier, ranges
         return dataclasses.replace(self, directory=directory)
-
-    @property
-    def metadata(self) -> tuple[str, ...]:
-        names = () if self.format == "parquet" else (FEATURES, DATASET_INFO)
-        return tuple(f"{module}/{name}" for module in self.modules for name in names)
 
     def plan(self) -> dict[str, Any]:
         return {"columns": {"format": self.format, "modules": self._modules(), **self.meaning.entry()}}
@@ -266,8 +259,7 @@ def _length(columns: Mapping[str, Column], where: str) -> int:
 
 def _check_name(module: str) -> None:
     """Raises UsageError if a module's name cannot be a directory of the output."""
-    taken = module in (*RESERVED, PLAN, MANIFEST) or OutputPlan().names(module)
-    if not naming.is_file_name(module) or module[0] in "._" or taken:
+    if not naming.is_file_name(module) or module[0] in "._" or module in RESERVED:
         raise UsageError(
             f"--to=columns: {module!r} cannot be the name of a directory in the output: rename the module "
             "(AgentToModuleMapping) with letters, digits, `_` and `-`"

@@ -76,7 +76,6 @@ class LerobotOutput(GlobalIndices, RowsOutput):
       modality: the content of modality.json (v2.1); None if there is none.
       rule: see `RowsOutput`.
       first: the number of each split's first file.
-      ranges: the number of ranges.
       origin: what the dataset is converted from, for its card: "`aloha` (hdf5)".
       earlier: the dataset that is appended to; None if there is none.
       version: the version of LeRobot's format.
@@ -91,7 +90,6 @@ class LerobotOutput(GlobalIndices, RowsOutput):
     modality: Mapping[str, Any] | None = None
     rule: RowRule = dataclasses.field(default_factory=RowRule)
     first: tuple[tuple[str, int], ...] = ()
-    ranges: int = 0
     origin: str = "another dataset"
     earlier: EarlierDataset | None = None
 
@@ -150,31 +148,16 @@ class LerobotOutput(GlobalIndices, RowsOutput):
         first: dict[str, int] = {}
         for number, work in enumerate(ranges):
             first.setdefault(work.split, number)
-        return dataclasses.replace(self, first=tuple(first.items()), ranges=len(ranges))
+        return dataclasses.replace(self, first=tuple(first.items()))
 
     def append_to(self, earlier: EarlierOutput, ranges: Sequence[WorkRange], directory: str) -> Self | None:
         known = EarlierDataset.of(earlier, ranges)
         return dataclasses.replace(self, directory=directory, earlier=known)
 
     @property
-    def _ranges_before(self) -> int:
-        return sum(self.earlier.ranges.values()) if self.earlier is not None else 0
-
-    @property
     def _files_before(self) -> int:
         """The number of earlier files of meta/episodes."""
         return self.earlier.files if self.earlier is not None else 0
-
-    @property
-    def metadata(self) -> tuple[str, ...]:
-        files = layout.episodes_files(self.ranges - self._ranges_before)
-        episodes = [layout.EPISODES_PATH.format(**layout.place(self._files_before + i)) for i in range(files)]
-        return (*episodes, layout.TASKS, *self.metadata_of_all)
-
-    @property
-    def metadata_of_all(self) -> tuple[str, ...]:
-        """Metadata files of every version."""
-        return (layout.STATS, layout.FIELDS, layout.CARD, layout.INFO)
 
     def plan(self) -> dict[str, Any]:
         frames = self.frames
@@ -250,16 +233,12 @@ class LerobotOutput(GlobalIndices, RowsOutput):
             frame, episode = frame + facts.frames, episode + len(facts.lengths)
         return indices
 
-    def replacing_files(self, commit: RangeCommit, indices: Any) -> list[str]:
-        del indices
-        return [layout.DATA_PATH.format(**layout.place(self._file_number(commit.split, commit.index)))]
-
     def finish_range(self, commit: RangeCommit, indices: Any) -> RangeCommit:
         facts = self.facts(commit)
         if not facts.frames:
             return commit
         frames, *others = commit.files
-        (name,) = self.replacing_files(commit, indices)
+        name = layout.DATA_PATH.format(**layout.place(self._file_number(commit.split, commit.index)))
         tables = self._number_frames(frames, facts, RangeNumbers(**indices))
         episodes = zip(facts.keys, facts.lengths.tolist(), strict=True)
         shard = write_data_file(storage.below(self.directory, name), self.frames.stored, tables, episodes)
@@ -364,21 +343,11 @@ class LerobotV21Output(LerobotOutput):
     video_class = VideoPack
     episodes_class = EpisodesLines
 
-    @property
-    def metadata(self) -> tuple[str, ...]:
-        lines = (layout.EPISODES_JSONL, layout.EPISODES_STATS_JSONL, layout.TASKS_JSONL)
-        return (*lines, *self.metadata_of_all, *([layout.MODALITY] if self.modality is not None else []))
-
     def plan(self) -> dict[str, Any]:
         return {"lerobot": {**super().plan()["lerobot"], "modality": self.modality}}
 
     def range_videos(self, work: WorkRange) -> list[str]:
         return [f"{DIRECTORY}/{work}.{feature.name}.videos" for feature in self.frames.videos]
-
-    def replacing_files(self, commit: RangeCommit, indices: Any) -> list[str]:
-        numbers = RangeNumbers(**indices)
-        episodes = range(numbers.first_episode, numbers.first_episode + numbers.episodes)
-        return [name for episode in episodes for name in self._episode_files(episode)]
 
     def _episode_files(self, episode: int) -> list[str]:
         """The names of an episode's files: its frames, then its videos."""

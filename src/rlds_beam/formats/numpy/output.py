@@ -81,10 +81,6 @@ class NumpyOutput(HoldsLastActions, ArraysOutput):
     def last_action(self) -> LastAction:
         return self.meaning.last_action
 
-    @property
-    def metadata(self) -> tuple[str, ...]:
-        return tuple(f"{split}/{name}.npy" for split in self.splits for _, name in self.stored_names())
-
     def stored_names(self) -> Iterator[tuple[str, str]]:
         yield "the offsets of the episodes", OFFSETS
         yield from ((column.path, name) for column in self.columns for name in column.files)

@@ -119,16 +119,6 @@ class RldsOutput(HoldsLastActions):
     def last_action(self) -> LastAction:
         return self.meaning.last_action
 
-    @property
-    def metadata(self) -> tuple[str, ...]:
-        return (
-            FEATURES,
-            DATASET_INFO,
-            PROVENANCE,
-            *([MEANING] if self.meaning.to_json() else []),
-            *self._read_carried(),
-        )
-
     def _read_carried(self) -> dict[str, bytes]:
         return {name: content for name, content in self.files_beside.items() if name != PROVENANCE}
 

@@ -130,10 +130,6 @@ class ScopeRlOutput(MergedOutput):
     def action_dim(self) -> int:
         return int(np.prod(self.action.shape, dtype=np.int64))
 
-    @property
-    def metadata(self) -> tuple[str, ...]:
-        return tuple(self._file(split) for split in self.splits)
-
     def _file(self, split: str) -> str:
         """The file name that SCOPE-RL's `MultipleLoggedDataset` looks for."""
         kind, policy = "discrete" if self.discrete else "continuous", self.options.behavior_policy or self.name

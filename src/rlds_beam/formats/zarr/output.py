@@ -142,10 +142,6 @@ class ZarrOutput(ArraysOutput, RowsOutput):
     def fields(self) -> list[Field]:
         return [column.field for column in self.columns if not column.of_episode]
 
-    @property
-    def metadata(self) -> tuple[str, ...]:
-        return tuple(f"{split}.zarr.zip" for split in self.splits)
-
     def stored_names(self) -> Iterator[tuple[str, str]]:
         yield "the ends of the episodes", ENDS
         yield from ((column.path, column.key) for column in self.columns)
