@@ -7,8 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ import pytest
 from appending import append
 from checkout import SUPPORT
 from exchanging import rich_episode
-from processes import DEADLINE
 
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
@@ -248,14 +245,6 @@ def test_an_appended_output_is_not_converted_again(tmp_path: Path, shards: dict[
     assert files_in(out).keys() == files_in(tmp_path / "clean").keys()
 
 
-def test_other_fields_are_refused(tmp_path: Path, shards: dict[bool, list[Path]]) -> None:
-    out = tmp_path / "out"
-    begin(shards, "rlds", out)
-    with pytest.raises(UsageError, match=r"was written with other options or fields .*rlds.features") as error:
-        append(paths(shards, "trajectories"), out, OUTPUTS["rlds"])
-    check_error(error.value)
-
-
 def test_two_at_once(tmp_path: Path, shards: dict[bool, list[Path]]) -> None:
     every, out = paths(shards, "rlds"), tmp_path / "out"
     begin(shards, "rlds", out)
@@ -278,18 +267,6 @@ def test_another_append_replaces_an_unfinished_one(tmp_path: Path, shards: dict[
     append(every, out, OUTPUTS["rlds"])
     assert read_manifest(str(out))["items"] == 12
     assert not (out / "_append").exists()
-
-
-def test_readers_that_opened_the_old_one_go_on(tmp_path: Path, shards: dict[bool, list[Path]]) -> None:
-    for name in ("rlds", "lerobot"):
-        every, out = paths(shards, name), tmp_path / name
-        begin(shards, name, out)
-        old, source = read(out, name), open_source(str(out), from_=name)
-        append(every, out, OUTPUTS[name])
-        reader = EpisodeReader(source)
-        works = [(work.split, segment) for work in plan_ranges(source) for segment in work.segments]
-        found = [episode_content(episode) for split, segment in works for episode in reader.read(split, segment)]
-        assert [without(content, "key") for content in found] == old
 
 
 def test_another_dataset(tmp_path: Path, shards: dict[bool, list[Path]]) -> None:
@@ -323,34 +300,6 @@ def test_a_file_that_has_changed_is_refused(tmp_path: Path, shards: dict[bool, l
     with pytest.raises(UsageError, match="has the name of a file that was converted") as error:
         append(files[0], out, {"to": "rlds"})
     check_error(error.value)
-
-
-def test_files_that_are_still_written_to_are_left(tmp_path: Path, shards: dict[bool, list[Path]]) -> None:
-    data, out = tmp_path / "data", tmp_path / "out"
-    shutil.copytree(shards[True][0].parent, data)
-    files = sorted(data.glob("*tfrecord-0*"))
-    convert_here(str(files[0]), out, {"to": "rlds"})
-    whole, ended = files[3].read_bytes(), threading.Event()
-
-    def write() -> None:
-        while not ended.wait(0.05):
-            with files[3].open("ab") as file:
-                file.write(b"\0")
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        while files[3].stat().st_size == len(whole):
-            time.sleep(0.01)
-        job = prepare_conversion(",".join(map(str, files)), out, {"to": "rlds", "append": True})
-    finally:
-        ended.set()
-        writer.join(DEADLINE)
-    assert job.convert_here().records == 6
-    assert job.notes()[-1] == f"left      {files[3]}: it is still written to; run the same command again later"
-    files[3].write_bytes(whole)
-    assert append(files, out, {"to": "rlds"}).records == 3
-    assert len(read(out, "rlds")) == 12 - 2
 
 
 def test_files_in_a_folder_for_each_day(tmp_path: Path) -> None:

@@ -68,7 +68,6 @@ class ConvertJob:
       plan: everything that the output's bytes depend on, and its files.
       snapshot: the snapshot of the source's files.
       overwrite: whether it replaces the output of an earlier job, or an unfinished append of other files.
-      left: the paths of files that `--append` leaves for the next time, because they are still written to.
       earlier: the finished output that it adds to (`source` has only the shards that are new); None if it begins one.
       known: the number of shards that the earlier output has already.
     """
@@ -82,7 +81,6 @@ class ConvertJob:
     plan: OutputPlan
     snapshot: Snapshot
     overwrite: bool = False
-    left: tuple[str, ...] = ()
     earlier: EarlierOutput | None = None
     known: int = 0
 
@@ -250,10 +248,7 @@ class ConvertJob:
         ]
         notes += [f"note      {note}" for note in self.connecting.notes]
         notes += self.output.notes(manifest)
-        return [
-            *notes,
-            *(f"left      {path}: it is still written to; run the same command again later" for path in self.left),
-        ]
+        return notes
 
     def read_report(self) -> Report:
         """The report of the finished job: of an append, on what it added."""
@@ -274,12 +269,11 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
     configuration = configuration_for(options, source.schema)
     opened = prepare_input(options, source, configuration, _ADVICE)
     check, connecting = CheckOptions.of(opened.check), opened.connecting
-    snapshot, earlier, added = opened.snapshot(by_content=True), None, None
+    snapshot, earlier, known = opened.snapshot(by_content=True), None, 0
     if getattr(options, "append", False):
         _check_append(options, source, connecting)
         earlier = open_earlier(options.output)
-        added = select_new(source, snapshot, earlier)
-        source = added.source
+        source, known = select_new(source, snapshot, earlier)
         opened = dataclasses.replace(opened, source=source)
     if earlier is not None:
         named = copy.copy(named)  # files are named after the dataset that the output was begun with
@@ -312,9 +306,8 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
         plan=plan,
         snapshot=snapshot,
         overwrite=overwrite,
-        left=() if added is None else added.growing,
         earlier=earlier,
-        known=0 if added is None else added.known,
+        known=known,
     )
 
 

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import time
+import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -31,7 +31,7 @@ from rlds_beam.output.base import EarlierOutput, Output, with_ranges
 from rlds_beam.output.commits import read_commits, remove_temporary
 from rlds_beam.output.directory import find_finished
 from rlds_beam.output.files import APPEND, COMMITS, LOCK, MANIFEST, PLAN, listdir
-from rlds_beam.output.inputs import Inputs, read_inputs
+from rlds_beam.output.inputs import InputFile, read_inputs
 from rlds_beam.output.manifest import load_manifest
 from rlds_beam.output.plans import (
     OutputPlan,
@@ -53,9 +53,6 @@ _COMPARED = ("format", "to", "check", "connectors", "functions", "to_options")
 
 _INDEXES = ("dataset_info.json", "meta/info.json")
 """The ends of the files in which a format lists other files, or their rows: replaced last."""
-
-_RECENT_SECONDS, _PAUSE_SECONDS = 60.0, 1.0
-"""A file that changed this recently is looked at again after this pause."""
 
 
 def staging(directory: str) -> str:
@@ -139,28 +136,16 @@ def _without(value: Any, path: str, left_out: Collection[str]) -> Any:
     return {name: _without(entry, f"{path}.{name}", left_out) for name, entry in kept.items()}
 
 
-@dataclasses.dataclass(frozen=True)
-class NewShards:
-    """The shards of a dataset that an output does not have yet.
-
-    Attributes:
-      source: the dataset with only these shards.
-      known: the number of shards that the output has.
-      growing: the paths of files that are still written to.
-    """
-
-    source: Source
-    known: int = 0
-    growing: tuple[str, ...] = ()
-
-
-def select_new(source: Source, snapshot: Snapshot, earlier: EarlierOutput | None) -> NewShards:
-    """Leaves out the shards whose content an output has already, and those that are still written to.
+def select_new(source: Source, snapshot: Snapshot, earlier: EarlierOutput | None) -> tuple[Source, int]:
+    """Leaves out the shards whose content an output has already.
 
     Args:
       source: the dataset.
       snapshot: a snapshot of its files, with their contents.
       earlier: the output; None if there is none yet.
+
+    Returns:
+      The dataset with the other shards only, and the number of those left out.
 
     Raises:
       UsageError: a file has changed since it was converted, so some of its episodes may be there already.
@@ -168,17 +153,22 @@ def select_new(source: Source, snapshot: Snapshot, earlier: EarlierOutput | None
     plans = () if earlier is None else (earlier.plan.content, *earlier.plan.appended)
     inputs = [] if earlier is None else [read_inputs(earlier.directory, plan) for plan in plans]
     known = {(split, file.content) for each in inputs for split, entry in each.items() for file in entry.files()}
-    seen = [
-        (split.name, shard, content.decode() or None)
+    seen = {
+        split.name: list(
+            zip(split.shards, (c.decode() or None for c in snapshot.contents(split).tolist()), strict=True)
+        )
         for split in source.splits
-        for shard, content in zip(split.shards, snapshot.contents(split).tolist(), strict=True)
-    ]
-    fresh = [(split, shard) for split, shard, content in seen if (split, content) not in known]
-    growing = _growing(source, [shard for _, shard in fresh])
-    fresh = [(split, shard) for split, shard in fresh if shard.path not in growing]
+    }
+    fresh = {
+        split: [shard for shard, content in shards if (split, content) not in known] for split, shards in seen.items()
+    }
     same = [each for plan, each in zip(plans, inputs, strict=True) if plan["dataset"] == source.dataset]
-    contents = {(split, content) for split, _, content in seen}
-    if changed := [shard.path for split, shard in fresh if _has_changed(shard, split, same, source, contents)]:
+    there = {(split, content) for split, shards in seen.items() for _, content in shards}
+    changed = list[str]()
+    for each, (split, shards) in itertools.product(same, fresh.items()):
+        converted = list(each[split].files()) if split in each else []
+        changed += [shard.path for shard in shards if _has_changed(source, shard, converted, there, split)]
+    if changed:
         raise UsageError(
             f"--append: {some(changed)} has the name of a file that was converted from {source.dataset}, and other "
             "content, perhaps with the same episodes: keep new episodes in new files, or rename the file or its "
@@ -188,65 +178,31 @@ def select_new(source: Source, snapshot: Snapshot, earlier: EarlierOutput | None
     for name, start, stop in (*taken, *([split.name, split.start, split.stop] for split in source.splits)):
         if (start, stop) != (0, None):
             raise UsageError(f"--append: only some episodes of {name} were or are converted: use whole splits")
-    chosen: dict[str, set[int]] = {}
-    for split_name, shard in fresh:
-        chosen.setdefault(split_name, set()).add(shard.index)
-    splits = [
-        dataclasses.replace(split, shards=own)
-        for split in source.splits
-        if (own := tuple(shard for shard in split.shards if shard.index in chosen.get(split.name, ())))
-    ]
     selected = copy.copy(source)
+    splits = [
+        dataclasses.replace(split, shards=tuple(fresh[split.name])) for split in source.splits if fresh[split.name]
+    ]
     object.__setattr__(selected, "splits", tuple(splits))
-    return NewShards(selected, len(seen) - len(fresh) - len(growing), tuple(growing))
+    return selected, sum(map(len, seen.values())) - sum(map(len, fresh.values()))
 
 
 def _has_changed(
-    shard: Shard,
-    split: str,
-    inputs: Iterable[Inputs],
-    source: Source,
-    there: Collection[tuple[str, str | None]],
+    source: Source, shard: Shard, converted: Sequence[InputFile], there: Collection[tuple[str, str | None]], split: str
 ) -> bool:
-    """Whether a shard may be one that was converted, with more episodes: one of its name is no longer there.
+    """Whether a shard may be a file that was converted, with more episodes: one of its name is no longer there.
 
     A shard of records may also be that of another dataset of the same name: if no shard that was converted is there,
     and it does not begin with the records of one.
     """
-    name = storage.split(shard.path)[1]
-    for each in inputs:
-        files = list(each[split].files()) if split in each else []
-        own = [file for file in files if file.name == name]
-        gone = [file.content for file in own if (split, file.content) not in there]
-        if gone and (
-            source.files.name not in ("tfrecord", "array_record")
-            or any((split, file.content) in there for file in files)
-            or any(first in gone for first in _beginnings(source, shard, [file.size for file in own]))
-        ):
-            return True
-    return False
-
-
-def _beginnings(source: Source, shard: Shard, sizes: Iterable[int]) -> Iterator[str]:
-    """The fingerprints of the shard up to each of these sizes."""
-    files, path = source.files, shard.path
-    if has_offsets(files, path) and storage.scheme(path) is None and files.is_splittable(path):
-        for size in sizes:
-            yield fingerprint(files.scan(path, 0, size))
-
-
-def _growing(source: Source, shards: Iterable[Shard]) -> list[str]:
-    """The paths of local shards that are still written to: they, or their companions, change during a second."""
-
-    def stamps(shard: Shard) -> list[storage.Stamp | None]:
-        return [storage.stamp(path) for path in (shard.path, *source.companions(shard))]
-
-    now = time.time()
-    seen = [(shard, stamps(shard)) for shard in shards]
-    recent = [(shard, own) for shard, own in seen if any(s and now - s[2] / 1e9 < _RECENT_SECONDS for s in own)]
-    if recent:
-        time.sleep(_PAUSE_SECONDS)
-    return [shard.path for shard, own in recent if stamps(shard) != own]
+    name, files = storage.split(shard.path)[1], source.files
+    gone = [file for file in converted if file.name == name and (split, file.content) not in there]
+    if not gone or files.name not in ("tfrecord", "array_record"):
+        return bool(gone)
+    if any((split, file.content) in there for file in converted):
+        return True
+    if not has_offsets(files, shard.path) or storage.scheme(shard.path) or not files.is_splittable(shard.path):
+        return False
+    return any(fingerprint(files.scan(shard.path, 0, file.size)) == file.content for file in gone)
 
 
 def finish_interrupted(directory: str) -> bool:
