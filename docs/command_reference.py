@@ -93,7 +93,8 @@ def page() -> str:
     parts = [HEAD.format(commands="\n".join([*lines, f"- `rlds-beam help`: {HELP}"]), codes="\n".join(codes))]
     for name, own in groups.items():
         parts += command(name, {title: options for title, options in own.items() if title not in shared})
-        parts += [f"- shared: {'; '.join(title for title in own if title in shared)}", ""]
+        common = [title for title in own if title in shared]
+        parts += [*([f"- shared: {'; '.join(common)}"] if common else []), ""]
     parts.append(SHARED)
     for title, names in shared.items():
         options = list(dict.fromkeys(option for name in names for option in groups[name][title]))

@@ -110,7 +110,7 @@ def page() -> str:
     rules = {policy: [rule for rule in RULES if policy in POLICIES[rule]] for policy in ("repair", "accept")}
     parts = [HEAD.format(repair=listed(rules["repair"]), accept=listed(rules["accept"]))]
     for title, names in RULE_GROUPS.items():
-        parts += [f"## {title}\n", *map(entry, names)]
+        parts.append("\n".join([f"## {title}\n", "| rule | remedy |", "| --- | --- |", *map(row, names), ""]))
     return "\n".join(parts)
 
 
@@ -119,32 +119,26 @@ def listed(rules: Iterable[str]) -> str:
     return "\n".join(textwrap.wrap(", ".join(f"`{rule}`" for rule in rules), 116, subsequent_indent="  "))
 
 
-def entry(rule: str) -> str:
-    """One rule: its meaning, why it matters, what happens, and the remedy."""
-    meaning, advice = marked(RULES[rule]), marked(ADVICE[rule])
-    text = f"{meaning[0].upper()}{meaning[1:]}. {WHY[rule]}"
-    remedy = f"**By default** {default(rule)}. Remedy: {advice}."
-    return f"### `{rule}`\n\n{fill(text)}\n{fill(remedy)}\n"
+def row(rule: str) -> str:
+    """One rule: its meaning, why it matters, what happens instead of a rejection, and the remedy."""
+    text = f"`{rule}`: {marked(RULES[rule])}. {WHY[rule]} {default(rule)}".strip().replace("|", "\\|")
+    return f"| {text} | {marked(ADVICE[rule])} |"
 
 
 def marked(text: str) -> str:
     """A text of the terminal as Markdown: names of flags, fields and files are code."""
-    return re.sub(r"--\w+(=('[^']*'|[\w,]+))?|\bis_\w+|\b\w+\.json|\blog_\w+", r"`\g<0>`", text)
-
-
-def fill(text: str) -> str:
-    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+    return re.sub(r"--\w+(=('[^']*'|[\w,:=!]+))?|\bis_\w+|\b\w+\.json|\blog_\w+", r"`\g<0>`", text)
 
 
 def default(rule: str) -> str:
-    """What happens to a violation without an option."""
+    """What happens to a violation without an option, if the episode is not rejected."""
     if rule in DATASET_RULES and rule != "short_shard":
-        return "the job refuses the dataset with exit code 2, and does nothing"
+        return "The job refuses the dataset with exit code 2, and does nothing."
     if rule in REPORTED:
-        return "the episode is used, and the report names it"
+        return "The episode is used, and the report names it."
     if rule == "short_shard":
-        return "the records that exist are used, and the exit code is 3"
-    return "the episode is rejected"
+        return "The records that exist are used, and the exit code is 3."
+    return ""
 
 
 if __name__ == "__main__":

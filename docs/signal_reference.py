@@ -65,7 +65,7 @@ CHECKS
 | `metadata/success == false` | a number or flag of the episode |
 
 - `check --reject=CONDITIONS --write_exclude=FILE` lists them in a file, for `--exclude=FILE` of other commands.
-- `convert`, `push`, `check`, and `stats` reject them, with the rule [`signal_limit`](rules.md#signal_limit).
+- `convert`, `push`, `check`, and `stats` reject them, with the rule [`signal_limit`](rules.md).
 
 ## The table
 
