@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NoReturn, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self, TypeAlias
 
 from rlds_beam.connectors.counts import Connected
 from rlds_beam.connectors.fields import StepFields
@@ -16,15 +16,11 @@ from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.text import did_you_mean
 from rlds_beam.user_functions import configurable
 
+if TYPE_CHECKING:
+    from rlds_beam.connectors.learner.sequences import AddTimeDimToBatchAndZeroPad
+
 Columns = Mapping[str, Column]
 """Column name -> values. The leading axis is rows: transitions, or sequences once there is a time axis."""
-
-
-class TimeAxis(Protocol):
-    """Turns rows of transitions into rows of sequences."""
-
-    def sequences(self, columns: Columns, starts: Any) -> Columns:
-        """Reshapes columns (T, ...) to (len(starts), sequence length, ...)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +46,7 @@ class Batch:
 
     episodes: tuple[Episode, ...]
     columns: tuple[Columns, ...] = ()
-    time: TimeAxis | None = None
+    time: AddTimeDimToBatchAndZeroPad | None = None
     starts: tuple[Any, ...] = ()
     modules: Mapping[str, Columns] | None = None
     fields: StepFields = dataclasses.field(default_factory=StepFields)
@@ -81,10 +77,6 @@ class Connector(Protocol):
     """
 
     def __call__(self, batch: Batch) -> Batch: ...
-
-
-Edit: TypeAlias = "Callable[[Episode, StepFields], Episode | Sequence[Episode]]"
-"""The signature of `EpisodeConnector.edit`."""
 
 
 class _Declared:
@@ -154,7 +146,7 @@ class ColumnConnector(abc.ABC):
         """
 
     def __call__(self, batch: Batch) -> Batch:
-        check_not_batched(self, batch)
+        check_order(self, batch)
         columns = list(batch.columns)
         for i, episode in enumerate(batch.episodes):
             if batch.running:  # the last step is repeated, so that the last transition is the next one: o2 ?
@@ -241,46 +233,51 @@ def rate_after(connectors: Sequence[Connector], fps: float | None) -> float | No
     return fps
 
 
-def edit_each(connector: Connector, batch: Batch, edit: Edit) -> Batch:
+def edit_each(
+    connector: Connector, batch: Batch, edit: Callable[[Episode, StepFields], Episode | Sequence[Episode]]
+) -> Batch:
     """Edits each episode of the batch; dropped ones are counted under the connector's name.
 
     Raises:
       ValueError: the episodes already have columns.
     """
-    if any(batch.columns):
-        raise ValueError(f"{short_name(connector)} edits episodes, so it must come before connectors that add columns")
+    check_order(connector, batch, columns=True)
     edited: list[Episode] = []
-    none = 0
+    dropped = dict(batch.dropped)
     for episode in batch.episodes:
         result = edit(episode, batch.fields)
         parts = [result] if isinstance(result, Episode) else list(result) if isinstance(result, Iterable) else None
         if parts is None or not all(isinstance(part, Episode) for part in parts):
             refuse_result(connector, "edit", result, "the episode, or [] to drop it", episode.key)
-        none += not parts
+        if not parts:
+            dropped[short_name(connector)] = dropped.pop(short_name(connector), 0) + 1
         edited += parts
-    return _add_dropped(batch.replace(episodes=tuple(edited), columns=()), short_name(connector), none)
+    return batch.replace(episodes=tuple(edited), columns=(), dropped=dropped)
 
 
-def refuse_result(
-    connector: Connector, method: str, value: Any, wanted: str, key: EpisodeKey | None = None
-) -> NoReturn:
+def refuse_result(connector: Connector, method: str, value: Any, wanted: str, key: EpisodeKey) -> NoReturn:
     """Raises RldsBeamError for a connector's method that returned the wrong type; empty `method`: the connector."""
-    kind = type(value).__name__
-    what = "None" if value is None else f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
-    if value and isinstance(value, (list, tuple)):
-        what += f" of {' and '.join(sorted({type(part).__name__ for part in value}))}"
+    where = "in the dry run on zeros" if key.of_probe else f"for {key}"
     name = f"{full_name(connector)}.{method}" if method else full_name(connector)
-    of = "" if key is None else " in the dry run on zeros" if key.of_probe else f" for {key}"
-    error = UsageError if key is None or key.of_probe else RldsBeamError
-    raise error(f"--connectors: {name} returned {what}{of}; return {wanted}")
+    kind = "None" if value is None else f"a value of type {type(value).__name__}"
+    error = UsageError if key.of_probe else RldsBeamError
+    raise error(f"--connectors: {name} returned {kind} {where}; return {wanted}")
 
 
-def check_not_batched(connector: Connector, batch: Batch) -> None:
-    """Raises ValueError if the columns of the episodes are already concatenated."""
-    if batch.modules is not None:
-        raise ValueError(
-            f"{short_name(connector)} works on single episodes, so it must come before BatchIndividualItems"
-        )
+def check_order(connector: Connector, batch: Batch, *, columns: bool = False, time: bool = False) -> None:
+    """Raises ValueError if a connector comes too late.
+
+    Args:
+      columns, time: whether it must come before connectors that add columns, and before AddTimeDimToBatchAndZeroPad.
+    """
+    later = (
+        (batch.modules is not None, "BatchIndividualItems"),
+        (time and batch.time is not None, "AddTimeDimToBatchAndZeroPad"),
+        (columns and any(batch.columns), "connectors that add columns"),
+    )
+    for is_late, others in later:
+        if is_late:
+            raise ValueError(f"{short_name(connector)} must come before {others}")
 
 
 def connect(connectors: Sequence[Connector], episodes: Sequence[Episode], fields: StepFields | None = None) -> Batch:
@@ -304,26 +301,18 @@ def connect(connectors: Sequence[Connector], episodes: Sequence[Episode], fields
 def run(connectors: Sequence[Connector], batch: Batch) -> Batch:
     """Runs connectors in order; stops when no episodes are left."""
     for connector in connectors:
-        before, batch = batch, connector(batch)
-        if not isinstance(batch, Batch):
-            refuse_result(connector, "", batch, "the batch, edited by batch.replace(...)", _key(before))
-        less = len(before.episodes) - len(batch.episodes)
-        if less > 0 and batch.dropped == before.dropped:  # a plain function, which does not count what it drops
-            batch = _add_dropped(batch, short_name(connector), less)
         if not batch.episodes:
             break
+        before, batch = batch, connector(batch)
+        if not isinstance(batch, Batch):
+            key = before.episodes[0].key
+            refuse_result(connector, "", batch, "the batch, edited by batch.replace(...)", key)
+        less = len(before.episodes) - len(batch.episodes)
+        if less > 0 and batch.dropped == before.dropped:  # a plain function, which does not count what it drops
+            dropped, name = dict(batch.dropped), short_name(connector)
+            dropped[name] = dropped.pop(name, 0) + less
+            batch = batch.replace(dropped=dropped)
     return batch
-
-
-def _key(batch: Batch) -> EpisodeKey | None:
-    return batch.episodes[0].key if batch.episodes else None
-
-
-def _add_dropped(batch: Batch, name: str, count: int) -> Batch:
-    if not count:
-        return batch
-    others = {other: n for other, n in batch.dropped.items() if other != name}
-    return batch.replace(dropped={**others, name: batch.dropped.get(name, 0) + count})
 
 
 def full_name(connector: Connector) -> str:

@@ -22,13 +22,15 @@ class Connected(msgspec.Struct, frozen=True):
     listed: Count = 0
 
     def __str__(self) -> str:
-        episodes = _change(self.episodes_in, self.episodes_out, "episode")
+        changes = [
+            count(after, noun) if before == after else f"{before:,} -> {count(after, noun)}"
+            for before, after, noun in (
+                (self.episodes_in, self.episodes_out, "episode"),
+                (self.steps_in, self.steps_out, "step"),
+            )
+        ]
         listed = f"; its list has {count(self.listed, 'key')}" if self.listed else ""
-        return f"{self.name}: {episodes}, {_change(self.steps_in, self.steps_out, 'step')}{listed}"
-
-
-def _change(before: int, after: int, noun: str) -> str:
-    return count(after, noun) if before == after else f"{before:,} -> {count(after, noun)}"
+        return f"{self.name}: {', '.join(changes)}{listed}"
 
 
 def merge_connected(parts: Iterable[tuple[Connected, ...]]) -> tuple[Connected, ...]:

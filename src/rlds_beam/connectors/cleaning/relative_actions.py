@@ -57,15 +57,15 @@ class _Actions(EpisodeConnector, reads_images=False):
         return dataclasses.replace(self, last_action=self.last_action or source.last_action)
 
     @property
-    def _rotations(self) -> list[slice]:
+    def _rotations(self) -> list[range]:
         """Where the values of each rotation are."""
         size = len(value_names(self.rotation or ""))
-        return [slice(start, start + size) for start in as_indices(self.at)]
+        return [range(start, start + size) for start in as_indices(self.at)]
 
     @property
-    def _positions(self) -> list[slice]:
+    def _positions(self) -> list[range]:
         """Where x, y, z of each position are."""
-        return [slice(start, start + 3) for start in as_indices(self.position)]
+        return [range(start, start + 3) for start in as_indices(self.position)]
 
     def represent(self, values: Dimensions, fields: StepFields) -> Dimensions:
         """What is known of the values of vectors after the connector, given what is known before it.
@@ -86,14 +86,15 @@ class _Actions(EpisodeConnector, reads_images=False):
                 self.check_known(path, own)
                 to = self.to if self.relative else None
                 frame = self.frame if to and self.rotation else None
-                new = [value._replace(relative_to=to, frame=frame).straighten() for value in own]
-                if self.relative:
-                    new = [v._replace(name=v.name and f"{DELTA}{v.name}") for v in new]
-                else:
-                    new = [v._replace(name=v.name and v.name.removeprefix(DELTA)) for v in new]
-                own = [old if i in self.absolute else new[i] for i, old in enumerate(own)]
+                for i, old in enumerate(own):
+                    if i not in self.absolute:
+                        name = (DELTA if self.relative else "") + (old.name or "").removeprefix(
+                            "" if self.relative else DELTA
+                        )
+                        own[i] = old._replace(relative_to=to, frame=frame, name=old.name and name).straighten()
             for where in self._rotations if own else ():
-                own[where] = turn_values(own[where], rotation, f"{field}[{where.start}]")
+                part = slice(where.start, where.stop)
+                own[part] = turn_values(own[part], rotation, f"{field}[{where.start}]")
             given[field] = tuple(own)
         return given
 
@@ -114,15 +115,18 @@ class _Actions(EpisodeConnector, reads_images=False):
 
     def compare(self, path: str, actions: Array, states: Array) -> None:
         """Raises UsageError if actions and states, float64 (T, D), lie where they should not."""
-
-    @property
-    def _turned(self) -> set[int]:
-        """The indices of the values of rotations."""
-        return {i for where in self._rotations for i in range(where.start, where.stop)}
-
-    def _compared(self, actions: Array) -> list[int]:
-        """The values to compare: not those of rotations, which may jump by a turn."""
-        return [i for i in range(actions.shape[1]) if i not in self.absolute and i not in self._turned]
+        turned = {i for where in self._rotations for i in where}  # may jump by a turn
+        values = [i for i in range(actions.shape[1]) if i not in self.absolute and i not in turned]
+        name = type(self).__name__
+        refuse_range(name, path, actions, self.state, states, values, near=not self.relative)
+        if not self.relative and self.frame == "base" and self.to == "state":
+            reached = states + actions
+            if lie_together(reached, states, values) is False:
+                raise UsageError(
+                    f"{name}: {path} added to {self.state} does not lie where that does "
+                    f"({describe_ranges(reached, states, values, self.state)}): ScaleDimensions converts units, for "
+                    f"example those of a controller. {OVERRIDE} says that they are the same"
+                )
 
     def _combine(self, bases: Array, actions: Array, *, inverse: bool = False) -> Array:
         """Adds relative actions to what they are relative to; or, the `inverse`, makes absolute ones relative."""
@@ -214,8 +218,7 @@ class _Actions(EpisodeConnector, reads_images=False):
                 f"{name}: {path} has {width} values and {self.state} {states.shape[1]}: they must be the same "
                 "quantities in the same order (SplitField and JoinFields select them)"
             )
-        parts = [*self._positions, *self._rotations]
-        used = [*self.absolute, *(i for part in parts for i in range(part.start, part.stop))]
+        used = [*self.absolute, *(i for part in (*self._positions, *self._rotations) for i in part)]
         if max(used, default=0) >= width or min(used, default=0) < 0:
             raise UsageError(f"{name}: {path} has {width} values; an index of absolute, at, or position is outside")
         if len({*used}) < len(used):
@@ -269,15 +272,6 @@ class RelativeActions(_Actions, reads_images=False):
                     "convert back with AbsoluteActions before it"
                 )
 
-    def compare(self, path: str, actions: Array, states: Array) -> None:
-        values = self._compared(actions)
-        if lie_together(actions, states, values) is False:
-            raise UsageError(
-                f"RelativeActions: {path} does not lie where {self.state} does "
-                f"({describe_ranges(actions, states, values, self.state)}), so its values seem to be differences "
-                f"already. {OVERRIDE} says that they are the same quantities"
-            )
-
     def _convert(self, actions: Array, states: Array) -> Array:
         bases = states if self.to == "state" else np.concatenate([states[:1], actions[:-1]])
         return self._combine(bases, actions, inverse=True)
@@ -315,26 +309,11 @@ class AbsoluteActions(_Actions, reads_images=False):
                     f"AbsoluteActions: to={self.to}, frame={self.frame}, but value {i} of {path} is "
                     f"{_reference(value)}: give that"
                 )
-            if value.rotation is not None and i not in self._turned:
+            if value.rotation is not None and not any(i in where for where in self._rotations):
                 raise UsageError(
                     f"AbsoluteActions: {path} has a rotation as {value.rotation} at {i - value.place}: give rotation "
                     "and at"
                 )
-
-    def compare(self, path: str, actions: Array, states: Array) -> None:
-        values = self._compared(actions)
-        if lie_together(actions, states, values):
-            raise UsageError(
-                f"AbsoluteActions: {path} lies where {self.state} does "
-                f"({describe_ranges(actions, states, values, self.state)}), so its values seem to be absolute already. "
-                f"{OVERRIDE} says that they are differences"
-            )
-        if self.frame == "base" and self.to == "state" and lie_together(states + actions, states, values) is False:
-            raise UsageError(
-                f"AbsoluteActions: {path} added to {self.state} does not lie where that does "
-                f"({describe_ranges(states + actions, states, values, self.state)}): ScaleDimensions converts the "
-                f"units, for example of a controller. {OVERRIDE} says that they are the same"
-            )
 
     def _convert(self, actions: Array, states: Array) -> Array:
         if self.to == "state":
@@ -376,6 +355,20 @@ def lie_together(actions: Array, states: Array, values: Sequence[int]) -> bool |
     known = _distances(actions, states)[[*values]]
     known = known[np.isfinite(known)]
     return bool(np.median(known) < _APART) if known.size else None
+
+
+def refuse_range(
+    connector: str, path: str, actions: Array, state: str, states: Array, values: Sequence[int], *, near: bool
+) -> None:
+    """Raises UsageError if actions lie where the states do, and `near` is True; or if they do not, and it is False."""
+    if lie_together(actions, states, values) is near:
+        lie, seem, override = (
+            ("lies", "absolute", "differences") if near else ("does not lie", "differences", "no differences")
+        )
+        raise UsageError(
+            f"{connector}: {path} {lie} where {state} does ({describe_ranges(actions, states, values, state)}), so its "
+            f"values seem to be {seem} already. {OVERRIDE} says that they are {override}"
+        )
 
 
 def describe_ranges(actions: Array, states: Array, values: Sequence[int], state: str) -> str:

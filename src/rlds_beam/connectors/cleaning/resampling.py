@@ -13,10 +13,8 @@ import numpy as np
 from rlds_beam.checking.steps import is_clock
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.relative_actions import (
-    OVERRIDE,
-    describe_ranges,
     find_state,
-    lie_together,
+    refuse_range,
     stack_vectors,
 )
 from rlds_beam.connectors.cleaning.rotations import (
@@ -197,12 +195,7 @@ class Resample(EpisodeConnector, reads_images=False):
         if state is None:
             return
         actions, states = stack_vectors(episodes, action, state)
-        if lie_together(actions, states, range(width)) is False:
-            raise UsageError(
-                f"Resample: {action} does not lie where {state} does "
-                f"({describe_ranges(actions, states, range(width), state)}), so its values seem to be changes, which "
-                f"must not be held: list them in relative. {OVERRIDE} says that they are none"
-            )
+        refuse_range("Resample", action, actions, state, states, range(width), near=False)  # changes must be listed
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         action = self.action or fields.actions

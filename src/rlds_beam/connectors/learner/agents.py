@@ -31,7 +31,7 @@ from rlds_beam.connectors.base import (
     Connector,
     ConnectorPipeline,
     EpisodeConnector,
-    check_not_batched,
+    check_order,
 )
 from rlds_beam.connectors.cleaning.selection import slice_steps
 from rlds_beam.connectors.fields import StepFields, check_choices, find_agent, find_module, match_fields
@@ -136,7 +136,7 @@ class AgentToModuleMapping:
     modules: Mapping[str, str]
 
     def __call__(self, batch: Batch) -> Batch:
-        check_not_batched(self, batch)
+        check_order(self, batch)
         return batch.replace(episodes=tuple(self._map_episode(episode) for episode in batch.episodes))
 
     def _map_episode(self, episode: Episode) -> Episode:
@@ -159,7 +159,7 @@ class BatchIndividualItems:
     """
 
     def __call__(self, batch: Batch) -> Batch:
-        check_not_batched(self, batch)
+        check_order(self, batch)
         return batch.replace(modules=by_module(batch))
 
 

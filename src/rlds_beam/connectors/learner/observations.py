@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from rlds_beam.connectors.base import Batch, ColumnConnector, Columns, Connector, check_not_batched, short_name
+from rlds_beam.connectors.base import Batch, ColumnConnector, Columns, Connector, check_order, short_name
 from rlds_beam.connectors.fields import StepFields, check_choices, leaves
 from rlds_beam.connectors.learner.columns import is_there
 from rlds_beam.episodes.columns import below, is_text, nest_order
@@ -39,9 +39,7 @@ class FlattenObservations:
     next_obs: bool = False
 
     def __call__(self, batch: Batch) -> Batch:
-        check_not_batched(self, batch)
-        if batch.time is not None:
-            raise ValueError("FlattenObservations must come before AddTimeDimToBatchAndZeroPad")
+        check_order(self, batch, time=True)
         pairs = zip(map(with_final_observation, batch.episodes), batch.columns, strict=True)
         return batch.replace(columns=tuple(self._flatten(e, c, batch) for e, c in pairs))
 
@@ -240,9 +238,7 @@ class ActionChunking:
         check_choices(self, past_end=("repeat", "neutral"), tail=("keep", "drop"))
 
     def __call__(self, batch: Batch) -> Batch:
-        check_not_batched(self, batch)
-        if batch.time is not None:
-            raise ValueError("ActionChunking must come before AddTimeDimToBatchAndZeroPad")
+        check_order(self, batch, time=True)
         pairs = zip(batch.episodes, batch.columns, strict=True)
         return batch.replace(columns=tuple(self._chunk(e, c, batch.fields) for e, c in pairs))
 

@@ -7,7 +7,7 @@ import importlib.util
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from rlds_beam.connectors.base import Batch, check_not_batched
+from rlds_beam.connectors.base import Batch, check_order
 from rlds_beam.connectors.fields import check_choices
 from rlds_beam.episodes.transitions import with_final_observation
 from rlds_beam.errors import UsageError, missing
@@ -76,7 +76,7 @@ class FromRllib:
         return str(getattr(self.connector, "__name__", type(self).__name__))
 
     def __call__(self, batch: Batch) -> Batch:
-        check_not_batched(self, batch)
+        check_order(self, batch)
         if batch.running:
             raise ValueError(f"{self.__name__}: FromRllib needs recorded episodes, not running ones")
         if not batch.episodes:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 
-from rlds_beam.connectors.base import Batch, Columns, check_not_batched, short_name
+from rlds_beam.connectors.base import Batch, Columns, check_order
 from rlds_beam.connectors.fields import StepFields, check_choices, find_module, leaves, match_fields
 from rlds_beam.connectors.learner.actions import as_numpy
 from rlds_beam.connectors.learner.columns import is_there
@@ -74,9 +74,7 @@ class AddTimeDimToBatchAndZeroPad:
         return self.max_seq_len - self.burn_in if self.stride is None else self.stride
 
     def __call__(self, batch: Batch) -> Batch:
-        check_not_batched(self, batch)
-        if batch.time is not None:
-            raise ValueError("AddTimeDimToBatchAndZeroPad: the columns already have a time axis")
+        check_order(self, batch, time=True)
         of = [self.modules is None or find_module(episode) in self.modules for episode in batch.episodes]
         if batch.running:  # one row each, which gets a time axis of length 1
             time = AddTimeDimToBatchAndZeroPad(1)
@@ -183,7 +181,7 @@ class AddStatesFromEpisodesToBatch:
     initial_state: Mapping[str, Any] | Any = None
 
     def __call__(self, batch: Batch) -> Batch:
-        check_not_batched(self, batch)
+        check_order(self, batch)
         episodes, starts = batch.episodes, batch.starts
         if batch.running:  # the state before the next transition is the model's latest output
             starts = starts or tuple(np.array([len(episode) - 1]) for episode in episodes)
@@ -284,8 +282,7 @@ class AddModelOutputs:
             raise UsageError(f"AddModelOutputs: batch_size={self.batch_size}, expected 1 or more")
 
     def __call__(self, batch: Batch) -> Batch:
-        if any(batch.columns):
-            raise ValueError(f"{short_name(self)} must come before connectors that add columns")
+        check_order(self, batch, columns=True)
         of = self.modules
         chosen = [i for i, e in enumerate(batch.episodes) if len(e) and (of is None or find_module(e) in of)]
         if not chosen:

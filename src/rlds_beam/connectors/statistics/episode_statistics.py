@@ -211,6 +211,13 @@ class LeafBuilder:
             self._used += len(taken)
             flat = flat[len(taken) :]
 
+    def include(self, statistics: LeafStatistics) -> None:
+        """Adds the statistics of other rows."""
+        if not self._used:
+            self._shape, self._most = statistics.shape, exact_rows(len(statistics.low))
+            self._room = np.empty((len(statistics.low), 0), np.float16)
+        self._parts.append(statistics)
+
     def finish(self) -> LeafStatistics:
         """The statistics of all rows so far; there must be at least one."""
         if not self._parts:

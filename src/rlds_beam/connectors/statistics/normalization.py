@@ -10,10 +10,10 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.connectors.base import Batch, Columns, FittedConnector, check_not_batched, edit_each
+from rlds_beam.connectors.base import Batch, Columns, FittedConnector, check_order, edit_each
 from rlds_beam.connectors.fields import StepFields, check_choices, find_agent, find_module, match_fields
 from rlds_beam.connectors.learner.returns import real_transitions
-from rlds_beam.connectors.statistics.episode_statistics import LeafBuilder, LeafStatistics
+from rlds_beam.connectors.statistics.episode_statistics import LeafBuilder
 from rlds_beam.encoding.metadata import parse_json
 from rlds_beam.episodes.columns import all_below, below, is_numeric
 from rlds_beam.episodes.episode import Column, Episode
@@ -88,7 +88,6 @@ class RowStatistics:
     def __init__(self, rows_of: Callable[[Batch], Rows]):
         self._rows_of = rows_of
         self._builders: dict[tuple[str, str], LeafBuilder] = {}
-        self._merged: dict[tuple[str, str], LeafStatistics] = {}
 
     def add(self, batch: Batch) -> None:
         """Adds copies of the rows of one batch."""
@@ -100,25 +99,18 @@ class RowStatistics:
 
     def merge(self, *others: RowStatistics) -> RowStatistics:
         """Merges the statistics."""
-        merged, every = RowStatistics(self._rows_of), [statistics._leaves() for statistics in (self, *others)]
-        for key in sorted({key for leaves in every for key in leaves}):
-            first, *more = (leaves[key] for leaves in every if key in leaves)
-            merged._merged[key] = first.merge(*more) if more else first
+        merged = RowStatistics(self._rows_of)
+        for statistics in (self, *others):
+            for key, builder in statistics._builders.items():
+                merged._builders.setdefault(key, LeafBuilder()).include(builder.finish())
         return merged
 
     def finish(self) -> dict[str, dict[str, Any]]:
         """`LeafStatistics.to_json` by group and name, sorted."""
         by_group: dict[str, dict[str, Any]] = {}
-        for (group, name), leaf in sorted(self._leaves().items()):
-            by_group.setdefault(group, {})[name] = leaf.to_json()
+        for group, name in sorted(self._builders):
+            by_group.setdefault(group, {})[name] = self._builders[group, name].finish().to_json()
         return by_group
-
-    def _leaves(self) -> dict[tuple[str, str], LeafStatistics]:
-        """The statistics of everything added and merged so far."""
-        leaves = {key: builder.finish() for key, builder in self._builders.items()}
-        for key, leaf in self._merged.items():
-            leaves[key] = leaf.merge(leaves[key]) if key in leaves else leaf
-        return leaves
 
 
 class _Scaler(FittedConnector):
@@ -395,7 +387,7 @@ class StandardizeAdvantages(_Scaler):
         return dataclasses.replace(self, statistics={module: leaves[self.column] for module, leaves in result.items()})
 
     def transform(self, batch: Batch) -> Batch:
-        self._check(batch)
+        check_order(self, batch, time=True)
         pairs = zip(batch.episodes, batch.columns, strict=True)
         return batch.replace(columns=tuple({**c, self.column: self._standardize(e, c)} for e, c in pairs))
 
@@ -412,15 +404,10 @@ class StandardizeAdvantages(_Scaler):
         return np.where(np.arange(len(values)) < real, scaled, values).astype(np.float32)
 
     def rows(self, batch: Batch) -> Rows:
-        self._check(batch)
+        check_order(self, batch, time=True)
         for episode, columns in zip(batch.episodes, batch.columns, strict=True):
             yield find_module(episode), self.column, self._values(columns)[: real_transitions(episode)]
 
     def _values(self, columns: Columns) -> Array:
         match_fields(columns, self.column, "StandardizeAdvantages", "put GeneralAdvantageEstimation before it")
         return np.asarray(columns[self.column])
-
-    def _check(self, batch: Batch) -> None:
-        check_not_batched(self, batch)
-        if batch.time is not None:
-            raise ValueError("StandardizeAdvantages must come before AddTimeDimToBatchAndZeroPad")
