@@ -88,10 +88,8 @@ class _Actions(EpisodeConnector, reads_images=False):
                 frame = self.frame if to and self.rotation else None
                 for i, old in enumerate(own):
                     if i not in self.absolute:
-                        name = (DELTA if self.relative else "") + (old.name or "").removeprefix(
-                            "" if self.relative else DELTA
-                        )
-                        own[i] = old._replace(relative_to=to, frame=frame, name=old.name and name).straighten()
+                        changed = f"{DELTA}{old.name}" if self.relative else (old.name or "").removeprefix(DELTA)
+                        own[i] = old._replace(relative_to=to, frame=frame, name=old.name and changed).straighten()
             for where in self._rotations if own else ():
                 part = slice(where.start, where.stop)
                 own[part] = turn_values(own[part], rotation, f"{field}[{where.start}]")
