@@ -8,6 +8,8 @@ import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from rlds_beam.connectors.base import Batch, Connector
 from rlds_beam.connectors.configuration import Configuration, flat
 from rlds_beam.connectors.counts import imbalance
@@ -92,6 +94,16 @@ class ConnectorTests:
             batch = self._runner().connect([episode])
             assert imbalance(1, len(episode), batch.connected) is None
             assert batch.connected[-1].episodes_out == len(batch.episodes)
+
+    def test_each_episode_ends_once(self) -> None:
+        """The first step is `is_first`, and the last one `is_last`; no other step is, or is terminal."""
+        runner = self._runner()
+        for made in (made for episode in self._episodes() for made in runner.connect([episode]).episodes):
+            first, last, terminal = (np.asarray(made.steps[name]) for name in ("is_first", "is_last", "is_terminal"))
+            end = len(made) - 1 - ("loss_mask" in made.steps)  # AddOneTsToEpisodesAndTruncate adds a step
+            assert np.flatnonzero(first).tolist() == [0]
+            assert np.flatnonzero(last).tolist() == [end]
+            assert {*np.flatnonzero(terminal).tolist()} <= {end}
 
     def test_its_plan_is_json(self) -> None:
         """A job that resumes compares names, arguments, and versions of the code."""

@@ -184,13 +184,3 @@ def test_bridge_moves_as_far_at_half_the_rate() -> None:
         made = episodes(connectors=connectors)
         slopes.append(slope(np.array([one["steps/action"][:-1, :3].sum(0) for one in made]), changes))
     np.testing.assert_allclose(slopes, 0.936, atol=5e-4)
-
-
-def test_made_data_moves_as_far_at_half_the_rate(tmp_path: Path) -> None:
-    data = arm(tmp_path, "changes")
-    slopes = []
-    for connectors in ([], [Resample(fps=5, relative=["action"])]):
-        made = list(rlds_beam.open_dataset(data, connectors=connectors))
-        moves = np.array([one["steps/action"][:-1].sum(0) for one in made])
-        slopes.append(slope(moves, np.array([one[f"steps/{STATE}"][-1] - one[f"steps/{STATE}"][0] for one in made])))
-    np.testing.assert_allclose(slopes, 1, atol=1e-6)

@@ -10,7 +10,6 @@ from rlds_beam.connectors import (
     AddField,
     ArrangeDimensions,
     JoinFields,
-    RenameDimensions,
     RenameFields,
     ScaleDimensions,
     SplitField,
@@ -68,42 +67,6 @@ def test_names_follow():
     assert names_of(rename, turned) == {"action": ("qx", "qy", "qz", "qw", "gripper.pos")}
 
 
-def test_renaming_leaves_the_episode_as_it_is():
-    episode = with_actions(np.ones((3, 4)))
-    (same,) = edited(RenameDimensions("action", {"j1": "pan"}), episode)
-    assert same is episode
-
-
-@pytest.mark.parametrize(
-    ("names", "known", "message"),
-    [
-        ({"j9": "pan"}, NAMES, "action has no value j9"),
-        ({"j1": "j2"}, NAMES, "two values of action would be j2"),
-        ({"j1": "pan"}, (), "action has no value j1.*it has no names"),
-    ],
-)
-def test_names_that_do_not_fit_are_refused(names, known, message):
-    with pytest.raises(UsageError, match=message):
-        names_of({"RenameDimensions": {"field": "action", "names": names}}, names=known)
-
-
-@pytest.mark.parametrize(
-    ("connector", "message"),
-    [
-        (SplitField("action", {"a": 3}), "action has 4 values, not 3"),
-        (SplitField("action", {"a": 4, "b": 0}), r"action has 4 values, not 4 \+ 0"),
-        (SplitField("action", {"reward": 3, "b": 1}), "into=reward: there is a field reward"),
-        (JoinFields([], "a"), "got none"),
-        (JoinFields(["action", "is_last"], "a"), "JoinFields: fields=is_last: the field does not hold numbers"),
-        (JoinFields(["action"], "reward"), "to=reward: there is a field reward"),
-        (JoinFields(["action"], "reward/a"), "to=reward/a: there is a field reward"),
-    ],
-)
-def test_what_does_not_fit_is_refused(connector, message):
-    with pytest.raises(UsageError, match=message):
-        edited(connector, with_actions(np.zeros((3, 4))))
-
-
 def test_fields_of_several_dtypes_are_not_joined():
     episode = with_actions(np.zeros((3, 1))).with_columns({"count": np.zeros((3, 1), np.int64)})
     with pytest.raises(UsageError, match="one dtype, got action float32, count int64: cast them first"):
@@ -120,10 +83,6 @@ def test_values_are_arranged_with_zeros_and_a_mask():
     padded = {"field": "action", "order": [0, None], "mask": "action_mask", "names": ["x", "y"]}
     assert names_of({"ArrangeDimensions": padded}) == {"action": ("x", "y"), "action_mask": ()}
     assert names_of({"ArrangeDimensions": {"field": "action", "order": [0, None]}}) == {"action": ()}
-    with pytest.raises(UsageError, match="action has no value 4, but 4, from 0"):
-        edited(ArrangeDimensions("action", [4]), with_actions(actions))
-    with pytest.raises(UsageError, match="as many names"):
-        ArrangeDimensions("action", [0, 1], names=["x"])
 
 
 def test_values_are_scaled_and_keep_dtype_and_names():
@@ -135,9 +94,6 @@ def test_values_are_scaled_and_keep_dtype_and_names():
     exact = (actions.astype(np.float64) / 57.29578).astype(actions.dtype)  # the same with numpy 1 and 2
     np.testing.assert_array_equal(radians.steps["action"], exact)
     assert names_of({"ScaleDimensions": {"field": "action", "factor": 2.0}}) == {"action": NAMES}
-    for connector in (ScaleDimensions("action", [1, 2]), ScaleDimensions("is_first", 2)):
-        with pytest.raises(UsageError, match=r"expected floats, and one factor|does not hold numbers"):
-            edited(connector, with_actions(actions))
 
 
 def test_fields_are_renamed_and_added():
@@ -145,10 +101,6 @@ def test_fields_are_renamed_and_added():
     (renamed,) = edited(RenameFields({"camera": "observation", "action": "command"}), episode)
     assert {"observation/a", "observation/b", "command"} <= {*renamed.steps} and "action" not in renamed.steps
     assert names_of({"RenameFields": {"fields": {"action": "action/arm"}}}) == {"action/arm": NAMES}
-    with pytest.raises(UsageError, match="there is no field acton; did you mean action"):
-        edited(RenameFields({"acton": "a"}), episode)
-    with pytest.raises(UsageError, match="two fields would have one name"):
-        edited(RenameFields({"camera/a": "camera/b"}), episode)
     (added,) = edited(AddField("language_instruction", "pick"), episode)
     assert added.steps["language_instruction"].tolist() == [b"pick"] * 3
     for value, dtype in ((0.5, np.float32), (1, np.int64), (True, bool), ([1.0, 2.0], np.float32)):
@@ -156,11 +108,3 @@ def test_fields_are_renamed_and_added():
         assert added.steps["constant"].dtype == dtype and (np.asarray(added.steps["constant"]) == value).all()
     with pytest.raises(UsageError, match="AddField: field=action: there is a field action"):
         edited(AddField("action", 1.0), episode)
-
-
-@pytest.mark.parametrize(
-    ("value", "dtype"), [(300, "int8"), (0.5, "int32"), ([1, [2]], None), (1, "flaot32"), (1, "string")]
-)
-def test_a_value_that_its_dtype_does_not_hold_is_refused(value, dtype):
-    with pytest.raises((UsageError, ValueError)):
-        AddField("constant", value, dtype)

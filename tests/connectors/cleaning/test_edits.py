@@ -100,22 +100,3 @@ def test_the_action_is_the_next_pose(steps):
     pose = np.concatenate([made.steps["observation/pos"], made.steps["observation/width"][:, None]], axis=1)
     assert made.steps["action"].dtype == np.float32
     assert made.steps["action"].tolist() == [*pose[1:].tolist(), pose[-1].tolist()]
-
-
-def test_one_field_keeps_its_shape():
-    made = edited(NextStateAsAction("observation/count", name="action/count"), umi(3))
-    assert made.steps["action/count"].tolist() == [1, 2, 2]
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ([], "fields is empty"),
-        (["observation/none"], "observation/none is no field of numbers"),
-        (["observation/text"], "observation/text is no field of numbers"),
-        ([*POSE, "observation/count"], r"float32 \[3\], .* int64 \[\], which cannot be joined"),
-    ],
-)
-def test_fields_that_cannot_be_an_action(fields, message):
-    with pytest.raises(UsageError, match=message):
-        edited(NextStateAsAction(fields), umi(3))

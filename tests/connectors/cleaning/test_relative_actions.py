@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlds_beam.connectors import AbsoluteActions, ConvertRotation, RelativeActions
-from rlds_beam.errors import BadEpisode, UsageError
+from rlds_beam.errors import BadEpisode
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.testing import make_episode, write_dataset
 
@@ -148,22 +148,3 @@ def test_a_real_last_action_of_zeros_is_converted(tmp_path):
             known = connector.for_source(dataclasses.replace(source, last_action=said))
             assert known.last_action == said and known.inverse.last_action == said
         assert dataclasses.replace(connector, last_action="void").for_source(source).last_action == "void"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"rotation": "euler", "at": 3}, "rotation=euler is no representation"),
-        ({"rotation": "axis_angle"}, "rotation and at go together"),
-        ({"at": 3}, "rotation and at go together"),
-        ({"rotation": "axis_angle", "at": 3, "frame": "hand"}, "frame=hand needs rotation, at, and position"),
-        ({"rotation": "axis_angle", "at": 5}, "an index of absolute, at, or position is outside"),
-        ({"rotation": "axis_angle", "at": 3, "absolute": [5]}, "value 5 of action is named twice"),
-        ({"rotation": "axis_angle", "at": [1, 3]}, "value 3 of action is named twice"),
-        ({"absolute": [7]}, "an index of absolute, at, or position is outside"),
-        ({"state": "reward"}, "action has 7 values and reward 1: they must be the same quantities"),
-    ],
-)
-def test_what_does_not_fit_is_refused(arguments, message):
-    with pytest.raises(UsageError, match=message):
-        actions_of(RelativeActions(**arguments), poses(5, 1), poses(5, 2))

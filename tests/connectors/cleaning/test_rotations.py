@@ -15,7 +15,7 @@ from rlds_beam.connectors.configuration import load
 from rlds_beam.connectors.dry_run import probe
 from rlds_beam.episodes.representations import value_names
 from rlds_beam.episodes.schema import Field, Schema, episode_flags
-from rlds_beam.errors import BadEpisode, UsageError
+from rlds_beam.errors import BadEpisode
 
 transform = pytest.importorskip("scipy.spatial.transform", exc_type=ImportError)
 
@@ -162,17 +162,3 @@ def test_names_follow(tmp_path):
     expected = ("x", *(f"left_{name}" for name in six), "grip", *(f"right/{name}" for name in six))
     assert schema.steps["action"].names == expected
     assert schema.steps["action"].shape == (14,)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("action", "euler_xxy", "6d"), "euler_xxy is no representation; there are euler_xyz"),
-        (("action", "6d", "matrix", (0, 3)), "expected indices in ascending order; a rotation as 6d has 6 values"),
-        (("action", "6d", "matrix", -1), "expected indices in ascending order"),
-        (("action", "matrix", "6d", 0), "action has 4 values; a rotation as matrix at 0 needs 9"),
-    ],
-)
-def test_what_does_not_fit_is_refused(arguments, message):
-    with pytest.raises(UsageError, match=message):
-        edited(ConvertRotation(*arguments), with_actions(np.zeros((3, 4))))

@@ -14,22 +14,14 @@ from rlds_beam.connectors import (
     AddIdsToBatch,
     AddObservationsFromEpisodesToBatch,
     AddStatesFromEpisodesToBatch,
-    AddTimeDimToBatchAndZeroPad,
-    AgentToModuleMapping,
     Batch,
-    BatchIndividualItems,
     ConnectorPipeline,
     FlattenObservations,
     FrameStacking,
     GetActions,
     HistoryWindow,
-    ListifyDataForVectorEnv,
-    ModuleToAgentUnmapping,
     NormalizeAndClipActions,
     PrevActionsPrevRewards,
-    RemoveSingleTsTimeRankFromBatch,
-    SplitAgents,
-    TensorToNumpy,
     UnBatchToIndividualItems,
     connect,
     env_to_module_pipeline,
@@ -251,54 +243,6 @@ def test_actions_for_env_match_the_picture():
     assert "actions_for_env" not in NormalizeAndClipActions(normalize_actions=False)(of).columns[0]
 
 
-class Tensor:
-    """The methods of a torch tensor."""
-
-    def __init__(self, values, *, grad: bool = True):
-        self.values, self.grad = values, grad
-
-    def detach(self):
-        return Tensor(self.values, grad=False)
-
-    def cpu(self):
-        return self
-
-    def __array__(self, dtype=None, copy=None):
-        assert not self.grad
-        return np.asarray(self.values, dtype)
-
-
-def test_tensors_become_arrays():
-    batch = Batch((at(recorded(3), 1),), running=True, modules={"default_policy": {"vf_preds": Tensor([1.5])}})
-    (made,) = TensorToNumpy()(batch).modules["default_policy"].values()
-    assert isinstance(made, np.ndarray)
-    assert made.tolist() == [1.5]
-
-
-@pytest.mark.parametrize(
-    ("run", "message"),
-    [
-        (lambda b: GetActions("gaussian"), "expected one of categorical"),
-        (
-            lambda b: GetActions()(b.replace(modules={"default_policy": {"vf_preds": np.zeros(1)}})),
-            "neither actions nor",
-        ),
-        (lambda b: actions(GetActions(), np.zeros((2, 3))), "2 rows for default_policy, which has 1 running"),
-        (lambda b: actions(GetActions("diagonal_gaussian"), np.zeros((1, 3))), "needs an even number"),
-        (lambda b: actions(GetActions("multi_categorical", sizes=[2]), np.zeros((1, 3))), "needs 2"),
-        (lambda b: GetActions()(b), "batch.replace"),
-        (lambda b: TensorToNumpy()(b.replace(running=False)), "running episodes"),
-        (lambda b: SplitAgents({})(b), "needs recorded episodes"),
-        (lambda b: ListifyDataForVectorEnv()(b.replace(modules={})), "must come after UnBatch"),
-        (lambda b: ModuleToAgentUnmapping()(b.replace(modules={})), "must come after UnBatch"),
-        (lambda b: RemoveSingleTsTimeRankFromBatch()(b.replace(modules={})), "must come after UnBatch"),
-    ],
-)
-def test_error_messages(run, message):
-    with pytest.raises((UsageError, ValueError), match=message):
-        run(Batch((at(recorded(3), 1),), running=True))
-
-
 def test_the_default_lists_are_rllibs():
     def names(pipeline):
         return [type(piece).__name__ for piece in pipeline]
@@ -326,13 +270,3 @@ def test_the_default_lists_are_rllibs():
         "BatchIndividualItems",
         "NumpyToTensor",
     ]
-
-
-def test_inputs_are_not_modified():
-    running = at(recorded(5), 2)
-    before = {path: np.array(column) for path, column in running.steps.items()}
-    pieces = [AgentToModuleMapping({"": "p"}), AddObservationsFromEpisodesToBatch(), AddTimeDimToBatchAndZeroPad(4)]
-    connect_running = ConnectorPipeline([*pieces, BatchIndividualItems()])
-    assert connect_running(Batch((running,), running=True)).modules["p"]["obs"].shape == (1, 1, 2)
-    for path, column in before.items():
-        np.testing.assert_array_equal(running.steps[path], column)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import pickle
 
 import apache_beam as beam
 import numpy as np
-import own_models
 import pytest
 from apache_beam.ml.inference.base import RunInference
 from apache_beam.testing.test_pipeline import TestPipeline
@@ -27,7 +25,6 @@ from rlds_beam.connectors import (
     connect,
 )
 from rlds_beam.episodes.episode import Episode, EpisodeKey
-from rlds_beam.errors import UsageError
 from rlds_beam.transforms.inference import EpisodeModelHandler
 
 
@@ -100,15 +97,6 @@ def test_sequences_start_with_computed_states_not_recorded_ones():
     assert {"memory/after/h", "memory/before/h"} <= renamed.episodes[0].steps.keys()
 
 
-def test_a_model_class_is_created_once_and_gets_the_requested_inputs(tmp_path):
-    text = np.array([b"go", b"stop", b"go"], object)
-    piece = AddModelOutputs("own_models:Policy", inputs={"text": "language_instruction"})
-    for _ in range(3):
-        made = connect([pickle.loads(pickle.dumps(piece))], [episode(3, language_instruction=text)]).episodes[0]
-    np.testing.assert_array_equal(made.steps["action_dist_inputs"][:, 1], [1, 0, 1])
-    assert own_models.Policy.loaded == 1
-
-
 def test_episodes_of_other_modules_do_not_change():
     episodes = [episode(3, i).replace(metadata={"module_id": name}) for i, name in enumerate("pq")]
     made = connect([AddModelOutputs("own_models:values", modules=["q"])], episodes).episodes
@@ -123,24 +111,6 @@ def test_the_model_is_part_of_the_plan(tmp_path):
     name, version = plan["arguments"]["model"]
     assert name == "own_models:values"
     assert version.startswith("sha256:")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"model": "own_models:value"}, "own_models"),
-        ({"model": "own_models:values", "batch_size": 0}, "expected 1 or more"),
-        ({"model": "own_models:scalar"}, r"vf_preds has shape \(\), expected \(3, ...\)"),
-        ({"model": "own_models:nothing"}, "returned None, expected a dict of arrays"),
-        ({"model": "own_models:echo"}, "returned obs, which is one of its inputs"),
-        ({"model": "own_models:values", "initial_state": 0.0}, "expected state_out"),
-        ({"model": "own_models:values", "inputs": {"text": "language"}}, "there is no field language"),
-        ({"model": "own_models:recurrent", "initial_state": {"h": [0.0]}}, r"expected state_out/h \(1, 1\)"),
-    ],
-)
-def test_error_messages(arguments, message):
-    with pytest.raises(UsageError, match=message):
-        connect([AddModelOutputs(**arguments)], [episode(3)])
 
 
 @pytest.mark.timeout(120)

@@ -62,18 +62,6 @@ def test_quantiles_of_many_values_are_within_the_stated_error_however_the_data_a
     assert (abs(one.quantiles(Q) - expected) <= 1.001 * RELATIVE_ERROR * abs(expected)).all()
 
 
-def test_large_offsets_do_not_reduce_the_precision_of_std():
-    values = 1e8 + np.random.default_rng(0).normal(size=(10_000, 1))
-    parts = [LeafStatistics.of(part) for part in np.split(values, 100)]
-    np.testing.assert_allclose(parts[0].merge(*parts[1:]).std, values.std(axis=0), rtol=1e-6)
-
-
-def test_zero_and_constant_dimensions():
-    values = np.array([[0.0, 7.0, 1.0], [0.0, 7.0, 2.0]])
-    found = LeafStatistics.of(values).to_json()
-    assert (found["zero"], found["constant"]) == ([0], [0, 1])
-
-
 def test_the_last_step_counts_its_observation_but_not_its_void_values():
     episodes = [make_episode(steps, seed=steps) for steps in (4, 9)]
     for episode in episodes:
@@ -185,19 +173,6 @@ def test_means_and_deviations_are_those_of_numpy(dtype, offset):
     found, wide = Moments.of(np.ascontiguousarray(values.T)), values.astype(np.float64)
     np.testing.assert_allclose(found.mean, wide.mean(axis=0), rtol=1e-12)
     np.testing.assert_allclose(found.std, wide.std(axis=0), rtol=1e-12)
-
-
-def test_a_constant_has_no_deviation():
-    parts = [LeafStatistics.of(np.full((count, 1), 0.1)) for count in (1000, 3, 777)]
-    merged = parts[0].merge(*parts[1:])
-    assert (merged.mean, merged.std) == (0.1, 0.0)
-
-
-@pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan])
-def test_non_finite_values_appear_in_the_mean(odd):
-    found = LeafStatistics.of(np.array([[1.0, 1.0], [odd, 2.0]]))
-    np.testing.assert_array_equal(found.mean, [odd, 1.5])
-    np.testing.assert_array_equal(found.std, [np.nan, 0.5])
 
 
 NARROW = ("float32", "float16", "int8", "uint16")

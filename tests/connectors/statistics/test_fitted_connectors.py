@@ -102,20 +102,6 @@ def test_normalize_is_the_formula_on_the_whole_dataset(mode, line, parts):
     assert edited["observation/room"].dtype == edited["action"].dtype == np.float32
 
 
-def test_normal_means_mean_0_and_std_1():
-    made = whole(fitted(Normalize(["action"], "normal"), EPISODES), EPISODES, "action")[:, :2].astype(np.float64)
-    np.testing.assert_allclose(made.mean(axis=0), 0, atol=1e-6)
-    np.testing.assert_allclose(made.std(axis=0), 1, atol=1e-6)
-
-
-def test_worked_numbers_of_the_docstring():
-    x = np.array([[-2.0], [0.0], [2.0], [0.0]])
-    one = episode(0, 3, action=x)
-    for mode, expected in (("normal", [-1.2247449, 0, 1.2247449]), ("bounds", [-1, 0, 1])):
-        made = whole(fitted(Normalize(["action"], mode), [one]), [one], "action")
-        np.testing.assert_allclose(made[:, 0], expected, atol=1e-8)
-
-
 def test_masked_dimensions_do_not_change_and_constant_ones_match_the_project():
     mask = {"action": [True, False, False]}
     made = whole(fitted(Normalize(["action"], mask=mask), EPISODES), EPISODES, "action")
@@ -194,28 +180,6 @@ def test_statistics_from_a_file_equal_those_of_the_data(tmp_path):
     np.testing.assert_allclose(
         whole(filtered, EPISODES, "observation/state"), whole(of_file, EPISODES, "observation/state"), rtol=1e-6
     )
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Normalize(["action"], "quantiles"), "expected one of normal, bounds, bounds_q99"),
-        (lambda: Normalize(["action"], constant="one"), "expected one of zero, low"),
-        (lambda: Normalize(["action"], statistics="nothing.json"), "nothing.json"),
-        (lambda: Normalize(["action"], statistics={"mean": 0}), "no `fields`"),
-        (lambda: Normalize(["action"], statistics={"fields": {"action": {"mean": [0]}}}), "lack q01"),
-        (lambda: Normalize(["action"]).inverse([0.0]), "no statistics yet"),
-        (lambda: fitted(Normalize(["actoin"]), EPISODES), "did you mean action?"),
-        (lambda: fitted(Normalize(["observation/text"]), EPISODES), "holds object"),
-        (lambda: fitted(Normalize(["action"], mask={"state": [True]}), EPISODES), "mask has state"),
-        (lambda: whole(fitted(Normalize("action", mask={"action": [True]}), EPISODES), EPISODES, "action"), "mask of"),
-        (lambda: whole(Normalize(["reward"], statistics={"fields": {}}), EPISODES, "reward"), "only of nothing"),
-        (lambda: connect([StandardizeAdvantages(statistics={})], EPISODES), "no field advantages"),
-    ],
-)
-def test_error_messages(make, message):
-    with pytest.raises(UsageError, match=message.replace("?", r"\?")):
-        make()
 
 
 def test_a_connector_that_is_not_fitted_does_not_run():

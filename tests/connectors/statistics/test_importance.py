@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import math
 
 import numpy as np
 import pytest
 from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
-from logged_propensities import ACTIONS, EPSILON, always_one, logged, recorded
+from logged_propensities import always_one, logged, recorded
 
 from rlds_beam import connectors
 from rlds_beam.cli.main import main
 from rlds_beam.connectors.base import Batch, connect
 from rlds_beam.connectors.statistics.importance import PropensityStatistics, WeightSums
 from rlds_beam.errors import UsageError
-from rlds_beam.testing import make_episode, write_dataset
+from rlds_beam.testing import write_dataset
 
 
 class TestWeights:
@@ -101,21 +99,6 @@ class TestWeights:
         with pytest.raises(UsageError, match="the sum of step_wise_importance_weight at step 0 over 3 episodes"):
             sums.finish()
 
-    @pytest.mark.parametrize(
-        ("column", "told"), [(np.full((2, 2), 0.5), r"shape \(2,\)"), (np.array([b"x", b"y"], object), "object")]
-    )
-    def test_propensities_that_are_not_numbers_are_refused(self, column, told):
-        episode = recorded([0.5], [0.5])
-        wrong = episode.replace(steps={**episode.steps, "propensity": column})
-        with pytest.raises(UsageError, match=f"AddImportanceWeights: propensity is .*{told}"):
-            connect([connectors.AddImportanceWeights()], [wrong])
-
-    def test_missing_fields_are_named(self):
-        with pytest.raises(UsageError, match="no field target_propensity"):
-            connect([connectors.AddImportanceWeights()], [recorded([0.5])])
-        with pytest.raises(UsageError, match="put AddImportanceWeights before it"):
-            connectors.SelfNormalizeImportanceWeights({})(Batch((recorded([0.5]),)))
-
     @given(st.lists(st.lists(st.floats(0.0, 4.0), min_size=1, max_size=6), min_size=1, max_size=5), st.randoms())
     def test_the_means_depend_only_on_the_episodes(self, weights, random):
         """However the episodes are divided, the means equal the definition."""
@@ -193,17 +176,3 @@ class TestStatistics:
         assert sizes["effective_sample_size"]["episodes"] == pytest.approx(1.5**2 / 1.25)
         with pytest.raises(UsageError, match=r"the target_propensity at step 1, -1, is negative"):
             PropensityStatistics.of(recorded([0.5, 0.5], [0.5, -1.0]))
-
-    def test_merging_is_adding(self):
-        one, two = (PropensityStatistics.of(logged(seed)) for seed in (1, 2))
-        merged = PropensityStatistics.merged([one, two])
-        assert merged.total == one.total + two.total
-        assert sum(m.count for m in merged.actions.values()) == merged.total
-        assert math.isclose(merged.smallest, EPSILON / ACTIONS)
-        assert PropensityStatistics.merged([]) is None
-        assert PropensityStatistics.merged([one, dataclasses.replace(two, actions=None)]).actions is None
-
-    def test_there_are_no_statistics_without_propensities(self, tmp_path, capsys):
-        source = write_dataset(tmp_path, [make_episode(4, seed=0)])
-        assert main(["stats", str(source), "--json", "--workers=1"]) == 0
-        assert "propensities" not in json.loads(capsys.readouterr().out)["statistics"]
