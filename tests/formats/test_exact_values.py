@@ -79,13 +79,11 @@ SOURCES: dict[str, Callable[[Path, Any, Any], tuple[Path, str]]] = {
 }
 CHANGED = {
     "too large for int32": ("int32", np.array([1, 2, 4294967303]), "4294967303 at step 2"),
-    "too large for int8": ("int8", np.array([1, 300, 2]), "300 at step 1"),
     "too large for uint8": ("uint8", np.array([1, 300, 301]), "300 at step 1"),
     "negative": ("uint8", np.array([-1, 0, 0]), "-1 at step 0"),
     "not a flag": ("bool", np.array([0, 1, 2]), "2 at step 2"),
     "too precise for float32": ("float32", np.array([0, 0, 2**53 + 1]), "9007199254740993 at step 2"),
     "another float64": ("float32", np.array([0.5, 0.1, 0]), "0.1 at step 1"),
-    "a fraction": ("int64", np.array([0, 0.5, 0]), "0.5 at step 1"),
     "not a number": ("int64", np.array([0, 0, np.nan]), "nan at step 2"),
     "too large for int64": ("int64", np.array([0, 2**63 + 1, 0], np.uint64), "9223372036854775809 at step 1"),
     "complex": ("float32", np.array([0, 1j, 0]), "complex128 values, but the schema says float32"),
@@ -120,16 +118,6 @@ def test_a_value_that_fits_is_read_in_the_declared_dtype(tmp_path, source):
     assert (first.faults, second.faults) == ((), ())
     assert second.steps[PATH].dtype == np.int32
     assert second.steps[PATH].tolist() == [1, -(2**31), 2**31 - 1]
-
-
-def test_values_that_are_not_numbers(tmp_path):
-    path, from_ = minari(tmp_path, np.zeros(STEPS, np.float32), CHANGED["complex"][1])
-    assert "holds complex128 values" in read_back(path, from_)[1].faults[0].detail
-
-
-def test_a_first_episode_with_an_unsupported_dtype_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="observations holds complex128 values"):
-        read_back(*minari(tmp_path, np.zeros(STEPS, complex), np.zeros(STEPS, complex)))
 
 
 @pytest.mark.parametrize("wrong", [2.0, 0.5, np.nan])
@@ -234,16 +222,6 @@ def test_minaris_text_with_several_values_per_step(tmp_path):
     for episode in read_back(root, "rlds"):
         assert plain(episode.steps["info/tools"].reshape(-1)) == text_array((STEPS * 2,)).tolist()
         assert episode.steps["info/tools"].shape == (STEPS, 2)
-
-
-@pytest.mark.parametrize("shapes", [((STEPS, 2), (STEPS,)), ((STEPS,), (STEPS, 2)), ((STEPS, 2), (STEPS, 3))])
-def test_minaris_text_of_another_shape_is_rejected(tmp_path, shapes):
-    path = minari_file(tmp_path / "x", *map(text_array, shapes), name="infos/tools")
-    first, second = read_back(path, "hdf5")
-    assert (first.faults, [(fault.rule, fault.field) for fault in second.faults]) == (
-        (),
-        [("wrong_dtype_or_shape", "info/tools")],
-    )
 
 
 def test_lists_of_numbers_are_not_text(tmp_path):

@@ -13,12 +13,10 @@ import pytest
 from exchanging import export, read_back
 from hdf5_robots import robomimic
 from lerobot_data import images, robot_episode
-from small_datasets import minari_hdf5
 
-from rlds_beam import storage
 from rlds_beam.cli.main import main
 from rlds_beam.errors import BadEpisode, UsageError
-from rlds_beam.formats.lerobot.layout import fill_template
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.video_frames import video_frames
 from rlds_beam.testing import make_episode, write_dataset
@@ -58,73 +56,34 @@ def virtual(h5py: Any, file: Any, name: str, secret: Path) -> None:
     file.create_virtual_dataset(name, layout)
 
 
-FOREIGN = [external_link, external_storage, virtual]
-FIRST = {
-    "minari": "episode_0/observations/state",
-    "d4rl": "observations",
-    "hdf5": "data/demo_1/actions",
-}
-FILES = {"minari": "data/main_data.hdf5", "d4rl": "d4rl.hdf5", "hdf5": "low_dim.hdf5"}
-
-
-def hdf5_dataset(dataset: Path, directory: Path, kind: str) -> Path:
-    """The dataset in an HDF5 format."""
+@pytest.mark.parametrize("foreign", [external_link, external_storage, virtual])
+def test_values_in_another_file_are_refused(tmp_path, foreign):
     h5py = pytest.importorskip("h5py")
-    if kind == "hdf5":
-        robomimic(directory, [3, 3, 3])
-        return directory
-    if kind == "minari":
-        minari_hdf5(directory)
-        return directory
-    directory.mkdir()
-    with h5py.File(directory / FILES[kind], "w") as file:
-        file["observations"], file["actions"] = np.ones((9, 3)), np.ones((9, 2))
-        file["rewards"], file["terminals"] = np.ones(9), np.arange(9) % 3 == 2
-    return directory
-
-
-@pytest.mark.parametrize("kind", FIRST)
-@pytest.mark.parametrize("foreign", FOREIGN, ids=[one.__name__ for one in FOREIGN])
-def test_values_in_another_file_are_refused(dataset, tmp_path, capsys, kind, foreign):
-    h5py = pytest.importorskip("h5py")
-    path = hdf5_dataset(dataset, tmp_path / "h5", kind)
+    robomimic(tmp_path / "h5", [3, 3, 3])
     with h5py.File(tmp_path / "secret.h5", "w") as file:
         file["values"] = np.full((3, 3), 42.0)
-    with h5py.File(path / FILES[kind], "r+") as file:
-        del file[FIRST[kind]]
-        foreign(h5py, file, FIRST[kind], tmp_path / "secret.h5")
-    code = convert(path, tmp_path / "out", "--from=hdf5", "--to=rlds")
-    out, err = capsys.readouterr()
-    said = err or out
-    assert code == (2 if "with values in another file" in err else 3), said
-    if code == 3:  # the schema is known, so the episode is rejected
-        rejected = next((tmp_path / "out" / "rejected").glob("*.jsonl")).read_text()
-        assert "with values in another file" in rejected
-        assert len(read_back(tmp_path / "out", "rlds")) == (1 if kind == "minari" else 2)
-    else:
-        assert (out, err.count("\n")) == ("", 1)
-        assert str(path) in err
-        assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("kind", FIRST)
-def test_soft_links_in_the_file_are_followed_and_loops_are_errors(dataset, tmp_path, capsys, kind):
-    h5py = pytest.importorskip("h5py")
-    path = hdf5_dataset(dataset, tmp_path / "h5", kind)
-    column = {"hdf5": "action", "minari": "observation/state"}.get(kind, "observation")
-    wanted = [episode.steps[column].tolist() for episode in read_back(path, "hdf5")]
-    with h5py.File(path / FILES[kind], "r+") as file:
-        file.move(FIRST[kind], "moved" if kind != "minari" else "episode_0/moved")
-        file[FIRST[kind]] = h5py.SoftLink("/moved" if kind != "minari" else "/episode_0/moved")
-    assert [episode.steps[column].tolist() for episode in read_back(path, "hdf5")] == wanted
-    with h5py.File(path / FILES[kind], "r+") as file:
-        del file[FIRST[kind]]
-        file[FIRST[kind]] = h5py.SoftLink(f"/{FIRST[kind]}")
-    assert convert(path, tmp_path / "out", "--from=hdf5", "--to=rlds") in (2, 3)
-    assert "Traceback" not in capsys.readouterr().err
+    with h5py.File(tmp_path / "h5" / "low_dim.hdf5", "r+") as file:
+        del file["data/demo_1/actions"]
+        foreign(h5py, file, "data/demo_1/actions", tmp_path / "secret.h5")
+    assert convert(tmp_path / "h5", tmp_path / "out", "--from=hdf5", "--to=rlds") == 3
+    rejected = next((tmp_path / "out" / "rejected").glob("*.jsonl")).read_text()
+    assert "with values in another file" in rejected
+    assert len(read_back(tmp_path / "out", "rlds")) == 2
 
 
 # LeRobot
+
+
+def test_episodes_of_lerobot_that_are_there_twice_are_rejected(dataset, tmp_path):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    export(dataset, tmp_path / "lerobot", "lerobot", fps=10)
+    (file, *_) = sorted((tmp_path / "lerobot").glob("data/*/*.parquet"))
+    table = parquet.read_table(file)
+    parquet.write_table(pa.concat_tables([table, table]), file)
+    details = [fault.detail for one in read_back(tmp_path / "lerobot", "lerobot") for fault in one.faults]
+    assert len(details) == 3 and all("are in several places" in detail for detail in details)
 
 
 TEMPLATES = [
@@ -172,15 +131,6 @@ def test_a_video_key_that_is_a_path_is_refused(tmp_path, capsys, version, key):
         assert "meta/info.json: video_path is" in err
 
 
-def test_path_templates_of_lerobot_and_others():
-    place = {"chunk_index": 1, "file_index": 20, "video_key": "c d"}
-    for text in ("d/c-{chunk_index:03d}/f-{file_index:03d}.parquet", "{chunk_index}_{file_index:1d}", "{video_key}/1"):
-        assert fill_template(text, place, "it") == text.format(**place)
-    for number in ("../x", None, 1.5):
-        with pytest.raises(UsageError, match=r"it is '\{chunk_index:03d\}'"):
-            fill_template("{chunk_index:03d}", {"chunk_index": number}, "it")
-
-
 PLAYLISTS = {
     "ffconcat": "ffconcat version 1.0\nfile 'secret.mp4'\n",
     "HLS": "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:0.5,\nfile:///{secret}\n#EXT-X-ENDLIST\n",
@@ -214,6 +164,28 @@ def test_a_template_of_tfds_is_in_its_directory(dataset, tmp_path, capsys, templ
     (dataset / "dataset_info.json").write_text(json.dumps(info))
     assert convert(dataset, tmp_path / "out") == 2
     assert "filepathTemplate of train is" in capsys.readouterr().err
+
+
+def test_shapes_are_bounded(dataset):
+    path = dataset / "features.json"
+    features = json.loads(path.read_text())
+    steps = features["featuresDict"]["features"]["steps"]["sequence"]["feature"]["featuresDict"]["features"]
+    steps["observation"]["tensor"]["shape"] = {"dimensions": [str(10**12)]}
+    path.write_text(json.dumps(features))
+    with pytest.raises(
+        UsageError, match=r"observation: float32\(1000000000000\) is too large: the limit for a step is 256"
+    ):
+        open_source(str(dataset))
+
+
+def test_texts_are_copied_in_any_encoding(dataset, tmp_path):
+    """They are licenses and class names, which are not parsed."""
+    texts = {"LICENSE": b"Universit\xe4t\n", "language.labels.txt": b"pick\n\xff\n"}
+    for name, content in texts.items():
+        (dataset / name).write_bytes(content)
+    export(dataset, tmp_path / "out", "rlds")
+    (made,) = {path.parent for path in (tmp_path / "out").rglob("features.json")}
+    assert {name: (made / name).read_bytes() for name in texts} == texts
 
 
 # Links
@@ -281,15 +253,3 @@ def test_the_cache_of_the_hugging_face_hub_is_read(dataset, tmp_path):
     (snapshot / "LICENSE").unlink()
     (snapshot / "LICENSE").symlink_to(tmp_path / "secret")
     assert convert(snapshot, tmp_path / "other", "--to=rlds") == 2
-
-
-@pytest.mark.parametrize("place", ["LICENSE", "a/LICENSE"])
-def test_files_outside_a_dataset(tmp_path, place):
-    path = tmp_path / "data" / place
-    path.parent.mkdir(parents=True)
-    (tmp_path / "data2").write_text("")
-    for target, outside in {tmp_path / "data2": True, tmp_path / "data" / "x": False, "/": True}.items():
-        path.symlink_to(target)
-        assert storage.is_outside(str(tmp_path / "data"), place) is outside
-        path.unlink()
-    assert not storage.is_outside("s3://bucket/data", place)

@@ -22,7 +22,6 @@ from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.registry import OUTPUTS
 from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.output import plans
-from rlds_beam.output.shards import ShardWriter
 from rlds_beam.testing import make_episode, write_dataset
 
 EVIL = ["a/../../victim/testing-train", "/{victim}/testing-train", "..", "a\n", "a\\b", ".a", "", "x" * 300, "\ud800"]
@@ -233,18 +232,6 @@ def test_below_follows_no_link_out(tmp_path):
     assert (elsewhere / "mine").read_text() == "mine"
 
 
-def test_a_file_that_is_a_link_is_not_written_through(tmp_path):
-    mine, link = tmp_path / "mine", tmp_path / "link"
-    mine.write_text("mine")
-    link.symlink_to(mine)
-    with pytest.raises(OSError, match="link"):
-        storage.open_write(str(link))
-    with ShardWriter(str(link)) as writer:
-        writer.write([b"ours"], 1)
-        writer.commit()
-    assert (mine.read_text(), link.is_symlink(), link.read_text()) == ("mine", False, "ours")
-
-
 # Every written path comes from `storage.below`
 
 
@@ -291,18 +278,3 @@ def test_all_other_names_are_stored(tmp_path, to):
             for i, name in enumerate(names):
                 (path,) = {name, f"info/{name}"} & {*episode.steps}
                 assert episode.steps[path].tolist() == [i, 1 + i, 2 + i]
-
-
-@pytest.mark.parametrize("to", ["numpy", "lerobot"])
-def test_two_fields_with_one_stored_name_are_refused(tmp_path, to):
-    data = named(tmp_path, "more/x", "more.x")
-    with pytest.raises(UsageError, match="more"):
-        open_job(data, tmp_path / "out", to, **({"fps": 10} if to == "lerobot" else {}))
-
-
-def test_trying_a_file_leaves_nothing_behind(tmp_path, capsys):
-    (tmp_path / "reports").mkdir()
-    (tmp_path / "reports/old.json").write_text("old")
-    assert main(["check", "--rules", str(tmp_path / "nothing"), f"--report={tmp_path / 'reports/old.json'}"]) == 2
-    assert "nothing" in capsys.readouterr().err
-    assert [(path.name, path.read_text()) for path in (tmp_path / "reports").iterdir()] == [("old.json", "old")]

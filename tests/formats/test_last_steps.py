@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,11 @@ import msgspec
 import numpy as np
 import pytest
 import small_datasets
-from directories import bytes_of
 from exchanging import export
 from zarr_data import open_zip
 
 import rlds_beam
-from rlds_beam.cli.main import main
-from rlds_beam.errors import UsageError
-from rlds_beam.formats.rlds.source import RldsSource
-from rlds_beam.reading.meaning import find_last_steps, without_last
+from rlds_beam.reading.meaning import find_last_steps
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import make_episode, write_dataset
@@ -217,37 +212,6 @@ def test_zarr_has_one_row_for_each_action(tmp_path: Path) -> None:
     assert rlds_beam.open_source(str(tmp_path / "None" / "train.zarr.zip")).last_action == "real"
 
 
-def test_an_output_of_single_void_steps_says_why_it_is_empty(tmp_path: Path, capsys: Any) -> None:
-    data = write_dataset(tmp_path / "data", [make_episode(1, seed=i) for i in range(2)])
-    assert main(["convert", str(data), str(tmp_path / "out"), "--to=lerobot", "--fps=10"]) == 3
-    assert "2 steps in no item: the last step of an episode has no action" in capsys.readouterr().out
-
-
-def test_the_choice_is_in_the_plan(tmp_path: Path) -> None:
-    data = foreign(tmp_path / "data", "zeros", (5, 9, 3, 4, 6, 2))
-    export(data, tmp_path / "out", "lerobot", fps=10, shards=4)
-    plan = json.loads((tmp_path / "out" / "plan.json").read_text())["plan"]
-    assert plan["lerobot"]["last_step"] == {"left_out": True, "action": "void", "assumed": "zeros in 6 of 6 episodes"}
-    with pytest.raises(UsageError, match="last_step"):
-        rlds_beam.convert(data, tmp_path / "out", to="lerobot", fps=10, shards=4, last_step="keep")
-
-
-def test_a_job_that_was_interrupted_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    from rlds_beam.jobs.convert import prepare
-    from rlds_beam.jobs.options import ConvertOptions
-
-    data = foreign(tmp_path / "data", "zeros", (5, 9, 3, 4))
-    for name in ("whole", "resumed"):
-        given = {"to": "lerobot", "fps": 10, "shards": 4}
-        if name == "resumed":
-            job = prepare(ConvertOptions.create(str(data), str(tmp_path / name), **given))
-            job.converter.convert_range(job.open()[0], {})
-        rlds_beam.convert(data, tmp_path / name, **given)
-    whole, resumed = (bytes_of(tmp_path / name) for name in ("whole", "resumed"))
-    assert whole.keys() == resumed.keys()
-    assert {n for n in whole if whole[n] != resumed[n]} <= {"report.json", "manifest.json"}
-
-
 def test_merged_datasets_agree_or_are_looked_at(tmp_path: Path) -> None:
     paths = [foreign(tmp_path / name, "zeros") for name in "ab"]
     source = rlds_beam.open_source([str(path) for path in paths], from_="merged")
@@ -255,33 +219,3 @@ def test_merged_datasets_agree_or_are_looked_at(tmp_path: Path) -> None:
     for path in paths:
         (path / "meaning.json").write_text('{"last_action": "real"}')
     assert rlds_beam.open_source([str(path) for path in paths], from_="merged").last_action == "real"
-
-
-@pytest.mark.parametrize("said", ["unknown", "none", 1, ["real"]])
-def test_a_damaged_last_action_is_refused(said: Any, tmp_path: Path) -> None:
-    data = foreign(tmp_path, "zeros")
-    (data / "meaning.json").write_text(json.dumps({"last_action": said}))
-    with pytest.raises(UsageError, match=r"meaning\.json"):
-        rlds_beam.open_source(str(data))
-
-
-def test_a_source_of_the_user_must_say_something_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = str(foreign(tmp_path, "zeros"))
-    source = dataclasses.replace(rlds_beam.open_source(data), last_action="maybe")
-    monkeypatch.setattr(RldsSource, "open", lambda *_, **__: source)
-    with pytest.raises(UsageError, match="its last_action is 'maybe', not real, void, unknown"):
-        rlds_beam.open_source(data)
-
-
-def test_the_end_moves_to_the_row_before_in_flags_of_any_shape() -> None:
-    episode = make_episode(4)
-    flags = {path: np.asarray(episode.steps[path])[:, None] for path in ("is_last", "is_terminal")}
-    rows = without_last(episode.with_columns(flags))
-    for path in flags:
-        assert np.asarray(rows.steps[path]).tolist() == [[False], [False], [True]]
-
-
-def test_a_dry_run_says_what_is_assumed(tmp_path: Path, capsys: Any) -> None:
-    data = foreign(tmp_path / "data", "zeros")
-    assert main(["convert", str(data), str(tmp_path / "out"), "--to=zarr", "--dry_run"]) == 0
-    assert "last steps are void: an observation without an action (assumed: zeros in 3 of 3" in capsys.readouterr().out

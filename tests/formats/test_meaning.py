@@ -17,7 +17,7 @@ from exchanging import export
 from small_datasets import minari_hdf5
 
 import rlds_beam
-from rlds_beam.connectors import CastFields, Resample, SubsampleSteps
+from rlds_beam.connectors import Resample, SubsampleSteps
 from rlds_beam.connectors.base import Batch
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.registry import OUTPUTS
@@ -82,12 +82,6 @@ def test_the_older_forms_of_names_are_read(arm: Path, tmp_path: Path) -> None:
         assert source.schema.steps["action"].names == tuple(known), key
 
 
-def test_inspect_shows_robot_rate_and_names(arm: Path) -> None:
-    said = str(rlds_beam.inspect(arm))
-    assert "robot     so101_follower\nrate      30 Hz\n" in said
-    assert f"float32 (6,): {', '.join(JOINTS)}" in said
-
-
 @pytest.mark.parametrize("resample", [False, True])
 @pytest.mark.parametrize("kind", ["lerobot", "hdf5", "merged"])
 def test_the_rate_of_fewer_steps_is_lower(arm: Path, tmp_path: Path, kind: str, resample: bool) -> None:
@@ -143,17 +137,6 @@ def test_names_of_changed_values_are_left_out_and_named(arm: Path, tmp_path: Pat
     assert "the connectors change action, so the names of its values are left out" in str(done)
 
 
-def test_flags_that_policies_cannot_normalize_are_named(tmp_path: Path) -> None:
-    touch = np.arange(6) % 2 == 0
-    episode = make_episode(6, observation={"state": 2}, columns={"observation/touch": touch})
-    source = write_dataset(tmp_path, [episode])
-    assert "bool      observation.touch; LeRobot" in str(
-        rlds_beam.convert(source, tmp_path / "a", to="lerobot", fps=10)
-    )
-    cast = [CastFields("observation/touch")]
-    assert "bool  " not in str(rlds_beam.convert(source, tmp_path / "b", to="lerobot", fps=10, connectors=cast))
-
-
 def test_a_cast_to_float32_keeps_the_names(tmp_path: Path) -> None:
     observation = {"state": np.linspace(0, 1, 12).reshape(6, 2)}
     episode = make_episode(6).with_columns({"action": observation["state"], "observation": observation["state"]})
@@ -202,9 +185,6 @@ def test_the_card_says_what_it_was_converted_from(arm: Path, tmp_path: Path) -> 
     [
         ({"names": {"action": ["x"]}}, "action has 1 names"),
         ({"fps": -1}, "fps"),
-        ({"fps": "30"}, "fps"),
-        ({"robot": 7}, "robot"),
-        ({"names": {"action": [1, 2, 3, 4, 5, 6]}}, "names"),
         ([], "meaning.json"),
     ],
 )
@@ -213,12 +193,6 @@ def test_a_damaged_meaning_is_refused(arm_rlds: Path, tmp_path: Path, content: A
     (tmp_path / "rlds" / "meaning.json").write_text(json.dumps(content))
     with pytest.raises(UsageError, match=message):
         rlds_beam.convert(tmp_path / "rlds", tmp_path / "out", to="rlds")
-
-
-def test_names_that_no_field_has_are_ignored(arm_rlds: Path, tmp_path: Path) -> None:
-    shutil.copytree(arm_rlds, tmp_path / "rlds")
-    (tmp_path / "rlds" / "meaning.json").write_text(json.dumps({"names": {"other": ["x"]}}))
-    assert rlds_beam.open_source(str(tmp_path / "rlds")).schema.steps["action"].names == ()
 
 
 @pytest.mark.parametrize(("choice", "stored"), [("drop", "real"), ("keep", "void")])
@@ -370,12 +344,7 @@ RESCALE = {"name": "RescaleAction", "entry_point": "gymnasium.wrappers.transform
         (env_spec("HalfCheetah-v5", kwargs={"frame_skip": 1}), None),
         (env_spec("HalfCheetah-v5", "mine:Env"), None),
         (env_spec("Unknown-v0"), None),
-        (env_spec("x/HalfCheetah-v5"), None),
         ("{", None),
-        ("7", None),
-        (7, None),
-        (env_spec("HalfCheetah-v5", additional_wrappers=7), None),
-        (env_spec("HalfCheetah-v5", kwargs=7), None),
     ],
 )
 def test_minari_says_the_rate_by_its_environment(tmp_path: Path, spec: Any, rate: float | None) -> None:
@@ -421,21 +390,10 @@ def test_hdf5_says_the_rate_and_the_names_that_its_simulation_defines(tmp_path: 
             None,
             dict.fromkeys(
                 ("observation/state", "action"),
-                (
-                    "left_arm_1",
-                    "left_arm_2",
-                    "left_arm_3",
-                    "left_arm_4",
-                    "left_arm_5",
-                    "left_arm_6",
-                    "left_gripper",
-                    "right_arm_1",
-                    "right_arm_2",
-                    "right_arm_3",
-                    "right_arm_4",
-                    "right_arm_5",
-                    "right_arm_6",
-                    "right_gripper",
+                tuple(
+                    f"{side}_{name}"
+                    for side in ("left", "right")
+                    for name in (*(f"arm_{i}" for i in range(1, 7)), "gripper")
                 ),
             ),
         ),

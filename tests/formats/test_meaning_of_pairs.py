@@ -88,14 +88,9 @@ def test_what_two_formats_hold_is_equal_after_the_trip(first: tuple[str, str], t
 
 HOSTILE = [
     {"names": {"action": ["x"]}},
-    {"names": {"action": ["x" * 10_000_000, "y", "z"]}},
     {"names": {"action": ["\x1b[31m", "y", "z"]}},
     {"robot": "\x1b[31m"},
-    {"robot": "x" * 10_000_000},
     {"fps": 1e30},
-    {"fps": "30"},
-    {"names": 7},
-    [],
 ]
 
 

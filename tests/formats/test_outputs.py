@@ -16,10 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlds_beam import open_dataset
-from rlds_beam.cli.main import main
 from rlds_beam.drop_in.scope_rl.logged_dataset import KEYS
 from rlds_beam.episodes.columns import is_text, text_bytes
-from rlds_beam.errors import BadEpisode, UsageError
+from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import pack, unpack
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.processing.report import Report
@@ -74,19 +73,6 @@ def test_numpy_keeps_every_field(rich, exported):
     assert np.load(folder / "episode_metadata.pose.npy").tolist() == [metadata["pose"].tolist() for metadata in made]
 
 
-def test_numpy_loads_the_arrays(rich, exported):
-    folder = exported("numpy") / "train"
-    offsets = np.load(folder / "episode_offsets.npy")
-    assert offsets.tolist() == np.cumsum([0, *map(len, rich[1])]).tolist()
-    state = np.load(folder / "observation.state.npy", mmap_mode="r")
-    assert state[offsets[4] : offsets[5]].tolist() == rich[1][4].steps["observation/state"].tolist()
-    pixels = np.load(folder / "observation.image.npy")
-    images = rich[1][3].steps["observation/image"]
-    assert isinstance(images, EncodedImages)
-    assert np.array_equal(pixels[offsets[3] : offsets[4]], images.decode())
-    assert not (exported("numpy") / "parts").exists()
-
-
 # SCOPE-RL
 
 
@@ -126,19 +112,6 @@ def test_scope_rl_pads_to_the_longest_episode(tmp_path):
     found["reward"][0] = 7  # it is writable
 
 
-def test_the_summary_of_scope_rl_counts_padding(tmp_path, capsys):
-    data = write_dataset(tmp_path / "data", [logged(steps, terminal=True, seed=steps) for steps in (4, 6, 2)])
-    flags = ["--to=scope_rl", "--workers=1"]
-    for _ in range(2):  # the second time, it is already complete
-        assert main(["convert", str(data), str(tmp_path / "out"), *flags]) == 0
-        assert "6 of 15 rows are padding (their mask is 0)" in capsys.readouterr().out
-    assert main(["convert", str(data), str(tmp_path / "out"), *flags, "--json"]) == 0
-    assert "6 of 15 rows are padding" in json.loads(capsys.readouterr().out)["notes"][0]
-    even = write_dataset(tmp_path / "even", [logged(4, terminal=True, seed=1)])
-    assert main(["convert", str(even), str(tmp_path / "even_out"), *flags]) == 0
-    assert "padding" not in capsys.readouterr().out
-
-
 def test_scope_rl_rejects_episodes_of_another_length(tmp_path):
     episodes = [logged(steps, terminal=True, seed=steps) for steps in (4, 6, 3)]
     data = write_dataset(tmp_path / "data", episodes)
@@ -170,15 +143,6 @@ def test_an_episode_without_a_transition_is_rejected(tmp_path):
     assert (report.items_written, report.rejected) == (1, 1)
     ((line, _),) = read_rejected(tmp_path / "out")
     assert line["rule"] == "not_representable" and "no action" in line["detail"]
-
-
-def test_fields_that_a_format_cannot_hold_are_refused(tmp_path):
-    nested = write_dataset(tmp_path / "nested", [make_episode(4, action={"arm": 2, "hand": 1})])
-    with pytest.raises(UsageError, match=r"the action must be one array, but the dataset has action/arm, action/hand"):
-        open_job(nested, tmp_path / "out", "scope_rl")
-    rewards = make_episode(4, columns={"reward": np.zeros((4, 2), np.float32)})
-    with pytest.raises(UsageError, match="the reward must be one number per step"):
-        open_job(write_dataset(tmp_path / "rewards", [rewards]), tmp_path / "out", "scope_rl")
 
 
 # Bytes
@@ -249,22 +213,3 @@ def test_a_text_is_kept_as_it_is_or_its_episode_is_rejected(output: str, place: 
     assert len(details) == len(rejected)
     for detail in details:
         assert detail.startswith(place) and any(part in detail for part in said.split("|"))
-
-
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("to", ["scope_rl"])
-def test_an_output_without_texts_says_that_it_leaves_them_out(to: str, place: str, tmp_path: Path) -> None:
-    report = convert(tmp_path, place, to, {})
-    assert (report.rejected, report.valid) == (0, len(TEXTS))
-    if place != "episode_metadata/policy":
-        assert place in report.left_out
-        return
-    (file,) = (tmp_path / "out").glob("*.pickle")
-    names = sorted(text.decode("utf-8", "backslashreplace") for text in TEXTS)
-    assert pickle.loads(file.read_bytes())["behavior_policy"] == "+".join(names)  # no two become equal
-
-
-def test_half_of_a_surrogate_pair_is_a_violation() -> None:
-    with pytest.raises(BadEpisode, match="surrogate pair"):
-        text_bytes("\ud800", "note")
-    assert text_bytes(np.str_("é"), "note") == "é".encode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -132,17 +131,3 @@ def test_nothing_there_is_an_error_of_rlds(tmp_path: Path) -> None:
     for name in ("nowhere", "*.tfrecord"):
         with pytest.raises(UsageError, match="no such file or directory"):
             open_source(str(tmp_path / name))
-
-
-def test_a_damaged_plan_hides_no_format(outputs: Path, tmp_path: Path) -> None:
-    copied = shutil.copytree(outputs / "lerobot", tmp_path / "damaged")
-    for content in ("{", "[1]", ""):
-        (copied / "plan.json").write_text(content)
-        assert recognize(copied).format == "lerobot"
-
-
-def test_the_plan_has_the_recognized_format(outputs: Path, tmp_path: Path) -> None:
-    export(outputs / "lerobot", tmp_path / "out", "trajectories")
-    assert json.loads((tmp_path / "out" / "plan.json").read_text())["plan"]["from"] == "lerobot"
-    outcome = rlds_beam.convert(outputs / "lerobot", tmp_path / "out", from_="lerobot")
-    assert outcome.report.records == 3  # the same plan

@@ -17,9 +17,6 @@ from rlds_beam.formats.recognition import recognize
 KNOWN_BY_NAMES = (
     "rlds",
     "lerobot_foreign",
-    "lerobot_v21_foreign",
-    "d4rl",
-    "minari",
     "npz",
     "hdf5_aloha",
     "zarr",

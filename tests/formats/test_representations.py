@@ -7,9 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from exchanging import export, read_back
+from exchanging import export
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -142,15 +141,6 @@ def test_the_data_is_not_converted_twice(arm: Path, tmp_path: Path) -> None:
         steps.batches(2, chunk=3, relative_actions=RelativeActions())
 
 
-def test_statistics_are_those_of_the_converted_values(arm: Path, tmp_path: Path) -> None:
-    export(arm, tmp_path / "out", "lerobot", connectors=connectors(tmp_path / "six.json"))
-    values = np.concatenate([episode.steps["action"] for episode in read_back(tmp_path / "out", "lerobot")])
-    assert values.shape[1] == 10
-    stored = json.loads((tmp_path / "out" / "meta" / "stats.json").read_text())["action"]
-    np.testing.assert_allclose(stored["min"], values.min(axis=0), atol=1e-6)
-    np.testing.assert_allclose(stored["max"], values.max(axis=0), atol=1e-6)
-
-
 @pytest.mark.parametrize(
     "known", ["6d", {"rotation": {"7d": [3]}}, {"rotation": {"6d": [5]}}, {"relative_to": "world"}]
 )
@@ -159,13 +149,3 @@ def test_a_damaged_representation_is_one_line(tmp_path: Path, known: Any) -> Non
     with pytest.raises(RldsBeamError, match=r"meaning\.json") as error:
         open_source(str(data))
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("known", [5, {"rotation": {"7d": [3]}}, {"rotation": {"6d": [5]}}])
-def test_a_foreign_key_of_lerobot_is_ignored(arm: Path, tmp_path: Path, known: Any) -> None:
-    export(arm, tmp_path / "out", "lerobot")
-    path = tmp_path / "out" / "meta" / "info.json"
-    info = json.loads(path.read_text())
-    info["features"]["action"]["representation"] = known
-    path.write_text(json.dumps(info))
-    assert not open_source(str(tmp_path / "out")).schema.representations

@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from exchanging import export, read_back
 
-from rlds_beam.errors import UsageError
-from rlds_beam.formats.inputs import open_source
 from rlds_beam.testing import make_episode, write_dataset
-
-
-def test_files_of_another_kind(tmp_path):
-    h5py = pytest.importorskip("h5py")
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        file["rewards"] = np.ones(3)
-    with pytest.raises(UsageError, match=r"x.h5: no shipped profile fits"):
-        open_source(str(tmp_path / "x.h5"), from_="hdf5")
-    with pytest.raises(UsageError, match=r"--features=f: --from=hdf5 takes no features.json"):
-        open_source(str(tmp_path / "x.h5"), from_="hdf5", features="f")
-
 
 FROM = {
     "lerobot": {"fps": 10},

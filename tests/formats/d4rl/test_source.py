@@ -65,17 +65,6 @@ def test_d4rl_flags_of_other_dtypes_and_shapes(tmp_path):
     assert [len(e) for e in found] == [6, 6] and found[0].steps["reward"].shape == (6,)
 
 
-def test_d4rl_is_checked_and_converted(tmp_path):
-    d4rl(tmp_path / "x.hdf5", terminals=[3], timeouts=[7])
-    report = export(tmp_path / "x.hdf5", tmp_path / "out", "rlds", from_="hdf5")
-    assert (report.items_written, report.rejected) == (2, 1)
-    report = export(tmp_path / "x.hdf5", tmp_path / "all", "rlds", from_="hdf5", repair=("missing_is_last",))
-    assert (report.items_written, report.rejected) == (3, 0)
-    (version,) = {p.parent for p in (tmp_path / "all").rglob("features.json")}
-    back = read_back(version, "rlds")
-    assert firsts(back) == [[0, 1, 2, 3, 0], [4, 5, 6, 7], [8, 9]]
-
-
 def test_an_import_keeps_every_bit(tmp_path):
     h5py = pytest.importorskip("h5py")
     rng = np.random.default_rng(0)

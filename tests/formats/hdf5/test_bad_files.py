@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from exchanging import export, read_back
-from hdf5_robots import aloha, robomimic, robotwin
+from hdf5_robots import aloha, robotwin
 
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
@@ -39,7 +39,6 @@ FAULTS = {
     "missing": ("observations/qvel", None, "episode_1.hdf5 has no observations/qvel"),
     "shape": ("observations/qpos", np.zeros((5, 7), "f4"), "episode_1.hdf5: observations/qpos holds float32[5, 7]"),
     "rows": ("observations/qpos", np.zeros((3, 14), "f4"), "observations/qpos has 3 rows, but action has 5"),
-    "dtype": ("action", np.full((5, 14), 0.1), "action"),
     "text": ("action", np.full((5, 14), "x", "S1"), "action holds bytes[5, 14]"),
     "size": ("observations/images/cam_high", np.zeros((5, 16, 16, 3), "u1"), "cam_high holds uint8[5, 16, 16, 3]"),
     "group": ("action/x", np.zeros(5), "episode_1.hdf5"),
@@ -96,13 +95,6 @@ def test_short_and_empty_episodes(tmp_path: Path) -> None:
     assert report.items_written + report.rejected == 3 and report.rejected >= 1
 
 
-def test_a_group_of_many_is_damaged(tmp_path: Path) -> None:
-    robomimic(tmp_path, [4, 5, 6])
-    edit(tmp_path / "low_dim.hdf5", replaced("data/demo_1/obs/robot0_eef_pos", None))
-    bad = [one for one in read_back(tmp_path, "hdf5") if one.faults]
-    assert "low_dim.hdf5: data/demo_1 has no obs/robot0_eef_pos" in str(bad[0].faults) and len(bad) == 1
-
-
 def test_an_unknown_file_gets_a_proposal_that_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "my robot.h5", "w") as root:
@@ -121,17 +113,12 @@ def test_an_unknown_file_gets_a_proposal_that_works(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("- 1", "Expected `object`, got `array`"),
         ("name: x\nepisodes: file\nfields: {action: a}\nrewards: r", "unknown field `rewards`"),
-        ("name: x\nepisodes: 3\nfields: {action: a}", "p.yaml: Expected `str`, got `int` - at `[$].episodes`"),
         ("name: x\nepisodes: data/demo\nfields: {action: a}", "expected file, or groups"),
         ("name: x\nepisodes: file\nfields: {action: 'a/*'}", "different numbers of [*]"),
         ("name: x\nepisodes: file\nfields: {action: 'a[1'}", "is no dataset"),
         ("name: x\nepisodes: file\nfields: {reward: a, action: b}", "use the keys reward"),
-        ("name: x\nepisodes: file\nfields: {action: a}\nsplits: y", "Invalid enum value"),
-        ("name: x\nepisodes: file\nfields: {action: {}}", "missing required field `from`"),
         ("name: x\nepisodes: file\nfields: {action: a}\ntext: [{json: a}]", "needs one of attribute"),
-        ("a: [", "not valid YAML"),
     ],
 )
 def test_bad_profiles(text: str, said: str) -> None:

@@ -12,9 +12,7 @@ import pytest
 from exchanging import export, read_back
 from hdf5_robots import BUILDERS, droid, isaaclab, robomimic, xpolicylab
 from memory_store import MemoryStore, memory_store
-from small_datasets import minari_hdf5
 
-from rlds_beam.cli.main import main
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.formats.format_options import ProfileOptions
 from rlds_beam.formats.inputs import open_source
@@ -44,16 +42,6 @@ def test_rewards_and_ends(name: str, tmp_path: Path) -> None:
         steps, zeros = len(rewards), 2 if name == "robomimic" else 1  # the action into a terminal state, and a void one
         expected = [1.0] * (steps - zeros) + [0.0] * zeros if ended else [1.0] * steps
         assert episode.steps["discount"].tolist() == expected
-
-
-@pytest.mark.parametrize("name", BUILDERS)
-def test_a_missing_reward_is_a_note(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    BUILDERS[name](tmp_path / "in", [4])
-    for command in (["inspect"], ["convert", "--to=rlds", "--dry_run"]):
-        words = [command[0], str(tmp_path / "in"), *([str(tmp_path / "out")] if len(command) > 1 else []), *command[1:]]
-        assert main([*words, "--from=hdf5"]) == 0
-        out, err = capsys.readouterr()
-        assert ("no reward is recorded: it is 0" in out + err) == (name not in REWARDED)
 
 
 def test_a_state_is_joined_from_the_vectors_that_an_episode_has(tmp_path: Path) -> None:
@@ -119,12 +107,6 @@ def test_robotwin_with_one_text_and_an_array_of_texts(tmp_path: Path) -> None:
     (episode,) = read_back(tmp_path, "hdf5")
     assert set(episode.steps["language_instruction"]) == {b"raise"}
     assert int(episode.metadata["frequency"]) == 15
-
-
-def test_actions_without_rows_are_left_out(tmp_path: Path) -> None:
-    BUILDERS["agibot"](tmp_path, [3])
-    (episode,) = read_back(tmp_path, "hdf5")
-    assert [path for path in episode.steps if path.startswith("action")] == ["action/joint_position"]
 
 
 def without(path: Path, *attributes: str) -> None:
@@ -209,8 +191,8 @@ def read(directory: Path, image: str, raw_images: Any = "png") -> Any:
     return column if isinstance(column, np.ndarray) else column.decode()
 
 
-@pytest.mark.parametrize("chunks", [None, (1, 20, 24, 3), (4, 20, 24, 3), (13, 10, 24, 1)])
-@pytest.mark.parametrize("rows", [(0, 13), (1, 13), (0, 12), (5, 11)])
+@pytest.mark.parametrize("chunks", [None, (4, 20, 24, 3), (13, 10, 24, 1)])
+@pytest.mark.parametrize("rows", [(0, 13), (5, 11)])
 def test_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunks: tuple[int, ...] | None, rows: tuple[int, int]
 ) -> None:
@@ -302,20 +284,3 @@ def test_many_files_are_planned_without_a_request_for_each(
     assert sum(len(work.segments) for work in works) == source.splits[0].episodes == 2000
     assert sum(shard.size for shard in source.splits[0].shards) == 2000 * len(content)
     assert len(found) < 20
-
-
-def test_d4rl(tmp_path: Path, store: MemoryStore) -> None:
-    h5py = pytest.importorskip("h5py")
-    with h5py.File(tmp_path / "x.hdf5", "w") as file:
-        file["observations"], file["actions"] = np.ones((9, 4), np.float32), np.ones((9, 2), np.float32)
-        file["rewards"], file["terminals"] = np.ones(9, np.float32), np.arange(9) % 3 == 2
-    path = uploaded(tmp_path, store)
-    for near, far in zip(read_back(tmp_path, "hdf5"), read_back(path, "hdf5"), strict=True):
-        assert near.payload == far.payload
-
-
-def test_minari(tmp_path: Path, store: MemoryStore) -> None:
-    minari_hdf5(tmp_path / "toy-v0")
-    path = uploaded(tmp_path / "toy-v0", store)
-    for near, far in zip(read_back(tmp_path / "toy-v0", "hdf5"), read_back(path, "hdf5"), strict=True):
-        assert not far.faults and near.payload == far.payload

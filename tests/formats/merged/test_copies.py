@@ -36,7 +36,7 @@ def write_hdf5(directory: Path, episodes: list[Any]) -> None:
             demo["rewards"], demo["dones"] = np.zeros(len(episode)), np.arange(len(episode)) == len(episode) - 1
 
 
-@pytest.mark.parametrize("to", ["lerobot", "hdf5", "zarr"])
+@pytest.mark.parametrize("to", ["hdf5", "zarr"])
 def test_a_copy_in_another_format_is_a_near_duplicate(tmp_path: Path, to: str) -> None:
     first = write_dataset(tmp_path / "first", EPISODES, name="first", shards=2)
     if to == "hdf5":

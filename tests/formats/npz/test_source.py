@@ -104,17 +104,6 @@ def test_a_profile_of_a_user(tmp_path) -> None:
     assert episode.steps["action"].dtype == np.float32
     assert episode.steps["name"].tolist() == [b"x"] * 4 + [b""]
     assert episode.steps["discount"].tolist() == [1, 1, 1, 0, 0]
-    for text, said in (
-        ("name: x\nfields: {action: act}", "no array becomes observation"),
-        ("name: x\nfield: {}", "unknown field `field`"),
-        ("- 1", "Expected `object`, got `array`"),
-        ("name: x\nfields: {observation: zz, action: act}", "there is no zz"),
-    ):
-        profile.write_text(text)
-        with pytest.raises(UsageError, match=said):
-            read(tmp_path / "a.npz", profile=str(profile))
-    with pytest.raises(UsageError, match="no such profile"):
-        read(tmp_path / "a.npz", profile="exor")
 
 
 def test_fortran_order_and_one_row_and_no_rows(tmp_path) -> None:
@@ -126,16 +115,6 @@ def test_fortran_order_and_one_row_and_no_rows(tmp_path) -> None:
     assert len(read(tmp_path / "one.npz")[0]) == 1
     np.savez(tmp_path / "none.npz", **{name: column[:0] for name, column in arrays.items()})
     assert [len(one) for one in read(tmp_path / "none.npz")] in ([], [0])
-
-
-def test_recognition_names_the_arrays(tmp_path) -> None:
-    write_exorl(tmp_path / "buffer")
-    assert "exorl" in (NpzSource.recognize(str(tmp_path / "buffer")) or "")
-    np.savez(tmp_path / "odd.npz", x=np.ones(3))
-    assert NpzSource.recognize(str(tmp_path / "odd.npz")) == ".npz with x"
-    assert NpzSource.recognize(str(tmp_path)) is not None
-    (tmp_path / "empty").mkdir()
-    assert NpzSource.recognize(str(tmp_path / "empty")) is None
 
 
 @pytest.mark.parametrize(
@@ -160,22 +139,3 @@ def test_a_flag_other_than_0_or_1_is_a_reason(tmp_path) -> None:
     np.savez(tmp_path / "b.npz", **{**arrays, "terminals": arrays["terminals"] * 0.5})
     report = rlds_beam.check(tmp_path, from_="npz", rules=True).report
     assert (report.valid, report.rejected) == (2, 1)
-
-
-@pytest.mark.parametrize("name", ["observations", "actions"])
-def test_a_file_unlike_the_first_is_rejected(tmp_path, name) -> None:
-    arrays = ogbench_arrays((4, 3))
-    np.savez(tmp_path / "a.npz", **arrays)
-    np.savez(tmp_path / "b.npz", **{**arrays, name: arrays[name][:, :3]})
-    np.savez(tmp_path / "c.npz", **{key: value for key, value in arrays.items() if key != "qvel"})
-    report = rlds_beam.check(tmp_path, from_="npz", accept=("duplicate_episode",), rules=True).report
-    assert (report.valid, report.rejected) == (2, 4)
-
-
-def test_text_next_to_the_data_is_part_of_the_fingerprint(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", observation=np.zeros((3, 2), "f4"), action=np.zeros((3, 1), "f4"))
-    (tmp_path / "a.txt").write_text("open the door")
-    text = "name: x\nfields: {observation: observation, action: action}\ntext: [{file: '{name}.txt'}]"
-    (tmp_path / "x.yaml").write_text(text)
-    source = NpzSource.open(str(tmp_path), options=ProfileOptions(profile=str(tmp_path / "x.yaml")))
-    assert list(source.companions(source.splits[0].shards[0])) == [str(tmp_path / "a.txt")]

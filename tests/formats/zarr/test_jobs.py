@@ -46,20 +46,6 @@ def actions(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"--connectors={path}"
 
 
-def test_stats_and_report(umi: Path, actions: str, tmp_path: Path) -> None:
-    for flags in ([], [actions]):
-        assert main(["stats", str(umi), "--workers=1", f"--output={tmp_path / 'stats.json'}", *flags]) == 0
-        assert ('"action"' in (tmp_path / "stats.json").read_text()) == bool(flags)
-    assert main(["report", str(umi), "--workers=1", f"--output={tmp_path / 'report.html'}"]) == 0
-    assert "camera0_rgb" in (tmp_path / "report.html").read_text()
-
-
-def test_push_needs_actions(umi: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("reverb")
-    assert main(["push", str(umi), "--reverb=embedded", "--table=replay"]) == 2
-    assert "a trajectory needs action" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("to", "message"),
     [

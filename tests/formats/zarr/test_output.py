@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 from exchanging import assert_equal, export, plain, read_back, rich_dataset
-from zarr_data import open_zip
 
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.profiles.zarr_store import open_store
@@ -19,15 +15,6 @@ from rlds_beam.testing import make_episode, read_rejected, write_dataset
 @pytest.fixture(scope="module")
 def rich(tmp_path_factory):
     return rich_dataset(tmp_path_factory.mktemp("rich"))
-
-
-def opened(path: Path) -> Any:
-    """The root group, as the zarr library reads it, with the codecs of images."""
-    pytest.importorskip("zarr")
-    from imagecodecs.numcodecs import register_codecs
-
-    register_codecs(verbose=False)
-    return open_zip(path)
 
 
 @pytest.mark.parametrize("options", [{}, {"images": "jpegxl"}, {"compressor": "zstd"}], ids=str)
@@ -47,41 +34,6 @@ def test_a_round_trip_is_exact(rich, tmp_path, options):
         assert metadata["episode_id"] == expected.metadata["episode_id"].encode()
         assert metadata["seed"] == expected.metadata["seed"]
         assert metadata["pose"].tolist() == expected.metadata["pose"].tolist()
-
-
-@pytest.mark.parametrize("images", ["blosc", "jpegxl"])
-def test_what_a_replay_buffer_checks(rich, tmp_path, images):
-    """`ReplayBuffer.__init__`: data, meta/episode_ends, and the same length of all arrays."""
-    export(rich[0], tmp_path / "out", "zarr", images=images)
-    root = opened(tmp_path / "out" / "train.zarr.zip")
-    ends = root["meta/episode_ends"][:]
-    assert ends.dtype == np.int64 and ends.tolist() == np.cumsum([*map(len, rich[1])]).tolist()
-    names = sorted(root["data"].array_keys())
-    assert names == sorted(
-        [
-            "action",
-            "count",
-            "discount",
-            "image",
-            "is_first",
-            "is_last",
-            "is_terminal",
-            "language",
-            "mission",
-            "on",
-            "propensity",
-            "reward",
-            "state",
-        ]
-    )
-    assert {root["data"][name].shape[0] for name in names} == {ends[-1]}
-    assert root["data/image"].chunks == (1, 40, 40, 3)
-    steps = rich[1][4].steps
-    rows = slice(int(ends[3]), int(ends[4]))
-    assert root["data/state"][rows].tolist() == steps["observation/state"].tolist()
-    assert np.array_equal(root["data/image"][rows], steps["observation/image"].decode())
-    assert [*root["data/mission"][rows]] == plain(steps["observation/mission"])
-    assert [*root["meta/episode_id"][:]] == [f"id-{i}".encode() for i in range(7)]
 
 
 def test_dtypes_shapes_and_large_rows(tmp_path):

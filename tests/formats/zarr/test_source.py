@@ -53,11 +53,6 @@ def test_a_buffer_of_diffusion_policy(tmp_path, name, ranges):
     assert source.notes == ("profile replay_buffer", "no reward is recorded: it is 0")
 
 
-def test_without_a_compressor(tmp_path):
-    arrays = episode_arrays(LENGTHS)
-    assert_buffer(write_buffer(tmp_path / "x.zarr", arrays, LENGTHS, compressors=dict.fromkeys(arrays)), arrays)
-
-
 def test_images_of_umi_are_decoded(tmp_path):
     pytest.importorskip("zarr")
     from imagecodecs.numcodecs import Jpeg2k, Jpegxl, register_codecs
