@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from outputs import commit_dataset, commit_range, plan, shard_path
 
+from rlds_beam.encoding.example.row_decoder import RowDecoder
 from rlds_beam.encoding.tfrecord.framing import RecordRows, frame_all
 from rlds_beam.encoding.wire import encode_delimited
 from rlds_beam.episodes.columns import concatenate
@@ -36,8 +37,8 @@ from rlds_beam.testing import (
 )
 from rlds_beam.trajectories.items import ItemMaker
 from rlds_beam.trajectories.options import CASTS, ItemOptions
-from rlds_beam.trajectories.record_decoding import TrajectoryDecoder
 from rlds_beam.trajectories.record_encoding import TrajectoryEncoder
+from rlds_beam.trajectories.record_layout import record_fields
 from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 
 CAMERA = SpecLeaf("observation/camera", "uint8", (8, 16, 3), "jpeg")
@@ -180,7 +181,9 @@ def test_records_of_another_program(numbers):
     everything = [np.frombuffer(payload, np.uint8) for payload in [*mixed, *itertools.chain(*written)]]
     batch = [row[None] for row in everything[: len(mixed)]]
     batch += [np.stack(list(run)) for _, run in itertools.groupby(everything, len)]
-    columns = TrajectoryDecoder(spec, {}).decode(batch)
+    decoder = RowDecoder(record_fields(spec))
+    parts = [decoder.decode_rows(rows, decoder.fields) for rows in batch]
+    columns = {path: np.concatenate([part[path] for part in parts]) for path in decoder.fields}
     once = np.arange(len(rows))
     order = np.concatenate([np.repeat(once, 3), np.repeat(once, 3), np.tile(once, 3)])  # mixed, mixed, written
     for leaf in leaves:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlds_beam.encoding.example.reader import Feature, Kind, parse_example
+from rlds_beam.encoding.example.reader import Feature, parse_example
 from rlds_beam.encoding.example.rows import Bytes, is_fixed, list_kind, with_shape
 from rlds_beam.encoding.wire import (
     MAX_VARINT_BYTES,
@@ -32,15 +32,14 @@ class RowDecoder:
       fields: the fields as stored (`rows.row_field`).
     """
 
-    def __init__(self, fields: Sequence[Field]):
+    def __init__(self, fields: Iterable[Field]):
         self.fields = {field.path: field for field in fields}
-        self._layouts = [
-            FeatureLayout(f.path, list_kind(f), f.numpy_dtype, math.prod(d or 0 for d in f.shape)) for f in fields
-        ]
-        self._alike = all(is_fixed(f) and (list_kind(f) != "float" or f.dtype == "float32") for f in fields)
-        self._match: Match | None = None
+        self._alike = all(
+            is_fixed(f) and (list_kind(f) != "float" or f.dtype == "float32") for f in self.fields.values()
+        )
+        self._layout: _Layout | None = None
 
-    def decode(self, payloads: Sequence[bytes], wanted: Sequence[str]) -> dict[str, Column]:
+    def decode(self, payloads: Sequence[bytes], wanted: Iterable[str]) -> dict[str, Column]:
         """Decodes records to columns.
 
         Args:
@@ -53,21 +52,26 @@ class RowDecoder:
           MalformedError: a record does not have these columns.
         """
         if self._alike and len({*map(len, payloads)}) == 1:
-            rows = np.frombuffer(b"".join(payloads), np.uint8).reshape(len(payloads), -1)
-            match = self._match  # a local copy, since another thread may replace it
-            if match is None or match.count(rows) < len(rows):
-                self._match = match = match_record(payloads[0], self._layouts)
-            if match is not None and match.count(rows) == len(rows):
-                values = match.decode(rows)
-                return {path: values[path].reshape(len(rows), *self._shape(path)) for path in wanted}
+            return self.decode_rows(np.frombuffer(b"".join(payloads), np.uint8).reshape(len(payloads), -1), wanted)
+        return self._decode_each(payloads, wanted)
+
+    def decode_rows(self, rows: Bytes, wanted: Iterable[str]) -> dict[str, Column]:
+        """Decodes records of equal length, uint8 [k, length], like `decode`."""
+        layout = self._layout  # a local copy, since another thread may replace it
+        matches = layout is not None and layout.matches(rows)
+        if not matches and self._alike:
+            layout = self._layout = _find_layout(rows[0].tobytes(), self.fields.values())
+            matches = layout is not None and layout.matches(rows)
+        if layout is None or not matches:
+            return self._decode_each([row.tobytes() for row in rows], wanted)
+        return {path: layout.values(rows, self.fields[path]) for path in wanted}
+
+    def _decode_each(self, payloads: Sequence[bytes], wanted: Iterable[str]) -> dict[str, Column]:
         parsed = [parse_example(payload) for payload in payloads]
         return {
             path: _column(self.fields[path], [_value(self.fields[path], record) for record in parsed])
             for path in wanted
         }
-
-    def _shape(self, path: str) -> tuple[int, ...]:
-        return self.fields[path].closed_shape
 
 
 def _value(field: Field, record: Mapping[str, Feature]) -> Any:
@@ -81,7 +85,10 @@ def _value(field: Field, record: Mapping[str, Feature]) -> Any:
     if field.dtype == "string":
         return _texts(field, feature.strings())
     if feature.kind == "bytes":
-        values = np.frombuffer(b"".join(feature.strings()), field.numpy_dtype)
+        raw = b"".join(feature.strings())
+        if len(raw) % field.numpy_dtype.itemsize:
+            raise MalformedError(f"{path} has {len(raw)} bytes, which are not a number of {field.dtype}")
+        values = np.frombuffer(raw, field.numpy_dtype)
     else:
         values = feature.floats() if feature.kind == "float" else feature.ints(field.numpy_dtype)
     shape: Sequence[int] = [-1 if d is None else d for d in field.shape]
@@ -124,78 +131,55 @@ def objects(values: Sequence[Any]) -> Array:
     return array
 
 
-class FeatureLayout(NamedTuple):
-    """The storage of a feature.
+class _Layout(NamedTuple):
+    """A record, and where it has the values of each field, (start, stop) by path.
 
-    Attributes:
-      path: the name of the feature in the record.
-      kind: the kind of its list.
-      dtype: the dtype of the values; in a list of bytes, the dtype stored in the bytes.
-      size: the number of values.
+    Our records of equal length almost always have the same layout, with different values.
     """
 
-    path: str
-    kind: Kind
-    dtype: np.dtype[Any]
-    size: int
-
-
-class _Place(NamedTuple):
-    """The offsets of a feature's values in a record."""
-
-    layout: FeatureLayout
-    start: int
-    stop: int
-
-    def groups(self, rows: Bytes) -> Bytes:
-        """The varints of an int64 list, all of the same width: [k, size, width]."""
-        return rows[:, self.start : self.stop].reshape(len(rows), self.layout.size, -1)
-
-    def values(self, rows: Bytes) -> Array:
-        """Decodes the values, [k, size]."""
-        if self.layout.kind == "int64":
-            return fitting(decode_fixed_varints(self.groups(rows)), self.layout.dtype)
-        return np.ascontiguousarray(rows[:, self.start : self.stop]).view(self.layout.dtype)
-
-
-class Match(NamedTuple):
-    """A record and the places of its values, in the order of the layouts."""
-
     row: Bytes
-    places: tuple[_Place, ...]
+    places: Mapping[str, tuple[int, int]]
+    integers: Mapping[str, int]
 
-    def count(self, rows: Bytes) -> int:
-        """The number of leading rows that equal this record outside of the places."""
+    def matches(self, rows: Bytes) -> bool:
+        """Whether records, uint8 [k, length], equal this one outside of the values."""
         if rows.shape[1] != len(self.row):
-            return 0
-        places = sorted((place.start, place.stop) for place in self.places)
-        bounds = [0, *itertools.chain(*places), len(self.row)]
-        same = [rows[:, a:b] == self.row[a:b] for a, b in zip(bounds[::2], bounds[1::2], strict=True)]
-        same += [are_fixed_varints(place.groups(rows)) for place in self.places if place.layout.kind == "int64"]
-        if all(part.all() for part in same):
-            return len(rows)
-        fits = np.logical_and.reduce([part.reshape(len(rows), -1).all(axis=1) for part in same])
-        return int(np.argmin(fits))
+            return False
+        bounds = [0, *itertools.chain(*sorted(self.places.values())), len(self.row)]
+        return all(
+            (rows[:, a:b] == self.row[a:b]).all() for a, b in zip(bounds[::2], bounds[1::2], strict=True)
+        ) and all(are_fixed_varints(self._groups(rows, path)).all() for path in self.integers)
 
-    def decode(self, rows: Bytes) -> dict[str, Array]:
-        """Decodes matching rows to values [k, size] by path."""
-        return {place.layout.path: place.values(rows) for place in self.places}
+    def values(self, rows: Bytes, field: Field) -> Array:
+        """Decodes a field of matching records, [k, *shape]."""
+        if field.path in self.integers:
+            values = fitting(decode_fixed_varints(self._groups(rows, field.path)), field.numpy_dtype)
+        else:
+            start, stop = self.places[field.path]
+            values = np.ascontiguousarray(rows[:, start:stop]).view(field.numpy_dtype)
+        return values.reshape(len(rows), *field.closed_shape)
 
-
-def match_record(payload: bytes, layouts: Sequence[FeatureLayout]) -> Match | None:
-    """Creates a match from a record; None if rlds-beam would write it differently."""
-    example = parse_example(payload)
-    places = [_place(example.get(layout.path, Feature(None)), payload, layout) for layout in layouts]
-    matched = tuple(place for place in places if place is not None)
-    return Match(np.frombuffer(payload, np.uint8), matched) if len(matched) == len(places) else None
+    def _groups(self, rows: Bytes, path: str) -> Bytes:
+        """The varints of a list of integers, all of the same width: [k, size, width]."""
+        start, stop = self.places[path]
+        return rows[:, start:stop].reshape(len(rows), self.integers[path], -1)
 
 
-def _place(feature: Feature, payload: bytes, layout: FeatureLayout) -> _Place | None:
-    """Finds the one packed list (or one string) of a feature."""
-    numbers = layout.kind == "int64"
-    for width in range(1, MAX_VARINT_BYTES + 1) if numbers else (layout.dtype.itemsize,):
-        start = feature.end - layout.size * width
-        head = tag_and_length(1, layout.size * width)
-        if feature.kind == layout.kind and feature.data is payload and payload[feature.start : start] == head:
-            return _Place(layout, start, feature.end)
-    return None
+def _find_layout(payload: bytes, fields: Iterable[Field]) -> _Layout | None:
+    """The layout of a record; None if rlds-beam would write it differently: each field one packed list, or string."""
+    example, places, integers = parse_example(payload), {}, {}
+    for field in fields:
+        feature, size = example.get(field.path, Feature(None)), math.prod(field.closed_shape)
+        if feature.kind != list_kind(field):
+            return None
+        of_integers = feature.kind == "int64"
+        for width in range(1, MAX_VARINT_BYTES + 1) if of_integers else (field.numpy_dtype.itemsize,):
+            start = feature.end - size * width
+            if payload[feature.start : start] == tag_and_length(1, size * width):
+                places[field.path] = start, feature.end
+                break
+        else:
+            return None
+        if of_integers:
+            integers[field.path] = size
+    return _Layout(np.frombuffer(payload, np.uint8), places, integers)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam import storage
+from rlds_beam.encoding.example.row_decoder import RowDecoder, objects
 from rlds_beam.encoding.tfrecord.framing import Bytes, RecordRows
 from rlds_beam.encoding.wire import MalformedError
 from rlds_beam.episodes.episode import Column, EpisodeKey
@@ -25,7 +26,6 @@ from rlds_beam.output.files import Checksum
 from rlds_beam.output.manifest import read_manifest
 from rlds_beam.trajectories.frames import Frames
 from rlds_beam.trajectories.items import Items, Windows
-from rlds_beam.trajectories.record_decoding import TrajectoryDecoder
 from rlds_beam.trajectories.spec import Shape, SpecLeaf, TrajectorySpec
 
 _BATCH_ITEMS, _BATCH_BYTES = 256, 4 << 20
@@ -64,6 +64,7 @@ class ConvertedDataset:
       spec: the leaves, in the order in which `tf.nest` flattens a `Trajectory`. Images are pixels.
       ranges: one for each shard with items.
       jpegs: the record keys of each leaf that is stored as JPEGs.
+      fields: the fields of a record.
     """
 
     dataset: str
@@ -71,6 +72,7 @@ class ConvertedDataset:
     spec: TrajectorySpec
     ranges: tuple[ConvertedRange, ...]
     jpegs: dict[str, tuple[str, ...]]
+    fields: tuple[Field, ...]
 
     @property
     def items(self) -> int:
@@ -97,7 +99,7 @@ class ConvertedDataset:
           RldsBeamError: the file is not what was written. Every record is checked before it is returned,
             and the whole file (checksum, number of items) at its end.
         """
-        checksum, decoder = Checksum(), TrajectoryDecoder(self.spec, self.jpegs)
+        checksum, decoder = Checksum(), RowDecoder(self.fields)
         try:
             with storage.open_read(work.path) as file:
                 reader = RecordRows(file, work.path, checksum)
@@ -114,19 +116,35 @@ class ConvertedDataset:
                 f"{work.items}, or its checksum differs; fetch it again, or convert the dataset again"
             )
 
-    def _items(self, rows: list[Bytes], decoder: TrajectoryDecoder, key: EpisodeKey, work: ConvertedRange) -> Items:
+    def _items(self, rows: list[Bytes], decoder: RowDecoder, key: EpisodeKey, work: ConvertedRange) -> Items:
         try:
-            decoded = decoder.decode(rows)
-            columns = {path: _pixels(column, path) for path, column in decoded.items()}
+            parts = [decoder.decode_rows(block, decoder.fields) for block in rows]
+            columns = {leaf.path: self._column(leaf, parts) for leaf in self.spec.leaves}
+            frames = Frames(columns, key)
+            if len({*map(len, columns.values())}) > 1:
+                raise MalformedError("its leaves have different numbers of frames")
         except (MalformedError, BadEpisode) as error:
             raise RldsBeamError(
                 f"{work.path}, in the {sum(map(len, rows))} records from byte {key.position}: {error}; the manifest "
                 "describes other records: convert the dataset again"
             ) from error
         count = sum(map(len, rows))
-        frames = Frames(columns, key)
         length = len(frames) // count
         return Items(frames, Windows(0, count, length, length, len(frames)))
+
+    def _column(self, leaf: SpecLeaf, parts: list[dict[str, Column]]) -> Column:
+        """The frames of a leaf in records that were decoded in parts, [frames of all records, ...]; JPEGs as pixels."""
+        if (names := self.jpegs.get(leaf.path)) is None:
+            columns = [part[leaf.path] for part in parts]
+            if self.spec.item_shape == (None,):  # whole episodes, each of its own length
+                columns = [episode for column in columns for episode in column]
+            arrays = [column.reshape(-1, *leaf.shape) for column in columns]  # type: ignore[union-attr]
+            return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        jpegs: list[bytes] = []
+        for part in parts:
+            for record in zip(*(part[name] for name in names), strict=True):
+                jpegs += record[0] if self.spec.item_shape == (None,) else record
+        return _pixels(EncodedImages(objects(jpegs), leaf.shape, leaf.dtype), leaf.path)
 
 
 def is_converted(path: str) -> bool:
@@ -147,7 +165,8 @@ def open_converted(path: str, split: str | None = None) -> ConvertedDataset:
         this version does not know.
     """
     manifest = read_manifest(path)
-    spec, jpegs = make_spec(read_fields(manifest, path))
+    fields = read_fields(manifest, path)
+    spec, jpegs = make_spec(fields)
     shards = manifest["shards"]
     checksums = [(shard["split"], shard["checksum"]) for shard in shards]
     fingerprint = hashlib.sha256(json.dumps([manifest["fields"], checksums]).encode()).hexdigest()
@@ -157,6 +176,7 @@ def open_converted(path: str, split: str | None = None) -> ConvertedDataset:
         spec=spec,
         ranges=_ranges(path, shards, split),
         jpegs=jpegs,
+        fields=tuple(fields),
     )
 
 
@@ -214,12 +234,8 @@ def _rows(reader: RecordRows, count: int) -> list[Bytes]:
     return blocks
 
 
-def _pixels(column: Column, path: str) -> Column:
-    """A column with JPEGs decoded; one that several items share is decoded once."""
-    if not isinstance(column, EncodedImages):
-        return column
+def _pixels(column: EncodedImages, path: str) -> Column:
+    """The pixels of JPEGs; one that several items share is decoded once."""
     number = {jpeg: i for i, jpeg in enumerate(dict.fromkeys(column))}
-    data = np.empty(len(number), object)
-    data[:] = list(number)
-    pixels = column.with_data(data).decode(path)
+    pixels = column.with_data(objects(list(number))).decode(path)
     return pixels[[number[jpeg] for jpeg in column]]
