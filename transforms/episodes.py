@@ -26,7 +26,6 @@ from rlds_beam.formats.options import OutputOptions
 from rlds_beam.formats.outputs import check_files, configuration_for, create_output
 from rlds_beam.formats.rlds.output import RldsOutput
 from rlds_beam.output.base import Output, with_ranges
-from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.directory import check_output
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan
 from rlds_beam.output.range_conversion import DatasetCommitter, finish_range
@@ -34,9 +33,8 @@ from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.processing.report import Report, check_source
 from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.transforms.episode_coder import EpisodeCoder
-from rlds_beam.transforms.keyed_sink import WriteKeyed
+from rlds_beam.transforms.keyed_sink import PipelineSink, WriteKeyed, read_rejected_list
 from rlds_beam.writing.keyed_parts import PackedElement, PlacedElement, read_stored
-from rlds_beam.writing.pipeline_output import PipelineSink, read_rejected_list
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,9 +73,7 @@ class _EpisodeSink(PipelineSink):
         check_files(output, ranges, self.to)
         return DatasetCommitter(self.source, self.check, output, tuple(ranges), self.report, self.output_plan.digest)
 
-    def write(
-        self, work: WorkRange, placed: Sequence[PlacedElement], plan: DatasetCommitter
-    ) -> tuple[RangeCommit, list[Rejection]]:
+    def write(self, work: WorkRange, placed: Sequence[PlacedElement], plan: DatasetCommitter) -> list[Rejection]:
         output, report, rejections = plan.output, Report(), list[Rejection]()
         schema, ignored = self.connecting.probed.given, self.connecting.ignored_values(output.ignored_values)
         writer = output.open_range(work)
@@ -97,7 +93,8 @@ class _EpisodeSink(PipelineSink):
                 if record.verdict.rejected is not None:
                     rejections.append(record.verdict.rejected)
                 del episode, record
-            return finish_range(output, work, writer, report, None, self.output_plan.digest), rejections
+            finish_range(output, work, writer, report, None, self.output_plan.digest)
+            return rejections
         finally:
             writer.abort()
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import bisect
+import dataclasses
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
+import msgspec
 from apache_beam.pvalue import AsDict, AsSingleton, TaggedOutput
 from apache_beam.transforms.util import WaitOn
 
+from rlds_beam import storage
 from rlds_beam.checking.verdicts import Rejection
+from rlds_beam.encoding.metadata import decode_whole
 from rlds_beam.output.base import GlobalIndices
-from rlds_beam.output.commits import RangeCommit
+from rlds_beam.output.directory import check_output, make_ready
+from rlds_beam.output.files import REJECTED, REJECTED_LIST
+from rlds_beam.output.plans import OutputPlan, read_plan, remove_output
 from rlds_beam.output.range_conversion import NumberRanges
 from rlds_beam.reading.base import WorkRange
 from rlds_beam.transforms.elements import in_global_window, refuse_windows, report_sink
@@ -28,9 +34,59 @@ from rlds_beam.writing.keyed_parts import (
     measure,
     name_ranges,
     place,
+    remove_parts,
 )
 
 _log = logging.getLogger(__name__)
+
+
+class RejectedList(msgspec.Struct, frozen=True):
+    """The content of `rejected.json`.
+
+    Attributes:
+      id: names the pipeline that wrote it; None if there is no list.
+      records: the number of rejected records.
+      files: the names of their files in `rejected/`.
+    """
+
+    id: str | None = None
+    records: int = 0
+    files: tuple[str, ...] = ()
+
+
+def read_rejected_list(output: str) -> RejectedList:
+    """Reads the `rejected.json` of an output. Raises UsageError if it is damaged."""
+    return decode_whole(storage.join(output, REJECTED, REJECTED_LIST), RejectedList) or RejectedList()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PipelineSink(KeyedSink):
+    """A keyed sink whose directory may hold an earlier output, and the rejected records of the same pipeline.
+
+    The runner chooses the bundles of a pipeline, and may choose others on the next run, so nothing of a killed one can
+    be used.
+
+    Attributes:
+      directory, shards: as in `KeyedSink`.
+      output_plan: the plan of the pipeline.
+      overwrite: whether what was there is replaced.
+      listed: the `RejectedList.id` before the pipeline ran. A list with another id is from this run, and stays.
+    """
+
+    directory: str
+    shards: int | None
+    output_plan: OutputPlan
+    overwrite: bool
+    listed: str | None
+
+    def open(self) -> None:
+        """Prepares the directory; raises UsageError if something was written to it since it was checked."""
+        existing = read_plan(self.directory)
+        if existing is not None and existing.content != self.output_plan.content:
+            check_output(self.directory, self.output_plan, overwrite=self.overwrite)
+            remove_output(self.directory, keep_rejected=read_rejected_list(self.directory).id != self.listed)
+            remove_parts(self.directory)
+        make_ready(self.directory, self.output_plan)
 
 
 class WriteKeyedResult(NamedTuple):
@@ -91,7 +147,7 @@ class WriteKeyed(beam.PTransform[Any, Any]):
             | "Group" >> beam.GroupByKey()
             | "Write"
             >> beam.ParDo(_WriteFn(sink), AsSingleton(names), AsSingleton(plan))
-            .with_output_types(RangeCommit, rejected=Rejection)
+            .with_output_types(str, rejected=Rejection)
             .with_outputs("rejected", main="written")
         )
         done = written.written | "Done" >> beam.combiners.Count.Globally()
@@ -152,11 +208,10 @@ class _WriteFn(beam.DoFn):
         work = names[found]
         in_order = sorted(placed, key=lambda placed: placed.position)
         _log.info("Writing %s of %s: %d elements", work, self._sink.directory, len(in_order))
-        written, rejections = self._sink.write(work, in_order, plan)
-        _log.info("Wrote %s of %s", work, self._sink.directory)
-        for rejection in rejections:
+        for rejection in self._sink.write(work, in_order, plan):
             yield TaggedOutput("rejected", rejection)
-        yield written
+        _log.info("Wrote %s of %s", work, self._sink.directory)
+        yield str(work)
 
 
 def _with_bucket(stored: StoredElement, bounds: Sequence[Any]) -> tuple[int, StoredElement]:

@@ -4,39 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-from apache_beam.utils.windowed_value import WindowedValue
+import msgspec
 
-from rlds_beam import naming
+from rlds_beam import naming, storage
 from rlds_beam.checking.verdicts import Rejection
+from rlds_beam.encoding.metadata import encode
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.formats.trajectories.output import TrajectoryOutput
-from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.directory import check_output
+from rlds_beam.output.files import REJECTED, REJECTED_LIST, is_rejected_file, listdir
 from rlds_beam.output.manifest import commit_dataset
 from rlds_beam.output.plans import OutputPlan, check_files
 from rlds_beam.output.range_conversion import finish_range
+from rlds_beam.output.shards import RejectedWriter
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.trajectories.items import Items
 from rlds_beam.trajectories.options import FrameOptions, Images, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec
 from rlds_beam.transforms.converting import check_items, choose_input
-from rlds_beam.transforms.elements import in_global_window, refuse_windows
-from rlds_beam.transforms.keyed_sink import WriteKeyed
-from rlds_beam.writing.keyed_parts import PackedElement, PlacedElement, read_stored
-from rlds_beam.writing.pipeline_output import (
-    PipelineSink,
-    RejectedPart,
-    commit_rejections,
-    read_rejected_list,
-    write_rejections,
-)
+from rlds_beam.transforms.keyed_sink import PipelineSink, RejectedList, WriteKeyed, read_rejected_list
+from rlds_beam.writing.keyed_parts import KeyedSink, PackedElement, PlacedElement, read_stored
 
 
 class WriteToTrajectoryRecordsResult(NamedTuple):
@@ -161,9 +155,7 @@ class _ItemSink(PipelineSink):
         check_files(name for work in ranges for name in self.output.files(work))
         return tuple(ranges)
 
-    def write(
-        self, work: WorkRange, placed: Sequence[PlacedElement], plan: object
-    ) -> tuple[RangeCommit, list[Rejection]]:
+    def write(self, work: WorkRange, placed: Sequence[PlacedElement], plan: object) -> list[Rejection]:
         del plan
         rejections, writer = list[Rejection](), self.output.open_range(work)
         try:
@@ -173,7 +165,8 @@ class _ItemSink(PipelineSink):
                 except BadEpisode as bad:
                     rejections.append(Rejection.of(items, bad))
                 del items
-            return finish_range(self.output, work, writer, Report(), None, self.output_plan.digest), rejections
+            finish_range(self.output, work, writer, Report(), None, self.output_plan.digest)
+            return rejections
         finally:
             writer.abort()
 
@@ -185,36 +178,62 @@ class _ItemSink(PipelineSink):
 class WriteRejected(beam.PTransform[Rejection, dict[str, Any]]):
     """Writes rejected records to `output/rejected/`: their original bytes, and a JSON line for each.
 
-    The result is a PCollection of one dict, the content of `rejected/rejected.json`.
+    The records are in the order of their keys. Replaces those that are there. The result is a PCollection of one dict,
+    the content of `rejected/rejected.json`.
     """
 
     def __init__(self, output: str):
         super().__init__()
-        self._output = output
+        self._sink = _RejectedSink(storage.join(output, REJECTED), uuid.uuid4().hex)
 
     def expand(self, rejected: beam.PCollection[Rejection]) -> beam.PCollection[dict[str, Any]]:
-        refuse_windows("WriteRejected", rejected)
-        return (
-            rejected
-            | "Write" >> beam.ParDo(_WriteRejectedFn(self._output))
-            | "All" >> beam.CombineGlobally(beam.combiners.ToListCombineFn())
-            | "Commit" >> beam.Map(_commit_rejections, self._output).with_output_types(dict[str, Any])
-        )
+        return (rejected | "Write" >> WriteKeyed(self._sink, "WriteRejected", dict[str, Any])).result
 
 
-class _WriteRejectedFn(beam.DoFn):
-    def __init__(self, output: str):
-        self._output = output
+@dataclasses.dataclass(frozen=True)
+class _RejectedSink(KeyedSink):
+    """Writes rejected records.
 
-    def start_bundle(self) -> None:
-        self._rejections: list[Rejection] = []
+    Attributes:
+      directory: the directory `rejected` of an output.
+      id: names the pipeline in `rejected.json`.
+    """
 
-    def process(self, rejection: Rejection) -> None:
-        self._rejections.append(rejection)
+    directory: str
+    id: str
+    unique = False  # a step may reject a record that another one made several of
 
-    def finish_bundle(self) -> Iterator[WindowedValue]:
-        yield from map(in_global_window, write_rejections(self._output, self._rejections))
+    def open(self) -> None:
+        if read_rejected_list(storage.split(self.directory)[0]).id != self.id:
+            storage.makedirs(self.directory)
+            storage.remove_files(self.directory, filter(is_rejected_file, listdir(self.directory)))
+            self._write_list(RejectedList(self.id))
 
+    def packer(self) -> Callable[[Rejection], PackedElement]:
+        return self._pack
 
-def _commit_rejections(parts: Iterable[RejectedPart], output: str) -> dict[str, Any]:
-    return commit_rejections(output, list(parts))
+    def _pack(self, rejection: Rejection) -> PackedElement:
+        split = naming.check_name(rejection.key.split, "the split of an episode")
+        return PackedElement(split, rejection.key, rejection, len(rejection.payload))
+
+    def plan(self, ranges: Sequence[WorkRange]) -> Sequence[WorkRange]:
+        return tuple(ranges)
+
+    def write(self, work: WorkRange, placed: Sequence[PlacedElement], plan: object) -> list[Rejection]:
+        with RejectedWriter(storage.below(self.directory, str(work))) as writer:
+            for rejection in read_stored(placed):
+                writer.add(rejection)
+            writer.commit()
+        return []
+
+    def commit(self, plan: Sequence[WorkRange]) -> dict[str, Any]:
+        records = 0
+        for work in plan:
+            with storage.open_read(storage.below(self.directory, f"{work}.jsonl")) as lines:
+                records += sum(1 for _ in lines)
+        content = RejectedList(self.id, records, tuple(f"{work}.tfrecord" for work in plan))
+        self._write_list(content)
+        return msgspec.to_builtins(content)
+
+    def _write_list(self, content: RejectedList) -> None:
+        storage.write_text(storage.below(self.directory, REJECTED_LIST), encode(content))

@@ -157,13 +157,13 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
     return [f"{path} was {shorten(json.dumps(old), 60)} and is now {shorten(json.dumps(new), 60)}"]
 
 
-def remove_output(output: str, *, kept: Collection[str] = ()) -> None:
+def remove_output(output: str, *, keep_rejected: bool = False) -> None:
     """Removes the content of a directory with a plan, the manifest first and the plan last.
 
     So a partly removed output can be recognized. The lock and the unfinished parts of rejected records stay.
 
     Args:
-      kept: the names of files in `rejected/` to keep.
+      keep_rejected: whether to leave `rejected/` as it is.
     """
     if read_plan(output) is None:
         return
@@ -171,9 +171,10 @@ def remove_output(output: str, *, kept: Collection[str] = ()) -> None:
     files = storage.sizes(output)
     for directory in {*listdir(output)} - {*files, REJECTED}:
         storage.rmtree(storage.below(output, directory))
-    rejected = listdir(storage.join(output, REJECTED))
-    storage.remove_files(output, [f"{REJECTED}/{name}" for name in rejected if name not in {PARTS, *kept}])
-    storage.remove_empty(storage.below(output, REJECTED))
+    if not keep_rejected:
+        rejected = listdir(storage.join(output, REJECTED))
+        storage.remove_files(output, [f"{REJECTED}/{name}" for name in rejected if name != PARTS])
+        storage.remove_empty(storage.below(output, REJECTED))
     storage.remove_files(output, [name for name in files if name not in (PLAN, LOCK)])
     storage.remove_files(output, [PLAN])
 

@@ -24,13 +24,12 @@ from typing import Any, NamedTuple
 from rlds_beam import storage
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.errors import NotVerifiedError, UsageError
-from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import PARTS, listdir
 from rlds_beam.output.shards import ShardWriter
 from rlds_beam.reading.base import WorkRange
 from rlds_beam.reading.plan import MAX_RANGES, RANGE_BYTES
 
-_PART = re.compile(r".+-[0-9a-f]{32}(\.tfrecord|\.jsonl)?")
+_PART = re.compile(r"part-[0-9a-f]{32}")
 
 BUCKETS = 1024
 """Buckets that are sorted on their own: 100,000 elements each for 100 million."""
@@ -120,8 +119,8 @@ class KeyedSink(abc.ABC):
         """What `write` and `commit` need to know of all ranges. Writes nothing but their names."""
 
     @abc.abstractmethod
-    def write(self, work: WorkRange, placed: Sequence[PlacedElement], plan: Any) -> tuple[RangeCommit, list[Rejection]]:
-        """Writes and commits a range. Can be repeated.
+    def write(self, work: WorkRange, placed: Sequence[PlacedElement], plan: Any) -> list[Rejection]:
+        """Writes and commits a range; returns the elements that cannot be written. Can be repeated.
 
         Args:
           work: the range.
@@ -261,13 +260,12 @@ def read_stored(placed: Iterable[PlacedElement]) -> Iterator[Any]:
                 del element  # not held while the next one is read
 
 
-def remove_parts(directory: str, *below: str) -> None:
-    """Removes parts, also those of failed bundles, from the output `directory`, or from a directory in it."""
-    parts = "/".join((*below, PARTS))
-    names = listdir(storage.below(directory, parts))
-    ours = [name for name in names if _PART.fullmatch(storage.final_name(name) or name)]
-    storage.remove_files(directory, [f"{parts}/{name}" for name in ours])
-    storage.remove_empty(storage.below(directory, parts))
+def remove_parts(directory: str) -> None:
+    """Removes parts, also those of failed bundles."""
+    parts = storage.below(directory, PARTS)
+    names = [name for name in listdir(parts) if _PART.fullmatch(storage.final_name(name) or name)]
+    storage.remove_files(parts, names)
+    storage.remove_empty(parts)
 
 
 def commit(plan: Any, sink: KeyedSink) -> Any:
