@@ -1,43 +1,32 @@
-"""A custom output, `--to=test_own_output:ReturnsOutput`: the return of each episode, one per line."""
+"""The output of docs/how_to/own_output.md: the return of each episode, one per line."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import time
-import uuid
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+import documented_formats
 import pytest
 from directories import bytes_of
 from own_formats import run
 
 import rlds_beam
 from rlds_beam.connectors.learner.columns import AddObservationsFromEpisodesToBatch
-from rlds_beam.connectors.pipeline import ConnectorRunner
-from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.output.base import Description, Output
-from rlds_beam.output.commits import RangeCommit
+from rlds_beam.output.base import Output
 from rlds_beam.output.shards import EpisodeWriter, ShardInfo
-from rlds_beam.reading.base import Source, WorkRange
+from rlds_beam.reading.base import WorkRange
 from rlds_beam.testing import OutputTests, make_episode, read_rejected, write_dataset
 
 HOLD = "OWN_OUTPUT_HOLDS"
 """Environment variable: ranges from this number on never finish."""
 
 
-def encode(episode: Episode) -> bytes:
-    line = {"key": str(episode.key), "return": float(episode.steps["reward"].sum())}
-    return json.dumps(line).encode() + b"\n"
-
-
 class HeldWriter(EpisodeWriter):
-    def __init__(self, path: str, work: WorkRange):
-        super().__init__(path, encode)
+    def __init__(self, output: documented_formats.ReturnsOutput, work: WorkRange):
+        super().__init__(str(Path(output.directory, output.file(work))), output.line)
         self._work = work
 
     def finish(self) -> ShardInfo:
@@ -46,32 +35,9 @@ class HeldWriter(EpisodeWriter):
         return super().finish()
 
 
-@dataclasses.dataclass(frozen=True)
-class ReturnsOutput(Output):
-    directory: str
-
-    @classmethod
-    def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: Any) -> ReturnsOutput:
-        if connectors.schema.steps["reward"].shape:
-            raise UsageError("the reward is not one number per step")
-        return cls(directory)
-
-    def plan(self) -> dict[str, Any]:
-        return {"returns": 1}
-
-    def describe(self) -> Description:
-        return Description(["key: string", "return: float64"], {"observation": "only the reward is read"})
-
-    def file(self, work: WorkRange) -> str:
-        return f"returns-{work}.jsonl"
-
+class ReturnsOutput(documented_formats.ReturnsOutput):
     def open_range(self, work: WorkRange) -> HeldWriter:
-        return HeldWriter(str(Path(self.directory, self.file(work))), work)
-
-    def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
-        count = sum(commit.items for commit in commits)
-        Path(self.directory, "episodes.json").write_text(json.dumps({"episodes": count}))
-        return {"fields": ["key", "return"]}
+        return HeldWriter(self, work)
 
 
 # The tests
@@ -99,13 +65,6 @@ def test_inspect(data):
     assert "left out: observation (only the reward is read)" in out
 
 
-def test_dry_run(data, tmp_path):
-    code, out, _ = run("convert", data, tmp_path / "out", OWN, "--dry_run", "--json")
-    assert code == 0
-    assert json.loads(out)["records"] == ["key: string", "return: float64"]
-    assert not (tmp_path / "out").exists()
-
-
 def test_convert(data, tmp_path):
     code, out, err = run("convert", data, tmp_path / "out", OWN, "--workers=2", "--shards=5", "--json")
     assert (code, err.count("\n")) == (3, 1), err
@@ -124,7 +83,6 @@ def test_convert(data, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--to=trajectory"], "did you mean trajectories?"),
         (["--to=test_own_output:HeldWriter"], "not a subclass of rlds_beam.output.Output"),
         ([OWN, "--items=frames"], "--items is an option of --to=trajectories, not --to="),
         ([OWN, "--connectors=test_own_output:COLUMNS"], "this output cannot hold columns, but connectors add"),
@@ -136,23 +94,11 @@ def test_invalid_outputs_are_rejected(data, tmp_path, flags, said):
     assert said in err
 
 
-def test_it_cannot_be_pushed(data, tmp_path):
-    assert run("convert", data, tmp_path / "out", OWN)[0] == 3
-    code, _, err = run("push", tmp_path / "out", "--reverb=127.0.0.1:1", "--table=t")
-    assert code == 2
-    assert "Its format is --to=test_own_output:ReturnsOutput" in err
-
-
 class TestConformance(OutputTests):
     output = ReturnsOutput
 
     def read(self, directory: Path) -> list[float]:
         return returns(directory)
-
-
-class OtherBytes(ReturnsOutput):
-    def complete(self, commits):
-        return {"call": uuid.uuid4().hex}
 
 
 class OtherItems(ReturnsOutput):
@@ -163,7 +109,6 @@ class OtherItems(ReturnsOutput):
 @pytest.mark.parametrize(
     ("output", "test", "said"),
     [
-        (OtherBytes, "test_equal_plans_give_equal_bytes", "manifest"),
         (OtherItems, "test_any_number_of_ranges_gives_the_same_items", "2 ranges"),
     ],
 )

@@ -190,10 +190,6 @@ def test_a_connector(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
         _ = connectors.NoSuchConnector
 
 
-def test_ours_are_never_replaced(capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(capsys, "help", "formats").count("rlds ") == 1
-
-
 def test_what_cannot_be_used_is_refused_in_a_line(
     logs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
