@@ -10,9 +10,8 @@ import pytest
 
 import rlds_beam
 from rlds_beam.cli.main import main
-from rlds_beam.connectors import MinimumLength, TruncateEpisodes
+from rlds_beam.connectors import MinimumLength
 from rlds_beam.connectors.counts import Connected
-from rlds_beam.connectors.statistics.episode_statistics import DatasetStatistics
 from rlds_beam.errors import NotVerifiedError
 from rlds_beam.processing.report import Report
 from rlds_beam.testing import make_episode, write_dataset
@@ -122,13 +121,3 @@ def test_a_suggested_preset_works_in_every_command_that_checks(tmp_path, capsys)
     assert "did you mean roboturk" in capsys.readouterr().err
     assert main(["check", "--rules", source]) == 3
     assert "--repair=missing_is_last" in capsys.readouterr().out
-
-
-def test_statistics_are_those_of_the_edited_episodes(data):
-    found = rlds_beam.stats(data, connectors=[TruncateEpisodes(3), MinimumLength(3)]).statistics
-    episodes = [make_episode(n, seed=n) for n in LENGTHS if n > 3]
-    cut = [TruncateEpisodes(3).edit(episode, None) for episode in episodes]
-    whole = DatasetStatistics.of(cut).to_json()
-    assert found["episodes"] == len(cut)
-    for name, value in whole["fields"]["reward"].items():
-        np.testing.assert_allclose(found["fields"]["reward"][name], value, rtol=1e-12, err_msg=name)

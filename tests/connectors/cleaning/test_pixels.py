@@ -164,16 +164,6 @@ def test_images_rotate_as_numpy_does_and_png_is_lossless(shape, kind, degrees, s
 
 
 @FEW
-@given(SHAPES, KINDS, st.lists(TURNS, max_size=5), st.integers(0, 99))
-def test_rotations_add_up(shape, kind, degrees, seed):
-    storage, dtype = kind
-    pixels = random_pixels(shape, dtype, seed)
-    rotations = [c.RotateImages(one, fields=[IMAGE]) for one in degrees]
-    rotated = pixels_after(with_images(pixels, storage), *rotations)
-    np.testing.assert_array_equal(rotated, np.rot90(pixels, sum(degrees) // 90, axes=(1, 2)))
-
-
-@FEW
 @given(SHAPES.filter(lambda shape: shape[2] > 1), KINDS, st.integers(0, 99))
 def test_flipping_twice_changes_nothing_and_alpha_stays(shape, kind, seed):
     storage, dtype = kind
@@ -195,14 +185,6 @@ def test_edits_that_commute_give_the_same_bytes_in_any_order(storage):
     assert len({tuple(column.data) for column in results}) == 1
 
 
-def test_a_rotated_jpeg_is_encoded_once_at_the_given_quality():
-    pixels = random_pixels((8, 12, 3))
-    episode = with_images(pixels, "jpeg")
-    decoded = episode.steps[IMAGE].decode()
-    (made,) = edited(c.RotateImages(270, quality=80), episode)
-    assert made.steps[IMAGE].data.tolist() == encode_jpeg(np.rot90(decoded, 3, axes=(1, 2)), 80)
-
-
 def test_only_fields_that_look_like_images_are_rotated_unless_named():
     others = {
         "observation/pose": np.arange(48.0).reshape(3, 4, 4),
@@ -217,12 +199,3 @@ def test_only_fields_that_look_like_images_are_rotated_unless_named():
     assert made.steps[IMAGE].shape == (3, 6, 4, 3)
     (made,) = edited(c.RotateImages(90, fields=["observation/pose"]), episode)
     np.testing.assert_array_equal(made.steps["observation/pose"], np.rot90(others["observation/pose"], 1, axes=(1, 2)))
-
-
-def test_a_flip_below_a_name_leaves_depth_alone():
-    depth = np.ones((3, 2, 3), np.uint16)
-    pixels = random_pixels((4, 6, 3))
-    episode = with_images(pixels).with_columns({"observation/depth": depth})
-    (made,) = edited(c.FlipChannels("observation"), episode)
-    np.testing.assert_array_equal(made.steps[IMAGE], pixels[..., ::-1])
-    assert made.steps["observation/depth"] is depth

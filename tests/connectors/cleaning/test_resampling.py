@@ -204,14 +204,6 @@ def test_the_same_rate_changes_nothing(last):
         assert resampled(before, last_action=last, **same) is before
 
 
-def test_a_single_step_lasts_as_long_as_its_action():
-    alone = episode(1, action=np.full((1, 7), 0.3, np.float32))
-    made = resampled(alone, fps=30, recorded_fps=10, relative=["action"], last_action="real")
-    np.testing.assert_allclose(made.steps["action"], np.full((3, 7), 0.1), atol=1e-7)
-    assert made.steps["is_first"].tolist() == [True, False, False]
-    assert resampled(alone, fps=30, recorded_fps=10, relative=["action"]) is alone  # its action is void
-
-
 def test_onto_the_timestamps_of_a_slow_camera():
     camera = np.repeat(np.arange(7) * 1000, 3)[:20]
     made = resampled(episode(20, seen_ms=camera), onto="seen_ms", recorded_fps=30)

@@ -7,8 +7,6 @@ import pickle
 import numpy as np
 import pytest
 
-import rlds_beam
-from rlds_beam.cli.main import main
 from rlds_beam.connectors import (
     AddColumnsFromEpisodesToTrainBatch,
     AddIdsToBatch,
@@ -29,7 +27,6 @@ from rlds_beam.connectors import (
 )
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import UsageError
-from rlds_beam.testing import make_episode, write_dataset
 
 T, F = True, False
 
@@ -236,61 +233,3 @@ def test_pipelines_are_edited_by_name_and_class_and_can_be_nested():
     assert len(pipeline) == 4
     with pytest.raises(UsageError, match=r"did you mean BatchIndividualItems\?"):
         pipeline.remove("BatchIndividualItem")
-
-
-def test_a_connector_in_a_nested_pipeline_counts_drops_under_its_name():
-    def drop_all(batch: Batch) -> Batch:
-        return batch.replace(episodes=())
-
-    assert connect([ConnectorPipeline([ConnectorPipeline([drop_all])])], [A]).dropped == {"drop_all": 1}
-
-
-LEARNER = """
-- AddObservationsFromEpisodesToBatch
-- AddColumnsFromEpisodesToTrainBatch
-- AddNextObservationsFromEpisodesToTrainBatch
-- AddTimeDimToBatchAndZeroPad: {max_seq_len: 4}
-- AddStatesFromEpisodesToBatch: {initial_state: {h: [-1.0]}}
-- BatchIndividualItems
-"""
-
-
-def worked_episode(first: int, transitions: int, *, terminal: bool):
-    """Observations first, first + 1, ...; actions 0, 1, ...; the reward is the observation, the state half more."""
-    observation = np.arange(first, first + transitions + 1, dtype=np.float32)
-    columns = {
-        "observation": observation[:, None],
-        "action": np.arange(transitions + 1),
-        "reward": observation,
-        "state_out/h": observation[:, None] + np.float32(0.5),
-    }
-    return make_episode(transitions + 1, terminal=terminal, columns=columns)
-
-
-@pytest.mark.parametrize("format", ["tfrecord", "parquet"])
-def test_the_command_writes_rllibs_arrays(tmp_path, capsys, format):
-    if format == "parquet":
-        pytest.importorskip("pyarrow")
-    data = write_dataset(
-        tmp_path,
-        [worked_episode(first, count, terminal=first == 0) for first, count in ((0, 5), (10, 3))],
-        name="worked",
-    )
-    (tmp_path / "learner.yaml").write_text(LEARNER)
-    command = ["convert", str(data), str(tmp_path / "out"), "--to=columns", f"--format={format}"]
-    assert main([*command, f"--connectors={tmp_path / 'learner.yaml'}"]) == 0, capsys.readouterr().err
-    columns = {name: np.asarray(c) for name, c in rlds_beam.open_dataset(tmp_path / "out").columns.items()}
-    expected = {
-        "obs": [[0, 1, 2, 3], [4, 0, 0, 0], [10, 11, 12, 0]],
-        "actions": [[0, 1, 2, 3], [4, 0, 0, 0], [0, 1, 2, 0]],
-        "rewards": [[0, 1, 2, 3], [4, 0, 0, 0], [10, 11, 12, 0]],
-        "terminateds": [[F, F, F, F], [T, F, F, F], [F, F, F, F]],
-        "truncateds": [[F, F, F, F], [F, F, F, F], [F, F, T, F]],
-        "new_obs": [[1, 2, 3, 4], [5, 0, 0, 0], [11, 12, 13, 0]],
-        "loss_mask": [[T, T, T, T], [T, F, F, F], [T, T, T, F]],
-        "seq_lens": [4, 1, 3],
-        "state_in/h": [-1, 3.5, -1],
-    }
-    for name, values in expected.items():
-        np.testing.assert_array_equal(columns[name].reshape(np.shape(values)), values, err_msg=name)
-    assert columns.keys() >= expected.keys()

@@ -241,32 +241,3 @@ def test_actions_for_env_match_the_picture():
     with pytest.raises(UsageError, match="no bound for actions/hand, only for arm"):
         NormalizeAndClipActions({"arm": 0}, {"arm": 1})(nested)
     assert "actions_for_env" not in NormalizeAndClipActions(normalize_actions=False)(of).columns[0]
-
-
-def test_the_default_lists_are_rllibs():
-    def names(pipeline):
-        return [type(piece).__name__ for piece in pipeline]
-
-    assert names(learner_pipeline(modules={"a": "p"}, max_seq_len=4)) == [
-        "AgentToModuleMapping",
-        "AddObservationsFromEpisodesToBatch",
-        "AddColumnsFromEpisodesToTrainBatch",
-        "AddTimeDimToBatchAndZeroPad",
-        "AddStatesFromEpisodesToBatch",
-        "BatchIndividualItems",
-        "NumpyToTensor",
-    ]
-    assert names(module_to_env_pipeline(for_env=NormalizeAndClipActions(), several_agents=True)) == [
-        "GetActions",
-        "TensorToNumpy",
-        "UnBatchToIndividualItems",
-        "ModuleToAgentUnmapping",
-        "RemoveSingleTsTimeRankFromBatch",
-        "NormalizeAndClipActions",
-        "ListifyDataForVectorEnv",
-    ]
-    assert names(env_to_module_pipeline()) == [
-        "AddObservationsFromEpisodesToBatch",
-        "BatchIndividualItems",
-        "NumpyToTensor",
-    ]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rlds_beam.connectors import Normalize, connect
 from rlds_beam.connectors.statistics import distributions
-from rlds_beam.connectors.statistics.distributions import RELATIVE_ERROR, Moments, ValueDistribution
+from rlds_beam.connectors.statistics.distributions import RELATIVE_ERROR, ValueDistribution
 from rlds_beam.connectors.statistics.episode_statistics import (
     QUANTILES,
     DatasetStatistics,
@@ -166,15 +166,6 @@ def test_parts_give_the_same_bits_in_whatever_order_they_are_merged(seed, where,
         assert repr(parts[0].to_json()) == repr(expected)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int16", "uint8"])
-@pytest.mark.parametrize("offset", [0, 100])
-def test_means_and_deviations_are_those_of_numpy(dtype, offset):
-    values = (offset + 20 * np.random.default_rng(3).random((40_000, 5))).astype(dtype)
-    found, wide = Moments.of(np.ascontiguousarray(values.T)), values.astype(np.float64)
-    np.testing.assert_allclose(found.mean, wide.mean(axis=0), rtol=1e-12)
-    np.testing.assert_allclose(found.std, wide.std(axis=0), rtol=1e-12)
-
-
 NARROW = ("float32", "float16", "int8", "uint16")
 MADE = {
     "normal": lambda rng, shape: rng.normal(size=shape),
@@ -288,15 +279,6 @@ def test_models_of_openvla(own):
     without = load("openvla", own)["toy"]["proprio"]  # zeros in the shape of the action, as in their loader
     assert not any(np.any(value) for value in without.values())
     assert {len(value) for value in without.values()} == {3}
-
-
-def test_openpi(own):
-    """`norm_stats` of `state` and `actions`, each with exactly these four."""
-    content = load("openpi", own, proprio="observation/state")
-    assert content.keys() == {"norm_stats"}
-    assert content["norm_stats"].keys() == {"state", "actions"}
-    vectors(content["norm_stats"]["state"], {"mean", "std", "q01", "q99"}, 4)
-    vectors(content["norm_stats"]["actions"], {"mean", "std", "q01", "q99"}, 3)
 
 
 def test_lerobot(own):
