@@ -83,17 +83,18 @@ class ScopeRlOutput(MergedOutput):
     policy: str | None
     options: ScopeRlOptions
     left_out: dict[str, str]
-    meaning: Meaning = dataclasses.field(default_factory=Meaning)
+    meaning: Meaning
 
     options_class = ScopeRlOptions
+    part_columns = ("episode",)
 
     @classmethod
     def create(
         cls, source: Source, connectors: ConnectorRunner, directory: str, options: ScopeRlOptions
     ) -> ScopeRlOutput:
-        own, schema, fields = options, connectors.schema, connectors.configuration.fields
+        schema, fields = connectors.schema, connectors.configuration.fields
         left_out: dict[str, str] = {}
-        if own.ragged == "reject" and own.step_per_trajectory is None:
+        if options.ragged == "reject" and options.step_per_trajectory is None:
             raise UsageError("--ragged=reject needs --step_per_trajectory=N, the steps per trajectory")
         states = leaves_below(schema, fields.obs, left_out)
         if wrong := [leaf for leaf in states if len(leaf.shape) > 1 or leaf.is_image]:
@@ -106,29 +107,34 @@ class ScopeRlOutput(MergedOutput):
         reward = scalar(single(leaves_below(schema, fields.rewards, {}), "reward", "scope_rl"), "reward", "scope_rl")
         propensity = next((LeafColumn(schema.steps[p]) for p in _PROPENSITIES if p in schema.steps), None)
         infos = [field for path, field in schema.steps.items() if below(path, fields.infos) and not field.shape]
-        kept = tuple((field.path[len(fields.infos) + 1 :] or field.path, LeafColumn(field)) for field in infos)
+        info = tuple((field.path[len(fields.infos) + 1 :] or field.path, LeafColumn(field)) for field in infos)
         policy = next((path for path in schema.metadata if _POLICY.search(path)), None)
-        held = {leaf.path for leaf in (*states, action, reward, *(leaf for _, leaf in kept))}
+        held = {leaf.path for leaf in (*states, action, reward, *(leaf for _, leaf in info))}
         held |= {*FLAGS, *([propensity.path] if propensity else [])} | left_out.keys()
         left_out |= {path: _NOT_HELD for path in schema.steps if path not in held}
         left_out |= {path: f"an episode field; {_NOT_HELD}" for path in schema.metadata if path != policy}
         if source.last_action != "real":
             left_out[f"{fields.obs} (last step)"] = "SCOPE-RL has one state per action"
-        splits = tuple(split.name for split in source.splits)
         known = Meaning.of(Schema({leaf.path: leaf.field for leaf in (*states, action)}), source)
-        meaning = dataclasses.replace(known, last_action="unknown")  # it holds no last actions
         return cls(
-            directory, source.name, splits, states, action, reward, propensity, kept, policy, own, left_out, meaning
+            directory,
+            source.name,
+            tuple(split.name for split in source.splits),
+            states,
+            action,
+            reward,
+            propensity,
+            info,
+            policy,
+            options,
+            left_out,
+            dataclasses.replace(known, last_action="unknown"),  # it holds no last actions
         )
 
     @property
     def discrete(self) -> bool:
         """Whether an action is an integer."""
         return self.action.dtype.kind in "iub"
-
-    @property
-    def action_dim(self) -> int:
-        return int(np.prod(self.action.shape, dtype=np.int64))
 
     def _file(self, split: str) -> str:
         """The file name that SCOPE-RL's `MultipleLoggedDataset` looks for."""
@@ -146,76 +152,59 @@ class ScopeRlOutput(MergedOutput):
         fields = [*states, f"action: {self.action.field}", f"reward: {self.reward.field}", pscore, *info]
         return Description(fields, self.left_out)
 
-    part_columns = ("episode",)
-
     def check_batch(self, batch: Batch) -> None:
         for episode in batch.episodes:
-            self._check_length(transitions(episode))
+            self._count_actions(episode)
 
-    def _check_length(self, actions: int) -> None:
-        """Raises BadEpisode if an episode has a number of actions that SCOPE-RL cannot have."""
-        steps = self.options.step_per_trajectory
+    def _count_actions(self, episode: Episode) -> int:
+        """Raises BadEpisode if SCOPE-RL cannot have this number of actions."""
+        actions, steps = transitions(episode), self.options.step_per_trajectory
         if actions < 1:
             raise not_representable("the episode has no action, which SCOPE-RL needs")
         if steps is not None and (actions > steps or (actions < steps and self.options.ragged == "reject")):
             raise not_representable(f"{actions} actions, but --step_per_trajectory={steps}")
+        return actions
 
     def encode(self, episode: Episode) -> Sequence[Array]:
-        end = transitions(episode)
-        self._check_length(end)
-        states = [
-            representable(leaf.values(episode, end).reshape(end, -1), np.float64, leaf.path) for leaf in self.states
-        ]
-        state = np.concatenate(states, axis=1)
-        action = self.action.values(episode, end).reshape(end, self.action_dim)
-        if self.discrete:
-            action = representable(action[:, 0], np.int64, self.action.path)
-            if self.options.n_actions is not None and action.max() >= self.options.n_actions:
-                raise not_representable(f"action {action.max()}, but --n_actions={self.options.n_actions}")
-        else:
-            action = representable(action, np.float64, self.action.path)
-        reward = representable(self.reward.values(episode, end).reshape(end), np.float64, self.reward.path)
+        end = self._count_actions(episode)
+
+        def read(leaf: LeafColumn, dtype: type | None = None) -> Array:
+            column = leaf.values(episode, end)
+            dtype = dtype or (np.int64 if column.dtype.kind in "iub" else np.float64)
+            return representable(column.reshape(end, -1), dtype, leaf.path)
+
+        action = read(self.action)
+        if self.discrete and self.options.n_actions is not None and action.max() >= self.options.n_actions:
+            raise not_representable(f"action {action.max()}, but --n_actions={self.options.n_actions}")
+        pscore = np.ones(end)
+        if self.propensity is not None:
+            pscore = self.propensity.values(episode, end).reshape(end, -1)[:, 0].astype(np.float64)
+            pscore = np.exp(pscore) if self.propensity.path == "action_logp" else pscore
+        policy = text_bytes(episode.metadata[self.policy], self.policy) if self.policy else b""
         values = {
-            "state": state,
-            "action": action,
-            "reward": reward,
-            "pscore": self._pscore(episode, end),
+            "state": np.concatenate([read(leaf, np.float64) for leaf in self.states], axis=1),
+            "action": action[:, 0] if self.discrete else action,
+            "reward": read(self.reward, np.float64)[:, 0],
+            "pscore": pscore,
             "terminated": np.array([episode.steps["is_terminal"][-1]], bool),
-            "policy": np.array(
-                [text_bytes(episode.metadata[self.policy], self.policy) if self.policy else b""], object
-            ),
+            "policy": np.array([policy], object),
         }
         for key, leaf in self.info:
             if is_text(leaf.field):
                 texts = text_values(episode.steps[leaf.path][:end], leaf.path)
                 values[f"info/{key}"] = np.fromiter(texts, object, end)
             else:
-                column = leaf.values(episode, end)
-                dtype = np.int64 if column.dtype.kind in "iub" else np.float64
-                values[f"info/{key}"] = representable(column, dtype, leaf.path)
+                values[f"info/{key}"] = read(leaf)[:, 0]
         return [np.frombuffer(pack(values), np.uint8)]
 
-    def _pscore(self, episode: Episode, end: int) -> Array:
-        if self.propensity is None:
-            return np.ones(end)
-        values = self.propensity.values(episode, end).reshape(end, -1)[:, 0].astype(np.float64)
-        return np.exp(values) if self.propensity.path == "action_logp" else values
-
     def describe_merged(self, parts: Mapping[str, Sequence[Part]]) -> dict[str, Any]:
-        rows = padded = 0
-        for some in parts.values():
-            lengths = [len(episode["reward"]) for episode in _episodes(some)]
-            steps = self.options.step_per_trajectory or max(lengths)
-            rows, padded = rows + steps * len(lengths), padded + steps * len(lengths) - sum(lengths)
-        return {"padding": {"rows": rows, "padded": padded}, **self.meaning.entry()}
+        return self.meaning.entry()
 
     def notes(self, manifest: Mapping[str, Any]) -> list[str]:
-        padding = manifest.get("padding", {})
-        if not padding.get("padded"):
+        if self.options.ragged == "reject":
             return []
-        rows = f"{padding['padded']:,} of {padding['rows']:,} rows are padding (their mask is 0)"
         return [
-            f"padding   {rows}: call rlds_beam.recording.mask_padding for off-policy evaluation,",
+            "padding   rows whose mask is 0: call rlds_beam.recording.mask_padding for off-policy evaluation,",
             "          and leave these rows out for training",
         ]
 
@@ -230,7 +219,6 @@ class ScopeRlOutput(MergedOutput):
         """SCOPE-RL's dict of a split, in memory."""
         lengths = np.array([len(episode["reward"]) for episode in _episodes(parts)])[:, None]
         steps = self.options.step_per_trajectory or int(lengths.max())
-        place = np.arange(steps)
         columns: dict[str, Array] = {}
         for i, episode in enumerate(_episodes(parts)):
             for name, rows in episode.items():
@@ -239,62 +227,51 @@ class ScopeRlOutput(MergedOutput):
                     columns[name] = np.empty((size * len(lengths), *rows.shape[1:]), rows.dtype)
                 own = columns[name][i * size : (i + 1) * size]
                 own[: len(rows)], own[len(rows) :] = rows, rows[-1]  # repeats the last row
-        is_padding = (place >= lengths).reshape(-1)
-        columns["reward"][is_padding], columns["pscore"][is_padding] = 0, 1
+        place = np.arange(steps)
+        is_padding, at_end = place >= lengths, place == lengths - 1
+        columns["reward"][is_padding.reshape(-1)], columns["pscore"][is_padding.reshape(-1)] = 0, 1
+        info: dict[str, Any] = {key: columns[f"info/{key}"] for key, _ in self.info}
+        info |= {key: [text.decode() for text in info[key]] for key, leaf in self.info if is_text(leaf.field)}
+        dimensions = int(np.prod(self.action.shape, dtype=np.int64))
+        pscore = None if self.propensity is None else columns["pscore"]
+        if pscore is not None and not self.discrete:  # SCOPE-RL repeats the joint density for each dimension
+            pscore = np.repeat(pscore[:, None], dimensions, axis=1)
+        terminated = columns["terminated"][:, None]
+        policies = {name.decode("utf-8", "backslashreplace") for name in columns["policy"]} - {""}
+        n_actions = self.options.n_actions or (int(columns["action"].max()) + 1 if self.discrete else None)
+        state_keys: list[str] = []
+        for leaf in self.states:
+            name = leaf.path.partition("/")[2] or leaf.path
+            unnamed = [f"{name}_{i}" for i in range(leaf.field.known_size)] if leaf.shape else [name]
+            state_keys += leaf.field.names or unnamed
 
         def marks(where: Array) -> Array:
             return where.astype(np.float64).reshape(-1)
 
-        info: dict[str, Any] = {}
-        for key, leaf in self.info:
-            column = columns[f"info/{key}"]
-            info[key] = [text.decode() for text in column] if is_text(leaf.field) else column
-        pscore = None if self.propensity is None else columns["pscore"]
-        if pscore is not None and not self.discrete:  # SCOPE-RL repeats the joint density for each dimension
-            pscore = np.repeat(pscore[:, None], self.action_dim, axis=1)
-        state_dim = sum(leaf.field.known_size for leaf in self.states)
-        terminated = columns["terminated"][:, None]
-        policies = {name.decode("utf-8", "backslashreplace") for name in columns["policy"]}
-        n_actions = self.options.n_actions or (int(columns["action"].max()) + 1 if self.discrete else None)
         return {
-            "size": len(is_padding),
+            "size": is_padding.size,
             "n_trajectories": len(lengths),
             "step_per_trajectory": steps,
             "action_type": "discrete" if self.discrete else "continuous",
             "n_actions": n_actions if self.discrete else None,
-            "action_dim": None if self.discrete else self.action_dim,
+            "action_dim": None if self.discrete else dimensions,
             "action_meaning": None,
-            "action_keys": self.action_keys,
-            "state_dim": state_dim,
-            "state_keys": self.state_keys,
+            "action_keys": None if self.discrete else list(self.action.field.names) or None,
+            "state_dim": len(state_keys),
+            "state_keys": state_keys,
             "state": columns["state"],
             "action": columns["action"],
             "reward": columns["reward"],
-            "done": marks(place >= lengths - 1),
-            "terminal": marks((place == lengths - 1) & (lengths == steps)),
+            "done": marks(is_padding | at_end),
+            "terminal": marks(at_end & (lengths == steps)),
             "info": info,
             "pscore": pscore,
-            "behavior_policy": self.options.behavior_policy or "+".join(sorted(filter(None, policies))) or self.name,
+            "behavior_policy": self.options.behavior_policy or "+".join(sorted(policies)) or self.name,
             "dataset_id": dataset_id,
-            "mask": marks(place < lengths),
-            "terminated": marks((place == lengths - 1) & terminated),
-            "truncated": marks((place == lengths - 1) & ~terminated),
+            "mask": marks(~is_padding),
+            "terminated": marks(at_end & terminated),
+            "truncated": marks(at_end & ~terminated),
         }
-
-    @property
-    def state_keys(self) -> list[str]:
-        """The name of each state dimension."""
-        keys: list[str] = []
-        for leaf in self.states:
-            name = leaf.path.partition("/")[2] or leaf.path
-            unnamed = [f"{name}_{i}" for i in range(leaf.field.known_size)] if leaf.shape else [name]
-            keys += leaf.field.names or unnamed
-        return keys
-
-    @property
-    def action_keys(self) -> list[str] | None:
-        """The name of each dimension of a continuous action, if they are known."""
-        return None if self.discrete else list(self.action.field.names) or None
 
 
 def _episodes(parts: Sequence[Part]) -> Iterator[dict[str, Array]]:
