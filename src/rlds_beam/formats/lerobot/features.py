@@ -22,7 +22,7 @@ import dataclasses
 import itertools
 import math
 import shlex
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,9 @@ from rlds_beam.connectors.cleaning.language import TASK_FIELDS
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.representations import Representation
-from rlds_beam.episodes.schema import MIN_IMAGE_PIXELS, Field, Schema
+from rlds_beam.episodes.schema import FLAGS, MIN_IMAGE_PIXELS, Field, Schema, by_path, text_field
 from rlds_beam.errors import BadEpisode, UsageError
+from rlds_beam.formats.arrays.leaves import field_json
 from rlds_beam.formats.lerobot import layout
 from rlds_beam.formats.lerobot.language import COLUMNS, EPISODE_PATH, PERSISTENT
 from rlds_beam.images.depth import UNITS, Depth
@@ -44,6 +45,8 @@ from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.text import did_you_mean
 from rlds_beam.typing import Array
 
+REWARD, DISCOUNT = Field("reward", "float32"), Field("discount", "float32")
+
 INDEX_FEATURES = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 """The features that every LeRobot dataset has."""
 
@@ -52,10 +55,6 @@ _MAX_NAMES = 64
 
 DEPTH_KEYS = {"low": "depth_min", "high": "depth_max", "shift": "shift", "log": "use_log"}
 """The keys in a feature's `info`, after `video.`."""
-
-
-def _field_json(field: Field) -> dict[str, Any]:
-    return {"path": field.path, **field.to_json()}
 
 
 def default_names(field: Field) -> list[str]:
@@ -71,8 +70,8 @@ class LerobotFeature:
     Attributes:
       name: LeRobot's name: `observation.state`.
       fields: the fields that it holds: one field of the steps, or several vectors to join.
-      kind: `number`, `text`, `language` or `image`.
-      dtype: LeRobot's dtype: a NumPy name, `string`, `language` or `image`.
+      kind: `number`, `text`, `language` or `image`; in a dataset that is read also `video` or `depth`, a depth video.
+      dtype: LeRobot's dtype: a NumPy name, `string`, `language`, `image` or `video`.
       shape: the shape of a frame: () for a single value, (height, width, channels) for an image.
       depth: the scale of a depth video.
     """
@@ -97,6 +96,11 @@ class LerobotFeature:
         """A readable line: `observation.state: float32(7) of observation/state`."""
         shape = ", ".join(map(str, self.shape))
         return f"{self.name}: {self.dtype}({shape}) of {' + '.join(field.path for field in self.fields)}"
+
+    @property
+    def is_persistent(self) -> bool:
+        """Whether it is a value of the episode that LeRobot repeats in each frame."""
+        return self.kind == "language" and self.name == PERSISTENT
 
     @property
     def is_video(self) -> bool:
@@ -136,21 +140,21 @@ class LerobotFeature:
 
     def to_json(self) -> dict[str, Any]:
         """The original fields, to read them back."""
-        fields = [_field_json(field) for field in self.fields]
+        fields = [field_json(field) for field in self.fields]
         size = {"shape": list(self.shape)} if self.is_sized else {}
         return {"fields": fields, "kind": self.kind, **size}
 
 
 @dataclasses.dataclass(frozen=True)
 class FeatureMap:
-    """The LeRobot feature of each field of a dataset.
+    """The features of a dataset, and the fields of its episodes.
 
     Attributes:
-      features: the features of the frames, images first; without `INDEX_FEATURES`.
+      features: the features of the frames, without `INDEX_FEATURES`; images first if they are written.
       task: the step or episode field with the instruction; None if there is none.
-      task_of_episode: whether it is a field of the episode.
       columns: the episode field of each column of meta/episodes, by name.
-      left_out: the fields that are not written, with the reasons.
+      left_out: the fields that are not written, or the features that are not read, with the reasons.
+      task_of_episode: whether the task is a field of the episode.
     """
 
     features: tuple[LerobotFeature, ...]
@@ -167,14 +171,38 @@ class FeatureMap:
     def numbers(self) -> tuple[LerobotFeature, ...]:
         return tuple(feature for feature in self.features if feature.kind == "number")
 
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The fields of RLDS's steps that no feature holds, the flags first."""
+        there = {field.path for feature in self.features for field in feature.fields}
+        return tuple(path for path in (*FLAGS, REWARD.path, DISCOUNT.path) if path not in there)
+
+    @property
+    def schema(self) -> Schema:
+        """The schema of the episodes of a dataset that is read."""
+        of_episode = [feature for feature in self.features if feature.is_persistent]
+        steps = [field for feature in self.features if feature not in of_episode for field in feature.fields]
+        steps += [Field(path, "bool", feature="Scalar") for path in self.missing if path in FLAGS]
+        steps += [field for field in (REWARD, DISCOUNT) if field.path in self.missing]
+        metadata = [*self.columns.values(), *(field for feature in of_episode for field in feature.fields)]
+        if self.task is not None:
+            (metadata if self.task_of_episode else steps).append(text_field(self.task))
+        return Schema(by_path(steps, layout.INFO), by_path(metadata, layout.INFO))
+
+    def without(self, paths: Collection[str], why: str) -> FeatureMap:
+        """A copy without the images and videos at these paths."""
+        gone = [f for f in self.features if f.kind in ("image", "video", "depth") and f.path in paths]
+        left_out = {**self.left_out, **{feature.path: why for feature in gone}}
+        features = tuple(feature for feature in self.features if feature not in gone)
+        return dataclasses.replace(self, features=features, left_out=left_out)
+
     def to_json(self) -> dict[str, Any]:
         """JSON for the plan and `meta/rlds_beam.json`."""
-        columns = {name: _field_json(field) for name, field in self.columns.items()}
         return {
             "features": {f.name: f.to_json() for f in self.features},
             "task": self.task,
             "task_of_episode": self.task_of_episode,
-            "episode_columns": columns,
+            "episode_columns": {name: field_json(field) for name, field in self.columns.items()},
         }
 
     def describe(self) -> list[str]:

@@ -15,17 +15,24 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rlds_beam.encoding.checked_json import ANY, TEXT, Kind, Maybe, check_json
 from rlds_beam.encoding.tfds.features import DTYPES
 from rlds_beam.episodes.representations import Representation
-from rlds_beam.episodes.schema import FLAGS, MAX_NAME, Field, Schema, by_path, is_name, text_field
+from rlds_beam.episodes.schema import MAX_NAME, Field, is_name, text_field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.leaves import field_from_json
 from rlds_beam.formats.lerobot import layout
-from rlds_beam.formats.lerobot.features import INDEX_FEATURES, default_names, depth_of_feature, depth_shape
+from rlds_beam.formats.lerobot.features import (
+    INDEX_FEATURES,
+    FeatureMap,
+    LerobotFeature,
+    default_names,
+    depth_of_feature,
+    depth_shape,
+)
 from rlds_beam.formats.lerobot.language import COLUMNS as LANGUAGE
 from rlds_beam.formats.lerobot.language import EPISODE_PATH, PERSISTENT
 from rlds_beam.formats.lerobot.metadata import Meta
@@ -33,78 +40,9 @@ from rlds_beam.images.depth import Depth
 from rlds_beam.text import count, printable, shorten
 
 TASK = "language_instruction"
-REWARD, DISCOUNT = Field("reward", "float32"), Field("discount", "float32")
 
 
-@dataclasses.dataclass(frozen=True)
-class FeatureFields:
-    """A feature and its fields: several, if it is joined vectors.
-
-    Attributes:
-      name: the name of the feature.
-      kind: `number`, `text`, `language`, `image`, `video` or `depth` (a video).
-      shape: LeRobot's shape of a frame.
-      fields: the fields that it becomes.
-      depth: the scale of a depth video.
-    """
-
-    name: str
-    kind: str
-    shape: tuple[int, ...]
-    fields: tuple[Field, ...]
-    depth: Depth | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class EpisodeFields:
-    """The fields of a dataset's episodes.
-
-    Attributes:
-      features: the features that are read.
-      task: the path of the instruction; None if the data had none.
-      task_of_episode: whether the instruction is one value for the episode.
-      columns: the episode field of each column of meta/episodes.
-      made: the fields that have no feature.
-      left_out: the features that are not read, with the reasons.
-    """
-
-    features: tuple[FeatureFields, ...]
-    task: str | None
-    task_of_episode: bool
-    columns: Mapping[str, Field]
-    made: tuple[str, ...]
-    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    @property
-    def schema(self) -> Schema:
-        of_episode = [feature for feature in self.features if feature.name == PERSISTENT and feature.kind == "language"]
-        of_steps = [feature for feature in self.features if feature not in of_episode]
-        steps = by_path((field for feature in of_steps for field in feature.fields), layout.INFO)
-        steps |= {path: Field(path, "bool", feature="Scalar") for path in self.made if path in FLAGS}
-        steps |= {field.path: field for field in (REWARD, DISCOUNT) if field.path in self.made}
-        languages = [field for feature in of_episode for field in feature.fields]
-        metadata = by_path([*self.columns.values(), *languages], layout.INFO)
-        if self.task is not None:
-            task = [text_field(self.task)]
-            if self.task_of_episode:
-                metadata = by_path([*metadata.values(), *task], layout.INFO)
-            else:
-                steps = by_path([*steps.values(), *task], layout.INFO)
-        return Schema(steps, metadata)
-
-    def without(self, paths: Collection[str], why: str) -> EpisodeFields:
-        """A copy without the images and videos at these paths."""
-        features = tuple(
-            feature
-            for feature in self.features
-            if feature.kind not in ("image", "video", "depth") or feature.fields[0].path not in paths
-        )
-        gone = [field.path for feature in self.features if feature not in features for field in feature.fields]
-        left_out = {**self.left_out, **dict.fromkeys(gone, why)}
-        return dataclasses.replace(self, features=features, left_out=left_out)
-
-
-def episode_fields(meta: Meta) -> EpisodeFields:
+def episode_fields(meta: Meta) -> FeatureMap:
     """Maps a dataset's features to the fields of its episodes. Raises UsageError if a feature cannot be read."""
     known = meta.fields or {}
     where = meta.path(layout.FIELDS)
@@ -119,7 +57,8 @@ def episode_fields(meta: Meta) -> EpisodeFields:
     left_out |= {
         name: f"LeRobot's type {shorten(info['dtype'], 40)}, which rlds-beam does not know"
         for name, info in meta.info["features"].items()
-        if not _is_known(name, info["dtype"]) and name not in INDEX_FEATURES
+        if (name not in LANGUAGE if info["dtype"] == "language" else info["dtype"] not in (*_KINDS, *DTYPES))
+        and name not in INDEX_FEATURES
     }
     names = [name for name in meta.info["features"] if name not in (*INDEX_FEATURES, *left_out)]
     paths = _paths(name for name in names if name not in described)
@@ -143,27 +82,17 @@ def episode_fields(meta: Meta) -> EpisodeFields:
         else:
             fields = (_conventional(name, paths[name], kind, shape, info),)
         if kind == "number":
-            fields = _with_representation(_with_names(fields, _read_names(info)), info.get("representation"))
-        features.append(FeatureFields(name, kind, shape, fields, depth))
-    there = {field.path for feature in features for field in feature.fields}
-    missing = tuple(path for path in (*FLAGS, "reward", "discount") if path not in there)
+            fields = _with_meaning(fields, info)
+        features.append(LerobotFeature(name, fields, kind, info["dtype"], shape, depth))
     task = known["task"] if meta.fields else TASK
     columns = {name: field_from_json(field, where) for name, field in known.get("episode_columns", {}).items()}
     for name, (dtype, axes) in () if meta.fields else meta.episode_schema().items():
         path = f"episode_metadata/{name.replace('/', '.')}"
         columns[name] = text_field(path, axes) if dtype == "string" else Field(path, dtype, axes)
-    return EpisodeFields(tuple(features), task, bool(known.get("task_of_episode")), columns, missing, left_out)
+    return FeatureMap(tuple(features), task, columns, left_out, bool(known.get("task_of_episode")))
 
 
 _KINDS = {"image": "image", "video": "video", "string": "text", "language": "language"}
-
-
-def _is_known(name: str, dtype: str) -> bool:
-    if dtype == "language":
-        return name in LANGUAGE
-    return dtype in _KINDS or dtype in DTYPES
-
-
 _FIELDS = Kind("a list of fields", lambda fields: isinstance(fields, list) and bool(fields))
 _KNOWN = {
     "features?": {"*": {"fields": (_FIELDS, [ANY]), "*": ANY}},
@@ -195,27 +124,19 @@ def _read_names(info: Mapping[str, Any]) -> list[Any]:
     return names if isinstance(names, list) else []
 
 
-def _with_names(fields: tuple[Field, ...], names: list[Any]) -> tuple[Field, ...]:
-    """The fields of a vector with LeRobot's `names`."""
+def _with_meaning(fields: tuple[Field, ...], info: Mapping[str, Any]) -> tuple[Field, ...]:
+    """The fields of a vector with the names and the representation of its values in `info.json`, if they fit."""
     sizes = [field.known_size for field in fields]
-    if len(names) != sum(sizes) or not all(map(is_name, names)):
-        return fields
-    stops = list(itertools.accumulate(sizes))
-    own = [names[stop - size : stop] for size, stop in zip(sizes, stops, strict=True)]
-    return tuple(
-        field if part == default_names(field) else field.with_names(part)
-        for field, part in zip(fields, own, strict=True)
-    )
-
-
-def _with_representation(fields: tuple[Field, ...], content: Any) -> tuple[Field, ...]:
-    """The fields of a vector with the representation in `info.json`, if it has one that fits."""
-    known, stops = Representation.from_json(content), list(itertools.accumulate(f.known_size for f in fields))
-    if known is None or not known.fits(stops[-1]):
-        return fields
-    values = known.split(stops[-1], "")
-    parts = (values[stop - field.known_size : stop] for field, stop in zip(fields, stops, strict=True))
-    return tuple(f.with_representation(Representation.join(part)) for f, part in zip(fields, parts, strict=True))
+    stops = [0, *itertools.accumulate(sizes)]
+    names, known = _read_names(info), Representation.from_json(info.get("representation"))
+    if len(names) == stops[-1] and all(map(is_name, names)):
+        own = [names[start:stop] for start, stop in itertools.pairwise(stops)]
+        fields = tuple(f if n == default_names(f) else f.with_names(n) for f, n in zip(fields, own, strict=True))
+    if known is not None and known.fits(stops[-1]):
+        values = known.split(stops[-1], "")
+        parts = [Representation.join(values[start:stop]) for start, stop in itertools.pairwise(stops)]
+        fields = tuple(field.with_representation(part) for field, part in zip(fields, parts, strict=True))
+    return fields
 
 
 _IMAGES = ("image", "video", "depth")

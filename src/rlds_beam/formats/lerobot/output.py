@@ -216,9 +216,9 @@ class LerobotOutput(GlobalIndices, RowsOutput):
         writer = LerobotWriter(self.directory, self.frames, self.files(work), self.video_class)
         return RowsWriter(writer, self.rule) if self.rule.left_out else writer
 
-    def facts(self, commit: RangeCommit, *, whole: bool = False) -> RangeFacts:
-        """The facts that a finished range kept. Args: see `RangeFacts.read`."""
-        return RangeFacts.read(storage.join(self.directory, facts_file(commit.range)), whole=whole)
+    def facts(self, commit: RangeCommit) -> RangeFacts:
+        """The facts that a finished range kept."""
+        return RangeFacts.read(storage.join(self.directory, facts_file(commit.range)))
 
     def global_indices(self, commits: Sequence[RangeCommit]) -> list[Any]:
         tasks: dict[str, int] = {}
@@ -274,7 +274,7 @@ class LerobotOutput(GlobalIndices, RowsOutput):
             totals = self.earlier.totals(files, self.frames.features)
             commits = [commit for commit in commits if not self.earlier.holds(commit.split, commit.index)]
         for place, commit in enumerate(commits, self._files_before * layout.RANGES_IN_EPISODES):
-            facts = self.facts(commit, whole=True)
+            facts = self.facts(commit)
             numbers = RangeNumbers(**commit.numbers)
             episodes.add(place, self._file_number(commit.split, commit.index), facts, numbers)
             totals.add(commit.split, facts, numbers)
@@ -432,7 +432,7 @@ def _depth_scales(options: LerobotOptions, schema: Schema) -> dict[str, Depth]:
 
 def facts_file(work: object) -> str:
     """The name of a range's facts."""
-    return f"{DIRECTORY}/{work}.npz"
+    return f"{DIRECTORY}/{work}.facts"
 
 
 def _check_columns(features: FeatureMap) -> None:

@@ -3,7 +3,7 @@
 Frames, episodes, and tasks count through the whole dataset, so a range does not know their numbers yet. It writes
 
     _ranges/train-00003-of-00008.arrow     its frames without these numbers, as an Arrow stream
-    _ranges/train-00003-of-00008.npz       facts: the lengths of its episodes, its tasks, the statistics of each episode
+    _ranges/train-00003-of-00008.facts     the lengths of its episodes, its tasks, the statistics of each episode
 
 and its videos: in v3.0 under their final names, in v2.1 as packs of one video per episode. When all ranges are
 finished, `numbered_frames` reads the frames back with their numbers, for the data files.
@@ -16,11 +16,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from rlds_beam import storage
@@ -36,7 +36,6 @@ from rlds_beam.formats.lerobot.features import LerobotFeature
 from rlds_beam.formats.lerobot.frames import NUMBERED, FrameFormat, Values, frames_batch, staged_schema
 from rlds_beam.formats.lerobot.statistics import StatisticsGatherer
 from rlds_beam.formats.lerobot.videos import (
-    DepthFrames,
     EncodedAgain,
     PixelFrames,
     VideoFile,
@@ -123,46 +122,32 @@ class RangeFacts:
 
     def write(self, path: str, key: object) -> ShardInfo:
         """Writes the file, with a record for each episode."""
-        texts = {"keys": list(self.keys), "tasks": list(self.tasks), "encoded": dict(self.encoded)}
-        arrays: dict[str, Array] = {name: getattr(self, name) for name in _ARRAYS}
-        arrays["texts"] = np.frombuffer(json.dumps(texts, ensure_ascii=False).encode(), np.uint8)
-        for group in _GROUPS:
-            arrays |= {f"{group}/{name}": values for name, values in getattr(self, group).items()}
-        arrays["columns"] = np.frombuffer(ipc_bytes(self.columns), np.uint8)
-        buffer = io.BytesIO()
-        np.savez(buffer, **{name.replace("/", _SLASH): values for name, values in arrays.items()})
         with ShardWriter(path) as writer:
-            writer.write([buffer.getvalue()], len(self.lengths), key)
+            writer.write([msgspec.msgpack.encode(self, enc_hook=_encode_array)], len(self.lengths), key)
             return writer.commit()
 
     @classmethod
-    def read(cls, path: str, *, whole: bool = True) -> RangeFacts:
-        """Reads a file that `write` wrote.
-
-        Args:
-          whole: also read what `complete` needs: statistics, histograms, samples, and columns.
-
-        Raises:
-          NotVerifiedError: the file is missing or damaged.
-        """
-        import pyarrow as pa
-
+    def read(cls, path: str) -> RangeFacts:
+        """Reads a file that `write` wrote. Raises NotVerifiedError if it is missing or damaged."""
         with report_damage(path):
             with storage.open_read(path) as file:
-                content = np.load(io.BytesIO(file.read()) if whole else file, allow_pickle=False)
-                names = content.files if whole else (*_ARRAYS, "texts")
-                arrays: dict[str, Array] = {name.replace(_SLASH, "/"): content[name] for name in names}
-            texts = json.loads(arrays["texts"].tobytes())
-            values: dict[str, Any] = {name: arrays[name] for name in _ARRAYS}
-            for group in _GROUPS:
-                values[group] = {n.partition("/")[2]: a for n, a in arrays.items() if n.startswith(f"{group}/")}
-            return cls(
-                texts["keys"],
-                tasks=texts["tasks"],
-                columns=pa.ipc.open_stream(arrays["columns"].tobytes()).read_all() if whole else pa.table({}),
-                **values,
-                encoded={name: EncodedAgain(*found) for name, found in texts["encoded"].items()},
-            )
+                content = msgspec.msgpack.decode(file.read(), ext_hook=_decode_array)
+            encoded = {name: EncodedAgain(*found) for name, found in content.pop("encoded").items()}
+            return cls(**content, encoded=encoded)
+
+
+def _encode_array(value: Any) -> msgspec.msgpack.Ext:
+    if not isinstance(value, np.ndarray):
+        return msgspec.msgpack.Ext(1, ipc_bytes(value))
+    buffer = io.BytesIO()
+    np.save(buffer, value, allow_pickle=False)
+    return msgspec.msgpack.Ext(0, buffer.getvalue())
+
+
+def _decode_array(code: int, data: memoryview) -> Any:
+    import pyarrow as pa
+
+    return pa.ipc.open_stream(data).read_all() if code else np.load(io.BytesIO(data), allow_pickle=False)
 
 
 @contextlib.contextmanager
@@ -172,16 +157,10 @@ def report_damage(path: str) -> Iterator[None]:
 
     try:
         yield
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+    except (OSError, ValueError, KeyError, TypeError, msgspec.MsgspecError, pa.ArrowException) as error:
         raise NotVerifiedError(
             f"{path} is missing or damaged ({error}): remove the commit of its range, and run the same command again"
         ) from error
-
-
-_ARRAYS = ("lengths", "frame_tasks", "ends")
-_GROUPS = ("statistics", "histograms", "samples")
-_SLASH = "\u2044"
-"""Replaces the slash in the names of the facts file."""
 
 
 class FramesFile:
@@ -308,11 +287,9 @@ class PreparedEpisode:
                 self.samples[feature.name] = 0
                 if decoded:
                     self._sample(feature, column, decoded)
-                if feature.depth is not None:
-                    self.pixels[feature.name] = DepthFrames(column, feature.path, feature.shape, feature.depth)
-                elif feature in frame_format.videos:
+                if feature in frame_format.videos:
                     copied = copied_frames(column, feature) if feature.path in frame_format.copied else None
-                    self.pixels[feature.name] = copied or PixelFrames(frames.read_images(feature, column), feature)
+                    self.pixels[feature.name] = copied or PixelFrames(column, feature)
                 else:
                     self.columns[feature.name] = frames.image_parts(feature, column)
         places = np.arange(self.length)

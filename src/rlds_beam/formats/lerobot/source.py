@@ -22,7 +22,8 @@ from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.formats.arrays.array_episodes import discounts
 from rlds_beam.formats.lerobot import language, layout
 from rlds_beam.formats.lerobot.data import EPISODE, LerobotFiles, read_meta
-from rlds_beam.formats.lerobot.fields import DISCOUNT, REWARD, EpisodeFields, FeatureFields, episode_fields, name_notes
+from rlds_beam.formats.lerobot.features import DISCOUNT, REWARD, FeatureMap, LerobotFeature
+from rlds_beam.formats.lerobot.fields import episode_fields, name_notes
 from rlds_beam.formats.lerobot.metadata import EpisodeVideo, Meta
 from rlds_beam.images.depth import Depth
 from rlds_beam.images.encoded_images import EncodedImages
@@ -48,7 +49,7 @@ class LerobotSource(Source):
     dataset: str
     root: str
     schema: Schema
-    fields: EpisodeFields
+    fields: FeatureMap
     splits: tuple[Split, ...]
     digest: str
     fps: float = 1.0
@@ -256,7 +257,7 @@ class LerobotDecoder:
       real: whether last actions are real.
     """
 
-    fields: EpisodeFields
+    fields: FeatureMap
     root: str
     fps: float
     real: bool = True
@@ -276,7 +277,7 @@ class LerobotDecoder:
         metadata: dict[str, Any] = {}
         for feature in self.fields.features:
             try:
-                if feature.kind == "language" and feature.name == language.PERSISTENT:
+                if feature.is_persistent:
                     metadata[feature.fields[0].path] = language.shared_text(_column(feature, table))
                 else:
                     steps |= self._columns(feature, table, about)
@@ -294,10 +295,10 @@ class LerobotDecoder:
                 metadata[self.fields.task] = texts[0]
             else:
                 steps[self.fields.task] = texts
-        _complete(steps, self.fields.made, rows, real=self.real)
+        _complete(steps, self.fields.missing, rows, real=self.real)
         return Episode(key, {path: steps[path] for path in self.fields.schema.steps}, metadata, payload)
 
-    def _columns(self, feature: FeatureFields, table: Any, about: Mapping[str, Any]) -> dict[str, Column]:
+    def _columns(self, feature: LerobotFeature, table: Any, about: Mapping[str, Any]) -> dict[str, Column]:
         rows, (first, *more) = table.num_rows, feature.fields
         if feature.kind in ("video", "depth"):
             video = EpisodeVideo(*about["videos"][feature.name])
@@ -348,7 +349,7 @@ class LerobotDecoder:
         return pixels if depth is None else pixels.reshape(rows, *field.closed_shape)
 
 
-def _column(feature: FeatureFields, table: Any) -> Any:
+def _column(feature: LerobotFeature, table: Any) -> Any:
     column = table[feature.name].combine_chunks()
     if column.null_count:
         raise ValueError(f"{column.null_count} frames have no value")

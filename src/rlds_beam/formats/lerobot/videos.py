@@ -19,6 +19,7 @@ An episode that does not start with a key frame can only be copied after the pac
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import itertools
@@ -32,7 +33,7 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.episodes.episode import Column
-from rlds_beam.errors import BadEpisode, UsageError, needs
+from rlds_beam.errors import BadEpisode, UsageError, Violation, needs
 from rlds_beam.formats.lerobot.features import DEPTH_KEYS, LerobotFeature
 from rlds_beam.formats.lerobot.options import Codec, LerobotOptions
 from rlds_beam.images import depth as images_depth
@@ -113,7 +114,7 @@ class Encoding:
 class DepthEncoding:
     """The encoder's settings for depth."""
 
-    depth: images_depth.Depth
+    depth: Depth
     encoder = "libx265"
     pixels = images_depth.PIXELS
     codec = "hevc"
@@ -181,18 +182,12 @@ class CopiedFrames:
 
 
 class EncodedAgain(NamedTuple):
-    """Episodes that were encoded in a video whose packets are copied.
-
-    Attributes:
-      episodes: their number.
-      why: why the first of them was not copied.
-    """
+    """The number of episodes that were encoded although packets are copied, and why the first of them was."""
 
     episodes: int = 0
     why: str = ""
 
     def add(self, other: EncodedAgain) -> EncodedAgain:
-        """The sum."""
         return EncodedAgain(self.episodes + other.episodes, self.why or other.why)
 
 
@@ -222,69 +217,42 @@ def copied_frames(column: Column, feature: LerobotFeature) -> CopiedFrames | Non
 
 
 class PixelFrames:
-    """The frames of an episode, decoded one at a time, from images checked beforehand.
+    """The frames of an episode, made one at a time, from images checked beforehand.
 
-    Long episodes are decoded twice instead of being held in memory.
+    They are uint8 (height, width, 3), or the 12-bit numbers of depth, uint16 (height, width). Long episodes are decoded
+    twice instead of being held in memory.
     """
 
-    def __init__(self, images: Sequence[bytes], feature: LerobotFeature):
+    def __init__(self, column: Column, feature: LerobotFeature):
         """Raises BadEpisode if an image is damaged, or has another size."""
-        self._images, self._feature = images, feature
-        self._held: list[Array] | None = []
-        holds = len(images) * feature.size <= _MAX_HELD_BYTES
-        for image in self._decode():
-            if holds:
-                self._held.append(image)
-        if not holds:
-            self._held = None
+        self._column, self._feature = column, feature
+        self._held: list[Array] | None = None
+        if isinstance(column, EncodedImages):
+            if len(column) * feature.size <= _MAX_HELD_BYTES:
+                self._held = list(self._decode())
+            else:
+                collections.deque(self._decode(), maxlen=0)
 
     def __iter__(self) -> Iterator[Array]:
         return iter(self._decode() if self._held is None else self._held)
 
     def _decode(self) -> Iterator[Array]:
-        for step, image in enumerate(self._images):
-            try:
-                yield EncodedImages(objects([image]), self._feature.shape).decode(self._feature.path)[0]
-            except BadEpisode as bad:
-                raise _name_frame(bad, step) from None
+        column, feature = self._column, self._feature
+        for step in range(len(column)):
+            if not isinstance(column, EncodedImages):
+                pixels = np.asarray(column[step]).reshape(feature.shape)
+            elif not (image := column.image(step)):  # a step added by a repair or a connector
+                pixels = np.zeros(feature.shape, column.dtype)
+            else:
+                try:
+                    pixels = EncodedImages(objects([image]), feature.shape, column.dtype).decode(feature.path)[0]
+                except BadEpisode as bad:
+                    raise BadEpisode(*(_name_frame(fault, step) for fault in bad.violations)) from None
+            yield pixels if feature.depth is None else feature.depth.quantize(pixels[..., 0])
 
 
-class DepthFrames:
-    """The 12-bit frames of an episode, made one at a time, from depth checked beforehand."""
-
-    def __init__(self, column: Column, path: str, shape: tuple[int, ...], depth: Depth):
-        """Raises BadEpisode if an image is damaged, or is not of this shape, (height, width, 1)."""
-        self._column, self._path, self._shape, self._depth = column, path, shape, depth
-        if isinstance(column, EncodedImages):
-            for _ in self:
-                pass
-
-    def __iter__(self) -> Iterator[Array]:
-        height, width, _ = self._shape
-        for step in range(len(self._column)):
-            yield self._depth.quantize(self._pixels(step).reshape(height, width))
-
-    def _pixels(self, step: int) -> Array:
-        if not isinstance(self._column, EncodedImages):
-            return np.asarray(self._column[step])
-        if not self._column.image(step):  # a step added by a repair or a connector
-            return np.zeros(self._shape, np.uint16)
-        try:
-            image = self._column[[step]]
-            assert isinstance(image, EncodedImages)
-            return np.asarray(EncodedImages(image.data, self._shape, image.dtype).decode(self._path)[0])
-        except BadEpisode as bad:
-            raise _name_frame(bad, step) from None
-
-
-def _name_frame(bad: BadEpisode, step: int) -> BadEpisode:
-    """The same error, which also says which frame of the episode it is."""
-    return BadEpisode(
-        *(
-            dataclasses.replace(fault, detail=f"{fault.detail} (its frame {step})", step=step)
-            for fault in bad.violations
-        )
-    )
+def _name_frame(fault: Violation, step: int) -> Violation:
+    return dataclasses.replace(fault, detail=f"{fault.detail} (its frame {step})", step=step)
 
 
 class VideoFile:
@@ -309,12 +277,8 @@ class VideoFile:
         self._copied: str | None = None  # the codec's digest, if packets are copied
         self._last: tuple[str, int] | None = None  # the file and the number of the last copied packet
         self._keys: list[str] = []
-        self._episodes = self._copies = 0
-        self._why = ""
-
-    @property
-    def encoded(self) -> EncodedAgain:
-        return EncodedAgain(self._episodes - self._copies, self._why)
+        self._episodes = 0
+        self.encoded = EncodedAgain()
 
     def add(self, pixels: Iterable[Array], key: object) -> None:
         """Adds the frames of an episode, uint8 (height, width, 3), or 12-bit numbers (height, width).
@@ -325,12 +289,11 @@ class VideoFile:
         self._episodes += 1
         if isinstance(pixels, CopiedFrames) and not why:
             self._copy(pixels)
-            self._copies += 1
         else:
-            self._why = self._why or why
             if self._copied is not None:
                 self._encode_copied()
-                self._copies = 0
+                self.encoded = EncodedAgain(self._episodes - 1, why)
+            self.encoded = self.encoded.add(EncodedAgain(1, why))
             self._encode(pixels)
         self._keys[1:] = [str(key)]
 
