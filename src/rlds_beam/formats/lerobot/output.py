@@ -59,8 +59,6 @@ from rlds_beam.reading.meaning import RowRule
 from rlds_beam.text import count, did_you_mean, printable, some
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from rlds_beam.output.commits import RangeCommit
 
 
@@ -76,7 +74,6 @@ class LerobotOutput(GlobalIndices, RowsOutput):
       modality: the content of modality.json (v2.1); None if there is none.
       rule: see `RowsOutput`.
       first: the number of each split's first file.
-      origin: what the dataset is converted from, for its card: "`aloha` (hdf5)".
       earlier: the dataset that is appended to; None if there is none.
       version: the version of LeRobot's format.
       video_class: writes the videos of a range and camera.
@@ -90,7 +87,6 @@ class LerobotOutput(GlobalIndices, RowsOutput):
     modality: Mapping[str, Any] | None = None
     rule: RowRule = dataclasses.field(default_factory=RowRule)
     first: tuple[tuple[str, int], ...] = ()
-    origin: str = "another dataset"
     earlier: EarlierDataset | None = None
 
     options_class = LerobotOptions
@@ -126,7 +122,11 @@ class LerobotOutput(GlobalIndices, RowsOutput):
                 )
         modality = None
         if options.lerobot_version == "2.1":
-            _check_columns(features)
+            if images := [field for field in features.columns.values() if field.holds_image_files]:
+                raise UsageError(
+                    f"--lerobot_version=2.1: {images[0]} is an image per episode, which episodes.jsonl cannot hold: "
+                    f"leave it out: --map=-{images[0].path}"
+                )
             modality = auto_modality(features, frames.videos) if options.modality is not None else None
         elif options.modality is not None:
             raise UsageError(
@@ -135,7 +135,7 @@ class LerobotOutput(GlobalIndices, RowsOutput):
             )
         rule, robot = RowRule.of(source, schema, options.last_step), source.robot
         kind = LerobotV21Output if options.lerobot_version == "2.1" else LerobotOutput
-        return kind(directory, source.name, frames, robot, modality, rule=rule, origin=_origin(source))
+        return kind(directory, source.name, frames, robot, modality, rule=rule)
 
     @property
     def fields(self) -> list[Field]:
@@ -153,11 +153,6 @@ class LerobotOutput(GlobalIndices, RowsOutput):
     def append_to(self, earlier: EarlierOutput, ranges: Sequence[WorkRange], directory: str) -> Self | None:
         known = EarlierDataset.of(earlier, ranges)
         return dataclasses.replace(self, directory=directory, earlier=known)
-
-    @property
-    def _files_before(self) -> int:
-        """The number of earlier files of meta/episodes."""
-        return self.earlier.files if self.earlier is not None else 0
 
     def plan(self) -> dict[str, Any]:
         frames = self.frames
@@ -205,7 +200,7 @@ class LerobotOutput(GlobalIndices, RowsOutput):
         return f"{DIRECTORY}/{work}.arrow"
 
     def files(self, work: WorkRange) -> tuple[str, ...]:
-        return (self.file(work), facts_file(work), *self.range_videos(work))
+        return (self.file(work), f"{DIRECTORY}/{work}.facts", *self.range_videos(work))
 
     def range_videos(self, work: WorkRange) -> list[str]:
         """The names of the videos that a range writes."""
@@ -218,15 +213,12 @@ class LerobotOutput(GlobalIndices, RowsOutput):
 
     def facts(self, commit: RangeCommit) -> RangeFacts:
         """The facts that a finished range kept."""
-        return RangeFacts.read(storage.join(self.directory, facts_file(commit.range)))
+        return RangeFacts.read(storage.join(self.directory, f"{DIRECTORY}/{commit.range}.facts"))
 
     def global_indices(self, commits: Sequence[RangeCommit]) -> list[Any]:
-        tasks: dict[str, int] = {}
+        before = Totals() if self.earlier is None else self.earlier.totals()
+        tasks, frame, episode = dict(before.tasks), before.frames, before.episodes
         indices: list[Any] = []
-        frame = episode = 0
-        if self.earlier is not None:
-            tasks = {text: i for i, text in enumerate(self.earlier.tasks)}
-            frame, episode = self.earlier.frames, self.earlier.episodes
         for facts in map(self.facts, commits):
             own = [tasks.setdefault(text, len(tasks)) for text in facts.tasks]
             indices.append(RangeNumbers(frame, episode, len(facts.lengths), own)._asdict())
@@ -239,13 +231,13 @@ class LerobotOutput(GlobalIndices, RowsOutput):
             return commit
         frames, *others = commit.files
         name = layout.DATA_PATH.format(**layout.place(self._file_number(commit.split, commit.index)))
-        tables = self._number_frames(frames, facts, RangeNumbers(**indices))
+        tables = numbered_frames(self._path(frames.file), self.frames.stored, facts, RangeNumbers(**indices))
         episodes = zip(facts.keys, facts.lengths.tolist(), strict=True)
-        shard = write_data_file(storage.below(self.directory, name), self.frames.stored, tables, episodes)
+        shard = write_data_file(self._path(name), self.frames.stored, tables, episodes)
         return msgspec.structs.replace(commit, files=(WrittenFile(name, shard, facts.frames), *others))
 
-    def _number_frames(self, file: WrittenFile, facts: RangeFacts, numbers: RangeNumbers) -> Iterator[pa.Table]:
-        return numbered_frames(storage.below(self.directory, file.file), self.frames.stored, facts, numbers)
+    def _path(self, name: str) -> str:
+        return storage.below(self.directory, name)
 
     def paths(self, episodes: int) -> dict[str, Any]:
         """The entries of info.json about files."""
@@ -267,19 +259,20 @@ class LerobotOutput(GlobalIndices, RowsOutput):
 
         Files of ranges without frames are removed: LeRobot has no empty files.
         """
-        totals, episodes = Totals(), self.episodes_class(self.directory, self.frames, self.earlier)
+        totals, episodes, first = Totals(), self.episodes_class(self.directory, self.frames, self.earlier), 0
         if self.earlier is not None:
-            old = [commit for commit in commits if self.earlier.holds(commit.split, commit.index)]
+            totals, first, known = self.earlier.totals(), self.earlier.files, self.earlier.ranges
+            old = [commit for commit in commits if commit.index < known.get(commit.split, 0)]
             files = [file.file for commit in old for file in commit.kept if file.role == "items" and file.shard.records]
-            totals = self.earlier.totals(files, self.frames.features)
-            commits = [commit for commit in commits if not self.earlier.holds(commit.split, commit.index)]
-        for place, commit in enumerate(commits, self._files_before * layout.RANGES_IN_EPISODES):
+            totals.add_numbers([storage.below(self.earlier.directory, file) for file in files], self.frames.features)
+            commits = [commit for commit in commits if commit not in old]
+        for place, commit in enumerate(commits, first * layout.RANGES_IN_EPISODES):
             facts = self.facts(commit)
             numbers = RangeNumbers(**commit.numbers)
             episodes.add(place, self._file_number(commit.split, commit.index), facts, numbers)
             totals.add(commit.split, facts, numbers)
             if facts.frames:
-                files = [storage.below(self.directory, file.file) for file in commit.files if file.role == "items"]
+                files = [self._path(file.file) for file in commit.files if file.role == "items"]
                 totals.add_numbers(files, self.frames.features)
             else:
                 storage.remove_files(self.directory, [file.file for file in commit.kept])
@@ -291,7 +284,7 @@ class LerobotOutput(GlobalIndices, RowsOutput):
         self._write(layout.STATS, json.dumps(stats, indent=4) + "\n")
         void = {"last_action": "void"} if self.rule.kept_void else {}
         self._write(layout.FIELDS, encode({**self.frames.features.to_json(), **void}))
-        self._write(layout.CARD, card(self.name, info, self.origin))
+        self._write(layout.CARD, card(self.name, info))
         self._write(layout.INFO, json.dumps(info, indent=4, ensure_ascii=False) + "\n")
         encoded = {"encoded": {name: found._asdict() for name, found in totals.encoded.items()}}
         return {
@@ -332,7 +325,7 @@ class LerobotOutput(GlobalIndices, RowsOutput):
         }
 
     def _write(self, name: str, text: str) -> None:
-        storage.write_text(storage.below(self.directory, name), text)
+        storage.write_text(self._path(name), text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -360,17 +353,16 @@ class LerobotV21Output(LerobotOutput):
         if not facts.frames:
             return commit
         (frames, *packs), lengths = commit.kept, facts.lengths.tolist()
-        tables = split_episodes(self._number_frames(frames, facts, numbers), lengths)
-        paths = [storage.below(self.directory, pack.file) for pack in packs]
-        videos = [split_pack(path, ends) for path, ends in zip(paths, facts.ends.tolist(), strict=True)]
+        numbered = numbered_frames(self._path(frames.file), self.frames.stored, facts, numbers)
+        tables = split_episodes(numbered, lengths)
+        videos = [split_pack(self._path(p.file), ends) for p, ends in zip(packs, facts.ends.tolist(), strict=True)]
         files = [file for file in commit.files if file.role == "temporary"]
         for episode, (key, length) in enumerate(zip(facts.keys, lengths, strict=True), numbers.first_episode):
             data, *names = self._episode_files(episode)
-            path = storage.below(self.directory, data)
-            shard = write_data_file(path, self.frames.stored, [next(tables)], [(key, length)])
+            shard = write_data_file(self._path(data), self.frames.stored, [next(tables)], [(key, length)])
             files.append(WrittenFile(data, shard, length))
             for name, video in zip(names, videos, strict=True):
-                with ShardWriter(storage.below(self.directory, name)) as writer:
+                with ShardWriter(self._path(name)) as writer:
                     writer.write([next(video)], length, key)
                     files.append(WrittenFile(name, writer.commit(), length, role="part"))
         return msgspec.structs.replace(commit, files=tuple(files))
@@ -405,18 +397,6 @@ def _copied_videos(features: FeatureMap, source: Source, options: LerobotOptions
     return {feature.path: source.videos[feature.path] for feature in cameras if feature.path in source.videos}
 
 
-def _origin(source: Source) -> str:
-    """The dataset and its format, as Markdown; without the versions that formats without versions get."""
-    module = type(source).__module__
-    package, _, inside = module.removeprefix("rlds_beam.").partition(".")
-    known = f"{module}:{type(source).__qualname__}"
-    if module.startswith("rlds_beam."):  # a format, or a recording
-        known = inside.partition(".")[0] if package == "formats" else package
-        known = getattr(source, "format_name", known)
-    dataset = source.name if source.tfds is None else source.dataset
-    return f"`{printable(dataset, 100).replace('`', '')}` ({known})"
-
-
 def _depth_scales(options: LerobotOptions, schema: Schema) -> dict[str, Depth]:
     """The scale of each field of `--depth`. Raises UsageError if it cannot be used."""
     given = [name for name in options_given(options, LerobotOptions) if name.startswith("depth")]
@@ -428,21 +408,6 @@ def _depth_scales(options: LerobotOptions, schema: Schema) -> dict[str, Depth]:
         if path not in schema.steps:
             raise UsageError(f"--depth={path}: there is no field {path}{did_you_mean(path, schema.steps)}")
     return dict.fromkeys(options.depth, Depth(options.depth_min, options.depth_max, options.depth_shift))
-
-
-def facts_file(work: object) -> str:
-    """The name of a range's facts."""
-    return f"{DIRECTORY}/{work}.facts"
-
-
-def _check_columns(features: FeatureMap) -> None:
-    """Raises UsageError if v2.1 cannot hold a field of the episodes."""
-    for field in features.columns.values():
-        if field.holds_image_files:
-            raise UsageError(
-                f"--lerobot_version=2.1: {field} is an image per episode, which episodes.jsonl cannot hold: "
-                f"leave it out: --map=-{field.path}"
-            )
 
 
 _VECTORS = {"state": "observation.state", "action": "action"}

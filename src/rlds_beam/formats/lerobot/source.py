@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from rlds_beam.encoding import arrow_columns
 from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.episodes.columns import exact_cast, text_bytes
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
-from rlds_beam.episodes.schema import FLAGS, Field, Schema, is_name
+from rlds_beam.episodes.schema import Field, Schema, is_name
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.formats.arrays.array_episodes import discounts
 from rlds_beam.formats.lerobot import language, layout
@@ -70,7 +71,7 @@ class LerobotSource(Source):
         fields = episode_fields(meta)
         shards, violations = _shards(meta)
         ranges = _ranges(meta)
-        splits = _splits(meta, shards, _within(ranges, len(meta.episodes)), split)
+        splits = _splits(meta, shards, ranges, split)
         name = naming.to_name(storage.split(root.rstrip("/"))[1], "lerobot")
         dataset = f"{name}/{meta.version.removeprefix('v')}"
         fps, robot = float(meta.info["fps"]), meta.info.get("robot_type")
@@ -152,17 +153,13 @@ class LerobotSource(Source):
 
 def _shards(meta: Meta) -> tuple[list[Shard], tuple[Violation, ...]]:
     """The data files in episode order, and a violation for each missing one."""
-    records: dict[str, int] = {}
-    for row in meta.episodes:
-        records[row.file] = records.get(row.file, 0) + 1
     shards, violations = [], []
-    for index, (file, episodes) in enumerate(records.items()):
+    for index, (file, episodes) in enumerate(Counter(row.file for row in meta.episodes).items()):
         path = storage.join(meta.root, file)
-        if storage.exists(path):
-            shards.append(Shard(index, path, storage.size(path), episodes))
-        else:
+        there = storage.exists(path)
+        if not there:
             violations.append(Violation("missing_shard", f"{path} is missing; it should have {episodes} episodes"))
-            shards.append(Shard(index, path, 0, episodes))
+        shards.append(Shard(index, path, storage.size(path) if there else 0, episodes))
     return shards, tuple(violations)
 
 
@@ -173,15 +170,9 @@ def _ranges(meta: Meta) -> dict[str, tuple[int, int]]:
         naming.check_name(name, f"{meta.path(layout.INFO)}: a split")
         match = re.fullmatch(r"(\d{1,18}):(\d{1,18})", text)
         if match is None:
-            raise UsageError(f"{meta.path('meta/info.json')}: the split {name} is {shorten(text)}, expected FIRST:END")
+            raise UsageError(f"{meta.path(layout.INFO)}: the split {name} is {shorten(text)}, expected FIRST:END")
         ranges[name] = int(match[1]), int(match[2])
     return ranges
-
-
-def _within(ranges: Mapping[str, tuple[int, int]], total: int) -> dict[str, tuple[int, int]]:
-    """The existing episodes of each split; first and end are equal for an empty one."""
-    firsts = {name: min(first, total) for name, (first, _) in ranges.items()}
-    return {name: (first, max(first, min(ranges[name][1], total))) for name, first in firsts.items()}
 
 
 def _notes(ranges: Mapping[str, tuple[int, int]], total: int) -> Iterator[str]:
@@ -191,26 +182,29 @@ def _notes(ranges: Mapping[str, tuple[int, int]], total: int) -> Iterator[str]:
         times[first:end] += 1
         if end > total or end < first:
             yield f"the split {name} is {first}:{end} of {count(total, 'episode')}"
-    if shared := int((times > 1).sum()):
-        yield f"{count(shared, 'episode')} of {total:,} {'is' if shared == 1 else 'are'} in several splits"
-    if missed := int((times == 0).sum()):
-        yield f"{count(missed, 'episode')} of {total:,} {'is' if missed == 1 else 'are'} in no split, so not read"
+    for number, where in ((times > 1).sum(), "in several splits"), ((times == 0).sum(), "in no split, so not read"):
+        if number:
+            yield f"{count(int(number), 'episode')} of {total:,} {'is' if number == 1 else 'are'} {where}"
 
 
 def _splits(
     meta: Meta, shards: Sequence[Shard], ranges: Mapping[str, tuple[int, int]], wanted: str | None
 ) -> tuple[Split, ...]:
-    """The selected splits, each a slice of the episodes."""
+    """The selected splits, each with the files that have its episodes, and its slice of these files."""
     total, splits = len(meta.episodes), []
     for name, low, high in selected_splits(wanted, ranges, storage.split(meta.root.rstrip("/"))[1]):
-        start, stop = ranges[name]
+        start, stop = (min(bound, total) for bound in ranges[name])
+        stop = max(start, stop)
         if low is not None or high is not None:
             first, last = parse_slice(name, stop - start, low, high)
             start, stop = start + first, start + last
         if (start, stop) != (0, total):
             _check_order(meta, name)
-        own, first, end = _slice_files(shards, start, stop)
-        splits.append(Split(name, own, first, end))
+        taken = Split(name, shards, start, stop).taken
+        own = tuple(shard for shard, _, _ in taken)
+        first = taken[0][1] if taken else 0
+        whole = all((low, high) == (0, shard.records) for shard, low, high in taken)
+        splits.append(Split(name, own) if whole else Split(name, own, first, first + stop - start))
     return tuple(splits)
 
 
@@ -224,23 +218,6 @@ def _check_order(meta: Meta, split: str) -> None:
                 f"so the split {split} cannot be sliced. Read all episodes (one split, without a slice)"
             )
         last[row.file] = number
-
-
-def _slice_files(shards: Sequence[Shard], start: int, stop: int) -> tuple[tuple[Shard, ...], int, int | None]:
-    """The files with the episodes start to stop, and their slice of these files; (0, None) for all."""
-    if start == stop:
-        return (), 0, None
-    own, first, skipped = [], 0, 0
-    for shard in shards:
-        episodes = shard.records or 0
-        if first + episodes <= start:
-            skipped += episodes
-        elif first < stop:
-            own.append(shard)
-        first += episodes
-    held = sum(shard.records or 0 for shard in own)
-    whole = start == skipped and stop == skipped + held
-    return tuple(own), 0 if whole else start - skipped, None if whole else stop - skipped
 
 
 _PNG, _16_BITS = b"\x89PNG", b"\x10"
@@ -331,18 +308,8 @@ class LerobotDecoder:
         }
 
     def _frames(self, field: Field, video: EpisodeVideo, rows: int, depth: Depth | None) -> Column:
-        path = storage.join(self.root, *video.file.split("/"))
-        frames = video_frames(
-            path,
-            video.start,
-            self.fps,
-            rows,
-            field.path,
-            field.shape,
-            field.dtype,
-            field.encoding,
-            scale=depth,
-        )
+        path, about = storage.join(self.root, *video.file.split("/")), (field.shape, field.dtype, field.encoding)
+        frames = video_frames(path, video.start, self.fps, rows, field.path, *about, scale=depth)
         if field.holds_image_files:
             return frames
         pixels = frames.stack()
@@ -377,12 +344,10 @@ def _value(field: Field, value: Any) -> Any:
 
 def _complete(steps: dict[str, Column], missing: tuple[str, ...], rows: int, *, real: bool) -> None:
     """Adds the fields that have no feature. FLAGS come before the discount in `missing`."""
-    flags: dict[str, Any] = {path: np.zeros(rows, bool) for path in FLAGS}
-    flags["is_first"][0] = flags["is_last"][-1] = True
+    place = np.arange(rows)
+    flags = {"is_first": place == 0, "is_last": place == rows - 1, "is_terminal": place < 0}
     for path in missing:
-        if path in FLAGS:
-            steps[path] = flags[path]
-        elif path == DISCOUNT.path:
+        if path == DISCOUNT.path:
             steps[path] = discounts(np.asarray(steps["is_terminal"], bool), real=real)
         else:
-            steps[path] = np.zeros(rows, REWARD.dtype)
+            steps[path] = flags[path] if path in flags else np.zeros(rows, REWARD.dtype)

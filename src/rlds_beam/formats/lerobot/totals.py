@@ -18,7 +18,6 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.connectors.statistics.episode_statistics import LeafBuilder
 from rlds_beam.encoding import arrow_columns
-from rlds_beam.encoding.metadata import load_json
 from rlds_beam.encoding.parquet_files import naming_damage, verified_parquet
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.lerobot import layout, statistics
@@ -59,9 +58,6 @@ class Totals:
     def add(self, split: str, facts: RangeFacts, numbers: RangeNumbers) -> None:
         """Adds a range."""
         self.tasks |= zip(facts.tasks, numbers.tasks, strict=True)
-        task_frames = np.bincount(facts.frame_numbers(numbers)["task_index"], minlength=len(self.tasks))
-        task_frames[: len(self.task_frames)] += self.task_frames
-        self.task_frames = task_frames
         self.lengths.append(facts.lengths)
         self.episodes += len(facts.lengths)
         self.frames += facts.frames
@@ -77,7 +73,10 @@ class Totals:
         """Adds the values in a range's Parquet files to the statistics."""
         shapes = {feature.name: feature.shape for feature in features.numbers}
         shapes |= {"timestamp": (), "frame_index": ()}
-        for table in row_groups(files, list(shapes)):
+        for table in row_groups(files, [*shapes, "task_index"]):
+            task_frames = np.bincount(table["task_index"].to_numpy(), minlength=len(self.tasks))
+            task_frames[: len(self.task_frames)] += self.task_frames
+            self.task_frames = task_frames
             for name, shape in shapes.items():
                 values = arrow_columns.numbers(table[name]).reshape(table.num_rows, *shape)
                 self.builders.setdefault(name, LeafBuilder()).add(values)
@@ -145,13 +144,16 @@ tags:
 - rlds
 task_categories:
 - robotics
-{configs}---
+configs:
+- config_name: default
+  data_files: data/*/*.parquet
+---
 
 # {name}
 
 {episodes}, {frames} at {fps} frames per second, {tasks}.
 
-Converted from {source} by rlds-beam: `plan.json` lists the source files and options, `meta/rlds_beam.json` the original
+Converted by rlds-beam: `plan.json` lists the source files and options, `meta/rlds_beam.json` the original
 field of each feature, and `report.json` what was read, repaired and rejected.
 
 ```json
@@ -160,24 +162,12 @@ field of each feature, and `report.json` what was read, repaired and rejected.
 """
 
 
-_CONFIGS = """configs:
-- config_name: default
-  data_files: data/*/*.parquet
-"""
-
-
-def card(name: str, info: Mapping[str, Any], source: str) -> str:
-    """The text of the card.
-
-    Args:
-      source: what the dataset was converted from: ``HDF5 (`aloha`)``.
-    """
+def card(name: str, info: Mapping[str, Any]) -> str:
+    """The text of the card."""
     return _CARD.format(
-        configs="" if "storage_format" in info else _CONFIGS,
         name=name,
         episodes=count(info["total_episodes"], "episode"),
         fps=info["fps"],
-        source=source,
         frames=count(info["total_frames"], "frame"),
         tasks=count(info["total_tasks"], "task"),
         features=json.dumps(info["features"], indent=4),
@@ -190,19 +180,12 @@ class EarlierDataset:
 
     Attributes:
       directory: its directory.
-      frames, episodes: the number of its frames and episodes.
-      tasks: its tasks, in order.
-      splits: the first and last episode of each split.
       ranges: the number of ranges of each split.
       files: the number of its files of meta/episodes (v3.0).
       entry: its entry in the manifest.
     """
 
     directory: str
-    frames: int
-    episodes: int
-    tasks: tuple[str, ...]
-    splits: Mapping[str, tuple[int, int]]
     ranges: Mapping[str, int]
     files: int
     entry: Mapping[str, Any]
@@ -210,7 +193,6 @@ class EarlierDataset:
     @classmethod
     def of(cls, earlier: EarlierOutput, ranges: Sequence[WorkRange]) -> EarlierDataset:
         """Reads the metadata. Raises UsageError if the ranges cannot be added to it."""
-        directory, entry = earlier.directory, earlier.manifest["lerobot"]
         counts = Counter(commit.split for commit in earlier.commits)
         last = earlier.commits[-1].split
         if wrong := [work.split for work in ranges if work.split in counts and work.split != last]:
@@ -218,45 +200,25 @@ class EarlierDataset:
                 f"--append: LeRobot stores the episodes of a split together, so only {last}, the last one, can be "
                 f"appended to, not {wrong[0]}: use --split={last}, or convert again"
             )
-        info = load_json(storage.join(directory, layout.INFO))
-        bounds = {name: text.split(":") for name, text in info["splits"].items()}
-        splits = {name: (int(first), int(stop)) for name, (first, stop) in bounds.items()}
         plans = (earlier.plan.content, *earlier.plan.appended)
         before = (sum(split["ranges"][1] for split in content["splits"].values()) for content in plans)
         files = sum(map(layout.episodes_files, before))
-        tasks = Meta.open(directory).tasks
-        texts = tuple(tasks[i] for i in range(len(tasks)))
-        return cls(directory, info["total_frames"], info["total_episodes"], texts, splits, dict(counts), files, entry)
+        return cls(earlier.directory, dict(counts), files, earlier.manifest["lerobot"])
 
-    def holds(self, split: str, index: int) -> bool:
-        """Whether a range is one of the dataset's, not of the append."""
-        return index < self.ranges.get(split, 0)
-
-    def totals(self, files: Sequence[str], features: FeatureMap) -> Totals:
-        """The totals of the dataset; reads the numbers in its Parquet files.
-
-        Args:
-          files: the names of its Parquet files, in order.
-          features: its features.
-        """
-        paths = [storage.below(self.directory, file) for file in files]
-        lengths = np.array([row.length for row in Meta.open(self.directory).episodes], np.int64)
+    def totals(self) -> Totals:
+        """The totals of the dataset, without the statistics of numbers (`Totals.add_numbers`)."""
+        meta = Meta.open(self.directory)
         pixels = {name: read_pixels(text) for name, text in self.entry.get("pixels", {}).items()}
-        totals = Totals(
-            tasks={text: i for i, text in enumerate(self.tasks)},
-            task_frames=np.zeros(len(self.tasks), np.int64),
-            lengths=[lengths],
-            splits={name: list(bounds) for name, bounds in self.splits.items()},
+        return Totals(
+            tasks={meta.tasks[i]: i for i in range(len(meta.tasks))},
+            lengths=[np.array([row.length for row in meta.episodes], np.int64)],
+            splits={name: list(map(int, text.split(":"))) for name, text in meta.info["splits"].items()},
             histograms={name: histogram for name, (histogram, _) in pixels.items()},
             samples={name: samples for name, (_, samples) in pixels.items()},
             encoded={name: EncodedAgain(**found) for name, found in self.entry.get("encoded", {}).items()},
-            frames=self.frames,
-            episodes=self.episodes,
+            frames=meta.info["total_frames"],
+            episodes=meta.info["total_episodes"],
         )
-        totals.add_numbers(paths, features)
-        for table in row_groups(paths, ["task_index"]):
-            totals.task_frames += np.bincount(table["task_index"].to_numpy(), minlength=len(self.tasks))
-        return totals
 
     def read(self, name: str) -> bytes:
         """The content of one of its files."""
