@@ -17,8 +17,7 @@ import rlds_beam
 from rlds_beam.cli.functions import JOBS, find_job
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.format_options import TrajectoryOptions
-from rlds_beam.formats.lerobot.options import LerobotOptions
+from rlds_beam.formats.format_options import LerobotOptions, TrajectoryOptions
 from rlds_beam.formats.registry import FORMATS, OUTPUTS, SOURCES, output_class, output_group, source_class, source_group
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.testing import make_episode, write_dataset

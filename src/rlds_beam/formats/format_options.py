@@ -53,6 +53,50 @@ class ProfileOptions(Options):
     raw_images: RawImages = raw_images_option()
 
 
+Codec = Literal["av1", "h264"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LerobotOptions(Options):
+    """LeRobot output."""
+
+    lerobot_version: Literal["3.0", "2.1"] = option(
+        "3.0", "3.0, or 2.1 (one file per episode; read by GR00T and openpi)"
+    )
+    fps: float | None = option(None, "recorded frames per second, if the data does not say it")
+    round_fps: bool = option(False, "round a fractional rate instead of refusing it")
+    map: tuple[str, ...] = option(
+        (),
+        "NAME=PATH: store a field as feature NAME (PATH+PATH joins vectors, task=PATH sets the instruction); "
+        "-PATH leaves a field out (comma separated)",
+        metavar="NAME=PATH",
+    )
+    image_samples: int | None = option(
+        None,
+        "images to decode per camera and episode for statistics (default: all of up to 1,000 "
+        "frames; of more, 1 in 50, at most 4)",
+        least=1,
+    )
+    images: Literal["copy", "video"] | None = option(
+        None, "copy images unchanged, or encode them as videos (default: images stay images, and videos stay videos)"
+    )
+    vcodec: Codec = option("av1", "video codec")
+    crf: int = option(30, "video quality: lower is better, with larger files", least=0)
+    gop: int = option(2, "frames between key frames: more make videos smaller, but slower to read at random", least=1)
+    encoder_preset: str | None = option(None, "encoder speed preset (default: 12 for av1, medium for h264)")
+    depth: tuple[str, ...] = option(
+        (),
+        "fields to encode as depth videos of 12 bits, which changes values: uint16 in millimeters or float32 in "
+        "meters (comma separated; needs --images=video)",
+        metavar="FIELDS",
+    )
+    depth_min: float = option(0.01, "nearest depth of depth videos in meters: nearer becomes this, also 0")
+    depth_max: float = option(10.0, "farthest depth of depth videos in meters")
+    depth_shift: float = option(3.5, "meters added before the logarithm of depth")
+    last_step: LastStep | None = last_step_option()
+    modality: Literal["auto"] | None = option(None, "write modality.json for GR00T (with --lerobot_version=2.1)")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergeOptions(Options):
     """Several datasets."""

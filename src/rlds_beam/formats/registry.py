@@ -86,7 +86,7 @@ _KNOWN = {
         "LeRobot datasets, v3.0 and v2.1",
         source="rlds_beam.formats.lerobot.source:LerobotSource",
         output="rlds_beam.formats.lerobot.output:LerobotOutput",
-        output_options="rlds_beam.formats.lerobot.options:LerobotOptions",
+        output_options="rlds_beam.formats.format_options:LerobotOptions",
         known_by="meta/info.json",
         names=("meta/info.json",),
     ),

@@ -20,7 +20,7 @@ import rlds_beam
 from rlds_beam import platforms
 from rlds_beam.cli.main import main
 from rlds_beam.encoding.tfds.features import parse_features
-from rlds_beam.formats.lerobot.options import LerobotOptions
+from rlds_beam.formats.format_options import LerobotOptions
 from rlds_beam.formats.lerobot.videos import Encoding, VideoFile
 from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.images.videos import Video

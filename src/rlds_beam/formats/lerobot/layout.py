@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal
 
 from rlds_beam import naming
 from rlds_beam.errors import UsageError
 from rlds_beam.text import shorten
 
 V3, V21 = "v3.0", "v2.1"
-
-Version = Literal["3.0", "2.1"]
 
 CHUNK = 1000
 """Maximum number of files in a directory; of episodes in v2.1."""

@@ -160,24 +160,21 @@ class Meta:
         return rows
 
     def _episodes_v3(self) -> list[EpisodeRow]:
+        def read(path: str) -> Any:
+            return _read_table(path, lambda column: not column.startswith("stats/"))
+
         rows: list[EpisodeRow] = []
-        for table in self._episode_tables():
-            names = [n for n in table.column_names if not n.startswith(("stats/", "data/", "videos/", "meta/"))]
+        for table in storage.at_once(read, storage.files_below(self.root, "meta/episodes/*/*.parquet"), self.root):
+            names = [n for n in table.column_names if not n.startswith(("data/", "videos/", "meta/"))]
             more = [name for name in names if name not in layout.EPISODE_COLUMNS]
             for row in table.to_pylist():
                 place = {name: row[f"data/{name}"] for name in ("chunk_index", "file_index")}
                 videos = {key: self._video(key, row) for key in self.video_keys}
-                columns = {name: row[name] for name in more}
-                file = self._file("data_path", place)
-                key = row.get(EPISODE_KEY)
-                rows.append(EpisodeRow(row["episode_index"], row["length"], file, videos, columns, key))
+                columns, file = {name: row[name] for name in more}, self._file("data_path", place)
+                rows.append(
+                    EpisodeRow(row["episode_index"], row["length"], file, videos, columns, row.get(EPISODE_KEY))
+                )
         return rows
-
-    def _episode_tables(self) -> list[Any]:
-        def read(path: str) -> Any:
-            return _read_table(path, lambda column: not column.startswith("stats/"))
-
-        return storage.at_once(read, storage.files_below(self.root, "meta/episodes/*/*.parquet"), self.root)
 
     def _video(self, key: str, row: Mapping[str, Any]) -> EpisodeVideo:
         place = {name: row[f"videos/{key}/{name}"] for name in ("chunk_index", "file_index")}
@@ -243,16 +240,12 @@ def _read_table(path: str, wanted: Any = None) -> Any:
 
 def _kind(value: Any) -> tuple[str, tuple[int | None, ...]] | None:
     """The dtype and shape of a value; None if there is no value."""
-    if value is None:
-        return None
-    if isinstance(value, str):
-        return "string", ()
+    if value is None or isinstance(value, str):
+        return None if value is None else ("string", ())
     if isinstance(value, list) and value and all(isinstance(text, str) for text in value):
         return "string", (None,)
     try:
         array = np.asarray(value)
     except ValueError:
         return "", ()
-    if array.dtype.kind not in "biuf":
-        return "", ()
-    return array.dtype.name, tuple(array.shape)
+    return (array.dtype.name, array.shape) if array.dtype.kind in "biuf" else ("", ())

@@ -25,11 +25,11 @@ from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.metadata import encode
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.format_options import LerobotOptions
 from rlds_beam.formats.lerobot import layout
 from rlds_beam.formats.lerobot.episodes import EpisodesLines, EpisodesTables
 from rlds_beam.formats.lerobot.features import FeatureMap, LerobotFeature, image_sizes, map_features
 from rlds_beam.formats.lerobot.frames import FrameFormat, write_data_file
-from rlds_beam.formats.lerobot.options import ENCODER_OPTIONS, LerobotOptions, whole_fps
 from rlds_beam.formats.lerobot.ranges import (
     DIRECTORY,
     LerobotWriter,
@@ -56,7 +56,7 @@ from rlds_beam.output.last_steps import RowsOutput, RowsWriter, select_rows
 from rlds_beam.output.shards import ShardWriter, WrittenFile
 from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.reading.meaning import RowRule
-from rlds_beam.text import count, did_you_mean, printable, some
+from rlds_beam.text import count, did_you_mean, join_texts, printable, some
 
 if TYPE_CHECKING:
     from rlds_beam.output.commits import RangeCommit
@@ -99,7 +99,7 @@ class LerobotOutput(GlobalIndices, RowsOutput):
     def create(
         cls, source: Source, connectors: ConnectorRunner, directory: str, options: LerobotOptions
     ) -> LerobotOutput:
-        fps, schema = whole_fps(options, source), connectors.schema
+        fps, schema = _whole_fps(options, source), connectors.schema
         features = map_features(
             schema,
             options.map,
@@ -384,9 +384,41 @@ class LerobotV21Output(LerobotOutput):
         }
 
 
+def _whole_fps(options: LerobotOptions, source: Source) -> int:
+    """The frames per second. Raises UsageError if it is unknown, contradicts the data, or is not a whole number."""
+    rates = source.rates
+    if len(rates) > 1:
+        raise UsageError(
+            f"--to=lerobot: the data is {join_texts([f'{rate:g}' for rate in rates])} Hz, but LeRobot has one rate for "
+            f'all episodes: convert each with --connectors="Resample({min(rates):g})", and merge the results'
+        )
+    fps = options.fps if options.fps is not None else source.fps
+    if fps is None:
+        raise UsageError("--to=lerobot: the data does not say its frames per second; pass --fps, for example --fps=10")
+    if not 0 < fps < 1e6:
+        raise UsageError(f"--fps={fps:g}: expected a number above 0")
+    if (recorded := next(iter(rates), fps)) != fps:
+        raise UsageError(
+            f'--fps={fps:g}: the data is {recorded:g} Hz; --fps={recorded:g}, or --connectors="Resample({fps:g})": '
+            f"every frame is kept, so it would play at {fps / recorded:.3g} times its speed. If the data says a wrong "
+            "rate, correct it there"
+        )
+    if float(fps).is_integer():
+        return int(fps)
+    if not options.round_fps or round(fps) < 1:
+        raise UsageError(
+            f"{fps:g} Hz: LeRobot's videos and tools need a whole number of frames per second; pass "
+            "--round_fps to use the nearest (timestamps then follow the rounded rate)"
+        )
+    return round(float(fps))
+
+
+_ENCODER_OPTIONS = ("vcodec", "crf", "gop", "encoder_preset")  # of color videos
+
+
 def _encoder_options(options: LerobotOptions) -> list[str]:
     """The encoder's options that are given."""
-    return [name for name in options_given(options, LerobotOptions) if name in ENCODER_OPTIONS]
+    return [name for name in options_given(options, LerobotOptions) if name in _ENCODER_OPTIONS]
 
 
 def _copied_videos(features: FeatureMap, source: Source, options: LerobotOptions) -> dict[str, Mapping[str, Any]]:

@@ -274,7 +274,10 @@ class PreparedEpisode:
         self.pixels: dict[str, Iterable[Array]] = {}
         for feature in mapped.features:
             if feature.kind == "language":
-                self.columns[feature.name] = self._annotations(feature, episode)
+                shared = feature.path in episode.metadata
+                column = objects([episode.metadata[feature.path]]) if shared else steps[feature.path]
+                rows = language.checked_texts(feature.name, frames.texts(column, feature.path), feature.path)
+                self.columns[feature.name] = [*rows] * (self.length if shared else 1)
                 continue
             column = steps[feature.path]
             if feature.kind == "number":
@@ -295,14 +298,10 @@ class PreparedEpisode:
         places = np.arange(self.length)
         self.numbers |= {"timestamp": (places / frame_format.fps).astype(np.float32), "frame_index": places}
         self.columns |= self.numbers
-        self.texts = _task_texts(mapped.task, episode)
-
-    def _annotations(self, feature: LerobotFeature, episode: Episode) -> Sequence[str]:
-        """The rows of a language column in each frame, as JSON."""
-        of_episode = feature.path in episode.metadata
-        column = objects([episode.metadata[feature.path]]) if of_episode else episode.steps[feature.path]
-        texts = language.checked_texts(feature.name, frames.texts(column, feature.path), feature.path)
-        return [*texts] * (self.length if of_episode else 1)
+        self.texts = [""]
+        if (task := mapped.task) is not None:
+            given = objects([episode.metadata[task]]) if task in episode.metadata else steps[task]
+            self.texts = frames.texts(given, task)
 
     def _sample(self, feature: LerobotFeature, column: Column, count: int) -> None:
         """Counts the pixels of sampled frames, except `ZERO_IMAGE`. If all are, counts one zero pixel."""
@@ -334,14 +333,6 @@ def metadata_column(field: Any, values: list[Any]) -> pa.Array:
         return to_arrow(field, objects(values), len(values))
     column = np.array(values, field.numpy_dtype).reshape(len(values), *field.closed_shape)
     return to_arrow(field, column, len(values))
-
-
-def _task_texts(task: str | None, episode: Episode) -> list[str]:
-    if task is None:
-        return [""]
-    if task in episode.metadata:
-        return frames.texts(objects([episode.metadata[task]]), task)
-    return frames.texts(episode.steps[task], task)
 
 
 def _check_rate(feature: LerobotFeature, column: Column, fps: float) -> None:

@@ -48,14 +48,8 @@ def episodes_statistics(episodes: Sequence[Mapping[str, Array]]) -> dict[str, Ar
     names = tuple(episodes[0])
     columns = [np.concatenate([episode[name] for episode in episodes]) for name in names]
     parts = [column.reshape(len(column), -1) for column in columns]
+    values = np.concatenate(parts, axis=1, dtype=np.float64)
     lengths = np.array([len(episode[names[0]]) for episode in episodes])
-    every = _statistics_of_parts(np.concatenate(parts, axis=1, dtype=np.float64), lengths)
-    ends = np.cumsum([part.shape[1] for part in parts])
-    return dict(zip(names, np.split(every, ends[:-1], axis=2), strict=True))
-
-
-def _statistics_of_parts(values: Array, lengths: Array) -> Array:
-    """The statistics of consecutive parts of values (N, D), of E lengths: (E, len(STATISTICS), D)."""
     starts, count = np.cumsum(lengths) - lengths, lengths[:, None]
     mean = np.add.reduceat(values, starts) / count
     std = np.sqrt(np.add.reduceat(np.square(values - np.repeat(mean, lengths, axis=0)), starts) / count)
@@ -65,7 +59,9 @@ def _statistics_of_parts(values: Array, lengths: Array) -> Array:
     ranks, shares = _ranks(count)
     picked = np.take_along_axis(ordered, ranks[:, None], axis=2).transpose(0, 2, 1)
     quantiles = _between(picked[:, 2:], shares[..., None])
-    return np.concatenate([picked[:, :2], mean[:, None], std[:, None], quantiles], axis=1)
+    every = np.concatenate([picked[:, :2], mean[:, None], std[:, None], quantiles], axis=1)
+    ends = np.cumsum([part.shape[1] for part in parts])
+    return dict(zip(names, np.split(every, ends[:-1], axis=2), strict=True))
 
 
 def _ranks(count: Array) -> tuple[Array, Array]:
@@ -184,21 +180,18 @@ def count_levels(images: Column, channels: int, path: str) -> Array:
     return counts
 
 
-def _pixels(images: Column, channels: int, path: str) -> Iterable[Array]:
-    """The pixels of each image, [H, W, C]."""
+def _pixels(images: Column, channels: int, path: str) -> Iterator[Array]:
+    """The pixels of each image, [H, W, C]; large JPEGs are reduced."""
     if not isinstance(images, EncodedImages):
-        return np.asarray(images)
-    if channels in (1, 3) and all(image.startswith(_JPEG) for image in images):
-        return _small_jpegs(images, channels, path)
-    return (image for _, some in images.parts(1, path) for image in some)
-
-
-def _small_jpegs(images: EncodedImages, channels: int, path: str) -> Iterator[Array]:
-    for image in images:
-        try:
-            yield decode_reduced(image, _SIDE, _SIDE, channels=channels, min_factor=2)
-        except UndecodableImageError as error:
-            raise BadEpisode(Violation("undecodable_image", str(error), path)) from None
+        yield from np.asarray(images)
+    elif channels not in (1, 3) or not all(image.startswith(_JPEG) for image in images):
+        yield from (image for _, some in images.parts(1, path) for image in some)
+    else:
+        for image in images:
+            try:
+                yield decode_reduced(image, _SIDE, _SIDE, channels=channels, min_factor=2)
+            except UndecodableImageError as error:
+                raise BadEpisode(Violation("undecodable_image", str(error), path)) from None
 
 
 _MAX_EPISODES = 64

@@ -34,8 +34,8 @@ from rlds_beam import storage
 from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.episodes.episode import Column
 from rlds_beam.errors import BadEpisode, UsageError, Violation, needs
+from rlds_beam.formats.format_options import Codec, LerobotOptions
 from rlds_beam.formats.lerobot.features import DEPTH_KEYS, LerobotFeature
-from rlds_beam.formats.lerobot.options import Codec, LerobotOptions
 from rlds_beam.images import depth as images_depth
 from rlds_beam.images.depth import Depth
 from rlds_beam.images.encoded_images import EncodedImages
