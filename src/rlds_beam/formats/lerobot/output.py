@@ -221,7 +221,7 @@ class LerobotOutput(GlobalIndices, RowsOutput):
         indices: list[Any] = []
         for facts in map(self.facts, commits):
             own = [tasks.setdefault(text, len(tasks)) for text in facts.tasks]
-            indices.append(RangeNumbers(frame, episode, len(facts.lengths), own)._asdict())
+            indices.append(RangeNumbers(frame, episode, own)._asdict())
             frame, episode = frame + facts.frames, episode + len(facts.lengths)
         return indices
 

@@ -65,13 +65,11 @@ class RangeNumbers(NamedTuple):
 
     Attributes:
       first_frame, first_episode: the numbers of its first frame and episode.
-      episodes: its number of episodes.
       tasks: the number of each of its tasks.
     """
 
     first_frame: int
     first_episode: int
-    episodes: int
     tasks: Sequence[int]
 
 
