@@ -28,7 +28,6 @@ from rlds_beam.datasets.pixels import decode_into, decode_resized
 from rlds_beam.errors import BadEpisode
 from rlds_beam.formats.lerobot.statistics import count_levels
 from rlds_beam.images import headers
-from rlds_beam.images.checks import check_images
 from rlds_beam.images.codecs import decode_image, decode_reduced, encode_jpeg, encode_png
 from rlds_beam.images.headers import UndecodableImageError, read_image_header
 from rlds_beam.images.thumbnails import thumbnail
@@ -102,7 +101,7 @@ def test_headers_of_everything_tensorflow_decodes(files: dict[str, bytes]) -> No
     for name, image in files.items():
         header = read_image_header(image)
         assert (header.height, header.width) == tensorflow(image, None).shape[:2], name
-    assert check_images(column(*files.values()), 1 << 26) == []
+    assert column(*files.values()).check(1 << 26) == []
 
 
 def test_damage_is_found_where_tensorflow_finds_it(files: dict[str, bytes]) -> None:
@@ -111,7 +110,7 @@ def test_damage_is_found_where_tensorflow_finds_it(files: dict[str, bytes]) -> N
         image = files[name]
         for cut in (1, 2, 5, 13, len(image) // 2, len(image) - 20, len(image) - 2, len(image)):
             assert not tensorflow_accepts(image[:-cut], 3)
-            assert [v.rule for v in check_images(column(image[:-cut]), 1 << 26)] == ["undecodable_image"], (name, cut)
+            assert [v.rule for v in column(image[:-cut]).check(1 << 26)] == ["undecodable_image"], (name, cut)
         for _ in range(150):
             damaged = bytearray(image)
             damaged[RNG.integers(2, len(image))] ^= 1 << RNG.integers(0, 8)
@@ -123,7 +122,7 @@ def test_damage_is_found_where_tensorflow_finds_it(files: dict[str, bytes]) -> N
                 assert not accepted
             else:
                 np.testing.assert_array_equal(pixels[0], tensorflow(data, 3))
-            faults = [v.rule for v in check_images(column(data), 1 << 26)]
+            faults = [v.rule for v in column(data).check(1 << 26)]
             assert not (accepted and "undecodable_image" in faults), name
             assert accepted or faults or not name.startswith("png")
 
@@ -141,7 +140,7 @@ def test_usual_pngs_need_no_tensorflow(files: dict[str, bytes], monkeypatch: pyt
     "data", [b"", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8", b"BM", b"RIFF1234WEBP", b"\0" * 99]
 )
 def test_invalid_images(data: bytes) -> None:
-    [violation] = check_images(column(data), 1 << 26, "observation/image")
+    [violation] = column(data).check(1 << 26, "observation/image")
     assert (violation.rule, violation.field, violation.step) == ("undecodable_image", "observation/image", 0)
     with pytest.raises(BadEpisode, match="undecodable_image in observation/image"):
         column(data).decode("observation/image")
@@ -150,7 +149,7 @@ def test_invalid_images(data: bytes) -> None:
 def test_a_bomb_is_rejected_by_its_header(files: dict[str, bytes]) -> None:
     header = struct.pack(">IIBBBBB", 50_000, 60_000, 8, 2, 0, 0, 0)
     bomb = png([(b"IHDR", header), *png_chunks(files["png 3"])[1:]])
-    [violation] = check_images(column(files["png 3"], bomb), 1 << 26)
+    [violation] = column(files["png 3"], bomb).check(1 << 26)
     assert (violation.rule, violation.step) == ("image_too_large", 1)
     assert "60000x50000 pixels at step 1" in violation.detail
 
@@ -182,9 +181,9 @@ def test_accurate_jpegs_equal_pillow_and_opencv(quality: int, subsampling: str) 
 
 def test_sizes_that_differ_from_the_schema(files: dict[str, bytes]) -> None:
     image = files["png 3"]
-    assert check_images(column(image, shape=(33, 47, 3)), 1 << 26) == []
-    assert check_images(column(image, shape=(33, None, 1)), 1 << 26) == []  # TensorFlow converts channels
-    [violation] = check_images(column(image, shape=(47, 33, 3)), 1 << 26)
+    assert column(image, shape=(33, 47, 3)).check(1 << 26) == []
+    assert column(image, shape=(33, None, 1)).check(1 << 26) == []  # TensorFlow converts channels
+    [violation] = column(image, shape=(47, 33, 3)).check(1 << 26)
     assert violation.detail == "33x47 at step 0, but expected 47x33"
     with pytest.raises(BadEpisode, match="image_size_mismatch"):
         column(image, shape=(47, 33, 3)).decode()
@@ -205,7 +204,7 @@ def test_columns_of_images(files: dict[str, bytes]) -> None:
 def test_tensorflow_reads_our_jpegs(channels: int) -> None:
     images = np.stack([picture(channels=channels) for _ in range(3)])
     encoded = encode_jpeg(images, quality=95)
-    assert check_images(column(*encoded, shape=(33, 47, channels)), 1 << 26) == []
+    assert column(*encoded, shape=(33, 47, channels)).check(1 << 26) == []
     for image, data in zip(images, encoded, strict=True):
         assert np.abs(tensorflow(data, channels).astype(int) - image).mean() < 8
     with pytest.raises(ValueError, match="uint8"):
@@ -225,7 +224,7 @@ def test_real_images_equal_tensorflow() -> None:
         example = parse_example(record.numpy())
         for camera in range(4):
             images = column(*example[f"steps/observation/image_{camera}"].strings(), shape=(64, 64, 3))
-            assert check_images(images, 1 << 26) == []
+            assert images.check(1 << 26) == []
             np.testing.assert_array_equal(images.decode(), [tensorflow(image, 3) for image in images])
 
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from rlds_beam.encoding.example.reader import Feature
 from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.encoding.wire import encode_delimited
-from rlds_beam.images.checks import check_images
 from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages, StoredImages
 
@@ -49,10 +48,10 @@ def test_each_image_is_checked(count: int) -> None:
     """Vectorized, or one by one."""
     pixels = np.random.default_rng(0).integers(0, 255, (count, 8, 8, 3), np.uint8)
     images = encode_jpeg(pixels)
-    assert check_images(both(images)[1], 1 << 20) == []
+    assert both(images)[1].check(1 << 20) == []
     for step, damaged in ((0, images[0][:-2]), (3, images[3][:-1]), (count - 1, encode_jpeg(pixels[:1, :4])[0])):
         changed = [*images[:step], damaged, *images[step + 1 :]]
         own, stored = both(changed)
-        found = check_images(stored, 1 << 20, "camera")
+        found = stored.check(1 << 20, "camera")
         assert [violation.step for violation in found] == [step]
-        assert found == check_images(own, 1 << 20, "camera")
+        assert found == own.check(1 << 20, "camera")

@@ -18,10 +18,8 @@ from hypothesis import strategies as st
 from rlds_beam.errors import BadEpisode
 from rlds_beam.formats.lerobot.videos import DepthEncoding, Encoding, VideoFile
 from rlds_beam.images import videos
-from rlds_beam.images.checks import check_images
-from rlds_beam.images.depth import Depth
 from rlds_beam.images.resizing import edit_images
-from rlds_beam.images.video_frames import VideoFrames, color_pixels, video_frames
+from rlds_beam.images.video_frames import Depth, VideoFrames, color_pixels, video_frames
 from rlds_beam.images.videos import Video
 
 av = pytest.importorskip("av")
@@ -122,8 +120,8 @@ def test_a_column_is_picklable_and_checked_without_decoding(directory, monkeypat
     again = pickle.loads(pickle.dumps(frames))
     np.testing.assert_array_equal(again.decode(), decoded(directory / "av1")[3:20:4])
     monkeypatch.setattr(Video, "decode", None)
-    assert not check_images(again, 1 << 20, "x")
-    (large,) = check_images(again, 100, "x")
+    assert not again.check(1 << 20, "x")
+    (large,) = again.check(100, "x")
     assert large.rule == "image_too_large" and "48x64 pixels" in large.detail
     assert len(again[again.numbers > 5]) == 4
     assert len(column(directory / "av1", count=0)) == 0

@@ -19,7 +19,6 @@ from rlds_beam.episodes.columns import is_float
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import FLAGS, named_dimension
 from rlds_beam.errors import BadEpisode, FailedRuleError, Violation
-from rlds_beam.images.checks import check_images
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.typing import Array
 
@@ -184,7 +183,7 @@ def _clear_void(episode: Episode, options: CheckOptions, ignored: IgnoredValues)
 
 
 def _images(path: str, column: EncodedImages, options: CheckOptions) -> Sequence[Violation]:
-    violations: Sequence[Violation] = check_images(column, options.max_image_pixels, path)
+    violations: Sequence[Violation] = column.check(options.max_image_pixels, path)
     if options.decode_images and not violations:  # never decode an image with a bad header
         try:
             column.decode(path)

@@ -35,9 +35,8 @@ from rlds_beam.datasets.step_index import (
 )
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import RldsBeamError
-from rlds_beam.images.depth import Depth
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.video_frames import Scale, VideoFrames
+from rlds_beam.images.video_frames import Depth, VideoFrames
 from rlds_beam.images.videos import Video
 from rlds_beam.reading.base import Shard, Source, Span
 from rlds_beam.typing import Array
@@ -335,7 +334,7 @@ class IndexedVideos(Sequence[Video]):
             self._opened[number] = Video(video["path"], video["codec"], video["format"], size, base, packets, read)
         return self._opened[number]
 
-    def scale(self, path: str) -> Scale | None:
+    def scale(self, path: str) -> Depth | None:
         """The scaling of a column's frames."""
         scale = self._index.content["scales"].get(path)
         return None if scale is None else Depth(**scale)

@@ -29,7 +29,7 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
-from rlds_beam.images.video_frames import Scale
+from rlds_beam.images.video_frames import Depth
 from rlds_beam.reading.meaning import LastSteps
 from rlds_beam.typing import Array
 
@@ -197,7 +197,7 @@ class Located:
     blobs: Mapping[int, bytes] = dataclasses.field(default_factory=dict)
     shapes: Array | None = None
     videos: Sequence[str] = ()
-    scale: Scale | None = None
+    scale: Depth | None = None
     edits: dict[str, Any] | None = None
 
 

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from rlds_beam.errors import BadEpisode, Violation
 from rlds_beam.images.codecs import Jpeg, decode_image
-from rlds_beam.images.headers import ImageTooLargeError, UndecodableImageError
+from rlds_beam.images.headers import (
+    JPEG_END,
+    ImageTooLargeError,
+    UndecodableImageError,
+    alike,
+    allow_pixels,
+    read_image_header,
+)
 from rlds_beam.lazy import lockless_property
 from rlds_beam.typing import Array
 
@@ -39,6 +46,8 @@ class EncodedImages:
     dtype: str = "uint8"
     encoding: str = "jpeg"
 
+    _computed: ClassVar[tuple[str, ...]] = ()  # attributes of subclasses that are computed again when needed
+
     def __len__(self) -> int:
         return len(self.data)
 
@@ -50,8 +59,17 @@ class EncodedImages:
         return self.with_data(np.atleast_1d(self.data[index]))
 
     def with_data(self, data: Array) -> EncodedImages:
-        """A copy with different images of the same shape, dtype, and encoding."""
-        return dataclasses.replace(self, data=data)
+        """A column with different images of the same shape, dtype, and encoding."""
+        return EncodedImages(data, self.shape, self.dtype, self.encoding)
+
+    def _with(self, **changes: Any) -> Self:
+        """A copy of the same class with other attributes."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__getstate__(), **changes)
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in self._computed}
 
     def image(self, step: int) -> bytes:
         """The image of a step."""
@@ -61,6 +79,66 @@ class EncodedImages:
     def unlike(self, start: bytes, end: bytes) -> list[int]:
         """The steps whose images do not begin with `start` and end with `end`."""
         return [step for step, data in enumerate(self.data) if not (data.startswith(start) and data.endswith(end))]
+
+    def check(self, max_pixels: int, field: str | None = None) -> list[Violation]:
+        """Checks the images without decoding them.
+
+        Args:
+          max_pixels: the maximum height x width of an image.
+          field: the field's path, for the violations.
+
+        Returns:
+          At most one violation of each rule, at the first step that breaks it: `undecodable_image` (unknown format,
+          incomplete header, missing end, wrong PNG checksum), `image_too_large` (more pixels than allowed), and
+          `image_size_mismatch` (a size that differs from the declared one). Only `decode` finds damage inside a JPEG's
+          body, or in a video, of which only the size is checked here (`video_frames` checks the number of its frames).
+        """
+        allow_pixels(max_pixels)
+        asked = *self.shape[:2], max_pixels
+        known = _good.get(asked)
+        if known is not None and not self.unlike(known, JPEG_END):
+            return []
+        violations: dict[str, Violation] = {}
+        steps: Iterable[int] = range(len(self))
+        good = b""  # the start of the last good JPEG
+        if len(self):
+            good = self._check_image(0, max_pixels, field, violations)
+            steps = self.unlike(good, JPEG_END) if good else range(1, len(self))
+        for step in steps:
+            data = self.image(step)
+            if not (good and data.startswith(good) and data.endswith(JPEG_END)):
+                good = self._check_image(step, max_pixels, field, violations) or good
+        if good:
+            if len(_good) > _MAX_KEPT:
+                _good.clear()
+            _good[asked] = good
+        return list(violations.values())
+
+    def _check_image(self, step: int, max_pixels: int, field: str | None, violations: dict[str, Violation]) -> bytes:
+        """Adds an image's violations; returns the start of all equally good images, empty if unknown."""
+        try:
+            header = read_image_header(self.image(step))
+        except UndecodableImageError as error:
+            detail = f"{error} at step {step}"
+            violations.setdefault("undecodable_image", Violation("undecodable_image", detail, field, step))
+            return b""
+        found = self._check_size(header, step, max_pixels, field)
+        if found is not None:
+            violations.setdefault(found.rule, found)
+            return b""
+        return alike(header)
+
+    def _check_size(self, size: tuple[int, int], step: int, max_pixels: int, field: str | None) -> Violation | None:
+        """The fault in the (height, width) of an image, if there is one."""
+        (height, width), declared = size, self.shape[:2]
+        if height * width > max_pixels:
+            detail = f"{height}x{width} pixels at step {step}, but at most {max_pixels} are allowed"
+            return Violation("image_too_large", detail, field, step)
+        if any(want not in (None, got) for want, got in zip(declared, size, strict=True)):
+            expected = "x".join("?" if d is None else str(d) for d in declared)
+            detail = f"{height}x{width} at step {step}, but expected {expected}"
+            return Violation("image_size_mismatch", detail, field, step)
+        return None
 
     def parts(self, count: int, field: str | None = None) -> Iterator[tuple[Array, Array]]:
         """Decodes the images that are not `ZERO_IMAGE`, some at a time: their steps [k], and their pixels [k, H, W, C].
@@ -108,13 +186,11 @@ class EncodedImages:
         return pixels
 
 
-_FEW = 64
-"""Below this number of images, comparing one by one is faster than vectorized."""
-
-
-_MAX_SHAPES = 256
+_MAX_KEPT = 256
 _asked: dict[tuple[int | None, ...], tuple[bytes, bytes]] = {}
 """The arguments of the last call of `StoredImages.unlike`, by the shape of the column."""
+_good: dict[tuple[int | None, ...], bytes] = {}
+"""The start of the last good JPEG, by the declared size and the maximum number of pixels."""
 
 
 class StoredImages(EncodedImages):
@@ -133,6 +209,7 @@ class StoredImages(EncodedImages):
 
     record: bytes
     places: tuple[list[int], list[int]]
+    _computed = ("data", "starts", "stops", "_last")
 
     def __init__(
         self,
@@ -192,12 +269,7 @@ class StoredImages(EncodedImages):
         return len(self.places[0])
 
     def __getitem__(self, index: Any) -> StoredImages:
-        starts, stops = (np.atleast_1d(places[index]).tolist() for places in (self.starts, self.stops))
-        return StoredImages(self.record, starts, stops, self.shape, self.dtype, self.encoding)
-
-    def __getstate__(self) -> dict[str, Any]:
-        made_again = ("data", "starts", "stops", "_last")
-        return {name: value for name, value in self.__dict__.items() if name not in made_again}
+        return self._with(places=tuple(np.atleast_1d(places[index]).tolist() for places in (self.starts, self.stops)))
 
     def image(self, step: int) -> bytes:
         starts, stops = self.places
@@ -208,32 +280,11 @@ class StoredImages(EncodedImages):
         # ones on the way (`in_record`).
         known: tuple[bytes, bytes, list[int]] | None = self.__dict__.get("_last")
         if known is None or known[:2] != (start, end):
-            known = self.__dict__["_last"] = start, end, self._unlike(start, end)
-            if len(_asked) > _MAX_SHAPES:
+            begins, ends = self.record.startswith, self.record.endswith
+            places = enumerate(zip(*self.places, strict=True))
+            unlike = [t for t, (low, high) in places if not (begins(start, low, high) and ends(end, low, high))]
+            known = self.__dict__["_last"] = start, end, unlike
+            if len(_asked) > _MAX_KEPT:
                 _asked.clear()
             _asked[(*self.shape,)] = start, end
         return known[2]
-
-    def _unlike(self, start: bytes, end: bytes) -> list[int]:
-        if len(self) < _FEW:
-            begins, ends = self.record.startswith, self.record.endswith
-            starts, stops = self.places
-            places = enumerate(zip(starts, stops, strict=True))
-            return [t for t, (low, high) in places if not (begins(start, low, high) and ends(end, low, high))]
-        if (self.stops - self.starts).min() < max(len(start), len(end)):
-            return super().unlike(start, end)
-        alike = self._hold(self.starts, start) & self._hold(self.stops - len(end), end)
-        unlike: list[int] = np.flatnonzero(~alike).tolist()
-        return unlike
-
-    def _hold(self, places: Array, wanted: bytes) -> Array:
-        """Whether `wanted` is at each of these offsets, bool [T]."""
-        size = len(wanted)
-        if not size:
-            return np.ones(len(places), bool)
-        everywhere: Array = np.ndarray(len(self.record) - size + 1, f"V{size}", self.record, strides=1)
-        equal: Array = everywhere[places] == np.void(wanted)
-        return equal
-
-    def with_data(self, data: Array) -> EncodedImages:
-        return EncodedImages(data, self.shape, self.dtype, self.encoding)

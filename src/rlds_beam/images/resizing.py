@@ -181,6 +181,7 @@ class EditedImages(EncodedImages):
     edits: tuple[Edit, ...]
     path: str
     quality: int
+    _computed = ("data",)
 
     def __init__(
         self,
@@ -210,22 +211,11 @@ class EditedImages(EncodedImages):
         return len(self.source)
 
     def __getitem__(self, index: Any) -> EditedImages:
-        return self.with_source(self.source[index])
+        return self._with(source=self.source[index])
 
     def with_source(self, source: EncodedImages) -> EditedImages:
         """The same edits of other images."""
-        return EditedImages(
-            source,
-            self.edits,
-            self.path,
-            shape=self.shape,
-            dtype=self.dtype,
-            encoding=self.encoding,
-            quality=self.quality,
-        )
-
-    def with_data(self, data: Array) -> EncodedImages:
-        return EncodedImages(data, self.shape, self.dtype, self.encoding)
+        return self._with(source=source)
 
     def _edit(self) -> Iterator[tuple[Array, Array]]:
         """Batches of steps and their edited pixels; images of zeros are skipped."""

@@ -18,7 +18,7 @@ from rlds_beam import Field, Schema
 from rlds_beam.encoding.tfds.rlds_dataset import default_schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import open_source
-from rlds_beam.images.depth import Depth
+from rlds_beam.images.video_frames import Depth
 from rlds_beam.testing import write_dataset
 
 av = pytest.importorskip("av")

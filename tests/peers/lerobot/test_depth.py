@@ -12,7 +12,7 @@ from lerobot_peer import FORMAT_VERSION, OPTIONS, opened
 import rlds_beam
 from rlds_beam import Field, Schema
 from rlds_beam.encoding.tfds.rlds_dataset import default_schema
-from rlds_beam.images.depth import Depth
+from rlds_beam.images.video_frames import Depth
 from rlds_beam.testing import make_episode, write_dataset
 
 pytestmark = pytest.mark.skipif(FORMAT_VERSION == "2.1", reason="LeRobot 0.3 has no depth videos")

@@ -36,9 +36,9 @@ from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.formats.arrays.leaves import field_json
 from rlds_beam.formats.lerobot import layout
 from rlds_beam.formats.lerobot.language import COLUMNS, EPISODE_PATH, PERSISTENT
-from rlds_beam.images.depth import UNITS, Depth
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 from rlds_beam.images.headers import UndecodableImageError, read_image_header
+from rlds_beam.images.video_frames import UNITS, Depth
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader

@@ -36,7 +36,7 @@ from rlds_beam.formats.lerobot.features import (
 from rlds_beam.formats.lerobot.language import COLUMNS as LANGUAGE
 from rlds_beam.formats.lerobot.language import EPISODE_PATH, PERSISTENT
 from rlds_beam.formats.lerobot.metadata import Meta
-from rlds_beam.images.depth import Depth
+from rlds_beam.images.video_frames import Depth
 from rlds_beam.text import count, printable, shorten
 
 TASK = "language_instruction"

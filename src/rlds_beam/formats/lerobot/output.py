@@ -49,7 +49,7 @@ from rlds_beam.formats.lerobot.totals import (
     pixels_json,
 )
 from rlds_beam.formats.lerobot.videos import PIXELS, Encoding, VideoFile, VideoPack, split_pack
-from rlds_beam.images.depth import Depth
+from rlds_beam.images.video_frames import Depth
 from rlds_beam.options import options_given
 from rlds_beam.output.base import Description, EarlierOutput, GlobalIndices
 from rlds_beam.output.last_steps import RowsOutput, RowsWriter, select_rows

@@ -42,7 +42,6 @@ from rlds_beam.formats.lerobot.videos import (
     VideoPack,
     copied_frames,
 )
-from rlds_beam.images.checks import check_images
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 from rlds_beam.output.shards import ShardInfo, ShardWriter, WrittenFile
 from rlds_beam.typing import Array
@@ -349,7 +348,7 @@ def check_size(feature: LerobotFeature, column: Column) -> None:
     if feature.is_sized and isinstance(column, EncodedImages):
         there = column.data != ZERO_IMAGE
         images = EncodedImages(column.data[there], feature.shape, column.dtype, column.encoding)
-        violations = check_images(images, sys.maxsize, feature.path)
+        violations = images.check(sys.maxsize, feature.path)
         if violations:
             raise BadEpisode(*violations)
 

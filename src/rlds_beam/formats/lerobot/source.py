@@ -26,9 +26,8 @@ from rlds_beam.formats.lerobot.data import EPISODE, LerobotFiles, read_meta
 from rlds_beam.formats.lerobot.features import DISCOUNT, REWARD, FeatureMap, LerobotFeature
 from rlds_beam.formats.lerobot.fields import episode_fields, name_notes
 from rlds_beam.formats.lerobot.metadata import EpisodeVideo, Meta
-from rlds_beam.images.depth import Depth
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.video_frames import video_frames
+from rlds_beam.images.video_frames import Depth, video_frames
 from rlds_beam.reading.base import LastAction, Shard, Source, Span, Split, VideoSpan
 from rlds_beam.reading.directory_listing import names_below
 from rlds_beam.reading.plan import parse_slice, selected_splits

@@ -36,10 +36,8 @@ from rlds_beam.episodes.episode import Column
 from rlds_beam.errors import BadEpisode, UsageError, Violation, needs
 from rlds_beam.formats.format_options import Codec, LerobotOptions
 from rlds_beam.formats.lerobot.features import DEPTH_KEYS, LerobotFeature
-from rlds_beam.images import depth as images_depth
-from rlds_beam.images.depth import Depth
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.video_frames import VideoFrames, color_pixels, unreadable
+from rlds_beam.images.video_frames import DEPTH_PIXELS, Depth, VideoFrames, color_pixels, unreadable
 from rlds_beam.images.videos import Video
 from rlds_beam.output.shards import LocalFile, ShardInfo, ShardWriter
 from rlds_beam.platforms import same_priority
@@ -48,7 +46,7 @@ from rlds_beam.typing import Array
 PIXELS = "yuv420p"
 _PRESETS: dict[str, str] = {"av1": "12", "h264": "medium"}
 _ENCODERS = {"av1": "libsvtav1", "h264": "libx264"}
-_ARRAYS = {PIXELS: "rgb24", images_depth.PIXELS: images_depth.PIXELS}
+_ARRAYS = {PIXELS: "rgb24", DEPTH_PIXELS: DEPTH_PIXELS}
 """The pixel format of the arrays that become frames of a video, by its own."""
 _DEPTH_OPTIONS = {"g": "1", "crf": "30", "x265-params": "lossless=1:pools=none:frame-threads=1:log-level=none"}
 """x265's options. It uses one thread, so that bytes are the same everywhere.
@@ -116,7 +114,7 @@ class DepthEncoding:
 
     depth: Depth
     encoder = "libx265"
-    pixels = images_depth.PIXELS
+    pixels = DEPTH_PIXELS
     codec = "hevc"
 
     def options(self) -> dict[str, str]:
