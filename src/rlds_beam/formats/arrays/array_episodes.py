@@ -24,6 +24,7 @@ from rlds_beam.episodes.schema import FLAGS, Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.headers import UndecodableImageError, read_image_header, read_pixel_format
 from rlds_beam.reading.base import Decoder, Shard, Source, Split
 from rlds_beam.reading.plan import selected_splits, slice_split
 from rlds_beam.text import shorten
@@ -208,6 +209,22 @@ def as_images(field: Field, raw_images: str) -> Field:
         return field
     is_color = field.dtype == "uint8" and field.shape[-1] in (1, 3)
     return dataclasses.replace(field, encoding="jpeg" if raw_images == "jpeg" and is_color else "png", feature="Image")
+
+
+def image_field(path: str, data: bytes) -> Field | None:
+    """The field of images like this PNG or JPEG; None if it is neither. A damaged one leaves the size open."""
+    if not data.startswith((b"\xff\xd8", b"\x89PNG")):
+        return None
+    encoding, dtype, channels = "jpeg", "uint8", 3
+    if data[:2] != b"\xff\xd8":
+        encoding, dtype = "png", "uint16" if data[24:25] == b"\x10" else "uint8"
+        channels = {0: 1, 4: 2, 6: 4}.get(data[25] if len(data) > 25 else 2, 3)
+    try:
+        header = read_image_header(data)
+        channels = channels if encoding == "png" else read_pixel_format(data).channels
+    except UndecodableImageError:
+        return Field(path, dtype, (None, None, channels), encoding, "Image")
+    return Field(path, dtype, (header.height, header.width, channels), encoding, "Image")
 
 
 def encode_frames(pieces: Iterable[Array], encoding: str) -> Array:

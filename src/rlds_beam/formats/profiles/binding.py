@@ -13,11 +13,10 @@ import numpy as np
 from rlds_beam.episodes.representations import DELTA
 from rlds_beam.episodes.schema import FLAGS, Field, by_path, text_field
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, as_images, number_field
+from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, as_images, image_field, number_field
 from rlds_beam.formats.profiles.containers import Container, Leaf, matches
 from rlds_beam.formats.profiles.facts import holds
 from rlds_beam.formats.profiles.model import RECORDED, RESERVED, FieldRule, Profile
-from rlds_beam.images.headers import UndecodableImageError, read_image_header, read_pixel_format
 from rlds_beam.typing import Array
 
 _MIN_IMAGE_PIXELS = 8  # pixels of a side
@@ -215,7 +214,7 @@ def _field(path: str, leaf: Leaf, rule: FieldRule, first: Container, parts: tupl
     is_bytes = leaf.dtype.kind in "OS" and not shape
     if rule.images and leaf.shape[0] and (is_bytes or (leaf.dtype == np.uint8 and len(shape) == 1)):
         row = stored_bytes(first.read(parts[0], slice(0, 1))[0])
-        image = _image_field(path, row.rstrip(b"\0"))
+        image = image_field(path, row.rstrip(b"\0"))
         if image is not None:
             return image
         for raw in rule.raw_shapes:
@@ -242,18 +241,3 @@ def row_bytes(row: Any) -> bytes:
 def stored_bytes(row: Any) -> bytes:
     """A row of an array as bytes."""
     return row.tobytes() if isinstance(row, np.ndarray) else row.encode() if isinstance(row, str) else bytes(row)
-
-
-def _image_field(path: str, data: bytes) -> Field | None:
-    if not data.startswith((b"\xff\xd8", b"\x89PNG")):
-        return None
-    encoding, dtype, channels = "jpeg", "uint8", 3
-    if data[:2] != b"\xff\xd8":
-        encoding, dtype = "png", "uint16" if data[24:25] == b"\x10" else "uint8"
-        channels = {0: 1, 4: 2, 6: 4}.get(data[25] if len(data) > 25 else 2, 3)
-    try:
-        header = read_image_header(data)
-        channels = channels if encoding == "png" else read_pixel_format(data).channels
-    except UndecodableImageError:
-        return Field(path, dtype, (None, None, channels), encoding, "Image")
-    return Field(path, dtype, (header.height, header.width, channels), encoding, "Image")

@@ -1,22 +1,133 @@
-"""Reads the columns of step fields from messages."""
+"""Reads the columns of step fields from messages.
+
+A CompressedImage is copied byte for byte. The pixels of an Image keep their type; BGR becomes RGB.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rlds_beam.episodes.schema import Field, text_field
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.arrays.array_episodes import encode_frames, number_field
-from rlds_beam.formats.ros2.images import IMAGES, ImageReader, image_reader
+from rlds_beam.formats.arrays.array_episodes import encode_frames, image_field, number_field
 from rlds_beam.formats.ros2.mapping import TopicField
 from rlds_beam.formats.ros2.messages import BadMessage, MessageType, concatenate
 from rlds_beam.text import did_you_mean, shorten
 from rlds_beam.typing import Array
+
+IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
+IMAGES = (IMAGE, COMPRESSED)
+
+_DEPTH_HEADER = 12
+"""Bytes before the PNG of compressed_depth_image_transport: its format and two parameters of the quantization."""
+_PNG, _JPEG = b"\x89PNG", b"\xff\xd8\xff"
+
+
+ENCODINGS = {
+    "rgb8": ("uint8", 3),
+    "bgr8": ("uint8", 3),
+    "rgba8": ("uint8", 4),
+    "bgra8": ("uint8", 4),
+    "mono8": ("uint8", 1),
+    "8UC1": ("uint8", 1),
+    "mono16": ("uint16", 1),
+    "16UC1": ("uint16", 1),
+    "32FC1": ("float32", 1),
+}
+"""The dtype and the number of channels of each encoding of an Image; the pixels of `bgr` become RGB."""
+
+
+class ImageReader(NamedTuple):
+    """Reads the images of a topic, all like the first one.
+
+    Attributes:
+      kind: the message type.
+      encoding: the encoding of an Image; `jpeg`, `png`, or `depth png` of a CompressedImage.
+      height, width: the size.
+      field: the step field that it becomes.
+    """
+
+    kind: str
+    encoding: str
+    height: int
+    width: int
+    field: Field
+
+    def read(self, message: Any) -> bytes | Array:
+        """The encoded image, or its pixels. Raises BadMessage if it is unlike the first one."""
+        if self.kind == COMPRESSED:
+            form, image = _decode_compressed(message)
+            if form != self.encoding:
+                raise BadMessage(f"a {form} image, but the first one is {self.encoding}")
+            return image
+        if (message.encoding, message.height, message.width) != (self.encoding, self.height, self.width):
+            raise BadMessage(
+                f"an image of {message.width}x{message.height} {shorten(message.encoding, 40)}, but the first one has "
+                f"{self.width}x{self.height} {self.encoding}"
+            )
+        return _pixels(message)
+
+
+def image_reader(kind: str, path: str, first: Any) -> ImageReader:
+    """The reader for images like the first one of a topic, a decoded message.
+
+    Raises:
+      UsageError: the encoding is not supported.
+      BadMessage: the image cannot be read.
+    """
+    if kind == IMAGE:
+        pixels = _pixels(first)
+        field = Field(path, pixels.dtype.name, pixels.shape, "bytes")
+        return ImageReader(kind, first.encoding, first.height, first.width, field)
+    encoding, image = _decode_compressed(first)
+    encoded = image_field(path, image)
+    if encoded is None or None in encoded.shape:
+        raise BadMessage("the size of its first image cannot be read")
+    height, width, _ = encoded.closed_shape
+    return ImageReader(kind, encoding, height, width, encoded)
+
+
+def _decode_compressed(message: Any) -> tuple[str, bytes]:
+    """The encoding of a CompressedImage, and the image."""
+    label, image = str(message.format), message.data.tobytes()
+    if "compressedDepth" in label:
+        if label.partition(";")[0].strip() not in ("16UC1", "mono16") or not image[_DEPTH_HEADER:].startswith(_PNG):
+            raise UsageError(
+                f"CompressedImage in the format {shorten(label, 60)!r}: of compressed depth, only 16-bit PNG "
+                "(16UC1) can be copied; record the raw Image of 32FC1, or publish 16UC1"
+            )
+        return "depth png", image[_DEPTH_HEADER:]
+    if image.startswith(_JPEG):
+        return "jpeg", image
+    if image.startswith(_PNG):
+        return "png", image
+    raise UsageError(f"CompressedImage in the format {shorten(label, 60)!r}: only JPEG and PNG can be copied")
+
+
+def _pixels(message: Any) -> Array:
+    """The pixels of an Image, [height, width, channels], with RGB for BGR."""
+    if message.encoding not in ENCODINGS:
+        raise UsageError(
+            f"Image with the encoding {shorten(message.encoding, 40)!r}; supported: {', '.join(ENCODINGS)}. "
+            "Record a CompressedImage instead, or convert it with image_proc"
+        )
+    name, channels = ENCODINGS[message.encoding]
+    height, width, step, dtype = message.height, message.width, message.step, np.dtype(name)
+    row = width * channels * dtype.itemsize
+    padding = step - row
+    if not height or not width or padding < 0 or height * step > len(message.data) + padding:
+        raise BadMessage(
+            f"{len(message.data):,} bytes are not {width}x{height} pixels of {message.encoding} in rows of {step} bytes"
+        )
+    rows: Array = np.lib.stride_tricks.as_strided(message.data, (height, row), (step, 1), writeable=False)
+    stored = dtype.newbyteorder(">" if message.is_bigendian else "<")
+    values = np.ascontiguousarray(rows).view(stored).astype(dtype, copy=False).reshape(height, width, channels)
+    return values[..., [2, 1, 0, 3][:channels]] if message.encoding.startswith("bgr") else values
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from rlds_beam import storage
-from rlds_beam.encoding.metadata import convert, parse_yaml
+from rlds_beam.encoding.metadata import convert
 from rlds_beam.encoding.tfds.features import DTYPES
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean, shorten
@@ -100,12 +99,6 @@ class TopicMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 NO_MAPPING = TopicMapping(())
-
-
-def read_mapping(path: str) -> TopicMapping:
-    """Reads the file. Raises UsageError if it cannot be read, or is wrong; names the place."""
-    where = f"--topics={path}"
-    return parse_mapping(parse_yaml(storage.read_given(path, where), where), where)
 
 
 def parse_mapping(content: Any, where: str) -> TopicMapping:

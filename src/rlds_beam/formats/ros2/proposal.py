@@ -13,7 +13,7 @@ import numpy as np
 from rlds_beam.episodes.schema import MAX_UNFOLDED
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.ros2.bags import Bag, bag_layout
-from rlds_beam.formats.ros2.images import IMAGES, image_reader
+from rlds_beam.formats.ros2.fields import IMAGES, image_reader
 from rlds_beam.formats.ros2.messages import BadMessage, message_type
 from rlds_beam.text import aligned, count, format_size, printable, shorten
 

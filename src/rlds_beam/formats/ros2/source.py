@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from rlds_beam import naming, storage
+from rlds_beam.encoding.metadata import parse_yaml
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, Schema, by_path, episode_flags, text_field
 from rlds_beam.errors import NeedsMappingError, UsageError
@@ -35,7 +36,7 @@ from rlds_beam.formats.format_options import Ros2Options
 from rlds_beam.formats.ros2.bags import ENDINGS, METADATA, Bag, bag_layout, find_bags
 from rlds_beam.formats.ros2.episodes import DROPPED, LACKING, START, TIMES, Ros2Format
 from rlds_beam.formats.ros2.fields import FieldReader, field_reader
-from rlds_beam.formats.ros2.mapping import NO_MAPPING, TopicMapping, read_mapping
+from rlds_beam.formats.ros2.mapping import NO_MAPPING, TopicMapping, parse_mapping
 from rlds_beam.formats.ros2.messages import BadMessage, message_type
 from rlds_beam.formats.ros2.proposal import proposal
 from rlds_beam.images.encoded_images import EncodedImages
@@ -118,13 +119,14 @@ class Ros2Source(SourceOfFiles):
                 f"rlds-beam inspect {shlex.quote(given)} --from=ros2 proposes one",
                 propose=lambda: proposal(paths, given),
             )
-        mapping = read_mapping(options.topics)
-        found = _readers(paths, mapping, f"--topics={options.topics}")
+        where = f"--topics={options.topics}"
+        mapping = parse_mapping(parse_yaml(storage.read_given(options.topics, where), where), where)
+        found = _readers(paths, mapping, where)
         readers = [dataclasses.replace(match, schema=as_images(match.schema, options.raw_images)) for match in found]
         files = Ros2Format(mapping, tuple(readers))
-        shards = {"train": tuple(_shard(i, path, files) for i, path in enumerate(paths))}
+        shards = {"train": tuple(make_shard(files, i, path, _size(path)) for i, path in enumerate(paths))}
         name = naming.to_name(_name(paths, input))
-        schema = _schema(readers, f"--topics={options.topics}")
+        schema = _schema(readers, where)
         decoder = Ros2Decoder(schema, mapping.end == "terminal")
         splits = select_splits(shards, split, name)
         return cls(f"{name}/1.0.0", schema, decoder, splits, files, fps=mapping.fps, mapping=mapping)
@@ -174,12 +176,11 @@ def _name(paths: Sequence[str], input: str | Sequence[str]) -> str:
     return name
 
 
-def _shard(index: int, path: str, files: Ros2Format) -> Shard:
+def _size(path: str) -> int:
     try:
-        size = bag_layout(path).size
+        return bag_layout(path).size
     except (OSError, UsageError):
-        size = storage.size(path)
-    return make_shard(files, index, path, size)
+        return storage.size(path)
 
 
 def _readers(paths: Sequence[str], mapping: TopicMapping, where: str) -> tuple[FieldReader, ...]:
