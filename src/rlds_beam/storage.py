@@ -80,36 +80,18 @@ def refuse_read_only(path: str, flag: str) -> None:
 def open_read(path: str) -> BinaryIO:
     """Opens a file for reading its raw bytes (never decompressed); the result is seekable.
 
-    A local path must lead to a regular file; links are followed. A FIFO, a device, or a pointer of Git LFS raises
-    OSError at once.
+    Raises:
+      OSError: it cannot be opened, or it is only a pointer of Git LFS.
     """
-    if scheme(path) is None:
-        return open(path, "rb", opener=_open_regular)
-    from rlds_beam.remote import Reader
+    if scheme(path) is not None:
+        from rlds_beam.remote import Reader
 
-    return io.BufferedReader(Reader(path), 128 << 10)
-
-
-def _open_regular(path: str, flags: int) -> int:
-    descriptor = os.open(path, flags | os.O_NONBLOCK)  # opening a FIFO would wait for a writer
-    status = os.fstat(descriptor)
-    mode = status.st_mode
-    pointer = (
-        stat.S_ISREG(mode) and status.st_size < _MAX_POINTER and os.pread(descriptor, len(_POINTER), 0) == _POINTER
-    )
-    if stat.S_ISREG(mode) and not pointer:
-        return descriptor
-    os.close(descriptor)
-    if pointer:
+        return io.BufferedReader(Reader(path), 128 << 10)
+    file = open(path, "rb")  # noqa: SIM115 (its caller closes it)
+    if os.fstat(file.fileno()).st_size < _MAX_POINTER and file.peek(1).startswith(_POINTER):
+        file.close()
         raise OSError(errno.EINVAL, "it is only a pointer of Git LFS; fetch the file with 'git lfs pull'", path)
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    raise OSError(errno.EINVAL, "Not a regular file", path)
-
-
-def check_regular(path: str) -> None:
-    """Raises OSError unless `path` is a regular file; for libraries that open local files themselves."""
-    os.close(_open_regular(path, os.O_RDONLY))
+    return file
 
 
 def open_write(path: str) -> BinaryIO:
@@ -184,7 +166,7 @@ def listdir(path: str) -> list[str]:
     """The names of the files and directories in a directory, sorted; empty for a missing remote one."""
     if scheme(path) is None:
         return sorted(os.listdir(path))
-    return [split(entry.path)[1] for entry in _entries(path)]
+    return [split(entry.path)[1] for entry in sorted(_store(path).list(path, below=False))]
 
 
 def sizes(path: str) -> dict[str, int]:
@@ -192,7 +174,7 @@ def sizes(path: str) -> dict[str, int]:
     if scheme(path) is None:
         with os.scandir(path) as entries:
             return dict(sorted((entry.name, entry.stat().st_size) for entry in entries if entry.is_file()))
-    return {split(file.path)[1]: file.size for file in _entries(path) if file.size is not None}
+    return {split(e.path)[1]: e.size for e in sorted(_store(path).list(path, below=False)) if e.size is not None}
 
 
 def sizes_below(path: str) -> dict[str, int]:
@@ -224,10 +206,8 @@ def at_once(function: Callable[[Value], Result], values: Sequence[Value], path: 
 
 
 def rename(source: str, destination: str) -> None:
-    """Renames a file in the same store, replacing the destination (a device or FIFO raises OSError); locally atomic."""
+    """Renames a file in the same store, replacing the destination; locally atomic."""
     if scheme(source) is None:
-        if os.path.exists(destination) and not os.path.isfile(destination):
-            raise OSError(errno.EINVAL, "Not a regular file", destination)
         os.replace(source, destination)
     elif source != destination:
         _store(source).rename(source, destination)
@@ -276,11 +256,11 @@ def remove_empty(directory: str) -> None:
 
 def rmtree(path: str) -> None:
     """Removes a directory and its content, if it exists."""
-    if scheme(path) is None:
-        if os.path.isdir(path):
-            shutil.rmtree(path)
-    elif files := files_below(path, "**"):
-        _store(path).delete(files)
+    if scheme(path) is not None:
+        if files := [join(path, name) for name in sizes_below(path)]:
+            _store(path).delete(files)
+    elif os.path.isdir(path):
+        shutil.rmtree(path)
 
 
 def below(directory: str, *names: str) -> str:
@@ -323,23 +303,21 @@ join, split = os.path.join, os.path.split  # URLs have the separators of paths
 
 def isdir(path: str) -> bool:
     """Whether `path` is a directory (in a remote store: whether it has files below it)."""
-    return os.path.isdir(path) if scheme(path) is None else bool(_entries(path))
+    return os.path.isdir(path) if scheme(path) is None else bool(_store(path).list(path, below=False))
 
 
 def read_small(path: str) -> bytes:
     """The bytes of a metadata file.
 
     Raises:
-      UsageError: it is larger than `SMALL`, or it is a directory, a FIFO, or a device.
+      UsageError: it is larger than `SMALL`, or it is a directory.
       OSError: it cannot be opened or read.
     """
     try:
         with open_read(path) as file:
             content = file.read(SMALL + 1)
-    except OSError as error:
-        if error.errno in (errno.EISDIR, errno.EINVAL):
-            raise UsageError(f"{path} is not a regular file") from error
-        raise
+    except IsADirectoryError as error:
+        raise UsageError(f"{path} is a directory, not a file") from error
     if len(content) > SMALL:
         raise UsageError(f"{path} is larger than {SMALL >> 20} MB, so it is not metadata")
     return content
@@ -454,11 +432,6 @@ def _find(path: str) -> Entry | None:
     with contextlib.suppress(FileNotFoundError):
         return None if path.endswith("/") or path.count("/") < 3 else _store(path).info(path)
     return None
-
-
-def _entries(path: str) -> list[Entry]:
-    """The files and directories in a remote directory, sorted."""
-    return sorted(_store(path).list(path, below=False))
 
 
 def _matching(pattern: str, directory: str = "") -> list[Entry]:

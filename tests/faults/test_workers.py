@@ -19,7 +19,7 @@ from jobs import complaints
 from processes import DEADLINE, RLDS_BEAM
 
 from rlds_beam.cli.main import main
-from rlds_beam.output.inputs import read_inputs
+from rlds_beam.output.plans import read_inputs
 from rlds_beam.testing import make_episode, shard_paths, write_dataset
 
 # Signal the thread itself, as a segmentation fault does: a signal to the process may be handled by another thread,

@@ -14,7 +14,7 @@ from rlds_beam import storage
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.errors import UsageError
 from rlds_beam.output.files import inputs_file
-from rlds_beam.output.inputs import encode_inputs, read_inputs
+from rlds_beam.output.plans import encode_inputs, read_inputs
 from rlds_beam.reading.base import Split
 from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.plan import plan_ranges

@@ -19,14 +19,12 @@ from rlds_beam.formats.registry import FORMATS
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.output import directory
 from rlds_beam.output.append import append_plan, continue_output, number_ranges, open_earlier, select_new
-from rlds_beam.output.base import EarlierOutput, Output, with_ranges
+from rlds_beam.output.base import EarlierOutput, Output, RowsOutput, with_ranges
 from rlds_beam.output.commits import read_commits, read_reports, remove_temporary
 from rlds_beam.output.directory import lock_output, read_fitted, write_fitted
 from rlds_beam.output.files import COMMITS, JOB, REPORT, listdir
-from rlds_beam.output.inputs import encode_inputs
-from rlds_beam.output.last_steps import RowsOutput
 from rlds_beam.output.manifest import load_manifest
-from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, read_plan
+from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, encode_inputs, read_plan
 from rlds_beam.output.range_conversion import (
     CommitDataset,
     ConvertRanges,

@@ -8,7 +8,6 @@ from rlds_beam.output.base import (
     FileRangeWriter,
     GlobalIndices,
     MergedFile,
-    MergesRanges,
     Output,
 )
 from rlds_beam.output.commits import RangeCommit
@@ -23,7 +22,6 @@ __all__ = [
     "FileRangeWriter",
     "GlobalIndices",
     "MergedFile",
-    "MergesRanges",
     "Output",
     "RangeCommit",
     "RangeWriter",

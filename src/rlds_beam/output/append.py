@@ -31,11 +31,12 @@ from rlds_beam.output.base import EarlierOutput, Output, with_ranges
 from rlds_beam.output.commits import read_commits, remove_temporary
 from rlds_beam.output.directory import find_finished
 from rlds_beam.output.files import APPEND, COMMITS, LOCK, MANIFEST, PLAN, listdir
-from rlds_beam.output.inputs import InputFile, read_inputs
 from rlds_beam.output.manifest import load_manifest
 from rlds_beam.output.plans import (
+    InputFile,
     OutputPlan,
     differences,
+    read_inputs,
     read_plan,
     remove_leftovers,
     remove_output,

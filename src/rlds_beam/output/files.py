@@ -22,7 +22,7 @@ PARTS = "_parts"
 REJECTED_LIST = "rejected.json"
 """The files in `REJECTED` that `WriteRejected` wrote."""
 INPUTS = re.compile(r"inputs-[0-9a-f]{16}\.bin")
-"""The input of a plan (`output.inputs`)."""
+"""The input of a plan (`output.plans`)."""
 APPEND = "_append"
 """What `convert --append` has written so far (`output.append`)."""
 JOB = f"{COMMITS}/job"

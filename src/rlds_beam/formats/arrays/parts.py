@@ -24,7 +24,7 @@ from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.leaves import LeafColumn, field_json, text_values
-from rlds_beam.output.base import Description, FileRangeWriter, MergedFile, MergesRanges
+from rlds_beam.output.base import Description, FileRangeWriter, MergedFile, Output
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.shards import ShardInfo, ShardWriter
 from rlds_beam.reading.base import WorkRange
@@ -152,7 +152,7 @@ PARTS = "parts"
 """Directory of parts that are not yet merged."""
 
 
-class MergedOutput(MergesRanges):
+class MergedOutput(Output):
     """An output of a few large files.
 
     Attributes:

@@ -93,7 +93,7 @@ def _open_shard(path: str) -> Iterator[Any]:
         from envlogger.backends.python import riegeli_dataset_reader
     shard = os.path.dirname(os.path.abspath(path))
     for name in FILES:
-        storage.check_regular(storage.join(shard, name))  # the reader would wait for a FIFO
+        storage.open_read(storage.join(shard, name)).close()  # its error names the file
     with tempfile.TemporaryDirectory(prefix="rlds-beam-") as alone:  # a damaged shard makes the whole log unreadable
         os.symlink(shard, os.path.join(alone, "shard"))
         os.symlink(os.path.join(os.path.dirname(shard), LOG_METADATA), os.path.join(alone, LOG_METADATA))

@@ -51,8 +51,7 @@ from rlds_beam.formats.lerobot.totals import (
 from rlds_beam.formats.lerobot.videos import PIXELS, Encoding, VideoFile, VideoPack, split_pack
 from rlds_beam.images.video_frames import Depth
 from rlds_beam.options import options_given
-from rlds_beam.output.base import Description, EarlierOutput, GlobalIndices
-from rlds_beam.output.last_steps import RowsOutput, RowsWriter, select_rows
+from rlds_beam.output.base import Description, EarlierOutput, GlobalIndices, RowsOutput, RowsWriter, select_rows
 from rlds_beam.output.shards import ShardWriter, WrittenFile
 from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.reading.meaning import RowRule

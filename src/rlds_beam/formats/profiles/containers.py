@@ -137,7 +137,7 @@ def open_hdf5(path: str) -> Iterator[Any]:
     with contextlib.ExitStack() as stack:
         try:
             if storage.scheme(path) is None:
-                storage.check_regular(path)
+                storage.open_read(path).close()
                 file: Any = path
             else:
                 file = stack.enter_context(storage.open_read(path))

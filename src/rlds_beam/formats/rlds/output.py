@@ -30,13 +30,11 @@ from rlds_beam.formats.rlds.provenance import (
     provenance,
 )
 from rlds_beam.formats.rlds.records import RecordEncoder
-from rlds_beam.output.base import Description, EarlierOutput
+from rlds_beam.output.base import Description, EarlierOutput, HoldsLastActions
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import FITTED, REPORT
-from rlds_beam.output.inputs import read_inputs
-from rlds_beam.output.last_steps import HoldsLastActions
 from rlds_beam.output.manifest import split_infos
-from rlds_beam.output.plans import read_plan
+from rlds_beam.output.plans import read_inputs, read_plan
 from rlds_beam.output.shards import RecordFileWriter, WrittenFile, open_record_file
 from rlds_beam.reading.base import LastAction, Source, TfdsMetadata, WorkRange
 from rlds_beam.reading.decoding import EpisodeDecoder

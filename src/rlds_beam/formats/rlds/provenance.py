@@ -8,8 +8,8 @@ from typing import Any
 
 from rlds_beam import storage
 from rlds_beam._version import __version__
-from rlds_beam.output.inputs import Inputs
 from rlds_beam.output.manifest import VERSION
+from rlds_beam.output.plans import Inputs
 from rlds_beam.reading.base import Source
 
 PROVENANCE = "provenance.json"
