@@ -1,18 +1,22 @@
-"""Our tf.Example reader against protobuf, on mutated and unusual messages."""
+"""tf.Examples: the reader against protobuf, on sound, mutated, and unusual messages."""
 
 from __future__ import annotations
 
+import pickle
 import random
+import tracemalloc
 from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
 from cases import cases
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rlds_beam.encoding.example.reader import parse_example
+from rlds_beam.encoding.example.reader import MAX_STRINGS, ExampleParser, Feature, parse_example
 from rlds_beam.encoding.tfds.rlds_dataset import default_schema, encode_example
-from rlds_beam.encoding.wire import MalformedError, encode_delimited
+from rlds_beam.encoding.wire import MalformedError, OutOfRangeError, encode_delimited
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import BadEpisode
 from rlds_beam.reading.decoding import EpisodeDecoder
@@ -119,25 +123,11 @@ ODD = {
 }
 
 
-def test_a_tag_longer_than_necessary_is_malformed():
-    """Protobuf accepts it, but TensorFlow skips it as unknown."""
-    data = encode_delimited(1, entry(b"a", encode_delimited(2, FLOATS)))
-    long = b"\x8a\x00" + data[1:]
-    assert by_protobuf(long) == by_protobuf(data) == by_us(data)
-    assert by_us(long) is None
-
-
 @pytest.mark.parametrize("odd", ODD)
 def test_messages_on_which_readers_disagree_are_malformed(odd):
     data = encode_delimited(1, entry(b"a", ODD[odd]))
     with pytest.raises(MalformedError):
         parse_example(data)["a"].floats()
-
-
-def test_unpacked_numbers():
-    numbers = b"".join(b"\x0d" + np.float32(i).tobytes() for i in range(3))
-    example = parse_example(encode_delimited(1, entry(b"a", encode_delimited(2, numbers))))
-    assert example["a"].floats().tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("name", ["steps/reward", "steps/not/asked", "nor/for/this"])
@@ -160,3 +150,100 @@ def test_both_entries_of_a_duplicate_key_must_be_valid() -> None:
     assert by_protobuf(data) is None
     with pytest.raises(MalformedError):
         parse_example(data)
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1)))
+def test_int64_lists_equal_protobuf(values: list[int]) -> None:
+    check_ints(np.array(values, np.int64))
+
+
+@pytest.mark.parametrize("high", [2, 128, 1 << 14, 1 << 21, 1 << 62])
+def test_long_lists_of_every_width(high: int) -> None:
+    check_ints(np.random.default_rng(high % 97).integers(-high if high > 1 << 20 else 0, high, 100_000))
+
+
+def check_ints(values: Any) -> None:
+    """Checks the values as int64 and in narrower dtypes, which reject values that do not fit."""
+    message = tf.train.Example()
+    message.features.feature["x"].int64_list.value.extend(values.tolist())
+    feature = parse_example(message.SerializeToString())["x"]
+    np.testing.assert_array_equal(feature.ints(), values)
+    for dtype, low, high in ((np.uint8, 0, 255), (np.int32, -(2**31), 2**31 - 1), (np.bool_, 0, 1)):
+        if ((values >= low) & (values <= high)).all():
+            np.testing.assert_array_equal(feature.ints(dtype), values.astype(dtype))
+        else:
+            with pytest.raises(OutOfRangeError):
+                feature.ints(dtype)
+
+
+# Small records that would take gigabytes
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"), [(2, b"\x0d\0\0\x80?", 1.0), (3, b"\x08\x05", 5), (3, b"\x08\xff\x01", 255)]
+)
+def test_unpacked_numbers_take_no_object_each(kind: int, value: bytes, expected: float) -> None:
+    count = 1_000_000
+    payload = encode_delimited(1, entry(b"a", encode_delimited(kind, value * count)))
+    tracemalloc.start()
+    try:
+        feature = parse_example(payload)["a"]
+        values = feature.floats() if kind == 2 else feature.ints()
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(values) == count and (values == expected).all()
+    assert most < 40 * count  # one object per number took 70 bytes, plus list entries
+
+
+def test_strings_are_counted() -> None:
+    def example(count: int) -> bytes:
+        return encode_delimited(1, entry(b"a", encode_delimited(1, b"\n\0" * count)))
+
+    assert len(parse_example(example(MAX_STRINGS))["a"].strings()) == MAX_STRINGS
+    with pytest.raises(MalformedError, match="more than 2,097,152 strings"):
+        parse_example(example(MAX_STRINGS + 1))["a"].strings()
+
+
+# The parser that remembers the last record
+
+
+def outcome(parse: Any, payload: bytes) -> list[tuple[str, Feature]] | str:
+    """The features in order, or the error for a malformed record."""
+    try:
+        return [(key, plain(feature)) for key, feature in parse(payload).items()]
+    except MalformedError as error:
+        return str(error)
+
+
+def plain(feature: Feature) -> Feature:
+    """The feature as `parse_example` returns it: without the start of its numbers, which must be the right one."""
+    without = feature._replace(first=0)
+    assert not feature.first or feature.first == without.packed_start()
+    return without
+
+
+def check_all(payloads: list[bytes], parser: ExampleParser) -> None:
+    for payload in payloads:
+        assert outcome(parser.parse, payload) == outcome(parse_example, payload), payload.hex()
+
+
+def test_every_remembered_byte_matters() -> None:
+    """Changes each byte of a record in three ways, after an intact record of the same lengths."""
+    records = [encode_example(make_episode(length)) for length in (1, 3, 3, 40, 200)]
+    parser = ExampleParser()
+    check_all(records, parser)
+    parser, payload = pickle.loads(pickle.dumps(parser)), records[1]
+    for at in range(len(payload)):
+        for flip in (1, 0x80, 0xFF):
+            changed = bytearray(payload)
+            changed[at] ^= flip
+            check_all([payload, bytes(changed), payload[:at]], parser)
+
+
+def test_entries_that_come_and_go() -> None:
+    one = entry(b"a", encode_delimited(2, FLOATS))
+    other = one.replace(b"\x01a", b"\x01b")
+    parser = ExampleParser()
+    for entries in (one, one + other, one, other + one, other, one + one, b"", one):
+        check_all([encode_delimited(1, entries)], parser)
