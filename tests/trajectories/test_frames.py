@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bytecodes import bytecodes
 
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
@@ -73,18 +72,6 @@ def test_discounts(length: int, terminal: bool, options: FrameOptions, expected:
     assert np.asarray(episode.steps["discount"]).tolist() == [1] * length  # the input is not modified
 
 
-@pytest.mark.parametrize("options", [DROP, BOUNDARY, ABSORBING])
-def test_discounts_of_shape_1_are_scalars(options: FrameOptions) -> None:
-    """Scalars as in TF-Agents' spec, whatever the data's shape; a reward keeps its shape in both."""
-    scalar = make_episode(4, columns={"discount": np.float32([1, 0.5, 0.25, 1])})
-    one = scalar.replace(steps={**scalar.steps, "discount": np.float32([[1], [0.5], [0.25], [1]])})
-    frames, expected = to_frames(one, options)["discount"], to_frames(scalar, options)["discount"]
-    assert isinstance(frames, np.ndarray) and frames.ndim == 1
-    np.testing.assert_array_equal(frames, expected)
-    rewards = one.replace(steps={**one.steps, "reward": np.ones((4, 1), np.float32)})
-    assert np.asarray(to_frames(rewards, options)["reward"]).shape[1:] == (1,)
-
-
 def test_unchanged_data_is_not_copied() -> None:
     episode = make_episode(5, observation={"state": 3, "image": 1}, terminal=False)
     frames = to_frames(episode, DROP)
@@ -104,16 +91,6 @@ def test_absorbing_step_of_a_terminal_episode_is_zero() -> None:
     added = frames["observation/image"]
     assert isinstance(added, EncodedImages)
     assert list(added) == [b"image 0", b"image 1", b"image 2", ZERO_IMAGE]
-
-
-def test_absorbing_step_of_a_truncated_episode_repeats_the_last_observation() -> None:
-    episode = make_episode(3, terminal=False, columns={"discount": np.float32([1, 1, 0.5])})
-    frames = to_frames(episode, ABSORBING)
-    observation = np.asarray(frames["observation"])
-    assert np.array_equal(observation[3], observation[2])
-    assert not np.asarray(frames["action"])[3].any()
-    assert column(frames, "reward")[3] == 0
-    assert column(frames, "discount") == [1, 1, 0.5, 0.5]
 
 
 def test_nested_fields_in_the_order_of_tf_nest() -> None:
@@ -198,13 +175,6 @@ def test_required_fields_that_are_missing_or_text() -> None:
         to_frames(make_episode(3, columns={"observation": ["up"] * 3}), DROP)
     with pytest.raises(UsageError, match="without fields"):
         to_frames(episode, FrameOptions(observation_fields=("state",)))
-
-
-def test_a_long_episode_runs_no_more_python_than_a_short_one() -> None:
-    """There is no loop over steps."""
-    warm_up, short, long = (make_episode(steps, observation=17, action=6) for steps in (10, 10, 1000))
-    to_frames(warm_up, DROP)
-    assert bytecodes(lambda: to_frames(long, DROP)) == bytecodes(lambda: to_frames(short, DROP))
 
 
 # TF-Agents
@@ -409,17 +379,3 @@ def test_the_result_of_policy_info_fn_is_checked(functions: Options, returned: A
     options = functions(lambda current, following: returned, policy_info_fields=("reward",))
     with pytest.raises(UsageError, match=message):
         to_frames(make_episode(3), options)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("no_colon", "expected module:function"),
-        ("no_such_module:f", "No module named"),
-        ("math:no_such", "no attribute"),
-        ("math:pi", "not a function"),
-    ],
-)
-def test_a_missing_policy_info_fn(name: str, message: str) -> None:
-    with pytest.raises(UsageError, match=f"--policy_info_fn={name}.*{message}"):
-        to_frames(make_episode(3), FrameOptions(policy_info_fn=name))

@@ -16,7 +16,7 @@ from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 from rlds_beam.testing import make_episode
 from rlds_beam.trajectories.frames import Frames, to_frames
-from rlds_beam.trajectories.items import PAD, ItemMaker, Items, item_count, predict_items, windows
+from rlds_beam.trajectories.items import ItemMaker, Items, item_count, predict_items, windows
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 
 MODES: dict[str, dict[str, bool]] = {
@@ -85,23 +85,6 @@ def test_measured_table_of_episodes_4_1_3(mode: str, stride: int, expected: str)
     assert text((4, 1, 3), options) == expected
 
 
-@pytest.mark.parametrize(
-    ("mode", "stride", "expected"),
-    [
-        ("none", 1, "123 234 345 456 567"),
-        ("none", 2, "123 345 567"),
-        ("none", 3, "123 456"),
-        ("pad", 1, "123 234 345 456 567"),
-        ("tile", 1, "123 234 345 456 567 67P 7PP"),
-    ],
-)
-def test_measured_table_across_episodes_4_3(mode: str, stride: int, expected: str) -> None:
-    options = ItemOptions(
-        items="sequences", sequence_length=3, stride_length=stride, across_episodes=True, **MODES[mode]
-    )
-    assert text((4, 3), options) == expected
-
-
 def test_the_padding_frame_is_the_zero_boundary() -> None:
     options = ItemOptions(items="sequences", sequence_length=3, **MODES["pad"])
     episode = make_episode(
@@ -116,15 +99,6 @@ def test_the_padding_frame_is_the_zero_boundary() -> None:
     image = items.gather("observation/image")
     assert isinstance(image, EncodedImages)
     assert image.data.tolist() == [[b"x", b"y", ZERO_IMAGE]]
-
-
-def test_shapes_of_each_kind() -> None:
-    (frames,) = make_thumbnails((5,))
-    shapes = {
-        kind: np.asarray(ItemMaker(ItemOptions(items=kind)).push(frames).gather("action")).shape  # type: ignore[arg-type]
-        for kind in ("frames", "pairs", "episodes")
-    }
-    assert shapes == {"frames": (5, 1, 2), "pairs": (4, 2, 2), "episodes": (1, 5, 2)}
 
 
 def test_an_episode_longer_than_allowed_is_rejected_or_bypassed() -> None:
@@ -173,15 +147,6 @@ def test_the_count_is_the_number_of_windows(n: int, options: ItemOptions) -> Non
     index = windows(n, options)
     assert index.dtype == np.int64
     assert len(index) == item_count(n, options)
-
-
-@given(st.integers(0, 40), sequences)
-def test_windows_are_runs_of_frames_from_every_stride(n: int, options: ItemOptions) -> None:
-    length, stride = options.sequence_length, options.stride_length
-    for i, window in enumerate(windows(n, options).tolist()):
-        start = i * stride
-        assert window == [f if f < n else PAD for f in range(start, start + length)]
-        assert start < n
 
 
 @given(st.lists(st.integers(1, 9), max_size=8), any_items)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import pickle
 import sys
 import types
 from typing import Any
 
 import numpy as np
 import pytest
-from checkout import REAL_DATA
 
-from rlds_beam.encoding.tfds.features import DEFAULT_DISCOUNT, parse_features
+from rlds_beam.encoding.tfds.features import DEFAULT_DISCOUNT
 from rlds_beam.encoding.tfds.rlds_dataset import default_schema
 from rlds_beam.encoding.tfrecord.framing import frame
 from rlds_beam.episodes.episode import Episode
@@ -23,8 +21,6 @@ from rlds_beam.testing import make_episode
 from rlds_beam.trajectories.frames import to_frames
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec, encode_spec, trajectory_spec
-
-REAL_FEATURES = REAL_DATA / "bridge_dataset" / "1.0.0" / "features.json"
 
 
 def rich_episode(length: int = 3) -> Episode:
@@ -164,26 +160,6 @@ def test_a_frame_has_one_discount() -> None:
         spec_of(make_episode(3, columns={"discount": np.ones((3, 2), np.float32)}))
 
 
-@pytest.mark.skipif(not REAL_FEATURES.exists(), reason="needs real data: $RLDS_BEAM_REAL_DATA")
-def test_the_real_dataset() -> None:
-    schema = parse_features(REAL_FEATURES.read_text(), str(REAL_FEATURES))
-    spec = trajectory_spec(schema, FrameOptions(policy_info_fields=("language_embedding",)), ItemOptions())
-    assert {leaf.path: leaf.shape for leaf in spec.leaves if leaf.encoding == "jpeg"} == {
-        f"observation/image_{i}": (64, 64, 3) for i in range(4)
-    }
-    assert (spec["observation/state"].shape, spec["policy_info/language_embedding"].shape) == ((7,), (512,))
-    assert [path for path in spec.left_out if not path.startswith("episode_metadata/")] == ["language_instruction"]
-    assert "episode_metadata/file_path" in spec.left_out
-
-
-def test_bfloat16_and_pickling() -> None:
-    schema = default_schema(make_episode(3))
-    wide = Schema({**schema.steps, "observation": Field("observation", "bfloat16", (4,), "bytes")})
-    spec = trajectory_spec(wide, FrameOptions(), ItemOptions())
-    assert spec["observation"].numpy_dtype.itemsize == 2
-    assert pickle.loads(pickle.dumps(spec)) == spec
-
-
 # TF-Agents
 
 
@@ -307,26 +283,6 @@ def test_the_message_equals_tf_agents():
     nest = upstream(leaves)
     assert isinstance(nest.policy_info, dict)
     assert ours == tensor_spec.to_proto(nest)
-
-
-def test_equals_create_trajectory_data_spec():
-    import tensorflow as tf
-    from tensorflow.core.protobuf import struct_pb2
-    from tf_agents.replay_buffers import rlds_to_reverb
-    from tf_agents.specs import tensor_spec
-
-    step = {
-        "observation": tf.zeros((1, 17)),
-        "action": tf.zeros((1, 6)),
-        "reward": tf.zeros(1),
-        "discount": tf.zeros(1),
-        **{flag: tf.zeros(1, tf.bool) for flag in ("is_first", "is_last", "is_terminal")},
-    }
-    steps = tf.data.Dataset.from_tensor_slices(step)
-    data = tf.data.Dataset.from_tensors(0).map(lambda _: {"steps": steps})
-    spec = rlds_to_reverb.create_trajectory_data_spec(data)
-    leaves = fields({"observation": Field("", "float32", (17,))}, (), action=Field("", "float32", (6,)))
-    assert tensor_spec.from_proto(struct_pb2.StructuredValue.FromString(encode_spec(leaves))) == spec
 
 
 def test_a_leaf_outside_of_a_trajectory_is_refused():
