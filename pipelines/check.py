@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rlds_beam.checking.signals.results import DatasetFinding, SignalsWriter
     from rlds_beam.formats.inputs import OpenedInput
     from rlds_beam.processing.job import Job
-    from rlds_beam.processing.range_summary import RangeSummary
+    from rlds_beam.processing.ranges import RangeSummary
     from rlds_beam.processing.report import Report
     from rlds_beam.reading.base import Source
 
@@ -172,7 +172,7 @@ def stages(config: CheckConfig, opened: OpenedInput, writer: SignalsWriter) -> J
     """
     from rlds_beam.checking.signals.episodes import Context
     from rlds_beam.checking.signals.table import EpisodeTable
-    from rlds_beam.processing.range_summary import summarize
+    from rlds_beam.processing.ranges import summarize
     from rlds_beam.reading.reader import EpisodeReader
 
     source, rules = opened.source, dataclasses.replace(opened.check, reject=None)  # here, --reject only lists

@@ -97,7 +97,7 @@ class DigestRecords(Stage):
     source: Source
 
     def ranges(self, totals: Totals) -> Iterable[WorkRange]:
-        from rlds_beam.processing.range_summary import plan_summaries
+        from rlds_beam.processing.ranges import plan_summaries
 
         return plan_summaries(self.source)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rlds_beam.episodes.schema import Schema
     from rlds_beam.formats.inputs import OpenedInput
     from rlds_beam.processing.job import Job
-    from rlds_beam.processing.range_summary import RangeSummary
+    from rlds_beam.processing.ranges import RangeSummary
     from rlds_beam.processing.report import Report
     from rlds_beam.reading.base import Source
 
@@ -90,7 +90,7 @@ class StatsConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, Inp
 def stages(config: StatsConfig, opened: OpenedInput) -> Job:
     """The stages of the job: the report on the records, and the statistics of the accepted episodes as JSON."""
     from rlds_beam.connectors.statistics.episode_statistics import Groups
-    from rlds_beam.processing.range_summary import summarize
+    from rlds_beam.processing.ranges import summarize
     from rlds_beam.reading.reader import EpisodeReader
 
     groups = functools.partial(Groups, config.by, config.target_propensity_fn)

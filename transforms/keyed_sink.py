@@ -34,7 +34,6 @@ from rlds_beam.writing.keyed_parts import (
     measure,
     name_ranges,
     place,
-    remove_parts,
 )
 
 _log = logging.getLogger(__name__)
@@ -85,7 +84,6 @@ class PipelineSink(KeyedSink):
         if existing is not None and existing.content != self.output_plan.content:
             check_output(self.directory, self.output_plan, overwrite=self.overwrite)
             remove_output(self.directory, keep_rejected=read_rejected_list(self.directory).id != self.listed)
-            remove_parts(self.directory)
         make_ready(self.directory, self.output_plan)
 
 

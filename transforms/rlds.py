@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from typing import Any
 
 import apache_beam as beam
 
-from rlds_beam.checking.verdicts import Rejection
-from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.episodes.schema import Schema
-from rlds_beam.errors import BadEpisode, UsageError
+from rlds_beam.errors import UsageError
 from rlds_beam.processing.report import Report
 from rlds_beam.transforms.keyed_sink import WriteKeyed
-from rlds_beam.writing.episodes import ArrayEpisodes
-from rlds_beam.writing.rlds_sink import RldsSink, WriteSettings, check_directory, describe_refusal
-from rlds_beam.writing.step_columns import ImageEncoding, check_images
+from rlds_beam.writing.arrays import ImageEncoding
+from rlds_beam.writing.rlds import RldsSink, check_directory
 
 
 class WriteToRlds(beam.PTransform):
@@ -60,17 +58,12 @@ class WriteToRlds(beam.PTransform):
     ):
         super().__init__()
         path = os.fspath(directory)
-        self._settings = WriteSettings.of(path, **options)
+        sink = RldsSink.create(path, images=images, schema=schema, strict=strict, **options)
         check_directory(path, overwrite=overwrite)
-        try:
-            self._episodes = ArrayEpisodes.of_first(like, check_images(images), schema)
-        except BadEpisode as bad:
-            key = EpisodeKey(self._settings.dataset, split, 0, 0)
-            raise describe_refusal(Rejection(key, bad.violations[0].rule, bad.violations, b""), "like") from None
-        self._split, self._strict = split, strict
+        self._sink, self._split = sink.like(like, split, "like"), split
 
     def display_data(self) -> dict[str, Any]:
-        return {"output": self._settings.directory, "dataset": self._settings.dataset}
+        return {"output": self._sink.directory, "dataset": self._sink.dataset}
 
     def expand(self, episodes: Any) -> Any:
         by_split = (
@@ -80,7 +73,7 @@ class WriteToRlds(beam.PTransform):
         )
         if not by_split:
             raise UsageError("WriteToRlds needs a PCollection of episodes for at least one split")
-        sink = RldsSink(settings=self._settings, episodes=self._episodes, splits=tuple(by_split), strict=self._strict)
+        sink = dataclasses.replace(self._sink, splits=tuple(by_split))
         named = [own | f"Split {split}" >> beam.Map(_with_split, split) for split, own in by_split.items()]
         written = named | beam.Flatten() | "Write" >> WriteKeyed(sink, "WriteToRlds", Report)
         return written.result

@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from rlds_beam.user_functions import configurable as configurable
     from rlds_beam.viewing.episodes import View as View
     from rlds_beam.viewing.show import show as show
-    from rlds_beam.writing.write_rlds import WriteOutcome as WriteOutcome
-    from rlds_beam.writing.write_rlds import write_rlds as write_rlds
+    from rlds_beam.writing.rlds import write_rlds as write_rlds
 
 __getattr__, __dir__, __all__ = lazy.exports(__name__)

@@ -16,7 +16,7 @@ from rlds_beam import transforms as rb
 from rlds_beam.runners.base import RunOptions
 from rlds_beam.runners.flink import FlinkRunner
 from rlds_beam.testing import make_episode, write_dataset
-from rlds_beam.writing.write_rlds import write_rlds
+from rlds_beam.writing.rlds import write_rlds
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -161,9 +161,9 @@ def test_a_command_ends_with_exit_code_4(tmp_path, monkeypatch, capsys, job):
             flags.append(f"--connectors={tmp_path}/normalize.yaml")
             (tmp_path / "normalize.yaml").write_text("- Normalize: {fields: [observation]}\n")
     else:
-        from rlds_beam.processing import range_summary
+        from rlds_beam.processing import ranges
 
-        before_second(monkeypatch, range_summary, "check_and_connect", change)
+        before_second(monkeypatch, ranges, "check_and_connect", change)
         flags += [f"--output={tmp_path / 'out.json'}"] if job == "stats" else []
     assert main(["convert" if job == "fit" else job, str(source), *flags]) == 4
     said = capsys.readouterr().err

@@ -86,8 +86,8 @@ def test_tfds_reads_the_arrays_that_were_passed(tmp_path_factory, data) -> None:
         }
         given_episodes.append({"observation": columns, "action": np.ones(length), "metadata": {"number": number}})
     directory = tmp_path_factory.mktemp("data") / "toy" / "1.0.0"
-    outcome = rlds_beam.write_rlds(directory, given_episodes, shard_bytes=200)
-    assert outcome.report.episodes == len(lengths)
+    report = rlds_beam.write_rlds(directory, given_episodes, shard_bytes=200)
+    assert report.episodes == len(lengths)
     builder = tfds.builder_from_directory(str(directory))
     for passed, read in zip(given_episodes, builder.as_dataset("train", shuffle_files=False), strict=True):
         steps = list(read["steps"].as_numpy_iterator())
@@ -156,8 +156,8 @@ def test_a_bad_episode_is_refused_or_set_aside(tmp_path, change, said) -> None:
     with pytest.raises(FailedRuleError, match=said):
         rlds_beam.write_rlds(tmp_path / "d", content)
     assert nothing_in(tmp_path / "d")
-    outcome = rlds_beam.write_rlds(tmp_path / "d", content, strict=False)
-    assert (outcome.report.episodes, outcome.report.rejected) == (3, 1)
+    report = rlds_beam.write_rlds(tmp_path / "d", content, strict=False)
+    assert (report.episodes, report.rejected) == (3, 1)
     ((rejected, _),) = read_rejected(tmp_path / "d")
     assert "@2" in rejected["key"]
     assert rlds_beam.check(tmp_path / "d", rules=True).report.episodes == 3
@@ -165,8 +165,8 @@ def test_a_bad_episode_is_refused_or_set_aside(tmp_path, change, said) -> None:
 
 def test_the_first_episode_may_be_bad(tmp_path) -> None:
     content = ["nothing", {"observation": 1}, *(episode(seed=i) for i in range(3))]
-    outcome = rlds_beam.write_rlds(tmp_path / "d", content, strict=False)
-    assert (outcome.report.episodes, outcome.report.rejected) == (3, 2)
+    report = rlds_beam.write_rlds(tmp_path / "d", content, strict=False)
+    assert (report.episodes, report.rejected) == (3, 2)
     with pytest.raises(FailedRuleError, match="episode 0 of split train"):
         rlds_beam.write_rlds(tmp_path / "e", content)
     with pytest.raises(UsageError, match="none of 2 episodes"):
@@ -179,7 +179,7 @@ def test_an_array_that_was_filled_again_is_found(tmp_path) -> None:
         rlds_beam.write_rlds(tmp_path / "d", [{"observation": state, "action": action}] * 2)
     accepted = CheckOptions(accept=("duplicate_episode",))
     same = [{"observation": state, "action": action}] * 2
-    assert rlds_beam.write_rlds(tmp_path / "d", same, check=accepted).report.episodes == 2
+    assert rlds_beam.write_rlds(tmp_path / "d", same, check=accepted).episodes == 2
 
 
 def test_a_generator_that_fails_leaves_nothing(tmp_path) -> None:
@@ -195,9 +195,8 @@ def test_a_generator_that_fails_leaves_nothing(tmp_path) -> None:
 def test_splits_names_and_shards(tmp_path) -> None:
     train = [episode(seed=i) for i in range(5)]
     directory = tmp_path / "my_robot" / "1.2.0"
-    outcome = rlds_beam.write_rlds(directory, {"train": train, "val": [episode(seed=9)]}, shard_bytes=1)
-    assert repr(outcome).startswith("<WriteOutcome: 6 records read, 6 valid")
-    assert "6 episodes" in str(outcome)
+    report = rlds_beam.write_rlds(directory, {"train": train, "val": [episode(seed=9)]}, shard_bytes=1)
+    assert (report.records, report.valid) == (6, 6)
     assert "my_robot-train.tfrecord-00004-of-00005" in os.listdir(directory)
     dataset = rlds_beam.open_source(str(directory))
     assert dataset.dataset == "my_robot/1.2.0"

@@ -84,7 +84,7 @@ class RangeConverter:
                 connecting = self.connecting.fit(results)
                 ignored = connecting.ignored_values(output.ignored_values)
                 report = write_range(
-                    self.reader, work, self.check, connecting, ignored, duplicates, writer, rejected.add
+                    self.reader, work, self.check, connecting, ignored, duplicates, writer.write, rejected.add
                 )
                 return finish_range(output, work, writer, report, rejected.commit(), self.plan)
         finally:

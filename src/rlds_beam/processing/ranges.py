@@ -1,6 +1,7 @@
 """Reads, checks, connects, and writes the episodes of a work range: what every job does.
 
-Also the stages that come before those of a job: the search for duplicates, and fitting connectors.
+Also the stages that come before those of a job (the search for duplicates, fitting connectors), and those of jobs that
+summarize episodes and write none.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
 
 from rlds_beam.checking.duplicates import (
     Fingerprints,
@@ -25,6 +28,7 @@ from rlds_beam.checking.validation import screen_batches, validate_episode
 from rlds_beam.checking.verdicts import IgnoredValues, Rejection, Verdict, count_verdict
 from rlds_beam.connectors.base import Accumulator, Batch
 from rlds_beam.connectors.pipeline import ConnectorRunner
+from rlds_beam.connectors.statistics.episode_statistics import DatasetStatistics, Groups
 from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import BadEpisode
@@ -34,6 +38,9 @@ from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.worker_status import count
+
+if TYPE_CHECKING:
+    from rlds_beam.checking.signals.table import EpisodeTable
 
 Duplicates = Mapping[EpisodeKey, EpisodeKey]
 """The result of `FindDuplicateEpisodes`: each duplicate and the episode it repeats."""
@@ -102,6 +109,17 @@ def check_and_connect(
     return Processed(verdict, batch.connected, batch.dropped, written)
 
 
+def read_range(reader: EpisodeReader, work: WorkRange, duplicates: Duplicates) -> Iterator[tuple[Episode, bool]]:
+    """Reads the episodes of a range in order, marked if they are duplicates, each with whether its numbers are sound.
+
+    The reader keeps none of them: episodes may be large.
+    """
+    for segment in work.segments:
+        for episode, sound in screen_batches(reader.batches(work.split, segment)):
+            yield mark_duplicate(episode, duplicates), sound
+            del episode
+
+
 def write_range(
     reader: EpisodeReader,
     work: WorkRange,
@@ -109,24 +127,30 @@ def write_range(
     connecting: ConnectorRunner,
     ignored: IgnoredValues,
     duplicates: Duplicates,
-    writer: RangeWriter,
-    reject: Callable[[Rejection], object] | None,
+    write: Callable[[Batch], object],
+    reject: Callable[[Rejection], object] | None = None,
+    measure: Callable[[Episode, Processed], object] | None = None,
 ) -> Report:
-    """Reads, checks, connects, and writes the episodes of a range; the caller finishes the writer.
+    """Reads, checks, connects, and writes the episodes of a range.
+
+    Args:
+      write: writes the batch of a record, as `RangeWriter.write`.
+      reject: called with each rejected record.
+      measure: called with each record: as it was read, and the result.
 
     Raises:
       FailedRuleError: a rule whose policy is `fail` is broken.
     """
     report = Report()
-    for segment in work.segments:
-        for episode, sound in screen_batches(reader.batches(work.split, segment)):
-            episode = mark_duplicate(episode, duplicates)
-            record = check_and_connect(episode, check, connecting, ignored, writer.write, sound=sound)
-            report.add(record)
-            count_verdict(record.verdict)
-            if record.verdict.rejected is not None and reject is not None:
-                reject(record.verdict.rejected)
-            del episode, record  # They may be large: free them before reading the next.
+    for episode, sound in read_range(reader, work, duplicates):
+        record = check_and_connect(episode, check, connecting, ignored, write, sound=sound)
+        report.add(record)
+        count_verdict(record.verdict)
+        if record.verdict.rejected is not None and reject is not None:
+            reject(record.verdict.rejected)
+        if measure is not None:
+            measure(episode, record)
+        del episode, record  # They may be large: free them before reading the next.
     return report
 
 
@@ -252,12 +276,12 @@ class FitConnector(Stage):
     def process(self, work: WorkRange, totals: Totals) -> list[tuple[str, Accumulator]]:
         connecting, duplicates = self.connecting.fit(totals.get(self.before, ())), totals.get(self.duplicates, {})
         accumulator = connecting.accumulator()
-        for segment in work.segments:
-            for episode, sound in screen_batches(self.reader.batches(work.split, segment)):
-                verdict = validate_episode(mark_duplicate(episode, duplicates), self.check, self.ignored, sound=sound)
-                if verdict.rejected is None:
-                    with contextlib.suppress(BadEpisode):  # it will be rejected
-                        connecting.accumulate(accumulator, verdict.episodes)
+        for episode, sound in read_range(self.reader, work, duplicates):
+            verdict = validate_episode(episode, self.check, self.ignored, sound=sound)
+            if verdict.rejected is None:
+                with contextlib.suppress(BadEpisode):  # it will be rejected
+                    connecting.accumulate(accumulator, verdict.episodes)
+            del episode, verdict
         return [(str(work), accumulator)]
 
     def merge(self, partials: Iterable[list[tuple[str, Accumulator]]]) -> list[tuple[str, Accumulator]]:
@@ -271,3 +295,128 @@ class FitConnector(Stage):
         if self.keep is not None:
             self.keep(results)
         return results
+
+
+_MAX_FILES = 1000
+"""The most segments of files that become ranges of their own."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RangeSummary:
+    """The findings of some ranges.
+
+    Attributes:
+      report: the report on the records read.
+      statistics: the statistics of the accepted episodes, after any connectors; empty if not computed.
+      signals: the signals of every record, as read, except those of which connectors kept nothing. None if they are not
+        measured.
+    """
+
+    report: Report
+    statistics: DatasetStatistics
+    signals: EpisodeTable | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The statistics and the report."""
+        return {"statistics": self.statistics.to_json(), "report": msgspec.to_builtins(self.report)}
+
+
+def plan_summaries(source: Source) -> Sequence[WorkRange]:
+    """The ranges to summarize, the same on every run.
+
+    Ranges of several small files are cut at the files, which balances the workers, unless there are too many.
+    """
+    ranges = plan_ranges(source)
+    if sum(len(work.segments) for work in ranges) > _MAX_FILES:
+        return ranges
+    cut: list[WorkRange] = []
+    for split, works in itertools.groupby(ranges, key=lambda work: work.split):
+        segments = [segment for work in works for segment in work.segments]
+        cut += (WorkRange(split, i, len(segments), (segment,)) for i, segment in enumerate(segments))
+    return tuple(cut)
+
+
+def summarize(
+    source: Source,
+    reader: EpisodeReader,
+    check: CheckOptions,
+    connecting: ConnectorRunner,
+    finish: Callable[[RangeSummary], Any],
+    *,
+    measured: EpisodeTable | None = None,
+    groups: Callable[[str], Groups] | None = None,
+    name: str = "summary",
+) -> Job:
+    """The stages that read and check a dataset, and run connectors over the accepted episodes.
+
+    Args:
+      source: the dataset.
+      reader: reads it.
+      check: the policy of each rule.
+      connecting: the connectors that run over accepted episodes.
+      finish: makes the result of the last stage from the `RangeSummary` of all ranges.
+      measured: an empty table for the signals; None to measure nothing.
+      groups: makes the `Groups` of a part of the data, by its name; None to compute no statistics.
+      name: the name of the last stage.
+    """
+    duplicates, fitted = f"duplicates of {name}", f"fitted for {name}"
+    stages: list[Stage] = []
+    if check.policy("duplicate_episode") != "accept":
+        stages += find_duplicates(source, duplicates)
+    if connecting.unfitted:
+        ignored = connecting.ignored_values()
+        stages += fit_connectors(
+            reader, check, connecting, ignored, plan_ranges(source), name=fitted, duplicates=duplicates
+        )
+    ranges = plan_summaries(source)
+    last = Summarize(name, ranges, reader, check, connecting, measured, groups, duplicates, fitted, finish)
+    return (*stages, last)
+
+
+@dataclasses.dataclass(frozen=True)
+class Summarize(Stage):
+    """Reads, checks, connects, and summarizes every range; see `summarize`."""
+
+    name: str
+    all_ranges: Sequence[WorkRange]
+    reader: EpisodeReader
+    check: CheckOptions
+    connecting: ConnectorRunner
+    measured: EpisodeTable | None
+    groups: Callable[[str], Groups] | None
+    duplicates: str
+    fitted: str
+    finisher: Callable[[RangeSummary], Any]
+
+    def ranges(self, totals: Totals) -> Iterable[WorkRange]:
+        return self.all_ranges
+
+    def process(self, work: WorkRange, totals: Totals) -> RangeSummary:
+        connecting, duplicates = self.connecting.fit(totals.get(self.fitted, ())), totals.get(self.duplicates, {})
+        groups = None if self.groups is None else self.groups(str(work))
+        signals = None if self.measured is None else self.measured.merge()
+
+        def add(batch: Batch) -> None:
+            if groups is not None:
+                for accepted in batch.episodes:
+                    groups.add(accepted)
+
+        def measure(episode: Episode, record: Processed) -> None:
+            if signals is not None and (record.written or record.verdict.rejected is not None):
+                signals.add(episode, record.verdict)
+
+        ignored = self.connecting.ignored_values()
+        report = write_range(self.reader, work, self.check, connecting, ignored, duplicates, add, measure=measure)
+        return RangeSummary(report, DatasetStatistics() if groups is None else groups.finish(), signals)
+
+    def merge(self, partials: Iterable[RangeSummary]) -> RangeSummary:
+        summaries = [*partials]
+        signals = [summary.signals for summary in summaries if summary.signals is not None]
+        return RangeSummary(
+            Report().merge(*(summary.report for summary in summaries)),
+            DatasetStatistics().merge(*(summary.statistics for summary in summaries)),
+            None if self.measured is None else self.measured.merge(*signals),
+        )
+
+    def finish(self, total: RangeSummary, totals: Totals) -> Any:
+        return self.finisher(total)

@@ -110,7 +110,7 @@ class EpisodePusher:
                 self.connecting.ignored_values(self.conversion.ignored_values),
             )
             reject = None if rejected is None else rejected.add
-            report = write_range(self.reader, work, self.check, connecting, ignored, duplicates, items, reject)
+            report = write_range(self.reader, work, self.check, connecting, ignored, duplicates, items.write, reject)
             items.finish()
             if rejected is not None:
                 rejected.commit()

@@ -16,7 +16,6 @@ import bisect
 import hashlib
 import itertools
 import pickle
-import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -24,12 +23,10 @@ from typing import Any, NamedTuple
 from rlds_beam import storage
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.errors import NotVerifiedError, UsageError
-from rlds_beam.output.files import PARTS, listdir
+from rlds_beam.output.files import PARTS
 from rlds_beam.output.shards import ShardWriter
 from rlds_beam.reading.base import WorkRange
 from rlds_beam.reading.plan import MAX_RANGES, RANGE_BYTES
-
-_PART = re.compile(r"part-[0-9a-f]{32}")
 
 BUCKETS = 1024
 """Buckets that are sorted on their own: 100,000 elements each for 100 million."""
@@ -260,18 +257,10 @@ def read_stored(placed: Iterable[PlacedElement]) -> Iterator[Any]:
                 del element  # not held while the next one is read
 
 
-def remove_parts(directory: str) -> None:
-    """Removes parts, also those of failed bundles."""
-    parts = storage.below(directory, PARTS)
-    names = [name for name in listdir(parts) if _PART.fullmatch(storage.final_name(name) or name)]
-    storage.remove_files(parts, names)
-    storage.remove_empty(parts)
-
-
 def commit(plan: Any, sink: KeyedSink) -> Any:
     """Completes the dataset, and removes the parts. Returns the result of the sink."""
     result = sink.commit(plan)
-    remove_parts(sink.directory)
+    storage.rmtree(storage.below(sink.directory, PARTS))
     return result
 
 

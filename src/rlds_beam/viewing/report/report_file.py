@@ -14,7 +14,7 @@ from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.connectors.statistics.episode_statistics import Groups
 from rlds_beam.output.directory import Holding
 from rlds_beam.processing.job import Job, Stage, Totals
-from rlds_beam.processing.range_summary import summarize
+from rlds_beam.processing.ranges import summarize
 from rlds_beam.processing.report import Report, check_counts
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.reader import EpisodeReader
