@@ -1,4 +1,4 @@
-"""RLDS into a Reverb table, from public transforms. (`rlds_beam.rlds_to_reverb` replaces TF-Agents' module.)
+"""RLDS into a Reverb table, from public transforms. (`rlds_beam.drop_in.rlds_to_reverb` replaces TF-Agents' module.)
 
 python -m rlds_beam.pipelines.rlds_to_reverb --input=DATASET --reverb=HOST:PORT --table=NAME --rejected=DIRECTORY
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import rlds_beam.errors
-from rlds_beam.errors import NO_MORE_THREADS, DiskError, OutOfMemoryError, RldsBeamError, no_more_threads
+from rlds_beam.errors import DiskError, OutOfMemoryError, RldsBeamError
 from rlds_beam.user_functions import describe_error, is_users
 
 _OURS = re.compile(r"rlds_beam\.errors\.(?P<name>\w+): (?P<message>[^\n]*?)(?: \[while running|\\n|\n|$)")
@@ -29,8 +29,6 @@ def plain(error: BaseException) -> RldsBeamError:
     if (match := _OURS.search(text)) is not None:  # in the text of an error of Beam
         kind: type[RldsBeamError] = getattr(rlds_beam.errors, match["name"], RldsBeamError)
         return kind(match["message"])
-    if NO_MORE_THREADS in text:
-        return no_more_threads()
     if isinstance(error, OSError) and error.filename and (disk := DiskError.of(error.errno or 0, str(error.filename))):
         return disk
     match = _ERRNO.search(text)

@@ -21,7 +21,7 @@ from typing import Any
 import cloudpickle
 
 from rlds_beam import interrupts, platforms, worker_status
-from rlds_beam.errors import RldsBeamError, UsageError, no_more_threads
+from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.processing.job import Figures, Stage, Totals, process_here, run_stages
 from rlds_beam.reading.shard_list import spilling
 from rlds_beam.runners.errors import WorkerTraceback, plain
@@ -144,9 +144,7 @@ class _Worker:
                 stdout=subprocess.PIPE,
             )
         except OSError as error:
-            is_limit = isinstance(error, BlockingIOError)
-            text = f"a worker process could not be started: {error}"
-            raise (no_more_threads() if is_limit else RldsBeamError(text)) from error
+            raise RldsBeamError(f"a worker process could not be started: {error}; use fewer --workers") from error
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._hello = pickle.dumps((sys.path, logging.getLogger().level))

@@ -29,7 +29,7 @@ from d3rlpy.models.encoders import VectorEncoderFactory
 from scope_rl.dataset import SyntheticDataset as Theirs
 from scope_rl.policy import EpsilonGreedyHead
 
-from rlds_beam.scope_rl import SyntheticDataset as Ours
+from rlds_beam.drop_in.scope_rl import SyntheticDataset as Ours
 
 STEPS = 200
 

@@ -135,34 +135,15 @@ class NotVerifiedError(RldsBeamError):
     exit_code = 4
 
 
-class NoMoreThreadsError(RldsBeamError):
-    """The system cannot start more threads or processes (exit code 1). Libraries may hang when this process ends."""
-
-
-NO_MORE_THREADS = "can't start new thread"  # Python's message
-
-
-def no_more_threads() -> NoMoreThreadsError:
-    """The error if the system starts no more threads or processes."""
-    return NoMoreThreadsError(
-        "the system starts no more threads or processes for this user: raise the limit (ulimit -u, or the container's "
-        "limit), or use fewer --workers; finished work is kept"
-    )
-
-
 @contextlib.contextmanager
 def naming_limits() -> Iterator[None]:
-    """Turns errors in the block about memory or threads into `OutOfMemoryError` or `NoMoreThreadsError`: one line."""
+    """Turns a MemoryError in the block into an `OutOfMemoryError`: one line."""
     try:
         yield
     except OutOfMemoryError:
         raise
     except MemoryError as error:
         raise OutOfMemoryError.of(error) from error
-    except RuntimeError as error:
-        if NO_MORE_THREADS not in str(error):
-            raise
-        raise no_more_threads() from error
 
 
 class BucketError(RldsBeamError):

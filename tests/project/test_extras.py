@@ -158,7 +158,7 @@ def load(directory: Path) -> None:
 
 CALLS: dict[str, Callable[[Path], Any]] = {
     "load_trajectories": load,
-    "rlds_to_reverb": lambda d: importlib.import_module("rlds_beam.rlds_to_reverb"),
+    "rlds_to_reverb": lambda d: importlib.import_module("rlds_beam.drop_in.rlds_to_reverb"),
 }
 
 

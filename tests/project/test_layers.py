@@ -69,12 +69,7 @@ LAYERS: dict[str, set[str]] = {}
 for package, below in BELOW.items():
     LAYERS[package] = {*below.split()}.union(*(LAYERS[name] for name in below.split()))
 
-ALIASES = {
-    "rlds_beam",
-    "rlds_beam.reverb_observers",
-    "rlds_beam.rlds_to_reverb",
-    "rlds_beam.scope_rl",
-}
+ALIASES = {"rlds_beam"}
 """Aliases that keep documented import paths: they import from anywhere, and our code never imports from them."""
 
 AS_USERS = {"rlds_beam.pipelines.rlds_to_reverb", "rlds_beam.pipelines.rlds_to_trajectories"}

@@ -38,10 +38,10 @@ MODULES = (
     "rlds_beam.formats",
     "rlds_beam.options",
     "rlds_beam.reverb.serving",
-    "rlds_beam.scope_rl",
+    "rlds_beam.drop_in.scope_rl",
     "rlds_beam.testing",
 )
-IN_PLACE_OF_AGENTS = ("rlds_beam.reverb_observers", "rlds_beam.rlds_to_reverb")
+IN_PLACE_OF_AGENTS = ("rlds_beam.drop_in.reverb_observers", "rlds_beam.drop_in.rlds_to_reverb")
 """Public modules that import TensorFlow, or whose users have it installed."""
 
 

@@ -22,7 +22,7 @@ from rlds_beam import interrupts, worker_status
 from rlds_beam._version import __version__
 from rlds_beam.cli import arguments
 from rlds_beam.cli.functions import JOBS, find_job
-from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError, naming_limits
+from rlds_beam.errors import RldsBeamError, UsageError, naming_limits
 from rlds_beam.platforms import keep_freed_memory
 from rlds_beam.terminal.options import begin, print_json
 from rlds_beam.text import EscapingStream, did_you_mean, without_secrets
@@ -104,10 +104,7 @@ def _run_reporting_errors(words: list[str], beam_options: tuple[str, ...], of_th
     except RldsBeamError as error:
         if error.__cause__ is not None and verbose:
             _print_traceback(error.__cause__)
-        code = _print_failure(words, type(error).__name__, str(error), error.exit_code)
-        if of_this_process and isinstance(error, NoMoreThreadsError):
-            os._exit(code)  # gRPC waits, when a process ends, for threads that it could not start
-        return code
+        return _print_failure(words, type(error).__name__, str(error), error.exit_code)
     except KeyboardInterrupt:
         left = "nothing was written" if "--dry_run" in words else _LEFT.get(words[0], "nothing was written")
         return _print_failure(words, "KeyboardInterrupt", f"interrupted; {left}", 128 + signal.SIGINT)

@@ -1,6 +1,6 @@
 """Drop-in replacements for TF-Agents' Reverb observers: the same constructors and methods, a faster connection.
 
-    from rlds_beam.reverb_observers import ReverbAddTrajectoryObserver
+    from rlds_beam.drop_in.reverb_observers import ReverbAddTrajectoryObserver
 
 They write the same items as the observers of `tf_agents.replay_buffers.reverb_utils`: in the same order, with the same
 priorities, in the same number of episodes. Additions, as keyword arguments and a method:
@@ -44,6 +44,8 @@ from rlds_beam.drop_in.frame_writer import FrameWriter, KeySequence, NestedFrame
 from rlds_beam.episodes.schema import LAST
 from rlds_beam.reverb.stream import InsertStream
 from rlds_beam.trajectories.frames import padding_frames
+
+__all__ = ["ReverbAddEpisodeObserver", "ReverbAddTrajectoryObserver", "ReverbTrajectorySequenceObserver"]
 
 _logger = logging.getLogger(__name__)
 

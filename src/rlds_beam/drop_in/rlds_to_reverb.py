@@ -6,8 +6,8 @@ The functions have the same signatures, return the same specs and frames, and ra
 steps in blocks inside tf.data. docs/explanation/differences.md lists the differences and their reasons. Imports
 TensorFlow.
 
-Frames that are read in batches (`.batch(n)`) or pushed with an observer of `rlds_beam.reverb_observers` are never split
-into single frames. Any other use reads single frames, at TensorFlow's cost per element.
+Frames that are read in batches (`.batch(n)`) or pushed with an observer of `rlds_beam.drop_in.reverb_observers` are
+never split into single frames. Any other use reads single frames, at TensorFlow's cost per element.
 """
 
 from __future__ import annotations
@@ -20,13 +20,20 @@ from typing import Any
 from rlds_beam.episodes.schema import REQUIRED_STEP_FIELDS
 from rlds_beam.errors import needs
 
-with needs("agents", "rlds_beam.rlds_to_reverb needs TensorFlow, TF-Agents and Reverb"):
+with needs("agents", "rlds_beam.drop_in.rlds_to_reverb needs TensorFlow, TF-Agents and Reverb"):
     import tensorflow as tf
     from tf_agents.replay_buffers import reverb_utils
     from tf_agents.trajectories import policy_step, trajectory
     from tf_agents.trajectories import time_step as ts
 
 from rlds_beam.drop_in.frame_blocks import PolicyInfoFn, frame_blocks
+
+__all__ = [
+    "convert_rlds_to_trajectories",
+    "create_trajectory_data_spec",
+    "get_rlds_step_features",
+    "push_rlds_to_reverb",
+]
 
 _AGENTS_OBSERVERS = (
     reverb_utils.ReverbAddEpisodeObserver,
@@ -99,7 +106,7 @@ def push_rlds_to_reverb(
 
     Args:
       rlds_data: as for `convert_rlds_to_trajectories`.
-      reverb_observer: an observer of `rlds_beam.reverb_observers`, which accepts many frames at once, or of
+      reverb_observer: an observer of `rlds_beam.drop_in.reverb_observers`, which accepts many frames at once, or of
         TF-Agents. Its table's signature must match the data in structure, dtype, and shape. If the signature has no
         policy_info, none is written.
       policy_info_fn: as for `convert_rlds_to_trajectories`.

@@ -12,8 +12,8 @@ from exchanging import export
 from recorded_environments import q_function, walk
 from scope_rl.ope import CumulativeDistributionOPE, OffPolicyEvaluation, continuous, discrete
 
+from rlds_beam.drop_in.scope_rl import SyntheticDataset
 from rlds_beam.recording import EpsilonGreedyHead, mask_padding
-from rlds_beam.scope_rl import SyntheticDataset
 from rlds_beam.testing import make_episode, write_dataset
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -13,10 +13,10 @@ from scope_rl.dataset import SyntheticDataset as Theirs
 from scope_rl.policy import head as theirs
 
 from rlds_beam import open_dataset
+from rlds_beam.drop_in.scope_rl import LoggedDataset, SyntheticDataset
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.recording import heads
 from rlds_beam.recording.record_options import RecordOptions
-from rlds_beam.scope_rl import LoggedDataset, SyntheticDataset
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

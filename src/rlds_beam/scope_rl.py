@@ -1,6 +1,0 @@
-"""SCOPE-RL's SyntheticDataset and LoggedDataset. Public import path of `rlds_beam.drop_in.scope_rl`."""
-
-from rlds_beam.drop_in.scope_rl.logged_dataset import LoggedDataset, MultipleLoggedDataset
-from rlds_beam.drop_in.scope_rl.synthetic_dataset import SyntheticDataset
-
-__all__ = ["LoggedDataset", "MultipleLoggedDataset", "SyntheticDataset"]
