@@ -13,9 +13,8 @@ import numpy as np
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.verdicts import Rejection, count_verdict
 from rlds_beam.connectors.base import Batch
-from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.connectors.configuration import Configuration
-from rlds_beam.connectors.given_meaning import with_attributes, with_given_meaning
+from rlds_beam.connectors.dry_run import with_given_meaning
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.episodes.conformance import compare_with_schema
@@ -31,7 +30,7 @@ from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan
 from rlds_beam.output.range_conversion import DatasetCommitter, finish_range
 from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.processing.report import Report, check_source
-from rlds_beam.reading.base import Source, WorkRange
+from rlds_beam.reading.base import Source, WorkRange, with_attributes
 from rlds_beam.transforms.episode_coder import EpisodeCoder
 from rlds_beam.transforms.keyed_sink import PipelineSink, WriteKeyed, read_rejected_list
 from rlds_beam.writing.keyed_parts import PackedElement, PlacedElement, read_stored
@@ -73,7 +72,7 @@ class _EpisodeSink(PipelineSink):
         check_files(output, ranges, self.to)
         return DatasetCommitter(self.source, self.check, output, tuple(ranges), self.report, self.output_plan.digest)
 
-    def write(self, work: WorkRange, placed: Sequence[PlacedElement], plan: DatasetCommitter) -> list[Rejection]:
+    def write_range(self, work: WorkRange, placed: Sequence[PlacedElement], plan: DatasetCommitter) -> list[Rejection]:
         output, report, rejections = plan.output, Report(), list[Rejection]()
         schema, ignored = self.connecting.probed.given, self.connecting.ignored_values(output.ignored_values)
         writer = output.open_range(work)
@@ -170,7 +169,7 @@ class WriteEpisodes(beam.PTransform[Episode, Any]):
         super().__init__()
         if shards is not None and shards < 1:
             raise UsageError(f"shards={shards}: must be at least 1")
-        given = with_preset(_WriteOptions.create(to=to, **{**(vars(check) if check else {}), **options}))
+        given = _WriteOptions.create(to=to, **{**(vars(check) if check else {}), **options})
         check = CheckOptions.of(given)
         described = with_given_meaning(with_attributes(source, schema=schema or source.schema), given)
         configuration = configuration_for(given, described.schema)

@@ -210,7 +210,7 @@ def test_a_closed_pipe_ends_quietly(source, flags):
 
 def test_an_internal_error_keeps_its_traceback(run, source, monkeypatch):
     monkeypatch.setattr("rlds_beam.user_functions._named", set())
-    monkeypatch.setattr("rlds_beam.formats.inputs.open_recognized", lambda *_: 1 / 0)
+    monkeypatch.setattr("rlds_beam.formats.inputs._recognized", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run("inspect", source)
 

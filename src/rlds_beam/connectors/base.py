@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self, TypeAlias
 
 from rlds_beam.connectors.counts import Connected
-from rlds_beam.connectors.fields import StepFields
+from rlds_beam.connectors.fields import StepFields, find_module
 from rlds_beam.episodes.columns import concatenate
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.transitions import with_final_observation
@@ -367,3 +367,28 @@ class ConnectorPipeline(list[Connector]):
                 return i
         name = which if isinstance(which, str) else getattr(which, "__name__", short_name(which))  # type: ignore[arg-type]
         raise UsageError(f"{name} is not in {self!r}{did_you_mean(name, map(short_name, self))}")
+
+
+def by_module(batch: Batch) -> Mapping[str, Columns]:
+    """Concatenates the columns of all episodes of each module.
+
+    Raises:
+      UsageError: two episodes of a module have different columns.
+    """
+    if batch.modules is not None:
+        return batch.modules
+    of: dict[str, list[Columns]] = {}
+    for episode, columns in zip(batch.episodes, batch.columns, strict=True):
+        of.setdefault(find_module(episode), []).append(columns)
+    return {module: _concatenate(module, of[module]) for module in sorted(of)}
+
+
+def _concatenate(module: str, parts: list[Columns]) -> Columns:
+    first = parts[0]
+    if len(parts) == 1:
+        return dict(first)
+    for part in parts:
+        if part.keys() != first.keys():
+            name = min(part.keys() ^ first.keys())
+            raise UsageError(f"module {module}: only some of its episodes have the column {name}")
+    return {name: concatenate([part[name] for part in parts]) for name in first}

@@ -23,10 +23,9 @@ from rlds_beam.connectors import CONNECTORS
 from rlds_beam.connectors.base import Connector, ConnectorPipeline, rate_after
 from rlds_beam.connectors.cleaning.presets import find_preset
 from rlds_beam.connectors.fields import StepFields
-from rlds_beam.connectors.given_meaning import Names, check_names, parse_names, with_attributes
-from rlds_beam.encoding.metadata import parse_given
+from rlds_beam.encoding.metadata import parse_given, parse_json
 from rlds_beam.errors import MissingExtraError, UsageError
-from rlds_beam.reading.base import Source
+from rlds_beam.reading.base import Source, with_attributes
 from rlds_beam.text import did_you_mean, shorten
 from rlds_beam.user_functions import (
     ByValue,
@@ -54,6 +53,11 @@ SECTIONS = {
     "Written for RLlib": ("learner.rllib",),
 }
 """Section -> the modules whose connectors are in it. A connector of another module is an error."""
+
+Names = Mapping[str, tuple[str, ...]]
+"""The names of the values of fields, by path."""
+
+_NAME_FILES = (".txt", ".yaml", ".yml", ".json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,6 +175,43 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     connectors: list[str | dict[str, dict[str, Any] | None]]
     fields: dict[str, Any] | None = None
     names: dict[str, list[str]] | None = None
+
+
+def parse_names(entries: Sequence[str]) -> Names:
+    """The names of each field, from the values of `--names`: `action=x,y,z`, or `action=names.txt`.
+
+    A file has a name on each line, or is a YAML or JSON list.
+
+    Raises:
+      UsageError: an entry is malformed, or its file cannot be read.
+    """
+    names: dict[str, tuple[str, ...]] = {}
+    for entry in entries:
+        path, equals, text = entry.partition("=")
+        if not (path and equals and text):
+            raise UsageError(f"--names={shorten(entry)}: expected FIELD=NAME,NAME,... or FIELD=FILE")
+        if path in names:
+            raise UsageError(f"--names={path}=...: given twice for this field; give all its names at once")
+        names[path] = check_names(_read_names(text, f"--names={path}"), f"--names={path}")
+    return names
+
+
+def _read_names(text: str, where: str) -> Any:
+    if text.startswith("["):  # a list from Python
+        return parse_json(text, where)
+    if not text.endswith(_NAME_FILES):
+        return text.split(",")
+    content = storage.read_given(text, f"{where}={text}")
+    if text.endswith(".txt"):
+        return [line.strip() for line in content.splitlines() if line.strip()]
+    return parse_given(content, text, f"{where}={text}")
+
+
+def check_names(names: Any, where: str) -> tuple[str, ...]:
+    """The names of a field. Raises UsageError if they are not a list of texts."""
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) and name.strip() for name in names):
+        raise UsageError(f"{where}: expected a list of names, none of them empty")
+    return tuple(name.strip() for name in names)
 
 
 def flat(connectors: Any) -> tuple[Connector, ...]:

@@ -10,17 +10,26 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.connectors.base import Batch, Columns, Connector, FittedConnector, full_name, refuse_result, run
-from rlds_beam.connectors.configuration import Configuration
+from rlds_beam.connectors.base import (
+    Batch,
+    Columns,
+    Connector,
+    FittedConnector,
+    by_module,
+    full_name,
+    refuse_result,
+    run,
+)
+from rlds_beam.connectors.configuration import Configuration, Names, parse_names
 from rlds_beam.connectors.fields import find_agent, find_module
-from rlds_beam.connectors.given_meaning import fits, name_fields
-from rlds_beam.connectors.learner.agents import by_module
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import PROBE, Column, Episode
 from rlds_beam.episodes.representations import Dimension, Representation
 from rlds_beam.episodes.schema import Field, Schema, episode_flags, text_field
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
+from rlds_beam.reading.base import Source, with_attributes
+from rlds_beam.text import did_you_mean, printable
 from rlds_beam.user_functions import user_code
 
 _LENGTHS = (3, 300)
@@ -74,7 +83,7 @@ def probe(configuration: Configuration, schema: Schema) -> Probed:
     if not configuration.connectors:
         schema = name_fields(schema, configuration.names)
         return Probed((schema,), {}, (), schema)
-    of_input = {path: given for path, given in configuration.names.items() if fits(schema.steps.get(path), given)}
+    of_input = _fitting(schema, configuration.names)
     of_result = {path: given for path, given in configuration.names.items() if path not in of_input}
     schema = name_fields(schema, of_input)
     numeric = [field for field in schema.steps.values() if not field.holds_image_files and field.encoding != "text"]
@@ -107,6 +116,58 @@ def probe(configuration: Configuration, schema: Schema) -> Probed:
             modules.setdefault(name, []).append(_match_fields(columns, {}))
     fields = {name: _with_labels(_merge(parts), labels, name) for name, parts in sorted(modules.items())}
     return Probed(schemas, {name: columns for name, columns in fields.items() if columns}, tuple(connectors), schema)
+
+
+def with_given_meaning(source: Source, options: Any) -> Source:
+    """The source with the names of values (`--names`) and the robot (`--robot_type`) that a job's options give.
+
+    Raises:
+      UsageError: names of a field that neither the source has, nor connectors may add; or the data has other ones.
+    """
+    names, robot = parse_names(getattr(options, "names", ())), getattr(options, "robot_type", None)
+    if None not in (robot, source.robot) and robot != source.robot and not source.assumes_robot:
+        raise UsageError(
+            f"--robot_type={robot}: {source.dataset} says {printable(source.robot, 40)}: leave it out, or correct what "
+            "the data says"
+        )
+    if getattr(options, "connectors", None) is not None:  # the dry run checks the others
+        names = _fitting(source.schema, names)
+    changes = {"schema": name_fields(source.schema, names)} if names else {}
+    return with_attributes(source, **changes, **({} if robot is None else {"robot": robot}))
+
+
+def _fitting(schema: Schema, names: Names) -> Names:
+    """The names of fields of the schema that are vectors of as many values."""
+    known = {path: given for path, given in names.items() if path in schema.steps}
+    return {path: given for path, given in known.items() if schema.steps[path].with_names(given).names}
+
+
+def name_fields(schema: Schema, names: Names) -> Schema:
+    """The schema with these names, by path, for the dimensions of its fields.
+
+    Raises:
+      UsageError: there is no such field, it has another number of values, or its values have other names.
+    """
+    steps = dict(schema.steps)
+    for path, given in names.items():
+        if (field := schema.steps.get(path)) is None:
+            vectors = [path for path, field in schema.steps.items() if field.shape and field.dtype != "string"]
+            hint = did_you_mean(path, vectors, otherwise=f"there are {', '.join(vectors)}")
+            raise UsageError(f"--names={path}: there is no field {path}{hint}")
+        if not field.shape or field.shape[-1] is None or field.dtype == "string" or field.holds_image_files:
+            raise UsageError(f"--names={path}: {field} is no vector of numbers, so it has no dimensions to name")
+        steps[path] = field.with_names(given)
+        if not steps[path].names:
+            raise UsageError(
+                f"--names={path}: {len(given):,} names, but {field} has {field.shape[-1]:,} values: name each of them"
+            )
+        if field.names and field.names != given:
+            i = next(i for i, (old, new) in enumerate(zip(field.names, given, strict=True)) if old != new)
+            raise UsageError(
+                f"--names={path}: value {i} is {printable(field.names[i], 40)} in the data, not {given[i]}: leave the "
+                "names out, or rename values with RenameDimensions"
+            )
+    return dataclasses.replace(schema, steps=steps)
 
 
 def _labels(

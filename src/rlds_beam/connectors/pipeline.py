@@ -22,12 +22,11 @@ from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.counts import Connected
 from rlds_beam.connectors.dry_run import Probed, probe
 from rlds_beam.connectors.fields import find_module
-from rlds_beam.connectors.given_meaning import with_attributes
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.reading.base import LastAction, Source
+from rlds_beam.reading.base import LastAction, Source, with_attributes
 from rlds_beam.reading.meaning import sample_episodes
 from rlds_beam.text import some
 from rlds_beam.user_functions import describe_error

@@ -10,15 +10,14 @@ from typing import Any, get_args
 
 from rlds_beam import naming, storage
 from rlds_beam.checking.rules import CheckOptions
-from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.connectors.configuration import Configuration
-from rlds_beam.connectors.given_meaning import with_given_meaning
+from rlds_beam.connectors.dry_run import with_given_meaning
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.tfds.features import DTYPES, ENCODINGS
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.options import InputOptions, SourceOptions
-from rlds_beam.formats.recognition import Recognized, as_input, datasets_in, recognize, written_by_convert
+from rlds_beam.formats.recognition import Recognized, datasets_in, recognize, written_by_convert
 from rlds_beam.formats.registry import MERGED, SOURCES, source_class, source_group
 from rlds_beam.options import Options
 from rlds_beam.output.directory import holding
@@ -53,22 +52,15 @@ def open_source(
     Raises:
       UsageError: there is nothing at the path, the metadata is unreadable or unsafe, or the split is unknown.
     """
-    if from_ is None:
-        return open_recognized(recognize(input), split, features, options)
-    return _open(input, split, features, from_, options)
+    dataset, name = (input, from_) if from_ is not None else _recognized(recognize(input))
+    return _open(dataset, split, features, name, options)
 
 
-def open_recognized(
-    found: Recognized, split: str | None = None, features: str | None = None, options: Options | None = None
-) -> Source:
-    """Opens what was recognized; otherwise as `open_source`.
-
-    Raises:
-      UsageError: it cannot be read as episodes; or the errors of `open_source`.
-    """
+def _recognized(found: Recognized) -> tuple[str, str]:
+    """The dataset and its format. Raises UsageError if it cannot be read as episodes."""
     if found.problem is not None:
         raise UsageError(found.problem)
-    return _open(found.dataset, split, features, found.format, options)
+    return found.dataset, found.format
 
 
 def _open(
@@ -85,13 +77,14 @@ def _open(
         raise UsageError(f"--from={from_}: its open returned {source!r:.60}, not a Source")
     if source.last_action not in (known := get_args(LastAction)):
         raise UsageError(f"--from={from_}: its last_action is {source.last_action!r}, not {', '.join(known)}")
-    _check_fields(source.schema, f"--from={from_}: {describe_input(input)}")
-    source.schema.check_size(describe_input(input))
-    source.schema.check_flags(describe_input(input))
+    where = f"--from={from_}: {describe_input(input)}"
+    _check_fields(source.schema, where)
+    source.schema.check_size(where)
+    source.schema.check_flags(where)
     for name in str(source.dataset).split("/"):
-        naming.check_name(name, f"--from={from_}: {input}: the name of the dataset ({source.dataset})")
+        naming.check_name(name, f"{where}: the name of the dataset ({source.dataset})")
     for each in source.splits:
-        naming.check_name(each.name, f"--from={from_}: {input}: a split")
+        naming.check_name(each.name, f"{where}: a split")
     return source
 
 
@@ -120,10 +113,6 @@ def _naming(input: str | Sequence[str], from_: str) -> Iterator[None]:
     """Converts errors that libraries raise for a dataset's metadata to a UsageError that names the dataset."""
     try:
         yield
-    except UsageError as error:
-        if (written := written_by_convert(input, from_)) is not None:
-            raise UsageError(written) from error
-        raise
     except (RldsBeamError, MemoryError):
         raise
     except Exception as error:
@@ -156,11 +145,11 @@ def describe_input(input: str | Sequence[str]) -> str:
 
 def open_input(options: SourceOptions) -> Source:
     """Opens the input of a job (of several, the first), with the meaning that its options give it."""
+    given = getattr(options, options.reads)
+    dataset, from_ = ",".join(given) if isinstance(given, tuple) else given, options.source_format
     if options.recognized is not None:
-        source = open_recognized(options.recognized, options.split, options.features, options.from_options)
-    else:
-        given, from_ = as_input(getattr(options, options.reads)), options.source_format
-        source = _open(given, options.split, options.features, from_, options.from_options)
+        dataset, from_ = _recognized(options.recognized)
+    source = _open(dataset, options.split, options.features, from_, options.from_options)
     return with_given_meaning(source, options)
 
 
@@ -220,7 +209,6 @@ def prepare_input(
     Raises:
       UsageError: the input or a connector cannot be used.
     """
-    options = with_preset(options)
     source = open_input(options) if source is None else source
     configuration = Configuration.of(options) if configuration is None else configuration
     return OpenedInput(source, options, ConnectorRunner.for_source(configuration, source), advice)

@@ -33,7 +33,7 @@ class RecordOptions(OutputOptions, ConnectorOptions, CheckOptions, RolloutOption
 
     def open_source(self) -> Source:
         """Opens the rollouts; raises UsageError if the environment or a policy cannot be used."""
-        from rlds_beam.connectors.given_meaning import with_given_meaning
+        from rlds_beam.connectors.dry_run import with_given_meaning
         from rlds_beam.recording.source import open_recording
 
         return with_given_meaning(open_recording(self, self.shards), self)

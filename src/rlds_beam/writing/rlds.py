@@ -22,8 +22,8 @@ from rlds_beam import naming, storage
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.connectors.base import Batch
-from rlds_beam.connectors.configuration import Configuration
-from rlds_beam.connectors.given_meaning import check_names, name_fields
+from rlds_beam.connectors.configuration import Configuration, check_names
+from rlds_beam.connectors.dry_run import name_fields
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.metadata import encode
 from rlds_beam.encoding.tfds.dataset_info import FEATURES
@@ -412,7 +412,7 @@ class RldsSink(KeyedSink):
         report, digest = check_source(self.source, self.check), self.output_plan.digest
         return DatasetCommitter(self.source, self.check, self.output, tuple(ranges), report, digest)
 
-    def write(self, work: WorkRange, placed: Sequence[PlacedElement], plan: object) -> list[Rejection]:
+    def write_range(self, work: WorkRange, placed: Sequence[PlacedElement], plan: object) -> list[Rejection]:
         del plan
         (file,) = self.output.files(work)
         report, writer = Report(), open_record_file(self.output.format, storage.below(self.directory, file))
