@@ -82,14 +82,13 @@ def prepare(config: ReportConfig) -> tuple[ReportWriter, OpenedInput | None]:
     Raises:
       UsageError: the dataset cannot be opened, or an option cannot be used.
     """
-    from rlds_beam.connectors.cleaning.presets import with_preset
     from rlds_beam.formats.inputs import prepare_input
     from rlds_beam.viewing.report.report_file import Input, ReportWriter
 
     conversion = _conversion(config)
     if conversion is not None and not conversion.is_read:
         return ReportWriter(None, config.output, _command(config), conversion), None
-    own = with_preset(config.for_input(storage.pin(config.input)))
+    own = config.for_input(storage.pin(config.input))
     opened = prepare_input(own)
     shown = Input(opened.source, _settings(own, own.source_format, opened.connecting), opened.report)
     return ReportWriter(shown, config.output, _command(config), conversion), opened

@@ -39,3 +39,12 @@ class ConnectorOptions(MeaningOptions):
     preset: str | None = option(None, "fix known faults of a public dataset (see inspect)")
     exclude: str | None = option(None, "leave out the episodes whose keys this file lists", metavar="FILE")
     only: str | None = option(None, "leave out all episodes that this file does not list", metavar="FILE")
+
+    def __post_init__(self) -> None:
+        """Adds the repairs of the preset to `CheckOptions`."""
+        super().__post_init__()
+        if self.preset is not None and hasattr(self, "repair"):
+            from rlds_beam.connectors.cleaning.presets import find_preset
+
+            repair = (*self.repair, *find_preset(self.preset).repair)
+            object.__setattr__(self, "repair", tuple(dict.fromkeys(repair)))

@@ -12,7 +12,6 @@ import msgspec
 
 from rlds_beam import storage
 from rlds_beam.checking.rules import DATASET_RULES
-from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.errors import UsageError
 from rlds_beam.processing.report import Report
 from rlds_beam.terminal.options import ReportOptions, print_json
@@ -175,6 +174,5 @@ def print_report(
     if options.json:
         print_json({**msgspec.to_builtins(report), **extra})
     else:
-        repair = getattr(with_preset(options), "repair", ())
-        print("\n".join([report.summary(repair), *lines]))
+        print("\n".join([report.summary(getattr(options, "repair", ())), *lines]))
     return 0 if why is None else REJECTED

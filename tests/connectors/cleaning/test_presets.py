@@ -8,7 +8,7 @@ import pytest
 
 import rlds_beam
 from rlds_beam.cli import main as cli
-from rlds_beam.connectors.cleaning.presets import read_presets, suggest_presets, with_preset
+from rlds_beam.connectors.cleaning.presets import read_presets, suggest_presets
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
@@ -19,7 +19,7 @@ from rlds_beam.testing import make_episode, write_dataset
 @pytest.mark.parametrize("name", read_presets())
 def test_every_preset_is_valid(name):
     preset = read_presets()[name]
-    config = with_preset(ConvertConfig.create("in", "out", preset=name, repair="missing_is_first"))
+    config = ConvertConfig.create("in", "out", preset=name, repair="missing_is_first")
     assert config.repair == ("missing_is_first", *preset.repair)
     assert len(Configuration.of(config).connectors) == len(preset.connectors)
     assert preset.connectors or preset.repair
@@ -36,7 +36,7 @@ def _named(options):
 
 def test_an_unknown_preset_is_refused():
     with pytest.raises(UsageError, match=r"--preset=robotur: unknown preset.*did you mean roboturk"):
-        with_preset(ConvertConfig.create("in", "out", preset="robotur"))
+        ConvertConfig.create("in", "out", preset="robotur")
 
 
 def test_a_preset_runs_before_the_given_connectors(tmp_path, capsys):

@@ -53,11 +53,9 @@ def inspect(config: InspectConfig) -> Survey:
     Raises:
       UsageError: the dataset cannot be opened.
     """
-    from rlds_beam.connectors.cleaning.presets import with_preset
     from rlds_beam.formats.inputs import open_input
     from rlds_beam.jobs.inspect import survey
 
-    config = with_preset(config)
     source = open_input(config)
     return survey(source, _with_output(config, source))
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping
 from importlib import resources
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import msgspec
 
@@ -14,8 +13,6 @@ from rlds_beam.encoding.metadata import parse_yaml
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean
-
-Configured = TypeVar("Configured")
 
 
 class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,16 +39,6 @@ def find_preset(name: str) -> Preset:
         hint = did_you_mean(name, presets, otherwise=f"there are {', '.join(presets)}")
         raise UsageError(f"--preset={name}: unknown preset{hint}")
     return presets[name]
-
-
-def with_preset(options: Configured) -> Configured:
-    """The options of a job, with its preset's repairs added."""
-    name = getattr(options, "preset", None)
-    if name is None:
-        return options
-    given: tuple[str, ...] = cast(Any, options).repair
-    repair = (*given, *(rule for rule in find_preset(name).repair if rule not in given))
-    return cast(Configured, dataclasses.replace(cast(Any, options), repair=repair))
 
 
 def suggest_presets(dataset: str, schema: Schema) -> list[str]:

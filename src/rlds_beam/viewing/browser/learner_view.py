@@ -12,8 +12,7 @@ import numpy as np
 
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.validation import validate_episode
-from rlds_beam.connectors.base import Batch
-from rlds_beam.connectors.learner.agents import by_module
+from rlds_beam.connectors.base import Batch, by_module
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.errors import BadEpisode, RldsBeamError
@@ -75,9 +74,7 @@ class ItemMaker:
         Raises:
           UsageError: the dataset cannot be converted.
         """
-        from rlds_beam.connectors.cleaning.presets import with_preset
-
-        options = with_preset(self._options)
+        options = self._options
         connecting = ConnectorRunner.for_source(configuration_for(options, self._source.schema), self._source)
         output = create_output(self._source, connecting, "", options)
         return connecting.as_probed(), output, connecting.unfitted

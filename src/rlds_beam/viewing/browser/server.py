@@ -34,7 +34,6 @@ from typing import Any
 
 from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
-from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.errors import RldsBeamError, UsageError, needs
 from rlds_beam.formats.inputs import open_input
 from rlds_beam.viewing.browser.dataset import BrowsedDataset, compare
@@ -128,7 +127,7 @@ def _listening(port: int) -> socket.socket:
 
 def open_datasets(config: Any) -> list[BrowsedDataset]:
     """Opens the datasets of a `BrowseConfig`, and their tables. Raises UsageError if one of them cannot be opened."""
-    check = dataclasses.replace(CheckOptions.of(with_preset(config)), fail=())
+    check = dataclasses.replace(CheckOptions.of(config), fail=())
     opened: list[BrowsedDataset] = []
     measured = None if config.signals is None else dataset_of(read_table(config.signals))
     for number, path in enumerate(config.path):
