@@ -77,11 +77,12 @@ def convert(config: ConvertConfig) -> ConvertOutcome:
     from rlds_beam.terminal.job_progress import Progress
 
     began, figures = time.monotonic(), None
+    preparing = Progress(config.command, config.progress)
     check(config)
     with lock_output(config.output):
         if getattr(config, "append", False):
             finish_interrupted(config.output)
-        with Progress(config.command, config.progress).show():
+        with preparing.show():
             job = prepare(config)
         pending = job.find_pending()
         if pending is None:

@@ -98,7 +98,7 @@ class BeamRunner:
         if state not in (None, "DONE"):
             raise RldsBeamError(f"{self.options.runner} ended the job in state {state}; see its log")
 
-    def end(self) -> None:
+    def clean_up(self) -> None:
         """Called when the job has ended, in any way."""
 
     def place(self) -> str | None:
@@ -137,7 +137,7 @@ class BeamRunner:
                     raise KeyboardInterrupt from error
                 raise self.plain(error) from error
             finally:
-                self.end()
+                self.clean_up()
         if interrupts.count() > before:
             raise KeyboardInterrupt
         figures, memory = Figures(), metrics.get("peak_memory_kb")

@@ -161,7 +161,7 @@ class FlinkRunner(BeamRunner):
     def plain(self, error: Exception) -> RldsBeamError:
         return plain(error, self.options, self._master)
 
-    def end(self) -> None:
+    def clean_up(self) -> None:
         # A running job is canceled at the cluster itself, because Ctrl-C in a terminal also ends the job server.
         with contextlib.suppress(OSError):
             for job in self._master.get("/jobs/overview")["jobs"]:

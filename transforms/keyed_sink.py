@@ -206,7 +206,7 @@ class _WriteFn(beam.DoFn):
         work = names[found]
         in_order = sorted(placed, key=lambda placed: placed.position)
         _log.info("Writing %s of %s: %d elements", work, self._sink.directory, len(in_order))
-        for rejection in self._sink.write(work, in_order, plan):
+        for rejection in self._sink.write_range(work, in_order, plan):
             yield TaggedOutput("rejected", rejection)
         _log.info("Wrote %s of %s", work, self._sink.directory)
         yield str(work)

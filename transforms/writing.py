@@ -155,7 +155,7 @@ class _ItemSink(PipelineSink):
         check_files(name for work in ranges for name in self.output.files(work))
         return tuple(ranges)
 
-    def write(self, work: WorkRange, placed: Sequence[PlacedElement], plan: object) -> list[Rejection]:
+    def write_range(self, work: WorkRange, placed: Sequence[PlacedElement], plan: object) -> list[Rejection]:
         del plan
         rejections, writer = list[Rejection](), self.output.open_range(work)
         try:

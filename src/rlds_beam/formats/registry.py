@@ -200,13 +200,13 @@ def output_class(to: str) -> type[Output]:
 def _find_class(flag: str, name: str, base: type[Any]) -> type[Any]:
     known = find_format(name)
     path = name if known is None else known.kinds[flag]
-    if ":" not in path:
+    named = resolve(path, f"--{flag}") if ":" in path else None
+    if named is None:
         kind, verb, ours = ("source", "written", SOURCES) if flag == "from" else ("output", "read", OUTPUTS)
         names = [*ours, *other_names()]
         choose = f"choose {', '.join(names)}, or module:Class for your own"
         hint = f" ({name} can only be {verb}); {choose}" if known else did_you_mean(name, names, otherwise=choose)
         raise UsageError(f"--{flag}={name}: there is no such {kind}{hint}")
-    named = resolve(path, f"--{flag}")
     contract = f"{'rlds_beam.reading' if flag == 'from' else 'rlds_beam.output'}.{base.__name__}"
     if not (isinstance(named, type) and issubclass(named, base)):
         raise UsageError(f"--{flag}={name}: not a subclass of {contract}")

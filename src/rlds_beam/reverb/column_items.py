@@ -9,9 +9,8 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import numpy as np
 
 from rlds_beam.checking.verdicts import IgnoredValues
-from rlds_beam.connectors.base import Batch
+from rlds_beam.connectors.base import Batch, by_module
 from rlds_beam.connectors.dry_run import Probed
-from rlds_beam.connectors.learner.agents import by_module
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError

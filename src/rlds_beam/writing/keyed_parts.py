@@ -113,10 +113,10 @@ class KeyedSink(abc.ABC):
 
     @abc.abstractmethod
     def plan(self, ranges: Sequence[WorkRange]) -> Any:
-        """What `write` and `commit` need to know of all ranges. Writes nothing but their names."""
+        """What `write_range` and `commit` need to know of all ranges. Writes nothing but their names."""
 
     @abc.abstractmethod
-    def write(self, work: WorkRange, placed: Sequence[PlacedElement], plan: Any) -> list[Rejection]:
+    def write_range(self, work: WorkRange, placed: Sequence[PlacedElement], plan: Any) -> list[Rejection]:
         """Writes and commits a range; returns the elements that cannot be written. Can be repeated.
 
         Args:
@@ -279,5 +279,5 @@ def write_all(sink: KeyedSink, elements: Iterable[Any]) -> Any:
     names = name_ranges({each.range for each in placed})
     plan = sink.plan(list(names.values()))
     for found, own in itertools.groupby(placed, key=lambda each: each.range):
-        sink.write(names[found], list(own), plan)
+        sink.write_range(names[found], list(own), plan)
     return commit(plan, sink)

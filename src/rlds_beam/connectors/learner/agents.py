@@ -31,10 +31,11 @@ from rlds_beam.connectors.base import (
     Connector,
     ConnectorPipeline,
     EpisodeConnector,
+    by_module,
     check_order,
 )
 from rlds_beam.connectors.cleaning.selection import slice_steps
-from rlds_beam.connectors.fields import StepFields, check_choices, find_agent, find_module, match_fields
+from rlds_beam.connectors.fields import StepFields, check_choices, find_agent, match_fields
 from rlds_beam.connectors.learner.actions import (
     GetActions,
     ListifyDataForVectorEnv,
@@ -46,7 +47,7 @@ from rlds_beam.connectors.learner.actions import (
 )
 from rlds_beam.connectors.learner.columns import AddColumnsFromEpisodesToTrainBatch, AddObservationsFromEpisodesToBatch
 from rlds_beam.connectors.learner.sequences import AddStatesFromEpisodesToBatch, AddTimeDimToBatchAndZeroPad
-from rlds_beam.episodes.columns import below, concatenate
+from rlds_beam.episodes.columns import below
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.transitions import transitions
 from rlds_beam.errors import UsageError
@@ -161,31 +162,6 @@ class BatchIndividualItems:
     def __call__(self, batch: Batch) -> Batch:
         check_order(self, batch)
         return batch.replace(modules=by_module(batch))
-
-
-def by_module(batch: Batch) -> Mapping[str, Columns]:
-    """Concatenates the columns of all episodes of each module.
-
-    Raises:
-      UsageError: two episodes of a module have different columns.
-    """
-    if batch.modules is not None:
-        return batch.modules
-    of: dict[str, list[Columns]] = {}
-    for episode, columns in zip(batch.episodes, batch.columns, strict=True):
-        of.setdefault(find_module(episode), []).append(columns)
-    return {module: _concatenate(module, of[module]) for module in sorted(of)}
-
-
-def _concatenate(module: str, parts: list[Columns]) -> Columns:
-    first = parts[0]
-    if len(parts) == 1:
-        return dict(first)
-    for part in parts:
-        if part.keys() != first.keys():
-            name = min(part.keys() ^ first.keys())
-            raise UsageError(f"module {module}: only some of its episodes have the column {name}")
-    return {name: concatenate([part[name] for part in parts]) for name in first}
 
 
 class NumpyToTensor:

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from rlds_beam import naming, storage
-from rlds_beam.connectors.base import Batch, Columns
+from rlds_beam.connectors.base import Batch, Columns, by_module
 from rlds_beam.connectors.fields import StepFields
-from rlds_beam.connectors.learner.agents import by_module
 from rlds_beam.connectors.learner.columns import (
     AddColumnsFromEpisodesToTrainBatch,
     AddFieldsToBatch,
