@@ -173,13 +173,14 @@ def stages(config: CheckConfig, opened: OpenedInput, writer: SignalsWriter) -> J
     from rlds_beam.checking.signals.episodes import Context
     from rlds_beam.checking.signals.table import EpisodeTable
     from rlds_beam.processing.ranges import summarize
+    from rlds_beam.reading.changes import Snapshot
     from rlds_beam.reading.reader import EpisodeReader
 
     source, rules = opened.source, dataclasses.replace(opened.check, reject=None)  # here, --reject only lists
     measured = None
     if not config.rules:
         measured = EpisodeTable(Context.of(source.schema, fps=source.fps, decoded=config.decode))
-    reader, finish = EpisodeReader(source, opened.snapshot()), functools.partial(_finish, writer)
+    reader, finish = EpisodeReader(source, Snapshot(source)), functools.partial(_finish, writer)
     return summarize(source, reader, rules, opened.connecting, finish, measured=measured)
 
 

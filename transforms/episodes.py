@@ -12,7 +12,7 @@ import numpy as np
 
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.verdicts import Rejection, count_verdict
-from rlds_beam.connectors.base import Batch
+from rlds_beam.connectors.base import Batch, with_attributes
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.dry_run import with_given_meaning
 from rlds_beam.connectors.options import ConnectorOptions
@@ -30,7 +30,7 @@ from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan
 from rlds_beam.output.range_conversion import DatasetCommitter, finish_range
 from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.processing.report import Report, check_source
-from rlds_beam.reading.base import Source, WorkRange, with_attributes
+from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.transforms.episode_coder import EpisodeCoder
 from rlds_beam.transforms.keyed_sink import PipelineSink, WriteKeyed, read_rejected_list
 from rlds_beam.writing.keyed_parts import PackedElement, PlacedElement, read_stored

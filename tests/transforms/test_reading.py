@@ -14,9 +14,10 @@ from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms.environments import EmbeddedPythonGrpcEnvironment
 from cases import ALL
 
+from rlds_beam.connectors.base import with_attributes
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.reading import reader
-from rlds_beam.reading.base import Segment, Split, with_attributes
+from rlds_beam.reading.base import Segment, Split
 from rlds_beam.reading.reader import EpisodeReader, read_segment
 from rlds_beam.testing import flip_byte, make_episode, record_offsets, shard_paths, write_dataset
 from rlds_beam.transforms import FindDuplicateEpisodes, ReadFromRlds, ValidateEpisodes, reading

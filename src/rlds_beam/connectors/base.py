@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self, TypeAlias
@@ -13,6 +14,7 @@ from rlds_beam.episodes.columns import concatenate
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.transitions import with_final_observation
 from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.reading.base import Source
 from rlds_beam.text import did_you_mean
 from rlds_beam.user_functions import configurable
 
@@ -231,6 +233,14 @@ def rate_after(connectors: Sequence[Connector], fps: float | None) -> float | No
     for connector in connectors:
         fps = connector.rate_after(fps) if hasattr(connector, "rate_after") else fps
     return fps
+
+
+def with_attributes(source: Source, **changes: Any) -> Source:
+    """A copy of a source, of any class, with other values of some attributes."""
+    changed = copy.copy(source)
+    for name, value in changes.items():
+        object.__setattr__(changed, name, value)  # sources are frozen dataclasses
+    return changed
 
 
 def edit_each(

@@ -20,12 +20,12 @@ import msgspec
 
 from rlds_beam import connectors, plugins, storage
 from rlds_beam.connectors import CONNECTORS
-from rlds_beam.connectors.base import Connector, ConnectorPipeline, rate_after
+from rlds_beam.connectors.base import Connector, ConnectorPipeline, rate_after, with_attributes
 from rlds_beam.connectors.cleaning.presets import find_preset
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.encoding.metadata import parse_given, parse_json
 from rlds_beam.errors import MissingExtraError, UsageError
-from rlds_beam.reading.base import Source, with_attributes
+from rlds_beam.reading.base import Source
 from rlds_beam.text import did_you_mean, shorten
 from rlds_beam.user_functions import (
     ByValue,

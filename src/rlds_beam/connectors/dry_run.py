@@ -19,6 +19,7 @@ from rlds_beam.connectors.base import (
     full_name,
     refuse_result,
     run,
+    with_attributes,
 )
 from rlds_beam.connectors.configuration import Configuration, Names, parse_names
 from rlds_beam.connectors.fields import find_agent, find_module
@@ -28,8 +29,8 @@ from rlds_beam.episodes.representations import Dimension, Representation
 from rlds_beam.episodes.schema import Field, Schema, episode_flags, text_field
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
-from rlds_beam.reading.base import Source, with_attributes
-from rlds_beam.text import did_you_mean, printable
+from rlds_beam.reading.base import Source
+from rlds_beam.text import printable
 from rlds_beam.user_functions import user_code
 
 _LENGTHS = (3, 300)
@@ -152,8 +153,7 @@ def name_fields(schema: Schema, names: Names) -> Schema:
     for path, given in names.items():
         if (field := schema.steps.get(path)) is None:
             vectors = [path for path, field in schema.steps.items() if field.shape and field.dtype != "string"]
-            hint = did_you_mean(path, vectors, otherwise=f"there are {', '.join(vectors)}")
-            raise UsageError(f"--names={path}: there is no field {path}{hint}")
+            raise UsageError(f"--names={path}: there is no field {path}, only {', '.join(vectors)}")
         if not field.shape or field.shape[-1] is None or field.dtype == "string" or field.holds_image_files:
             raise UsageError(f"--names={path}: {field} is no vector of numbers, so it has no dimensions to name")
         steps[path] = field.with_names(given)

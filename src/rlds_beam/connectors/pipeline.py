@@ -17,6 +17,7 @@ from rlds_beam.connectors.base import (
     rate_after,
     run,
     short_name,
+    with_attributes,
 )
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.counts import Connected
@@ -26,7 +27,7 @@ from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.reading.base import LastAction, Source, with_attributes
+from rlds_beam.reading.base import LastAction, Source
 from rlds_beam.reading.meaning import sample_episodes
 from rlds_beam.text import some
 from rlds_beam.user_functions import describe_error

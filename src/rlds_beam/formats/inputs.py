@@ -23,7 +23,6 @@ from rlds_beam.options import Options
 from rlds_beam.output.directory import holding
 from rlds_beam.processing.report import Report, check_source
 from rlds_beam.reading.base import LastAction, Source, WorkRange
-from rlds_beam.reading.changes import AGAIN, Snapshot
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.text import shorten
 
@@ -173,17 +172,11 @@ class OpenedInput:
       source: the dataset.
       check: the policy of each rule, with the repairs of the preset: the job's options.
       connecting: the connectors, tried on zeros.
-      advice: what to do if a file changes during the job.
     """
 
     source: Source
     check: CheckOptions
     connecting: ConnectorRunner
-    advice: str = AGAIN
-
-    def snapshot(self, *, by_content: bool = False) -> Snapshot:
-        """The state of the source's files now; a local file's content counts only if `by_content`."""
-        return Snapshot(self.source, self.advice, by_content=by_content)
 
     @functools.cached_property
     def report(self) -> Report:
@@ -196,7 +189,7 @@ class OpenedInput:
 
 
 def prepare_input(
-    options: Any, source: Source | None = None, configuration: Configuration | None = None, advice: str = AGAIN
+    options: Any, source: Source | None = None, configuration: Configuration | None = None
 ) -> OpenedInput:
     """Opens the input of a job, and tries its connectors. Reads only metadata.
 
@@ -204,11 +197,10 @@ def prepare_input(
       options: the job's options: what to read, the rules, the connectors, and perhaps a preset.
       source: the dataset, if it is already open.
       configuration: the connectors; by default those of the options.
-      advice: what to do if a file changes during the job.
 
     Raises:
       UsageError: the input or a connector cannot be used.
     """
     source = open_input(options) if source is None else source
     configuration = Configuration.of(options) if configuration is None else configuration
-    return OpenedInput(source, options, ConnectorRunner.for_source(configuration, source), advice)
+    return OpenedInput(source, options, ConnectorRunner.for_source(configuration, source))

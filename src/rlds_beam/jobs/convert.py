@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
+from rlds_beam.connectors.base import with_attributes
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.metadata import decode
 from rlds_beam.errors import DiskError, UsageError
@@ -145,7 +145,8 @@ class ConvertJob:
 
     def remove_temporary(self) -> None:
         """Removes temporary files of a run that was killed after it had committed the dataset."""
-        remove_temporary(self.directory, read_commits(self.directory).values())
+        commits = read_commits(self.directory)
+        remove_temporary(self.directory, commits.values())
         storage.rmtree(storage.join(self.directory, JOB))
 
     def open(self) -> Sequence[WorkRange]:
@@ -250,10 +251,10 @@ class ConvertJob:
 
     def read_report(self) -> Report:
         """The report of the finished job: of an append, on what it added."""
-        if self.earlier is None:
-            return decode(storage.join(self.directory, REPORT), Report)
-        report = self.dataset_report.merge(*read_reports(self.target, self.ranges))
-        return report.merge(check_counts(self.source, report.shards, self.check))
+        if self.earlier is not None:
+            report = self.dataset_report.merge(*read_reports(self.target, self.ranges))
+            return report.merge(check_counts(self.source, report.shards, self.check))
+        return decode(storage.join(self.directory, REPORT), Report)
 
 
 def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
@@ -262,20 +263,18 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
     Raises:
       UsageError: the input, the options, or the output cannot be used.
     """
-    directory.check_apart(options.output, getattr(options, "input", None), "OUTPUT")
     source = named = open_for_job(options) if isinstance(options, ConvertOptions) else options.open_source()
     configuration = configuration_for(options, source.schema)
-    opened = prepare_input(options, source, configuration, _ADVICE)
+    opened = prepare_input(options, source, configuration)
     check, connecting = CheckOptions.of(opened.check), opened.connecting
-    snapshot, earlier, known = opened.snapshot(by_content=True), None, 0
+    snapshot, earlier, known = Snapshot(source, _ADVICE, by_content=True), None, 0
     if getattr(options, "append", False):
         _check_append(options, source, connecting)
         earlier = open_earlier(options.output)
         source, known = select_new(source, snapshot, earlier)
         opened = dataclasses.replace(opened, source=source)
     if earlier is not None:
-        named = copy.copy(named)  # files are named after the dataset that the output was begun with
-        object.__setattr__(named, "dataset", earlier.plan.content["dataset"])
+        named = with_attributes(named, dataset=earlier.plan.content["dataset"])  # files are named as those there
     output = create_output(named, connecting, options.output, options)
     ranges = opened.ranges(options.shards, whole_shards=output.whole_shards)
     if earlier is None:
@@ -288,6 +287,7 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
     bare = ranges.bare() if isinstance(ranges, RangeList) else ranges
     content = {**_plan(source, bare, check, output, options), **connectors, "inputs": digest}
     check_files(output, bare, options.to)
+    directory.check_apart(options.output, getattr(options, "input", None), "OUTPUT")
     if earlier is None:
         plan, overwrite = OutputPlan.of(content, inputs), options.overwrite
         directory.check_output(options.output, plan, overwrite=overwrite)

@@ -20,6 +20,7 @@ from rlds_beam.processing.job import Job
 from rlds_beam.processing.ranges import find_duplicates, fit_connectors
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source, WorkRange
+from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.plan import largest_first
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reverb import tables
@@ -101,7 +102,7 @@ def open_input(options: PushOptions) -> PushInput:
 
 def _open_rlds(options: PushOptions) -> PushInput:
     configuration = Configuration.of(options)
-    opened = prepare_input(options, open_for_job(options), configuration, _ADVICE)
+    opened = prepare_input(options, open_for_job(options), configuration)
     source, check, connecting = opened.source, CheckOptions.of(opened.check), opened.connecting
     frames, items = FrameOptions.of(options), ItemOptions.of(options)
     conversion: ItemConversion
@@ -113,7 +114,7 @@ def _open_rlds(options: PushOptions) -> PushInput:
     else:
         connecting.refuse_columns("--columns")
         conversion = WindowItemConversion.of(trajectory_spec(connecting.probed.schema, frames, items))
-    reader = EpisodeReader(source, opened.snapshot())
+    reader = EpisodeReader(source, Snapshot(source, _ADVICE))
     ranges = opened.ranges(whole_shards=options.across_episodes)
     void = source.last_action != "real" and source.void_datasets is None
     keeps_last = not void if frames.last_step is None else frames.last_step != "drop"

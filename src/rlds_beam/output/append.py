@@ -15,7 +15,6 @@ conversion; one killed after that is finished by `publish`, without reading the 
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import itertools
 from collections import Counter
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlds_beam import storage
+from rlds_beam.connectors.base import with_attributes
 from rlds_beam.encoding.base import has_offsets
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output.base import EarlierOutput, Output, with_ranges
@@ -179,11 +179,10 @@ def select_new(source: Source, snapshot: Snapshot, earlier: EarlierOutput | None
     for name, start, stop in (*taken, *([split.name, split.start, split.stop] for split in source.splits)):
         if (start, stop) != (0, None):
             raise UsageError(f"--append: only some episodes of {name} were or are converted: use whole splits")
-    selected = copy.copy(source)
     splits = [
         dataclasses.replace(split, shards=tuple(fresh[split.name])) for split in source.splits if fresh[split.name]
     ]
-    object.__setattr__(selected, "splits", tuple(splits))
+    selected = with_attributes(source, splits=tuple(splits))
     return selected, sum(map(len, seen.values())) - sum(map(len, fresh.values()))
 
 

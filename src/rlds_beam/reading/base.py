@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import copy
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
@@ -344,11 +343,3 @@ class Source(abc.ABC):
         """The number of records according to the metadata; None if unknown."""
         counts = [split.episodes for split in self.splits]
         return None if None in counts else sum(count for count in counts if count is not None)
-
-
-def with_attributes(source: Source, **changes: Any) -> Source:
-    """A copy of a source, of any class, with other values of some attributes."""
-    changed = copy.copy(source)
-    for name, value in changes.items():
-        object.__setattr__(changed, name, value)  # sources are frozen dataclasses
-    return changed
