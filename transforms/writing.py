@@ -219,7 +219,7 @@ class _RejectedSink(KeyedSink):
     def plan(self, ranges: Sequence[WorkRange]) -> Sequence[WorkRange]:
         return tuple(ranges)
 
-    def write(self, work: WorkRange, placed: Sequence[PlacedElement], plan: object) -> list[Rejection]:
+    def write_range(self, work: WorkRange, placed: Sequence[PlacedElement], plan: object) -> list[Rejection]:
         with RejectedWriter(storage.below(self.directory, str(work))) as writer:
             for rejection in read_stored(placed):
                 writer.add(rejection)
