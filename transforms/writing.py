@@ -18,7 +18,7 @@ from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.formats.trajectories.output import TrajectoryOutput
 from rlds_beam.output.directory import check_output
-from rlds_beam.output.files import REJECTED, REJECTED_LIST, is_rejected_file, listdir
+from rlds_beam.output.files import REJECTED, REJECTED_LIST, is_rejected_file
 from rlds_beam.output.manifest import commit_dataset
 from rlds_beam.output.plans import OutputPlan, check_files
 from rlds_beam.output.range_conversion import finish_range
@@ -206,7 +206,7 @@ class _RejectedSink(KeyedSink):
     def open(self) -> None:
         if read_rejected_list(storage.split(self.directory)[0]).id != self.id:
             storage.makedirs(self.directory)
-            storage.remove_files(self.directory, filter(is_rejected_file, listdir(self.directory)))
+            storage.remove_files(self.directory, filter(is_rejected_file, storage.listdir(self.directory)))
             self._write_list(RejectedList(self.id))
 
     def packer(self) -> Callable[[Rejection], PackedElement]:

@@ -163,9 +163,9 @@ def list_sizes(pattern: str, directory: str = "") -> dict[str, int]:
 
 
 def listdir(path: str) -> list[str]:
-    """The names of the files and directories in a directory, sorted; empty for a missing remote one."""
+    """The names of the files and directories in a directory, sorted; empty if it is missing."""
     if scheme(path) is None:
-        return sorted(os.listdir(path))
+        return sorted(os.listdir(path)) if os.path.isdir(path) else []
     return [split(entry.path)[1] for entry in sorted(_store(path).list(path, below=False))]
 
 
@@ -246,6 +246,11 @@ def remove_files(directory: str, names: Iterable[str]) -> None:
     there = {join(folder, name) for folder in folders for name in sizes(folder)}
     if existing := [path for path in paths if path in there]:
         _store(directory).delete(existing)
+
+
+def remove_leftovers(directory: str) -> None:
+    """Removes the temporary files of killed writers from a directory and those below it."""
+    remove_files(directory, [path for path in sizes_below(directory) if is_temporary(split(path)[1])])
 
 
 def remove_empty(directory: str) -> None:
@@ -420,6 +425,8 @@ def sync(directory: str) -> None:
 
 def sync_one(path: str) -> None:
     """Flushes a local file, or the names in a local directory, to the disk."""
+    if scheme(path) is not None:
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -36,7 +36,7 @@ def _plan(names: list[str]) -> tuple[Any, Any, Snapshot]:
 
 def read_names(directory: Path, digest: str, content: bytes) -> list[str]:
     (directory / inputs_file(digest)).write_bytes(content)
-    return [file.name for file in read_inputs(str(directory), {"inputs": digest})["train"].files()]
+    return [file.name for file in read_inputs(str(directory), {"inputs": digest})["train"].shards()]
 
 
 def test_bytes_of_many_shards(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from rlds_beam.output.append import append_plan, continue_output, number_ranges,
 from rlds_beam.output.base import EarlierOutput, Output, RowsOutput, with_ranges
 from rlds_beam.output.commits import read_commits, read_reports, remove_temporary
 from rlds_beam.output.directory import lock_output, read_fitted, write_fitted
-from rlds_beam.output.files import COMMITS, JOB, REPORT, listdir
+from rlds_beam.output.files import COMMITS, JOB, REPORT
 from rlds_beam.output.manifest import load_manifest
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, encode_inputs, read_plan
 from rlds_beam.output.range_conversion import (
@@ -209,7 +209,7 @@ class ConvertJob:
     def committed_since(self, before: int) -> Callable[[], Done]:
         """A function that counts the commits since `before`: the progress if the runner does not report it."""
         commits = storage.join(self.directory, COMMITS)
-        return lambda: Done(ranges=max(0, sum(name.endswith(".json") for name in listdir(commits)) - before))
+        return lambda: Done(ranges=max(0, sum(name.endswith(".json") for name in storage.listdir(commits)) - before))
 
     @property
     def converter(self) -> RangeConverter:

@@ -25,12 +25,11 @@ import msgspec
 
 from rlds_beam import storage
 from rlds_beam.connectors.base import with_attributes
-from rlds_beam.encoding.base import has_offsets
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output.base import EarlierOutput, Output, with_ranges
 from rlds_beam.output.commits import read_commits, remove_temporary
 from rlds_beam.output.directory import find_finished
-from rlds_beam.output.files import APPEND, COMMITS, LOCK, MANIFEST, PLAN, listdir
+from rlds_beam.output.files import APPEND, COMMITS, LOCK, MANIFEST, PLAN
 from rlds_beam.output.manifest import load_manifest
 from rlds_beam.output.plans import (
     InputFile,
@@ -38,12 +37,11 @@ from rlds_beam.output.plans import (
     differences,
     read_inputs,
     read_plan,
-    remove_leftovers,
     remove_output,
     write_plan,
 )
 from rlds_beam.reading.base import WorkRange
-from rlds_beam.reading.changes import Snapshot, fingerprint
+from rlds_beam.reading.changes import Snapshot, fingerprint_records
 from rlds_beam.text import some
 
 if TYPE_CHECKING:
@@ -153,7 +151,7 @@ def select_new(source: Source, snapshot: Snapshot, earlier: EarlierOutput | None
     """
     plans = () if earlier is None else (earlier.plan.content, *earlier.plan.appended)
     inputs = [] if earlier is None else [read_inputs(earlier.directory, plan) for plan in plans]
-    known = {(split, file.content) for each in inputs for split, entry in each.items() for file in entry.files()}
+    known = {(split, file.content) for each in inputs for split, entry in each.items() for file in entry.shards()}
     seen = {
         split.name: list(
             zip(split.shards, (c.decode() or None for c in snapshot.contents(split).tolist()), strict=True)
@@ -167,7 +165,7 @@ def select_new(source: Source, snapshot: Snapshot, earlier: EarlierOutput | None
     there = {(split, content) for split, shards in seen.items() for _, content in shards}
     changed = list[str]()
     for each, (split, shards) in itertools.product(same, fresh.items()):
-        converted = list(each[split].files()) if split in each else []
+        converted = list(each[split].shards()) if split in each else []
         changed += [shard.path for shard in shards if _has_changed(source, shard, converted, there, split)]
     if changed:
         raise UsageError(
@@ -194,15 +192,15 @@ def _has_changed(
     A shard of records may also be that of another dataset of the same name: if no shard that was converted is there,
     and it does not begin with the records of one.
     """
-    name, files = storage.split(shard.path)[1], source.files
+    name, records = storage.split(shard.path)[1], source.files
     gone = [file for file in converted if file.name == name and (split, file.content) not in there]
-    if not gone or files.name not in ("tfrecord", "array_record"):
+    if not gone or records.name not in ("tfrecord", "array_record"):
         return bool(gone)
     if any((split, file.content) in there for file in converted):
         return True
-    if not has_offsets(files, shard.path) or storage.scheme(shard.path) or not files.is_splittable(shard.path):
-        return False
-    return any(fingerprint(files.scan(shard.path, 0, file.size)) == file.content for file in gone)
+    return storage.scheme(shard.path) is None and any(
+        fingerprint_records(records, shard.path, file.size) == file.content for file in gone
+    )
 
 
 def finish_interrupted(directory: str) -> bool:
@@ -231,12 +229,8 @@ def publish(directory: str) -> None:
     if plan.appended[-1:] != (staged.content,):
         if staged.content["append"]["after"] != plan.digests[-1]:
             raise NotVerifiedError(f"another command appended to {directory} while this one ran: run it again")
-        plan = msgspec.structs.replace(
-            plan,
-            appended=(*plan.appended, staged.content),
-        )
-        write_plan(directory, plan)
-    remove_leftovers(directory)
+        write_plan(directory, msgspec.structs.replace(plan, appended=(*plan.appended, staged.content)))
+    storage.remove_leftovers(directory)
     remove_temporary(place, read_commits(place).values())
     files = [name for name in storage.sizes_below(place) if name not in (PLAN, MANIFEST, LOCK)]
     for folder in sorted({storage.split(file)[0] for file in files} - {""}):
@@ -248,16 +242,11 @@ def publish(directory: str) -> None:
 
     for file in sorted(files, key=place_in_order):
         storage.rename(storage.below(place, file), storage.below(directory, file))
-    _sync(directory, [PLAN, *{storage.split(file)[0] for file in files}])  # `_append/` is on the disk already
+    for name in {PLAN, *(storage.split(file)[0] for file in files)}:  # `_append/` is on the disk already
+        storage.sync_one(storage.join(directory, name))
     storage.rename(storage.below(place, MANIFEST), storage.below(directory, MANIFEST))
-    _sync(directory, [""])
+    storage.sync_one(directory)
     _remove_staging(directory)
-
-
-def _sync(directory: str, names: Iterable[str]) -> None:
-    """Flushes files, or the names in folders, of a local directory to the disk."""
-    for name in names if storage.scheme(directory) is None else ():
-        storage.sync_one(storage.join(directory, name) if name else directory)
 
 
 def _remove_staging(directory: str) -> None:
@@ -267,4 +256,4 @@ def _remove_staging(directory: str) -> None:
 
 def interrupted_plan(directory: str) -> OutputPlan | None:
     """The plan of an append that was interrupted, perhaps while its files were renamed into the directory."""
-    return read_plan(staging(directory)) if APPEND in listdir(directory) else None
+    return read_plan(staging(directory)) if APPEND in storage.listdir(directory) else None

@@ -11,7 +11,7 @@ import msgspec
 from rlds_beam import naming, storage
 from rlds_beam.encoding.metadata import Count, FileName, decode_whole, encode
 from rlds_beam.errors import NotVerifiedError
-from rlds_beam.output.files import COMMITS, REJECTED, listdir
+from rlds_beam.output.files import COMMITS, REJECTED
 from rlds_beam.output.plans import read_plan, remove_parts
 from rlds_beam.output.shards import ShardInfo, WrittenFile
 from rlds_beam.processing.report import Report
@@ -115,7 +115,7 @@ def read_commits(output: str) -> dict[str, RangeCommit]:
       UsageError: a commit is malformed.
     """
     directory, plan = storage.join(output, COMMITS), read_plan(output)
-    names = [name for name in listdir(directory) if name.endswith(".json") and not storage.is_temporary(name)]
+    names = [name for name in storage.listdir(directory) if name.endswith(".json") and not storage.is_temporary(name)]
     read = storage.at_once(_load, [storage.join(directory, name) for name in names], directory)
     known = () if plan is None else plan.digests
     return {commit.range: commit for commit in read if commit is not None and commit.plan in known}

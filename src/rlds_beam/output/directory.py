@@ -35,7 +35,7 @@ from rlds_beam import platforms, storage
 from rlds_beam.encoding.metadata import decode_whole, encode
 from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.output.commits import RangeCommit, find_problems, read_commits
-from rlds_beam.output.files import COMMITS, FITTED, INPUTS, LOCK, MANIFEST, REJECTED, listdir
+from rlds_beam.output.files import COMMITS, FITTED, INPUTS, LOCK, MANIFEST, REJECTED
 from rlds_beam.output.manifest import is_merged, load_manifest
 from rlds_beam.output.plans import OutputPlan, differences, read_plan, remove_output, write_plan
 
@@ -66,7 +66,7 @@ def check_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> N
     """
     storage.refuse_read_only(output, "output")
     # A full disk may have kept plan.json from following the input's file.
-    names = [n for n in listdir(output) if not (storage.is_temporary(n) or n == LOCK or INPUTS.fullmatch(n))]
+    names = [n for n in storage.listdir(output) if not (storage.is_temporary(n) or n == LOCK or INPUTS.fullmatch(n))]
     existing = read_plan(output)
     if names and existing is None:
         raise UsageError(

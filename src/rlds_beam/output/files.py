@@ -42,11 +42,6 @@ def inputs_file(digest: str) -> str:
     return f"inputs-{digest[:16]}.bin"
 
 
-def listdir(path: str) -> list[str]:
-    """The names in a directory; empty if it does not exist."""
-    return storage.listdir(path) if storage.isdir(path) else []
-
-
 CHECKSUM_KIND = "xxh3-128:"
 CHECKSUM = rf"^{CHECKSUM_KIND}[0-9a-f]{{32}}\Z"
 """A regular expression for the checksums in commits and manifests."""

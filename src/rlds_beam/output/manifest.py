@@ -14,7 +14,7 @@ from rlds_beam.encoding.tfds.features import features_json
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output.commits import RangeCommit, find_problems, read_commits, remove_temporary
 from rlds_beam.output.files import CHECKSUM_KIND, CHECKSUMS, MANIFEST, REJECTED
-from rlds_beam.output.plans import OutputPlan, read_plan, remove_leftovers, remove_parts
+from rlds_beam.output.plans import OutputPlan, read_plan, remove_parts
 from rlds_beam.output.shards import ShardInfo
 from rlds_beam.text import some
 
@@ -64,7 +64,7 @@ def commit_dataset(
         unfinished = [f"{len(missing)} of {len(ranges)} ranges were not finished: {some(missing)}"] if missing else []
         problems = some([*unfinished, *wrong])
         raise NotVerifiedError(f"{output}: {problems}; run the same command again to complete it")
-    remove_leftovers(output)
+    storage.remove_leftovers(output)
     every = [*(earlier.commits if earlier is not None else ()), *done]
     if earlier is not None:
         splits = list(dict.fromkeys(commit.split for commit in every))

@@ -34,7 +34,6 @@ from rlds_beam.output.files import (
     REJECTED,
     REPORT,
     inputs_file,
-    listdir,
 )
 from rlds_beam.reading.shard_list import ShardList, list_segments
 from rlds_beam.text import format_size, shorten
@@ -183,20 +182,14 @@ def remove_output(output: str, *, keep_rejected: bool = False) -> None:
         return
     storage.remove_files(output, [MANIFEST])
     files = storage.sizes(output)
-    for directory in {*listdir(output)} - {*files, REJECTED}:
+    for directory in {*storage.listdir(output)} - {*files, REJECTED}:
         storage.rmtree(storage.below(output, directory))
     if not keep_rejected:
-        rejected = listdir(storage.join(output, REJECTED))
+        rejected = storage.listdir(storage.join(output, REJECTED))
         storage.remove_files(output, [f"{REJECTED}/{name}" for name in rejected if name != PARTS])
         storage.remove_empty(storage.below(output, REJECTED))
     storage.remove_files(output, [name for name in files if name not in (PLAN, LOCK)])
     storage.remove_files(output, [PLAN])
-
-
-def remove_leftovers(output: str) -> None:
-    """Removes the temporary files of killed writers."""
-    paths = storage.sizes_below(output)
-    storage.remove_files(output, [path for path in paths if storage.is_temporary(path.rpartition("/")[2])])
 
 
 def remove_parts(output: str, files: Collection[str]) -> None:
@@ -233,7 +226,7 @@ class SplitInput(NamedTuple):
     sizes: memoryview
     segments: memoryview
 
-    def files(self) -> Iterator[InputFile]:
+    def shards(self) -> Iterator[InputFile]:
         """The shards, in order."""
         if self.sizes:
             names, sizes = str(self.names, "utf-8", "surrogatepass").split("\0"), np.frombuffer(self.sizes, "<i8")

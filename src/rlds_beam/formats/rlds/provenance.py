@@ -38,7 +38,7 @@ def provenance(
       fitted: the results of fitting connectors, the statistics of the dataset.
     """
     shards = {
-        split: [{"file": file.name, "bytes": file.size, "fingerprint": file.content} for file in entry.files()]
+        split: [{"file": file.name, "bytes": file.size, "fingerprint": file.content} for file in entry.shards()]
         for split, entry in inputs.items()
         if plan["splits"][split]["shards"] <= _MAX_SHARDS
     }
