@@ -99,7 +99,7 @@ _KNOWN = {
         "NumPy's .npz files: ExoRL, OGBench, arrays as in D4RL",
         source="rlds_beam.formats.profiles.source:NpzSource",
         source_options="rlds_beam.formats.format_options:ProfileOptions",
-        known_by="*.npz files",
+        known_by="*.npz files that fit a profile (inspect --from=npz proposes one for others)",
         names=("*.npz",),
     ),
     "zarr": Format(

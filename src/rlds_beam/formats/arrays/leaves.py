@@ -8,15 +8,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rlds_beam.encoding import checked_json
-from rlds_beam.encoding.checked_json import COUNT, Kind, Maybe, check_json
+from rlds_beam.encoding.checked_json import parsing
 from rlds_beam.encoding.tfds.features import DTYPES
 from rlds_beam.episodes.columns import all_below, exact_cast, nest_order, text_bytes
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import ADD_ACTIONS, Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
-from rlds_beam.reading.meaning import REPRESENTATION
 from rlds_beam.typing import Array
 
 NO_SHAPE = "its shape is not the same at all steps"
@@ -147,21 +145,10 @@ def field_json(field: Field) -> dict[str, Any]:
     return {"path": field.path, **field.to_json()}
 
 
-_ENCODINGS = ("none", "bytes", "zlib", "png", "jpeg", "text")
-_FIELD = {
-    "path": Kind("the path of a field", lambda path: isinstance(path, str) and bool(path)),
-    "dtype": Kind(f"one of {', '.join(sorted(DTYPES))}", lambda dtype: isinstance(dtype, str) and dtype in DTYPES),
-    "shape": [Maybe(COUNT)],
-    "encoding": Kind(f"one of {', '.join(_ENCODINGS)}", lambda encoding: encoding in _ENCODINGS),
-    "feature": checked_json.TEXT,
-    "names?": [checked_json.TEXT],
-    "representation?": REPRESENTATION,
-}
-
-
 def field_from_json(content: Any, where: str) -> Field:
     """The inverse of `field_json`. Raises UsageError, with the file (`where`), if it is not a field."""
-    check_json(content, _FIELD, where)
-    shape = tuple(content["shape"])
-    field = Field(content["path"], content["dtype"], shape, content["encoding"], content["feature"])
-    return field.with_meaning(content)
+    with parsing(where):
+        path, dtype, encoding, feature = (content[name] for name in ("path", "dtype", "encoding", "feature"))
+        if not all(isinstance(text, str) for text in (path, dtype, encoding, feature)) or dtype not in DTYPES:
+            raise ValueError(f"no field has the dtype {dtype!r} and the encoding {encoding!r}")
+        return Field(path, dtype, tuple(content["shape"]), encoding, feature).with_meaning(content)

@@ -12,8 +12,7 @@ import msgspec
 import numpy as np
 
 from rlds_beam import naming
-from rlds_beam.encoding.checked_json import TEXT as ANY_TEXT
-from rlds_beam.encoding.checked_json import Kind, check_json, parsing
+from rlds_beam.encoding.checked_json import parsing
 from rlds_beam.episodes.columns import exact_cast, exact_flags, find_changed, zeros_of
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import FLAGS, Field, Schema, by_path, episode_flags, is_name, text_field
@@ -93,8 +92,6 @@ def bind_layout(profile: Profile, first: Container, raw_images: str, masks: tupl
     )
     if profile.reward not in leaves:
         notes.append(NO_REWARD)
-    if profile.channels == "bgr":
-        notes.append("images are BGR: use FlipChannels")
     fields = [binding.field for binding in bound]
     for path, name in (("reward", profile.reward), ("discount", profile.discount)):
         fields.append(number_field(path, leaves[name].dtype.name if name in leaves else "float32"))
@@ -113,8 +110,6 @@ def bind_layout(profile: Profile, first: Container, raw_images: str, masks: tupl
     metadata += [Field(f"mask/{name}", "bool") for name in masks]
     if profile.note:
         notes.append(profile.note.strip())
-    if profile.left_out:
-        notes.append(f"left out: {profile.left_out}")
     robot = find_robot(profile, first)
     if not is_name(robot or ""):
         robot, notes = None, [*notes, "the robot's name cannot be shown: left out"]
@@ -141,24 +136,18 @@ def _expand(metadata: Mapping[str, str], first: Container) -> dict[str, str]:
     return expanded
 
 
-_OWN_FIELD = {
-    "key": Kind("the key of an array", lambda key: naming.is_file_path(key) and key.split("/")[0] in ("data", "meta")),
-    "of_episode": Kind("true or false", lambda value: isinstance(value, bool)),
-    "*": Kind("anything", lambda value: True),
-}
-
-
 def _own_layout(profile: Profile, first: Container, raw_images: str) -> Layout:
     """The fields that `--to=zarr` wrote."""
     where, about = f"{first.path}: {OWN.strip('/@')}", first.attribute(OWN)
-    check_json(about, {"dataset": ANY_TEXT, "fields": [_OWN_FIELD]}, where)
     steps, metadata, places = [], [], {}
     with parsing(where):
         for info in about["fields"]:
-            field = field_from_json(info, where)
+            field, key = field_from_json(info, where), info["key"]
+            if not naming.is_file_path(key) or key.split("/")[0] not in ("data", "meta"):
+                raise ValueError(f"{key!r} is not the key of an array")
             if info["of_episode"]:
                 metadata.append(field)
-                places[field.path] = info["key"]
+                places[field.path] = key
                 continue
             frames = "png"
             if field.holds_image_files:
@@ -167,9 +156,9 @@ def _own_layout(profile: Profile, first: Container, raw_images: str) -> Layout:
                     dataclasses.replace(field, encoding="png") if raw_images == "png" else as_images(pixels, raw_images)
                 )
                 frames = field.encoding
-            steps.append(Bound(field, info["key"], FieldRule(info["key"]), (info["key"],), None, frames))
+            steps.append(Bound(field, key, FieldRule(key), (key,), None, frames))
     profile = msgspec.structs.replace(profile, reward="", discount="", metadata=places)
-    meaning = Meaning.from_json(about[KEY], where) if KEY in about else Meaning()
+    meaning = Meaning.from_json(about.get(KEY, {}), where)
     bound = by_path((binding.field for binding in steps), where)
     added = {"reward": Field("reward", "float32"), "discount": Field("discount", "float32"), **FLAG_FIELDS}
     schema = Schema(

@@ -156,8 +156,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         `fps`, a simulation may have its own `step_seconds`, of which `decimation` are one step, or gymnasium's
         specification of its `environment`.
       strip: text that is removed from the names of fields.
-      channels: the order of the channels of the images.
-      left_out, note: what is not read, and what to know about the data.
+      note: what to know about the data, and what is not read.
     """
 
     name: str
@@ -181,8 +180,6 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     robot: str | None = None
     facts: Facts = Facts()
     strip: str = ""
-    channels: Literal["rgb", "bgr"] = "rgb"
-    left_out: str = ""
     note: str = ""
 
     @property

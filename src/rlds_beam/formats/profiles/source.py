@@ -94,6 +94,21 @@ class ProfileSource(SourceOfFiles):
         name = storage.split(str(input).rstrip("/") if is_directory else next(iter(sizes), ""))[1]
         return sizes, {}, name if is_directory else name.rpartition(".")[0]
 
+    @classmethod
+    def recognize(cls, path: str) -> str | None:
+        file = first_file(path, cls.endings)
+        try:
+            found = _find_profiles(file) if file and storage.exists(file) else {}
+        except MissingExtraError:
+            raise
+        except OSError:
+            if file == path:
+                raise
+            return None
+        except Exception:  # whatever the file holds; `open` says what is wrong
+            return None
+        return "; ".join(f"profile {name}: {why}" for name, why in found.items()) or None
+
     @property
     def assumes_robot(self) -> bool:  # type: ignore[override]
         return self.layout.robot == self.layout.profile.robot
@@ -129,39 +144,11 @@ class Hdf5Source(ProfileSource):
 
     format_name, endings = "hdf5", HDF5
 
-    @classmethod
-    def recognize(cls, path: str) -> str | None:
-        file = first_file(path, cls.endings)
-        try:
-            found = _find_profiles(file) if file and storage.exists(file) else {}
-        except MissingExtraError:
-            raise
-        except OSError:
-            if file == path:
-                raise
-            return None
-        except Exception:  # whatever the file holds; `open` says what is wrong
-            return None
-        return "; ".join(f"profile {name}: {why}" for name, why in found.items()) or None
-
 
 class NpzSource(ProfileSource):
     """NumPy's `.npz` files with a profile."""
 
     format_name, endings = "npz", NPZ
-
-    @classmethod
-    def recognize(cls, path: str) -> str | None:
-        try:
-            file = first_file(path, cls.endings)
-            if not file:
-                return None
-            with open_container(file) as whole:
-                names = ", ".join([*whole.leaves][:4])
-            found = _find_profiles(file)
-        except Exception:  # whatever the path holds; `open` says what is wrong
-            return None
-        return f".npz with {names}" + "".join(f" (profile {name})" for name in found)
 
 
 class ZarrSource(ProfileSource):
