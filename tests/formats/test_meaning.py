@@ -167,19 +167,6 @@ def test_aloha_names_its_joints_and_its_robot(tmp_path: Path) -> None:
         assert (len(joints), joints[0], joints[6], joints[13]) == (14, "left_waist", "left_gripper", "right_gripper")
 
 
-def test_the_card_says_what_it_was_converted_from(arm: Path, tmp_path: Path) -> None:
-    pytest.importorskip("h5py")
-    hdf5_robots.libero(tmp_path / "libero", [5])
-    for source, origin in ((tmp_path / "libero", "`libero` (hdf5)"), (arm, "`arm` (lerobot)")):
-        export(source, tmp_path / f"{source.name}_out", "lerobot")
-        card = (tmp_path / f"{source.name}_out" / "README.md").read_text()
-        assert f"Converted from {origin} by rlds-beam" in card
-        assert "1 task." in card
-    export(arm, tmp_path / "rlds" / "arm" / "1.0.0", "rlds")
-    export(tmp_path / "rlds" / "arm" / "1.0.0", tmp_path / "back", "lerobot")
-    assert "Converted from `arm/1.0.0` (rlds) by" in (tmp_path / "back" / "README.md").read_text()
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

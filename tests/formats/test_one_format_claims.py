@@ -14,9 +14,6 @@ from npz_data import d4rl_arrays, ogbench_arrays, write_exorl
 from small_datasets import minari_hdf5
 from zarr_data import episode_arrays, write_buffer
 
-import rlds_beam
-from rlds_beam.cli.main import main
-from rlds_beam.errors import UsageError
 from rlds_beam.formats.recognition import recognize
 from rlds_beam.formats.registry import SOURCES, source_class
 from rlds_beam.testing import make_episode, write_dataset
@@ -110,16 +107,3 @@ def test_one_format_claims_it(tmp_path: Path, writer: str, monkeypatch: pytest.M
         assert recognize([path, path]).format == expected
     monkeypatch.chdir(path.parent)
     assert recognize(path.name).format == recognize(f"./{path.name}").format == expected
-
-
-def test_profiles_of_hdf5_need_no_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    BUILDERS["aloha"](tmp_path / "aloha", [4, 3])
-    for given in (tmp_path / "aloha", tmp_path / "aloha" / "episode_0.hdf5"):
-        out = tmp_path / "out" / given.name
-        assert main(["convert", str(given), str(out), "--profile=aloha", "--raw_images=raw", "--to=rlds"]) == 0
-        assert rlds_beam.check(out, rules=True).report.records == (2 if given.is_dir() else 1)
-    assert rlds_beam.check(tmp_path / "aloha", profile="aloha", rules=True).report.records == 2
-    with pytest.raises(UsageError, match="robomimic"):
-        rlds_beam.check(tmp_path / "aloha", profile="robomimic", rules=True)
-    assert main(["convert", str(tmp_path / "aloha"), str(tmp_path / "no"), "--profil=aloha"]) == 2
-    assert "--profile" in capsys.readouterr().err

@@ -14,7 +14,6 @@ from own_options import HeadSource, ScaledOutput
 from small_datasets import DATASETS
 
 import rlds_beam
-from rlds_beam.cli.functions import JOBS, find_job
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.format_options import LerobotOptions, TrajectoryOptions
@@ -23,11 +22,6 @@ from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.testing import make_episode, write_dataset
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-def configs() -> dict[str, Any]:
-    """The config class of each command."""
-    return {name: job[1] for name in JOBS if (job := find_job(name)) is not None}
 
 
 OUTPUT, SOURCE = "--to=own_options:ScaledOutput", "--from=own_options:HeadSource"

@@ -24,8 +24,6 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.processing.report import Report
 from rlds_beam.testing import make_episode, read_rejected, write_dataset
 
-VOID = ("action", "reward", "discount")
-
 
 @pytest.fixture(scope="module")
 def rich(tmp_path_factory):

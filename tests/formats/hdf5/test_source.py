@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from exchanging import export, read_back
-from hdf5_robots import BUILDERS, droid, isaaclab, robomimic, xpolicylab
+from hdf5_robots import BUILDERS, droid, isaaclab, robomimic
 from memory_store import MemoryStore, memory_store
 
 from rlds_beam.episodes.episode import Episode
@@ -69,17 +69,6 @@ def test_a_state_is_joined_from_the_vectors_that_an_episode_has(tmp_path: Path) 
     assert "observation/state" not in open_source(str(tmp_path)).schema.steps
 
 
-def test_dones_of_zeros_are_a_truncation(tmp_path: Path) -> None:
-    h5py = pytest.importorskip("h5py")
-    robomimic(tmp_path, [4, 5], next_obs=False)
-    with h5py.File(tmp_path / "low_dim.hdf5", "a") as root:
-        root["data/demo_0/dones"][...] = [0, 1, 1, 0]  # only the last row counts
-    truncated, ended = read_back(tmp_path, "hdf5")
-    assert not truncated.steps["is_terminal"].any() and truncated.steps["discount"].tolist() == [1.0] * 4
-    assert ended.steps["is_terminal"].tolist() == [False] * 4 + [True]
-    assert truncated.steps["is_last"].tolist() == [False] * 3 + [True]
-
-
 @pytest.mark.parametrize("missing", ["metadata_a+1.json", "an empty text"])
 def test_an_episode_may_lack_its_text(tmp_path: Path, missing: str) -> None:
     written = droid(tmp_path / "in", [3, 3, 3])
@@ -94,19 +83,6 @@ def test_an_episode_may_lack_its_text(tmp_path: Path, missing: str) -> None:
     assert bool(episodes[0].metadata["success"])
     report = export(tmp_path / "in", tmp_path / "out", "rlds", from_="hdf5")
     assert (report.items_written, report.rejected) == (3, 0)
-
-
-def test_robotwin_with_one_text_and_an_array_of_texts(tmp_path: Path) -> None:
-    """process_data_xpolicylab.py writes both."""
-    h5py = pytest.importorskip("h5py")
-    xpolicylab(tmp_path, [3])
-    with h5py.File(next(tmp_path.rglob("*.hdf5")), "a") as root:
-        del root["instructions"]
-        root["instructions"] = np.array([b"lift", b"raise"], object)
-        root["instruction"] = "raise"
-    (episode,) = read_back(tmp_path, "hdf5")
-    assert set(episode.steps["language_instruction"]) == {b"raise"}
-    assert int(episode.metadata["frequency"]) == 15
 
 
 def without(path: Path, *attributes: str) -> None:

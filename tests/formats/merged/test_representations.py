@@ -17,9 +17,7 @@ from rlds_beam.formats.merged.schemas import RepresentationsDifferError, merge_r
 from rlds_beam.testing import make_episode, write_dataset
 
 AXIS, EULER = Representation(((3, "axis_angle"),)), Representation(((3, "euler_xyz"),))
-HAND = Representation(((3, "6d"),), "state", "hand", (9,))
 BASE = Representation(((3, "6d"),), "state", "base", (9,))
-PREVIOUS = Representation((), "previous")
 
 
 def fields(*known: Representation | None) -> list[Field]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from exchanging import export, plain, read_back
+from memory_store import MemoryStore, memory_store
 from zarr_data import change_metadata, episode_arrays, open_zip, write_buffer
 
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.format_options import ProfileOptions
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.profiles.source import ZarrSource
+from rlds_beam.formats.recognition import recognize
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
@@ -184,3 +188,30 @@ def test_a_buffer_is_written_as_it_was_read(tmp_path, images):
         assert root["data"][key].shape[0] == sum(LENGTHS), key  # ReplayBuffer.__init__
     for key, values in arrays.items():
         assert root["data"][key].dtype == values.dtype and np.array_equal(root["data"][key][:], values)
+
+
+@pytest.fixture
+def store() -> Iterator[MemoryStore]:
+    with memory_store() as made:
+        yield made
+
+
+@pytest.mark.parametrize("name", ["x.zarr", "x.zarr.zip"])
+def test_a_buffer_in_a_bucket(tmp_path: Path, store: MemoryStore, name: str) -> None:
+    path = write_buffer(tmp_path / name, episode_arrays(LENGTHS), LENGTHS)
+    for file in [path] if path.is_file() else path.rglob("*"):
+        if file.is_file():
+            store.files[f"{store.root}/in/{file.relative_to(tmp_path)}"] = file.read_bytes()
+    far = f"{store.root}/in/{name}"
+    assert recognize(far).format == recognize(f"{store.root}/in").format == "zarr"
+    for one, other in zip(read_back(path, "zarr"), read_back(far, "zarr"), strict=True):
+        assert not other.faults and one.payload == other.payload
+
+
+def test_images_of_floats_stay_arrays(tmp_path: Path) -> None:
+    arrays = episode_arrays(LENGTHS)
+    arrays["img"] = arrays["img"].astype(np.float32)
+    path = write_buffer(tmp_path / "x.zarr", arrays, LENGTHS)
+    source = open_source(str(path), from_="zarr")
+    assert "data/img holds images of float32 (read as an array)" in source.describe()
+    assert source.schema.steps["observation/img"].encoding != "png"
