@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
 from msgspec import Meta
 
 from rlds_beam import storage
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.text import shorten
 
 Value = TypeVar("Value")
@@ -78,6 +79,18 @@ def convert(content: Any, kind: Any, where: str) -> Any:
         raise UsageError(f"{where}: {shorten(error)}") from None
     except RecursionError:
         raise UsageError(f"{where}: it is nested too deeply") from None
+
+
+@contextlib.contextmanager
+def parsing(path: str) -> Iterator[None]:
+    """Wraps code that reads JSON values; converts its errors to a UsageError that names the file."""
+    try:
+        yield
+    except RldsBeamError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        detail = f"there is no {shorten(error)}" if isinstance(error, KeyError) else shorten(error)
+        raise UsageError(f"{path} is damaged or not written by rlds-beam: {detail}") from error
 
 
 def _describe_damage(path: str, error: msgspec.ValidationError) -> UsageError:

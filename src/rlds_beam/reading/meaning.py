@@ -10,13 +10,14 @@ import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
+import msgspec
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.encoding.checked_json import TEXT, Kind, check_json
-from rlds_beam.encoding.metadata import parse_json
+from rlds_beam.encoding.checked_json import Kind
+from rlds_beam.encoding.metadata import convert, parse_json
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import SOURCE_DATASET, Column, Episode
 from rlds_beam.episodes.representations import Representation
@@ -183,17 +184,19 @@ KEY = "meaning"
 """The key in the JSON of other formats."""
 MAX_RATE = 1_000_000
 """The highest rate, in steps per second."""
-_RATE = Kind(f"a number above 0, up to {MAX_RATE:,}", lambda rate: type(rate) in (int, float) and 0 < rate <= MAX_RATE)
-_ROBOT = Kind(f"printable text of 1 to {MAX_NAME} characters", lambda text: isinstance(text, str) and _is_robot(text))
-_LAST_ACTION = Kind("real or void", lambda action: action in ("real", "void"))
+
+
 REPRESENTATION = Kind("a representation", lambda content: Representation.from_json(content) is not None)
-_CONTENT = {
-    "fps?": _RATE,
-    "robot?": _ROBOT,
-    "last_action?": _LAST_ACTION,
-    "names?": {"*": [TEXT]},
-    "representation?": {"*": REPRESENTATION},
-}
+
+
+class _Content(TypedDict):
+    """The content of `meaning.json`."""
+
+    fps: NotRequired[Annotated[float, msgspec.Meta(gt=0, le=MAX_RATE)]]
+    robot: NotRequired[Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME)]]
+    last_action: NotRequired[Literal["real", "void"]]
+    names: NotRequired[dict[str, list[str]]]
+    representation: NotRequired[dict[str, dict[str, Any]]]
 
 
 def _is_robot(text: str) -> bool:
@@ -239,10 +242,14 @@ class Meaning:
     @classmethod
     def from_json(cls, content: Any, where: str) -> Meaning:
         """The inverse of `to_json`. Raises UsageError, naming the file (`where`), if it is damaged."""
-        check_json(content, _CONTENT, where)
+        convert(content, _Content, where)
+        if "robot" in content and not _is_robot(content["robot"]):
+            raise UsageError(f"{where}: the name of the robot is not printable text")
         names = {field: tuple(names) for field, names in content.get("names", {}).items()}
         parts = {path: Representation.from_json(part) for path, part in content.get("representation", {}).items()}
         known = {path: part for path, part in parts.items() if part is not None}
+        if len(known) < len(parts):
+            raise UsageError(f"{where}: unknown representation of {', '.join(sorted(parts.keys() - known.keys()))}")
         return cls(content.get("fps"), content.get("robot"), names, content.get("last_action", "unknown"), known)
 
     def name_field(self, field: Field) -> Field:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rlds_beam.encoding.checked_json import parsing
+from rlds_beam.encoding.metadata import parsing
 from rlds_beam.encoding.tfds.features import DTYPES
 from rlds_beam.episodes.columns import all_below, exact_cast, nest_order, text_bytes
 from rlds_beam.episodes.episode import Column, Episode

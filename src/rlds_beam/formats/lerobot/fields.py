@@ -16,9 +16,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-from rlds_beam.encoding.checked_json import ANY, TEXT, Kind, Maybe, check_json
+from msgspec import Meta as Limits
+
+from rlds_beam.encoding.metadata import convert
 from rlds_beam.encoding.tfds.features import DTYPES
 from rlds_beam.episodes.representations import Representation
 from rlds_beam.episodes.schema import MAX_NAME, Field, is_name, text_field
@@ -47,7 +49,7 @@ def episode_fields(meta: Meta) -> FeatureMap:
     known = meta.fields or {}
     where = meta.path(layout.FIELDS)
     if meta.fields is not None:
-        check_json(known, _KNOWN, where)
+        convert(known, _Known, where)
     described = known.get("features", {})
     left_out = {
         name: "depth in meters stored as images, which rlds-beam does not read"
@@ -93,14 +95,19 @@ def episode_fields(meta: Meta) -> FeatureMap:
 
 
 _KINDS = {"image": "image", "video": "video", "string": "text", "language": "language"}
-_FIELDS = Kind("a list of fields", lambda fields: isinstance(fields, list) and bool(fields))
-_KNOWN = {
-    "features?": {"*": {"fields": (_FIELDS, [ANY]), "*": ANY}},
-    "task": Maybe(TEXT),
-    "task_of_episode?": ANY,
-    "episode_columns?": {"*": ANY},
-    "last_action?": Kind("void", lambda action: action == "void"),
-}
+
+
+class _Described(TypedDict):
+    fields: Annotated[list[Any], Limits(min_length=1)]
+
+
+class _Known(TypedDict):
+    """The content of `meta/rlds_beam.json`."""
+
+    task: str | None
+    features: NotRequired[dict[str, _Described]]
+    episode_columns: NotRequired[dict[str, Any]]
+    last_action: NotRequired[Literal["void"]]
 
 
 def name_notes(meta: Meta) -> Iterator[str]:

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import numpy as np
 
-from rlds_beam.encoding.checked_json import ANY, TEXT, Kind, Maybe, check_json
-from rlds_beam.encoding.metadata import parse_json
+from rlds_beam.encoding.metadata import convert, parse_json
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 
 if TYPE_CHECKING:
@@ -30,15 +29,20 @@ COLUMNS = (PERSISTENT, EVENTS)
 EPISODE_PATH = f"episode_metadata/{PERSISTENT}"
 """The episode field of `language_persistent`."""
 
-_TIME = Kind("a number", lambda value: type(value) in (int, float))
-_EVENT = {
-    "role": TEXT,
-    "content?": Maybe(TEXT),
-    "style?": Maybe(TEXT),
-    "camera?": Maybe(TEXT),
-    "tool_calls?": Maybe([ANY]),
-}
-_ROWS = {EVENTS: [_EVENT], PERSISTENT: [{**_EVENT, "timestamp": _TIME}]}
+
+class _Event(TypedDict):
+    role: str
+    content: NotRequired[str | None]
+    style: NotRequired[str | None]
+    camera: NotRequired[str | None]
+    tool_calls: NotRequired[list[Any] | None]
+
+
+class _Persistent(_Event):
+    timestamp: float
+
+
+_ROWS = {EVENTS: list[_Event], PERSISTENT: list[_Persistent]}
 _KEYS = {
     EVENTS: ("role", "content", "style", "camera", "tool_calls"),
     PERSISTENT: ("role", "content", "style", "timestamp", "camera", "tool_calls"),
@@ -53,7 +57,7 @@ def read_texts(name: str, column: pa.Array) -> list[bytes]:
         made = [_row(name, row) for row in rows]
         key = repr(made)
         if key not in known:
-            check_json(made, _ROWS[name], name)
+            convert(made, _ROWS[name], name)
             known[key] = json.dumps(made, ensure_ascii=False).encode()
         texts.append(known[key])
     return texts
@@ -112,7 +116,8 @@ def checked_texts(name: str, texts: Sequence[str], path: str) -> Sequence[str]:
 
 def _rows(name: str, text: str) -> list[dict[str, Any]]:
     """The rows in a text; none in an empty one, which a repair or a connector added."""
-    rows: list[dict[str, Any]] = check_json(parse_json(text or "[]", name), _ROWS[name], name)
+    rows: list[dict[str, Any]] = parse_json(text or "[]", name)
+    convert(rows, _ROWS[name], name)
     return rows
 
 

@@ -8,13 +8,13 @@ import hashlib
 import io
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
+import msgspec
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.encoding.checked_json import ANY, COUNT, TEXT, Kind, Maybe, check_json, parsing
-from rlds_beam.encoding.metadata import parse_json
+from rlds_beam.encoding.metadata import Count, convert, parse_json, parsing
 from rlds_beam.encoding.parquet_files import UNREADABLE, verified_parquet
 from rlds_beam.episodes.episode import EPISODE_KEY
 from rlds_beam.errors import UsageError
@@ -23,22 +23,36 @@ from rlds_beam.formats.lerobot.layout import V3, V21, fill_template
 from rlds_beam.output.append import interrupted_plan
 from rlds_beam.text import shorten
 
-_FPS = Kind("a number above 0, up to 1,000,000", lambda fps: type(fps) in (int, float) and 0 < fps <= 1_000_000)
-_SIZE = Kind("a whole number above 0", lambda value: COUNT.test(value) and value > 0)
-_TIME = Kind("a time in seconds", lambda value: type(value) in (int, float) and 0 <= value < 1e12)
-_INFO = {
-    "codebase_version": TEXT,
-    "fps": _FPS,
-    "robot_type?": Maybe(TEXT),
-    "total_episodes": COUNT,
-    "data_path": TEXT,
-    "video_path?": Maybe(TEXT),
-    "chunks_size?": _SIZE,
-    "splits?": Maybe({"*": TEXT}),
-    "features": {"*": {"dtype": TEXT, "shape": [COUNT], "*": ANY}},
-    "*": ANY,
-}
-_EPISODE = {"episode_index": COUNT, "length": COUNT, "*": ANY}
+_Seconds = Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
+
+
+class _Feature(TypedDict):
+    dtype: str
+    shape: list[Count]
+
+
+class _Info(TypedDict):
+    """What we need of `meta/info.json`."""
+
+    codebase_version: str
+    fps: Annotated[float, msgspec.Meta(gt=0, le=1_000_000)]
+    total_episodes: Count
+    data_path: str
+    features: dict[str, _Feature]
+    robot_type: NotRequired[str | None]
+    video_path: NotRequired[str | None]
+    chunks_size: NotRequired[Annotated[int, msgspec.Meta(gt=0)]]
+    splits: NotRequired[dict[str, str] | None]
+
+
+class _Task(TypedDict):
+    task_index: Count
+    task: str
+
+
+class _Episode(TypedDict):
+    episode_index: Count
+    length: Count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +111,8 @@ class Meta:
                 f"{path}: storage_format is {shorten(repr(stored), 80)}, which rlds-beam does not read: use the "
                 "dataset with Parquet files (folders data and meta), from which it was made"
             )
-        info = check_json(content, _INFO, path)
+        convert(content, _Info, path)
+        info = content
         if info["codebase_version"] not in (V3, V21):
             raise UsageError(
                 f"{path}: the dataset has version {info['codebase_version']}; {V21} and {V3} are supported "
@@ -126,7 +141,7 @@ class Meta:
         """The text of each task by its number."""
         if self.version == V21:
             path = self.path(layout.TASKS_JSONL)
-            check_json(lines := self._lines(layout.TASKS_JSONL), [{"task_index": COUNT, "task": TEXT}], path)
+            convert(lines := self._lines(layout.TASKS_JSONL), list[_Task], path)
             return {line["task_index"]: line["task"] for line in lines}
         path = self.path(layout.TASKS)
         if not storage.exists(path):
@@ -136,8 +151,8 @@ class Meta:
         if len(names) != 1 or table.num_columns != 2:
             raise UsageError(f"{path}: expected the columns task_index and task")
         numbers, texts = table["task_index"].to_pylist(), table[names[0]].to_pylist()
-        check_json(numbers, [COUNT], f"{path}: task_index")
-        check_json(texts, [TEXT], f"{path}: {names[0]}")
+        convert(numbers, list[Count], f"{path}: task_index")
+        convert(texts, list[str], f"{path}: {names[0]}")
         return dict(zip(numbers, texts, strict=True))
 
     @functools.cached_property
@@ -146,9 +161,11 @@ class Meta:
         with parsing(self.path("meta")):
             rows = self._episodes_v21() if self.version == V21 else self._episodes_v3()
         for row in rows:
-            check_json([row.index, row.length], [COUNT], f"{self.path('meta')}: an episode's index and length")
-            check_json(row.key, Maybe(TEXT), f"{self.path('meta')}: {EPISODE_KEY}")
-            check_json([video.start for video in row.videos.values()], [_TIME], f"{self.path('meta')}: from_timestamp")
+            convert([row.index, row.length], list[Count], f"{self.path('meta')}: an episode's index and length")
+            convert(row.key, str | None, f"{self.path('meta')}: {EPISODE_KEY}")
+            convert(
+                [video.start for video in row.videos.values()], list[_Seconds], f"{self.path('meta')}: from_timestamp"
+            )
         rows.sort(key=lambda row: row.index)
         if len(rows) > self.info["total_episodes"] and interrupted_plan(self.root) is not None:
             rows = rows[: self.info["total_episodes"]]
@@ -184,7 +201,9 @@ class Meta:
 
     def _episodes_v21(self) -> list[EpisodeRow]:
         rows, size = [], self.info.get("chunks_size", layout.CHUNK)
-        for line in check_json(self._lines(layout.EPISODES_JSONL), [_EPISODE], self.path(layout.EPISODES_JSONL)):
+        lines = self._lines(layout.EPISODES_JSONL)
+        convert(lines, list[_Episode], self.path(layout.EPISODES_JSONL))
+        for line in lines:
             index = line["episode_index"]
             place = layout.place_of_episode(index, size)
             videos = {

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from rlds_beam import naming
-from rlds_beam.encoding.checked_json import parsing
+from rlds_beam.encoding.metadata import parsing
 from rlds_beam.episodes.columns import exact_cast, exact_flags, find_changed, zeros_of
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import FLAGS, Field, Schema, by_path, episode_flags, is_name, text_field

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self, TypedDict
 
 from rlds_beam import naming, storage
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.pipeline import ConnectorRunner
-from rlds_beam.encoding.checked_json import COUNT, TEXT, Kind, Maybe, check_json
+from rlds_beam.encoding.metadata import Count, convert
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
 from rlds_beam.encoding.tfrecord.framing import frame
 from rlds_beam.episodes.schema import Field
@@ -208,7 +208,7 @@ def read_fields(manifest: Mapping[str, Any], path: str) -> list[Field]:
     of_objects = isinstance(fields, list) and all(isinstance(field, dict) for field in fields)
     if not of_objects or "step_type" not in [field.get("path") for field in fields or ()]:
         raise UsageError(f"{path} holds no trajectories: it was converted with another --to")
-    check_json(fields, [_FIELD], storage.join(path, MANIFEST))
+    convert(fields, list[_Field], storage.join(path, MANIFEST))
     return [Field(f["path"], f["dtype"], tuple(f["shape"]), f["encoding"]) for f in fields or ()]
 
 
@@ -218,14 +218,19 @@ def read_kept_fields(manifest: Mapping[str, Any], path: str) -> list[Field]:
     Raises:
       UsageError: the manifest is not one that rlds-beam writes.
     """
-    kept = check_json(manifest.get("kept", []), [_KEPT_FIELD], storage.join(path, MANIFEST))
+    kept = convert(manifest.get("kept", []), list[_KeptField], storage.join(path, MANIFEST))
     return [Field(f["path"], f["dtype"], tuple(f["shape"]), f["encoding"]) for f in kept]
 
 
-_FIELD = {
-    "path": TEXT,
-    "dtype": Kind(f"one of {', '.join(CASTS)}", lambda dtype: dtype in CASTS),
-    "shape": [Maybe(COUNT)],
-    "encoding": Kind("none, bytes or jpeg", lambda encoding: encoding in ("none", "bytes", "jpeg")),
-}
-_KEPT_FIELD = {**_FIELD, "dtype": Kind("text or a number", lambda dtype: dtype in (*CASTS, "bool", "string"))}
+class _Field(TypedDict):
+    path: str
+    dtype: Literal[CASTS]  # type: ignore[valid-type]
+    shape: list[Count | None]
+    encoding: Literal["none", "bytes", "jpeg"]
+
+
+class _KeptField(TypedDict):
+    path: str
+    dtype: Literal[(*CASTS, "bool", "string")]  # type: ignore[valid-type]
+    shape: list[Count | None]
+    encoding: Literal["none", "bytes"]
