@@ -9,6 +9,7 @@ import operator
 import os
 import pickle
 import tempfile
+import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -86,7 +87,10 @@ class BeamRunner:
         """
         if self.options.runner == "direct":
             return tempfile.mkdtemp(prefix="rlds-beam-")
-        return None if output is None else storage.join(output, JOB)
+        if output is not None:
+            return storage.join(output, JOB)
+        place = PipelineOptions([*self.options.beam_options]).get_all_options()["temp_location"]
+        return None if place is None else storage.join(place, f"rlds-beam-{time.time_ns()}")
 
     def submit(self, pipeline: Any) -> Any:
         """Starts the pipeline; returns Beam's `PipelineResult`."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rlds_beam.errors import UsageError
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.output.files import COMMITS, JOB
+from rlds_beam.pipelines.check import CheckConfig, check
 from rlds_beam.pipelines.convert import ConvertConfig, convert
 from rlds_beam.runners.base import RunOptions
 from rlds_beam.runners.beam import BeamRunner
@@ -40,6 +43,16 @@ def test_a_graph_does_not_grow_with_shards(tmp_path: Path) -> None:
             runner.run(job.stages(pending=job.ranges), output)
         sizes.append(runner.bytes)
     assert abs(sizes[1] - sizes[0]) < 1000
+
+
+def test_a_job_without_an_output_needs_a_directory_for_a_long_list(tmp_path: Path) -> None:
+    path = write_dataset(tmp_path / "data", [make_episode(1)] * 3000, shards=3000)
+    config = CheckConfig.create(str(path), rules=True, runner=ANY_RUNNER, accept=("duplicate_episode",))
+    with pytest.raises(UsageError, match=r"too long for the graph .* -- --temp_location=DIR"):
+        check(config)
+    place = tmp_path / "shared"
+    report = check(dataclasses.replace(config, beam_options=(f"--temp_location={place}",))).report
+    assert report.records == 3000 and list(place.iterdir()) == []
 
 
 def test_workers_elsewhere_hand_over_the_result_through_the_output(tmp_path: Path) -> None:
