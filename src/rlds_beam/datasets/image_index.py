@@ -25,7 +25,6 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.datasets.base import Cache, PerThread
 from rlds_beam.datasets.step_index import (
-    BLOB,
     FIRST_VIDEO,
     INDEXED_PACKET,
     PLACE,
@@ -287,11 +286,7 @@ class VideoWriter:
                 places[name] = video.packets[name]
             for name in ("time", "key", "shown"):
                 packets[name] = video.packets[name]
-            if (places["offset"] < 0).any():  # the file holds its packets in another way
-                places["offset"] = [writer.add_blob(data) for data in video.read(0, len(packets))]
-                places["file"] = BLOB
-            else:
-                places["file"] = len(self._files)
+            places["file"] = len(self._files)
             self._files.append(video.path)
             writer.add_packets(packets)
             self.videos.append(

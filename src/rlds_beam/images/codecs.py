@@ -1,7 +1,7 @@
 """Decodes images to exactly the same pixels as TFDS, or as Pillow and OpenCV; encodes JPEG and PNG.
 
 simplejpeg and imagecodecs decode the usual formats several times faster. TensorFlow decodes the rest (palettes, 16 bits
-read as 8, alpha dropped, BMP, CMYK) and, if installed, has the last word on bytes that the fast decoders reject.
+read as 8, alpha dropped, CMYK) and, if installed, has the last word on bytes that the fast decoders reject.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def _inflated_png(header: bytes, stream: bytes, size: int) -> bytes:
 
 
 def _decode_with_tensorflow(data: bytes, channels: int | None, dtype: str) -> Array:
-    with needs("tf", "decoding palette, 16-bit, CMYK, and BMP images, or other numbers of channels, needs TensorFlow"):
+    with needs("tf", "decoding palette, 16-bit, and CMYK images, or other numbers of channels, needs TensorFlow"):
         import tensorflow as tf
 
     try:

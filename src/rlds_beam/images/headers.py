@@ -38,14 +38,8 @@ class ImageHeader(NamedTuple):
     width: int
 
 
-class _KnownJpeg(NamedTuple):
-    """The bytes before a JPEG's first pixels, and its size. Images from one camera start with the same bytes."""
-
-    start: bytes
-    header: ImageHeader
-
-
-_known = _KnownJpeg(b"none", ImageHeader(0, 0))
+_known = (b"none", ImageHeader(0, 0))
+"""The bytes before the last JPEG's first pixels, and its size. Images from one camera start with the same bytes."""
 
 
 def jpeg_start(data: bytes) -> bytes:
@@ -76,8 +70,8 @@ def check_decodable(data: bytes, declared: int = 0) -> None:
       ImageTooLargeError: it has more pixels than allowed.
       UndecodableImageError: it has no header.
     """
-    if data.startswith(_known.start):
-        height, width = _known.header
+    if data.startswith(_known[0]):
+        height, width = _known[1]
     elif data.startswith(b"\xff\xd8\xff"):
         height, width = _jpeg_size(data)
     elif data.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -92,32 +86,26 @@ def check_decodable(data: bytes, declared: int = 0) -> None:
 
 def alike(header: ImageHeader) -> bytes:
     """The start of JPEGs like the one that `header` was just read from; empty if unknown."""
-    return _known.start if header is _known.header else b""
+    return _known[0] if header is _known[1] else b""
 
 
 def read_image_header(data: bytes) -> ImageHeader:
     """Reads the size of an image; raises UndecodableImageError if TensorFlow would not decode it."""
     global _known
-    if data.startswith(_known.start) and data.endswith(JPEG_END):
-        return _known.header
+    if data.startswith(_known[0]) and data.endswith(JPEG_END):
+        return _known[1]
     if data.startswith(b"\xff\xd8\xff"):
         header, start = _jpeg_size(data), jpeg_start(data)
         if not data.endswith(JPEG_END) and data.rfind(JPEG_END, _jpeg_frame(data)) < 0:
             raise UndecodableImageError("the JPEG is cut short")
         if start:
-            _known = _KnownJpeg(start, header)
+            _known = start, header
         return header
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         png_chunks(data)  # checks their checksums, which costs a fraction of decoding
         width, height = struct.unpack_from(">II", data, 16)
         return ImageHeader(height, width)
-    try:
-        if data.startswith(b"BM"):
-            width, height = struct.unpack_from("<ii", data, 18)
-            return ImageHeader(abs(height), abs(width))
-    except struct.error:
-        raise UndecodableImageError(f"the image ends after {len(data)} bytes") from None
-    raise UndecodableImageError(f"not a PNG, JPEG, or BMP image ({len(data)} bytes, starting with {data[:8]!r})")
+    raise UndecodableImageError(f"not a PNG or JPEG image ({len(data)} bytes, starting with {data[:8]!r})")
 
 
 class PixelFormat(NamedTuple):

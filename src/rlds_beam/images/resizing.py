@@ -183,20 +183,8 @@ class EditedImages(EncodedImages):
     quality: int
     _computed = ("data",)
 
-    def __init__(
-        self,
-        source: EncodedImages,
-        edits: tuple[Edit, ...],
-        path: str,
-        *,
-        shape: tuple[int | None, ...],
-        dtype: str = "uint8",
-        encoding: str = "jpeg",
-        quality: int = 95,
-    ):
-        self.__dict__.update(
-            source=source, edits=edits, path=path, shape=shape, dtype=dtype, encoding=encoding, quality=quality
-        )
+    def __init__(self, source: EncodedImages, edits: tuple[Edit, ...], path: str, quality: int, **column: Any):
+        self.__dict__.update(source=source, edits=edits, path=path, quality=quality, **column)
 
     @lockless_property
     def data(self) -> Array:
@@ -245,12 +233,6 @@ def edit_images(
     """
     before = images.edits if isinstance(images, EditedImages) else ()
     source = images.source if isinstance(images, EditedImages) else images
-    return EditedImages(
-        source,
-        (*before, edit),
-        path,
-        shape=images.shape if shape is None else shape,
-        dtype=images.dtype,
-        encoding=encoding or images.encoding,
-        quality=quality,
-    )
+    shape = images.shape if shape is None else shape
+    column = {"shape": shape, "dtype": images.dtype, "encoding": encoding or images.encoding}
+    return EditedImages(source, (*before, edit), path, quality, **column)

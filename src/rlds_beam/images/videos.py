@@ -33,13 +33,10 @@ Packets = Callable[[int, int], Iterator[bytes]]
 PACKET = np.dtype(
     [("offset", "<i8"), ("size", "<u4"), ("crc", "<u4"), ("time", "<i8"), ("key", "?"), ("shown", "?")], align=False
 )
-"""A packet: where it is in the file, the time of its frame, whether it is a key frame, and whether it is shown.
+"""A packet: where it is in the file, the time of its frame, whether it is a key frame, and whether it is shown."""
 
-`offset` is -1 if the file does not hold the packet as it is.
-"""
-
-_OWN_FILE = {"format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm", "protocol_whitelist": "none"}
-"""FFmpeg options: only formats that contain their frames. Playlists read other files, or the network."""
+_OWN_FILE = {"format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2", "protocol_whitelist": "none"}
+"""FFmpeg options: only MP4, which holds packets as they are. Playlists read other files, or the network."""
 
 _NO_TIME = -(1 << 63)
 _CHANGED = "it has changed since it was opened"
@@ -242,11 +239,15 @@ def _scan(path: str, stamp: object) -> Video:
     del stamp
     most, entries = storage.size(path), list[tuple[Any, ...]]()
     with _open(path) as (container, stream):
-        verbatim = "mp4" in container.format.name
-        for packet in _packets(container, stream):
+        for packet in container.demux(stream):
+            if not packet.size:
+                continue
             if hasattr(packet, "has_sidedata") and packet.has_sidedata("new_extradata"):  # newer PyAV
                 raise ValueError("its codec's parameters change, which is not supported")
-            entries.append(_entry(packet, verbatim))
+            time, crc = packet.pts, google_crc32c.value(bytes(packet))
+            shown = time is not None and not packet.is_discard and not packet.is_corrupt
+            time = _NO_TIME if time is None else time
+            entries.append((packet.pos, packet.size, crc, time, packet.is_keyframe, shown))
             if len(entries) > most:
                 raise ValueError(f"it claims more packets than it has bytes ({most:,})")
         codec, unit = stream.codec_context, stream.time_base
@@ -254,24 +255,9 @@ def _scan(path: str, stamp: object) -> Video:
         return Video(path, _codec_name(stream), codec.format.name, size, base, np.array(entries, PACKET))
 
 
-def _packets(container: Any, stream: Any) -> Iterator[Any]:
-    return (packet for packet in container.demux(stream) if packet.size)
-
-
-def _entry(packet: Any, verbatim: bool) -> tuple[Any, ...]:
-    time = packet.pts
-    shown = time is not None and not packet.is_discard and not packet.is_corrupt
-    offset = packet.pos if verbatim and packet.pos is not None else -1
-    crc = google_crc32c.value(bytes(packet))
-    return offset, packet.size, crc, _NO_TIME if time is None else time, packet.is_keyframe, shown
-
-
 def _packets_of_file(path: str, packets: Array, start: int, stop: int) -> Iterator[bytes]:
-    """Reads packets by their places; through the container, if it does not store them as they are (Matroska)."""
+    """Reads packets by their places; those that are close together at once."""
     wanted = packets[start:stop]
-    if (wanted["offset"] < 0).any():
-        yield from _demux(path, wanted["crc"].tolist(), start)
-        return
     offsets, sizes, checksums = (wanted[name].tolist() for name in ("offset", "size", "crc"))
     with storage.open_read(path) as file:
         i = 0
@@ -287,18 +273,6 @@ def _packets_of_file(path: str, packets: Array, start: int, stop: int) -> Iterat
                     raise ValueError(_CHANGED)
                 yield data
             i = j
-
-
-def _demux(path: str, checksums: list[int], start: int) -> Iterator[bytes]:
-    with _open(path) as (container, stream):
-        for number, data in enumerate(map(bytes, _packets(container, stream))):
-            if start <= number < start + len(checksums):
-                if google_crc32c.value(data) != checksums[number - start]:
-                    break
-                yield data
-            if number == start + len(checksums) - 1:
-                return
-    raise ValueError(_CHANGED)
 
 
 # Decoders

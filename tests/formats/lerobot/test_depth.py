@@ -115,8 +115,8 @@ def test_options_that_cannot_be_used(tmp_path, options, message):
 
 def video(path: Path, pixels: str, frames: int) -> None:
     """Replaces a video by one with another pixel format, lossless."""
-    container = av.open(str(path), "w", format="matroska")
-    stream = container.add_stream("ffv1", 10)
+    container = av.open(str(path), "w", format="mp4")
+    stream = container.add_stream("libx265", 10, options={"x265-params": "lossless=1:log-level=none"})
     stream.pix_fmt, stream.height, stream.width = pixels, 32, 32
     for i in range(frames):
         frame = av.VideoFrame.from_ndarray(np.full((32, 32, 3), 100, np.uint8), "rgb24").reformat(format=pixels)
@@ -131,13 +131,10 @@ def video(path: Path, pixels: str, frames: int) -> None:
     [
         ("gray", True, "its pixel format is gray, but depth maps have 12 bits"),
         ("yuv420p", True, "its pixel format is yuv420p, but depth maps have 12 bits"),
-        ("gray16le", True, "but depth maps have 12 bits"),
         ("gray12le", False, "12 bits of gray, but info.json does not call it a depth map"),
-        ("gray16le", False, "16 bits of gray"),
         ("gray", False, None),
         ("yuv444p", False, None),
         ("yuv420p10le", False, None),
-        ("bgr0", False, None),
     ],
 )
 def test_pixel_formats_are_converted_or_rejected(tmp_path, pixels, is_depth, reason):

@@ -210,7 +210,7 @@ def _image(request: Request, query: Parameters) -> Response:
         image = thumbnail(image, max(height, _MIN_HEIGHT))
     kind = media_type(image)
     if kind is None:
-        raise MissingError(f"{key}: the image at step {step} is neither JPEG, PNG, nor BMP")
+        raise MissingError(f"{key}: the image at step {step} is neither JPEG nor PNG")
     return Response(image, media_type=kind, headers=headers)
 
 

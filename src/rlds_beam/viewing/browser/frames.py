@@ -63,7 +63,7 @@ def find_cameras(schema: Schema) -> list[Field]:
 
 def media_type(image: bytes) -> str | None:
     """The media type of an encoded image; None if browsers cannot show it."""
-    for start, name in ((b"\xff\xd8\xff", "image/jpeg"), (b"\x89PNG\r\n\x1a\n", "image/png"), (b"BM", "image/bmp")):
+    for start, name in ((b"\xff\xd8\xff", "image/jpeg"), (b"\x89PNG\r\n\x1a\n", "image/png")):
         if image.startswith(start):
             return name
     return None
