@@ -12,8 +12,6 @@ from rlds_beam import NotVerifiedError, UsageError
 from rlds_beam.connectors.learner.actions import (
     Categorical,
     DiagonalGaussian,
-    MultiCategorical,
-    SquashedGaussian,
 )
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.recording.record_options import RecordOptions
@@ -23,9 +21,9 @@ def test_log_probabilities_of_given_actions_equal_those_of_samples():
     random = np.random.default_rng(0)
     for distribution, width, noise in (
         (Categorical(), 5, 1),
-        (MultiCategorical([2, 3]), 5, 2),
+        (Categorical([2, 3]), 5, 2),
         (DiagonalGaussian(), 6, 3),
-        (SquashedGaussian(), 6, 3),
+        (DiagonalGaussian(squashed=True), 6, 3),
     ):
         inputs = random.normal(size=(40, width))
         drawn = random.normal(size=(40, noise)) if distribution.normal else random.random((40, noise))

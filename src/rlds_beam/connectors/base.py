@@ -332,6 +332,11 @@ def full_name(connector: Connector) -> str:
     return name if module.startswith(f"{__package__}.") else f"{module}:{name}"
 
 
+def is_users(connector: Connector) -> bool:
+    """Whether a user wrote the connector."""
+    return not (getattr(connector, "__module__", None) or "").startswith(f"{__package__}.")
+
+
 def short_name(connector: Connector) -> str:
     """The name under which dropped episodes are counted: the function's or the class's name."""
     return getattr(connector, "__name__", type(connector).__name__)

@@ -96,7 +96,14 @@ def probe(configuration: Configuration, schema: Schema) -> Probed:
     ]
     connectors = []
     for connector in configuration.connectors:
-        connector = _fit(connector, batches[0])
+        if isinstance(connector, FittedConnector) and not connector.fitted:
+            with _dry_run(connector):
+                accumulator = connector.accumulator()
+                accumulator.add(batches[0])
+                fitted = connector.fit(accumulator.finish())
+            if not callable(fitted):
+                refuse_result(connector, "fit", fitted, "the fitted connector", PROBE)
+            connector = fitted
         connectors.append(connector)
         batches = [_after(connector, batch) for batch in batches]
     labels = _labels(connectors, configuration, schema)
@@ -214,8 +221,14 @@ def _labels_after(
         by_name = {(module, name): c for module, columns in by_module(batch).items() for name, c in columns.items()}
         for one in batch.episodes:
             columns = {**{("", path): column for path, column in one.steps.items()}, **by_name}
-            read = {key: _read(column, labels) for key, column in columns.items()}
-            found.append({(key, values) for key, values in read.items() if values})
+            read = set()
+            for key, column in columns.items():
+                rows = np.asarray(column) if is_numeric(column) else np.empty(0)
+                if rows.ndim == 2 and len(rows) and (rows == rows[:1]).all():
+                    marks = rows[0].tolist()  # all different, and known
+                    if marks and len(set(marks)) == len(marks) and labels.keys() >= set(marks):
+                        read.add((key, tuple(labels[mark] for mark in marks)))
+            found.append(read)
     return dict(set.intersection(*found))
 
 
@@ -243,16 +256,6 @@ def _mark(schema: Schema, random: np.random.Generator) -> tuple[Episode, dict[fl
     return episode.with_columns(columns), labels
 
 
-def _read(column: Column, labels: Mapping[float, Dimension]) -> tuple[Dimension, ...]:
-    """What is known of the values of a column whose values are all different marks."""
-    rows = np.asarray(column) if is_numeric(column) else np.empty(0)
-    if rows.ndim != 2 or not len(rows) or (rows != rows[:1]).any():
-        return ()
-    values = rows[0].tolist()
-    known = len(set(values)) == len(values) and all(value in labels for value in values)
-    return tuple(labels[value] for value in values) if known else ()
-
-
 def _run(connectors: Sequence[Connector], configuration: Configuration, episode: Episode) -> Batch:
     batch = Batch((episode,), fields=configuration.fields)
     for connector in connectors:
@@ -273,28 +276,15 @@ def _with_labels(
     return labeled
 
 
-def _fit(connector: Connector, batch: Batch) -> Connector:
-    if not isinstance(connector, FittedConnector) or connector.fitted:
-        return connector
-    with _dry_run(connector):
-        accumulator = connector.accumulator()
-        accumulator.add(batch)
-        fitted = connector.fit(accumulator.finish())
-        if not callable(fitted):
-            refuse_result(connector, "fit", fitted, "the fitted connector", batch.episodes[0].key)
-        return fitted
-
-
 def _after(connector: Connector, batch: Batch) -> Batch:
     """The batch after one connector, or the batch itself if the connector drops it."""
     with _dry_run(connector):
         try:
             after = run([connector], batch)
         except BadEpisode:  # zeros are invalid, for example as propensities
-            numbers = [[p for p, column in e.steps.items() if is_numeric(column)] for e in batch.episodes]
             ones = (
-                episode.with_columns({path: np.ones_like(np.asarray(episode.steps[path])) for path in paths})
-                for episode, paths in zip(batch.episodes, numbers, strict=True)
+                e.with_columns({p: np.ones_like(np.asarray(c)) for p, c in e.steps.items() if is_numeric(c)})
+                for e in batch.episodes
             )
             after = run([connector], batch.replace(episodes=tuple(ones)))
     return after if after.episodes else batch

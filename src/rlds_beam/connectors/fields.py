@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -121,14 +121,14 @@ def truncateds(episode: Episode, ends: np.ndarray[Any, Any] | None = None) -> np
 
 def find_module(episode: Episode) -> str:
     """The module that learns from the episode: metadata `module_id`, or `default_policy`."""
-    return _text(episode.metadata, "module_id") or DEFAULT_MODULE_ID
+    return _text(episode, "module_id") or DEFAULT_MODULE_ID
 
 
 def find_agent(episode: Episode) -> str:
     """The agent of the episode: metadata `agent_id`; empty for a single agent."""
-    return _text(episode.metadata, "agent_id")
+    return _text(episode, "agent_id")
 
 
-def _text(metadata: Mapping[str, object], name: str) -> str:
-    value = metadata.get(name, "")
+def _text(episode: Episode, name: str) -> str:
+    value = episode.metadata.get(name, "")
     return value.decode() if isinstance(value, bytes) else str(value)

@@ -14,6 +14,7 @@ from rlds_beam.connectors.base import (
     Connector,
     FittedConnector,
     full_name,
+    is_users,
     rate_after,
     run,
     short_name,
@@ -60,11 +61,6 @@ class ConnectorRunner:
         probed = probe(configuration, source.schema)
         _check_samples(configuration, source)
         return cls(configuration, probed, source.fps, source.last_action)
-
-    @classmethod
-    def for_options(cls, options: Any, source: Source) -> ConnectorRunner:
-        """Returns the runner of the connectors that `ConnectorOptions` name; raises UsageError as `for_source`."""
-        return cls.for_source(Configuration.of(options), source)
 
     @classmethod
     def none(cls) -> ConnectorRunner:
@@ -139,7 +135,7 @@ class ConnectorRunner:
             return Batch(tuple(episodes), fields=self.configuration.fields, read=read)
         batch = self._run(self.connectors, episodes).replace(read=read)
         if (difference := self._difference(batch)) is not None:
-            suspects = [c for c in self.connectors if _is_users(c)] or self.connectors
+            suspects = [c for c in self.connectors if is_users(c)] or self.connectors
             raise RldsBeamError(f"--connectors: {' or '.join(map(full_name, suspects))} {difference}")
         if len({episode.key for episode in batch.episodes}) == len(batch.episodes):
             return batch
@@ -175,21 +171,18 @@ class ConnectorRunner:
                 return differences[0]
         of_episodes = [(find_module(e), c) for e, c in zip(batch.episodes, batch.columns, strict=True) if c]
         for module, columns in of_episodes if batch.modules is None else batch.modules.items():
-            key = str(batch.episodes[0].key)
-            if module not in self.probed.modules:
-                known = ", ".join(self.probed.modules) or "none"
-                return (
-                    f"returned columns for module {module} for {key}, but for {known} in the dry run on zeros. "
-                    "Name each module in the configuration."
-                )
-            if (wrong := difference(columns, self.probed.modules[module], f"{key}, module {module}")) is not None:
+            known = self.probed.modules.get(module)
+            if known is None:
+                return f"returned columns for module {module}, but none in the dry run: name it in the configuration"
+            where = f"{batch.episodes[0].key}, module {module}"
+            if (wrong := difference(columns, known, where)) is not None:
                 return wrong
         return None
 
     @property
     def user_code(self) -> bool:
         """Whether any connector is user code."""
-        return any(map(_is_users, self.connectors))
+        return any(map(is_users, self.connectors))
 
     def as_probed(self) -> ConnectorRunner:
         """A copy with the connectors fitted to zeros: its outputs have the right shapes, but other values."""
@@ -230,11 +223,6 @@ class ConnectorRunner:
         return [(i, c) for i, c in enumerate(self.connectors) if isinstance(c, FittedConnector) and not c.fitted]
 
 
-def _is_users(connector: Connector) -> bool:
-    """Whether a user wrote the connector."""
-    return not (getattr(connector, "__module__", None) or "").startswith(f"{__package__}.")
-
-
 def _check_samples(configuration: Configuration, source: Source) -> None:
     """Shows the first episodes of a dataset to the connectors that compare them; raises UsageError if one refuses."""
     for i, connector in enumerate(configuration.connectors):
@@ -262,23 +250,19 @@ def difference(columns: Mapping[str, Column], fields: Mapping[str, Field], where
     Returns:
       The end of a sentence that begins with a connector's name.
     """
+    what = None
     for path in sorted(columns.keys() ^ fields.keys()):
-        returned, in_dry_run = ("returned", "not") if path in columns else ("did not return", "did")
-        return _describe_difference(f"{returned} {path}", where, in_dry_run, "fields")
-    for path, column in columns.items():
+        what = f"returned {path} for {where}, but not" if path in columns else f"did not return {path} for {where}, but"
+    for path, column in () if what else columns.items():
         if isinstance(column, EncodedImages):
             continue  # checked when it was read
         field = fields[path]
         if None in field.shape and column.dtype == object and column.ndim == 1:
             continue  # one array per step; shapes vary
         shape = column.shape[1:]
-        if column.dtype != field.numpy_dtype and not (field.dtype == "string" and column.dtype.kind in "SU"):
-            return _describe_difference(f"returned {path} as {column.dtype}", where, f"as {field.dtype}", "dtypes")
-        if len(shape) != len(field.shape) or any(b not in (None, a) for a, b in zip(shape, field.shape, strict=True)):
-            return _describe_difference(f"returned {path} with shape {shape}", where, str(field.shape), "shapes")
-    return None
-
-
-def _describe_difference(returned: str, where: str, in_dry_run: str, what: str) -> str:
-    same = f"It must return the same {what} for every episode."
-    return f"{returned} for {where}, but {in_dry_run} in the dry run on zeros. {same}"
+        same = len(shape) == len(field.shape) and all(b in (None, a) for a, b in zip(shape, field.shape, strict=True))
+        text = field.dtype == "string" and column.dtype.kind in "SU"
+        if not same or not (text or column.dtype == field.numpy_dtype):
+            what = f"returned {path} as {column.dtype} {shape} for {where}, but as {field.dtype} {field.shape}"
+            break
+    return what and f"{what} in the dry run on zeros. Every episode must have the same fields, dtypes, and shapes."

@@ -69,7 +69,7 @@ def test_names_follow():
 
 def test_fields_of_several_dtypes_are_not_joined():
     episode = with_actions(np.zeros((3, 1))).with_columns({"count": np.zeros((3, 1), np.int64)})
-    with pytest.raises(UsageError, match="one dtype, got action float32, count int64: cast them first"):
+    with pytest.raises(UsageError, match=r"one dtype, got \['float32', 'int64'\]: cast them first"):
         edited(JoinFields(["action", "count"], "both"), episode)
 
 

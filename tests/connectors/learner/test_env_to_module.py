@@ -29,9 +29,8 @@ from rlds_beam.connectors import (
     module_to_env_pipeline,
 )
 from rlds_beam.connectors.learner.actions import (
+    Categorical,
     DiagonalGaussian,
-    MultiCategorical,
-    SquashedGaussian,
     log_softmax,
 )
 from rlds_beam.episodes.episode import Episode, EpisodeKey
@@ -196,11 +195,11 @@ def test_densities_against_plain_formulas():
             mean, std = inputs[n, a], math.exp(inputs[n, 3 + a])
             expected -= (made[n, a] - mean) ** 2 / (2 * std**2) + math.log(std * math.sqrt(2 * math.pi))
         assert math.isclose(logp[n], expected, rel_tol=1e-9)
-    squashed, squashed_logp = SquashedGaussian().sample(inputs, noise)
+    squashed, squashed_logp = DiagonalGaussian(squashed=True).sample(inputs, noise)
     np.testing.assert_allclose(squashed, np.tanh(made))
     np.testing.assert_allclose(squashed_logp, logp - np.log(1 - np.tanh(made) ** 2).sum(axis=1), rtol=1e-6)
     grid = np.linspace(-0.9999, 0.9999, 200_001)  # the density of tanh(x) integrates to 1
-    _, density = SquashedGaussian().sample(
+    _, density = DiagonalGaussian(squashed=True).sample(
         np.tile([0.3, 0.1], (len(grid), 1)), ((np.arctanh(grid) - 0.3) / np.exp(0.1))[:, None]
     )
     assert abs((np.exp(density[:-1]) * np.diff(grid)).sum() - 1) < 1e-3
@@ -216,7 +215,7 @@ def test_the_most_likely_action():
         made = actions(GetActions(name, explore=False), np.array(inputs, np.float32))
         np.testing.assert_allclose(made["actions"], expected, rtol=1e-6)
         assert "action_logp" not in made
-    assert MultiCategorical([2, 3]).mode(np.array([[1.0, 2, 9, 8, 7]])).tolist() == [[1, 0]]
+    assert Categorical([2, 3]).mode(np.array([[1.0, 2, 9, 8, 7]])).tolist() == [[1, 0]]
 
 
 def test_actions_for_env_match_the_picture():

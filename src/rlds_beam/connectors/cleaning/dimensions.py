@@ -14,7 +14,6 @@ from rlds_beam.connectors.fields import StepFields, check_new
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.representations import Dimension, Dimensions
 from rlds_beam.errors import UsageError
-from rlds_beam.text import did_you_mean
 from rlds_beam.typing import Array
 
 
@@ -40,9 +39,8 @@ class JoinFields(EpisodeConnector, reads_images=False):
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         parts = [vectors(episode, path, "JoinFields: fields") for path in self.fields]
-        if not parts or len({part.dtype for part in parts}) > 1:
-            said = ", ".join(f"{path} {part.dtype}" for path, part in zip(self.fields, parts, strict=True))
-            raise UsageError(f"JoinFields: expected fields of one dtype, got {said or 'none'}: cast them first")
+        if len(dtypes := {str(part.dtype) for part in parts}) != 1:
+            raise UsageError(f"JoinFields: expected fields of one dtype, got {sorted(dtypes)}: cast them first")
         kept = {path: column for path, column in episode.steps.items() if path not in self.fields}
         check_new(self.to, kept, "JoinFields: to")
         return episode.replace(steps={**kept, self.to: np.concatenate(parts, axis=1)})
@@ -70,9 +68,7 @@ class SplitField(EpisodeConnector, reads_images=False):
         values = vectors(episode, self.field, "SplitField: field")
         sizes = [*self.into.values()]
         if min(sizes, default=0) < 1 or sum(sizes) != values.shape[1]:
-            raise UsageError(
-                f"SplitField: {self.field} has {values.shape[1]} values, not {' + '.join(map(str, sizes)) or 0}"
-            )
+            raise UsageError(f"SplitField: into={dict(self.into)}, but {self.field} has {values.shape[1]} values")
         ends = [*itertools.accumulate(sizes)]
         steps = {path: column for path, column in episode.steps.items() if path != self.field}
         for path, size, end in zip(self.into, sizes, ends, strict=True):
@@ -106,12 +102,10 @@ class RenameDimensions(EpisodeConnector, reads_images=False):
         old = [value.name for value in own if value.name is not None]
         for name in self.names:
             if name not in old:
-                hint = did_you_mean(name, old, otherwise=f"there are {', '.join(old)}" if old else "it has no names")
-                raise UsageError(f"RenameDimensions: {self.field} has no value {name}{hint}")
+                raise UsageError(f"RenameDimensions: {self.field} has no value {name}; its names are {old}")
         new = [self.names.get(name, name) for name in old]
         if len(set(new)) < len(new):
-            twice = next(name for name in new if new.count(name) > 1)
-            raise UsageError(f"RenameDimensions: two values of {self.field} would be {twice}")
+            raise UsageError(f"RenameDimensions: two values of {self.field} would have one name: {', '.join(new)}")
         renamed = tuple(value._replace(name=name) for value, name in zip(own, new, strict=False))
         return {**values, self.field: renamed or own}
 
@@ -146,10 +140,8 @@ class ArrangeDimensions(EpisodeConnector, reads_images=False):
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         values = vectors(episode, self.field, "ArrangeDimensions: field")
-        if wrong := [i for i in self.order if i is not None and not 0 <= i < values.shape[1]]:
-            raise UsageError(
-                f"ArrangeDimensions: order: {self.field} has no value {wrong[0]}, but {values.shape[1]}, from 0"
-            )
+        if not {*self.order} <= {None, *range(values.shape[1])}:
+            raise UsageError(f"ArrangeDimensions: order={self.order}, but {self.field} has {values.shape[1]} values")
         there = np.array([i is not None for i in self.order])
         arranged = values[:, [i or 0 for i in self.order]]
         arranged[:, ~there] = 0
@@ -187,13 +179,10 @@ class ScaleDimensions(EpisodeConnector, reads_images=False):
         shape = np.asarray(episode.steps[self.field]).shape
         factor = np.asarray(self.factor, np.float64)
         if column.dtype.kind != "f" or (factor.ndim and factor.shape != (column.shape[1],)):
-            raise UsageError(
-                f"ScaleDimensions: {self.field} has {column.shape[1]} values of {column.dtype}: expected floats, and "
-                "one factor or as many as values"
-            )
-        return episode.with_columns(
-            {self.field: (column.astype(np.float64) * factor).astype(column.dtype).reshape(shape)}
-        )
+            said = f"{column.shape[1]} values of {column.dtype}"
+            raise UsageError(f"ScaleDimensions: {self.field} has {said}: expected floats, and one factor or as many")
+        scaled = (column.astype(np.float64) * factor).astype(column.dtype)
+        return episode.with_columns({self.field: scaled.reshape(shape)})
 
     def represent(self, values: Dimensions, fields: StepFields) -> Dimensions:
         old = values.get(self.field, ())

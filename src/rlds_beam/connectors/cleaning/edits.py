@@ -83,9 +83,7 @@ class CastFields(EpisodeConnector, reads_images=False):
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         if self.fields is None:
-            paths = [
-                path for path, column in episode.steps.items() if is_numeric(column) and column.dtype == np.float64
-            ]
+            paths = [p for p, c in episode.steps.items() if is_numeric(c) and c.dtype == np.float64]
         else:
             named = (self.fields,) if isinstance(self.fields, str) else self.fields
             paths = [path for name in named for path in match_fields(episode.steps, name, "CastFields")]
@@ -201,9 +199,7 @@ class GoalRelabeling(EpisodeConnector):
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         achieved = fields.obs if self.achieved is None else self.achieved
         if achieved not in episode.steps:
-            raise UsageError(
-                f"GoalRelabeling: achieved={achieved} is no step field; there are {', '.join(episode.steps)}"
-            )
+            raise UsageError(f"GoalRelabeling: achieved={achieved} is none of {', '.join(episode.steps)}")
         goal = self.goal or ("goal" if fields.obs in episode.steps else f"{fields.obs}/goal")
         if any(below(goal, path) and goal != path for path in episode.steps):
             raise UsageError(f"GoalRelabeling: {goal} would be below an existing field; choose another goal")
@@ -238,18 +234,19 @@ class NextStateAsAction(EpisodeConnector):
 
     def __post_init__(self) -> None:
         names = (self.fields,) if isinstance(self.fields, str) else tuple(self.fields)
+        object.__setattr__(self, "fields", names)
         if not names:
             raise UsageError("NextStateAsAction: fields is empty; name the state fields that the action consists of")
-        object.__setattr__(self, "fields", names)
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
-        columns = [episode.steps.get(path) for path in self.fields]
-        for path, column in zip(self.fields, columns, strict=True):
+        parts = []
+        for path in self.fields:
+            column = episode.steps.get(path)
             if not isinstance(column, np.ndarray) or not (is_numeric(column) or column.dtype == np.bool_):
                 known = ", ".join(sorted(episode.steps))
                 raise UsageError(f"NextStateAsAction: {path} is no field of numbers; the episode has {known}")
-        parts = [np.asarray(column) for column in columns]
-        if len({part.dtype for part in parts}) > 1 or len({part.shape[1:-1] for part in parts}) > 1:
+            parts.append(np.asarray(column))
+        if len({(part.dtype, part.shape[1:-1]) for part in parts}) > 1:
             said = ", ".join(f"{part.dtype} {list(part.shape[1:])}" for part in parts)
             raise UsageError(f"NextStateAsAction: the fields are {said}, which cannot be joined: choose one dtype")
         state = parts[0]

@@ -49,12 +49,9 @@ def parse_keys(texts: Iterable[tuple[str, str]]) -> frozenset[str]:
 
 def check_dataset(keys: Iterable[str], dataset: str, file: str) -> None:
     """Raises UsageError if a key names another dataset."""
-    others = sorted(key for key in keys if not key.startswith(f"{dataset}:"))
-    if others:
-        raise UsageError(
-            f"{file} lists episodes of {shorten(others[0].partition(':')[0])}, but the input is {dataset}: its keys "
-            "are those of another dataset or version"
-        )
+    for key in sorted(keys):
+        if not key.startswith(f"{dataset}:"):
+            raise UsageError(f"{file} lists episodes of {shorten(key.partition(':')[0])}, but the input is {dataset}")
 
 
 class _ListConnector(EpisodeConnector, reads_values=False):
@@ -192,16 +189,19 @@ class SplitEpisodes(FittedConnector):
         return edit_each(self, batch, self._assign)
 
     def _assign(self, episode: Episode, fields: StepFields) -> Episode:
-        return episode.replace(metadata={**episode.metadata, OUTPUT_SPLIT: self._choose_split(episode).encode()})
-
-    def _choose_split(self, episode: Episode) -> str:
         if isinstance(self.episodes, Mapping):
             of: Mapping[str, str] = vars(self)["_of"]
-            return of.get(episode_name(_whole(episode), self.key), self.rest)
-        cuts = self.cuts()
-        if self.stratify is not None and self.statistics is not None:
-            cuts = list(self.statistics.get(self.stratum(episode), cuts))
-        return self.splits[bisect.bisect_right(cuts, self.number(episode))]
+            split = of.get(self.name(episode), self.rest)
+        else:
+            cuts: Sequence[int] = self.cuts()
+            if self.stratify is not None and self.statistics is not None:
+                cuts = self.statistics.get(self.stratum(episode), cuts)
+            split = self.splits[bisect.bisect_right(cuts, self.number(episode))]
+        return episode.replace(metadata={**episode.metadata, OUTPUT_SPLIT: split.encode()})
+
+    def name(self, episode: Episode) -> str:
+        """The name of the episode's record."""
+        return episode_name(episode.replace(key=dataclasses.replace(episode.key, part=0)), self.key)
 
     def cuts(self) -> list[int]:
         """The hash values at which the second and each later split start."""
@@ -211,8 +211,8 @@ class SplitEpisodes(FittedConnector):
 
     def number(self, episode: Episode) -> int:
         """A hash of the episode's name, below 2^64."""
-        name = f"{self.seed}:{episode_name(_whole(episode), self.key)}"
-        return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
+        name = f"{self.seed}:{self.name(episode)}".encode()
+        return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big")
 
     def stratum(self, episode: Episode) -> str:
         """The value by which the episode is stratified."""
@@ -253,8 +253,3 @@ class Strata:
             given = [g + count for g, count in zip(given, counts, strict=True)]
             cuts[stratum] = [numbers[count] if count < len(numbers) else _TOP for count in counts]
         return cuts
-
-
-def _whole(episode: Episode) -> Episode:
-    """The episode with the key of the whole record."""
-    return episode.replace(key=dataclasses.replace(episode.key, part=0)) if episode.key.part else episode

@@ -25,8 +25,6 @@ Ranges = list[tuple[int, int]]
 DROID_KEY = "{episode_metadata/recording_folderpath}--{episode_metadata/file_path}"
 """How openpi's file for DROID names an episode."""
 
-_FIELD = re.compile(r"\{([^{}]+)\}")
-
 
 @dataclasses.dataclass(frozen=True)
 class DropIdleSteps(EpisodeConnector):
@@ -98,24 +96,22 @@ class KeepRanges(EpisodeConnector):
         name, (listed, trim, digest) = episode_name(episode, self.key), _read(self.ranges)
         if digest != vars(self)["digest"]:
             raise UsageError(f"KeepRanges: {self.ranges} has changed since the job was planned")
-        ranges = listed.get(name)
-        if ranges is None:
-            if self.missing == "fail" and not episode.key.of_probe:
-                raise UsageError(f"KeepRanges: {self.ranges} has no episode {name!r} ({episode.key})")
-            ranges = [(0, len(episode))] if self.missing != "drop" else []
-            return _apply(episode, ranges, 0, self.mode)
-        return _apply(episode, [(start, min(stop, len(episode))) for start, stop in ranges], trim, self.mode)
+        if name in listed:
+            ranges = [(start, min(stop, len(episode))) for start, stop in listed[name]]
+            return _apply(episode, ranges, trim, self.mode)
+        if self.missing == "fail" and not episode.key.of_probe:
+            raise UsageError(f"KeepRanges: {self.ranges} has no episode {name!r} ({episode.key})")
+        return _apply(episode, [] if self.missing == "drop" else [(0, len(episode))], 0, self.mode)
 
 
 def episode_name(episode: Episode, key: str) -> str:
     """Formats an episode's name: a template with episode fields in braces; `{key}` is where the episode was read."""
 
     def value(match: re.Match[str]) -> str:
-        if match[1] == "key":
-            return str(episode.key)
-        return decode_text(read_values(episode, match[1], "the name of an episode")[0])
+        known = str(episode.key) if match[1] == "key" else read_values(episode, match[1], "the name of an episode")[0]
+        return decode_text(known)
 
-    return _FIELD.sub(value, key)
+    return re.sub(r"\{([^{}]+)\}", value, key)
 
 
 def _apply(episode: Episode, ranges: Ranges, trim: int, mode: str) -> Episode | list[Episode]:

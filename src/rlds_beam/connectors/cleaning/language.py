@@ -20,7 +20,7 @@ from rlds_beam.connectors.cleaning.selection import decode_text, read_values
 from rlds_beam.connectors.fields import StepFields, check_choices
 from rlds_beam.encoding.metadata import parse_given, parse_json
 from rlds_beam.episodes.columns import is_text
-from rlds_beam.episodes.episode import Episode, EpisodeKey
+from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import Source
 from rlds_beam.text import did_you_mean, printable, shorten
@@ -104,8 +104,7 @@ class FillLanguage(EpisodeConnector, reads_images=False, reads_values=False):
             for name in dict.fromkeys(known):
                 keys.setdefault(name, []).append(str(key))
         for name in given.keys() - texts.keys():
-            where = f"--task_file={self.table}: {shorten(name, 80)!r}"
-            found = keys.get(name, [])
+            where, found = f"--task_file={self.table}: {shorten(name, 80)!r}", keys.get(name, [])
             if not found:
                 own = f", nor its name in its file{did_you_mean(name, keys)}" if keys else ""
                 raise UsageError(f"{where} is not the key of an episode{own}; {EXPECTED_KEY}")
@@ -120,21 +119,24 @@ class FillLanguage(EpisodeConnector, reads_images=False, reads_values=False):
         return filled
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
-        text, path = self._text(episode.key), _task_field(episode)
+        texts: Mapping[str, str] = vars(self)["_texts"]
+        record = str(dataclasses.replace(episode.key, part=0))
+        text = texts.get(f"{record}.{episode.key.part}", texts.get(record, self.text))
+        path = _task_field(episode)
         values = [b""] if path is None else read_values(episode, path, "FillLanguage").tolist()
         missing = np.array([not decode_text(value).strip() for value in values])
         given = text or ""
-        others = {decode_text(value) for value in values} - {"", given} if not missing.all() else set()
+        others = {other for other in map(decode_text, values) if other.strip() and other != given}
         if text is None and missing.any() and not episode.key.of_probe:
             raise UsageError(
                 f"--task_file: {episode.key} has no task, and {self.table} has no text for it: add its key, or give "
                 "--task also"
             )
-        if text is not None and (kept := sorted(other for other in others if other.strip())):
+        if text is not None and others:
             raise UsageError(
-                f"--task: {episode.key} has the task {printable(kept[0], 80)!r} already, so {printable(given, 80)!r} "
-                "would replace it: leave it out (--task_file gives tasks to single episodes, and FillLanguage in the "
-                "file of --merge_fields to one of several datasets), or change texts with RelabelLanguage"
+                f"--task: {episode.key} has the task {printable(min(others), 80)!r} already, so "
+                f"{printable(given, 80)!r} would replace it: give tasks to single episodes with --task_file, or change "
+                "texts with RelabelLanguage"
             )
         if not missing.any():
             return episode
@@ -144,12 +146,6 @@ class FillLanguage(EpisodeConnector, reads_images=False, reads_values=False):
         if path is not None:
             filled[~missing] = read_values(episode, path, "FillLanguage")[~missing]
         return episode.with_columns({path or TASK_FIELDS[0]: filled})
-
-    def _text(self, key: EpisodeKey) -> str | None:
-        """The text for an episode; None if there is none."""
-        texts: Mapping[str, str] = vars(self)["_texts"]
-        record = str(dataclasses.replace(key, part=0))
-        return texts.get(f"{record}.{key.part}", texts.get(record, self.text))
 
 
 def _is_key(text: str) -> bool:
@@ -178,17 +174,15 @@ def _read_table(path: str) -> dict[str, str]:
                 entry = parse_json(line, f"{where}, line {number:,}")
                 known = entry if isinstance(entry, dict) else {}
                 entries.append((f", line {number:,}", known.get("key"), known.get("task")))
-    elif path.endswith((".json", ".yaml", ".yml")):
-        mapping = parse_given(content, path, where)
-        if not isinstance(mapping, dict):
-            raise UsageError(f"{where}: expected a mapping of the keys of episodes to texts")
-        entries = [("", key, text) for key, text in mapping.items()]
     elif path.endswith(".csv"):
         for number, row in enumerate(csv.reader(io.StringIO(content)), 1):
             if row and not (number == 1 and row[0].strip().lower() in _HEADERS):
                 entries.append((f", line {number:,}", row[0].strip(), row[1] if len(row) == 2 else None))
     else:
-        raise UsageError(f"{where}: expected a file of keys and texts that ends in .csv, .json, .jsonl, or .yaml")
+        mapping = parse_given(content, path, where) if path.endswith((".json", ".yaml", ".yml")) else None
+        if not isinstance(mapping, dict):
+            raise UsageError(f"{where}: expected keys of episodes and texts, in a file .csv, .json, .jsonl, or .yaml")
+        entries = [("", key, text) for key, text in mapping.items()]
     texts: dict[str, str] = {}
     for line, key, text in entries:
         if not isinstance(key, str) or not isinstance(text, str) or not text.strip():
@@ -244,27 +238,20 @@ class RelabelLanguage(EpisodeConnector):
         values = read_values(episode, self.field, "RelabelLanguage")
         new_texts: dict[Any, bytes] = {}
         for value in dict.fromkeys(values.ravel().tolist()):
-            text = self._relabel(decode_text(value), episode)
-            if text is None:
+            old, new = decode_text(value), None
+            if self.function is not None:
+                new = self.function(old, episode.metadata)  # type: ignore[operator]
+                if not isinstance(new, str):
+                    raise UsageError(f"RelabelLanguage: function returned {new!r:.80} for {old!r}, expected a text")
+            elif isinstance(self.table, Mapping):
+                new = self.table.get(old, None if self.missing == "drop" else old)
+                if self.missing == "fail" and old not in self.table and not episode.key.of_probe:
+                    raise UsageError(f"RelabelLanguage: {episode.key}: {old!r} is not in the table")
+            if new is None:
                 return []
-            new_texts[value] = text.encode()
+            new_texts[value] = new.encode()
         texts = np.fromiter((new_texts[value] for value in values.ravel().tolist()), object, values.size)
         to = self.field if self.to is None else self.to
         if self.field in episode.steps:
             return episode.with_columns({to: texts.reshape(values.shape)})
         return episode.replace(metadata={**episode.metadata, to: texts.reshape(values.shape)[0]})
-
-    def _relabel(self, text: str, episode: Episode) -> str | None:
-        if self.function is not None:
-            new_text = self.function(text, episode.metadata)  # type: ignore[operator]
-            if not isinstance(new_text, str):
-                raise UsageError(
-                    f"RelabelLanguage: function returned {type(new_text).__name__} for {text!r}, expected str"
-                )
-            return new_text
-        assert isinstance(self.table, Mapping)
-        if text in self.table:
-            return self.table[text]
-        if self.missing == "fail" and not episode.key.of_probe:
-            raise UsageError(f"RelabelLanguage: {episode.key}: {text!r} is not in the table")
-        return None if self.missing == "drop" else text

@@ -145,7 +145,11 @@ class ConvertRotation(EpisodeConnector, reads_images=False):
                 same = len({(value.relative_to, value.frame) for value in old}) == 1
                 names = [value.name for value in old if value.name is not None]
                 new = turn_values([old[0] if same else Dimension()], self.to, f"{self.field}[{len(made)}]")
-                prefix = _prefix(names) if len(names) == len(old) else None
+                prefix = None
+                if len(names) == len(old):  # up to a separator: `left_` of left_roll and left_pitch
+                    pairs_of = zip(min(names), max(names), strict=False)
+                    shared = "".join(a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs_of))
+                    prefix = re.sub(r"[^_./]*$", "", shared)
                 pairs = zip(new, value_names(self.to), strict=True)
                 old = [v._replace(name=None if prefix is None else prefix + name) for v, name in pairs]
             made += old
@@ -159,13 +163,6 @@ class ConvertRotation(EpisodeConnector, reads_images=False):
             end = start + width
             yield True, values[:, start:end]
         yield False, values[:, end:]
-
-
-def _prefix(names: Sequence[str]) -> str:
-    """The common prefix of names, up to a separator: `left_` of left_roll and left_pitch."""
-    pairs = zip(min(names), max(names), strict=False)
-    shared = "".join(a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-    return re.sub(r"[^_./]*$", "", shared)
 
 
 def as_indices(at: int | Sequence[int]) -> tuple[int, ...]:
@@ -300,12 +297,10 @@ def write_rotations(rotations: Rotation, representation: str) -> Array:
     if representation == "axis_angle":
         return _continuous_vectors(rotations.as_rotvec())
     if representation.startswith("quaternion"):
-        quaternions: Array = (
-            rotations.as_quat()
-        )  # each with the sign that is nearer to the one before; the first has w >= 0
-        flips = np.sign((quaternions[1:] * quaternions[:-1]).sum(axis=1))
-        first = -1.0 if quaternions[0, 3] < 0 else 1.0
-        signs = np.cumprod(np.concatenate([[first], np.where(flips < 0, -1.0, 1.0)]))
+        quaternions: Array = rotations.as_quat()
+        # Each has the sign that is nearer to the one before; the first has w >= 0.
+        flips = (quaternions[1:] * quaternions[:-1]).sum(axis=1) < 0
+        signs = np.cumprod(np.where([quaternions[0, 3] < 0, *flips], -1.0, 1.0))
         quaternions = signs[:, None] * quaternions
         return np.roll(quaternions, 1, axis=1) if representation.endswith("wxyz") else quaternions
     matrices: Array = rotations.as_matrix()

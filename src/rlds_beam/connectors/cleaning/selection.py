@@ -195,14 +195,10 @@ class AddField(EpisodeConnector, reads_images=False):
         if isinstance(self.value, str):
             return
         if self.dtype is not None and (self.dtype not in DTYPES or self.dtype == "string"):
-            raise UsageError(
-                f"AddField: dtype={self.dtype}, which is no dtype of numbers{did_you_mean(self.dtype, DTYPES)}"
-            )
+            raise UsageError(f"AddField: dtype={self.dtype} is no dtype of numbers{did_you_mean(self.dtype, DTYPES)}")
         value = np.asarray(self.value)
         if not is_number(value.dtype) or find_changed(value, self._array, rounding=True).any():
-            raise UsageError(
-                f"AddField: value={self.value}: expected a text, or numbers that {self._array.dtype} holds"
-            )
+            raise UsageError(f"AddField: value={self.value}: expected a text, or numbers of {self._array.dtype}")
 
     @property
     def _array(self) -> Array:

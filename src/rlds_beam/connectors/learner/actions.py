@@ -7,7 +7,6 @@ Batch.vector     {"actions": (3, 3)}, or [{"left": ..., "right": ...}, ...]     
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import hashlib
 import math
@@ -28,78 +27,62 @@ _LOG_STD = (-5.0, 2.0)
 """The log standard deviation of a squashed Gaussian is clipped to this range, as in RLlib."""
 
 
-class ActionDistribution(abc.ABC):
-    """A distribution over actions (N, ...), with parameters `inputs` (N, K) and random numbers `noise` (N, ...)."""
+@dataclasses.dataclass(frozen=True)
+class Categorical:
+    """Distributions over actions int64 (N,), from logits (N, number of actions).
 
+    Like all distributions, it samples with random numbers `noise` (N, `width(K)`): standard normal ones if `normal`,
+    else uniform ones in [0, 1). Log-probabilities and log-densities are (N,).
+
+    Attributes:
+      sizes: the number of actions of each of several choices, whose logits are concatenated (N, sum(sizes)). The
+        actions are (N, len(sizes)) then.
+    """
+
+    sizes: Sequence[int] = ()
     normal = False
-    """Whether the noise is standard normal; otherwise it is uniform in [0, 1)."""
 
-    @abc.abstractmethod
     def width(self, inputs: int) -> int:
         """The number of random numbers per action; raises UsageError if the number of `inputs` is invalid."""
-
-    @abc.abstractmethod
-    def mode(self, inputs: Array) -> Array:
-        """The most likely actions; for a Gaussian, its mean."""
-
-    @abc.abstractmethod
-    def sample(self, inputs: Array, noise: Array) -> tuple[Array, Array]:
-        """Samples actions; returns them and their log-probabilities or log-densities (N,)."""
-
-    @abc.abstractmethod
-    def log_probability(self, inputs: Array, actions: Array) -> Array:
-        """The log-probabilities or log-densities (N,) of given actions."""
-
-
-class Categorical(ActionDistribution):
-    """Actions int64 (N,), from logits (N, number of actions)."""
-
-    def width(self, inputs: int) -> int:
-        return 1
+        if self.sizes and inputs != sum(self.sizes):
+            raise UsageError(f"GetActions: {inputs} logits, but sizes={list(self.sizes)} needs {sum(self.sizes)}")
+        return len(self.sizes) or 1
 
     def mode(self, inputs: Array) -> Array:
-        return cast(Array, np.argmax(inputs, axis=-1))
+        """The most likely actions."""
+        return self._join([np.argmax(part, axis=-1) for part in self._parts(inputs)])
 
     def sample(self, inputs: Array, noise: Array) -> tuple[Array, Array]:
-        logp = log_softmax(inputs)
-        bounds = np.cumsum(np.exp(logp.astype(np.float64)), axis=-1)
-        actions = (noise[:, :1] * bounds[:, -1:] >= bounds).sum(axis=-1)
-        return actions, np.take_along_axis(logp, actions[:, None], axis=-1)[:, 0]
+        """Samples actions; returns them and their log-probabilities."""
+        actions = []
+        for i, part in enumerate(self._parts(inputs)):
+            bounds = np.cumsum(np.exp(log_softmax(part).astype(np.float64)), axis=-1)
+            actions.append((noise[:, i : i + 1] * bounds[:, -1:] >= bounds).sum(axis=-1))
+        joined = self._join(actions)
+        return joined, self.log_probability(inputs, joined)
 
     def log_probability(self, inputs: Array, actions: Array) -> Array:
-        return np.take_along_axis(log_softmax(inputs), actions[:, None].astype(np.int64), axis=-1)[:, 0]
+        """The log-probabilities of given actions."""
+        parts, chosen = self._parts(inputs), actions.reshape(len(actions), -1).astype(np.int64)
+        logs = [np.take_along_axis(log_softmax(p), chosen[:, i : i + 1], axis=-1)[:, 0] for i, p in enumerate(parts)]
+        return cast(Array, np.sum(logs, axis=0))
+
+    def _parts(self, inputs: Array) -> list[Array]:
+        return np.split(inputs, np.cumsum(self.sizes)[:-1], axis=-1) if self.sizes else [inputs]
+
+    def _join(self, parts: list[Array]) -> Array:
+        return np.stack(parts, axis=-1) if self.sizes else parts[0]
 
 
 @dataclasses.dataclass(frozen=True)
-class MultiCategorical(ActionDistribution):
-    """Actions int64 (N, len(sizes)), from logits (N, sum(sizes)), concatenated choice by choice."""
+class DiagonalGaussian:
+    """Distributions over actions (N, A), from means and log standard deviations (N, 2 A).
 
-    sizes: Sequence[int]
+    Attributes:
+      squashed: whether tanh squashes actions to [-1, 1] (Haarnoja et al. 2018, equation 21).
+    """
 
-    def width(self, inputs: int) -> int:
-        if inputs != sum(self.sizes):
-            raise UsageError(f"GetActions: {inputs} logits, but sizes={list(self.sizes)} needs {sum(self.sizes)}")
-        return len(self.sizes)
-
-    def mode(self, inputs: Array) -> Array:
-        return np.stack([np.argmax(part, axis=-1) for part in self._parts(inputs)], axis=-1)
-
-    def sample(self, inputs: Array, noise: Array) -> tuple[Array, Array]:
-        categorical = Categorical()
-        samples = [categorical.sample(part, noise[:, i : i + 1]) for i, part in enumerate(self._parts(inputs))]
-        return np.stack([actions for actions, _ in samples], axis=-1), np.sum([logp for _, logp in samples], axis=0)
-
-    def log_probability(self, inputs: Array, actions: Array) -> Array:
-        parts, categorical = self._parts(inputs), Categorical()
-        return cast(Array, np.sum([categorical.log_probability(p, actions[:, i]) for i, p in enumerate(parts)], axis=0))
-
-    def _parts(self, inputs: Array) -> list[Array]:
-        return np.split(inputs, np.cumsum(self.sizes)[:-1], axis=-1)
-
-
-class DiagonalGaussian(ActionDistribution):
-    """Actions (N, A), from means and log standard deviations (N, 2 A)."""
-
+    squashed: bool = False
     normal = True
 
     def width(self, inputs: int) -> int:
@@ -108,47 +91,34 @@ class DiagonalGaussian(ActionDistribution):
         return inputs // 2
 
     def mode(self, inputs: Array) -> Array:
-        return self._parts(inputs)[0]
+        mean, _ = self._parts(inputs)
+        return cast(Array, np.tanh(mean)) if self.squashed else mean
 
     def sample(self, inputs: Array, noise: Array) -> tuple[Array, Array]:
         mean, log_std = self._parts(inputs)
         noise = noise.astype(inputs.dtype)
-        logp = _normal_log_density(noise, log_std)
-        return mean + np.exp(log_std) * noise, logp.astype(inputs.dtype)
-
-    def log_probability(self, inputs: Array, actions: Array) -> Array:
-        mean, log_std = self._parts(inputs)
-        return _normal_log_density((actions - mean) / np.exp(log_std), log_std)
-
-    def _parts(self, inputs: Array) -> tuple[Array, Array]:
-        mean, log_std = np.split(inputs, 2, axis=-1)
-        return mean, log_std
-
-
-def _normal_log_density(noise: Array, log_std: Array) -> Array:
-    return cast(Array, -(np.square(noise) / 2 + log_std + _LOG_SQRT_2PI).sum(axis=-1))
-
-
-class SquashedGaussian(DiagonalGaussian):
-    """A Gaussian squashed by tanh to [-1, 1] (Haarnoja et al. 2018, equation 21)."""
-
-    def mode(self, inputs: Array) -> Array:
-        return cast(Array, np.tanh(super().mode(inputs)))
-
-    def sample(self, inputs: Array, noise: Array) -> tuple[Array, Array]:
-        x, logp = super().sample(inputs, noise)
+        x, logp = mean + np.exp(log_std) * noise, self._log_density(noise, log_std).astype(inputs.dtype)
+        if not self.squashed:
+            return x, logp
         slope = 2 * (math.log(2) - x - np.logaddexp(0, -2 * x))  # log(1 - tanh(x)**2)
         return np.tanh(x), (logp - slope.sum(axis=-1)).astype(inputs.dtype)
 
     def log_probability(self, inputs: Array, actions: Array) -> Array:
-        inside = 1 - np.finfo(inputs.dtype).eps
-        actions = np.clip(actions, -inside, inside)
-        slope = np.log1p(-np.square(actions))
-        return cast(Array, super().log_probability(inputs, np.arctanh(actions)) - slope.sum(axis=-1))
+        mean, log_std = self._parts(inputs)
+        slope: Any = 0
+        if self.squashed:
+            inside = 1 - np.finfo(inputs.dtype).eps
+            actions = np.clip(actions, -inside, inside)
+            slope = np.log1p(-np.square(actions)).sum(axis=-1)
+            actions = np.arctanh(actions)
+        return cast(Array, self._log_density((actions - mean) / np.exp(log_std), log_std) - slope)
 
     def _parts(self, inputs: Array) -> tuple[Array, Array]:
         mean, log_std = np.split(inputs, 2, axis=-1)
-        return mean, np.clip(log_std, *_LOG_STD)
+        return mean, np.clip(log_std, *_LOG_STD) if self.squashed else log_std
+
+    def _log_density(self, noise: Array, log_std: Array) -> Array:
+        return cast(Array, -(np.square(noise) / 2 + log_std + _LOG_SQRT_2PI).sum(axis=-1))
 
 
 def log_softmax(logits: Array) -> Array:
@@ -157,12 +127,7 @@ def log_softmax(logits: Array) -> Array:
     return cast(Array, shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
 
-_DISTRIBUTIONS = {
-    "categorical": Categorical,
-    "multi_categorical": MultiCategorical,
-    "diagonal_gaussian": DiagonalGaussian,
-    "squashed_gaussian": SquashedGaussian,
-}
+_DISTRIBUTIONS = ("categorical", "multi_categorical", "diagonal_gaussian", "squashed_gaussian")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,7 +158,7 @@ class GetActions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_choices(self, distribution=tuple(_DISTRIBUTIONS))
+        check_choices(self, distribution=_DISTRIBUTIONS)
 
     def __call__(self, batch: Batch) -> Batch:
         modules = get_outputs(self, batch)
@@ -225,9 +190,10 @@ class GetActions:
         """Returns the log-probabilities or log-densities (N,) of `actions`, given `inputs` (N, K)."""
         return self._distribution().log_probability(inputs, actions)
 
-    def _distribution(self) -> ActionDistribution:
-        kind: Callable[..., ActionDistribution] = _DISTRIBUTIONS[self.distribution]
-        return kind(self.sizes) if kind is MultiCategorical else kind()
+    def _distribution(self) -> Categorical | DiagonalGaussian:
+        if self.distribution.endswith("gaussian"):
+            return DiagonalGaussian(self.distribution == "squashed_gaussian")
+        return Categorical(self.sizes if self.distribution == "multi_categorical" else ())
 
     def _noise(self, episode: Episode, width: int, *, normal: bool) -> Array:
         """The random numbers for an episode's last step."""
@@ -263,8 +229,10 @@ class NormalizeAndClipActions:
         return map_columns(self, batch, self._for_env) if self.normalize_actions or self.clip_actions else batch
 
     def _for_env(self, columns: Columns) -> Columns:
-        actions = {name: as_numpy(column) for name, column in columns.items() if below(name, "actions")}
-        for_env = {name.replace("actions", "actions_for_env", 1): self._one(name, a) for name, a in actions.items()}
+        for_env = {}
+        for name in columns:
+            if below(name, "actions"):
+                for_env[name.replace("actions", "actions_for_env", 1)] = self._one(name, as_numpy(columns[name]))
         return {**columns, **for_env}
 
     def _one(self, name: str, actions: Array) -> Array:

@@ -20,7 +20,7 @@ as in RLDS's last step.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -92,36 +92,28 @@ class SplitAgents(EpisodeConnector):
         return super().__call__(batch)
 
     def edit(self, episode: Episode, fields: StepFields) -> Sequence[Episode]:
-        return [of_agent for agent in self.agents for of_agent in self._episode(episode, agent)]
-
-    def _episode(self, episode: Episode, agent: str) -> Iterator[Episode]:
-        named = dict(self.agents[agent])
-        present = named.pop("present", None)
         owned = {field for names in self.agents.values() for field in names.values()}
-        steps: dict[str, Column] = {
-            path: column for path, column in episode.steps.items() if not any(below(path, field) for field in owned)
-        }
-        for name, field in named.items():
-            paths = match_fields(episode.steps, field, f"SplitAgents: agent {agent}")
-            steps |= {name + path[len(field) :]: episode.steps[path] for path in paths}
-        start, stop = 0, len(episode)
-        if present is not None:
-            start, stop = self._presence(episode, agent, present)
-        whole = episode.replace(steps=steps, metadata={**episode.metadata, "agent_id": agent})
-        part = slice_steps(whole, start, stop, terminated=self.left_early == "terminated")
-        if transitions(part):
-            yield part
-
-    def _presence(self, episode: Episode, agent: str, field: str) -> tuple[int, int]:
-        """The agent's first step and the one after its last."""
-        match_fields(episode.steps, field, f"SplitAgents: agent {agent}")
-        steps = np.flatnonzero(np.asarray(episode.steps[field], bool))
-        if not len(steps):
-            return 0, 0
-        start, stop = int(steps[0]), int(steps[-1]) + 1
-        if stop - start != len(steps):
-            raise UsageError(f"SplitAgents: {episode.key}: agent {agent} leaves and returns, which is not supported")
-        return start, stop
+        shared = {path: c for path, c in episode.steps.items() if not any(below(path, field) for field in owned)}
+        parts = []
+        for agent, names in self.agents.items():
+            steps: dict[str, Column] = dict(shared)
+            for name, field in names.items():
+                paths = match_fields(episode.steps, field, f"SplitAgents: agent {agent}")
+                if name != "present":
+                    steps |= {name + path[len(field) :]: episode.steps[path] for path in paths}
+            start, stop = 0, len(episode)
+            if "present" in names:
+                present = np.flatnonzero(np.asarray(episode.steps[names["present"]], bool))
+                start, stop = (int(present[0]), int(present[-1]) + 1) if len(present) else (0, 0)
+                if stop - start != len(present):
+                    raise UsageError(
+                        f"SplitAgents: {episode.key}: agent {agent} leaves and returns, which is not supported"
+                    )
+            whole = episode.replace(steps=steps, metadata={**episode.metadata, "agent_id": agent})
+            part = slice_steps(whole, start, stop, terminated=self.left_early == "terminated")
+            if transitions(part):
+                parts.append(part)
+        return parts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,16 +130,14 @@ class AgentToModuleMapping:
 
     def __call__(self, batch: Batch) -> Batch:
         check_order(self, batch)
-        return batch.replace(episodes=tuple(self._map_episode(episode) for episode in batch.episodes))
-
-    def _map_episode(self, episode: Episode) -> Episode:
-        agent = find_agent(episode)
-        if agent not in self.modules:
-            near = did_you_mean(agent, self.modules)
-            raise UsageError(
-                f"AgentToModuleMapping: no module for agent {agent!r}, only for {', '.join(self.modules)}{near}"
-            )
-        return episode.replace(metadata={**episode.metadata, "module_id": self.modules[agent]})
+        episodes = []
+        for episode in batch.episodes:
+            agent = find_agent(episode)
+            if agent not in self.modules:
+                near = did_you_mean(agent, self.modules, otherwise=f"only for {', '.join(self.modules)}")
+                raise UsageError(f"AgentToModuleMapping: no module for agent {agent!r}{near}")
+            episodes.append(episode.replace(metadata={**episode.metadata, "module_id": self.modules[agent]}))
+        return batch.replace(episodes=tuple(episodes))
 
 
 class BatchIndividualItems:

@@ -28,22 +28,6 @@ MAX_ACTIONS = 1000
 """The most discrete actions for which calibration is computed."""
 
 
-def importance_ratios(target: Array, behavior: Array) -> Array:
-    """The importance ratios `target / behavior`, float64 (T,).
-
-    Raises:
-      BadEpisode: a propensity is negative or not finite, or a behavior propensity is 0.
-    """
-    target, behavior = np.asarray(target, np.float64), np.asarray(behavior, np.float64)
-    for name, values, good in (("target", target, target >= 0), ("behavior", behavior, behavior > 0)):
-        bad = np.flatnonzero(~(good & np.isfinite(values)))
-        if len(bad):
-            step = int(bad[0])
-            detail = f"the propensity of the {name} policy at step {step} is {values[step]:g}"
-            raise BadEpisode(Violation("propensity_out_of_range", detail, None, step))
-    return cast(Array, target / behavior)
-
-
 @dataclasses.dataclass(frozen=True)
 class AddImportanceWeights(EpisodeConnector):
     """Adds importance weights to the steps, float64 (number of steps,), from the propensities of two policies.
@@ -82,8 +66,13 @@ class AddImportanceWeights(EpisodeConnector):
         ratios, logs = np.ones(len(episode)), np.zeros(len(episode))
         count = transitions(episode)
         target, behavior = (self._propensities(episode, path)[:count] for path in (self.target, self.behavior))
+        for name, values, good in (("target", target, target >= 0), ("behavior", behavior, behavior > 0)):
+            if not (good := good & np.isfinite(values)).all():
+                step = int(np.argmin(good))
+                detail = f"the propensity of the {name} policy at step {step} is {values[step]:g}"
+                raise BadEpisode(Violation("propensity_out_of_range", detail, None, step))
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-            ratios[:count] = importance_ratios(target, behavior)
+            ratios[:count] = target / behavior
             logs[:count] = np.log(target) - np.log(behavior)
             sums, products = np.cumsum(logs), np.cumprod(ratios)
             products = np.where(np.isfinite(products), products, np.exp(sums))  # once a product overflows
@@ -97,11 +86,10 @@ class AddImportanceWeights(EpisodeConnector):
         if self.log:
             return episode.with_columns({f"log_{name}": values for name, values in weights.items()})
         for name, values in weights.items():
-            if np.isinf(values).any():
-                step = int(np.argmax(np.isinf(values)))
+            if (infinite := np.isinf(values)).any():
                 raise UsageError(
-                    f"AddImportanceWeights: {episode.key}: {name} at step {step} overflows float64 "
-                    f"({np.finfo(np.float64).max:.2g}). Add logarithms with `log: true`, or limit it with `clip: 1000`"
+                    f"AddImportanceWeights: {episode.key}: {name} at step {np.argmax(infinite)} overflows float64. Add "
+                    "logarithms with `log: true`, or limit it with `clip: 1000`"
                 )
         return episode.with_columns(weights)
 
@@ -110,8 +98,7 @@ class AddImportanceWeights(EpisodeConnector):
         values = np.asarray(episode.steps[path])
         if values.shape != (len(episode),) or not (values.dtype.kind in "fiu" or values.dtype.name == "bfloat16"):
             raise UsageError(
-                f"AddImportanceWeights: {path} is {values.dtype} of shape {values.shape[1:]} per step, expected one "
-                "number"
+                f"AddImportanceWeights: {path} is {values.dtype} {values.shape[1:]}, not one number a step"
             )
         return values.astype(np.float64)
 
@@ -196,11 +183,10 @@ class WeightSums:
         if not self._count:
             return {path: [1.0] for path in _NORMALIZED}
         for path, values in self._sums.items():
-            over = np.flatnonzero(~np.isfinite(values))
-            if len(over):
+            if not (finite := np.isfinite(values)).all():
                 raise UsageError(
-                    f"SelfNormalizeImportanceWeights: the sum of {path} at step {over[0]} over {self._count:,} "
-                    "episodes overflows float64. Limit the weights with `clip: 1000` of AddImportanceWeights"
+                    f"SelfNormalizeImportanceWeights: the sum of {path} at step {np.argmin(finite)} over "
+                    f"{self._count:,} episodes overflows float64. Limit the weights with `clip: 1000`"
                 )
         return {path: (values / self._count).tolist() for path, values in self._sums.items()}
 

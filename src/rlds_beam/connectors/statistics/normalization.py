@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -55,17 +55,14 @@ def numbers(column: Column, path: str, connector: str) -> Array:
 
 def float_dtype(values: Array) -> np.dtype[Any]:
     """The dtype of `values` if it is a float, else float32."""
-    return cast("np.dtype[Any]", values.dtype) if values.dtype.kind == "f" else np.dtype(np.float32)
+    return values.dtype if values.dtype.kind == "f" else np.dtype(np.float32)
 
 
 def pick_statistics(leaves: Mapping[str, Leaf], names: Sequence[str], connector: str) -> dict[str, dict[str, Any]]:
     """Keeps only the named statistics, because they become part of a job's plan."""
     for path, leaf in leaves.items():
-        missing = [name for name in names if name not in leaf]
-        if missing:
-            raise UsageError(
-                f"{connector}: the statistics of {path} lack {missing[0]}; there are {', '.join(leaf) or 'none'}"
-            )
+        if missing := [name for name in names if name not in leaf]:
+            raise UsageError(f"{connector}: the statistics of {path} lack {missing[0]}, but have {', '.join(leaf)}")
     return {path: {name: leaf[name] for name in names} for path, leaf in leaves.items()}
 
 
@@ -218,9 +215,7 @@ class Normalize(_Scaler, reads_images=False):
         leaf, x = self._leaf(path), numbers(column, path, "Normalize")
         shift, scale, middle = self._line(leaf)
         if shift.shape != x.shape[1:]:
-            raise UsageError(
-                f"Normalize: the statistics of {path} have shape {shift.shape}, but a step has {x.shape[1:]}"
-            )
+            raise UsageError(f"Normalize: {path} has shape {x.shape[1:]}, but its statistics {shift.shape}")
         y = x.astype(np.float64)
         y -= shift
         y /= scale
@@ -320,8 +315,7 @@ class MeanStdFilter(_Scaler):
         return edit_each(self, batch, self._filter)
 
     def _filter(self, episode: Episode, fields: StepFields) -> Episode:
-        paths = _floats(episode, fields.obs)
-        return episode.with_columns({path: self._scale(episode, path) for path in paths})
+        return episode.with_columns({path: self._scale(episode, path) for path in _floats(episode, fields.obs)})
 
     def _scale(self, episode: Episode, path: str) -> Array:
         assert isinstance(self.statistics, Mapping)
@@ -379,9 +373,8 @@ class StandardizeAdvantages(_Scaler):
 
     def __post_init__(self) -> None:
         if self.statistics is not None:
-            object.__setattr__(
-                self, "statistics", pick_statistics(self.statistics, ("mean", "std"), "StandardizeAdvantages")
-            )
+            picked = pick_statistics(self.statistics, ("mean", "std"), "StandardizeAdvantages")
+            object.__setattr__(self, "statistics", picked)
 
     def fit(self, result: Mapping[str, Mapping[str, Leaf]]) -> StandardizeAdvantages:
         return dataclasses.replace(self, statistics={module: leaves[self.column] for module, leaves in result.items()})
@@ -397,8 +390,7 @@ class StandardizeAdvantages(_Scaler):
         if not real:
             return values.astype(np.float32)
         if module not in self.statistics:
-            known = ", ".join(self.statistics) or "nothing"
-            raise UsageError(f"StandardizeAdvantages: no statistics of module {module}, only of {known}")
+            raise UsageError(f"StandardizeAdvantages: no statistics of {module}, only of {', '.join(self.statistics)}")
         mean, std = (float(self.statistics[module][name]) for name in ("mean", "std"))
         scaled = (values.astype(np.float64) - mean) / max(std, _MIN_DIVISOR)
         return np.where(np.arange(len(values)) < real, scaled, values).astype(np.float32)
