@@ -308,6 +308,9 @@ def connect(connectors: Sequence[Connector], episodes: Sequence[Episode], fields
     return run(connectors, Batch(tuple(episodes), fields=fields or StepFields()))
 
 
+_EDITED = "the batch, edited by batch.replace(...)"
+
+
 def run(connectors: Sequence[Connector], batch: Batch) -> Batch:
     """Runs connectors in order; stops when no episodes are left."""
     for connector in connectors:
@@ -315,8 +318,7 @@ def run(connectors: Sequence[Connector], batch: Batch) -> Batch:
             break
         before, batch = batch, connector(batch)
         if not isinstance(batch, Batch):
-            key = before.episodes[0].key
-            refuse_result(connector, "", batch, "the batch, edited by batch.replace(...)", key)
+            refuse_result(connector, "", batch, _EDITED, before.episodes[0].key)
         less = len(before.episodes) - len(batch.episodes)
         if less > 0 and batch.dropped == before.dropped:  # a plain function, which does not count what it drops
             dropped, name = dict(batch.dropped), short_name(connector)

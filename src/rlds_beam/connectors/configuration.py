@@ -79,8 +79,10 @@ class Configuration:
         """The connectors of a job's options: its lists of episodes, its tasks, its preset's, then its own."""
         name, preset = getattr(options, "connectors", None), getattr(options, "preset", None)
         given = cls() if name is None else load(name)
-        kinds = {"exclude": connectors.DropListedEpisodes, "only": connectors.KeepListedEpisodes}
-        first = [kind(file) for flag, kind in kinds.items() if (file := getattr(options, flag, None)) is not None]
+        first: list[Connector] = []
+        for flag, kind in (("exclude", connectors.DropListedEpisodes), ("only", connectors.KeepListedEpisodes)):
+            if (file := getattr(options, flag, None)) is not None:
+                first.append(kind(file))
         task, task_file = getattr(options, "task", None), getattr(options, "task_file", None)
         if task is not None or task_file is not None:
             first.append(connectors.FillLanguage(task, task_file))

@@ -87,12 +87,9 @@ class ConnectorRunner:
         Args:
           instead: the flag of an output that holds columns.
         """
-        names = sorted({name for columns in self.probed.modules.values() for name in columns})
-        if names:
-            raise UsageError(
-                f"--connectors: this output cannot hold columns, but connectors add {some(names)}. Use {instead}, or "
-                "remove these connectors"
-            )
+        if names := sorted({name for columns in self.probed.modules.values() for name in columns}):
+            said = f"this output cannot hold columns, but connectors add {some(names)}"
+            raise UsageError(f"--connectors: {said}. Use {instead}, or remove these connectors")
 
     @property
     def splits(self) -> tuple[str, ...]:

@@ -187,7 +187,7 @@ class FlipChannels(_ImageEditor):
         shape = _shape(column)
         if len(shape) != 3 or shape[2] not in (3, 4, None):
             if path in ((self.fields,) if isinstance(self.fields, str) else self.fields or ()):
-                said = f"{column.dtype} ({', '.join('?' if side is None else str(side) for side in shape)})"
+                said = f"{column.dtype} {shape}"
                 raise UsageError(f"FlipChannels: {path} has no colors to flip: {said}, expected 3 or 4 channels")
             return column
         if isinstance(column, EncodedImages):

@@ -119,9 +119,8 @@ class AddIdsToBatch(ColumnConnector):
         ids = {"eps_id": str(episode.key), "agent_id": find_agent(episode), "module_id": find_module(episode)}
         available: dict[str, Column] = {name: np.full(count, value.encode(), object) for name, value in ids.items()}
         available["t"] = np.arange(count)
-        unknown = set(self.columns) - available.keys()
-        if unknown:
-            raise UsageError(f"AddIdsToBatch: there is no column {sorted(unknown)[0]}, only {', '.join(available)}")
+        if unknown := {*self.columns} - available.keys():
+            raise UsageError(f"AddIdsToBatch: there is no column {min(unknown)}, only {', '.join(available)}")
         return {name: available[name] for name in self.columns}
 
 
@@ -197,9 +196,8 @@ class AddWeightsToBatch(ColumnConnector):
         if self.field:
             values = np.asarray(field_columns(episode, self.field, self.field, "AddWeightsToBatch").get(self.field))
             if values.shape != weights.shape or values.dtype.kind not in "fiub":
-                raise UsageError(
-                    f"AddWeightsToBatch: {self.field} is not a number per step: {values.dtype} {values.shape[1:]}"
-                )
+                said = f"{values.dtype} {values.shape[1:]}"
+                raise UsageError(f"AddWeightsToBatch: {self.field} is not a number per step: {said}")
             weights = weights * values.astype(np.float32)
         return {"weights": weights}
 

@@ -59,8 +59,7 @@ class FlattenObservations:
 
     def _flat(self, path: str, column: Column) -> Array:
         if isinstance(column, EncodedImages) or is_text(column):
-            what = "images" if isinstance(column, EncodedImages) else "text"
-            raise UsageError(f"FlattenObservations: {path} holds {what}")
+            raise UsageError(f"FlattenObservations: {path} holds images or text")
         if path in self.categories:
             return one_hot(column, self.categories[path], f"FlattenObservations: {path}").reshape(len(column), -1)
         return np.asarray(column, np.float32).reshape(len(column), -1)
@@ -103,10 +102,8 @@ class PrevActionsPrevRewards(ColumnConnector):
 def check_no_observations(connector: Connector, columns: Columns) -> None:
     """Raises UsageError if `obs` exists already: then this connector would have no effect."""
     if is_there(columns, "obs"):
-        raise UsageError(
-            f"{short_name(connector)}: the column obs exists already; put it before AddObservationsFromEpisodesToBatch "
-            "and other connectors that add obs"
-        )
+        said = "the column obs exists already; put it before AddObservationsFromEpisodesToBatch and others that add obs"
+        raise UsageError(f"{short_name(connector)}: {said}")
 
 
 def one_hot(values: Any, categories: int, what: str) -> Array:

@@ -317,10 +317,7 @@ def _modules(returned: Mapping[str, Any], episodes: list[Episode]) -> dict[str, 
 def _find_index(theirs: Any, recordings: list[RllibEpisode]) -> int:
     """The index of the recording of an episode: the same object, or one with its id."""
     for i, recording in enumerate(recordings):
-        if theirs is recording.theirs:
-            return i
-    for i in range(len(recordings)):
-        if theirs.id_ == f"episode_{i}" or theirs.id_.startswith(f"episode_{i}_"):
+        if theirs is recording.theirs or theirs.id_ == f"episode_{i}" or theirs.id_.startswith(f"episode_{i}_"):
             return i
     raise RldsBeamError(f"FromRllib: the connector returned an unknown episode {theirs.id_}")
 

@@ -63,9 +63,7 @@ class AddTimeDimToBatchAndZeroPad:
         if not 0 <= self.burn_in < self.max_seq_len:
             raise UsageError(f"burn_in={self.burn_in}: expected 0 to {self.max_seq_len - 1}, less than max_seq_len")
         if not 1 <= self.step <= self.max_seq_len:
-            raise UsageError(
-                f"stride={self.stride}: expected 1 to {self.max_seq_len}, so that no transition is left out"
-            )
+            raise UsageError(f"stride={self.stride}: expected 1 to {self.max_seq_len}, or transitions are left out")
         check_choices(self, pad=("right", "left"), tail=("keep", "drop"))
 
     @property
@@ -200,14 +198,10 @@ class AddStatesFromEpisodesToBatch:
         recorded = leaves(episode, fields.state_out, "state_in")
         initial = {} if self.initial_state is None else flatten(self.initial_state, "state_in")
         if recorded and initial and initial.keys() != recorded.keys():
-            names = ", ".join(initial), ", ".join(recorded)
-            raise UsageError(
-                f"AddStatesFromEpisodesToBatch: initial_state has {names[0]}, but the recorded states have {names[1]}"
-            )
+            names = f"{', '.join(initial)}, but the recorded states have {', '.join(recorded)}"
+            raise UsageError(f"AddStatesFromEpisodesToBatch: initial_state has {names}")
         if not (before or recorded or initial):
-            raise UsageError(
-                f"AddStatesFromEpisodesToBatch: the steps have no {fields.state_out}, so give initial_state"
-            )
+            raise UsageError(f"AddStatesFromEpisodesToBatch: there is no {fields.state_out}, so give initial_state")
         added: dict[str, Any] = {name: column[starts] for name, column in before.items()}
         last, at_start = np.maximum(starts - 1, 0), starts == 0
         for name in () if before else recorded or initial:
@@ -217,10 +211,8 @@ class AddStatesFromEpisodesToBatch:
                 added[name] = np.broadcast_to(first, (len(starts), *first.shape))
                 continue
             if first.shape != out.shape[1:]:
-                raise UsageError(
-                    f"AddStatesFromEpisodesToBatch: initial_state has shape {first.shape} at {name}, but the recorded "
-                    f"states have {out.shape[1:]}"
-                )
+                shapes = f"{first.shape}, but the recorded states have {out.shape[1:]}"
+                raise UsageError(f"AddStatesFromEpisodesToBatch: {name} of initial_state has shape {shapes}")
             states = out.take(last, axis=0)
             states[at_start] = first
             added[name] = states
@@ -331,7 +323,7 @@ class AddModelOutputs:
             for name in before:
                 out = name.replace("state_in", "state_out", 1)
                 if out not in outputs or outputs[out].shape != before[name].shape:
-                    shapes = ", ".join(f"{name} {values.shape}" for name, values in outputs.items())
+                    shapes = {name: values.shape for name, values in outputs.items()}
                     wanted = f"{out} {before[name].shape}, as initial_state"
                     raise UsageError(f"AddModelOutputs: the model returned {shapes}, expected {wanted}")
                 state[name] = outputs[out].astype(before[name].dtype)

@@ -145,18 +145,19 @@ class EpisodeStatistics:
     def merge(self, *others: EpisodeStatistics) -> EpisodeStatistics:
         """Merges the statistics of disjoint sets of episodes."""
         every = [statistics for statistics in (self, *others) if statistics.episodes]
-        paths = sorted({path for summary in every for path in summary.leaves})
+        leaves: dict[str, list[LeafStatistics]] = {}
+        for statistics in every:
+            for path, leaf in statistics.leaves.items():
+                leaves.setdefault(path, []).append(leaf)
+        lengths = [statistics.lengths for statistics in every if statistics.lengths]
+        returns = [statistics.returns for statistics in every if statistics.returns]
         return EpisodeStatistics(
-            sum(summary.episodes for summary in every),
-            sum(summary.transitions for summary in every),
-            {path: _merge(summary.leaves[path] for summary in every if path in summary.leaves) for path in paths},
-            _merge(summary.lengths for summary in every if summary.lengths is not None) if every else None,
-            _merge(summary.returns for summary in every if summary.returns is not None)
-            if any(summary.returns for summary in every)
-            else None,
-            PropensityStatistics.merged(
-                [summary.propensities for summary in every if summary.propensities is not None]
-            ),
+            sum(statistics.episodes for statistics in every),
+            sum(statistics.transitions for statistics in every),
+            {path: _merge(parts) for path, parts in sorted(leaves.items())},
+            _merge(lengths) if lengths else None,
+            _merge(returns) if returns else None,
+            PropensityStatistics.merged([s.propensities for s in every if s.propensities]),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -322,14 +323,11 @@ class DatasetStatistics:
 
     def merge(self, *others: DatasetStatistics) -> DatasetStatistics:
         """Merges the statistics of disjoint sets of episodes."""
-        every = (self, *others)
-        keys = sorted({key for summary in every for key in summary.groups})
-        return DatasetStatistics(
-            {
-                key: EpisodeStatistics().merge(*(summary.groups[key] for summary in every if key in summary.groups))
-                for key in keys
-            }
-        )
+        groups: dict[tuple[str, str], list[EpisodeStatistics]] = {}
+        for statistics in (self, *others):
+            for key, of_group in statistics.groups.items():
+                groups.setdefault(key, []).append(of_group)
+        return DatasetStatistics({key: EpisodeStatistics().merge(*parts) for key, parts in sorted(groups.items())})
 
     @property
     def whole(self) -> EpisodeStatistics:
@@ -342,13 +340,9 @@ class DatasetStatistics:
         for name, place in (("splits", 0), ("groups", 1)):
             values = sorted({key[place] for key in self.groups})
             if values != [""]:
-                content[name] = {value: self._select(place, value).to_json() for value in values}
+                chosen = {v: [s for key, s in self.groups.items() if key[place] == v] for v in values}
+                content[name] = {v: EpisodeStatistics().merge(*parts).to_json() for v, parts in chosen.items()}
         return content
-
-    def _select(self, place: int, value: str) -> EpisodeStatistics:
-        return EpisodeStatistics().merge(
-            *(statistics for key, statistics in self.groups.items() if key[place] == value)
-        )
 
 
 class Groups:
@@ -374,7 +368,15 @@ class Groups:
         if self._target is not None:
             target = compute_propensities(self._target, episode, "--target_propensity_fn")
             episode = episode.with_columns({TARGET: target})
-        key = episode.key.split, "" if self._by is None else _value(episode, self._by)
+        value: Any = ""
+        if self._by in episode.metadata:
+            value = episode.metadata[self._by]
+        elif self._by in episode.steps and len(episode):
+            value = np.asarray(episode.steps[self._by])[0]
+        elif self._by is not None:
+            fields = ", ".join((*episode.metadata, *episode.steps))
+            raise UsageError(f"--by={self._by}: {episode.key} has no such field, only {fields}")
+        key = episode.key.split, value.decode(errors="replace") if isinstance(value, bytes) else str(value)
         if key not in self._builders:
             self._builders[key] = StatisticsBuilder(part=self._part)
         self._builders[key].add(episode)
@@ -382,14 +384,3 @@ class Groups:
     def finish(self) -> DatasetStatistics:
         """The statistics of all episodes so far."""
         return DatasetStatistics({key: builder.finish() for key, builder in sorted(self._builders.items())})
-
-
-def _value(episode: Episode, field: str) -> str:
-    if field in episode.metadata:
-        value = episode.metadata[field]
-    elif field in episode.steps and len(episode):
-        value = np.asarray(episode.steps[field])[0]
-    else:
-        fields = ", ".join((*episode.metadata, *episode.steps))
-        raise UsageError(f"--by={field}: {episode.key} has no such field, only {fields}")
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
