@@ -6,7 +6,7 @@ import abc
 import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self, TypeAlias
+from typing import Any, ClassVar, NoReturn, Protocol, Self, TypeAlias
 
 from rlds_beam.connectors.counts import Connected
 from rlds_beam.connectors.fields import StepFields, find_module
@@ -17,9 +17,6 @@ from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.reading.base import Source
 from rlds_beam.text import did_you_mean
 from rlds_beam.user_functions import configurable
-
-if TYPE_CHECKING:
-    from rlds_beam.connectors.learner.sequences import AddTimeDimToBatchAndZeroPad
 
 Columns = Mapping[str, Column]
 """Column name -> values. The leading axis is rows: transitions, or sequences once there is a time axis."""
@@ -48,7 +45,7 @@ class Batch:
 
     episodes: tuple[Episode, ...]
     columns: tuple[Columns, ...] = ()
-    time: AddTimeDimToBatchAndZeroPad | None = None
+    time: Any = None
     starts: tuple[Any, ...] = ()
     modules: Mapping[str, Columns] | None = None
     fields: StepFields = dataclasses.field(default_factory=StepFields)

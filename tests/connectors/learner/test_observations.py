@@ -209,7 +209,7 @@ def test_the_goal_is_next_to_the_observation():
     steps = dict(episode(3).steps)
     steps["sensors/state"] = steps.pop("observation")
     fields = StepFields(obs="sensors")
-    with pytest.raises(UsageError, match="sensors is no step field"):
+    with pytest.raises(UsageError, match="achieved=sensors is none of"):
         connect([GoalRelabeling()], [episode(3).replace(steps=steps)], fields)
     relabel = GoalRelabeling("final", achieved="sensors/state")
     (made,) = connect([relabel], [episode(3).replace(steps=steps)], fields).episodes
