@@ -78,14 +78,14 @@ class Cut:
 def test_names_of_what_connectors_return(arm: Path, tmp_path: Path) -> None:
     export(arm, tmp_path / "out", "lerobot", fps=10, connectors=[Cut()], names={"action": ["x", "y"]})
     assert info_of(tmp_path / "out")["features"]["action"]["names"] == ["x", "y"]
-    with pytest.raises(UsageError, match=r"4 names, but action.*no vector of as many"):
+    with pytest.raises(UsageError, match=r"4 names, but action.*has 2 values"):
         rlds_beam.convert(arm, tmp_path / "two", to="lerobot", fps=10, connectors=[Cut()], names={"action": [*"wxyz"]})
 
 
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ("action=x,y", "2 names, but action: float32\\(3\\) is no vector of as many values"),
+        ("action=x,y", "2 names, but action: float32\\(3\\) has 3 values"),
         ("reward=x", "no vector"),
         (["action=x,y,z", "action=a,b,c"], "given twice"),
     ],

@@ -127,8 +127,8 @@ def test_agents_of_one_record_are_separate_items(tmp_path):
         (broken, r"--connectors: own_connectors:broken raised KeyError: 'no such thing' \(.*own_connectors.py, line"),
         (
             changing,
-            r"own_connectors:changing returned reward as float64 \(\) for toy/1.0.0:train:.*, but as float32 \(\) in the dry "
-            "run on zeros. Every episode must have the same fields, dtypes, and shapes.",
+            r"changing returned reward as float64 \(\) for toy/1.0.0:train:.*, but as float32 \(\) in the "
+            "dry run on zeros. Every episode must have the same fields, dtypes, and shapes.",
         ),
         (
             [MinimumLength(2), changing, SubsampleSteps(1)],
