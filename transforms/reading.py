@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
+import numpy as np
 from apache_beam.io.filesystem import FileMetadata
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.metrics import Metrics
@@ -16,13 +17,13 @@ from apache_beam.pvalue import PBegin
 from apache_beam.transforms.core import RestrictionProvider
 
 from rlds_beam.checking.validation import screen_batches
-from rlds_beam.encoding.base import Damage, Record
+from rlds_beam.encoding.base import Damage, Record, RecordFormat, has_offsets
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.reading.base import Segment, Source
-from rlds_beam.reading.plan import first_record, plan_ranges
+from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader, read_segment
 from rlds_beam.transforms.elements import report_source
 from rlds_beam.worker_status import METRICS_NAMESPACE
@@ -189,7 +190,7 @@ class _ReadEpisodesFn(beam.DoFn, RestrictionProvider):
         _log.info("Reading %s from %d to %d", segment.shard.path, restriction.start, restriction.stop)
         splittable = self._reader.files.is_splittable(segment.shard.path)
         if splittable:
-            start = first_record(self._reader.files, segment, restriction.start)
+            start = _first_record(self._reader.files, segment, restriction.start)
             segment = dataclasses.replace(segment, start=start, stop=restriction.stop)
         elif not tracker.try_claim(restriction.start):
             return
@@ -212,3 +213,16 @@ class _ReadEpisodesFn(beam.DoFn, RestrictionProvider):
             yield record
             del record  # not held while the next one is read
         tracker.try_claim(stop)  # Tells the tracker that the segment was read to its end.
+
+
+def _first_record(files: RecordFormat, segment: Segment, position: int) -> int:
+    """The first record of a segment at or after `position`, by the framing from the segment's start.
+
+    Returns the segment's end if there is none.
+    """
+    if position == segment.start or not has_offsets(files, segment.shard.path):
+        return position
+    positions = files.scan(segment.shard.path, segment.start, segment.stop).positions
+    after = positions[np.searchsorted(positions, position) :]
+    end = segment.shard.size if segment.stop is None else segment.stop
+    return int(after[0]) if len(after) else end

@@ -17,7 +17,6 @@ from rlds_beam import user_functions
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.reading.changes import fingerprint_files
-from rlds_beam.reading.plan import record_starts
 from rlds_beam.testing import make_episode, shard_paths, write_dataset
 from rlds_beam.user_functions import find_version
 
@@ -143,5 +142,3 @@ def test_a_shard_that_cannot_be_read_is_named(tmp_path):
     shard = dataclasses.replace(source.splits[0].shards[0], path=str(tmp_path))
     with pytest.raises(UsageError, match=f"cannot read {tmp_path}"):
         fingerprint_files(source.files, [shard.path])
-    with pytest.raises(UsageError, match=f"cannot read {tmp_path}"):
-        record_starts(source.files, shard, [7])

@@ -3,8 +3,6 @@
 import random
 
 import msgspec
-import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,9 +11,7 @@ from rlds_beam.checking.validation import validate_episode
 from rlds_beam.checking.verdicts import Verdict
 from rlds_beam.encoding.metadata import decode_json, encode
 from rlds_beam.episodes.episode import EpisodeKey
-from rlds_beam.errors import UsageError, Violation
 from rlds_beam.processing.report import SAMPLES, Report
-from rlds_beam.terminal.options import parse_max_rejected
 from rlds_beam.testing import BREAKABLE, make_episode
 
 OPTIONS = CheckOptions(repair=("missing_is_last", "unexpected_is_last"), accept=("discount_out_of_range",))
@@ -89,20 +85,6 @@ def test_samples_are_those_with_the_smallest_keys() -> None:
     assert [EpisodeKey.parse(s.key).position for s in report.rules["non_finite"].samples] == [3, 5, 20, 40, 100]
 
 
-def test_a_record_that_breaks_a_rule_in_two_fields_counts_once() -> None:
-    episode = make_episode(3, columns={"reward": np.full(3, np.nan), "action": np.full((3, 2), np.inf)})
-    report = Report().add(validate_episode(episode, OPTIONS))
-    assert report.rules["non_finite"].rejected == 1
-    assert report.rules["non_finite"].samples[0].detail == "action: inf at step 0 in action[0] (2 such steps)"
-
-
-def test_a_violation_of_a_whole_shard() -> None:
-    violation = Violation("missing_shard", "train-00001-of-00002 is not there")
-    report = Report().add_violation(violation, EpisodeKey("d/1.0.0", "train", 1, 0), "accepted")
-    assert (report.records, report.rules["missing_shard"].accepted) == (0, 1)
-    assert "missing_shard: 1 accepted" in report.summary()
-
-
 def test_the_summary_gives_advice() -> None:
     report = Report()
     for position in range(25):
@@ -119,29 +101,3 @@ def test_the_summary_gives_advice() -> None:
         "written   4 items (as predicted), 1.2 MB",
     ]
     assert "3 items (NOT the 4 predicted)" in Report(items_predicted=4, items_written=3).summary()
-
-
-@pytest.mark.parametrize(
-    ("records", "rejected", "limit", "expected"),
-    [
-        (10, 0, 0, False),
-        (10, 1, 0, True),
-        (10, 1, 1, False),
-        (10, 1, 0.1, False),
-        (10, 2, 0.1, True),
-        (10, 10, 1.0, False),
-        (10, 1, 0.0, True),
-        (0, 0, 0.0, False),
-    ],
-)
-def test_exceeds(records: int, rejected: int, limit: float, expected: bool) -> None:
-    assert Report(records=records, rejected=rejected).exceeds(limit) is expected
-
-
-def test_parse_max_rejected() -> None:
-    parsed = [parse_max_rejected(text) for text in ("0", "12", "0.05", "5%", "1.0", "100%")]
-    assert parsed == [0, 12, 0.05, 0.05, 1.0, 1.0]
-    assert [type(value) for value in parsed] == [int, int, float, float, float, float]
-    for text in ("-1", "1.5", "many", "nan", "200%", "", "%"):
-        with pytest.raises(UsageError, match="max_rejected"):
-            parse_max_rejected(text)

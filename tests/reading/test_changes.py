@@ -102,14 +102,6 @@ def fingerprints(source: Source) -> list[Any]:
     return [snapshot.contents(split).tolist() for split in source.splits]
 
 
-def test_the_files_include_all_videos(tmp_path):
-    pytest.importorskip("av")
-    videos(tmp_path / "input")
-    source = open_source(str(tmp_path / "input"), from_="lerobot")
-    found = {name for split in source.splits for shard in split.shards for name in source.companions(shard)}
-    assert found == set(map(str, (tmp_path / "input").glob("videos/**/*.mp4"))) != set()
-
-
 def other_version(data: Path, kind: str) -> Callable[[], None]:
     """Replaces the last shard of a dataset by one from another recording, of equal size."""
     changed = make_shards(record(data.parent / "other", 100, kind))[-1].read_bytes()

@@ -270,15 +270,3 @@ def test_features_that_only_tfds_decodes(tmp_path: Path) -> None:
     assert isinstance(decoded.steps["observation/fast_image"], EncodedImages)
     assert decoded.steps["observation/ragged"].dtype == object
     assert decoded.steps["observation/depth"].shape == (T, 6, 5, 1)
-
-
-def test_fixed_length_sequences_are_read_although_tfds_cannot(tmp_path: Path) -> None:
-    import tensorflow_datasets as tfds
-
-    features = tfds_features({"pair": tfds.features.Sequence(np.int32, length=2)})
-    steps = [required_fields(t) | {"observation": {"pair": [t, -t]}} for t in range(T)]
-    [payload] = write_dataset(tmp_path / "d", features, [{"steps": steps}])
-    text = (tmp_path / "d" / "features.json").read_text()
-    column = EpisodeDecoder(parse_features(text, "f"), text).decode(payload, KEY).steps["observation/pair"]
-    np.testing.assert_array_equal(column, [[t, -t] for t in range(T)])
-    assert column.dtype == np.int32

@@ -6,11 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import apache_beam as beam
 import pytest
 from apache_beam.io.restriction_trackers import OffsetRestrictionTracker
-from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.testing.util import assert_that, equal_to
 
 from rlds_beam.cli.commands.inspect import InspectConfig
 from rlds_beam.encoding.tfds.rlds_dataset import encode_example
@@ -22,8 +19,7 @@ from rlds_beam.reading import plan
 from rlds_beam.reading.base import Segment
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.testing import flip_byte, make_episode, record_offsets, shard_paths, write_dataset
-from rlds_beam.transforms import FindDuplicateEpisodes, ReadFromRlds
+from rlds_beam.testing import make_episode, record_offsets, shard_paths, write_dataset
 from rlds_beam.transforms.reading import _ReadEpisodesFn
 
 EPISODES, STEPS, INSIDE = 7, 5, 20
@@ -78,19 +74,6 @@ def test_ranges_of_the_planner(hostile, small_ranges, convert, check_rules):
     assert begins == record_offsets(shard_paths(hostile)[0])[:-1]  # one record per range
 
 
-def test_a_slice_reads_its_episodes(hostile, small_ranges, convert):
-    ran = convert(hostile, "--split=train[2:5]", "--shards=8")
-    assert (ran.code, ran.report["records"]) == (0, 3)
-
-
-def test_reading_in_a_custom_pipeline(hostile, small_ranges):
-    source = open_source(str(hostile))
-    with beam.Pipeline("FnApiRunner", PipelineOptions([])) as root:
-        count = root | ReadFromRlds(source) | beam.combiners.Count.Globally()
-        assert_that(count, equal_to([EPISODES]), label="episodes")
-        assert_that(root | FindDuplicateEpisodes(source), equal_to([{}]), label="duplicates")
-
-
 @pytest.mark.parametrize("fraction", [0.0, 0.01, 0.3, 0.5, 0.77])
 def test_a_runner_may_split_while_reading(hostile, fraction):
     source = open_source(str(hostile))
@@ -106,20 +89,3 @@ def test_a_runner_may_split_while_reading(hostile, fraction):
         if split is not None:
             found += [e.key.position for e in read.process(piece, OffsetRestrictionTracker(split[1]))]
         assert found == offsets
-
-
-def test_duplicates_are_found_despite_inner_records(tmp_path, small_ranges, convert):
-    episodes = [episode(i, phantom(i)) for i in range(EPISODES)]
-    path = write_dataset(tmp_path / "data", [*episodes, episodes[2], episodes[4]])
-    ran = convert(path)
-    assert ran.code == 3
-    assert (ran.report["records"], ran.rules) == (EPISODES + 2, {"duplicate_episode": 2})
-
-
-def test_inner_records_found_after_damage_show_in_the_count(hostile, convert):
-    """A destroyed header does not give the end of its record, but the number of records reveals inner ones."""
-    flip_byte(shard_paths(hostile)[0], 3, "length")
-    ran = convert(hostile)
-    assert ran.code == 3
-    assert ran.report["records"] > EPISODES
-    assert ran.rules["short_shard"] == 1 and f"dataset_info.json says {EPISODES}" in str(ran.report["rules"])

@@ -57,26 +57,6 @@ def test_too_long_episodes_are_rejected_with_their_records() -> None:
         assert_that(rejected, equal_to([(key, "too_long", key.encode())]), label="rejected")
 
 
-def test_empty_input(tmp_path: Path) -> None:
-    convert = ConvertToTrajectories(SCHEMA)
-    with new_pipeline() as root:
-        items = (root | beam.Create([]) | convert).items
-        assert_that(items, equal_to([]))
-        items | WriteToTrajectoryRecords(str(tmp_path / "out"), convert.spec)
-    assert read_items(tmp_path / "out") == []
-
-
-@pytest.mark.parametrize(
-    ("element", "message"),
-    [
-        (EPISODES[0].with_columns({"heading": np.zeros(4)}), "heading is not in the schema"),
-    ],
-)
-def test_an_element_of_another_schema_is_an_error(element: Any, message: str) -> None:
-    with pytest.raises(Exception, match=message), new_pipeline() as root:
-        root | beam.Create([element]) | ConvertToTrajectories(SCHEMA)
-
-
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_step_between_converting_and_writing(tmp_path: Path, shuffle: bool) -> None:
     convert = ConvertToTrajectories(SCHEMA, keep=["episode_key"])
@@ -108,15 +88,6 @@ def test_items_that_differ_from_the_spec_are_an_error(tmp_path: Path, edit: Any,
         root.run()
 
 
-def test_items_without_the_kept_fields_of_the_spec_are_an_error(tmp_path: Path) -> None:
-    keeping = ConvertToTrajectories(SCHEMA, keep=["episode_key"]).spec
-    root = new_pipeline()
-    items = (root | beam.Create(EPISODES) | ConvertToTrajectories(SCHEMA)).items
-    items | WriteToTrajectoryRecords(str(tmp_path / "out"), keeping)
-    with pytest.raises(Exception, match="the spec keeps episode_key"):
-        root.run()
-
-
 def test_items_with_a_damaged_image_are_rejected_with_the_record(tmp_path: Path) -> None:
     images = EncodedImages(np.array([b"\x89PNG damaged"] * 3, object), (2, 2, 3), "uint8")
     episode = make_episode(3, key=EpisodeKey("d/1.0.0", "val", 0, 9), columns={"observation": images})
@@ -142,17 +113,3 @@ def test_what_cannot_be_used_is_refused_on_construction(tmp_path: Path) -> None:
         spec.with_columns(Field("observation/speed", "float32"))
     with pytest.raises(UsageError, match="a trajectory needs action"):
         ConvertToTrajectories(Schema({"observation": SCHEMA.steps["observation"]}))
-
-
-def test_added_leaves_are_in_the_order_of_a_trajectory() -> None:
-    spec = ConvertToTrajectories(SCHEMA).spec.with_columns(Field("policy_info/b", "float32"), SPEED)
-    paths = ["step_type", "observation", "action", "policy_info/b", SPEED.path, "next_step_type", "reward", "discount"]
-    assert [leaf.path for leaf in spec.leaves] == paths
-
-
-def test_names_follow_the_leaves() -> None:
-    action = Field("action", "float32", (2,), names=("x", "y"))
-    spec = ConvertToTrajectories(SCHEMA.with_columns(action)).spec
-    assert spec.names == {"action": ("x", "y")}
-    assert spec.with_columns(Field("action", "float32", (2,)), SPEED).names == {}
-    assert spec.with_columns(Field("action", "float32", (1,), names=("z",))).names == {"action": ("z",)}

@@ -138,26 +138,6 @@ def test_find_duplicates_across_shards(tmp_path, pipeline):
         assert_that(found, equal_to(expected))
 
 
-def test_episodes_of_one_length_and_checksum_are_not_duplicates_unless_their_bytes_agree(tmp_path, pipeline):
-    path = write_dataset(tmp_path, [make_episode(4, seed=i) for i in range(5)])
-    with pipeline as root:
-        assert_that(root | FindDuplicateEpisodes(open_source(str(path))), equal_to([{}]))
-
-
-def test_validate_in_a_users_pipeline(tmp_path, pipeline):
-    episodes = [make_episode(5, seed=i, breaks=["non_finite"] if i == 3 else []) for i in range(8)]
-    path = write_dataset(tmp_path, [*episodes, episodes[0]])
-    source = open_source(str(path))
-    with pipeline as root:
-        duplicates = root | FindDuplicateEpisodes(source)
-        checked = root | ReadFromRlds(source) | ValidateEpisodes(duplicates=duplicates)
-        assert_that(checked.accepted | "A" >> beam.Map(len), equal_to([5] * 7), label="accepted")
-        rules = checked.rejected | beam.Map(lambda rejection: rejection.rule)
-        assert_that(rules, equal_to(["non_finite", "duplicate_episode"]), label="rejected")
-        numbers = checked.report | beam.Map(lambda report: (report.records, report.valid, report.rejected))
-        assert_that(numbers, equal_to([(9, 7, 2)]), label="report")
-
-
 def test_an_episode_edited_after_it_was_read_is_checked_again(tmp_path, pipeline):
     """Short episodes are read and checked together, but only as they were read."""
     path = write_dataset(tmp_path, [make_episode(3, seed=i) for i in range(5)])
@@ -171,24 +151,6 @@ def test_an_episode_edited_after_it_was_read_is_checked_again(tmp_path, pipeline
 
 def without_finite_reward(episode):
     return episode.with_columns({"reward": np.full(len(episode), np.nan, np.float32)})
-
-
-def test_nothing_is_read_from_an_empty_dataset(tmp_path, pipeline):
-    path = write_dataset(tmp_path, [make_episode(3)])
-    for shard in shard_paths(path):
-        shard.write_bytes(b"")
-    with pipeline as root:
-        checked = root | ReadFromRlds(str(path)) | ValidateEpisodes()
-        assert_that(checked.accepted, equal_to([]), label="accepted")
-        assert_that(checked.report | beam.Map(lambda report: report.records), equal_to([0]), label="report")
-
-
-def test_the_duplicates_of_an_empty_dataset(tmp_path, pipeline):
-    path = write_dataset(tmp_path, [make_episode(3)])
-    for shard in shard_paths(path):
-        shard.write_bytes(b"")
-    with pipeline as root:
-        assert_that(root | FindDuplicateEpisodes(open_source(str(path))), equal_to([{}]))
 
 
 def test_a_bucket_is_searched_for_duplicates_only_if_asked(tmp_path, caplog):

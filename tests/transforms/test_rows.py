@@ -90,13 +90,6 @@ def test_values_and_types() -> None:
         assert_that(given, equal_to([(i, image, [[1.0, 1.0]] * 2) for i, image in enumerate(images)]), label="chosen")
 
 
-def test_an_empty_input_has_no_rows() -> None:
-    with new_pipeline() as root:
-        assert_that(root | beam.Create([]) | EpisodesToRows(SCHEMA), equal_to([]))
-        steps = root | "One" >> beam.Create(EPISODES[:1]) | "No fields" >> EpisodesToRows(SCHEMA, [])
-        assert_that(steps | beam.Map(lambda row: row.step), equal_to([0, 1, 2]), label="no fields")
-
-
 @pytest.mark.parametrize(
     ("steps", "fields", "message"),
     [
@@ -110,19 +103,6 @@ def test_an_empty_input_has_no_rows() -> None:
 def test_what_cannot_be_a_column_is_refused(steps: dict[str, Any], fields: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         EpisodesToRows(find_episode(**steps)[1], fields)
-
-
-@pytest.mark.parametrize(
-    ("element", "message"),
-    [
-        (find_episode(other=columns(1))[0], "other is not in the schema"),
-    ],
-)
-def test_an_element_that_is_no_episode_of_the_schema_is_an_error(element: Any, message: str) -> None:
-    root = new_pipeline()
-    root | beam.Create([element]) | EpisodesToRows(SCHEMA)
-    with pytest.raises(Exception, match=message):
-        root.run()
 
 
 def test_rejected_records_are_rows_with_a_schema() -> None:

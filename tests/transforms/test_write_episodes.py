@@ -10,15 +10,13 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 from beam_runners import RUNS, new_pipeline
 from exchanging import export
 
 import rlds_beam
 from rlds_beam import Field
-from rlds_beam.connectors import DropFields, Normalize, SubsampleSteps
-from rlds_beam.connectors.base import with_attributes
+from rlds_beam.connectors import Normalize, SubsampleSteps
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
 from rlds_beam.output.files import INPUTS
@@ -102,15 +100,6 @@ def test_shards_hold_the_episodes_in_the_order_of_their_keys(tmp_path: Path, dat
 def lengths(path: Path) -> list[int]:
     """The lengths of the episodes in order; the last one of `data` is broken."""
     return [len(episode["steps/is_last"]) for episode in rlds_beam.open_dataset(path, unit="episodes")]
-
-
-def test_two_workers_write_the_same_bytes(tmp_path: Path, data: Path) -> None:
-    for workers in (1, 2):
-        flags = [f"--direct_num_workers={workers}"]
-        flags += ["--direct_running_mode=multi_processing"] if workers > 1 else []
-        with beam.Pipeline("FnApiRunner" if workers == 1 else "DirectRunner", PipelineOptions(flags)) as root:
-            write(root, data, tmp_path / str(workers), "lerobot", shards=2)
-    assert files(tmp_path / "1") == files(tmp_path / "2")
 
 
 def double_reward(episode: Episode) -> Episode:
@@ -205,14 +194,6 @@ def test_what_cannot_be_used_is_refused_on_construction(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         WriteEpisodes(str(tmp_path / "out"), rlds_beam.open_source(str(data)), **options)
-
-
-def test_a_field_that_rlds_can_only_copy_is_refused_on_construction(tmp_path: Path, data: Path) -> None:
-    source, tokens = rlds_beam.open_source(str(data)), Field("tokens", "int64", (None,), fast=False, feature="Ragged")
-    source = with_attributes(source, schema=source.schema.with_columns(tokens))
-    with pytest.raises(UsageError, match="tokens is a Ragged, whose bytes can only be copied"):
-        WriteEpisodes(str(tmp_path / "out"), source, to="rlds", accept="schema_mismatch")
-    WriteEpisodes(str(tmp_path / "out"), source, to="rlds", accept="schema_mismatch", connectors=[DropFields("tokens")])
 
 
 def other_split(episode: Episode) -> Episode:

@@ -9,12 +9,11 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from rlds_beam.encoding.example.reader import parse_example
 from rlds_beam.episodes.episode import EpisodeKey
-from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.output.manifest import read_manifest
-from rlds_beam.testing import make_episode, read_items, read_payloads, shard_paths, write_dataset
-from rlds_beam.trajectories.options import FrameOptions, ItemOptions
+from rlds_beam.testing import make_episode, read_payloads, shard_paths, write_dataset
+from rlds_beam.trajectories.options import ItemOptions
 from rlds_beam.transforms import ReadFromRlds, ValidateEpisodes, WriteRejected, WriteToTrajectoryRecords
 
 
@@ -70,14 +69,6 @@ def test_the_output_equals_the_input(tmp_path, dataset, flags, shuffle):
         assert shard.read(len(payload)) == payload
 
 
-def test_too_long_episodes_are_rejected_at_the_sink(tmp_path, dataset):
-    path, _, _ = dataset
-    output = tmp_path / "out"
-    run(path, output, ItemOptions(items="episodes", max_sequence_length=3))
-    assert read_manifest(str(output))["items"] == 0
-    assert json.loads((output / "rejected" / "rejected.json").read_text())["records"] == 10
-
-
 def test_an_output_is_not_overwritten_unasked(tmp_path, dataset):
     path, expected, _ = dataset
     output = tmp_path / "out"
@@ -86,40 +77,6 @@ def test_an_output_is_not_overwritten_unasked(tmp_path, dataset):
         run(path, output)
     run(path, output, overwrite=True)
     assert rewards(output) == expected
-
-
-def test_across_episodes_needs_an_order(tmp_path, dataset):
-    schema = open_source(str(dataset[0])).schema
-    items = ItemOptions(items="sequences", sequence_length=3, across_episodes=True)
-    with pytest.raises(UsageError, match="order of a shard"):
-        WriteToTrajectoryRecords(str(tmp_path / "out"), schema, items=items)
-
-
-def test_a_column_that_is_not_in_the_schema_is_an_error(tmp_path, dataset):
-    path, _, _ = dataset
-
-    def write(output, schema, *fields):
-        with beam.Pipeline("FnApiRunner") as root:
-            episodes = (root | ReadFromRlds(str(path)) | ValidateEpisodes()).accepted | beam.Map(_with_speed)
-            episodes | WriteToTrajectoryRecords(str(output), schema, FrameOptions(policy_info_fields=fields))
-
-    as_read = open_source(str(path)).schema
-    schema = as_read.with_columns(Field("speed", "float32"))
-    write(tmp_path / "out", schema, "speed")
-    assert sorted(item["policy_info/speed"].tolist() for item in read_items(tmp_path / "out"))[0] == [0, 1]
-    with pytest.raises(Exception, match="the schema has heading, but the episode has no such column"):
-        write(tmp_path / "less", schema.with_columns(Field("heading", "float32")))
-    with pytest.raises(Exception, match=r"speed is not in the schema.*schema.with_columns\(Field\('speed'"):
-        write(tmp_path / "more", as_read)
-
-
-def _with_speed(episode):
-    return episode.with_columns({"speed": np.arange(len(episode), dtype=np.float32)})
-
-
-def test_a_column_of_another_length_is_an_error(dataset):
-    with pytest.raises(UsageError, match="speed has 3 values, but the episode has 4 steps"):
-        dataset[2][0].with_columns({"speed": np.zeros(3, np.float32)})
 
 
 def test_building_the_graph_removes_nothing(tmp_path, dataset):

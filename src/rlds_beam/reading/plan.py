@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.encoding.base import RecordFormat, has_offsets
+from rlds_beam.encoding.base import has_offsets
 from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import Segment, Shard, Source, Split, WorkRange
 from rlds_beam.reading.changes import naming_shard
@@ -115,32 +115,6 @@ def largest_first(
     return ranges.choose(order) if isinstance(ranges, RangeList) else [ranges[i] for i in order]
 
 
-def record_starts(files: RecordFormat, shard: Shard, positions: Sequence[int]) -> list[int]:
-    """The first record at or after each of these positions in a shard; the shard's end if no record follows.
-
-    Finds them by following the framing from the start of the file: bytes within a record may look like records.
-    """
-    if not positions or not has_offsets(files, shard.path):
-        return list(positions)
-    with naming_shard(shard.path):
-        starts = np.append(files.scan(shard.path).positions, files.end(shard.path, shard.size))
-    nearest: list[int] = starts[np.searchsorted(starts[:-1], positions)].tolist()
-    return nearest
-
-
-def first_record(files: RecordFormat, segment: Segment, position: int) -> int:
-    """The first record of a segment at or after `position`, by the framing from the segment's start.
-
-    Returns the segment's end if there is none.
-    """
-    if position == segment.start or not has_offsets(files, segment.shard.path):
-        return position
-    positions = files.scan(segment.shard.path, segment.start, segment.stop).positions
-    after = positions[np.searchsorted(positions, position) :]
-    end = segment.shard.size if segment.stop is None else segment.stop
-    return int(after[0]) if len(after) else end
-
-
 class _Segments(NamedTuple):
     """What a split reads of its shards, laid end to end.
 
@@ -240,8 +214,12 @@ class _Cutter:
         if stop is None:
             stop = self.source.files.end(shard.path, shard.size)
         cuts = [start + (stop - start) * offset // weight for offset in inside]
-        if self.exact:
-            cuts = record_starts(self.source.files, shard, cuts)
+        files = self.source.files
+        if self.exact and has_offsets(files, shard.path):
+            # By the framing from the start of the file: bytes within a record may look like records.
+            with naming_shard(shard.path):
+                starts = np.append(files.scan(shard.path).positions, files.end(shard.path, shard.size))
+            cuts = starts[np.searchsorted(starts[:-1], cuts)].tolist()
         cuts = [min(cut, stop) for cut in cuts]
         offsets = itertools.pairwise([0, *inside, weight])
         for (low, high), (left, right) in zip(itertools.pairwise([start, *cuts, stop]), offsets, strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from rlds_beam.encoding.base import CheckedRecord, Damage, Record, RecordFormat, format_of, has_offsets
+from rlds_beam.encoding.base import CheckedRecord, Damage, Record, RecordFormat, format_of
 from rlds_beam.episodes.conformance import compare_with_schema
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError, Violation
@@ -170,20 +170,11 @@ def read_episode(source: Source, key: EpisodeKey) -> Episode:
       UsageError: the dataset has no record at this key.
     """
     shard = find_shard(source, key)
-    for start in _starts(source, shard, key.position):
+    for start in dict.fromkeys((key.position, 0)):  # damage is read with the intact record before it
         for episode in EpisodeReader(source).read(key.split, Segment(shard, start, key.position + 1)):
             if episode.key.position == key.position:
                 return episode
     raise UsageError(f"{key}: there is no record at this position of {shard.path}")
-
-
-def _starts(source: Source, shard: Shard, position: int) -> Iterator[int]:
-    """Where to begin reading: at the record, or, if it is damaged, at an intact one before it."""
-    yield position
-    if position and has_offsets(source.files, shard.path):
-        before = source.files.scan(shard.path, 0, position).positions
-        yield from (int(before[i]) for i in (-1, -2) if len(before) >= -i)
-        yield 0
 
 
 def episode_at(source: Source, number: int) -> Episode:

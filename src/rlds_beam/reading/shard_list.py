@@ -44,15 +44,30 @@ def spilling(directory: str | None) -> Iterator[None]:
 
 
 class Columns:
-    """Arrays of equal length by name; `spilling` says how they are pickled."""
+    """Arrays of equal length by name; `spilling` says how they are pickled.
 
-    def __init__(self, arrays: Mapping[str, Array]):
-        self.arrays = dict(arrays)
+    Args:
+      arrays: the arrays.
+      path: the file that holds them, if `arrays` is None; it is read when one of them is used.
+    """
+
+    def __init__(self, arrays: Mapping[str, Array] | None, path: str | None = None):
+        self._path = path
+        if arrays is not None:
+            self.arrays = dict(arrays)
+
+    @functools.cached_property
+    def arrays(self) -> dict[str, Array]:
+        assert self._path is not None
+        with storage.open_read(self._path) as file, np.load(io.BytesIO(file.read()), allow_pickle=False) as found:
+            return {name: found[name] for name in found.files}
 
     def __getitem__(self, name: str) -> Array:
         return self.arrays[name]
 
     def __reduce__(self) -> tuple[Callable[..., Columns], tuple[Any, ...]]:
+        if self._path is not None:
+            return _load, (self._path,)
         sharing, size = _SHARED.get(), sum(array.nbytes for array in self.arrays.values())
         directory = None if sharing is None else sharing[0]
         if sharing is None or size <= (_MOST if directory is None else _INLINE):
@@ -73,22 +88,8 @@ class Columns:
 
 @functools.lru_cache(maxsize=16)
 def _load(path: str) -> Columns:
-    return _Spilled(path)
-
-
-class _Spilled(Columns):
-    """Columns in a file, which is read when one of them is used."""
-
-    def __init__(self, path: str):
-        self._path = path
-
-    @functools.cached_property
-    def arrays(self) -> dict[str, Array]:  # type: ignore[override]
-        with storage.open_read(self._path) as file, np.load(io.BytesIO(file.read()), allow_pickle=False) as found:
-            return {name: found[name] for name in found.files}
-
-    def __reduce__(self) -> tuple[Callable[..., Columns], tuple[Any, ...]]:
-        return _load, (self._path,)
+    """The same columns for all lists of a process that use them."""
+    return Columns(None, path)
 
 
 class CompactList(Sequence[Item]):
