@@ -25,7 +25,7 @@ def in_global_window(value: Any) -> WindowedValue:
     return WindowedValue(value, MIN_TIMESTAMP, [GlobalWindow()])
 
 
-_FANOUT = 16
+FANOUT = 16
 """The workers that merge parts of what is combined, before one merges the rest."""
 
 
@@ -34,7 +34,7 @@ def combine_windows(combine: beam.CombineFn, elements: beam.PCollection[Any]) ->
 
     Of windowed elements only for windows that have any, since Beam cannot list empty ones.
     """
-    combined = beam.CombineGlobally(combine).with_fanout(_FANOUT)
+    combined = beam.CombineGlobally(combine).with_fanout(FANOUT)
     return combined if elements.windowing.is_default() else combined.without_defaults()
 
 

@@ -40,14 +40,14 @@ class RunStages(beam.PTransform[Any, Totals]):
     def expand(self, root: Any) -> beam.PCollection[Totals]:
         totals = root | "Start" >> beam.Create([{}])
         for stage in self._stages:
-            before = AsSingleton(totals)
+            before, merge = AsSingleton(totals), beam.CombineGlobally(_MergeFn(stage))
             total = (
                 totals
                 | f"Ranges of {stage.name}" >> beam.FlatMap(_ranges, stage)
                 # Only the list of ranges is spread over the workers; episodes are never shuffled.
                 | f"Spread {stage.name}" >> beam.Reshuffle()
                 | f"Process {stage.name}" >> beam.ParDo(_ProcessFn(stage), before)
-                | f"Merge {stage.name}" >> beam.CombineGlobally(_MergeFn(stage))
+                | f"Merge {stage.name}" >> (merge.with_fanout(elements.FANOUT) if stage.large else merge)
             )
             totals = total | f"Finish {stage.name}" >> beam.Map(_finish, stage, before)
         return totals

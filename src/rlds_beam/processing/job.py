@@ -23,9 +23,11 @@ class Stage(abc.ABC):
 
     Attributes:
       name: the key of its result in the totals, which is unique in a job.
+      large: whether its parts take megabytes, so that several workers of a cluster merge some before one merges all.
     """
 
     name: str
+    large = False
 
     def ranges(self, totals: Totals) -> Iterable[Any]:
         """The ranges, each with what it needs."""

@@ -269,6 +269,7 @@ class FitConnector(Stage):
     before: str
     duplicates: str
     keep: Callable[[Any], None] | None
+    large = True
 
     def ranges(self, totals: Totals) -> Iterable[WorkRange]:
         return self.all_ranges
@@ -387,6 +388,7 @@ class Summarize(Stage):
     duplicates: str
     fitted: str
     finisher: Callable[[RangeSummary], Any]
+    large = True
 
     def ranges(self, totals: Totals) -> Iterable[WorkRange]:
         return self.all_ranges
