@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from rlds_beam.trajectories.spec import TrajectorySpec as TrajectorySpec
     from rlds_beam.trajectories.spec import trajectory_spec as trajectory_spec
     from rlds_beam.user_functions import configurable as configurable
-    from rlds_beam.viewing.episodes import View as View
+    from rlds_beam.viewing.show import View as View
     from rlds_beam.viewing.show import show as show
     from rlds_beam.writing.rlds import write_rlds as write_rlds
 

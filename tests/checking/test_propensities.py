@@ -11,16 +11,7 @@ from logged_propensities import always_one, behavior, logged, recorded
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.validation import find_violations
 from rlds_beam.cli.main import main
-from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.testing import make_episode, write_dataset
-
-
-def wrong_shape(steps):
-    return np.ones(3)
-
-
-def failing(steps):
-    raise KeyError("no such layer")
 
 
 class TestRules:
@@ -42,9 +33,6 @@ class TestRules:
         continuous = episode.with_columns({"action": np.zeros((3, 2), np.float32)})
         assert self.rules(continuous) == []
 
-    def test_the_last_steps_void_propensity_is_checked_on_request(self):
-        assert self.rules(recorded([0.5]), check_unused=True) == ["propensity_out_of_range"]
-
     def test_the_logarithm_must_agree(self):
         p = np.array([0.5, 0.25])
         assert self.rules(recorded(p, log_propensity=np.append(np.log(p), 0.0))) == []
@@ -55,15 +43,6 @@ class TestRules:
         assert violation.rule == "propensity_mismatch"
         assert f"{behavior.__module__}:behavior gives 0.1" in violation.detail
         assert self.rules(logged(0), propensity_fn=always_one) == ["propensity_mismatch"]
-
-    @pytest.mark.parametrize(("function", "error"), [(wrong_shape, UsageError), (failing, RldsBeamError)])
-    def test_errors_of_a_function_are_reported(self, function, error):
-        with pytest.raises(error, match=f"--propensity_fn=.*{function.__name__}"):
-            find_violations(logged(0), CheckOptions(propensity_fn=function))
-
-    def test_a_policy_without_recorded_propensities_is_refused(self):
-        with pytest.raises(UsageError, match="the steps have no propensity"):
-            find_violations(make_episode(4, seed=0), CheckOptions(propensity_fn=behavior))
 
     @pytest.mark.parametrize(
         ("column", "told"),
@@ -79,10 +58,6 @@ class TestRules:
         (violation,) = find_violations(episode, CheckOptions())
         assert (violation.rule, violation.field) == ("propensity_out_of_range", field)
         assert violation.detail.startswith(told) and "expected one float" in violation.detail
-
-    def test_both_names_are_checked(self):
-        (violation,) = find_violations(recorded([0.5, 0.5], pscore=np.array([0.5, 2.0, 0.0])), CheckOptions())
-        assert (violation.field, violation.step) == ("pscore", 1)
 
     def test_a_rejected_episode_is_kept(self, tmp_path, capsys):
         source = write_dataset(tmp_path / "data", [logged(0), logged(1, wrong=0.0)])

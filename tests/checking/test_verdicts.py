@@ -47,17 +47,6 @@ def test_all_other_values_are_checked(path):
     assert [v.rule for v in verdict.violations] == ["non_finite"]
 
 
-def test_a_void_discount_may_be_out_of_range():
-    assert not validate_episode(with_nan(("discount", -1), value=7.0), CheckOptions()).violations
-    found = validate_episode(with_nan(("discount", 1), ("discount", -1), value=7.0), CheckOptions()).violations
-    assert [(v.rule, v.step) for v in found] == [("discount_out_of_range", 1)]
-
-
-def test_nested_actions_are_void_too():
-    episode = with_nan(("action/arm", -1), action={"arm": 2, "hand": ()})
-    assert not validate_episode(episode, CheckOptions()).violations
-
-
 def test_a_step_that_does_not_end_the_episode_is_not_void():
     episode = with_nan(("reward", -1))
     episode = episode.replace(
@@ -78,13 +67,6 @@ def test_unused_fields_are_checked_only_on_request():
     assert not validate_episode(episode, CheckOptions(), ignored).violations
     asked = validate_episode(episode, CheckOptions(check_unused=True), ignored)
     assert [v.field for v in asked.violations] == ["extra/score"]
-
-
-def test_an_output_may_use_the_last_step():
-    used = IgnoredValues(last_step=False)
-    for path in VOID:
-        assert validate_episode(with_nan((path, -1)), CheckOptions(), used).violations
-    assert validate_episode(with_nan(("reward", -1)), CheckOptions(check_unused=True)).violations
 
 
 # The commands
@@ -119,17 +101,6 @@ def test_convert(convert_only, source, tmp_path, monkeypatch, flags, rejected):
     assert ran.rules.get("non_finite", 0) == rejected
     for item in ran.items:
         assert all(np.isfinite(value).all() for value in item.values() if value.dtype.kind == "f")
-
-
-def test_accepted_values_are_kept(convert_only, source):
-    ran = convert_only(source, "--accept=non_finite", "--items=episodes")
-    assert ran.code == 0 and np.isnan(ran.items[1]["reward"][-1])
-
-
-def test_every_field_is_checked(check_rules, source):
-    code, report, _ = check_rules(source)
-    assert code == 3
-    assert json.dumps(report["rules"]).count("extra/score") == 1 and report["rejected"] == 1
 
 
 @pytest.mark.parametrize("to", ["rlds", "numpy", "lerobot", "zarr"])

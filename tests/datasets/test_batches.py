@@ -19,7 +19,7 @@ from PIL import Image
 from rlds_beam import Dataset, EncodedImages, Episode, convert, mix_batches, open_dataset
 from rlds_beam.connectors import Resample
 from rlds_beam.datasets.order import make_offsets, window
-from rlds_beam.datasets.pixels import Buffers, decode_resized, resize_into
+from rlds_beam.datasets.pixels import Buffers
 from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.images.codecs import encode_jpeg, encode_png
@@ -93,22 +93,6 @@ def test_windows_are_the_rows_of_the_episode(steps: Dataset, history: int, chunk
     assert found["reward"].shape == (len(steps),) and "reward_is_pad" not in found
 
 
-@pytest.mark.parametrize("size", [(12, 16), (24, 32), (10, 9), (5, 5), (48, 40)])
-def test_images_are_resized_as_one_by_one(steps: Dataset, path: Path, size: tuple[int, int]) -> None:
-    encoded = open_dataset(path, unit="steps", images="encoded")
-    found = everything(steps.batches(5, image_size=size, history=2))
-    for name in ("observation/jpeg", "observation/png"):
-        for row, data in enumerate(encoded.columns[name]):
-            one = np.empty((*size, 3), np.uint8)
-            decode_resized(one, data, "uint8")
-            np.testing.assert_array_equal(found[name][row, 1], one)
-    whole = everything(steps.batches(5, columns=["observation/png"]))
-    if size == (24, 32):
-        np.testing.assert_array_equal(
-            everything(steps.batches(5, image_size=size))["observation/png"], whole["observation/png"]
-        )
-
-
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
 def test_accurate_jpegs_are_those_of_pillow(path: Path, tmp_path: Path, unit: Any) -> None:
     """In single rows, in columns, in batches, in a mixture, and in the output of `convert`."""
@@ -143,33 +127,6 @@ def test_accurate_jpegs_are_those_of_pillow(path: Path, tmp_path: Path, unit: An
         assert (resized.astype(int) - next(fast.batches(9, columns=[name], image_size=(12, 16)))[name]).max() < 13
 
 
-@pytest.mark.parametrize(("size", "target"), [(64, 16), (64, 24), (60, 17), (48, 32)])
-def test_every_pixel_of_a_large_image_counts(size: int, target: int) -> None:
-    """A smooth picture keeps its values; single bright pixels, which a plain bilinear would miss, keep their sum."""
-    ramp = np.linspace(0, 255, size, dtype=np.float32)
-    smooth = np.stack(
-        [
-            np.broadcast_to(ramp, (size, size)),
-            np.broadcast_to(ramp[:, None], (size, size)),
-            np.full((size, size), 100.0),
-        ],
-        axis=-1,
-    ).astype(np.uint8)
-    centers = (np.arange(target) + 0.5) * size / target - 0.5
-    for encode in (encode_png, encode_jpeg):
-        found = np.empty((target, target, 3), np.uint8)
-        decode_resized(found, encode(smooth[None])[0], "uint8")
-        expected = np.interp(centers, np.arange(size), ramp)
-        assert np.abs(found[target // 2, 1:-1, 0] - expected[1:-1]).max() < 8
-        assert np.abs(found[..., 2].astype(int) - 100).max() < 8
-    dots = np.zeros((size, size, 1), np.uint8)
-    dots[1::4, 2::4] = 255
-    found = np.empty((target, target, 1), np.uint8)
-    resize_into(found, dots)
-    if size >= 2 * target:
-        assert abs(found.mean() / dots.mean() - 1) < 0.1
-
-
 def test_resuming_gives_the_batches_that_were_left(steps: Dataset) -> None:
     options: dict[str, Any] = {"shuffle": True, "epochs": 3, "seed": 5, "history": 2}
     expected = [batch["action"] for batch in steps.batches(6, **options)]
@@ -187,16 +144,6 @@ def test_resuming_gives_the_batches_that_were_left(steps: Dataset) -> None:
         assert len(rest) == len(expected) - delivered
         for one, other in zip(rest, expected[delivered:], strict=True):
             np.testing.assert_array_equal(one, other)
-
-
-def test_more_ranks_can_resume(steps: Dataset) -> None:
-    one = steps.batches(8, shuffle=True, drop_last=True)
-    first = next(one)["action"]
-    two = [steps.batches(4, shuffle=True, rank=rank, ranks=2) for rank in range(2)]
-    np.testing.assert_array_equal(np.concatenate([next(part)["action"] for part in two]), first)
-    for part in two:
-        part.load_state_dict(one.state_dict())
-    np.testing.assert_array_equal(np.concatenate([next(part)["action"] for part in two]), next(one)["action"])
 
 
 @settings(max_examples=25, deadline=None)
@@ -221,17 +168,6 @@ def test_ranks_that_keep_the_last_batch_read_each_row_once(
         actions += left
     found, expected = np.concatenate(actions), steps[:]["action"]
     np.testing.assert_array_equal(found[np.lexsort(found.T)], expected[np.lexsort(expected.T)])
-
-
-def test_a_state_of_other_batches_is_refused(steps: Dataset) -> None:
-    state = steps.batches(6, shuffle=True).state_dict()
-    for options, said in (({"seed": 1}, "seed was 0, but is 1"), ({"shuffle": False}, "shuffle was True")):
-        with pytest.raises(UsageError, match=said):
-            steps.batches(6, **{"shuffle": True, **options}).load_state_dict(state)
-    with pytest.raises(UsageError, match="global_batch_size was 6, but is 5"):
-        steps.batches(5, shuffle=True).load_state_dict(state)
-    with pytest.raises(UsageError, match="the state is of other batches"):
-        steps.batches(5).load_state_dict({})
 
 
 def test_a_mixture_has_rows_of_both(steps: Dataset, tmp_path: Path) -> None:
@@ -278,15 +214,6 @@ def test_arrays_are_used_again_only_when_nobody_has_them() -> None:
     assert buffers.take((4, 4), "uint8").ctypes.data == place
     assert third.ctypes.data not in (place, second.ctypes.data)
     assert buffers.take((4, 5), "uint8").shape == (4, 5)
-
-
-def test_batches_that_are_kept_do_not_change(steps: Dataset) -> None:
-    kept = list(steps.batches(4, shuffle=True, epochs=4))
-    copies = [
-        {name: np.array(values) for name, values in batch.items()} for batch in steps.batches(4, shuffle=True, epochs=4)
-    ]
-    for one, other in zip(kept, copies, strict=True):
-        assert_same(one, other)
 
 
 def test_a_damaged_image_is_an_error_that_names_it(tmp_path: Path) -> None:
@@ -342,22 +269,6 @@ def test_rows_of_columns_and_trajectories(path: Path, tmp_path: Path) -> None:
             found.batches(7, chunk={next(iter(found.fields)): 3})
 
 
-def test_what_cannot_be_read(steps: Dataset, path: Path) -> None:
-    for options, said in (
-        ({"columns": ["actions"]}, "has no column actions; did you mean action"),
-        ({"columns": []}, "no column"),
-        ({"image_size": 0}, "image_size=0"),
-        ({"image_size": (8, 8, 3)}, "expected a number of pixels"),
-        ({"arrays": "tensor"}, "arrays=tensor"),
-        ({"rank": 1}, "rank=1"),
-    ):
-        with pytest.raises(UsageError, match=said):
-            steps.batches(4, **options)
-    with pytest.raises(UsageError, match="history and chunk need steps"):
-        open_dataset(path).batches(2, history={"steps/action": 2})
-    assert next(open_dataset(path).batches(2, columns=["steps/action"]))["steps/action"][1].shape == (12, 2)
-
-
 def test_tensors_share_the_memory_of_a_batch(steps: Dataset) -> None:
     torch = pytest.importorskip("torch")
     batch = next(steps.batches(4, arrays="torch"))
@@ -394,30 +305,6 @@ def test_history_is_for_observations_and_chunk_for_actions() -> None:
     assert {path: offsets.tolist() for path, offsets in by_field.items()} == {"reward": [-1, 0], "observations": [0]}
     assert list(make_offsets(2, None, ["observation.state", "action"])) == ["observation.state"]
     assert make_offsets(None, None, PATHS) == {}
-
-
-@pytest.mark.parametrize(
-    ("history", "chunk", "said"),
-    [
-        (0, None, "history=0: expected a number of steps, 1 or more"),
-        (None, 1.5, "chunk=1.5"),
-        ({"observation/stat": 2}, None, "there is no field observation/stat; did you mean observation/state"),
-        ({"action": 2}, 2, "action has both a history and a chunk"),
-    ],
-)
-def test_windows_that_make_no_sense(history: Any, chunk: Any, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        make_offsets(history, chunk, PATHS)
-
-
-def test_a_number_needs_fields_of_that_name() -> None:
-    with pytest.raises(UsageError, match=r"there is no field action; name the fields: chunk=\{'field': 8\}"):
-        make_offsets(None, 8, ["obs", "actions"])
-
-
-def test_a_field_that_is_named_like_padding_is_not_overwritten() -> None:
-    with pytest.raises(UsageError, match="there is also a field action_is_pad"):
-        make_offsets(None, {"action": 2}, ["action", "action_is_pad"])
 
 
 def test_a_mixture_of_values_with_other_meanings_is_refused(tmp_path: Path) -> None:

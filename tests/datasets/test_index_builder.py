@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import pickle
-import re
 import shutil
 import signal
 import subprocess
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +28,7 @@ from rlds_beam.datasets.steps import IndexedSteps
 from rlds_beam.encoding.tfds.rlds_dataset import write_dataset as write_with_schema
 from rlds_beam.episodes.schema import FLAGS
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.terminal import job_progress
-from rlds_beam.terminal.job_progress import Progress
 from rlds_beam.testing import make_episode, shard_paths, write_dataset
-from rlds_beam.worker_status import Done
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -203,22 +197,6 @@ def test_an_incomplete_index_is_built_again(data: Path) -> None:
         assert {path.name: path.read_bytes() for path in directory.iterdir()} == pristine
 
 
-def test_a_file_with_its_old_times_is_another_file(tmp_path: Path) -> None:
-    copy, other = (
-        write_dataset(tmp_path / str(first), [make_episode(5, seed=first + i) for i in range(3)], name="toy")
-        for first in (0, 10)
-    )
-    before = open_dataset(copy, unit="steps")[:]["action"]
-    ((old,), (new,)) = shard_paths(copy), shard_paths(other)
-    status, content = os.stat(old), Path(new).read_bytes()
-    assert len(content) == status.st_size
-    Path(old).write_bytes(content)
-    os.utime(old, ns=(status.st_atime_ns, status.st_mtime_ns))
-    found = open_dataset(copy, unit="steps")[:]["action"]
-    np.testing.assert_array_equal(found, open_dataset(other, unit="steps")[:]["action"])
-    assert (found != before).any()
-
-
 def test_a_dataset_that_changes_while_it_is_indexed(tmp_path: Path, cache: Path) -> None:
     path = write_dataset(tmp_path, [make_episode(5)], name="toy")
     (shard,) = shard_paths(path)
@@ -231,48 +209,6 @@ def test_a_dataset_that_changes_while_it_is_indexed(tmp_path: Path, cache: Path)
     with pytest.raises(UsageError, match=r"toy/1\.0\.0 changed while it was open: open it again"):
         open_dataset(path, unit="steps", connectors=[Touches()])
     assert not list((cache / "steps").iterdir())
-
-
-@pytest.mark.parametrize("kind", ["link", "directory"])
-def test_what_has_the_name_of_a_lock_is_kept(kind: str, data: Path, cache: Path, tmp_path: Path) -> None:
-    """The lock of an index, and that of an output directory."""
-    index = rows_of(open_dataset(data, unit="steps")).index.directory
-    lock = Path(f"{index}.lock")
-    shutil.rmtree(index)
-    victim = tmp_path / "victim"
-    victim.write_text("kept")
-    (tmp_path / "out").mkdir()
-    locks = [lock, tmp_path / "out" / ".rlds-beam.lock"]
-    for path in locks:
-        {"link": lambda p: p.symlink_to(victim), "directory": Path.mkdir}[kind](path)
-    before = [os.lstat(path).st_mode for path in locks]
-    with pytest.raises(UsageError, match="cannot write to"):
-        open_dataset(data, unit="steps")
-    with pytest.raises(UsageError, match=r"cannot write to .*\.rlds-beam\.lock"):
-        rlds_beam.convert(data, tmp_path / "out", to="numpy", progress="none", workers=1)
-    assert [os.lstat(path).st_mode for path in locks] == before and victim.read_text() == "kept"
-
-
-def test_threads_that_wait_for_a_lock_get_it(tmp_path: Path) -> None:
-    from rlds_beam.platforms import locked
-
-    path, held = str(tmp_path / "lock"), threading.Lock()
-
-    def work(_: int) -> None:
-        with locked(path, wait=True):
-            assert held.acquire(blocking=False)
-            held.release()
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(work, range(200)))
-    assert not os.path.exists(path)
-
-
-def test_a_cache_that_cannot_be_written(data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv(index_builder.CACHE, str(tmp_path / "file"))
-    with pytest.raises(UsageError, match=r"Set RLDS_BEAM_CACHE to a directory for the index of toy/1\.0\.0"):
-        open_dataset(data, unit="steps")
 
 
 _OPEN = "import sys, rlds_beam; print(len(rlds_beam.open_dataset(sys.argv[1], unit='steps')))"
@@ -291,54 +227,12 @@ def test_a_killed_build_is_begun_again(tmp_path: Path, cache: Path, number: sign
     assert [name.suffix for name in (cache / "steps").iterdir()] == [""]
 
 
-class WaitsForProgress(EpisodeConnector):
-    """Holds the second episode until the first is shown."""
-
-    shown = threading.Event()
-
-    def edit(self, episode: rlds_beam.Episode, fields: Any) -> rlds_beam.Episode:
-        assert episode.key.position == 0 or self.shown.wait(DEADLINE)
-        return episode
-
-
-def test_the_progress_of_a_large_index(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write_dataset(tmp_path, [make_episode(20, seed=seed) for seed in range(3)], name="large")
-    lines: list[str] = []
-
-    def tick(progress: Progress, done: Done) -> None:
-        lines.append(", ".join(progress.facts(done)))
-        if "20 steps" in lines[-1]:
-            WaitsForProgress.shown.set()
-
-    monkeypatch.setattr(index_builder, "_LARGE", 0)
-    monkeypatch.setattr(job_progress, "LOOK_SECONDS", 0.001)
-    monkeypatch.setattr(Progress, "tick", tick)
-    open_dataset(path, unit="steps", connectors=[WaitsForProgress()])
-    assert re.fullmatch(
-        r"\S+Z rlds-beam: indexing the steps of large/1\.0\.0 \(.* kB\), once\n", capsys.readouterr().err
-    )
-    assert any(line.startswith("0 of 1 range, 20 steps") for line in lines)
-    lines.clear()
-    open_dataset(path, unit="steps", connectors=[WaitsForProgress()])
-    assert not lines and not capsys.readouterr().err
-
-
 def test_processes_build_one_index(tmp_path: Path, cache: Path) -> None:
     path = write_dataset(tmp_path, [make_episode(500, seed=seed) for seed in range(100)], name="large", shards=4)
     command = [sys.executable, "-c", _OPEN, str(path)]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     assert [process.communicate(timeout=120)[0] for process in processes] == ["50000\n"] * 3
     assert len([name for name in (cache / "steps").iterdir() if name.is_dir()]) == 1
-
-
-def test_an_empty_dataset_has_no_batches(tmp_path: Path) -> None:
-    path = write_dataset(tmp_path, [make_episode(3)], name="toy")
-    found = open_dataset(path, unit="steps", connectors=[MinimumLength(4)])
-    assert len(found) == 0 and found[:]["action"].shape == (0, 2)
-    with pytest.raises(UsageError, match="there are no rows"):
-        found.batches(4)
 
 
 def test_what_an_index_cannot_hold(data: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import multiprocessing
 import pickle
 import tracemalloc
@@ -173,14 +172,6 @@ def test_a_damaged_record_is_an_error_that_names_it(tmp_path):
         open_dataset(data)[0]
 
 
-def test_a_compressed_file_is_refused(tmp_path):
-    data = write_dataset(tmp_path, EPISODES, name="toy")
-    (shard,) = shard_paths(data)
-    shard.write_bytes(gzip.compress(shard.read_bytes()))
-    with pytest.raises(UsageError, match="is compressed as a whole"):
-        open_dataset(data)[0]
-
-
 def test_what_cannot_be_opened(data, tmp_path):
     export(data, tmp_path / "out", "trajectories")
     export(data, tmp_path / "columns", "columns")
@@ -201,9 +192,3 @@ def test_what_cannot_be_opened(data, tmp_path):
     (tmp_path / "columns/manifest.json").unlink()
     with pytest.raises(UsageError, match="is not finished"):
         open_dataset(tmp_path / "columns")
-
-
-def test_an_output_in_another_format_is_named(data: Path, tmp_path: Path) -> None:
-    export(data, tmp_path / "out", "numpy")
-    with pytest.raises(UsageError, match=r"written by rlds-beam convert from toy/1\.0\.0\. "):
-        rlds_beam.open_dataset(tmp_path / "out")

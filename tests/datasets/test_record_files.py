@@ -9,22 +9,14 @@ from typing import Any
 
 import lerobot_data as data
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from exchanging import export
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from rlds_beam import open_dataset
 from rlds_beam.connectors.learner.observations import HistoryWindow
-from rlds_beam.datasets import record_files
-from rlds_beam.datasets.base import Cache
-from rlds_beam.datasets.image_index import find_images
-from rlds_beam.encoding.parquet_files import byte_chunks
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.formats.columns import row_files
-from rlds_beam.reading.base import Span
 
 
 @pytest.fixture(scope="module", params=["images", "windows"])
@@ -117,55 +109,3 @@ def test_a_changed_image_is_an_error(columns):
             find_module(columns[0])[:3]
     finally:
         path.write_bytes(original)
-
-
-def test_a_cache_keeps_the_last_values():
-    cache: Cache[str] = Cache(10)
-    for i, size in enumerate((4, 4, 4)):
-        cache.put(i, str(i), size)
-    assert [cache.get(i) for i in range(3)] == [None, "1", "2"]
-    cache.put(1, "one", 9)
-    assert (cache.get(1), cache.get(2)) == ("one", None)
-    cache.put(3, "large", 99)
-    assert (cache.get(3), cache.get(1)) == ("large", None)
-    assert record_files._CACHED > 0 and pickle.loads(pickle.dumps(cache)).get(3) is None
-
-
-@given(
-    sizes=st.lists(st.integers(0, 3000), max_size=40),
-    group=st.integers(1, 15),
-    first=st.integers(0, 40),
-    seed=st.integers(0, 3),
-)
-@example(sizes=[0, 1, 0], group=1, first=0, seed=0)  # what is behind a missed image is no reason to skip it
-@pytest.mark.parametrize("compression", ["none", "snappy"])
-def test_what_is_found_is_the_image(tmp_path_factory, compression, sizes, group, first, seed):
-    path = tmp_path_factory.mktemp("file") / "a.parquet"
-    rng = np.random.default_rng(seed)
-    images = [b"\xff\xd8\xff the same header" * (size > 0) + rng.bytes(size) for size in sizes]
-    pq.write_table(
-        pa.table({"x": pa.array(images, pa.binary())}),
-        path,
-        row_group_size=group,
-        compression=compression,
-        use_dictionary=False,
-        data_page_size=4000,
-    )
-    spans = [Span(str(path), *span) for span in byte_chunks(pq.read_metadata(path), ("UNCOMPRESSED", "SNAPPY"))["x"]]
-    content, own = path.read_bytes(), images[first:]
-    found = find_images(own, spans)
-    assert all(content[offset : offset + len(image)] == image for image, (_, offset) in found.items())
-    if compression == "none":
-        assert set(found) == {image for image in own if image}
-
-
-def test_images_that_are_not_there(tmp_path: Path):
-    rng = np.random.default_rng(0)
-    images = [rng.bytes(5000) for _ in range(60)]
-    path = tmp_path / "a"
-    path.write_bytes(b"".join(b"1234" + image for image in images))
-    span = Span(str(path), 0, path.stat().st_size)
-    changed = [image if i % 3 else image[:-1] + b"!" for i, image in enumerate(images)]
-    assert set(find_images(changed, [span])) == set(changed) & set(images)
-    assert find_images([bytes(99), bytes(77)], [span]) == {}
-    assert find_images(images[50:], [span, Span(str(tmp_path / "none"), 0, 1)]).keys() == set(images[50:])

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlds_beam import mix_batches, open_dataset
+from rlds_beam import open_dataset
 from rlds_beam.connectors import ConvertRotation, RelativeActions, connect
-from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.errors import UsageError
 from rlds_beam.testing import make_episode, write_dataset
 
 transform = pytest.importorskip("scipy.spatial.transform", exc_type=ImportError)
@@ -96,16 +96,6 @@ def test_the_inverse_gives_the_same_commands(representation: str, frame: str, tm
     np.testing.assert_array_equal(one, back[3])
 
 
-@pytest.mark.parametrize("representation", REPRESENTATIONS)
-def test_a_chunk_does_not_depend_on_its_batch(representation: str, tmp_path: Path) -> None:
-    steps, relative = dataset(tmp_path, representation), arm(representation)
-    whole = next(steps.batches(32, chunk=4, relative_actions=relative, history={STATE: 2}))
-    alone = [batch["action"][0] for batch in steps.batches(1, chunk=4, relative_actions=relative, columns=["action"])]
-    np.testing.assert_array_equal(whole["action"], alone)
-    mixed = next(mix_batches([(steps, 1)], 14, shuffle=False, chunk=4, relative_actions=relative))
-    np.testing.assert_array_equal(mixed["action"], whole["action"])
-
-
 def test_void_last_actions_stay_zeros(tmp_path: Path) -> None:
     steps = dataset(tmp_path, "quaternion_xyzw")
     batch = next(steps.batches(32, chunk=2, last_step="keep", relative_actions=arm("quaternion_xyzw")))
@@ -126,9 +116,3 @@ def test_void_last_actions_stay_zeros(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused(relative: Any, arguments: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=message):
         dataset(tmp_path).batches(4, relative_actions=relative, **arguments)
-
-
-def test_an_action_that_is_no_rotation_names_the_dataset(tmp_path: Path) -> None:
-    relative = RelativeActions(state=STATE, rotation="quaternion_xyzw", at=3)
-    with pytest.raises(RldsBeamError, match=r"data.*values 3 to 6 of an action or a state are no rotation"):
-        next(dataset(tmp_path).batches(4, chunk=2, relative_actions=relative))

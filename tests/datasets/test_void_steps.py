@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from rlds_beam import mix_batches, open_dataset
-from rlds_beam.datasets.order import KeptSteps
 from rlds_beam.errors import UsageError
 from rlds_beam.testing import make_episode, write_dataset
 
@@ -100,13 +99,6 @@ def test_mixtures_and_ranks_leave_them_out(tmp_path: Path) -> None:
     assert sorted(place for batches in ranks for batch in batches for place in places(batch)) == TAKEN
 
 
-def test_a_state_of_other_rows_is_refused(tmp_path: Path) -> None:
-    steps = dataset(tmp_path)
-    state = steps.batches(2).state_dict()
-    with pytest.raises(UsageError, match="rows was"):
-        steps.batches(2, last_step="keep").load_state_dict(state)
-
-
 def test_what_is_refused(tmp_path: Path) -> None:
     steps = dataset(tmp_path)
     with pytest.raises(UsageError, match="last_step=kept: expected drop or keep; did you mean keep"):
@@ -115,18 +107,6 @@ def test_what_is_refused(tmp_path: Path) -> None:
     for options in ({"last_step": "drop"}, {"next_step": True}):
         with pytest.raises(UsageError, match=f"{next(iter(options))} needs steps"):
             episodes.batches(2, **options)
-
-
-def test_numbers_of_kept_steps() -> None:
-    random = np.random.default_rng(0)
-    for _ in range(50):
-        lengths = random.integers(1, 5, 6)
-        left_out = random.random(6) < 0.6
-        starts = np.concatenate([[0], np.cumsum(lengths)])
-        kept = KeptSteps(starts, left_out)
-        expected = np.setdiff1d(np.arange(starts[-1]), starts[1:][left_out] - 1)
-        assert len(kept) == len(expected)
-        assert kept.steps(np.arange(len(kept))).tolist() == expected.tolist()
 
 
 def test_meaning_json_decides_instead_of_the_values(tmp_path: Path) -> None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from directories import bytes_of
-from recorded import WALK, get_episodes, recorded, save_q_policy
+from recorded import get_episodes, recorded, save_q_policy
 from recorded_environments import q_function
 
-from rlds_beam import NotVerifiedError, UsageError
 from rlds_beam.connectors.learner.actions import (
     Categorical,
     DiagonalGaussian,
 )
-from rlds_beam.jobs.convert import prepare
-from rlds_beam.recording.record_options import RecordOptions
 
 
 def test_log_probabilities_of_given_actions_equal_those_of_samples():
@@ -66,32 +63,6 @@ def test_the_environment_gets_actions_within_its_bounds(tmp_path):
     recorded(tmp_path / "out", "ModulePolicy(recorded_environments:of_slide)", env="recorded_environments:slide")
     stored = np.concatenate([episode["steps/action"][:-1] for episode in get_episodes(tmp_path / "out")])
     assert np.abs(stored).max() > 1  # the unclipped output of the module; `Slide` asserts that it gets no such action
-
-
-@pytest.mark.parametrize(
-    ("policy", "options", "error", "message"),
-    [
-        ("ModulePolicy(recorded_environments:Forgetful)", {}, NotVerifiedError, "must be a function"),
-        (
-            "ModulePolicy(recorded_environments:towards_names)",
-            {},
-            UsageError,
-            "returned a list, expected a dict of columns",
-        ),
-        (
-            "ModulePolicy(recorded_environments:without_logits)",
-            {},
-            UsageError,
-            "returned vf_preds, expected action_dist",
-        ),
-        ("ModulePolicy(recorded_environments:of_walk)", {"episodes": None, "steps": 20}, UsageError, "needs whole"),
-        ("ModulePolicy(d3rlpy:nothing)", {}, UsageError, "nothing does not exist"),
-    ],
-)
-def test_invalid_module_policies_are_refused(tmp_path, policy, options, error, message):
-    given = {"env": WALK, "policy": (policy,), "episodes": 3, **options}
-    with pytest.raises(error, match=message):
-        prepare(RecordOptions.create(tmp_path / "out", **given)).convert_here()
 
 
 def test_a_saved_policy_of_tf_agents(tmp_path):

@@ -11,14 +11,11 @@ from checkout import SUPPORT
 from directories import bytes_of
 from recorded import GREEDY, WALK, get_episodes, recorded
 
-from rlds_beam import UsageError
 from rlds_beam.cli.main import main
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.jobs.convert import prepare
 from rlds_beam.reading.base import Segment
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.recording.record_options import RecordOptions
 
 FLAGS = (f"--env={WALK}", f"--policy={GREEDY}", "--episodes=40", "--progress=none")
 CONNECTORS = "- MinimumLength: {transitions: 4}\n- Normalize: {fields: [observation]}\n"
@@ -135,22 +132,3 @@ def test_dry_run_says_what_would_be_rolled_out(capsys):
     out = capsys.readouterr().out
     assert f"input     40 rollouts of greedy in {WALK}" in out
     assert not Path("out").exists()
-
-
-def test_another_format_in_the_same_directory_is_refused(capsys):
-    assert main(["record", "out", *FLAGS]) == 0
-    assert main(["record", "out", *FLAGS, *FORMATS["numpy"]]) == 2
-    assert "holds the output of another plan" in capsys.readouterr().err
-
-
-def test_output_of_record_is_named_if_rlds_is_expected(capsys):
-    assert main(["record", "out", *FLAGS, *FORMATS["numpy"]]) == 0
-    capsys.readouterr()
-    assert main(["check", "out", "--from=rlds"]) == 2
-    assert "out holds 40 items written by rlds-beam record. Its format is --to=numpy" in capsys.readouterr().err
-
-
-def test_an_output_refuses_what_it_cannot_hold(tmp_path):
-    options = {"env": WALK, "policy": ("random",), "episodes": 2, "to": "lerobot"}
-    with pytest.raises(UsageError, match="fps"):
-        prepare(RecordOptions.create(tmp_path / "out", **options))

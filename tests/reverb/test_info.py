@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import collections
 import itertools
-import random
-import struct
-import threading
 from typing import Any
 
-import grpc
 import pytest
 from call_timeouts import calls_end_within
-from cases import cases
-from google.protobuf import empty_pb2
-from google.protobuf.message import DecodeError
-from hypothesis import example, given
-from hypothesis import strategies as st
-from servers import ServerProcess, free_port
+from servers import free_port
 
-from rlds_beam.encoding import wire
 from rlds_beam.errors import UsageError
-from rlds_beam.reverb.connection import SERVER_INFO, Connection, ServerError, ServerInfo, parse_server_info
+from rlds_beam.reverb.connection import Connection, ServerError
 
 DEADLINE = 1.0
 
@@ -117,12 +107,6 @@ def make_tables() -> list[Any]:
     return tables
 
 
-def one_table() -> list[Any]:
-    import reverb
-
-    return [reverb.Table.queue("queue", 7)]
-
-
 @pytest.fixture(scope="module")
 def server():
     import reverb
@@ -177,79 +161,6 @@ def test_every_table_reads_as_reverbs_client_reads_it(server):
     assert sizes == [(3, 3), (1, 5), (6, 0)]
 
 
-def test_leaves_are_named_as_a_trajectory_spec_names_them(server):
-    with Connection(server.server_address) as connection:
-        tables = connection.info(5).tables
-    paths = {name: [leaf.path for leaf in table.signature] for name, table in tables.items() if table.signature}
-    agent = ["step_type", "observation/camera/a", "observation/camera/b", "observation/state", "action"]
-    rest = ["next_step_type", "reward", "discount"]
-    assert paths["agent"] == [*agent, *rest]
-    info = ["policy_info/log_probability", "policy_info/state/0", "policy_info/state/1/0"]
-    assert paths["policy_info"] == [*agent, *info, *rest]
-    assert paths["sequences"][:6] == ["0", "1/0", "1/1/a", "1/1/z", "2/y", "2/x"]
-    assert paths["sequences"][-1] == "3/10"
-    assert paths["leaf"] == [""]
-    assert {leaf.path: leaf.dtype for leaf in tables["dtypes"].signature} == {dtype: dtype for dtype in DTYPES}
-    assert [leaf.shape for leaf in tables["open"].signature] == [(None,), (None, 4, None), None, (0,), (1 << 40,)]
-
-
-def is_message(data: bytes) -> bool:
-    """Whether protobuf parses the bytes as a message with any fields."""
-    try:
-        empty_pb2.Empty().ParseFromString(data)
-    except DecodeError:
-        return False
-    return True
-
-
-def refused(parse: Any, data: bytes) -> bool:
-    """Whether parsing raises ValueError; any other error fails the test."""
-    try:
-        parsed = parse(data)
-    except ValueError:
-        return True
-    assert isinstance(parsed, ServerInfo if parse is parse_server_info else str)
-    return False
-
-
-@given(st.binary(max_size=60))
-@example(b"\xff\xff\xff")
-@example(b"\x0a\x05a")
-@example(b"\x0a\x02\xff\xfe")  # a path that is not UTF-8
-def test_invalid_answers_are_refused(data):
-    assert refused(parse_server_info, data) or is_message(data)
-    assert parse_server_info(b"") == ServerInfo(0, {})  # an empty message is valid
-
-
-def test_an_answer_that_is_damaged_is_refused_or_read_as_protobuf_reads_it(server):
-    call = grpc.insecure_channel(server.server_address).unary_unary(SERVER_INFO)
-    answer = call(b"", timeout=20)
-    assert not refused(parse_server_info, answer)
-    # Cutting between tables leaves a valid message; any other cut is within a field.
-    whole = [end for number, _, _, end in wire.fields(answer, 0, len(answer))]
-    cuts = [cut for cut in range(1, len(answer), 7) if cut not in whole]
-    assert len(cuts) > 300
-    for cut in cuts:
-        assert not is_message(answer[:cut])
-        assert refused(parse_server_info, answer[:cut]), cut
-    rng, seen = random.Random(0), collections.Counter()
-    for _ in range(cases(1000)):
-        damaged = bytearray(answer)
-        damaged[rng.randrange(len(answer))] ^= 1 << rng.randrange(8)
-        seen[is_refused := refused(parse_server_info, bytes(damaged))] += 1
-        assert is_refused or is_message(bytes(damaged))
-    assert min(seen.values()) > 20
-
-
-@given(st.integers(-(2**63), 2**63 - 1), st.text(), st.floats(allow_nan=False), st.lists(st.text(), max_size=3))
-def test_hand_written_messages_read_back(number, text, double, parts):
-    data = wire.integer(1, number) + wire.text(2, text) + b"\x19" + struct.pack("<d", double)
-    data += b"".join(wire.encode_delimited(400, wire.text(1, part)) for part in parts)
-    message = wire.WireMessage(data)
-    assert (message.integer(1), message.text(2), message.double(3)) == (number, text, double)
-    assert [child.text(1) for child in message.messages(400)] == parts
-
-
 @pytest.mark.parametrize("address", ["", "localhost", ":", "localhost:", ":80x", "a b:1"])
 def test_an_address_has_a_port(address):
     with pytest.raises(UsageError, match="expected host:port"):
@@ -268,14 +179,3 @@ def unanswered(address: str, says: str) -> None:
 
 def test_no_server_at_the_address():
     unanswered(f"127.0.0.1:{free_port()}", "Connection refused.*rlds-beam serve")
-
-
-def test_a_server_that_comes_up_within_the_deadline_is_found():
-    with ServerProcess(one_table) as process, Connection(process.address) as connection:
-        process.kill()
-        with pytest.raises(ServerError):
-            connection.info(DEADLINE)
-        later = threading.Timer(1, process.start)
-        later.start()
-        assert list(connection.info(60).tables) == ["queue"]
-        later.join(60)

@@ -19,8 +19,7 @@ from servers import drain
 
 from rlds_beam.encoding.structured_values import DATA_TYPES
 from rlds_beam.errors import NotVerifiedError
-from rlds_beam.reverb import inserts
-from rlds_beam.reverb.encoding import ItemEncoder, default_chunk_length
+from rlds_beam.reverb.encoding import ItemEncoder
 from rlds_beam.reverb.inserts import Request
 from rlds_beam.reverb.priorities import ConstantPriority
 from rlds_beam.reverb.stream import InsertStream
@@ -288,33 +287,6 @@ def test_a_request_contains_all_that_its_items_need(server) -> None:
     assert len(sampled) == frames - 2
     starts = sorted(tuple(item.data[0][0][:3].tolist()) for item in sampled)
     assert starts == sorted(tuple(row[:3].tolist()) for row in columns[0][: frames - 2])
-
-
-@given(st.lists(st.integers(0, 2**64 - 1), max_size=50))
-def test_acknowledged_keys_are_read_back(keys: list[int]) -> None:
-    from rlds_beam.encoding.wire import encode_delimited, varint
-
-    half = len(keys) // 2
-    parts = (keys[:half], keys[half:])
-    responses = [encode_delimited(1, b"".join(map(varint, part))) if part else b"" for part in parts]
-    packed = [inserts.acknowledged_keys(response) for response in responses]
-    assert inserts.decode_keys(packed).tolist() == keys
-    assert [inserts.count_keys(part) for part in packed] == [half, len(keys) - half]
-
-
-@given(st.integers(1, 5_000_000), st.none() | st.integers(1, 2000))
-def test_chunks_are_never_empty_and_bounded(frame_bytes: int, item_length: int | None) -> None:
-    length = default_chunk_length(frame_bytes, item_length)
-    assert length >= 1
-    assert length == 1 or length * frame_bytes <= 16 << 20
-
-
-def test_shapes_that_the_server_does_not_check_are_checked() -> None:
-    encoder = ItemEncoder([(np.dtype("float32"), (2,))], ["t0"], 4)
-    rest: dict[str, Any] = {"priorities": np.ones(4), "seeds": [1], "chunk_seed": 1, "episode_id": 1}
-    for columns in (np.zeros((5, 2)), np.zeros((5, 3), np.float32), np.zeros((4, 2), np.float32)):
-        with pytest.raises(ValueError, match="the items need float32"):
-            encoded(encoder, [columns], Windows(0, 4, 2, 1, 5), **rest)
 
 
 def test_a_missing_table_is_reported_by_the_server(server) -> None:

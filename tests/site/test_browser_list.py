@@ -56,19 +56,6 @@ def test_the_list_is_sorted_and_filtered(browser: Any, example: str) -> None:
         tab.check()
 
 
-def test_a_bar_of_the_histogram_keeps_its_episodes(browser: Any, example: str) -> None:
-    with opened(browser, example) as tab:
-        tab.scanned()
-        tab.page.get_by_role("button", name="steps", exact=True).click()
-        bar = tab.page.locator(".bins button:not([disabled])").last
-        bar.wait_for()
-        kept = int(bar.get_attribute("title").split()[0])
-        bar.click()
-        tab.until("n => document.querySelector('.toolbar [role=status]').textContent.startsWith(`${n} of 200`)", kept)
-        tab.screenshot("histogram")
-        tab.check()
-
-
 def test_the_search_looks_into_instructions(browser: Any, example: str) -> None:
     with opened(browser, example) as tab:
         tab.scanned()
@@ -172,24 +159,6 @@ def test_the_keyboard_moves_opens_and_comes_back(browser: Any, example: str) -> 
         tab.page.locator("#row-199").wait_for()
         tab.page.keyboard.press("?")
         tab.page.get_by_role("dialog", name="Keyboard").wait_for()
-        tab.check()
-
-
-def test_the_grid_shows_first_frames(browser: Any, example: str) -> None:
-    with opened(browser, example) as tab:
-        tab.scanned()
-        tab.page.keyboard.press("g")
-        loaded = "[...document.querySelectorAll('.tile img')].filter((one) => one.naturalWidth > 0).length >= 6"
-        tab.until(loaded)
-        tab.screenshot("grid")
-        assert "view=grid" in tab.page.url
-        tab.page.locator("#row-0").hover()  # it plays
-        tab.until("!document.querySelector('#row-0 img').src.includes('step=0&')")
-        tab.page.mouse.move(0, 0)
-        tab.until("document.querySelector('#row-0 img').src.includes('step=0&')")
-        tab.page.keyboard.press("ArrowRight")
-        tab.page.keyboard.press("Enter")
-        tab.page.locator("main.episode h1", has_text="Episode 1").wait_for()
         tab.check()
 
 

@@ -259,17 +259,6 @@ def test_a_key_and_a_command_are_copied(opened: Opened, one: Path) -> None:
     assert button.inner_text() == "Copied"
 
 
-def test_a_printed_report_has_its_curves(opened: Opened, one: Path) -> None:
-    page = opened(one)
-    pdf = page.pdf(format="A4", print_background=True)
-    assert pdf.startswith(b"%PDF")
-    assert page.evaluate(
-        "[...document.querySelectorAll('div.chart')].every((b) => !b.clientWidth || b.querySelector('canvas'))"
-    )
-    page.emulate_media(media="print")
-    assert not page.locator(".contents").is_visible()
-
-
 def test_nothing_can_be_added_to_the_page(opened: Opened, one: Path) -> None:
     """The policy refuses what an escaping mistake would let in: the page is closed even then."""
     page = opened(one)

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
-import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from motions import ACTION, KINDS, STATE, arm, locomotion, make, near
 
 from rlds_beam.checking.signals import Context, EpisodeTable
-from rlds_beam.checking.signals.comparisons import PARTS, sketch
-from rlds_beam.checking.signals.episodes import Layout
 from rlds_beam.episodes.episode import Episode
 
 CLEAN = 240
@@ -77,13 +71,6 @@ def test_episodes_at_rest_do_not_repeat_each_other(noise: float) -> None:
     assert repeats([*clean("arm"), *episodes]) == set()
 
 
-def test_a_replayed_script_from_another_start_is_no_repeat() -> None:
-    rng = np.random.default_rng(0)
-    states, actions = (np.asarray(arm(1).steps[path]) for path in (STATE, ACTION))
-    replayed = [make(CLEAN + i, states + rng.normal(0, 0.1, 3), actions) for i in range(6)]
-    assert repeats([*clean("arm")[2:], *replayed]) == set()
-
-
 def test_groups_of_copies_count_each_other() -> None:
     copies = [make(CLEAN + i, *(np.asarray(arm(5).steps[p]) for p in (STATE, ACTION)), void=bool(i)) for i in range(3)]
     rows = table_of([*clean("arm"), *copies]).finish().to_pylist()
@@ -117,43 +104,3 @@ def test_equal_starts_in_two_splits_are_a_leak_only_if_starts_are_rare() -> None
         episode.steps[STATE][0] = 0
     rows = table_of([in_split(e, "val" if i < 30 else "train") for i, e in enumerate(home)]).finish().to_pylist()
     assert not any(row["split_leakage"] for row in rows)
-
-
-@settings(deadline=None, max_examples=10)
-@given(st.permutations(range(60)), st.lists(st.integers(0, 60), max_size=4))
-def test_any_order_and_any_parts_give_the_same_table(order: list[int], cuts: list[int]) -> None:
-    episodes = [*clean("arm")[:50], *(copy for _, copy in near(clean("arm")[:50], 10, 0.005, resample=True))]
-    whole = table_of(episodes).finish()
-    edges = [0, *sorted(cuts), len(order)]
-    empty = EpisodeTable(Context.of_episode(episodes[0]))
-    parts = [
-        empty.merge(*(table_of([episodes[i] for i in order[a:b]]) for _ in "1" if a < b))
-        for a, b in itertools.pairwise(edges)
-    ]
-    assert empty.merge(*parts).finish().equals(whole)
-
-
-@settings(deadline=None, max_examples=50)
-@given(st.lists(st.tuples(st.integers(1, 30), st.booleans()), min_size=1, max_size=5))
-def test_a_sketch_has_the_means_of_equal_parts(shapes: list[tuple[int, bool]]) -> None:
-    rng = np.random.default_rng(0)
-    columns = [rng.normal(0, 1, (length, 2)) for length, _ in shapes]
-    layout = Layout.of([length for length, _ in shapes], [False] * len(shapes))
-    counts = np.array([length - (void and length > 1) for length, void in shapes])
-    sketches = sketch(np.concatenate(columns).T, layout, counts).T.reshape(len(shapes), 2, PARTS)
-    for column, count, found in zip(columns, counts.tolist(), sketches, strict=True):
-        used = column[:count]
-        expected = np.repeat(used, PARTS, axis=0).reshape(PARTS, len(used), 2).mean(axis=1)
-        np.testing.assert_allclose(found.T, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_order_does_not_matter() -> None:
-    copies = [copy for _, copy in near(clean("arm")[:60], 8, 0.001)]
-    episodes = [in_split(e, "val" if i % 3 else "train") for i, e in enumerate([*clean("arm")[:60], *copies])]
-    whole = table_of(episodes)
-    parts = [EpisodeTable(whole.context) for _ in range(3)]
-    for i, place in enumerate(np.random.default_rng(0).permutation(len(episodes)).tolist()):
-        parts[i % 3].add(episodes[place])
-    merged = parts[0].merge(*(pickle.loads(pickle.dumps(part)) for part in parts[1:]))
-    assert any(whole.finish()["split_leakage"].to_pylist())
-    assert merged.finish().equals(whole.finish())

@@ -143,26 +143,6 @@ def test_videos_are_sent_as_files_in_parts(convert: Convert) -> None:
         assert browser.get("/image", key=keys[0], camera=CAMERA, step="0").status_code == 404
 
 
-def test_a_missing_video_is_an_error_of_its_request_only(convert: Convert, tmp_path: Path) -> None:
-    pytest.importorskip("av")
-    path = tmp_path / "copy"
-    __import__("shutil").copytree(convert(to="lerobot", fps=10, images="video"), path)
-    with browsing(path) as browser:
-        key = browser.list_keys()[0]
-        next(path.rglob("*.mp4")).unlink()
-        assert browser.get("/video", key=key, camera=CAMERA).status_code == 404
-        assert browser.json("/api/episode", key=key)["readable"]
-
-
-def test_several_datasets_at_once(convert: Convert, source: str) -> None:
-    paths = [source, convert(to="rlds"), convert(to="lerobot", fps=10)]
-    with browsing(*paths) as browser:
-        assert [one["id"] for one in browser.json("/api/datasets")] == ["0", "1", "2"]
-        for number in ("0", "1", "2"):
-            key = browser.list_keys(dataset=number)[0]
-            assert browser.json("/api/episode", dataset=number, key=key)["steps"]
-
-
 @pytest.mark.skipif(not REAL.is_dir(), reason="no real data; set $RLDS_BEAM_REAL_DATA to their path")
 def test_real_episodes() -> None:
     with browsing(REAL) as browser:

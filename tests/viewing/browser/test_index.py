@@ -78,22 +78,3 @@ def test_a_slice_shows_its_episodes_only(directory: Path, split: str) -> None:
     shown = {"train[2:7]": whole[2:7], "train[:4]": whole[:4], "train[50%:]": whole[4:]}[split]
     assert len(index) == len(shown) and index.keys(0, 100) == shown
     assert [index.number(key) for key in whole] == [shown.index(key) if key in shown else None for key in whole]
-
-
-def test_files_whose_number_of_records_is_unknown(directory: Path) -> None:
-    files = open_source(str(directory / "*.tfrecord-*"))
-    index = EpisodeIndex(files)
-    assert len(index) == 9 and index.keys(0, 9) == read(files)
-
-
-def test_keys_that_do_not_exist(directory: Path) -> None:
-    index = EpisodeIndex(open_source(str(directory)))
-    first = index.keys(0, 1)[0]
-    for other in (
-        EpisodeKey("other/1.0.0", "train", 0, 0),
-        EpisodeKey(first.dataset, "test", 0, 0),
-        EpisodeKey(first.dataset, "train", 7, 0),
-        EpisodeKey(first.dataset, "train", 0, 1),
-        EpisodeKey(first.dataset, "train", 0, 1 << 60),
-    ):
-        assert index.number(other) is None

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +26,7 @@ from rlds_beam.reading.base import Segment
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.viewing.browser.index import EpisodeIndex
-from rlds_beam.viewing.browser.table import Query, TableRows, read_table
+from rlds_beam.viewing.browser.table import Query, TableFile, TableRows
 
 WORDS = ("push", "pull", "the Red cup", "schließen", "50% off_x", "")
 
@@ -69,8 +67,8 @@ def rows(request: pytest.FixtureRequest, dataset: Path, table: pa.Table, tmp_pat
     if request.param == "stored":
         file = tmp_path_factory.mktemp("signals") / "signals.parquet"
         pq.write_table(table, file, row_group_size=13)
-        table = read_table(str(file))
-    return TableRows(table, index)
+        return TableRows(TableFile.open(str(file)), index)
+    return TableRows(TableFile.of(table), index)
 
 
 def expected(table: pa.Table, query: Query) -> list[str]:
@@ -89,37 +87,6 @@ def expected(table: pa.Table, query: Query) -> list[str]:
         values = sorted({row[query.sort] for row in known}, reverse=query.descending)
         found = [row for value in values for row in known if row[query.sort] == value] + missing
     return [row["key"] for row in found]
-
-
-FILTERS = (
-    "steps > 10",
-    "steps < 5, steps > 25",
-    "return >= 0",
-    "metadata/episode_metadata/trial == 3, steps < 5",
-    "outlier_length > 0.5",
-    "frozen_camera > 0",
-)
-
-
-def queries() -> Iterator[Query]:
-    for sort, down in itertools.product(
-        ("", "steps", "return", "instruction", "metadata/episode_metadata/place", "outlier_length"), (False, True)
-    ):
-        yield Query(sort, down)
-    for text in FILTERS:
-        yield Query("steps", filters=(parse_conditions(text),))
-    for first, second in itertools.combinations(FILTERS, 2):
-        yield Query(filters=(parse_conditions(first), parse_conditions(second)))
-    for rule in ("accepted", "rejected", "non_finite", "nothing"):
-        yield Query("return", True, rule=rule)
-    for text in ("red", "CUP the", "SCHLIESSEN", "Schließen", "%", "_", "nothing", ".*"):
-        yield Query(text=text)
-
-
-def test_a_query_shows_what_a_loop_would_show(rows: TableRows, table: pa.Table) -> None:
-    for query in queries():
-        shown = rows.show(rows.select(query), "testing/1.0.0", [])
-        assert [row["key"] for row in shown] == expected(table, query), query
 
 
 NUMBERS = ("steps", "return", "metadata/episode_metadata/trial", "outlier_length", "outlier_return", "position")
@@ -150,27 +117,6 @@ def test_any_query_shows_what_a_loop_would_show(rows: TableRows, table: pa.Table
     assert [row["key"] for row in shown] == expected(table, query)
 
 
-HOSTILE = ("a'b", 'c"d', "e; DROP TABLE rows; --", "column", "f\ng", "\u202e<script>", "%s", "h" * 300, "rowid")
-
-
-def test_columns_of_any_name_are_sorted_and_shown(tmp_path: Path) -> None:
-    random.seed(1)
-    values = [[random.randint(0, 5) for _ in HOSTILE] for _ in range(20)]
-    metadata = [dict(zip(HOSTILE, map(np.int64, row), strict=True)) for row in values]
-    dataset = write_dataset(tmp_path, [make_episode(3, seed=i, metadata=row) for i, row in enumerate(metadata)])
-    with browsing(dataset, no_scan=False) as browser:
-        (about,) = browser.scanned()
-        assert about["scan"]["state"] == "done", about["scan"]
-        names = [column["name"] for column in about["columns"] if column["group"] == "Metadata"]
-        assert sorted(names) == sorted(f"metadata/episode_metadata/{name}" for name in HOSTILE)
-        for place, name in enumerate(HOSTILE):
-            full = f"metadata/episode_metadata/{name}"
-            rows = browser.json("/api/episodes", sort=full, desc="1", limit="500")["rows"]
-            shown = [row["metadata"][f"episode_metadata/{name}"] for row in rows]
-            assert shown == sorted((row[place] for row in values), reverse=True)
-        assert "no column" in browser.get("/api/episodes", sort="steps; DROP TABLE x").json()["error"]
-
-
 def test_rows_have_the_values_of_the_table(rows: TableRows, table: pa.Table) -> None:
     shown = rows.show(rows.select(Query()), "testing/1.0.0", ["outlier_length"])
     for row, known in zip(shown, table.to_pylist(), strict=True):
@@ -184,18 +130,6 @@ def test_rows_have_the_values_of_the_table(rows: TableRows, table: pa.Table) -> 
     assert rows.row(60) is None and not len(rows.rows_between(59, 61)) and len(rows.rows_between(5, 9)) == 4
 
 
-def test_a_histogram_counts_the_episodes_of_a_query(rows: TableRows, table: pa.Table) -> None:
-    query = Query("steps", True, (parse_conditions("steps >= 10"),))
-    counts, edges = rows.count_values(query, "steps")
-    lengths = [steps for steps in table["steps"].to_pylist() if steps >= 10]
-    expected, _ = np.histogram(lengths, edges)
-    assert counts == expected.tolist() and sum(counts) == len(lengths)
-    assert np.diff(edges).tolist() == [1] * len(counts)  # a bar for each whole number
-    assert len(rows.count_values(Query(), "return")[0]) == 60
-    for name in ("instruction", "unknown"):
-        assert rows.count_values(Query(), name) == ([], [])
-
-
 def test_queries_about_other_columns_are_refused(rows: TableRows) -> None:
     with pytest.raises(UsageError, match="no column 'nothing'"):
         rows.select(Query("nothing"))
@@ -206,7 +140,7 @@ def test_queries_about_other_columns_are_refused(rows: TableRows) -> None:
 
 def test_a_slice_of_the_dataset_shows_its_rows(dataset: Path, table: pa.Table) -> None:
     index = EpisodeIndex(open_source(str(dataset), "train[10:40]"))
-    rows = TableRows(table, index)
+    rows = TableRows(TableFile.of(table), index)
     assert [row["key"] for row in rows.show(rows.select(Query()), "testing/1.0.0", [])] == list(
         map(str, index.keys(0, 99))
     )

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from rlds_beam.connectors.statistics.distributions import ValueDistribution
 from rlds_beam.connectors.statistics.episode_statistics import LeafStatistics
 from rlds_beam.typing import Array
-from rlds_beam.viewing.episode_view import Json
-from rlds_beam.viewing.report.episodes import sample_keys, worst_rows
-from rlds_beam.viewing.report.signals import BINS, count_bins, make_distribution
+from rlds_beam.viewing.episode_view import Json, sample_keys
+from rlds_beam.viewing.report.signals import BINS, count_bins, make_distribution, worst_rows
 
 NUMBERS = st.lists(st.floats(width=32, allow_nan=True, allow_infinity=True), min_size=1, max_size=60)
 

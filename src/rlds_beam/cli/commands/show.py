@@ -13,7 +13,7 @@ from rlds_beam.formats.options import SourceOptions
 from rlds_beam.options import option
 
 if TYPE_CHECKING:
-    from rlds_beam.viewing.episodes import ShownEpisode
+    from rlds_beam.viewing.show import ShownEpisode
 
 __all__ = ["ShowConfig", "show"]
 
@@ -55,11 +55,11 @@ def show(config: ShowConfig) -> ShownEpisode:
     """
     from rlds_beam.datasets.dataset import Dataset
     from rlds_beam.terminal import outcome
-    from rlds_beam.viewing import files
+    from rlds_beam.viewing import pictures
     from rlds_beam.viewing import show as showing
 
     if config.output is not None:
-        files.kind_of_file(config.output)
+        pictures.kind_of_file(config.output)
         outcome.check_writable(config.output, "--output", config.path)
     own = {field.name: getattr(config, field.name) for field in dataclasses.fields(SourceOptions)}
     opened = showing.open_viewed(config.path, {name: value for name, value in own.items() if value is not None})
@@ -75,15 +75,15 @@ def show(config: ShowConfig) -> ShownEpisode:
             raise UsageError(f"--fps={config.fps:g}: the data is {shown.fps:g} Hz: leave --fps out")
         shown = dataclasses.replace(shown, fps=config.fps)
     if config.output is not None:
-        drawn = files.FileOptions(config.frames, config.height, config.curves, shown.fps, shown.names)
-        files.write_episode(shown.episode, config.output, drawn)
+        drawn = pictures.FileOptions(config.frames, config.height, config.curves, shown.fps, shown.names)
+        pictures.write_episode(shown.episode, config.output, drawn)
     return shown
 
 
 def main(config: ShowConfig) -> int:
     """Runs the command: prints the episode and returns the exit code."""
     from rlds_beam.terminal.tables import cut
-    from rlds_beam.viewing.files import DEFAULT_FPS
+    from rlds_beam.viewing.pictures import DEFAULT_FPS
 
     shown = show(config)
     if config.output is not None:

@@ -18,7 +18,7 @@ from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.images.headers import ImageTooLargeError, UndecodableImageError, check_decodable
 from rlds_beam.images.thumbnails import thumbnail
 from rlds_beam.viewing.browser.dataset import BrowsedDataset, MissingError
-from rlds_beam.viewing.browser.frames import media_type
+from rlds_beam.viewing.browser.episodes import media_type
 from rlds_beam.viewing.browser.learner_view import MAX_ITEMS
 from rlds_beam.viewing.browser.table import Query as Wanted
 
@@ -107,7 +107,6 @@ def create_app(
         "/api/episodes": lambda q: _answer_query(
             q, q.dataset.rows, q.number("offset", 0), q.number("limit", 100, MAX_ROWS)
         ),
-        "/api/histogram": lambda q: _answer_query(q, q.dataset.histogram, q.text("column")),
         "/api/summary": lambda q: q.dataset.summary(),
         "/api/episode": lambda q: q.dataset.episode(q.key),
         "/api/made": lambda q: q.dataset.made(q.key, q.number("offset", 0), q.number("limit", MAX_ITEMS, MAX_ITEMS)),

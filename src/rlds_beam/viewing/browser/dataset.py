@@ -25,8 +25,7 @@ from rlds_beam.output.files import REPORT
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source, VideoSpan
 from rlds_beam.reading.reader import find_shard, read_episode
-from rlds_beam.viewing.browser.episodes import EpisodeCache, OpenedEpisode
-from rlds_beam.viewing.browser.frames import find_cameras
+from rlds_beam.viewing.browser.episodes import EpisodeCache, OpenedEpisode, find_cameras
 from rlds_beam.viewing.browser.index import EpisodeIndex
 from rlds_beam.viewing.browser.learner_view import ItemMaker
 from rlds_beam.viewing.browser.table import LISTED, METADATA, DatasetTable, Query, TableRows
@@ -162,13 +161,6 @@ class BrowsedDataset:
             rows = [self._shown_key(start + i, key) for i, key in enumerate(self.index.keys(start, end))]
         return {"total": stop - first, "offset": offset, "rows": rows, "scanned": complete}
 
-    def histogram(self, query: Query, column: str) -> Json:
-        """`/api/histogram`. Raises UsageError if the query needs a column or a table that there is not."""
-        if (table := self.table.rows) is None:
-            raise UsageError("a histogram needs the signals of the episodes, which are not known yet")
-        counts, edges = table.count_values(query, column)
-        return {"counts": counts, "edges": edges}
-
     def _find_episode(self, text: str) -> tuple[int, EpisodeKey] | None:
         """The number and key of the episode whose key is `text`."""
         try:
@@ -302,7 +294,6 @@ def list_columns(rows: TableRows) -> list[Json]:
                 "name": name,
                 "label": name.removeprefix(METADATA).replace("_", " "),
                 "kind": "text" if rows.is_text(name) else "number",
-                "group": signal.group if signal else "Metadata" if metadata else "Episode",
                 "unit": signal.unit if signal else None,
                 "summary": signal.summary if signal else None,
                 "threshold": signal.threshold if signal else None,

@@ -1,4 +1,4 @@
-"""Decoded episodes of a dataset, cached, and as JSON."""
+"""Decoded episodes of a dataset, cached, and the images of their cameras as stored bytes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.datasets.base import Cache
 from rlds_beam.episodes.columns import is_text
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
+from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import Violation
-from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.codecs import encode_png, encode_zeros
+from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.reader import find_shard, read_episode
-from rlds_beam.viewing.browser.frames import CameraFrames, find_cameras
 
 HELD_BYTES = 64 << 20
 """Maximum bytes of decoded episodes held, or one episode."""
@@ -137,3 +138,61 @@ def _size(column: Column) -> int:
     if column.dtype == object:
         return sum(np.asarray(value).nbytes + 100 for value in column)
     return int(column.nbytes)
+
+
+_MIN_SIDE_PIXELS = 8
+"""The least height and width of raw pixels; smaller arrays are numbers."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CameraFrames:
+    """The images of a camera: encoded, or raw pixels [T, H, W, C]."""
+
+    column: Column
+    field: Field
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    def image(self, step: int) -> bytes:
+        """The image of a step: stored bytes, or a PNG of raw pixels."""
+        if isinstance(self.column, EncodedImages):
+            data = self.column.image(step)
+            if data != ZERO_IMAGE:
+                return data
+            sides, channels = self.field.shape[:-1], self.field.shape[-1] or 3
+            shape = (*(side or _MIN_SIDE_PIXELS for side in sides), channels)
+            return encode_zeros(shape, self.field.dtype, "png")
+        pixels = np.asarray(self.column[step])
+        return encode_png(pixels.reshape(1, *pixels.shape[:2], -1))[0]
+
+    def size(self, step: int) -> int:
+        """The bytes of a stored image, or of raw pixels."""
+        column = self.column
+        return len(column.image(step)) if isinstance(column, EncodedImages) else int(np.asarray(column[step]).nbytes)
+
+
+def is_camera(field: Field) -> bool:
+    """Whether each value of a field is an image: encoded, or raw pixels."""
+    if field.holds_image_files:
+        return True
+    sides, channels = field.shape[:2], field.shape[2:] or (1,)
+    return (
+        field.dtype in ("uint8", "uint16")
+        and len(sides) == 2
+        and channels in ((1,), (3,), (4,))
+        and all(size is None or size >= _MIN_SIDE_PIXELS for size in sides)
+    )
+
+
+def find_cameras(schema: Schema) -> list[Field]:
+    """The step fields that are images."""
+    return [field for field in schema.steps.values() if is_camera(field)]
+
+
+def media_type(image: bytes) -> str | None:
+    """The media type of an encoded image; None if browsers cannot show it."""
+    for start, name in ((b"\xff\xd8\xff", "image/jpeg"), (b"\x89PNG\r\n\x1a\n", "image/png")):
+        if image.startswith(start):
+            return name
+    return None

@@ -10,7 +10,6 @@ step, or image), or 405. Texts come from datasets and may contain anything; the 
     /api/datasets     the datasets, in the order of the command line; polled every second while a job measures one
     /api/episodes     rows of the list, sorted and filtered; `filter` has conditions as of `--reject`: commas mean "or",
                       several parameters mean "and"
-    /api/histogram    how many of these episodes have values in each range of a column
     /api/summary      rules, signals, distributions, and texts of the whole dataset, as in a report
     /api/episode      curves, texts, marks, and cameras (`episode_view.make_view`)
     /api/step         the values of one step, as stored
@@ -37,7 +36,7 @@ from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.errors import RldsBeamError, UsageError, needs
 from rlds_beam.formats.inputs import open_input
 from rlds_beam.viewing.browser.dataset import BrowsedDataset, compare
-from rlds_beam.viewing.browser.table import dataset_of, read_table, signals_beside
+from rlds_beam.viewing.browser.table import TableFile, signals_beside
 
 HOST = "127.0.0.1"
 _START_SECONDS = 30
@@ -129,7 +128,7 @@ def open_datasets(config: Any) -> list[BrowsedDataset]:
     """Opens the datasets of a `BrowseConfig`, and their tables. Raises UsageError if one of them cannot be opened."""
     check = dataclasses.replace(CheckOptions.of(config), fail=())
     opened: list[BrowsedDataset] = []
-    measured = None if config.signals is None else dataset_of(read_table(config.signals))
+    measured = None if config.signals is None else TableFile.open(config.signals).dataset()
     for number, path in enumerate(config.path):
         own = config.for_input(path)
         source = open_input(own)

@@ -1,15 +1,16 @@
 """The table of a dataset's episodes, which `rlds-beam check` wrote or a job in the background measures.
 
-A query touches only the columns that it needs, and no episode becomes a Python object unless it is shown.
+Only the columns that a query needs are read, and only the row groups of the episodes that are shown.
 """
 
 from __future__ import annotations
 
 import functools
+import io
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -17,7 +18,8 @@ from rlds_beam import storage
 from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.checking.signals.conditions import Condition, check_known
 from rlds_beam.connectors.pipeline import ConnectorRunner
-from rlds_beam.encoding.parquet_files import UNREADABLE
+from rlds_beam.datasets.base import Cache
+from rlds_beam.encoding.parquet_files import UNREADABLE, verified_parquet
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.processing.job import Stage, Totals, process_here, run_stages
@@ -42,8 +44,8 @@ _HELD = 4
 """Answers held, to page through them."""
 _MAX_TEXT_CHARACTERS = 300
 _ALL = 1 << 62
-_BINS = 60
-"""Bars of a histogram."""
+_HELD_BYTES = 256 << 20  # of columns
+_MAX_GROUPS = 2  # row groups of which only the rows shown are read; beyond, whole columns, which are held
 
 
 class Query(NamedTuple):
@@ -65,18 +67,124 @@ class Query(NamedTuple):
     rule: str = ""
 
 
+class TableFile:
+    """The Parquet file that `rlds-beam check` writes, a row per record. Reads what is asked for; thread-safe.
+
+    Args:
+      file: the open file.
+      path: its name in errors.
+
+    Raises:
+      UsageError: it is damaged, or not such a table.
+    """
+
+    def __init__(self, file: BinaryIO, path: str):
+        self._path, self._lock, self._columns = path, threading.Lock(), Cache[Any](_HELD_BYTES)
+        try:
+            self._file = verified_parquet(file)
+        except UNREADABLE as error:
+            raise self._damaged(error) from error
+        self.schema: pa.Schema = self._file.schema_arrow
+        self.names: list[str] = self.schema.names
+        groups = [self._file.metadata.row_group(i) for i in range(self._file.num_row_groups)]
+        self._ends = np.cumsum([group.num_rows for group in groups], dtype=np.int64)
+        if not {*PLACE, "key", "steps"} <= {*self.names} or len({*self.names}) < len(self.names):
+            raise UsageError(f"{path} is not a table of rlds-beam check: it lacks {', '.join(('key', *PLACE))}")
+
+    @classmethod
+    def open(cls, path: str) -> TableFile:
+        return cls(storage.open_read(path), path)
+
+    @classmethod
+    def of(cls, table: pa.Table) -> TableFile:
+        """A table in memory."""
+        import pyarrow.parquet as pq
+
+        file = io.BytesIO()
+        pq.write_table(table, file, row_group_size=1 << 16)
+        return cls(file, "the table")
+
+    def __len__(self) -> int:
+        return int(self._file.metadata.num_rows)
+
+    @functools.cached_property
+    def known(self) -> frozenset[str]:
+        """The columns that have a value, by the statistics of the file, or by their values if it has none."""
+        metadata, known = self._file.metadata, set()
+        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+        leaves = [metadata.schema.column(i).path.partition(".list.")[0] for i in range(metadata.num_columns)]
+        for i, name in enumerate(leaves):
+            counts = [(group.num_rows, group.column(i).statistics) for group in groups]
+            if any(stats is None or not stats.has_null_count for _, stats in counts):
+                column = self.column(name)
+                missing = column.null_count == len(column)
+            else:
+                missing = all(stats.null_count == number for number, stats in counts)
+            if not missing:
+                known.add(name)
+        return frozenset(known)
+
+    def is_text(self, name: str) -> bool:
+        import pyarrow as pa
+
+        kind = self.schema.field(name).type
+        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind))
+
+    def column(self, name: str) -> Any:
+        """A column as a ChunkedArray."""
+        if (found := self._columns.get(name)) is None:
+            found = self._read(None, [name])[name]
+            self._columns.put(name, found, found.nbytes)
+        return found
+
+    def columns(self, names: Sequence[str]) -> pa.Table:
+        import pyarrow as pa
+
+        return pa.table({name: self.column(name) for name in names})
+
+    def rows(self, rows: Numbers, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Some of the columns of some rows, in their order."""
+        wanted = np.asarray(rows, np.int64)
+        groups, own = np.unique(np.searchsorted(self._ends, wanted, side="right"), return_inverse=True)
+        if len(groups) > _MAX_GROUPS:
+            return self.columns(names).take(wanted).to_pylist()  # type: ignore[no-any-return]
+        if not len(groups):
+            return []
+        sizes = np.diff(self._ends, prepend=0)
+        first = (self._ends - sizes)[groups]  # the first row of each group, in the file and in what is read
+        read = np.cumsum(sizes[groups]) - sizes[groups]
+        found: list[dict[str, Any]] = self._read(groups.tolist(), names).take(wanted - (first - read)[own]).to_pylist()
+        return found
+
+    def _read(self, groups: list[int] | None, names: Sequence[str]) -> pa.Table:
+        try:
+            with self._lock:
+                if groups is None:
+                    return self._file.read(columns=[*names], use_threads=False)
+                return self._file.read_row_groups(groups, columns=[*names], use_threads=False)
+        except UNREADABLE as error:
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: Exception) -> UsageError:
+        return UsageError(f"{self._path} is not a table of rlds-beam check: {shorten(error)}")
+
+    def dataset(self) -> str | None:
+        """The dataset of the first key; None without rows."""
+        return self.rows(np.arange(min(1, len(self))), ["key"])[0]["key"].partition(":")[0] if len(self) else None
+
+
 class TableRows:
     """Rows of episodes. Thread-safe.
 
     Args:
-      table: a row per record (`checking.signals.table`).
+      table: a row per record.
       index: the episodes of the dataset.
 
     Attributes:
       numbers: the number of each row's episode in the dataset's order; -1 for episodes that are not shown.
     """
 
-    def __init__(self, table: pa.Table, index: EpisodeIndex):
+    def __init__(self, table: TableFile, index: EpisodeIndex):
         self._table = table
         self.numbers = numbers = find_numbers(table, index)
         shown = np.flatnonzero(numbers >= 0)
@@ -92,19 +200,14 @@ class TableRows:
     @property
     def names(self) -> list[str]:
         """The columns."""
-        names: list[str] = self._table.column_names
-        return names
+        return self._table.names
 
     def is_text(self, name: str) -> bool:
-        """Whether a column holds text."""
-        import pyarrow as pa
-
-        kind = self._table.schema.field(name).type
-        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind))
+        return self._table.is_text(name)
 
     def is_known(self, name: str) -> bool:
         """Whether any episode has a value in a column."""
-        return name in self.names and self._table[name].null_count < self._table.num_rows
+        return name in self._table.known
 
     @functools.cached_property
     def rules(self) -> dict[str, int]:
@@ -141,23 +244,6 @@ class TableRows:
             self._answers.move_to_end(query)
             return self._answers[query]
 
-    def count_values(self, query: Query, name: str) -> tuple[list[int], list[float]]:
-        """How many of the episodes of a query have values in each of `_BINS` equal ranges of a column, and their edges.
-
-        Both are empty if the column has no numbers.
-        """
-        rows = self.select(query._replace(sort="", descending=False))
-        if not self.is_known(name) or self.is_text(name):
-            return [], []
-        values = _values(self._table[name])[rows]
-        values = values[np.isfinite(values)]
-        whole = values.size and (values == np.rint(values)).all() and np.ptp(values) < _BINS
-        if not values.size:
-            return [], []
-        low, high = (values.min() - 0.5, values.max() + 0.5) if whole else (values.min(), values.max())
-        counts, edges = np.histogram(values, int(high - low) if whole else _BINS, (low, high))
-        return counts.tolist(), edges.tolist()
-
     def _select(self, query: Query) -> Numbers:
         rows = self._rows
         for choice in query.filters:
@@ -165,7 +251,7 @@ class TableRows:
         if query.split:
             rows = rows[self._equal("split", query.split)[rows]]
         if query.rule in ("accepted", "rejected"):
-            rejected = self._text("rule")[1] >= 0 if self.is_known("rule") else np.zeros(self._table.num_rows, bool)
+            rejected = self._text("rule")[1] >= 0 if self.is_known("rule") else np.zeros(len(self._table), bool)
             rows = rows[(rejected == (query.rule == "rejected"))[rows]]
         elif query.rule:
             rows = rows[self._equal("rule", query.rule)[rows]]
@@ -174,6 +260,7 @@ class TableRows:
         return self._sort(rows, query) if query.sort else rows
 
     def _sort(self, rows: Numbers, query: Query) -> Numbers:
+        import pyarrow as pa
         import pyarrow.compute as pc
 
         if query.sort not in self.names:
@@ -185,7 +272,7 @@ class TableRows:
             ranks = ranks[codes[rows]]
             missing = ranks < 0
         else:
-            ranks = _values(self._table[query.sort])[rows]
+            ranks = self._table.column(query.sort).cast(pa.float64(), safe=False).to_numpy()[rows]  # NaN if missing
             missing = np.isnan(ranks)
         there, keys = rows[~missing], ranks[~missing]
         order = np.argsort(-keys if query.descending else keys, kind="stable")
@@ -196,8 +283,7 @@ class TableRows:
         if name not in self._texts:
             if len(self._texts) == _HELD:
                 self._texts.pop(next(iter(self._texts)))
-            column = self._table[name]
-            array = column.dictionary_encode().unify_dictionaries().combine_chunks()
+            array = self._table.column(name).dictionary_encode().unify_dictionaries().combine_chunks()
             codes = array.indices.fill_null(-1).to_numpy(zero_copy_only=False)
             self._texts[name] = array.dictionary, codes
         return self._texts[name]
@@ -206,28 +292,27 @@ class TableRows:
         """Which rows meet a condition."""
         if condition.name not in self.names:
             check_known([condition], [*self.names, *SIGNALS])
-            return np.zeros(self._table.num_rows, bool)  # a signal that was not measured
+            return np.zeros(len(self._table), bool)  # a signal that was not measured
         if self.is_text(condition.name):
             raise UsageError(f"{condition.name:.60} has texts: conditions compare numbers")
-        return np.asarray(condition.find(self._table), bool)
+        return np.asarray(condition.find(self._table.columns([condition.name])), bool)
 
     def _equal(self, name: str, text: str, *, within: bool = False) -> Mask:
         """The rows whose text is this one, or has it `within`, in upper or lower case."""
         import pyarrow.compute as pc
 
         if not self.is_known(name):
-            return np.zeros(self._table.num_rows, bool)
+            return np.zeros(len(self._table), bool)
         texts, codes = self._text(name)
         passed = pc.match_substring(texts, text, ignore_case=True) if within else pc.equal(texts, text)
         found: Mask = np.append(passed.to_numpy(zero_copy_only=False), False)[codes]
         return found
 
-    def show(self, rows: Sequence[int], dataset: str, signals: Iterable[str]) -> list[dict[str, Any]]:
+    def show(self, rows: Numbers, dataset: str, signals: Iterable[str]) -> list[dict[str, Any]]:
         """Rows as JSON (`/api/episodes`), without their numbers."""
         listed = (*PLACE, *LISTED, "outline")
         names = [name for name in self.names if name in listed or name.startswith(METADATA)]
         shown = [name for name in signals if self.is_known(name)]
-        some = self._table.select([*names, *shown]).take(np.asarray(rows)).to_pylist()
         return [
             {
                 "key": str(EpisodeKey(dataset, row["split"], *(row[name] for name in PLACE[1:]))),
@@ -244,61 +329,31 @@ class TableRows:
                 "signals": {name: None if row[name] is None else scalar(row[name]) for name in shown},
                 "outline": json_value(row.get("outline"))[0],
             }
-            for row in some
+            for row in self._table.rows(rows, [*names, *shown])
         ]
 
     def row(self, number: int) -> Mapping[str, Any] | None:
         """All columns of one episode."""
         rows = self.rows_between(number, number + 1)
-        return self._table.take(rows).to_pylist()[0] if len(rows) else None
+        return self._table.rows(rows, self.names)[0] if len(rows) else None
 
 
-def _values(column: Any) -> Any:
-    """A column of numbers as float64 [N]; missing ones are NaN."""
-    import pyarrow as pa
-
-    return column.cast(pa.float64(), safe=False).to_numpy()
-
-
-def find_numbers(table: pa.Table, index: EpisodeIndex) -> Numbers:
+def find_numbers(table: TableFile, index: EpisodeIndex) -> Numbers:
     """The number of each row's episode in the dataset's order; -1 if the index does not show it."""
     if len(table) == len(index) and _in_order(table, index):
         return np.arange(len(table))
     numbers = {str(key): number for number, key in enumerate(index.keys(0, _ALL))}
-    return np.array([numbers.get(key, -1) for key in table["key"].to_pylist()], np.int64)
+    return np.array([numbers.get(key, -1) for key in table.column("key").to_pylist()], np.int64)
 
 
-def _in_order(table: pa.Table, index: EpisodeIndex) -> bool:
+def _in_order(table: TableFile, index: EpisodeIndex) -> bool:
     """Whether a table with as many rows as there are episodes has them in the dataset's order, by its keys."""
     if not len(table):
         return True
     starts = [index.split_range(split)[0] for split in index.split_sizes()]
-    numbers = {*starts, len(table) - 1} - {len(table)}
-    return all([str(key) for key in index.keys(n, n + 1)] == [table["key"][n].as_py()] for n in numbers)
-
-
-def read_table(path: str) -> pa.Table:
-    """The table of a Parquet file of `rlds-beam check`.
-
-    Raises:
-      UsageError: it is damaged, or not such a table.
-    """
-    import pyarrow.parquet as pq
-
-    try:
-        with storage.open_read(path) as file:
-            table = pq.read_table(file)
-    except UNREADABLE as error:
-        raise UsageError(f"{path} is not a table of rlds-beam check: {shorten(error)}") from error
-    names = table.column_names
-    if not {*PLACE, "key", "steps"} <= {*names} or len({*names}) < len(names):
-        raise UsageError(f"{path} is not a table of rlds-beam check: it lacks {', '.join(('key', *PLACE))}")
-    return table
-
-
-def dataset_of(table: pa.Table) -> str | None:
-    """The dataset of a table's first key; None if it has no rows."""
-    return str(table["key"][0]).partition(":")[0] if len(table) else None
+    numbers = sorted({*starts, len(table) - 1} - {len(table)})
+    keys = [row["key"] for n in numbers for row in table.rows(np.array([n]), ["key"])]
+    return [str(key) for n in numbers for key in index.keys(n, n + 1)] == keys
 
 
 SIGNALS_FILE = "signals.parquet"
@@ -331,8 +386,8 @@ class DatasetTable:
 
     def open(self, file: str) -> None:
         """Reads a file of `rlds-beam check`. Raises UsageError if it cannot be read, or is about another dataset."""
-        table, source = read_table(file), self._shown.source
-        if (named := dataset_of(table)) not in (None, source.dataset):
+        table, source = TableFile.open(file), self._shown.source
+        if (named := table.dataset()) not in (None, source.dataset):
             raise UsageError(f"{file} is about {shorten(named, 80)}, not about {source.dataset}")
         self.rows, self._state, self._done = TableRows(table, self._index), "table", len(table)
 
@@ -362,7 +417,7 @@ class DatasetTable:
             connecting = ConnectorRunner.for_reading(self._shown.source)
             totals = run_stages(self._shown.stages(connecting, "measured"), self._process)
             gathered: Gathered = totals["measured"]
-            self.rows, self.gathered = TableRows(gathered.table, self._index), gathered
+            self.rows, self.gathered = TableRows(TableFile.of(gathered.table), self._index), gathered
             self._state = "done"
         except StoppedError:
             self._state = "stopped"

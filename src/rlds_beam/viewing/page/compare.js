@@ -1,12 +1,9 @@
 // Another episode next to this one, in sync: the same one of the dataset that was converted to or from this one, or any.
-import { html, useEffect, useLoaded, useMemo, useState, useStore, clamp, watchWidth } from "./lib.js";
-import { Cameras } from "./cameras.js";
+import { cell, clamp, count, html, line, number, useEffect, useLoaded, useMemo, useState, useStore, watchWidth } from "./lib.js";
+import { Cameras, Frames } from "./cameras.js";
 import { Curves, View } from "./curves.js";
-import { datasets } from "./datasets.js";
-import { Frames } from "./images.js";
 import { Player } from "./player.js";
-import { episodeLink, get } from "./source.js";
-import { count, cell, line, number } from "./text.js";
+import { datasets, episodeLink, get } from "./source.js";
 
 const LISTED = 200; // episodes of a dataset that a list offers; more are chosen by number
 

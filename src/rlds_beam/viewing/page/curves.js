@@ -1,8 +1,7 @@
 // The numeric fields of an episode as curves below its frames, on one axis of time. Click or drag to seek, shift + drag to zoom.
-import { html, useEffect, useMemo, useRef, useState, useStore, Store, clamp, colorOf, indexOf, useSize, useTheme } from "./lib.js";
-import { Picture } from "./grid.js";
-import { line, number } from "./text.js";
-import { classOf } from "./timeline.js";
+import { Store, clamp, colorOf, html, indexOf, line, number, useEffect, useMemo, useRef, useSize, useState, useStore, useTheme } from "./lib.js";
+import { Picture } from "./cameras.js";
+import { classOf } from "./player.js";
 
 const OPEN = 6; // curves shown at first
 const COLORS = 8;

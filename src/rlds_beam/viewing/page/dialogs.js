@@ -1,8 +1,6 @@
 // Modal dialogs: help and flags. The browser keeps the focus inside, and Escape closes them.
-import { html, useEffect, useLoaded, useRef, useState, useStore } from "./lib.js";
+import { Store, count, html, line, number, quoted, shortKey, useEffect, useLoaded, useRef, useState, useStore } from "./lib.js";
 import { episodeLink, get } from "./source.js";
-import { download, flagsOf } from "./flags.js";
-import { count, line, number, quoted, shortKey } from "./text.js";
 
 export function Dialog({ title, onClose, children, ...rest }) {
   const ref = useRef(null);
@@ -23,7 +21,7 @@ const KEYS = {
   "Everywhere": [["?", "this help"], ["Esc", "close a dialog; go back to the list"]],
   "Episode list": [
     ["↑ ↓ or k j", "previous, next episode"], ["Page Up, Page Down", "a page"], ["Home, End", "first, last episode"],
-    ["Enter", "open"], ["f", "flag"], ["/", "search"], ["g", "list or grid of first frames"],
+    ["Enter", "open"], ["f", "flag"], ["/", "search"],
   ],
   "Episode": [
     ["Space", "play or pause"], ["← →", "a step"], ["Shift + ← →", "10 steps"], ["Home, End", "first, last step"],
@@ -82,4 +80,60 @@ export function FlagsDialog({ dataset, onClose }) {
     <p>Then run, with the path of the downloaded file:</p>
     <${Command} text=${`rlds-beam convert ${quoted(dataset.path)} OUTPUT --exclude=exclude.txt${dataset.format === "rlds" ? "" : ` --from=${quoted(dataset.format)}`}`} />
   </${Dialog}>`;
+}
+
+/** The flagged episodes of a dataset, kept by this browser: key -> remark, in the order in which they were flagged. */
+class Flags extends Store {
+  all = new Map();
+
+  constructor(path) {
+    super();
+    this.name = `rlds-beam/flags/${path}`;
+    try {
+      this.all = new Map(JSON.parse(localStorage.getItem(this.name) ?? "[]").map(([key, remark]) => [String(key), String(remark)]));
+    } catch { /* written by something else: begin with none */ }
+  }
+
+  has = (key) => this.all.has(key);
+
+  toggle = (key) => this.#set(this.has(key) ? [...this.all].filter(([one]) => one !== key) : [...this.all, [key, ""]]);
+
+  remark = (key, text) => this.#set([...this.all, [key, text]]);
+
+  clear = () => this.#set([]);
+
+  #set(entries) {
+    this.all = new Map(entries);
+    try { localStorage.setItem(this.name, JSON.stringify([...this.all])); } catch { /* kept by this page only */ }
+    this.emit();
+  }
+
+  /** The file: a key per line, a remark after a tab. */
+  toText(dataset) {
+    const lines = [...this.all].sort(([a], [b]) => (a < b ? -1 : 1)).map((entry) => entry.map(oneLine).filter(Boolean).join("\t"));
+    return [`# Episodes of ${oneLine(dataset)} flagged in rlds-beam browse: ${lines.length}`, ...lines, ""].join("\n");
+  }
+}
+
+const oneLine = (text) => String(text).replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029]+/g, " ").trim();
+
+const open = new Map();
+
+/** The flags of a dataset, by its path. */
+export function flagsOf(dataset) {
+  if (!open.has(dataset.path)) open.set(dataset.path, new Flags(dataset.path));
+  return open.get(dataset.path);
+}
+
+export const FlagButton = ({ flags, row, tab = -1 }) => html`<button type="button" class="flag" tabindex=${tab} aria-label="Flag" title="Flag (f)"
+  aria-pressed=${flags.has(row.key)} onClick=${() => flags.toggle(row.key)}>⚑</button>`;
+
+/** The text as a file of the user's. */
+function download(name, text) {
+  const url = URL.createObjectURL(new Blob([text], { type: "text/plain" }));
+  const anchor = document.createElement("a");
+  anchor.href = url;
+  anchor.download = name;
+  anchor.click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }

@@ -1,13 +1,9 @@
 // The data of a report are in its page: answers as those of the server (source.js), and where its episodes are.
-import { indexOf } from "./lib.js";
-import { shortKey } from "./text.js";
+import { Store, indexOf, number, shortKey } from "./lib.js";
 
 export const root = JSON.parse(document.getElementById("report-data").textContent);
 const part = root.dataset;
 const rows = new Map(); // the key of an episode -> its row
-
-/** What an episode is called: its number; its key if that is unknown, as of a record that a conversion rejected. */
-const nameOf = (key, number) => (number === null ? shortKey(key) : `episode ${number.toLocaleString("en-US")}`);
 
 /** Gives each episode its place: the first section that names it shows it, others link there. */
 function placeEpisodes() {
@@ -18,7 +14,7 @@ function placeEpisodes() {
     rows.set(key, row);
     return row;
   });
-  part.nameOf = (key) => nameOf(key, Object.hasOwn(part.numbers, key) ? part.numbers[key] : null);
+  part.nameOf = (key) => (Object.hasOwn(part.numbers, key) ? `episode ${number(part.numbers[key])}` : shortKey(key)); // one that a conversion rejected
   part.anchor = (key) => rows.get(key)?.id;
   part.linkTo = (key) => part.anchor(key) && { href: `#${part.anchor(key)}` };
   part.shown = {
@@ -29,6 +25,9 @@ function placeEpisodes() {
 }
 
 placeEpisodes();
+
+const dataset = { cameras: [], ...part.facts, id: "0" };
+export const datasets = Object.assign(new Store(), { all: [dataset], find: () => dataset });
 
 function find({ key }) {
   const row = rows.get(key);
@@ -43,11 +42,10 @@ function nearest({ camera, step, ...query }) {
 }
 
 const answers = {
-  "/api/datasets": () => [{ cameras: [], columns: [], scan: { state: "none" }, ...part.facts, id: "0" }],
   "/api/episode": (query) => ({ ...find(query).episode, index: find(query).index, named: find(query).named }),
   "/api/episodes": ({ text, offset = 0, limit = 100 }) => {
     const some = [...rows.values()].filter((row) => !text || row.key === text);
-    return { total: some.length, offset, rows: some.slice(offset, offset + limit), scanned: true };
+    return { total: some.length, offset, rows: some.slice(offset, offset + limit) };
   },
   "/api/step": ({ step, ...query }) => {
     const { episode } = find(query);
@@ -67,7 +65,7 @@ export const episodeLink = (_, key) => ({ href: rows.has(key) ? `#${rows.get(key
 
 const decoded = new WeakMap();
 
-/** The picture nearest to a step: {bitmap, step, pixels, size}. */
+/** The picture nearest to a step: {bitmap, step, pixels}. */
 export async function loadImage(query) {
   const picture = nearest(query);
   if (!picture) throw new Error("The report has no frames of this camera.");
@@ -75,7 +73,7 @@ export async function loadImage(query) {
     const bitmap = new Image();
     bitmap.src = sourceOf(picture);
     await bitmap.decode();
-    decoded.set(picture, { bitmap, step: picture.step, pixels: 0, size: picture.jpeg.length });
+    decoded.set(picture, { bitmap, step: picture.step, pixels: 0 });
   }
   return decoded.get(picture);
 }

@@ -1,13 +1,11 @@
-// The episode list: rows or a grid of first frames, sorted and filtered by the server.
-import { html, useCallback, useEffect, useLoaded, useRef, useState, useStore, useKeys, useMedia, clamp } from "./lib.js";
-import { Cell, PictureCell, columnsOf, shownColumns } from "./columns.js";
-import { FlagButton, flagsOf } from "./flags.js";
-import { Tile, tilesOf } from "./grid.js";
-import { route } from "./route.js";
-import { rowsOf } from "./rows.js";
-import { get } from "./source.js";
-import { cell, count, line, number } from "./text.js";
-import { Virtual } from "./virtual.js";
+// The episode list, sorted and filtered by the server.
+import { cell, clamp, count, duration, html, line, number, shortKey, useCallback, useEffect, useKeys, useMedia, useRef, useState, useStore } from "./lib.js";
+import { Film, mainCamera } from "./cameras.js";
+import { FlagButton, flagsOf } from "./dialogs.js";
+import { Virtual, rowsOf } from "./rows.js";
+import { route } from "./source.js";
+
+const NOTHING = { filter: "", text: "", split: "", rule: "" };
 
 export function ListPage({ state, dataset }) {
   const rows = useStore(rowsOf(state, dataset.id));
@@ -15,93 +13,68 @@ export function ListPage({ state, dataset }) {
   const narrow = useMedia("(max-width: 640px)");
   const [current, setCurrent] = useState(() => Number(state.at) || 0);
   const cursor = useRef(current); // a second key before the next drawing moves on from the first
-  const [width, setWidth] = useState(innerWidth);
   const range = useRef([0, 0]);
   const control = useRef(null);
   const total = rows.total ?? 0;
-  const grid = state.view !== "" && dataset.cameras.length > 0;
-  const tiles = tilesOf(width, grid);
+  const listed = rows.total !== null; // before, keys move all the same, and Enter waits for its row
 
   const onRange = useCallback((first, stop) => {
-    range.current = [first * tiles.across, stop * tiles.across];
-    const timer = setTimeout(() => rows.want(...range.current), 60); // not for each row that flies past
+    range.current = [first, stop];
+    const timer = setTimeout(() => rows.want(first, stop), 60); // not for each row that flies past
     return () => clearTimeout(timer);
-  }, [rows, tiles.across]);
+  }, [rows]);
   useEffect(() => rows.refresh(...range.current), [dataset.scan.done, dataset.scan.state]);
-  useEffect(() => {
-    const measure = () => setWidth(innerWidth);
-    window.addEventListener("resize", measure);
-    return () => window.removeEventListener("resize", measure);
-  }, []);
   const select = (position) => setCurrent(cursor.current = position);
-  const listed = rows.total !== null; // before, keys move all the same, and Enter waits for its row
   useEffect(() => {
     if (total && cursor.current >= total) select(total - 1);
   }, [total]);
-  const revealed = useRef(false);
   useEffect(() => {
-    if (!listed || revealed.current) return;
-    revealed.current = true;
-    if (cursor.current) control.current?.reveal(Math.floor(cursor.current / tiles.across), true);
+    if (listed && cursor.current) control.current?.reveal(cursor.current, true);
   }, [listed]);
 
   const open = async (position) => {
     const row = rows.at(position) ?? await rows.row(position);
     if (row && cursor.current === position) route.go({ episode: row.key, at: String(position), t: "" });
   };
-  const move = (position) => {
-    const next = clamp(position, 0, listed ? Math.max(0, total - 1) : Infinity);
+  const move = (by) => {
+    const next = clamp(cursor.current + by, 0, listed ? Math.max(0, total - 1) : Infinity);
     select(next);
-    control.current?.reveal(Math.floor(next / tiles.across));
+    control.current?.reveal(next);
   };
-  useKeys((event) => listKey(event, { current: cursor.current, total, move, open, grid, across: tiles.across, page: control.current?.page ?? 10, flags, rows }));
+  useKeys((event) => {
+    const page = control.current?.page ?? 10;
+    const moves = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: page, PageUp: -page, Home: -total, End: total };
+    const row = rows.at(cursor.current);
+    if (event.key === "Enter" || event.key === " ") {
+      if (event.target.closest?.("button, a")) return false;
+      open(cursor.current);
+    } else if (Object.hasOwn(moves, event.key)) move(moves[event.key]);
+    else if (event.key === "f" && row) flags.toggle(row.key);
+    else if (event.key === "/") document.querySelector("#search")?.focus();
+    else return false;
+    return true;
+  });
 
   const columns = shownColumns(dataset, state);
   const wide = columns.reduce((sum, one) => sum + one.wide, 40);
   const template = `40px ${columns.map((one) => (one.stretch ? `minmax(${one.wide}px, 1fr)` : `${one.wide}px`)).join(" ")}`;
-  const common = { dataset, current, flags, open, select };
   const render = (position, style) => {
-    if (grid) return html`<div class="tiles" role="row" aria-rowindex=${position + 2} key=${position} style=${{ ...style, gridTemplateColumns: `repeat(${tiles.across}, minmax(0, 1fr))` }}>
-      ${Array.from({ length: tiles.across }, (_, i) => position * tiles.across + i).filter((i) => i < total).map((i) =>
-        html`<${Tile} key=${i} position=${i} row=${rows.at(i)} ending=${state.view === "last"} ...${common} />`)}</div>`;
     const row = rows.at(position);
-    const props = { key: row?.key ?? position, position, row, style, ...common };
+    const props = { key: row?.key ?? position, position, row, style, dataset, current, flags, open, select };
     return narrow ? html`<${NarrowRow} ...${props} />` : html`<${Row} ...${props} columns=${columns} template=${template} wide=${wide} />`;
   };
-  const head = !grid && !narrow && html`<${Head} columns=${columns} state=${state} template=${template} wide=${wide} />`;
   return html`<main class="list">
-    <${Toolbar} ...${{ state, dataset, rows, grid }} />
+    <${Toolbar} ...${{ state, dataset, rows }} />
     ${rows.error && html`<p class="error" role="alert"><bdi>${line(rows.error, 1000)}</bdi></p>`}
     ${dataset.problems.map((one) => html`<p class="error"><bdi>${line(one, 500)}</bdi></p>`)}
-    <${Spread} ...${{ state, dataset, rows }} />
     ${rows.total === 0 && html`<p class="empty">No episode matches. <button class="link" onClick=${() => route.go(NOTHING)}>Show all episodes</button></p>`}
     <${Virtual} label="Episodes" role="grid" tabindex="0" aria-rowcount=${total + 1} aria-activedescendant=${`row-${current}`}
-      rows=${grid ? Math.ceil(total / tiles.across) : total} height=${grid ? tiles.height : narrow ? 58 : columns.some((one) => one.name === "picture") ? 52 : 32}
-      head=${head} render=${render} onRange=${onRange} control=${control} />
+      rows=${total} height=${narrow ? 58 : dataset.cameras.length ? 52 : 32} render=${render} onRange=${onRange} control=${control}
+      head=${!narrow && html`<${Head} columns=${columns} state=${state} template=${template} wide=${wide} />`} />
   </main>`;
 }
 
-const NOTHING = { filter: "", text: "", split: "", rule: "" };
-
-function listKey(event, { current, total, move, open, grid, across, page, flags, rows }) {
-  if (event.key === "Enter" || event.key === " ") {
-    if (event.target.closest?.("button, a")) return false;
-    open(current);
-    return true;
-  }
-  const moves = {
-    ArrowDown: across, j: across, ArrowUp: -across, k: -across, PageDown: page * across, PageUp: -page * across,
-    Home: -total, End: total, ...(grid && { ArrowRight: 1, ArrowLeft: -1, l: 1, h: -1 }),
-  };
-  if (Object.hasOwn(moves, event.key)) move(current + moves[event.key]);
-  else if (event.key === "g") route.go({ view: grid ? "" : "grid" }, true);
-  else if (event.key === "f" && rows.at(current)) flags.toggle(rows.at(current).key);
-  else if (event.key === "/") document.querySelector("#search")?.focus();
-  else return false;
-  return true;
-}
-
-function Toolbar({ state, dataset, rows, grid }) {
+function Toolbar({ state, dataset, rows }) {
   const rules = Object.entries(dataset.rules);
   const rejected = rules.reduce((sum, [, n]) => sum + n, 0);
   const filtered = Object.keys(NOTHING).some((name) => state[name]);
@@ -121,8 +94,6 @@ function Toolbar({ state, dataset, rows, grid }) {
     <span class="push"></span>
     <span class="muted" role="status">${rows.total === null ? "…" : filtered
       ? `${number(rows.total)} of ${count(dataset.episodes, "episode")}` : count(rows.total, "episode")}</span>
-    ${grid && html`<button aria-pressed=${state.view === "last"} title="How the episodes end" onClick=${() => route.go({ view: state.view === "last" ? "grid" : "last" }, true)}>Last frames</button>`}
-    ${dataset.cameras.length > 0 && html`<button aria-pressed=${grid} title="g" onClick=${() => route.go({ view: grid ? "" : "grid" })}>Grid</button>`}
   </div>`;
 }
 
@@ -149,31 +120,6 @@ function Box({ id, label, name, state, wait, ...rest }) {
     }} />`;
 }
 
-const sortBy = (column, state) =>
-  route.go(state.sort !== column.name ? { sort: column.name, desc: column.kind === "number" ? "1" : "", at: "" }
-    : state.desc === (column.kind === "number" ? "1" : "") ? { desc: state.desc ? "" : "1", at: "" } : { sort: "", desc: "", at: "" });
-
-/** A histogram of the column that the list is sorted by, for the episodes listed; a click keeps those of a bar. */
-function Spread({ state, dataset, rows }) {
-  const column = dataset.columns.find((one) => one.name === state.sort && one.kind === "number");
-  const { data } = useLoaded(async (signal) => (column ? get("/api/histogram", { ...rows.query, column: column.name }, signal) : null),
-    [column?.name, JSON.stringify(rows.query), dataset.scan.state]);
-  if (!column || !data?.counts.length) return null;
-  const { counts, edges } = data, most = Math.max(...counts), exact = (value) => String(Number(value.toPrecision(12)));
-  const whole = edges[0] % 1 && edges[1] - edges[0] === 1; // a bar for each whole number
-  const [low, high] = whole ? [edges[0] + 0.5, edges.at(-1) - 0.5] : [edges[0], edges.at(-1)];
-  const keep = (i) => {
-    const last = i === counts.length - 1;
-    const wanted = whole ? `${column.name} == ${edges[i] + 0.5}` : `${column.name} >= ${exact(edges[i])} and ${column.name} ${last ? "<=" : "<"} ${exact(edges[i + 1])}`;
-    route.go({ filter: state.filter ? `${state.filter} and ${wanted}` : wanted, at: "" });
-  };
-  return html`<figure class="spread"><figcaption class="ends"><span>${cell(low)}</span>
-      <span>${line(column.label, 60)}${column.unit ? html` <span>(${line(column.unit, 60)})</span>` : ""}: click a bar to keep its episodes</span><span>${cell(high)}</span></figcaption>
-    <div class="bins">${counts.map((n, i) => [n, i, `${count(n, "episode")} ${whole ? `with ${cell(edges[i] + 0.5)}` : `from ${cell(edges[i])} to ${cell(edges[i + 1])}`}`]).map(([n, i, said]) => html`<button type="button" key=${i} tabindex="-1" disabled=${!n} onClick=${() => keep(i)}
-      aria-label=${said} title=${said}>
-      <i style=${{ height: `${n && Math.max(4, (100 * n) / most)}%` }}></i></button>`)}</div></figure>`;
-}
-
 function SortSelect({ state, dataset }) {
   const columns = columnsOf(dataset).filter((one) => one.sortable);
   const value = state.sort && `${state.desc}:${state.sort}`;
@@ -187,13 +133,21 @@ function SortSelect({ state, dataset }) {
 }
 
 function Head({ columns, state, template, wide }) {
+  /** The largest numbers and the first texts first, then the other order, then that of the dataset. */
+  const sortBy = (column) => {
+    const first = column.kind === "number" ? "1" : "";
+    if (state.sort !== column.name) route.go({ sort: column.name, desc: first, at: "" });
+    else if (state.desc === first) route.go({ desc: first ? "" : "1", at: "" });
+    else route.go({ sort: "", desc: "", at: "" });
+  };
   return html`<div class="row head" role="row" aria-rowindex="1" style=${{ gridTemplateColumns: template, minWidth: `${wide}px` }}>
     <div role="columnheader" class="cell" aria-label="Flag"></div>
     ${columns.map((one) => {
       const sorted = state.sort === one.name ? (state.desc ? "descending" : "ascending") : undefined;
+      const label = html`<bdi>${line(one.label, 60)}</bdi>`;
       return html`<div role="columnheader" aria-sort=${sorted} class="cell ${one.kind === "number" ? "num" : "txt"}" title=${line(one.summary ?? one.name)}>
-        ${one.sortable ? html`<button class="sort" onClick=${() => sortBy(one, state)}><bdi>${line(one.label ?? one.name, 60)}</bdi>
-          <span aria-hidden="true">${{ ascending: " ↑", descending: " ↓" }[sorted] ?? ""}</span></button>` : html`<bdi>${line(one.label ?? one.name, 60)}</bdi>`}</div>`;
+        ${one.sortable ? html`<button class="sort" onClick=${() => sortBy(one)}>${label}
+          <span aria-hidden="true">${{ ascending: " ↑", descending: " ↓" }[sorted] ?? ""}</span></button>` : label}</div>`;
     })}
   </div>`;
 }
@@ -215,6 +169,7 @@ function Row(props) {
   </div>`;
 }
 
+/** A row of a phone: picture, instruction, and beneath them the numbers. */
 function NarrowRow(props) {
   const { row, style, flags, position, dataset } = props;
   return html`<div class="row narrow ${row ? "" : "waiting"} ${dataset.cameras.length ? "pictured" : ""}" ...${rowProps(props)} style=${style}>
@@ -226,4 +181,84 @@ function NarrowRow(props) {
         ${row.return !== null && html` · return ${cell(row.return)}`} ${row.rule && html`<span class="badge bad"><bdi>${line(row.rule, 60)}</bdi></span>`}</div>`}
     </div>
   </div>`;
+}
+
+const FIXED = [
+  { name: "picture", label: "", kind: "text", summary: "The first frame of a camera; it plays under the pointer", wide: 76 },
+  { name: "end", label: "", kind: "text", summary: "The last frame of a camera", wide: 76 },
+  { name: "index", label: "#", kind: "number", summary: "The number in the dataset's order", wide: 72 },
+  { name: "key", label: "key", kind: "text", summary: "Split, shard, and position", wide: 190 },
+  { name: "split", label: "split", kind: "text", wide: 84 },
+  { name: "steps", label: "steps", kind: "number", wide: 78 },
+  { name: "duration", label: "duration", kind: "number", summary: "The steps at the declared rate", wide: 92 },
+  { name: "return", label: "return", kind: "number", wide: 92 },
+  { name: "outline", label: "action", kind: "text", summary: "The part of an action that moves most, as eight means", wide: 88 },
+  { name: "rule", label: "rule", kind: "text", summary: "The rule that rejects it", wide: 150 },
+  { name: "instruction", label: "instruction", kind: "text", wide: 240, stretch: true },
+  { name: "signals", label: "signals", kind: "text", summary: "Signals beyond their thresholds", wide: 250 },
+];
+
+/** All columns of a dataset: {name, label, kind, wide, sortable, ...}. */
+function columnsOf(dataset) {
+  const listed = new Map(dataset.columns.map((one) => [one.name, one]));
+  const fixed = FIXED.map((one) => ({ ...listed.get(one.name), ...one, sortable: listed.has(one.name) }));
+  fixed.find((one) => one.name === "index").wide = 40 + 9 * number(dataset.episodes).length;
+  const known = new Set(FIXED.map((one) => one.name));
+  const others = dataset.columns.filter((one) => !known.has(one.name));
+  return [...fixed, ...others.map((one) => ({ ...one, sortable: true, wide: one.kind === "number" ? 132 : 160 }))];
+}
+
+/** The columns that are shown: those that fit most datasets, and those that the list is sorted or filtered by. */
+function shownColumns(dataset, { sort, filter }) {
+  const without = (name) => dataset.scanned && dataset.columns.length && !dataset.columns.some((one) => one.name === name);
+  const own = ["index", "steps", ...["return", "rule", "instruction"].filter((name) => !without(name))];
+  if (dataset.cameras.length) own.push("picture");
+  if (mainCamera(dataset.cameras)?.kind === "image" && dataset.columns.length) own.push("end");
+  if (dataset.fps) own.push("duration");
+  if (dataset.splits.length > 1) own.push("split");
+  if (dataset.signals.length) own.push("signals");
+  if (dataset.outlined) own.push("outline");
+  const asked = filter.split(/[\s,;<>=!]+/);
+  return columnsOf(dataset).filter((one) => own.includes(one.name) || one.name === sort || asked.includes(one.name));
+}
+
+function Cell({ row, column, dataset }) {
+  const { name, kind, threshold } = column;
+  if (name === "signals") return html`<div role="gridcell" class="cell txt"><${Signals} row=${row} dataset=${dataset} /></div>`;
+  if (name === "outline") return html`<div role="gridcell" class="cell">${row.outline?.every((one) => one !== null) && html`<${Outline} values=${row.outline} />`}</div>`;
+  if (name === "picture" || name === "end") return html`<${PictureCell} row=${row} dataset=${dataset} ending=${name === "end"} />`;
+  let value = Object.hasOwn(row, name) ? row[name] : row.metadata[name.replace(/^metadata\//, "")] ?? row.signals[name];
+  if (name === "duration") value = dataset.fps && row.steps !== null ? duration(row.steps / dataset.fps) : null;
+  let content = html`<bdi>${cell(value)}</bdi>`;
+  if (name === "key") content = html`<bdi>${shortKey(value)}</bdi>`;
+  else if (name === "rule" && value) content = html`<span class="badge bad" title=${line(row.detail)}><bdi>${line(value, 60)}</bdi></span>`;
+  else if (isBeyond(value, threshold)) content = html`<span class="badge warn"><bdi>${cell(value)}</bdi></span>`;
+  return html`<div role="gridcell" class="cell ${kind === "number" ? "num" : "txt"}" title=${kind === "number" ? undefined : line(value)}>${content}</div>`;
+}
+
+const isBeyond = (value, threshold) => typeof value === "number" && typeof threshold === "number" && value > threshold;
+
+/** A few numbers as a line, from the smallest to the largest. */
+function Outline({ values }) {
+  const low = Math.min(...values), span = Math.max(...values) - low || 1;
+  const points = values.map((value, i) => `${(70 * i) / (values.length - 1)},${(19 - (18 * (value - low)) / span).toFixed(1)}`);
+  return html`<svg class="outline" viewBox="0 0 70 20" aria-hidden="true"><polyline points=${points.join(" ")} /></svg>`;
+}
+
+/** The first frame of an episode, or its last one if `ending`; it plays under the pointer. */
+function PictureCell({ row, dataset, ending = false }) {
+  const [pointed, point] = useState(false);
+  const camera = mainCamera(dataset.cameras);
+  return html`<div role="gridcell" class="cell film" onMouseEnter=${() => point(true)} onMouseLeave=${() => point(false)}>
+    ${camera && html`<${Film} key=${row.key} dataset=${dataset.id} row=${row} camera=${camera} moving=${pointed} ending=${ending} />`}</div>`;
+}
+
+const MOST_BADGES = 3;
+
+/** The signals of an episode that are beyond their thresholds. */
+function Signals({ row, dataset }) {
+  const found = dataset.columns.filter((one) => !one.name.includes("/") && isBeyond(row.signals?.[one.name], one.threshold));
+  return html`<span class="badges">${found.slice(0, MOST_BADGES).map((one) => html`<span key=${one.name} class="badge warn"
+    title=${`${one.name}: ${cell(row.signals[one.name])}. ${line(one.summary ?? "")}`}>${one.label}</span>`)}
+    ${found.length > MOST_BADGES && html`<span class="muted small">+${found.length - MOST_BADGES}</span>`}</span>`;
 }

@@ -1,9 +1,8 @@
 // What the learner sees: the frames, items, or rows made from an episode, next to the steps that they come from.
-import { html, useState, useLoaded, useStore, clamp, watchWidth } from "./lib.js";
+import { clamp, count, html, line, number, useLoaded, useState, useStore, watchWidth } from "./lib.js";
+import { Picture, mainCamera } from "./cameras.js";
 import { get } from "./source.js";
-import { Picture, mainCamera } from "./grid.js";
 import { Value } from "./values.js";
-import { count, line, number } from "./text.js";
 
 const PAGE = 20;
 const MOST_ROWS = 200;

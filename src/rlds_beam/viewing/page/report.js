@@ -1,12 +1,8 @@
 // The page of a report: a list of contents, the summary of its dataset, and its episodes in the viewer of the browser.
-import { html, render, useEffect, useLayoutEffect, useRef, useState, useStore } from "./lib.js";
-import { Conversion } from "./conversion.js";
-import { datasets } from "./datasets.js";
-import { Command, Copy, FlagsDialog } from "./dialogs.js";
-import { root as data, sourceOf } from "./embedded.js";
-import { FlagButton, flagsOf } from "./flags.js";
-import { Code, Dataset, Distributions, Heading, Outstanding, Region, Rules, Said, Signals, Texts, Totals, openBlocks, stepsText, timeOf } from "./summary.js";
-import { line, number } from "./text.js";
+import { html, line, number, render, useEffect, useLayoutEffect, useRef, useState, useStore } from "./lib.js";
+import { Command, Copy, FlagButton, FlagsDialog, flagsOf } from "./dialogs.js";
+import { datasets, root as data, sourceOf } from "./embedded.js";
+import { Code, Conversion, Said, Section, Totals, openBlocks, sectionsOf, stepsText, timeOf } from "./summary.js";
 import { Viewer } from "./viewer.js";
 
 const part = data.dataset;
@@ -22,14 +18,9 @@ function Episode({ row }) {
   useEffect(() => {
     const element = article.current;
     const near = new IntersectionObserver((entries) => entries.some((one) => one.isIntersecting) && open(true), { rootMargin: "600px" });
-    const print = () => element.clientWidth && open(true);
     near.observe(element);
     opened.set(row.id, () => open(true));
-    addEventListener("beforeprint", print);
-    return () => {
-      near.disconnect();
-      removeEventListener("beforeprint", print);
-    };
+    return () => near.disconnect();
   }, []);
   return html`<article class="episode" id=${row.id} aria-label=${row.named} tabindex="-1" ref=${article} data-shown=${live ? "" : undefined}>
     <header><div class="heading"><h3 class="key" title=${line(row.key)}><bdi>${row.named}</bdi><${Copy} text=${row.key} what="the key" />
@@ -61,30 +52,24 @@ function Cell({ cell }) {
 
 const Cells = ({ some }) => html`<ul class="gallery">${some.map((cell) => html`<${Cell} cell=${cell} />`)}</ul>`;
 
-const Gallery = ({ section }) => html`<${Heading} section=${section} lede=${`Point at an episode, or focus it, to play it. ${part.grid[0].marks.length ? "First those rejected or beyond a threshold, then others chosen at random." : "Chosen at random."}`} />
-  <${Cells} some=${part.grid.slice(0, 12)} />
+const Gallery = () => html`<${Cells} some=${part.grid.slice(0, 12)} />
   ${part.grid.length > 12 && html`<details class="block"><summary>${number(part.grid.length - 12)} more</summary><${Cells} some=${part.grid.slice(12)} /></details>`}`;
 
-const Samples = ({ section }) => html`<${Heading} section=${section} lede=${`${part.facts.episodes ? "Episodes" : "Records"} chosen at random: play them, or go step by step with the arrow keys; drag over the curves; compare two side by side.`} />
-  ${episodes(part.shown.samples, 4)}`;
-
-const { distributions, facts } = part, measured = part.signals.some((one) => one.measured);
+const { facts } = part;
 const sections = [
-  part.grid.length && ["frames", "Episodes", part.grid.length, Gallery],
-  (part.rules.length || measured) && ["outstanding", "What stands out", null, Outstanding],
-  data.conversion && ["conversion", "Conversion", null, ({ section }) => html`<${Conversion} done=${data.conversion} section=${section} />`],
-  ["dataset", "Dataset", null, Dataset],
-  part.rules.length && ["rejected", facts.rejected ? "Rejected records" : "Broken rules", facts.rejected || part.rules.length, Rules],
-  measured && ["signals", "Quality signals", part.signals.filter((one) => one.beyond).length, Signals],
-  part.samples.length && ["samples", "Sample episodes", part.samples.length, Samples],
-  (distributions.length || distributions.total || distributions.fields.length) && ["distributions", "Distributions", distributions.fields.length, Distributions],
-  part.texts.length && ["texts", "Instructions and metadata", part.texts.length, Texts],
-].filter(Boolean).map(([id, title, count, content]) => ({ id, title, count, content }));
+  part.grid.length && { id: "frames", title: "Episodes", count: part.grid.length, Content: Gallery,
+    lede: `Point at an episode, or focus it, to play it. ${part.grid[0].marks.length ? "First those rejected or beyond a threshold, then others chosen at random." : "Chosen at random."}` },
+  data.conversion && { id: "conversion", title: "Conversion", Content: () => html`<${Conversion} done=${data.conversion} />`,
+    lede: "What the conversion did. Every record read is written, rejected, or dropped by a connector, exactly once." },
+  ...sectionsOf(part),
+  part.samples.length && { id: "samples", title: "Sample episodes", count: part.samples.length, Content: () => episodes(part.shown.samples, 4),
+    lede: `${facts.episodes ? "Episodes" : "Records"} chosen at random: play them, or go step by step with the arrow keys; drag over the curves; compare two side by side.` },
+].filter(Boolean);
 
 const Contents = () => html`<nav class="contents" aria-label="Contents">
   <div class="logo"><svg viewBox="0 0 32 32" aria-hidden="true"><rect width="32" height="32" rx="6" fill="#0b6e99" /><path d="M6 9h8M6 16h8M6 23h8M18 9l4 7-4 7M24 16h3" stroke="#fff" stroke-width="2.5" fill="none" /></svg>rlds-beam report</div>
   <ol><li><a href="#main">Summary</a></li>${sections.map(({ id, title, count }) => html`
-    <li><a href=${`#${id}`}><span>${title}</span>${count !== null && html`<span class="count">${number(count)}</span>`}</a></li>`)}</ol></nav>`;
+    <li><a href=${`#${id}`}><span>${title}</span>${count !== undefined && html`<span class="count">${number(count)}</span>`}</a></li>`)}</ol></nav>`;
 
 function FlagCount() {
   const [dialog, open] = useState(false);
@@ -101,19 +86,16 @@ function switchTheme() {
 }
 
 function Report() {
-  const { all } = useStore(datasets);
   useLayoutEffect(() => {
-    if (!all) return;
     addEventListener("hashchange", openTarget);
     openTarget();
-  }, [Boolean(all)]);
-  if (!all) return null;
+  }, []);
   const { made } = data;
   return html`<a class="skip" href="#main">Skip to the content</a><div class="layout"><${Contents} /><main id="main" tabindex="-1">
     <header><div class="heading"><div><h1><${Said} text=${data.title} /></h1><p class="lede"><code><${Said} text=${facts.path} /></code></p></div>
-      <div class="bar">${all.length > 0 && html`<${FlagCount} />`}<button type="button" class="theme" aria-label="Switch between light and dark" onClick=${switchTheme}>Light / dark</button></div></div>
+      <div class="bar"><${FlagCount} /><button type="button" class="theme" aria-label="Switch between light and dark" onClick=${switchTheme}>Light / dark</button></div></div>
       <${Totals} part=${part} /></header>
-    ${sections.map((section) => html`<section key=${section.id} id=${section.id} aria-labelledby=${`${section.id}-title`}><${section.content} part=${part} section=${section} show=${episodes} /></section>`)}
+    ${sections.map((section) => html`<${Section} key=${section.id} ...${{ section, part, show: episodes }} />`)}
     <footer><p>Made by rlds-beam ${made.version}${made.command ? ", with" : "."}</p>${made.command && html`<${Command} text=${made.command} />`}
       <p class="small">Works offline: this file loads nothing and sends nothing. Curves are drawn with uPlot, the page with Preact and htm (MIT and Apache-2.0 licenses).</p></footer>
   </main></div>`;

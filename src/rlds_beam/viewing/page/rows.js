@@ -1,17 +1,14 @@
-// The rows of the episode list, fetched in pages as they are shown. A dataset may have millions.
+// The rows of the episode list, fetched in pages as they are shown: a dataset may have millions. Only what is visible is rendered.
+import { Store, clamp, html, useEffect, useLayoutEffect, useRef, useSize, useState } from "./lib.js";
 import { get } from "./source.js";
-import { Store } from "./lib.js";
 
 const PAGE = 100;
 const MOST_PAGES = 60;
-const AT_ONCE = 3;
 
-export class Rows extends Store {
+class Rows extends Store {
   total = null;
   error = null;
-  scanned = true;
   #pages = new Map(); // number -> rows, least recently used first
-  #wanted = [];
   #loading = new Map(); // number -> AbortController
 
   constructor(query) {
@@ -25,18 +22,16 @@ export class Rows extends Store {
     return this.#pages.get(Math.floor(position / PAGE))?.[position % PAGE];
   }
 
-  /** Fetches the rows of [start, stop), and forgets what was wanted before. */
+  /** Fetches the rows of [start, stop). */
   want(start, stop) {
     const last = Math.floor(Math.max(start, Math.min(stop, this.total ?? stop) - 1) / PAGE);
-    this.#wanted = [];
     for (let page = Math.floor(start / PAGE); page <= last; page++) {
       const rows = this.#pages.get(page);
       if (rows) {
         this.#pages.delete(page);
         this.#pages.set(page, rows);
-      } else if (!this.#loading.has(page)) this.#wanted.push(page);
+      } else if (!this.#loading.has(page)) this.#load(page);
     }
-    this.#fetch();
   }
 
   /** Waits for a row; null if there is none. */
@@ -50,17 +45,14 @@ export class Rows extends Store {
   /** Fetches what is shown again: a scan has new values. The old rows stay until then. */
   refresh(start, stop) {
     const shown = (page) => page >= Math.floor(start / PAGE) && page <= Math.floor(Math.max(start, stop - 1) / PAGE);
-    for (const page of [...this.#pages.keys()]) if (!shown(page)) this.#pages.delete(page);
-    for (const page of [...this.#pages.keys()]) if (!this.#loading.has(page)) this.#load(page);
+    for (const page of [...this.#pages.keys()]) {
+      if (!shown(page)) this.#pages.delete(page);
+      else if (!this.#loading.has(page)) this.#load(page);
+    }
   }
 
   close() {
-    this.#wanted = [];
     for (const controller of this.#loading.values()) controller.abort();
-  }
-
-  #fetch() {
-    while (this.#wanted.length && this.#loading.size < AT_ONCE) this.#load(this.#wanted.shift());
   }
 
   async #load(page) {
@@ -71,16 +63,13 @@ export class Rows extends Store {
       this.#pages.set(page, answer.rows);
       if (this.#pages.size > MOST_PAGES) this.#pages.delete(this.#pages.keys().next().value);
       this.total = answer.total;
-      this.scanned = answer.scanned;
       this.error = null;
     } catch (error) {
       if (!controller.signal.aborted) this.error = error.message;
     } finally {
       this.#loading.delete(page);
     }
-    if (controller.signal.aborted) return;
-    this.emit();
-    this.#fetch();
+    if (!controller.signal.aborted) this.emit();
   }
 }
 
@@ -96,4 +85,47 @@ export function rowsOf(state, dataset) {
     current = { name, rows: new Rows(query) };
   }
   return current.rows;
+}
+
+const TALLEST = 8_000_000; // pixels; Firefox allows about 17 million, Chromium 33 million
+const MARGIN = 6; // rows rendered beyond the edges
+
+/**
+ * Scrolls over `rows` rows of `height` pixels; above TALLEST, a pixel of the scroll bar stands for several of the list.
+ *
+ * `control.current` becomes {reveal(row), page}: scrolls a row into view, and the number of rows of a page.
+ */
+export function Virtual({ rows, height, render, onRange, control, label, head, ...rest }) {
+  const [box, , visible] = useSize();
+  const [top, setTop] = useState(0);
+  const header = useRef(null);
+  const room = Math.max(0, visible - (header.current?.offsetHeight ?? 0));
+  const full = rows * height, tall = Math.min(full, TALLEST);
+  const scale = full > tall ? (full - room) / Math.max(1, tall - room) : 1;
+  const start = clamp(top * scale, 0, Math.max(0, full - room)); // pixels of the list above the edge of the box
+  const first = Math.max(0, Math.floor(start / height) - MARGIN);
+  const stop = Math.min(rows, Math.ceil((start + room) / height) + MARGIN);
+  useEffect(() => onRange(first, stop), [first, stop, rows, onRange]);
+  useLayoutEffect(() => {
+    const moveTo = (pixels) => {
+      box.current.scrollTop = pixels / scale;
+      setTop(box.current.scrollTop);
+    };
+    control.current = {
+      page: Math.max(1, Math.floor(room / height) - 1),
+      reveal(row, center) {
+        const above = row * height, seen = box.current.scrollTop * scale;
+        if (center) moveTo(above - (room - height) / 2);
+        else if (above < seen) moveTo(above);
+        else if (above + height > seen + room) moveTo(above + height - room + scale);
+      },
+    };
+  });
+  const shift = Math.min(top, tall) - start; // what the scroll bar is off by
+  const shown = [];
+  for (let row = first; row < stop; row++) shown.push(render(row, { top: `${row * height + shift}px`, height: `${height}px` }));
+  return html`<div class="virtual" ref=${box} ...${rest} aria-label=${label} onScroll=${(event) => setTop(event.target.scrollTop)}>
+    <div class="virtual-head" ref=${header}>${head}</div>
+    <div class="virtual-body" role="presentation" style=${{ height: `${tall}px` }}>${shown}</div>
+  </div>`;
 }

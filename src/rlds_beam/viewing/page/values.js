@@ -1,7 +1,6 @@
 // Raw values: of the current step, of the metadata, and texts that change during the episode.
-import { html, useEffect, useState, useStore } from "./lib.js";
+import { Text, bytes, clean, html, line, number, useEffect, useState, useStore } from "./lib.js";
 import { get } from "./source.js";
-import { Text, bytes, clean, line, number } from "./text.js";
 
 const PAUSE = 120; // milliseconds between requests while playing
 
@@ -55,7 +54,7 @@ export function Metadata({ dataset, episode }) {
 }
 
 /** Text fields of the steps, at the current step. The instruction is shown above already. */
-export function Texts({ texts, player, instruction }) {
+export function StepTexts({ texts, player, instruction }) {
   const { step } = useStore(player);
   const shown = texts.map(({ path, runs }) => [path, runs.findLast((run) => run[0] <= step)?.[1], runs.length])
     .filter(([, text, runs]) => text && !(runs === 1 && text === instruction));

@@ -1,13 +1,11 @@
 // An episode: its cameras with the player, next to its curves, values, metadata, and another episode. For the browser and reports.
-import { html, useEffect, useMemo, useRef, useState, useStore, useKeys } from "./lib.js";
-import { Cameras, LargeFrames } from "./cameras.js";
+import { html, useEffect, useKeys, useMemo, useRef, useState, useStore } from "./lib.js";
+import { Cameras, Frames, LargeFrames } from "./cameras.js";
 import { Compare } from "./compare.js";
 import { Curves, View, ZoomBar } from "./curves.js";
-import { flagsOf } from "./flags.js";
-import { Frames } from "./images.js";
-import { Player } from "./player.js";
-import { Marks, Timeline, Transport } from "./timeline.js";
-import { Metadata, StepValues, Texts } from "./values.js";
+import { flagsOf } from "./dialogs.js";
+import { Marks, Player, Timeline, Transport } from "./player.js";
+import { Metadata, StepTexts, StepValues } from "./values.js";
 
 const PANELS = { curves: ["Curves", Curves], step: ["Values", StepValues], about: ["Metadata", Metadata] };
 
@@ -62,7 +60,7 @@ export function Viewer({ dataset, episode, step, panels = {}, tab, onTab, beside
       <${Cameras} ...${cameras} enlarge=${() => enlarge(true)} />
       <div class="controls">${episode.steps > 0 && html`<${Timeline} player=${player} marks=${episode.marks} /><${Transport} player=${player} fps=${fps} />`}
       <${Marks} player=${player} marks=${episode.marks} />
-      <${Texts} texts=${episode.texts} player=${player} instruction=${episode.instruction} />
+      <${StepTexts} texts=${episode.texts} player=${player} instruction=${episode.instruction} />
       ${name === "compare" && html`<${ZoomBar} view=${view} />`}</div>
       ${name === "compare" && html`<${Curves} ...${parts} bar=${false} />`}
     </section>

@@ -29,8 +29,7 @@ from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source, Split
 from rlds_beam.reading.reader import read_episode
 from rlds_beam.text import printable, shape_text
-from rlds_beam.viewing.episode_view import Json, Limits, signal_mark
-from rlds_beam.viewing.report.episodes import EpisodeViews, sample_keys
+from rlds_beam.viewing.episode_view import EpisodeViews, Json, Limits, sample_keys, signal_mark
 from rlds_beam.viewing.report.signals import collect_signals, count_texts, make_distributions
 
 if TYPE_CHECKING:

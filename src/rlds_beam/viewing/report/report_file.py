@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
+
+import msgspec
 
 from rlds_beam import storage
 from rlds_beam._version import __version__
@@ -12,15 +16,22 @@ from rlds_beam.checking.signals.episodes import Context
 from rlds_beam.checking.signals.table import EpisodeTable
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.connectors.statistics.episode_statistics import Groups
+from rlds_beam.datasets.opening import open_dataset
+from rlds_beam.encoding.metadata import decode
+from rlds_beam.errors import UsageError
 from rlds_beam.output.directory import Holding
+from rlds_beam.output.files import REPORT
+from rlds_beam.output.manifest import load_manifest, read_manifest
+from rlds_beam.output.plans import read_plan
 from rlds_beam.processing.job import Job, Stage, Totals
 from rlds_beam.processing.ranges import summarize
-from rlds_beam.processing.report import Report, check_counts
+from rlds_beam.processing.report import Report, check_counts, left_out_lines
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.text import printable
+from rlds_beam.trajectories.items import REASONS
 from rlds_beam.viewing.episode_view import Json
-from rlds_beam.viewing.report.conversion import describe_conversion, items_part, read_report, rejected_rules
-from rlds_beam.viewing.report.dataset import Gathered, Settings, make_section
+from rlds_beam.viewing.report.dataset import Facts, Gathered, Settings, collect_rules, field_row, make_section
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,3 +178,143 @@ class _Write(Stage):
 
     def finish(self, total: Any, totals: Totals) -> WrittenReport:
         return self.writer.write(totals.get(self.measured))
+
+
+_MAX_CHARACTERS = 300
+_NOT_OPTIONS = (
+    "format",
+    "from",
+    "to",
+    "dataset",
+    "features_sha256",
+    "splits",
+    "ranges",
+    "content",
+    "functions",
+    "connectors",
+    "episodes",
+)
+"""Parts of a plan that are not options, or are shown elsewhere."""
+
+
+def read_report(path: str) -> Report:
+    """report.json of an output directory.
+
+    Raises:
+      UsageError: the conversion is not finished, or the file is malformed.
+    """
+    file = storage.join(path, REPORT)
+    if not storage.exists(file):
+        raise UsageError(f"{path} has no {REPORT}: the conversion is not finished; run the same command again")
+    return decode(file, Report)
+
+
+def describe_conversion(path: str, held: Holding, report: Report) -> Json:
+    """The description of a finished conversion. read = written + rejected + the sum of `dropped`, in records.
+
+    Args:
+      path: its output directory.
+      held: `output.directory.holding` of it.
+      report: `read_report` of it.
+    """
+    plan, manifest = read_plan(path), load_manifest(path) or {}
+    content = {} if plan is None else plan.content
+    dropped = sum(counts.records for counts in report.dropped.values())
+    return {
+        "command": held.command,
+        "to": held.to,
+        "source": held.dataset,
+        "version": str(manifest.get("written_by", "")),
+        "options": _options(content),
+        "read": report.records,
+        "written": report.records - report.rejected - dropped,
+        "rejected": report.rejected,
+        "repaired": report.repaired,
+        "dropped": [{"name": name, "records": counts.records} for name, counts in report.dropped.items()],
+        "connectors": msgspec.to_builtins(report.connectors),
+        "items": _items(held, report, content),
+        "unused": [
+            {"reason": why, "meaning": REASONS[why][0], "remedy": REASONS[why][1], **msgspec.to_builtins(counts)}
+            for why, counts in report.unused.items()
+        ],
+        "left_out": [printable(line, _MAX_CHARACTERS) for line in left_out_lines(report.left_out)],
+    }
+
+
+def _options(plan: Mapping[str, Any]) -> Facts:
+    """The options of a plan that differ from nothing: empty lists, null, and false are left out."""
+    facts: Facts = []
+    for name, value in plan.items():
+        if name in _NOT_OPTIONS:
+            continue
+        for option, given in value.items() if isinstance(value, dict) else [("", value)]:
+            if given not in (None, False, "", [], {}):
+                text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+                facts.append((option or name, printable(text, _MAX_CHARACTERS)))
+    return facts
+
+
+def _items(held: Holding, report: Report, plan: Mapping[str, Any]) -> Json:
+    """The use of steps by items; frames are known if all items have the same length."""
+    options = plan.get("items")
+    options = options if isinstance(options, dict) else {}
+    length = {"pairs": 2, "frames": 1, "sequences": options.get("sequence_length")}.get(str(options.get("items")))
+    steps = report.connectors[-1].steps_out if report.connectors else report.steps
+    frames = report.items_written * length if isinstance(length, int) else None
+    return {
+        "kind": held.kind,
+        "items": report.items_written,
+        "steps": steps,
+        "frames": frames,
+        "repeated": round(frames / steps, 4) if frames is not None and steps else None,
+    }
+
+
+def rejected_rules(report: Report, command: tuple[str, ...]) -> list[Json]:
+    """The rules that records of the input broke, as `collect_rules`.
+
+    No episode of the output may have the keys of their samples: an output in the same format has those of its input.
+    """
+    rules = collect_rules(report, {}, command)
+    for sample in (sample for rule in rules for sample in rule["samples"]):
+        sample["key"] = f"rejected/{sample['key']}"
+    return rules
+
+
+def items_part(path: str, held: Holding) -> Json:
+    """The part of a report about items or rows, as `make_section`: only facts."""
+    manifest = read_manifest(path)
+    modules = list(manifest.get("modules", ()))
+    dataset = open_dataset(path, module=modules[0] if modules else None, images="encoded")
+    notes = [f"the rows are {held.kind}, so signals and rules of episodes do not apply"]
+    notes += [f"columns of {modules[0]}; the other modules are {', '.join(modules[1:])}"] if modules[1:] else []
+    shards = manifest["shards"]
+    splits = []
+    for name in sorted({shard["split"] for shard in shards}):
+        own = [shard for shard in shards if shard["split"] == name]
+        records, size = (sum(shard[key] for shard in own) for key in ("records", "bytes"))
+        splits.append({"name": name, "episodes": records, "shards": len(own), "bytes": size, "slice": ""})
+    fields = [field_row(dataclasses.replace(field, path=name), "step") for name, field in dataset.fields.items()]
+    facts = {
+        "name": f"{held.dataset} as {held.kind}",
+        "path": path,
+        "format": held.to,
+        "file_format": str(manifest.get("format", "tfrecord")),
+        "fps": None,
+        "fields": fields,
+        "splits": splits,
+        "records": len(dataset),
+        "repaired": 0,
+        "rejected": 0,
+        "episodes": 0,
+        "steps": len(dataset),
+        "bytes": sum(split["bytes"] for split in splits),
+        "problems": [],
+        "provenance": [],
+        "card": [],
+    }
+    empty: Json = {
+        name: [] for name in ("grid", "samples", "texts", "signals", "findings", "rules", "episodes", "unmeasured")
+    }
+    distributions: Json = {"length": None, "total": None, "fields": [], "left_out": 0}
+    return {**empty, "facts": facts, "distributions": distributions, "notes": notes, "numbers": {}}

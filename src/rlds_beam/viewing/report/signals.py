@@ -12,11 +12,11 @@ import numpy as np
 from rlds_beam.checking.signals.base import GROUPS, SIGNALS, Signal
 from rlds_beam.checking.signals.results import findings
 from rlds_beam.connectors.statistics.episode_statistics import QUANTILES, EpisodeStatistics, LeafStatistics
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.episodes.schema import dimension_labels, shown_dimensions
 from rlds_beam.text import printable
 from rlds_beam.typing import Array
 from rlds_beam.viewing.episode_view import Json
-from rlds_beam.viewing.report.episodes import worst_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,6 +44,15 @@ def collect_signals(table: pa.Table, worst: int, thresholds: Mapping[str, float]
             threshold = thresholds.get(signal.name, signal.threshold)
             sections.append(_section(signal, threshold, values, [_worst(table, row, signal) for row in rows], check))
     return sections
+
+
+def worst_rows(values: np.ndarray[Any, Any], keys: Sequence[str], count: int) -> list[int]:
+    """The rows with the largest values, worst first; equal ones by key. NaN is no value."""
+    known = np.flatnonzero(~np.isnan(values))
+    if len(known) > count:  # keep all rows that are as bad as the last one
+        limit = np.partition(-values[known], count - 1)[count - 1]
+        known = known[-values[known] <= limit]
+    return sorted(known.tolist(), key=lambda row: (-values[row], EpisodeKey.parse(keys[row])))[:count]
 
 
 def _section(signal: Signal, threshold: float, values: Any, worst: list[Json], check: Sequence[str]) -> Json:
