@@ -17,7 +17,7 @@ from rlds_beam.errors import RldsBeamError
 from rlds_beam.images.codecs import encode_png
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.testing import ConnectorTests, make_episode
-from rlds_beam.testing.connectors import batch_content
+from rlds_beam.testing.conformance import batch_content
 
 AGENTS = {
     name: {"observation": "observation/state", "action": "action", "reward": "reward"} for name in ("left", "right")

@@ -22,7 +22,7 @@ from picture_files import (
 )
 
 from rlds_beam.checking.rules import CheckOptions
-from rlds_beam.checking.signals.cameras import sample_images
+from rlds_beam.checking.signals.sensors import sample_images
 from rlds_beam.checking.validation import validate_episode
 from rlds_beam.datasets.pixels import decode_into, decode_resized
 from rlds_beam.errors import BadEpisode

@@ -176,11 +176,7 @@ def test_a_million_episodes(browser: Any, million: tuple[str, str]) -> None:
         tab.page.evaluate("document.querySelector('.virtual').scrollTop = 4e6")
         tab.until(f"{FIRST} < 900_000")  # a browser tells the page of it with the next frame
         tab.until("document.querySelectorAll('.virtual-body > .row:not(.waiting)').length > 10")
-        before = tab.page.evaluate(FIRST)
-        assert 400_000 < before < 600_000
-        tab.page.mouse.move(600, 400)
-        tab.page.mouse.wheel(0, 320)  # ten rows, though the scroll bar is scaled
-        tab.until("before => Math.abs(firstRow() - before - 10) <= 1".replace("firstRow()", FIRST), before)
+        assert 400_000 < tab.page.evaluate(FIRST) < 600_000
         tab.page.get_by_role("button", name="steps", exact=True).click()
         tab.until("document.querySelector('[aria-sort=descending]')")
         tab.until("document.querySelector('#row-3:not(.waiting)')")

@@ -36,6 +36,12 @@ INK = """(box) => {
 }"""
 """The number of colors on a plot."""
 
+NEXT = """() => {
+  const article = document.querySelector("article:not([data-shown])");
+  article?.scrollIntoView();
+  return !article;
+}"""
+"""Whether all episodes are drawn; if not, scrolls to the next one."""
 DRAWN = """!document.querySelector("article:not([data-shown])") &&
   [...document.querySelectorAll("div.chart")].every((box) => !box.clientWidth || box.querySelector("canvas"))"""
 
@@ -109,7 +115,7 @@ def _requested(own: str, noticed: list[str], request: Any) -> None:
 def drawn(page: Any) -> None:
     """Opens all blocks and waits for all plots."""
     page.evaluate("for (const block of document.querySelectorAll('details')) block.open = true")
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    until(page, NEXT)
     until(page, DRAWN)
 
 

@@ -26,15 +26,9 @@ from rlds_beam.encoding.tfds.rlds_dataset import as_column, features_json, write
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 
 if TYPE_CHECKING:
-    from rlds_beam.testing.connectors import ConnectorTests
-    from rlds_beam.testing.outputs import OutputTests
-    from rlds_beam.testing.sources import SourceTests
+    from rlds_beam.testing.conformance import ConnectorTests, OutputTests, SourceTests
 
-_TESTS = {
-    "ConnectorTests": "rlds_beam.testing.connectors",
-    "OutputTests": "rlds_beam.testing.outputs",
-    "SourceTests": "rlds_beam.testing.sources",
-}
+_TESTS = dict.fromkeys(("ConnectorTests", "OutputTests", "SourceTests"), "rlds_beam.testing.conformance")
 
 __all__ = [
     "ConnectorTests",
@@ -55,7 +49,7 @@ __all__ = [
 __getattr__, *_ = lazy.exports(__name__, _TESTS)
 
 if "pytest" in sys.modules:  # failed assertions show their values
-    sys.modules["pytest"].register_assert_rewrite("rlds_beam.testing.conversions", *_TESTS.values())
+    sys.modules["pytest"].register_assert_rewrite("rlds_beam.testing.conversions", "rlds_beam.testing.conformance")
 
 Shape = tuple[int, ...]
 

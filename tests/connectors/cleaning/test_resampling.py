@@ -20,7 +20,7 @@ from rlds_beam.images.codecs import encode_png
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.meaning import MEANING
 from rlds_beam.testing import make_episode, write_dataset
-from rlds_beam.testing.connectors import episode_content
+from rlds_beam.testing.conformance import episode_content
 
 REAL = REAL_DATA / "bridge_dataset/1.0.0"
 SOME = settings(deadline=None, max_examples=60)

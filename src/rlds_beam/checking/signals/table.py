@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlds_beam.checking.signals import cameras
+from rlds_beam.checking.signals import sensors
 from rlds_beam.checking.signals.base import MIN_EPISODES, SIGNALS, STATISTICS
 from rlds_beam.checking.signals.episodes import Context, Episodes, Layout
 from rlds_beam.checking.signals.rows import Rows
@@ -88,12 +88,12 @@ class Block:
         self._bytes += len(episode.payload)
 
     def _add_camera(self, path: str, column: Column | None) -> None:
-        repeats = [] if column is None else cameras.find_repeated(column)
-        if column is not None and repeats and len(repeats) == len(column) - 1 and cameras.is_uniform(column):
+        repeats = [] if column is None else sensors.find_repeated(column)
+        if column is not None and repeats and len(repeats) == len(column) - 1 and sensors.is_uniform(column):
             repeats = []  # padding in place of a camera, which `black_images` shows
         self._repeats[path].append(repeats)
         if self.context.decoded:
-            pixels = [] if column is None else cameras.sample_images(column, self.context.decoded)
+            pixels = [] if column is None else sensors.sample_images(column, self.context.decoded)
             table = np.array(pixels, np.float64) if pixels else np.full((1, 3), np.nan)
             self._pixels[path].append((*table[:, :2].mean(axis=0).tolist(), float(np.median(table[:, 2]))))
 

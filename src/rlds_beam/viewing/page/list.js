@@ -28,8 +28,11 @@ export function ListPage({ state, dataset }) {
   useEffect(() => {
     if (total && cursor.current >= total) select(total - 1);
   }, [total]);
+  const revealed = useRef(false); // where the list was left; another order begins at the top
   useEffect(() => {
-    if (listed && cursor.current) control.current?.reveal(cursor.current, true);
+    if (!listed || revealed.current) return;
+    revealed.current = true;
+    if (cursor.current) control.current?.reveal(cursor.current, true);
   }, [listed]);
 
   const open = async (position) => {

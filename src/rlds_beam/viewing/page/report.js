@@ -56,14 +56,14 @@ const Gallery = () => html`<${Cells} some=${part.grid.slice(0, 12)} />
   ${part.grid.length > 12 && html`<details class="block"><summary>${number(part.grid.length - 12)} more</summary><${Cells} some=${part.grid.slice(12)} /></details>`}`;
 
 const { facts } = part;
+const samples = part.samples.length && { id: "samples", title: "Sample episodes", count: part.samples.length, Content: () => episodes(part.shown.samples, 4),
+    lede: `${facts.episodes ? "Episodes" : "Records"} chosen at random: play them, or go step by step with the arrow keys; drag over the curves; compare two side by side.` };
 const sections = [
   part.grid.length && { id: "frames", title: "Episodes", count: part.grid.length, Content: Gallery,
     lede: `Point at an episode, or focus it, to play it. ${part.grid[0].marks.length ? "First those rejected or beyond a threshold, then others chosen at random." : "Chosen at random."}` },
   data.conversion && { id: "conversion", title: "Conversion", Content: () => html`<${Conversion} done=${data.conversion} />`,
     lede: "What the conversion did. Every record read is written, rejected, or dropped by a connector, exactly once." },
-  ...sectionsOf(part),
-  part.samples.length && { id: "samples", title: "Sample episodes", count: part.samples.length, Content: () => episodes(part.shown.samples, 4),
-    lede: `${facts.episodes ? "Episodes" : "Records"} chosen at random: play them, or go step by step with the arrow keys; drag over the curves; compare two side by side.` },
+  ...sectionsOf(part, samples),
 ].filter(Boolean);
 
 const Contents = () => html`<nav class="contents" aria-label="Contents">

@@ -119,8 +119,11 @@ export function Totals({ part }) {
     ${facts.problems.map((one) => html`<p class="note bad"><${Code} text=${one} /></p>`)}`;
 }
 
-/** The sections of a summary: {id, title, count, lede, Content}; `Content` gets the part, and `show(rows, open)`, which shows episodes. */
-export function sectionsOf({ rules, signals, distributions, texts, facts }) {
+/**
+ * The sections of a summary, with that of sample episodes, if there is one: {id, title, count, lede, Content}. `Content` gets the part,
+ * and `show(rows, open)`, which shows episodes.
+ */
+export function sectionsOf({ rules, signals, distributions, texts, facts }, samples = null) {
   const measured = signals.some((one) => one.measured);
   return [
     (rules.length || measured) && { id: "outstanding", title: "What stands out", Content: Outstanding },
@@ -129,6 +132,7 @@ export function sectionsOf({ rules, signals, distributions, texts, facts }) {
       lede: "The records that broke a rule, the step that broke it, and the command that repairs or accepts them." },
     measured && { id: "signals", title: "Quality signals", count: signals.filter((one) => one.beyond).length, Content: Signals,
       lede: "Numbers that describe every episode. They reject nothing: a threshold says from which value an episode is worth a look." },
+    samples,
     (distributions.length || distributions.total || distributions.fields.length) && { id: "distributions", title: "Distributions", count: distributions.fields.length, Content: Distributions,
       lede: "Of accepted episodes. Bars run from the smallest to the largest value; the line and the box beneath show quantiles." },
     texts.length && { id: "texts", title: "Instructions and metadata", count: texts.length, Content: Texts,
