@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
@@ -97,17 +97,14 @@ def _describe_damage(path: str, error: msgspec.ValidationError) -> UsageError:
     return UsageError(f"{path} is damaged or not written by rlds-beam: {shorten(error)}")
 
 
-def parse_json(text: str | bytes, where: str, make_object: Callable[[list[Any]], Any] | None = None) -> Any:
+def parse_json(text: str | bytes, where: str) -> Any:
     """Parses JSON of another program or person, which may have NaN; `where` names it in errors.
-
-    Args:
-      make_object: makes an object of its pairs; by default a dict, with the last value of a name.
 
     Raises:
       UsageError: the text is not valid JSON, is nested too deeply, or has invalid Unicode.
     """
     try:
-        content = json.loads(text, object_pairs_hook=make_object)
+        content = json.loads(text)
         if "\\ud" in (text if isinstance(text, str) else text.decode()).lower():  # half of a surrogate pair
             json.dumps(content, ensure_ascii=False).encode()
     except RecursionError:
@@ -123,14 +120,11 @@ def load_json(path: str) -> Any:
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Parses YAML; `where` names it in errors. Raises UsageError if it is not valid, or has a name twice."""
+    """Parses YAML; `where` names it in errors. Raises UsageError if it is not valid."""
     import yaml
 
     try:
-        loader = yaml.SafeLoader(text)
-        node = loader.get_single_node()
-        twice = None if node is None else _find_repeated(node)
-        content = None if node is None or twice is not None else loader.construct_document(node)
+        return yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise UsageError(f"{where}: not valid YAML: {line}{error.problem or error.context}") from None
@@ -138,46 +132,15 @@ def parse_yaml(text: str, where: str) -> Any:
         raise UsageError(f"{where}: not valid YAML: {shorten(error)}") from None
     except RecursionError:
         raise UsageError(f"{where}: cannot read this YAML: it is nested too deeply") from None
-    if twice is not None:
-        line = twice.start_mark.line + 1
-        raise UsageError(f"{where}: not valid YAML: line {line}: {shorten(twice.value, 60)} is given twice")
-    return content
-
-
-def _find_repeated(node: Any) -> Any:
-    """The first name in parsed YAML that its mapping has already; None if there is none."""
-    found, waiting = set[int](), [node]
-    while waiting:
-        each = waiting.pop()
-        if id(each) in found or not isinstance(each.value, list):
-            continue
-        found.add(id(each))  # an alias is the same node again
-        names = set[tuple[str, Any]]()
-        for child in each.value:
-            if isinstance(child, tuple) and isinstance(child[0].value, str):
-                name = child[0].tag, child[0].value
-                if name in names:
-                    return child[0]
-                names.add(name)
-            waiting += child if isinstance(child, tuple) else [child]
-    return None
 
 
 def parse_given(text: str, name: str, where: str) -> Any:
     """Parses a file that a person wrote: JSON if its name ends in `.json`, otherwise YAML; `where` names it in errors.
 
     Raises:
-      UsageError: as `parse_json` and `parse_yaml`; a name is given twice in the same place.
+      UsageError: as `parse_json` and `parse_yaml`.
     """
-    return parse_json(text, where, _make_object) if name.endswith(".json") else parse_yaml(text, where)
-
-
-def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)} is given twice in the same place")
-    return made
+    return parse_json(text, where) if name.endswith(".json") else parse_yaml(text, where)
 
 
 def yaml_text(text: str) -> str:

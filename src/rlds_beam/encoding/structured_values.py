@@ -29,22 +29,7 @@ DATA_TYPES = {
 }
 
 
-# tensorflow/core/framework/types.proto, with tf.DType's names
-_DTYPES = {number: name for name, number in DATA_TYPES.items()} | {
-    8: "complex64",
-    11: "qint8",
-    12: "quint8",
-    13: "qint32",
-    15: "qint16",
-    16: "quint16",
-    18: "complex128",
-    20: "resource",
-    21: "variant",
-    24: "float8_e5m2",
-    25: "float8_e4m3fn",
-    29: "int4",
-    30: "uint4",
-}
+_DTYPES = {number: name for name, number in DATA_TYPES.items()}
 
 _DEEPEST = 50
 """Maximum levels of a signature; each takes two levels of messages, and protobuf reads at most 100."""
@@ -59,7 +44,8 @@ class SignatureLeaf:
 
     Attributes:
       path: names and indices joined by `/`, for example `observation/state`; empty if the signature is a single leaf.
-      dtype: TensorFlow's dtype name, which equals numpy's for trajectories; `unknown` if the leaf is not a tensor.
+      dtype: TensorFlow's dtype name, which equals numpy's; `unknown` if the leaf is not a tensor of a dtype that
+        trajectories have.
       shape: the shape of a whole item, including the time axis; an unknown dimension or shape is None.
     """
 

@@ -15,9 +15,8 @@ from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.trajectories.frames import Frames, frame_count, to_frames
 from rlds_beam.trajectories.items import Coverage, ItemMaker, Items, UnusedSteps, item_count, predict_items
-from rlds_beam.trajectories.kept_fields import Kept
 from rlds_beam.trajectories.options import FrameOptions, Images, ItemOptions
-from rlds_beam.trajectories.record_layout import decode_pixels, encode_jpegs, is_jpeg, record_fields
+from rlds_beam.trajectories.record_layout import Kept, decode_pixels, encode_jpegs, is_jpeg, record_fields
 from rlds_beam.trajectories.spec import TrajectorySpec
 
 JPEG_QUALITY = 95

@@ -34,9 +34,9 @@ from rlds_beam.episodes.columns import concatenate, is_text, zeros_like
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import FIRST, LAST, MID
 from rlds_beam.episodes.transitions import with_final_observation
-from rlds_beam.trajectories.kept_fields import Kept
 from rlds_beam.trajectories.leaves import cast_columns, layout, policy_info_columns
 from rlds_beam.trajectories.options import FrameOptions
+from rlds_beam.trajectories.record_layout import Kept
 from rlds_beam.typing import Array
 
 AnyColumn = TypeVar("AnyColumn", bound=Column)
@@ -55,7 +55,7 @@ class Frames:
         the data. Images stay encoded; an added image of zeros is `columns.ZERO_IMAGE`. Columns are often views: never
         write into them.
       key: the key of the (last) episode.
-      kept: the columns that items carry besides the trajectory (`kept_fields.Kept`), by path, with leading axis n.
+      kept: the columns that items carry besides the trajectory (`record_layout.Kept`), by path, with leading axis n.
     """
 
     columns: Mapping[str, Column]

@@ -18,8 +18,6 @@ import numpy as np
 
 from rlds_beam.encoding.example.rows import (
     BYTES_LIST,
-    FLOAT_LIST,
-    INT64_LIST,
     RECORD_LIMIT,
     Bytes,
     Holes,
@@ -36,18 +34,23 @@ from rlds_beam.encoding.tfrecord.framing import FramedRows, framed_blocks
 from rlds_beam.encoding.wire import fixed_varints, varint_width
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.trajectories.frames import pad_column
-from rlds_beam.trajectories.kept_fields import Kept, kept_entries
 from rlds_beam.trajectories.options import Images
-from rlds_beam.trajectories.record_layout import decode_pixels, encode_jpegs, is_jpeg, record_fields, zero_jpeg
+from rlds_beam.trajectories.record_layout import (
+    LISTS,
+    Kept,
+    decode_pixels,
+    encode_jpegs,
+    is_jpeg,
+    kept_entries,
+    record_fields,
+    zero_jpeg,
+)
 from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
     from rlds_beam.episodes.episode import Column
     from rlds_beam.trajectories.items import Items, Windows
     from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
-
-_LISTS = {"float32": FLOAT_LIST, "int64": INT64_LIST}
-"""dtype -> field of tf.train.Feature; other dtypes are stored as bytes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +138,7 @@ class TrajectoryEncoder:
         sources = [_source(leaf, items.frames[leaf.path], padding) for leaf in self._leaves]
         frames = len(items.frames) + padding
         holes = tuple(
-            (leaf.path, _LISTS.get(leaf.dtype, BYTES_LIST), source.nbytes // frames * windows.length)
+            (leaf.path, LISTS.get(leaf.dtype, BYTES_LIST), source.nbytes // frames * windows.length)
             for leaf, source in zip(self._leaves, sources, strict=True)
         )
         jpegs = [
