@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -172,17 +171,6 @@ def test_flipping_twice_changes_nothing_and_alpha_stays(shape, kind, seed):
     once = pixels_after(episode, flip)
     np.testing.assert_array_equal(once, pixels[..., [2, 1, 0, 3][: shape[2]]])
     np.testing.assert_array_equal(pixels_after(episode, flip, flip), pixels)
-
-
-@pytest.mark.parametrize("storage", ["png", "jpeg"])
-def test_edits_that_commute_give_the_same_bytes_in_any_order(storage):
-    episode = with_images(random_pixels((8, 12, 3)), storage)
-    edits = [c.RotateImages(90), c.FlipChannels([IMAGE]), c.RotateImages(180)]
-    results = [connect(list(order), [episode]).episodes[0].steps[IMAGE] for order in itertools.permutations(edits)]
-    assert {column.shape for column in results} == {(12, 8, 3)}
-    assert {column.encoding for column in results} == {storage}
-    assert all(column.source is episode.steps[IMAGE] for column in results)  # one decode for all edits
-    assert len({tuple(column.data) for column in results}) == 1
 
 
 def test_only_fields_that_look_like_images_are_rotated_unless_named():

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import rlds_beam
-from rlds_beam.connectors import ConvertRotation, RelativeActions, Resample, SubsampleSteps
+from rlds_beam.connectors import ConvertRotation, Resample, SubsampleSteps
 from rlds_beam.connectors.base import rate_after
 from rlds_beam.connectors.configuration import parse
 from rlds_beam.errors import BadEpisode, UsageError
@@ -278,14 +278,6 @@ def test_the_rate_before_is_the_one_after_earlier_connectors(data):
     assert found.connectors[1] == Resample(fps=5, recorded_fps=15, last_action="void")
     made = rlds_beam.open_dataset(data, connectors=[SubsampleSteps(2), Resample(fps=5)])[0]
     assert made["steps/observation"].tolist() == [0, 6, 12, 18, 24, 30]
-
-
-def test_differences_must_not_be_held(data, tmp_path):
-    relative = RelativeActions(state="action", to="previous")
-    with pytest.raises(UsageError, match=r"action has differences, which must not be held .* relative: \['action'\]"):
-        rlds_beam.convert(data, tmp_path / "out", to="rlds", connectors=[relative, Resample(fps=10)])
-    for connectors in ([relative, Resample(fps=10, relative=["action"])], [Resample(fps=10), relative]):
-        rlds_beam.open_dataset(data, connectors=connectors)
 
 
 def test_a_dataset_without_a_rate_is_refused_in_one_line(data, tmp_path):

@@ -22,7 +22,6 @@ from rlds_beam.connectors import (
     HistoryWindow,
     NormalizeAndClipActions,
     PrevActionsPrevRewards,
-    UnBatchToIndividualItems,
     connect,
     env_to_module_pipeline,
     learner_pipeline,
@@ -138,17 +137,6 @@ def test_several_agents_of_several_environments():
     done = module_to_env_pipeline(several_agents=True)(batch.replace(modules=outputs))
     assert done.vector == {"actions": [{"left": 20, "right": 10}, {"right": 11, "left": 21}]}
     assert all("module_id" not in episode.metadata for episode in done.episodes)
-
-
-def test_modules_may_have_different_outputs():
-    running = (at(recorded(4, 0, module_id="p0"), 1), at(recorded(4, 1, module_id="p1"), 1))
-    batch = env_to_module_pipeline()(Batch(running, running=True))
-    with pytest.raises(UsageError, match="no outputs for p1, only for p0"):
-        UnBatchToIndividualItems()(batch.replace(modules={"p0": {"actions": np.zeros(1)}}))
-    with pytest.raises(UsageError, match="p0 has 1 episodes, but rows"):
-        UnBatchToIndividualItems()(batch.replace(modules={"p0": {"actions": np.zeros(2)}}))
-    with pytest.raises(UsageError, match="p0 has 1 episodes, but rows"):
-        UnBatchToIndividualItems()(batch.replace(modules={"p0": {"actions": np.zeros(1), "vf_preds": np.zeros(2)}}))
 
 
 def actions(of: GetActions, inputs, *, count: int = 1, t: int = 1, first: int = 0):

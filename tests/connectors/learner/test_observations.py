@@ -121,18 +121,9 @@ def test_previous_actions_and_rewards():
     np.testing.assert_array_equal(made["obs/prev_n_actions"], [[[0, 0], [0, 0]], [[0, 0], [0, 1]], [[0, 1], [1, 0]]])
     np.testing.assert_array_equal(made["obs/prev_n_rewards"], [[0], [1], [2]])
     np.testing.assert_array_equal(made["obs/_orig_obs"], [[1], [2], [3]])
-
-
-def test_previous_actions_replace_the_observation_and_can_be_flattened():
-    discrete = episode(3, action=np.array([1, 0, 1, 0]))
     previous = PrevActionsPrevRewards(1, 1, num_actions=2)
-    made = columns(previous, AddObservationsFromEpisodesToBatch(), of=discrete)
-    assert {name for name in made if name.startswith("obs")} == {f"obs/{n}" for n in RLLIB_NAMES}
     made = columns(previous, FlattenObservations(), AddObservationsFromEpisodesToBatch(), of=discrete)
     np.testing.assert_array_equal(made["obs"], [[1, 0, 0, 0], [2, 0, 1, 1], [3, 1, 0, 2]])
-
-
-RLLIB_NAMES = ("_orig_obs", "prev_n_actions", "prev_n_rewards")
 
 
 @pytest.mark.parametrize("late", [FrameStacking(2), HistoryWindow(2), PrevActionsPrevRewards()])

@@ -90,15 +90,6 @@ class TestWeights:
         (never,) = connect([connectors.AddImportanceWeights(log=True)], [recorded([0.5, 0.5], [0.0, 0.5])]).episodes
         assert never.steps["log_trajectory_wise_importance_weight"].tolist() == [-np.inf] * 3
 
-    def test_an_overflowing_sum_is_reported(self):
-        sums = WeightSums()
-        (episode,) = connect([connectors.AddImportanceWeights()], [recorded([1e-300], [1.0])]).episodes
-        huge = episode.replace(steps={**episode.steps, "step_wise_importance_weight": np.full(2, 1e308)})
-        for _ in range(3):
-            sums.add(Batch((huge,)))
-        with pytest.raises(UsageError, match="the sum of step_wise_importance_weight at step 0 over 3 episodes"):
-            sums.finish()
-
     @given(st.lists(st.lists(st.floats(0.0, 4.0), min_size=1, max_size=6), min_size=1, max_size=5), st.randoms())
     def test_the_means_depend_only_on_the_episodes(self, weights, random):
         """However the episodes are divided, the means equal the definition."""

@@ -369,13 +369,14 @@ class Groups:
             target = compute_propensities(self._target, episode, "--target_propensity_fn")
             episode = episode.with_columns({TARGET: target})
         value: Any = ""
-        if self._by in episode.metadata:
-            value = episode.metadata[self._by]
-        elif self._by in episode.steps and len(episode):
-            value = np.asarray(episode.steps[self._by])[0]
-        elif self._by is not None:
-            fields = ", ".join((*episode.metadata, *episode.steps))
-            raise UsageError(f"--by={self._by}: {episode.key} has no such field, only {fields}")
+        if (by := self._by) is not None:
+            if by in episode.metadata:
+                value = episode.metadata[by]
+            elif by in episode.steps and len(episode):
+                value = np.asarray(episode.steps[by])[0]
+            else:
+                fields = ", ".join((*episode.metadata, *episode.steps))
+                raise UsageError(f"--by={by}: {episode.key} has no such field, only {fields}")
         key = episode.key.split, value.decode(errors="replace") if isinstance(value, bytes) else str(value)
         if key not in self._builders:
             self._builders[key] = StatisticsBuilder(part=self._part)
