@@ -45,7 +45,7 @@ SECTIONS = {
     "Off-policy evaluation": ("statistics.importance",),
     "Normalization": ("statistics.normalization",),
     "Other episodes": ("cleaning.edits", "cleaning.resampling"),
-    "Cleaning": ("cleaning.selection", "cleaning.idle", "cleaning.episode_lists"),
+    "Cleaning": ("cleaning.selection", "cleaning.episode_lists"),
     "Action spaces, grippers": ("cleaning.rotations", "cleaning.relative_actions", "cleaning.dimensions"),
     "Images, text": ("cleaning.pixels", "cleaning.language", "cleaning.trajectory_functions"),
     "Agents, modules, batches": ("learner.agents",),
