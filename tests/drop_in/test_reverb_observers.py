@@ -166,18 +166,6 @@ def test_what_is_refused(tables: Tables) -> None:
         ReverbAddTrajectoryObserver(client, "nope", 1)(pick(run, 2))
 
 
-@pytest.mark.parametrize("client", [unittest.mock.Mock(), None, "127.0.0.1:8000"])
-@pytest.mark.parametrize(
-    "kind", [ReverbAddTrajectoryObserver, ReverbTrajectorySequenceObserver, ReverbAddEpisodeObserver]
-)
-def test_a_client_has_an_address(kind: Any, client: Any) -> None:
-    observer = kind(client, "a", 2)
-    with pytest.raises(
-        TypeError, match=f"must be a reverb.Client or have its `server_address`.* Got {type(client).__name__}"
-    ):
-        observer.add_episode(run_of([0, 2]))
-
-
 def test_a_custom_client_only_needs_the_address(tables: Tables) -> None:
     client = types.SimpleNamespace(server_address=tables.client.server_address)
     observer = ReverbAddTrajectoryObserver(client, "a", 2)
@@ -225,20 +213,6 @@ def test_items_are_there_without_a_flush(tables: Tables, kind: Any, length: int)
     observer.close()
     expected = [(1, _window(run, i, length)) for i in range(101 - length)]
     assert_equal([(0, tables.drain()[0][1])], [(0, expected)], length)
-
-
-@pytest.mark.parametrize("kind", WINDOWED)
-def test_few_items_wait_for_later_frames(tables: Tables, kind: Any) -> None:
-    """Frames as fast as possible, then a pause without a flush."""
-    for count in range(64, 110, 9):
-        observer, run = kind(tables.client, "a", 64), run_of([0] + [1] * (count - 1))
-        inserts = Inserts(tables.client, "a")
-        for t in range(count):
-            observer(pick(run, t))
-        due = count - 63
-        assert inserts.wait(due - 8) >= due - 8
-        observer.close()
-        assert len(tables.drain()[0][1]) == due
 
 
 def _window(run: Any, begin: int, length: int) -> list[Array]:

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from tf_agents.replay_buffers import rlds_to_reverb as theirs
 
 from rlds_beam.drop_in import frame_blocks
 from rlds_beam.drop_in import rlds_to_reverb as ours
-from rlds_beam.drop_in.frame_blocks import whole_episodes
+from rlds_beam.testing import make_episode, write_dataset
 
 Flags = list[tuple[bool, bool, bool]]
 """(is_first, is_last, is_terminal) of each step of an episode."""
@@ -61,14 +62,11 @@ def test_tf_agents_own_tests_pass() -> None:
 class Streams:
     """Both conversions of a dataset whose content can be replaced, because building them is slow."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, block_length: int, whole: bool):
+    def __init__(self, patch: pytest.MonkeyPatch):
         self.episodes: list[Flags] = []
-        patch.setattr(frame_blocks, "_BLOCK_LENGTH", block_length)
+        patch.setattr(frame_blocks, "_BLOCK_LENGTH", 2)
         spec = {"flags": tf.TensorSpec([None, 3], tf.bool), "start": tf.TensorSpec([], tf.int64)}
         data = tf.data.Dataset.from_generator(self._generate, output_signature=spec).map(self._episode)
-        assert whole_episodes(data) is not None
-        if not whole:
-            patch.setattr(frame_blocks, "whole_episodes", lambda _: None)
         self.ours, self.theirs = ours.convert_rlds_to_trajectories(data), theirs.convert_rlds_to_trajectories(data)
         self.ours_sound, self.theirs_sound = self.ours.ignore_errors(), self.theirs.ignore_errors()
 
@@ -97,14 +95,11 @@ class Streams:
         }
 
 
-WAYS = {"blocks of 2": (2, False), "blocks of 2, whole episodes": (2, True)}
-"""The tests after these use blocks of 1024."""
-
-
-@pytest.fixture(scope="module", params=WAYS.values(), ids=WAYS)
-def streams(request: pytest.FixtureRequest) -> Iterator[Streams]:
+@pytest.fixture(scope="module")
+def streams() -> Iterator[Streams]:
+    """In blocks of 2; the tests after these use blocks of 1024."""
     with pytest.MonkeyPatch.context() as patch:
-        yield Streams(patch, *request.param)
+        yield Streams(patch)
 
 
 def _valid(length: int, terminal: bool) -> Flags:
@@ -259,3 +254,10 @@ def test_data_that_is_not_rlds_is_refused_in_the_same_way(data: tf.data.Dataset,
     with pytest.raises(expected.type, match=re.escape(str(expected.value))):
         getattr(ours, function)(data)
     assert ours.get_rlds_step_features() == theirs.get_rlds_step_features()
+
+
+def test_a_dataset_of_tfds(tmp_path: Path) -> None:
+    tfds = pytest.importorskip("tensorflow_datasets")
+    directory = write_dataset(tmp_path, [make_episode(n, seed=n, action=(2, 2)) for n in (3, 1, 7, 2, 5)], shards=2)
+    data = tfds.builder_from_directory(directory).as_dataset(split="train")
+    assert frames(ours.convert_rlds_to_trajectories(data)) == frames(theirs.convert_rlds_to_trajectories(data))
