@@ -411,7 +411,7 @@ def reacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("kind", ["tfrecord", "array_record", "parquet"])
 def test_columns_keep_the_names_of_the_fields_that_they_hold(reacher: Path, tmp_path: Path, kind: str) -> None:
-    from rlds_beam.formats.columns.reader import ColumnsManifest
+    from rlds_beam.formats.columns.row_files import ColumnsManifest
 
     done = rlds_beam.convert(reacher, tmp_path / "out", to="columns", format=kind, names=NAMED, robot_type="arm")
     manifest = ColumnsManifest.of(json.loads((tmp_path / "out" / "manifest.json").read_text()), "out")

@@ -24,7 +24,7 @@ from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.encoding.example.rows import row_field
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.formats.columns.reader import ColumnsManifest
+from rlds_beam.formats.columns.row_files import ColumnsManifest
 from rlds_beam.formats.inputs import open_input, prepare_input
 from rlds_beam.formats.merged.inputs import MergeMapping
 from rlds_beam.formats.options import InputOptions

@@ -1,19 +1,26 @@
-"""Writers of row files, one class for each format. A file gets its name when it is complete."""
+"""Files of rows: their columns in the manifest, and a writer for each format. A file gets its name when complete."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from rlds_beam import storage
 from rlds_beam.encoding.arrow_columns import METADATA, arrow_schema, to_arrow
+from rlds_beam.encoding.checked_json import COUNT, FILE, TEXT, Kind, Maybe, check_json
 from rlds_beam.encoding.example.rows import RowEncoder
 from rlds_beam.encoding.parquet_files import ShardSink, leaf_paths
+from rlds_beam.encoding.tfds.features import DTYPES
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
-from rlds_beam.formats.format_options import ColumnsFormat
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.format_options import FORMATS, ColumnsFormat
+from rlds_beam.output.files import MANIFEST
 from rlds_beam.output.shards import ArrayRecordFileWriter, ShardInfo, ShardWriter
-from rlds_beam.reading.meaning import Meaning
+from rlds_beam.reading.meaning import KEY, REPRESENTATION, Meaning
+from rlds_beam.text import did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -140,3 +147,64 @@ def open_row_file(kind: ColumnsFormat, path: str, fields: Sequence[Field], meani
     if kind == "parquet":
         return ParquetRows(path, fields, meaning)
     return TFRecordRows(path, fields) if kind == "tfrecord" else ArrayRecordRows(path, fields)
+
+
+_FIELD = {
+    "path": TEXT,
+    "dtype": Kind("the name of a dtype", lambda dtype: dtype in DTYPES),
+    "shape": [Maybe(COUNT)],
+    "encoding": Kind("the name of an encoding", lambda e: e in ("none", "bytes", "zlib", "text", "png", "jpeg")),
+    "names?": [TEXT],
+    "representation?": REPRESENTATION,
+}
+_SCHEMA = {
+    "format": Kind(f"one of {', '.join(FORMATS)}", lambda name: name in FORMATS),
+    "modules": {"*": [_FIELD]},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ColumnsManifest:
+    """The columns of an output.
+
+    Attributes:
+      format: the file format.
+      modules: the columns of each module.
+      meaning: what is known of the dataset.
+    """
+
+    format: str
+    modules: Mapping[str, tuple[Field, ...]]
+    meaning: Meaning = dataclasses.field(default_factory=Meaning)
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any], path: str) -> ColumnsManifest:
+        """Reads the columns of the output at `path`.
+
+        Raises:
+          UsageError: the manifest is not one that rlds-beam writes.
+        """
+        check_json(dict(manifest), _SCHEMA, storage.join(path, MANIFEST))
+        check_json([*manifest["modules"]], [FILE], storage.join(path, MANIFEST))
+        modules = {
+            module: tuple(
+                Field(f["path"], f["dtype"], tuple(f["shape"]), f["encoding"]).with_meaning(f) for f in fields
+            )
+            for module, fields in manifest["modules"].items()
+        }
+        meaning = Meaning.from_json(manifest.get(KEY, {}), storage.join(path, MANIFEST))
+        return cls(manifest["format"], modules, meaning)
+
+    def choose(self, module: str | None, path: str) -> str:
+        """The module with this name; by default the only one.
+
+        Raises:
+          UsageError: there is no such module, or none is named and there are several.
+        """
+        known = ", ".join(self.modules)
+        if module is None and len(self.modules) != 1:
+            raise UsageError(f"{path} holds the columns of {known}: choose one with module=...")
+        if module is not None and module not in self.modules:
+            hint = did_you_mean(module, self.modules, otherwise=f"it has {known}")
+            raise UsageError(f"{path} has no module {module}{hint}")
+        return next(iter(self.modules)) if module is None else module

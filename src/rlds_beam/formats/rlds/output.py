@@ -1,14 +1,16 @@
-"""Write RLDS as TFDS stores it, with the episodes that passed the checks and connectors."""
+"""Write RLDS as TFDS stores it, with the episodes that passed the checks and connectors, and provenance.json."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from rlds_beam import naming, storage
+from rlds_beam._version import __version__
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.fields import OUTPUT_SPLIT
 from rlds_beam.connectors.pipeline import ConnectorRunner
@@ -21,24 +23,39 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.formats.format_options import ColumnsFormat, RldsOptions
-from rlds_beam.formats.rlds.provenance import (
-    CARRIED,
-    PROVENANCE,
-    appended_provenance,
-    is_license,
-    name_and_version,
-    provenance,
-)
 from rlds_beam.formats.rlds.records import RecordEncoder
 from rlds_beam.output.base import Description, EarlierOutput, HoldsLastActions
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import FITTED, REPORT
-from rlds_beam.output.manifest import split_infos
-from rlds_beam.output.plans import read_inputs, read_plan
+from rlds_beam.output.manifest import VERSION, split_infos
+from rlds_beam.output.plans import Inputs, read_inputs, read_plan
 from rlds_beam.output.shards import RecordFileWriter, WrittenFile, open_record_file
 from rlds_beam.reading.base import LastAction, Source, TfdsMetadata, WorkRange
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.meaning import MEANING, Meaning
+
+_PROVENANCE = "provenance.json"
+_MAX_SHARDS = 10_000
+"""Those of a split with more shards are not listed."""
+_FROM_INFO = ("citation", "description", "location", "redistributionInfo", "releaseNotes")
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
+_NAME = re.compile(r"[a-z][a-z0-9_]*", re.IGNORECASE)
+_LICENSE = re.compile(r"(LICEN[CS]E|COPYING|NOTICE)[\w.-]*")
+
+_CARRIED = (
+    "description",
+    "citation",
+    "location",
+    "redistributionInfo",
+    "releaseNotes",
+    "moduleName",
+    "configName",
+    "configDescription",
+    "configTags",
+    "supervisedKeys",
+    "disableShuffling",
+)
+"""Keys of dataset_info.json that still hold for the edited dataset."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,10 +118,10 @@ class RldsOutput(HoldsLastActions):
             features = tfds.features
         else:
             features = encode(edited_features(schema, tfds.features, stored))
-        name, version = name_and_version(source, directory)
+        name, version = _name_and_version(source, directory)
         info = json.loads(tfds.info) if tfds.info is not None else {}
         files = dict(tfds.files)
-        earlier = parse_json(files[PROVENANCE], f"{source.dataset}: {PROVENANCE}") if files.get(PROVENANCE) else None
+        earlier = parse_json(files[_PROVENANCE], f"{source.dataset}: {_PROVENANCE}") if files.get(_PROVENANCE) else None
         meaning = Meaning.of(schema, source)
         return cls(directory, name, version, kind, schema, stored, features, info, files, earlier, splits, meaning)
 
@@ -118,7 +135,7 @@ class RldsOutput(HoldsLastActions):
         return self.meaning.last_action
 
     def _read_carried(self) -> dict[str, bytes]:
-        return {name: content for name, content in self.files_beside.items() if name != PROVENANCE}
+        return {name: content for name, content in self.files_beside.items() if name != _PROVENANCE}
 
     def plan(self) -> dict[str, Any]:
         described = {"format": self.format, "features": json.loads(self.features), "info": self.info}
@@ -170,14 +187,14 @@ class RldsOutput(HoldsLastActions):
         splits = split_infos(self.directory, files)
         dataset_info = dataset_info_json(self.name, self.version, splits, file_format=self.format)
         if splits:
-            info = {name: self.info[name] for name in CARRIED if name in self.info}
+            info = {name: self.info[name] for name in _CARRIED if name in self.info}
             self._write(FEATURES, self.features)
             self._write(DATASET_INFO, encode({**dataset_info, **info}))
             if self.meaning.to_json():
                 self._write(MEANING, encode(self.meaning.to_json()))
             for name, content in self._read_carried().items():
                 storage.write_bytes(storage.below(self.directory, name), content)
-        self._write(PROVENANCE, encode(self._provenance(dataset_info["splits"])))
+        self._write(_PROVENANCE, encode(self._provenance(dataset_info["splits"])))
         return {"name": self.name, "version": self.version, "format": self.format}
 
     def _provenance(self, splits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -187,14 +204,14 @@ class RldsOutput(HoldsLastActions):
         results = load_json(fitted).get("results") if storage.exists(fitted) else None
         source = {
             "info": self.info,
-            "licences": [name for name in self.files_beside if is_license(name)],
+            "licences": [name for name in self.files_beside if _LICENSE.fullmatch(name)],
             "provenance": self.earlier,
         }
         report, inputs = load_json(storage.join(self.directory, REPORT)), read_inputs(self.directory, plan.content)
         if self.appended_to is not None:
-            earlier = load_json(storage.join(self.appended_to, PROVENANCE))
-            return appended_provenance(earlier, provenance(plan.content, inputs, report, splits, source))
-        return provenance(plan.content, inputs, report, splits, source, results)
+            earlier = load_json(storage.join(self.appended_to, _PROVENANCE))
+            return _appended_provenance(earlier, _provenance(plan.content, inputs, report, splits, source))
+        return _provenance(plan.content, inputs, report, splits, source, results)
 
     def _write(self, name: str, text: str) -> None:
         storage.write_text(storage.below(self.directory, name), text)
@@ -278,3 +295,80 @@ def _is_unchanged(schema: Schema, stored: Schema) -> bool:
         new.keys() == old.keys() and all(same_storage(field, old[path]) for path, field in new.items())
         for new, old in pairs
     )
+
+
+def _name_and_version(source: Source, directory: str) -> tuple[str, str]:
+    """The name and version of the directory, if it is `…/NAME/1.0.0` as in TFDS, or else of the source."""
+    parent, last = storage.split(directory.rstrip("/"))
+    above = storage.split(parent)[1]
+    own = source.dataset.split("/")[-1]
+    version = next((v for v in (last, own) if _VERSION.fullmatch(v)), VERSION)
+    of_config = above in source.dataset.split("/")[1:-1]  # …/NAME/CONFIG/1.0.0
+    named = _VERSION.fullmatch(last) and _NAME.fullmatch(above) and not of_config
+    return (above if named else source.name), version
+
+
+def _provenance(
+    plan: Mapping[str, Any],
+    inputs: Inputs,
+    report: Mapping[str, Any],
+    splits: Sequence[Mapping[str, Any]],
+    source: Mapping[str, Any],
+    fitted: Sequence[Any] | None = None,
+) -> dict[str, Any]:
+    """The content of provenance.json. It has nothing about this machine, so equal plans give equal bytes.
+
+    Args:
+      plan: the content of plan.json.
+      inputs: the plan's input.
+      report: the content of report.json.
+      splits: the splits in dataset_info.json.
+      source: facts about the input: its dataset_info.json (`info`), the names of its license files (`licences`), and
+        its own provenance, if rlds-beam wrote it (`provenance`).
+      fitted: the results of fitting connectors, the statistics of the dataset.
+    """
+    shards = {
+        split: [{"file": file.name, "bytes": file.size, "fingerprint": file.content} for file in entry.shards()]
+        for split, entry in inputs.items()
+        if plan["splits"][split]["shards"] <= _MAX_SHARDS
+    }
+    slices = {split: entry["slice"] for split, entry in plan["splits"].items() if entry["slice"] != [0, None]}
+    info = {name: source["info"][name] for name in _FROM_INFO if name in source["info"]}
+    read = {"from": plan["from"], "features_sha256": plan.get("features_sha256")}
+    counts = {name: report[name] for name in ("records", "valid", "repaired", "rejected")}
+    dropped = {name: entry["records"] for name, entry in report.get("dropped", {}).items()}
+    facts = {
+        "written_by": f"rlds-beam {__version__}",
+        "source": {
+            "dataset": plan["dataset"],
+            **read,
+            "info": info,
+            "licences": list(source["licences"]),
+            "shards": shards,
+            **({"slices": slices} if slices else {}),
+        },
+        "check": plan["check"],
+        "connectors": plan.get("connectors", {"connectors": []}),
+        "counts": {**counts, "dropped": dropped, "written": report["items_written"]},
+        "rules": {rule: {k: v for k, v in entry.items() if k != "samples"} for rule, entry in report["rules"].items()},
+        "splits": [{"name": split["name"], "episodes": sum(map(int, split["shardLengths"]))} for split in splits],
+    }
+    facts |= {"statistics": list(fitted)} if fitted else {}
+    return facts | ({"source_provenance": source["provenance"]} if source["provenance"] else {})
+
+
+def _appended_provenance(earlier: Any, added: Mapping[str, Any]) -> dict[str, Any]:
+    """The provenance of an output after an append.
+
+    Args:
+      earlier: its provenance before.
+      added: that of the append, with the counts and splits of the whole.
+    """
+    source, new = dict(earlier["source"]), added["source"]
+    shards = {split: list(entries) for split, entries in source["shards"].items()}
+    for split, entries in new["shards"].items():
+        shards.setdefault(split, []).extend(entries)
+    others = [*source.get("appended", []), *([] if new["dataset"] == source["dataset"] else [new["dataset"]])]
+    source |= {"shards": shards, **({"appended": list(dict.fromkeys(others))} if others else {})}
+    whole = {name: added[name] for name in ("written_by", "counts", "rules", "splits")}
+    return {**earlier, **whole, "source": source}
