@@ -23,7 +23,7 @@ from rlds_beam.connectors import (
 )
 from rlds_beam.connectors.base import Batch
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.errors import NotVerifiedError, RldsBeamError, UsageError
+from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.columns.output import ColumnsOutput
 from rlds_beam.formats.format_options import FORMATS
 from rlds_beam.images.codecs import encode_jpeg
@@ -113,11 +113,6 @@ def test_a_row_is_a_transition_by_default_or_a_sequence(data, tmp_path):
     np.testing.assert_array_equal(rows[1]["actions"], plain[4:10]["actions"])
 
 
-def test_inspect_predicts_the_rows(data, outputs):
-    survey = rlds_beam.inspect(data, to="columns", connectors=CONNECTORS)
-    assert survey.items == json.loads((outputs["tfrecord"] / "manifest.json").read_text())["items"]
-
-
 @pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "_commits", "rejected", "manifest.json", ""])
 def test_a_module_name_that_cannot_be_a_directory_is_refused(data, tmp_path, name):
     pieces = [*CONNECTORS[:1], AgentToModuleMapping({"a": name or "..", "b": "b"}), *CONNECTORS[2:]]
@@ -153,18 +148,6 @@ def test_a_module_without_rows_and_a_split_without_rows(tmp_path):
     assert len([*tmp_path.rglob("*.parquet")]) == 2
 
 
-@pytest.mark.parametrize("kind", FORMATS)
-def test_an_aborted_range_leaves_nothing(tmp_path, kind):
-    if kind == "array_record":
-        pytest.importorskip("array_record")
-    output = ColumnsOutput(str(tmp_path), "toy", kind, {"walker": (rlds_beam.Field("x", "float32"),)})
-    (tmp_path / "walker").mkdir()
-    writer = output.open_range(WorkRange("train", 0, 1, ()))
-    writer.write(Batch((EPISODES[0],), ({},), modules={"walker": {"x": np.zeros(3, np.float32)}}))
-    writer.abort()
-    assert not [*tmp_path.rglob("*.*")]
-
-
 def test_tfds_reads_both_record_formats(outputs):
     tfds = pytest.importorskip("tensorflow_datasets")
     wanted = expected("walker")
@@ -181,14 +164,6 @@ def test_tfds_reads_both_record_formats(outputs):
             np.testing.assert_array_equal(found[i]["actions"], wanted["actions"][i])
             assert found[i]["terminateds"] == wanted["terminateds"][i]
             assert found[i]["agent_id"] == b"a"
-
-
-def test_written_rows_are_compared_with_the_prediction(tmp_path, data, monkeypatch):
-    from rlds_beam.formats.columns import row_files
-
-    monkeypatch.setattr(row_files.ParquetRows, "_flush", lambda self: None)
-    with pytest.raises(NotVerifiedError, match="holds 0 items, but"):
-        rlds_beam.convert(data, tmp_path / "out", to="columns", format="parquet", workers=1)
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -99,12 +99,6 @@ def test_map_names_joins_and_leaves_out():
     assert list(found.columns) == ["task"]
 
 
-def test_joined_vectors_are_widened_and_empty_fields_are_reported():
-    found = map_features(schema(Field("a", "bfloat16", (2,)), Field("b", "float16"), Field("c", "float32", (0,))))
-    assert [feature.dtype for feature in found.features] == ["float32", "float32"]
-    assert found.left_out == {"c": "it has no values"}
-
-
 @pytest.mark.parametrize(
     ("field", "message"),
     [

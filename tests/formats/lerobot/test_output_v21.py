@@ -177,23 +177,6 @@ def test_auto_names_the_parts():
     }
 
 
-def test_auto_without_text_or_cameras_and_with_equal_names():
-    fields = (*(Field(f"observation/{arm}/joint", "float32", (2,)) for arm in ("left", "right")), FIELDS[4])
-    found = features("observation.state=observation/left/joint+observation/right/joint", fields=fields)
-    assert auto_modality(found, ()) == {
-        "state": {"observation.left.joint": {"start": 0, "end": 2}, "observation.right.joint": {"start": 2, "end": 4}},
-        "action": {"action": {"start": 0, "end": 8}},
-        "video": {},
-    }
-
-
-def test_auto_is_refused_if_gr00t_would_find_nothing():
-    with pytest.raises(UsageError, match=r"--map=action=PATH\+PATH"):
-        auto_modality(features(*MAP, "-action"), ())
-    with pytest.raises(UsageError, match="--images=video"):
-        auto_modality(features(*MAP), ())
-
-
 def test_it_is_written_only_for_v21(tmp_path):
     source = write_dataset(tmp_path, [make_episode(3, seed=i) for i in range(2)], name="toy")
     data.convert_here(source, tmp_path / "auto", lerobot_version="2.1", modality="auto")

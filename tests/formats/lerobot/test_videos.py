@@ -17,11 +17,8 @@ from exchanging import export
 from memory_store import memory_store
 
 import rlds_beam
-from rlds_beam import platforms
 from rlds_beam.cli.main import main
 from rlds_beam.encoding.tfds.features import parse_features
-from rlds_beam.formats.format_options import LerobotOptions
-from rlds_beam.formats.lerobot.videos import Encoding, VideoFile
 from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.images.videos import Video
 from rlds_beam.reading.reader import episode_at
@@ -81,17 +78,6 @@ def test_a_damaged_or_lost_video_costs_its_episodes(source, output, tmp_path):
     assert (report.valid, report.rejected) == ((0, 5) if version == "3.0" else (3, 2))
 
 
-def test_ranges_without_an_episode_have_no_video(source, output, tmp_path):
-    version, path = output
-    data.convert_here(source[0], tmp_path / "out", shards=8, images="video", lerobot_version=version)
-    assert len(list((tmp_path / "out").glob(PIECES[version]))) == len(CAMERAS) * 5
-    assert {file.name for file in (tmp_path / "out").iterdir() if file.is_dir()} == {
-        file.name for file in path.iterdir() if file.is_dir()
-    }
-    found = data.read_episodes(str(tmp_path / "out"), "lerobot")
-    assert [len(e) for e in found] == [len(e) for e in source[1]]
-
-
 def test_videos_in_a_store(source, output):
     version, path = output
     with memory_store() as store:
@@ -99,27 +85,6 @@ def test_videos_in_a_store(source, output):
         data.convert_here(source[0], root, shards=2, images="video", lerobot_version=version)
         assert {name.removeprefix(f"{root}/"): content for name, content in store.files.items()} == bytes_of(path)
         assert [len(e) for e in data.read_episodes(root, "lerobot")] == [len(e) for e in source[1]]
-
-
-def test_h264_with_a_pipeline(source, tmp_path):
-    out = tmp_path / "out"
-    rlds_beam.convert(
-        source[0],
-        out,
-        to="lerobot",
-        fps=data.FPS,
-        images="video",
-        vcodec="h264",
-        crf=20,
-        gop=10,
-        map="-observation/wrist",
-        lerobot_version="2.1",
-        modality="auto",
-    )
-    info = data.meta(out, "info")["features"]["observation.images.image_0"]["info"]
-    assert (info["video.codec"], info["video.crf"], info["video.g"]) == ("h264", 20, 10)
-    assert data.meta(out, "modality")["video"] == {"image_0": {"original_key": "observation.images.image_0"}}
-    assert not list(out.rglob("*.tmp"))
 
 
 def camera_episode(encoding: str, length: int, seed: int) -> Any:
@@ -181,16 +146,6 @@ def test_a_video_does_not_depend_on_uninitialized_memory(tmp_path):
             subprocess.run(command, env=environment, text=True, capture_output=True, check=True, timeout=240).stdout
         )
     assert len(found) == 1 and len(found.pop().splitlines()) == 3
-
-
-def test_encoding_leaves_the_priority_of_threads(tmp_path):
-    """SVT-AV1 asks for real-time threads, which root gets: nothing else on the machine would run meanwhile."""
-    video = VideoFile(str(tmp_path / "video.mp4"), Encoding.of(LerobotOptions()), 10, 64, 64)
-    video.add([np.zeros((64, 64, 3), np.uint8)] * 3, "key")
-    policies = set(platforms._schedulers().values())
-    video.commit()
-    assert policies == {os.SCHED_OTHER}
-    assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
 def test_a_damaged_frame_is_found_when_it_is_decoded(source, output, tmp_path):
@@ -276,13 +231,6 @@ def test_changed_frames_are_encoded(arm: Path, tmp_path: Path) -> None:
     flipped, stored = pixels(tmp_path / "out")[0].astype(int), pixels(arm)[0]
     assert info(tmp_path / "out")["dtype"] == "video"
     assert np.abs(flipped - stored[..., ::-1]).mean() < np.abs(flipped - stored).mean()
-
-
-def test_images_and_other_encodings_on_request(arm: Path, tmp_path: Path) -> None:
-    export(arm, tmp_path / "images", "lerobot", images="copy")
-    assert info(tmp_path / "images")["dtype"] == "image"
-    export(arm, tmp_path / "encoded", "lerobot", images="video", vcodec="h264", crf=40)
-    assert packets(tmp_path / "encoded")[0] not in packets(arm)
 
 
 def test_one_file_for_each_episode(arm: Path, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import shutil
 import pytest
 
 from rlds_beam.cli.main import main
-from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.reading.plan import plan_ranges
@@ -135,20 +134,6 @@ def test_several_splits(dataset, tmp_path):
     assert read_ids(open_source(str(dataset), "test+train[:2]")) == [100, 101, 102, 103, 104, 0, 1]
 
 
-@pytest.mark.parametrize(
-    ("split", "message"),
-    [
-        ("trian", "did you mean train"),
-        ("train[", "expected a split or a slice"),
-        ("train+train[:2]", "twice"),
-        ("train[:x]", "expected a split or a slice"),
-    ],
-)
-def test_a_wrong_split(dataset, split, message):
-    with pytest.raises(UsageError, match=message):
-        open_source(str(dataset), split)
-
-
 def test_an_empty_directory(tmp_path):
     with pytest.raises(UsageError, match="no such file"):
         open_source(str(tmp_path / "absent"))
@@ -179,16 +164,6 @@ def test_ranges_hold_every_record_once(dataset, shards):
     assert all(work.of == len(ranges) for work in ranges)
 
 
-def test_ranges_are_balanced_over_skewed_shards(tmp_path):
-    path = write_dataset(tmp_path, [make_episode(3)] * 40, shards=40)
-    write_dataset(tmp_path, [make_episode(400, seed=i) for i in range(50)], split="big")
-    ranges = plan_ranges(open_source(str(path)), 8)
-    sizes = [sum((s.stop or s.shard.size) - s.start for s in work.segments) for work in ranges]
-    for split in ("train", "big"):
-        own = [size for size, work in zip(sizes, ranges, strict=True) if work.split == split]
-        assert max(own) - min(own) <= max(own) * 0.6
-
-
 def test_gzip_shards_are_not_cut(dataset):
     for shard in shard_paths(dataset):
         shard.write_bytes(gzip.compress(shard.read_bytes()))
@@ -203,14 +178,3 @@ def test_whole_shards_are_separate_streams(dataset):
     assert [len(work.segments) for work in plan_ranges(source, whole_shards=True)] == [1, 1, 1]
     with pytest.raises(UsageError, match="--across_episodes"):
         plan_ranges(source, 2, whole_shards=True)
-
-
-def test_keys_can_be_parsed():
-    key = EpisodeKey("bridge_dataset/1.0.0", "train", 0, 12345)
-    assert str(key) == "bridge_dataset/1.0.0:train:00000@12345"
-    assert EpisodeKey.parse(str(key)) == key
-    part = EpisodeKey("a/b/1.0.0", "train", 7, 0, 2)
-    assert EpisodeKey.parse(str(part)) == part
-    assert key < EpisodeKey("bridge_dataset/1.0.0", "train", 0, 12346)
-    with pytest.raises(ValueError, match="not an episode key"):
-        EpisodeKey.parse("nonsense")

@@ -8,15 +8,12 @@ from outputs import commit_dataset, commit_range, plan, shard_path
 
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.trajectories.loaders import decoder, load_trajectories
 from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.output import directory
 from rlds_beam.output.shards import ShardWriter
 from rlds_beam.reading.base import WorkRange
-from rlds_beam.testing import make_episode
-from rlds_beam.testing import write_dataset as write_rlds
 from rlds_beam.trajectories.frames import Frames
 from rlds_beam.trajectories.items import Items, Windows
 from rlds_beam.trajectories.options import ItemOptions
@@ -229,19 +226,3 @@ def test_an_agent_trains_on_it(tmp_path, agent):
     assert theirs.observation.shape == (1, 2, 3)
     for experience in (ours, theirs):
         assert np.isfinite(agent.train(experience).loss.numpy())
-
-
-def test_an_agent_trains_on_a_dataset_whose_discount_has_shape_1(tmp_path, convert_only, agent):
-    """TF-Agents accepts only discounts of shape (batch, 2), however they were recorded."""
-    records = []
-    for seed in range(4):
-        plain = make_episode(6, seed=seed, action=())
-        changed = {"action": np.arange(6) % 4, "discount": plain.steps["discount"].reshape(-1, 1)}
-        records.append(plain.replace(steps={**plain.steps, **changed}))
-    source = write_rlds(tmp_path / "data", records)
-    assert open_source(str(source)).schema.steps["discount"].shape == (1,)
-    ran = convert_only(source)
-    assert ran.code == 0, ran.err
-    experience = next(iter(load_trajectories(str(ran.output), batch_size=4)))
-    assert experience.discount.shape == experience.reward.shape == (4, 2)
-    assert np.isfinite(agent.train(experience).loss.numpy())

@@ -15,9 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from outputs import commit_dataset, commit_range, plan, shard_path
 
-from rlds_beam.encoding.example.row_decoder import RowDecoder
-from rlds_beam.encoding.tfrecord.framing import RecordRows, frame_all
-from rlds_beam.encoding.wire import encode_delimited
 from rlds_beam.episodes.columns import concatenate
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import RldsBeamError, UsageError
@@ -30,7 +27,6 @@ from rlds_beam.testing import (
     cut,
     flip_byte,
     make_episode,
-    read_payloads,
     record_offsets,
     shard_paths,
     write_dataset,
@@ -38,7 +34,6 @@ from rlds_beam.testing import (
 from rlds_beam.trajectories.items import ItemMaker
 from rlds_beam.trajectories.options import CASTS, ItemOptions
 from rlds_beam.trajectories.record_encoding import TrajectoryEncoder
-from rlds_beam.trajectories.record_layout import record_fields
 from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 
 CAMERA = SpecLeaf("observation/camera", "uint8", (8, 16, 3), "jpeg")
@@ -120,14 +115,6 @@ def test_batches_are_the_same_on_every_run(tmp_path, most):
     assert_same(read(replay), expected_of(made, leaves))
 
 
-def test_large_items_come_in_small_batches(tmp_path):
-    leaves = list_leaves(SpecLeaf("observation", "uint8", (512, 1024)))
-    made = write(tmp_path, leaves, ItemOptions(), [make_frames(leaves, 8, 0)])
-    replay = open_converted(str(tmp_path))
-    assert [len(items) for items in replay.read_items(replay.ranges[0])] == [3, 3, 1]
-    assert_same(read(replay), expected_of(made, leaves))
-
-
 @pytest.mark.parametrize("images", ["raw", "jpeg"])
 @pytest.mark.parametrize("kind", ["pairs", "episodes", "frames"])
 def test_items_equal_those_of_load_trajectories(tmp_path, kind, images):
@@ -144,83 +131,7 @@ def test_items_equal_those_of_load_trajectories(tmp_path, kind, images):
     assert_same(read(open_converted(str(tmp_path))), theirs)
 
 
-def record_of(leaves, item, order=1) -> bytes:
-    """An item as other programs write it: entries in any order, varints as short as possible."""
-    import tensorflow as tf
-
-    entries = []
-    for leaf in leaves[::order]:
-        values = item[leaf.path].ravel()
-        feature = tf.train.Feature(bytes_list=tf.train.BytesList(value=[values.tobytes()]))
-        if leaf.dtype in ("float32", "int64"):
-            feature = tf.train.Feature(float_list=tf.train.FloatList(value=values))
-        if leaf.dtype == "int64":
-            feature = tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-        entries.append(tf.train.Features(feature={leaf.path: feature}).SerializeToString())
-    return encode_delimited(1, b"".join(entries))
-
-
-def encode_payloads(spec, items) -> list[bytes]:
-    with tempfile.NamedTemporaryFile() as file:
-        Path(file.name).write_bytes(b"".join(map(bytes, TrajectoryEncoder(spec).encode(items).buffers)))
-        return read_payloads(file.name)
-
-
-@pytest.mark.parametrize("numbers", [[1] * 12, [1, 1, 70_000, 70_000] * 3, [1, 300] * 6, [-1, 2**62, 0, 5] * 3])
-def test_records_of_another_program(numbers):
-    """They are mixed with our records of equal length, so that only the bytes differ."""
-    leaves = list_leaves(SpecLeaf("observation", "int64", (2,)))
-    frames = make_frames(leaves, 6, 0)
-    frames.columns["observation"][:] = np.reshape(numbers, (6, 2))
-    items = ItemMaker(ItemOptions()).push(frames)
-    spec = TrajectorySpec(leaves, (2,))
-    rows = expected_of([items], leaves)
-    ours = encode_payloads(spec, items)
-    written = [ours, [record_of(leaves, r) for r in rows], [record_of(leaves, r, -1) for r in rows]]
-    mixed = [payload for record in zip(*written, strict=True) for payload in record]
-    everything = [np.frombuffer(payload, np.uint8) for payload in [*mixed, *itertools.chain(*written)]]
-    batch = [row[None] for row in everything[: len(mixed)]]
-    batch += [np.stack(list(run)) for _, run in itertools.groupby(everything, len)]
-    decoder = RowDecoder(record_fields(spec))
-    parts = [decoder.decode_rows(rows, decoder.fields) for rows in batch]
-    columns = {path: np.concatenate([part[path] for part in parts]) for path in decoder.fields}
-    once = np.arange(len(rows))
-    order = np.concatenate([np.repeat(once, 3), np.repeat(once, 3), np.tile(once, 3)])  # mixed, mixed, written
-    for leaf in leaves:
-        assert columns[leaf.path].tobytes() == items.gather(leaf.path)[order].tobytes()
-
-
 # Reading rows
-
-
-class Hash:
-    def __init__(self):
-        self.data = b""
-
-    def update(self, data: bytes) -> None:
-        self.data += data
-
-
-@settings(deadline=None, max_examples=40)
-@given(
-    st.lists(st.tuples(st.sampled_from([0, 1, 40, 1000, 300_000, 1_500_000]), st.integers(1, 4)), max_size=6),
-    st.integers(1, 5),
-)
-def test_rows_are_the_records_of_the_file(runs, limit):
-    rng = np.random.default_rng(len(runs))
-    payloads = [rng.bytes(length) for length, count in runs for _ in range(count)]
-    content = frame_all(payloads)
-    with tempfile.TemporaryFile() as file:
-        file.write(content)
-        file.seek(0)
-        digest = Hash()
-        reader, found = RecordRows(file, "name", digest), []
-        while (rows := reader.read(limit)) is not None:
-            assert 0 < len(rows) <= limit
-            found += [row.tobytes() for row in rows]
-    assert found == payloads
-    assert digest.data == content
-    assert (reader.position, reader.records) == (len(content), len(payloads))
 
 
 # Files that changed
@@ -252,16 +163,6 @@ def record_offsets_of_sound(output: Path) -> list[int]:
 def test_a_damaged_record_is_never_returned(converted, record):
     flip_byte(shard_paths(converted)[0], record, "payload", at=30)
     fails_at(converted, record, "the data does not match its checksum")
-
-
-def test_swapped_records(converted):
-    """Each record is valid, but two are swapped: the file's checksum shows it."""
-    shard = shard_paths(converted)[0]
-    payloads = read_payloads(shard)
-    shard.write_bytes(frame_all([payloads[1], payloads[0], *payloads[2:]]))
-    replay = open_converted(str(converted))
-    with pytest.raises(RldsBeamError, match=r"00000-of-00002 is not the file that was written.*convert"):
-        list(replay.read_items(replay.ranges[0]))
 
 
 def test_a_manifest_that_describes_other_records(converted):

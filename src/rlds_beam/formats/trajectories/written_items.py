@@ -135,10 +135,10 @@ class ConvertedDataset:
     def _column(self, leaf: SpecLeaf, parts: list[dict[str, Column]]) -> Column:
         """The frames of a leaf in records that were decoded in parts, [frames of all records, ...]; JPEGs as pixels."""
         if (names := self.jpegs.get(leaf.path)) is None:
-            columns = [part[leaf.path] for part in parts]
+            columns: list[Any] = [part[leaf.path] for part in parts]
             if self.spec.item_shape == (None,):  # whole episodes, each of its own length
                 columns = [episode for column in columns for episode in column]
-            arrays = [column.reshape(-1, *leaf.shape) for column in columns]  # type: ignore[union-attr]
+            arrays = [column.reshape(-1, *leaf.shape) for column in columns]
             return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
         jpegs: list[bytes] = []
         for part in parts:
