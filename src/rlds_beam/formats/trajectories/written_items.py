@@ -27,6 +27,7 @@ from rlds_beam.output.manifest import read_manifest
 from rlds_beam.trajectories.frames import Frames
 from rlds_beam.trajectories.items import Items, Windows
 from rlds_beam.trajectories.spec import Shape, SpecLeaf, TrajectorySpec
+from rlds_beam.typing import Array
 
 _BATCH_ITEMS, _BATCH_BYTES = 256, 4 << 20
 """Maximum items to read at a time, fewer if they are large. Changing these changes the address of every item."""
@@ -138,7 +139,7 @@ class ConvertedDataset:
             columns: list[Any] = [part[leaf.path] for part in parts]
             if self.spec.item_shape == (None,):  # whole episodes, each of its own length
                 columns = [episode for column in columns for episode in column]
-            arrays = [column.reshape(-1, *leaf.shape) for column in columns]
+            arrays: list[Array] = [column.reshape(-1, *leaf.shape) for column in columns]
             return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
         jpegs: list[bytes] = []
         for part in parts:
