@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.encoding.checked_json import Kind
 from rlds_beam.encoding.metadata import convert, parse_json
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import SOURCE_DATASET, Column, Episode
@@ -184,9 +183,6 @@ KEY = "meaning"
 """The key in the JSON of other formats."""
 MAX_RATE = 1_000_000
 """The highest rate, in steps per second."""
-
-
-REPRESENTATION = Kind("a representation", lambda content: Representation.from_json(content) is not None)
 
 
 class _Content(TypedDict):

@@ -5,21 +5,21 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeAlias, TypedDict
 
 from rlds_beam import storage
 from rlds_beam.encoding.arrow_columns import METADATA, arrow_schema, to_arrow
-from rlds_beam.encoding.checked_json import COUNT, FILE, TEXT, Kind, Maybe, check_json
 from rlds_beam.encoding.example.rows import RowEncoder
+from rlds_beam.encoding.metadata import Count, FileName, convert
 from rlds_beam.encoding.parquet_files import ShardSink, leaf_paths
 from rlds_beam.encoding.tfds.features import DTYPES
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.format_options import FORMATS, ColumnsFormat
+from rlds_beam.formats.format_options import ColumnsFormat
 from rlds_beam.output.files import MANIFEST
 from rlds_beam.output.shards import ArrayRecordFileWriter, ShardInfo, ShardWriter
-from rlds_beam.reading.meaning import KEY, REPRESENTATION, Meaning
+from rlds_beam.reading.meaning import KEY, Meaning
 from rlds_beam.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -149,18 +149,17 @@ def open_row_file(kind: ColumnsFormat, path: str, fields: Sequence[Field], meani
     return TFRecordRows(path, fields) if kind == "tfrecord" else ArrayRecordRows(path, fields)
 
 
-_FIELD = {
-    "path": TEXT,
-    "dtype": Kind("the name of a dtype", lambda dtype: dtype in DTYPES),
-    "shape": [Maybe(COUNT)],
-    "encoding": Kind("the name of an encoding", lambda e: e in ("none", "bytes", "zlib", "text", "png", "jpeg")),
-    "names?": [TEXT],
-    "representation?": REPRESENTATION,
-}
-_SCHEMA = {
-    "format": Kind(f"one of {', '.join(FORMATS)}", lambda name: name in FORMATS),
-    "modules": {"*": [_FIELD]},
-}
+class _Column(TypedDict):
+    path: str
+    dtype: Literal[tuple(DTYPES)]  # type: ignore[valid-type]
+    shape: list[Count | None]
+    encoding: Literal["none", "bytes", "zlib", "text", "png", "jpeg"]
+    names: NotRequired[list[str]]
+
+
+class _Content(TypedDict):
+    format: ColumnsFormat
+    modules: dict[FileName, list[_Column]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,8 +183,7 @@ class ColumnsManifest:
         Raises:
           UsageError: the manifest is not one that rlds-beam writes.
         """
-        check_json(dict(manifest), _SCHEMA, storage.join(path, MANIFEST))
-        check_json([*manifest["modules"]], [FILE], storage.join(path, MANIFEST))
+        convert(manifest, _Content, storage.join(path, MANIFEST))
         modules = {
             module: tuple(
                 Field(f["path"], f["dtype"], tuple(f["shape"]), f["encoding"]).with_meaning(f) for f in fields
