@@ -126,9 +126,7 @@ def test_a_connector_may_not_change_its_columns(data, tmp_path):
         more = {"rewards": np.zeros(29)} if len(batch.episodes[0]) == 30 else {}
         return batch.replace(columns=tuple({**columns, **more} for columns in batch.columns))
 
-    with pytest.raises(
-        RldsBeamError, match=r"test_output:.*changing returned rewards as float64 .*, but as float32"
-    ):
+    with pytest.raises(RldsBeamError, match=r"test_output:.*changing returned rewards as float64 .*, but as float32"):
         rlds_beam.convert(data, tmp_path / "out", to="columns", connectors=[*CONNECTORS[2:4], changing])
 
 
