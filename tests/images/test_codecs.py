@@ -190,15 +190,6 @@ def test_sizes_that_differ_from_the_schema(files: dict[str, bytes]) -> None:
         column(image, files["jpeg 3 75 {}"]).decode()
 
 
-def test_columns_of_images(files: dict[str, bytes]) -> None:
-    images = column(files["png 3"], files["jpeg 3 95 {}"], files["png 1"])
-    pixels = images.decode()
-    assert pixels.shape == (3, 33, 47, 3)
-    np.testing.assert_array_equal(images[1:].decode(), pixels[1:])
-    np.testing.assert_array_equal(images[1].decode(), pixels[1:2])
-    assert column(shape=(8, 9, 3)).decode().shape == (0, 8, 9, 3)
-
-
 @pytest.mark.parametrize("channels", [1, 3])
 def test_tensorflow_reads_our_jpegs(channels: int) -> None:
     images = np.stack([picture(channels=channels) for _ in range(3)])

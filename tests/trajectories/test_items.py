@@ -111,17 +111,6 @@ def test_an_episode_longer_than_allowed_is_rejected_or_bypassed() -> None:
     assert len(ItemMaker(ItemOptions(items="episodes", max_sequence_length=5)).push(frames)) == 1
 
 
-def test_the_stream_keeps_little_and_restarts_after_finish() -> None:
-    options = ItemOptions(items="sequences", sequence_length=3, stride_length=1, across_episodes=True, **MODES["tile"])
-    maker = ItemMaker(options)
-    first, second = make_thumbnails((50, 4))
-    maker.push(first)
-    assert len(maker.push(second).frames) == 4 + 2
-    assert maker.finish() is not None
-    assert maker.finish() is None
-    assert len(maker.push(second).frames) == 4
-
-
 @pytest.mark.parametrize(
     ("options", "flag"),
     [

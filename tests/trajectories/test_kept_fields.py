@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 
 import numpy as np
 import pytest
@@ -91,14 +90,6 @@ def test_padding_and_an_added_step(convert):
     ]
 
 
-def test_across_episodes_the_key_belongs_to_the_first_frame(convert):
-    found = examples(convert(KEEP, "--items=sequences", "--sequence_length=4", "--across_episodes"))
-    firsts = [example["observation/text"].strings()[0].split()[1] for example in found]
-    files = [example["episode_metadata/file"].strings()[0] for example in found]
-    assert files == [f"/a/{seed.decode()}".encode() for seed in firsts]
-    assert len({*firsts}) > 1
-
-
 @pytest.mark.parametrize("items", ["pairs", "frames", "episodes"])
 def test_load_trajectories_and_tfds_read_them(convert, items):
     pytest.importorskip("tf_agents")
@@ -175,14 +166,3 @@ def test_fields_that_cannot_be_kept(source, tmp_path, capsys):
         assert said in str(error.value)
     assert main(["convert", source, str(tmp_path / "out"), "--keep=nothing"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-def test_left_out_fields_are_listed_with_the_flag_that_keeps_them(convert, capsys):
-    output = convert(KEEP)
-    assert "left out  lang (text; a trajectory can only hold numbers; --keep=lang stores it" in capsys.readouterr().out
-    assert [*json.loads((output / "report.json").read_text())["left_out"]] == ["lang"]
-    convert(name="without")
-    out = capsys.readouterr().out
-    assert "left out  observation/text (text; " in out
-    assert re.search(r"left out  \d episode fields \(.*\); keep them with --keep=episode_metadata", out)
-    assert "left out  counts (not a trajectory leaf; --policy_info_fields=counts" in out

@@ -131,12 +131,6 @@ def test_the_spec_of_policy_info_fn_is_found_by_calling_it(monkeypatch: pytest.M
     spec.check(to_frames(rich_episode(5), options))
 
 
-def test_policy_info_fn_that_cannot_be_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = policy_info(monkeypatch, lambda now, _: now["no_such_field"])
-    with pytest.raises(UsageError, match=r"two zero steps.*KeyError: 'no_such_field'"):
-        spec_of(make_episode(3), options)
-
-
 def test_policy_info_fn_with_inconsistent_results(monkeypatch: pytest.MonkeyPatch) -> None:
     options = policy_info(monkeypatch, lambda now, _: now["reward"].astype("f8" if len(now["reward"]) > 2 else "f4"))
     spec = spec_of(make_episode(3), options)
@@ -202,15 +196,6 @@ def test_to_tf_equals_tf_agents_spec(episode: Episode) -> None:
     assert spec.to_tf() == tensor_spec.add_outer_dim(upstream, 2)
     assert spec_of(episode, items=ItemOptions(items="episodes")).to_tf() == tensor_spec.add_outer_dim(upstream)
     assert spec_of(episode, items=ItemOptions(items="frames")).to_tf() == upstream
-
-
-def test_to_tf_flattens_in_the_order_of_the_leaves() -> None:
-    tf = pytest.importorskip("tensorflow")
-    pytest.importorskip("tf_agents")
-    episode = make_episode(3, observation={"b": 1, "a-b": 2, "a/c": 3}, action={"z/y": (), "z-": 4})
-    spec = spec_of(episode, FrameOptions(policy_info_fields=("is_last", "is_first")))
-    flat = tf.nest.flatten(spec.to_tf())
-    assert [(tuple(t.shape), t.dtype.name) for t in flat] == [((2, *leaf.shape), leaf.dtype) for leaf in spec.leaves]
 
 
 def fields(observation: dict[str, Field], lead: tuple[int | None, ...] = (2,), **more: Field) -> list[Field]:
