@@ -127,11 +127,8 @@ def every_feature() -> dict[str, Any]:
         "image": f.Image(),
         "jpeg": f.Image(shape=(8, 9, 3), encoding_format="jpeg"),
         "depth": f.Image(shape=(8, 9, 1), dtype=np.float32),
-        "labeled": f.LabeledImage(labels=3),
         "video": f.Video(shape=(None, 8, 9, 3)),
         "audio": f.Audio(shape=(4,), dtype=np.int32),
-        "translation": f.Translation(["en", "fr"]),
-        "languages": f.TranslationVariableLanguages(),
         "sequence": f.Sequence(np.int32),
         "fixed": f.Sequence(f.Tensor(shape=(2,), dtype=np.int64), length=3),
         "nested": f.Sequence(f.Sequence({"a": np.bool_, "b": f.Text()})),
@@ -164,7 +161,7 @@ def test_shapes_and_dtypes_equal_tfds(tmp_path: Path) -> None:
         field = schema.steps[path]
         assert (path, field.shape, field.numpy_dtype) == (path, info.shape, info.np_dtype)
     slow = {path.split("/")[1] for path, field in schema.steps.items() if not field.fast}
-    assert slow == {"dynamic", "depth", "video", "languages", "sequence", "fixed", "nested"}
+    assert slow == {"dynamic", "depth", "video", "sequence", "fixed", "nested"}
     assert schema.slow_reason == "observation/depth is a Image"
     assert schema.metadata["open"] == Field("open", "int32", (None,))
     assert schema.metadata["maybe"].optional

@@ -158,7 +158,6 @@ def test_text_labels_and_images_equal_tfds(tmp_path: Path) -> None:
         "named": f.ClassLabel(names=["a", "b", "c", "d", "e"]),
         "box": f.BBoxFeature(),
         "audio": f.Audio(shape=(4,)),
-        "translation": f.Translation(["en", "fr"]),
         "png": f.Image(shape=(6, 5, 3)),
         "png_gray": f.Image(shape=(6, 5, 1), encoding_format="png"),
         "png_rgba": f.Image(shape=(6, 5, 4), encoding_format="png"),
@@ -167,7 +166,6 @@ def test_text_labels_and_images_equal_tfds(tmp_path: Path) -> None:
         "jpeg": f.Image(shape=(33, 47, 3), encoding_format="jpeg"),
         "jpeg_gray": f.Image(shape=(33, 47, 1), encoding_format="jpeg"),
         "any_size": f.Image(),
-        "labeled": f.LabeledImage(labels=3, shape=(6, 5, 1)),
         "nested": {"deep": {"er": np.float32}},
     }
     metadata = {
@@ -189,7 +187,6 @@ def test_text_labels_and_images_equal_tfds(tmp_path: Path) -> None:
             "named": "abcde"[t],
             "box": f.BBox(0.0, 0.1 * t, 0.5, 1.0),
             "audio": np.arange(4) * t,
-            "translation": {"en": "x" * t, "fr": "y"},
             "png": image(6, 5, 3),
             "png_gray": image(6, 5, 1),
             "png_rgba": image(6, 5, 4),
@@ -198,7 +195,6 @@ def test_text_labels_and_images_equal_tfds(tmp_path: Path) -> None:
             "jpeg": image(33, 47, 3),
             "jpeg_gray": image(33, 47, 1),
             "any_size": image(7, 8, 3),
-            "labeled": image(6, 5, 1),
             "nested": {"deep": {"er": 1.5 * t}},
         }
         return required_fields(t) | {"observation": observation}
@@ -234,7 +230,6 @@ def test_features_that_only_tfds_decodes(tmp_path: Path) -> None:
         "video": f.Video(shape=(None, 6, 5, 3)),
         "dynamic": f.Tensor(shape=(None, None), dtype=np.float32, encoding="zlib"),
         "depth": f.Image(shape=(6, 5, 1), dtype=np.float32),
-        "languages": f.TranslationVariableLanguages(),
         "fast_image": f.Image(shape=(6, 5, 3)),
     }
     metadata = {"lists": f.Sequence(f.Sequence(np.int32)), "clip": f.Video(shape=(None, 6, 5, 3)), "id": np.int64}
@@ -250,7 +245,6 @@ def test_features_that_only_tfds_decodes(tmp_path: Path) -> None:
             "video": image(1 + t, 6, 5, 3),
             "dynamic": np.ones((t, t + 1), np.float32),
             "depth": numbers("float32", 6, 5, 1),
-            "languages": {"en": "a" * t, "fr": ["b", "c"]},
             "fast_image": image(6, 5, 3),
         }
         return required_fields(t) | {"observation": observation}

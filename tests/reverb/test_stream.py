@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from servers import drain
 
-from rlds_beam.encoding.structured_values import DATA_TYPES
+from rlds_beam.encoding.wire import DATA_TYPES
 from rlds_beam.errors import NotVerifiedError
 from rlds_beam.reverb.encoding import ItemEncoder
 from rlds_beam.reverb.inserts import Request

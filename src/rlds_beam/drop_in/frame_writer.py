@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.encoding.structured_values import DATA_TYPES
+from rlds_beam.encoding.wire import DATA_TYPES
 from rlds_beam.reverb import inserts
 from rlds_beam.reverb.encoding import (
     GOLDEN,

@@ -15,8 +15,7 @@ from typing import Any
 
 import grpc
 
-from rlds_beam.encoding.structured_values import SignatureLeaf, signature_leaves
-from rlds_beam.encoding.wire import WireMessage
+from rlds_beam.encoding.wire import SignatureLeaf, WireMessage, signature_leaves
 from rlds_beam.errors import RldsBeamError, UsageError
 
 _AT_ONCE = 0.5

@@ -37,8 +37,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow
 
-from rlds_beam.encoding.structured_values import DATA_TYPES
 from rlds_beam.encoding.wire import (
+    DATA_TYPES,
     LEN,
     MAX_VARINT_BYTES,
     VARINT,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from rlds_beam.encoding.structured_values import SignatureLeaf
+from rlds_beam.encoding.wire import SignatureLeaf
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.reverb.connection import Connection, ServerError, ServerInfo, TableInfo
 from rlds_beam.text import did_you_mean

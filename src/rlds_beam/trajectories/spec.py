@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.encoding.structured_values import DATA_TYPES
-from rlds_beam.encoding.wire import encode_delimited, integer, text
+from rlds_beam.encoding.wire import DATA_TYPES, encode_delimited, integer, text
 from rlds_beam.episodes.columns import nest, nest_order, zeros_of
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.representations import Representation

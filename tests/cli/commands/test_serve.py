@@ -22,7 +22,7 @@ pytest.importorskip("reverb")
 from serving import Serve, a_table, refused
 
 from rlds_beam.cli.commands.serve import read_spec
-from rlds_beam.encoding.structured_values import SignatureLeaf
+from rlds_beam.encoding.wire import SignatureLeaf
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.reverb.connection import Connection
 from rlds_beam.reverb.serving import EmbeddedServer, ServedTable

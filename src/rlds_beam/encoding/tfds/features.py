@@ -34,11 +34,8 @@ FEATURES: dict[str, str] = {
         "class_label_feature.ClassLabel",
         "bounding_boxes.BBoxFeature",
         "image_feature.Image",
-        "labeled_image.LabeledImage",
         "video_feature.Video",
         "audio_feature.Audio",
-        "translation_feature.Translation",
-        "translation_feature.TranslationVariableLanguages",
     )
 }
 """Supported classes, by their full name in `pythonClassName`."""
@@ -136,11 +133,8 @@ _CONTENT_KEYS = {
     "ClassLabel": "classLabel",
     "BBoxFeature": "boundingBox",
     "Image": "image",
-    "LabeledImage": "image",
     "Video": "video",
     "Audio": "audio",
-    "Translation": "translation",
-    "TranslationVariableLanguages": "translation",
 }
 
 
@@ -194,15 +188,6 @@ def _fields(node: Any, path: str, lengths: tuple[int | None, ...], in_steps: boo
     if kind == "FeaturesDict":
         for name, child in _children(content, where).items():
             yield from _fields(child, f"{path}/{name}", lengths, in_steps, where)
-    elif kind == "Translation":
-        languages = content.get("languages", ())
-        if not isinstance(languages, list) or not all(isinstance(language, str) for language in languages):
-            raise UsageError(f"{where}: the languages of {path} are not a list of names")
-        for language in languages:
-            yield _in_sequences(_text(f"{path}/{language}", kind), lengths, in_steps)
-    elif kind == "TranslationVariableLanguages":
-        for name in ("language", "translation"):
-            yield _in_sequences(_text(f"{path}/{name}", kind), (*lengths, None), in_steps)
     elif kind == "Sequence":
         length = _dimension(content.get("length", 0), path, where)
         yield from _fields(content.get("feature"), path, (*lengths, length), in_steps, where)
@@ -227,21 +212,17 @@ def _in_sequences(field: Field, lengths: tuple[int | None, ...], in_steps: bool)
     )
 
 
-def _text(path: str, kind: str = "Text", optional: bool = False) -> Field:
-    return Field(path, "string", encoding="text", feature=kind, optional=optional)
-
-
 def _leaf(kind: str, content: Json, path: str, in_steps: bool, where: str) -> Field:
     shape = _shape(content.get("shape"), path, where)
     if kind == "Text":
         if _get(content, "useEncoder"):
             raise UsageError(f"{where}: {path} is Text with an encoder, which TFDS no longer reads")
-        return _text(path)
+        return Field(path, "string", encoding="text", feature=kind)
     if kind == "ClassLabel":
         return Field(path, "int64", feature=kind)
     if kind == "BBoxFeature":
         return Field(path, "float32", (4,), feature=kind)
-    if kind in ("Image", "LabeledImage", "Video"):
+    if kind in ("Image", "Video"):
         return _image(kind, content, shape, path, where)
     dtype = _dtype(content, "int64" if kind == "Audio" else None, path, where)
     encoding = str(content.get("encoding") or "none").lower()
@@ -272,8 +253,7 @@ def _image(kind: str, content: Json, shape: tuple[int | None, ...], path: str, w
         raise UsageError(
             f"{where}: {path} is a {kind} with encoding {shorten(repr(encoding))}; TFDS supports png and jpeg"
         )
-    channels = 1 if kind == "LabeledImage" else 3
-    shape = shape or ((None,) * (3 if kind == "Video" else 2) + (channels,))
+    shape = shape or ((None,) * (3 if kind == "Video" else 2) + (3,))
     # TFDS decodes float images, stored as four uint8 channels, and GIFs, which have a fourth dimension.
     fast = kind != "Video" and dtype != "float32" and len(shape) == 3
     return Field(path, dtype, shape, encoding, feature=kind, fast=fast)

@@ -12,7 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, DEFAULT_TEMPLATE, FEATURES, SplitInfo, dataset_info_json
+from rlds_beam.encoding.tfds.dataset_info import (
+    DATASET_INFO,
+    DEFAULT_TEMPLATE,
+    FEATURES,
+    SplitInfo,
+    dataset_info_json,
+    read_dataset_info,
+)
 from rlds_beam.encoding.tfds.features import dataset_node, feature_node, features_dict
 from rlds_beam.encoding.tfds.features import features_json as flat_features_json
 from rlds_beam.encoding.tfrecord.framing import frame_all
@@ -80,14 +87,9 @@ def _add_split(target: Path, name: str, version: str, split: SplitInfo) -> None:
     """Adds the split to dataset_info.json."""
     path = target / DATASET_INFO
     dataset, _, config = name.partition("/")
-    info: dict[str, Any] = {"name": dataset, "version": version, "fileFormat": "tfrecord", "splits": []}
-    if config:
-        info["configName"] = config
-    if path.exists():
-        info = json.loads(path.read_text())
-    info["splits"] = [entry for entry in info["splits"] if entry["name"] != split.name]
-    info["splits"] += dataset_info_json(dataset, version, [split])["splits"]
-    path.write_text(json.dumps(info, indent=1))
+    known = read_dataset_info(path.read_text(), str(path)).splits if path.exists() else ()
+    splits = [*(other for other in known if other.name != split.name), split]
+    path.write_text(json.dumps(dataset_info_json(dataset, version, splits, config_name=config), indent=1))
 
 
 Json = Mapping[str, Any]
@@ -154,7 +156,7 @@ def _tree(fields: Mapping[str, Field], old: Mapping[str, Field], nodes: Mapping[
 
 
 def _is_unchanged(node: str, fields: Mapping[str, Field], old: Mapping[str, Field]) -> bool:
-    """Whether all fields of a node (a Translation has several) are stored as before."""
+    """Whether all fields of a node (a Sequence of a FeaturesDict has several) are stored as before."""
     before = all_below(old, node)
     return (
         bool(before)
