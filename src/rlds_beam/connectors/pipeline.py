@@ -29,7 +29,7 @@ from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import LastAction, Source
-from rlds_beam.reading.meaning import sample_episodes
+from rlds_beam.reading.reader import sample_episodes
 from rlds_beam.text import some
 from rlds_beam.user_functions import describe_error
 

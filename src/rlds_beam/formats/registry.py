@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from rlds_beam import plugins
 from rlds_beam.errors import UsageError
 from rlds_beam.options import Group, Options
-from rlds_beam.text import did_you_mean
 from rlds_beam.user_functions import resolve
 
 if typing.TYPE_CHECKING:
@@ -182,9 +181,10 @@ def _find_class(flag: str, name: str, base: type[Any]) -> type[Any]:
     if named is None:
         kind, verb, ours = ("source", "written", SOURCES) if flag == "from" else ("output", "read", OUTPUTS)
         names = [*ours, *other_names()]
-        choose = f"choose {', '.join(names)}, or module:Class for your own"
-        hint = f" ({name} can only be {verb}); {choose}" if known else did_you_mean(name, names, otherwise=choose)
-        raise UsageError(f"--{flag}={name}: there is no such {kind}{hint}")
+        hint = f" ({name} can only be {verb})" if known else ""
+        raise UsageError(
+            f"--{flag}={name}: there is no such {kind}{hint}; choose {', '.join(names)}, or module:Class for your own"
+        )
     contract = f"{'rlds_beam.reading' if flag == 'from' else 'rlds_beam.output'}.{base.__name__}"
     if not (isinstance(named, type) and issubclass(named, base)):
         raise UsageError(f"--{flag}={name}: not a subclass of {contract}")

@@ -41,7 +41,7 @@ from rlds_beam.output.plans import (
     write_plan,
 )
 from rlds_beam.reading.base import WorkRange
-from rlds_beam.reading.changes import Snapshot, fingerprint_records
+from rlds_beam.reading.changes import RECORDS, Snapshot, fingerprint
 from rlds_beam.text import some
 
 if TYPE_CHECKING:
@@ -198,9 +198,8 @@ def _has_changed(
         return bool(gone)
     if any((split, file.content) in there for file in converted):
         return True
-    return storage.scheme(shard.path) is None and any(
-        fingerprint_records(records, shard.path, file.size) == file.content for file in gone
-    )
+    framed = [file for file in gone if (file.content or "").startswith(RECORDS)]
+    return any(fingerprint(records.scan(shard.path, 0, file.size)) == file.content for file in framed)
 
 
 def finish_interrupted(directory: str) -> bool:

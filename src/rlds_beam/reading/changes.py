@@ -12,7 +12,7 @@ import numpy as np
 import xxhash
 
 from rlds_beam import storage
-from rlds_beam.encoding.base import RecordFormat, format_of
+from rlds_beam.encoding.base import Headers, RecordFormat, format_of
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.reading.base import Shard, Source, Split
@@ -22,6 +22,9 @@ from rlds_beam.worker_status import count
 
 AGAIN = "run the same command again when the file no longer changes"
 """The remedy for a changed file in a job that keeps nothing."""
+
+RECORDS = "records:"
+"""How the fingerprint of a TFRecord file begins that is not compressed."""
 
 _VIDEO = ".mp4"
 _VIDEO_SAMPLE, _VIDEO_SAMPLES = 1 << 20, 16
@@ -145,8 +148,10 @@ def fingerprint_files(files: RecordFormat, paths: Sequence[str]) -> str | None:
         if storage.scheme(path) is not None:
             content = storage.checksum(path)
         else:
+            framing = format_of(files, path)
             try:
-                content = fingerprint_records(files, path) or _xxh3_of_file(path)
+                headers = framing.scan_plain(path) if isinstance(framing, TFRecordFormat) else None
+                content = _xxh3_of_file(path) if headers is None else fingerprint(headers)
             except FileNotFoundError:
                 return None
     if not companions:
@@ -155,17 +160,9 @@ def fingerprint_files(files: RecordFormat, paths: Sequence[str]) -> str | None:
     return f"{content}+{xxhash.xxh3_128_hexdigest(prints.encode())}"
 
 
-def fingerprint_records(files: RecordFormat, path: str, stop: int | None = None) -> str | None:
-    """The fingerprint of the records in the first `stop` bytes of a file, by their lengths and checksums.
-
-    Returns:
-      None unless the file is a TFRecord file without compression, whose framing is cheap to read.
-    """
-    framing = format_of(files, path)
-    headers = framing.scan_plain(path, stop) if isinstance(framing, TFRecordFormat) else None
-    if headers is None:
-        return None
-    return f"records:{xxhash.xxh3_128_hexdigest(headers.lengths.tobytes() + headers.payload_crcs.tobytes())}"
+def fingerprint(headers: Headers) -> str:
+    """The fingerprint of records by their lengths and checksums."""
+    return f"{RECORDS}{xxhash.xxh3_128_hexdigest(headers.lengths.tobytes() + headers.payload_crcs.tobytes())}"
 
 
 def _fingerprint_companion(path: str) -> str:

@@ -7,9 +7,8 @@ RLDS, real   o0 a0      o1 a1      o2 a2             rows   o0 a0      o1 a1    
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import msgspec
@@ -22,21 +21,12 @@ from rlds_beam.episodes.episode import SOURCE_DATASET, Column, Episode
 from rlds_beam.episodes.representations import Representation
 from rlds_beam.episodes.schema import MAX_NAME, Field, Schema, is_name
 from rlds_beam.errors import UsageError
-from rlds_beam.reading.base import LastAction, Segment, Source
-from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.reading.base import LastAction, Source
+from rlds_beam.reading.reader import sample_episodes
 from rlds_beam.text import count
 
 VOID = ("action", "reward", "discount")
 """The fields, or groups of fields, that a void last step does not have."""
-
-_EPISODES = 32
-"""Most episodes to look at."""
-
-_SHARDS = 8
-"""Most shards to look at."""
-
-_BYTES = 64 << 20
-"""Most bytes of records to look at; at least one is read."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,22 +84,6 @@ def _kind(episode: Episode) -> str | None:
         if filler[-1] and 2 * filler[:-1].sum() < len(filler):
             return kind
     return _NEW
-
-
-def sample_episodes(source: Source, left_out: Collection[str]) -> Iterator[Episode]:
-    """The first readable episodes of shards across the dataset, if it has actions; if possible without some fields."""
-    shards = [(split.name, shard) for split in source.splits for shard in split.shards if shard.size]
-    if not source.has_files or not any(is_action(path) for path in source.schema.steps):
-        return
-    chosen = shards[:: -(-len(shards) // _SHARDS) or 1]
-    reader, size = EpisodeReader(source.without(left_out, "not looked at")), 0
-    for split, shard in chosen:
-        for episode in itertools.islice(reader.read(split, Segment(shard)), -(-_EPISODES // len(chosen))):
-            size += len(episode.payload)
-            if not episode.faults:
-                yield episode
-            if size > _BYTES:
-                return
 
 
 def is_action(path: str) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from rlds_beam.encoding.base import CheckedRecord, Damage, Record, RecordFormat, format_of
+from rlds_beam.episodes.columns import all_below
 from rlds_beam.episodes.conformance import compare_with_schema
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError, Violation
@@ -204,3 +206,24 @@ def _count(source: Source) -> Iterator[tuple[str, Shard, int, int]]:
         for shard in split.shards:
             records = shard.records
             yield split.name, shard, 0, len(source.files.scan(shard.path).positions) if records is None else records
+
+
+_SAMPLE_EPISODES = 32  # the most episodes to look at
+_SAMPLE_SHARDS = 8  # the most shards
+_SAMPLE_BYTES = 64 << 20  # the most bytes of records; at least one is read
+
+
+def sample_episodes(source: Source, left_out: Collection[str]) -> Iterator[Episode]:
+    """The first readable episodes of shards across the dataset, if it has actions; if possible without some fields."""
+    shards = [(split.name, shard) for split in source.splits for shard in split.shards if shard.size]
+    if not source.has_files or not all_below(source.schema.steps, "action"):
+        return
+    chosen = shards[:: -(-len(shards) // _SAMPLE_SHARDS) or 1]
+    reader, size = EpisodeReader(source.without(left_out, "not looked at")), 0
+    for split, shard in chosen:
+        for episode in itertools.islice(reader.read(split, Segment(shard)), -(-_SAMPLE_EPISODES // len(chosen))):
+            size += len(episode.payload)
+            if not episode.faults:
+                yield episode
+            if size > _SAMPLE_BYTES:
+                return

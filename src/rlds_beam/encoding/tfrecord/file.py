@@ -302,10 +302,10 @@ class TFRecordFormat:
         with open_tfrecord(path) as file:
             return scan_headers(file, start, stop)
 
-    def scan_plain(self, path: str, stop: int | None = None) -> Headers | None:
-        """`scan` from the start of a file; None for a gzip file, which is not decompressed."""
+    def scan_plain(self, path: str) -> Headers | None:
+        """`scan` of a whole file; None for a gzip file, which is not decompressed."""
         with storage.open_read(path) as file:
-            return None if _is_gzip(file) else scan_headers(file, 0, stop)
+            return None if _is_gzip(file) else scan_headers(file)
 
     def is_splittable(self, path: str) -> bool:
         with storage.open_read(path) as file:
