@@ -139,8 +139,8 @@ def _conversion(config: ReportConfig) -> ConversionView | None:
       UsageError: it is not finished.
     """
     from rlds_beam.formats.registry import can_read
+    from rlds_beam.output.commits import read_manifest
     from rlds_beam.output.directory import holding
-    from rlds_beam.output.manifest import read_manifest
     from rlds_beam.viewing.report.report_file import ConversionView
 
     held = holding(config.input) if config.from_ is None else None

@@ -17,9 +17,9 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.formats.trajectories.output import TrajectoryOutput
+from rlds_beam.output.commits import commit_dataset
 from rlds_beam.output.directory import check_output
 from rlds_beam.output.files import REJECTED, REJECTED_LIST, is_rejected_file
-from rlds_beam.output.manifest import commit_dataset
 from rlds_beam.output.plans import OutputPlan, check_files
 from rlds_beam.output.range_conversion import finish_range
 from rlds_beam.output.shards import RejectedWriter

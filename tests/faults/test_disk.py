@@ -14,7 +14,7 @@ from jobs import complaints, dataset
 
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
-from rlds_beam.output.manifest import read_manifest
+from rlds_beam.output.commits import read_manifest
 from rlds_beam.storage import is_temporary
 from rlds_beam.testing import make_episode, read_rejected
 

@@ -20,8 +20,8 @@ from exchanging import rich_episode
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import open_source
+from rlds_beam.output.commits import read_manifest
 from rlds_beam.output.directory import lock_output
-from rlds_beam.output.manifest import read_manifest
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import make_episode, read_items, read_payloads, read_rejected, write_dataset

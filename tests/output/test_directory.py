@@ -9,8 +9,7 @@ import pytest
 from rlds_beam import storage
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output import directory
-from rlds_beam.output.commits import commit_range, read_commit, read_commits
-from rlds_beam.output.manifest import commit_dataset, load_manifest
+from rlds_beam.output.commits import commit_dataset, commit_range, load_manifest, read_commit, read_commits
 from rlds_beam.output.plans import OutputPlan, read_plan, write_plan
 from rlds_beam.output.shards import ShardWriter, WrittenFile
 from rlds_beam.processing.report import Report

@@ -16,7 +16,7 @@ from rlds_beam.encoding.tfrecord.file import open_tfrecord, read_records
 from rlds_beam.encoding.tfrecord.framing import frame
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import NotVerifiedError, UsageError
-from rlds_beam.output import directory, manifest
+from rlds_beam.output import commits, directory
 from rlds_beam.output.commits import rejected_path
 from rlds_beam.output.shards import RejectedWriter, ShardInfo, ShardWriter
 from rlds_beam.processing.report import Report
@@ -87,7 +87,7 @@ def test_rejected_records_are_kept_unchanged(tmp_path):
 def test_commit_of_a_dataset(tmp_path):
     made = make_dataset(tmp_path)
     assert made["items"] == 6
-    assert made == manifest.read_manifest(str(tmp_path))
+    assert made == commits.read_manifest(str(tmp_path))
     for shard in made["shards"]:
         data = (tmp_path / shard["file"]).read_bytes()
         assert (len(data), compute_checksum(data)) == (shard["bytes"], shard["checksum"])
@@ -209,7 +209,7 @@ def test_an_unfinished_dataset_is_not_committed(tmp_path):
         commit_dataset(tmp_path, RANGES, FIELDS)
     assert not (tmp_path / "manifest.json").exists()
     with pytest.raises(UsageError, match="is not finished"):
-        manifest.read_manifest(str(tmp_path))
+        commits.read_manifest(str(tmp_path))
 
 
 def test_a_damaged_shard_is_not_committed(tmp_path):
@@ -228,4 +228,4 @@ def test_a_wrong_prediction_is_an_error(tmp_path):
 
 def test_only_outputs_have_a_manifest(tmp_path):
     with pytest.raises(UsageError, match="rlds-beam did not write"):
-        manifest.read_manifest(str(tmp_path))
+        commits.read_manifest(str(tmp_path))

@@ -14,7 +14,7 @@ from beam_runners import RUNNERS, new_pipeline, runner_flags
 from rlds_beam import CheckOptions, ItemOptions
 from rlds_beam.cli.main import main as rlds_beam
 from rlds_beam.connectors import Connector, MinimumLength, SubsampleSteps
-from rlds_beam.output.manifest import read_manifest
+from rlds_beam.output.commits import read_manifest
 from rlds_beam.pipelines.rlds_to_trajectories import define_pipeline, main
 from rlds_beam.testing import make_episode, read_items, read_rejected, shard_paths, write_dataset
 

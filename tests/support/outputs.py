@@ -10,9 +10,8 @@ from rlds_beam import naming, storage
 from rlds_beam.encoding.tfrecord.framing import frame
 from rlds_beam.episodes.schema import Field
 from rlds_beam.formats.trajectories.output import SPEC, fields_json
-from rlds_beam.output import commits, manifest
-from rlds_beam.output.commits import RangeCommit
-from rlds_beam.output.manifest import split_infos, write_tfds_metadata
+from rlds_beam.output import commits
+from rlds_beam.output.commits import RangeCommit, split_infos, write_tfds_metadata
 from rlds_beam.output.plans import OutputPlan, read_plan
 from rlds_beam.output.shards import ShardInfo, WrittenFile
 from rlds_beam.processing.report import Report
@@ -54,4 +53,4 @@ def commit_dataset(output: Path | str, ranges: Sequence[WorkRange], fields: Sequ
         write_tfds_metadata(str(output), NAME, splits, {field.path: field for field in fields})
         return {"fields": fields_json(fields)}
 
-    return manifest.commit_dataset(str(output), NAME, ranges, complete)
+    return commits.commit_dataset(str(output), NAME, ranges, complete)

@@ -19,8 +19,8 @@ from rlds_beam import Field
 from rlds_beam.connectors import Normalize, SubsampleSteps
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
+from rlds_beam.output.commits import read_manifest
 from rlds_beam.output.files import INPUTS
-from rlds_beam.output.manifest import read_manifest
 from rlds_beam.processing.report import Report
 from rlds_beam.testing import make_episode, read_rejected, write_dataset
 from rlds_beam.transforms import ConnectEpisodes, ReadFromRlds, ValidateEpisodes, WriteEpisodes, WriteRejected

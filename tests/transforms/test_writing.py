@@ -11,7 +11,7 @@ from rlds_beam.encoding.example.reader import parse_example
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import open_source
-from rlds_beam.output.manifest import read_manifest
+from rlds_beam.output.commits import read_manifest
 from rlds_beam.testing import make_episode, read_payloads, shard_paths, write_dataset
 from rlds_beam.trajectories.options import ItemOptions
 from rlds_beam.transforms import ReadFromRlds, ValidateEpisodes, WriteRejected, WriteToTrajectoryRecords

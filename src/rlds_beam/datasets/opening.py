@@ -32,9 +32,9 @@ from rlds_beam.formats.recognition import as_input
 from rlds_beam.formats.registry import COLUMNS, TRAJECTORIES
 from rlds_beam.formats.trajectories.output import read_fields, read_kept_fields
 from rlds_beam.images.codecs import Jpeg
+from rlds_beam.output.commits import load_manifest, read_manifest
 from rlds_beam.output.directory import holding, is_output
 from rlds_beam.output.files import MANIFEST
-from rlds_beam.output.manifest import load_manifest, read_manifest
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import KEY, Meaning
 from rlds_beam.text import count, did_you_mean, shorten

@@ -11,7 +11,6 @@ from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.base import with_attributes
 from rlds_beam.connectors.pipeline import ConnectorRunner
-from rlds_beam.encoding.metadata import decode
 from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.formats.inputs import open_for_job, prepare_input
 from rlds_beam.formats.outputs import check_files, configuration_for, create_output
@@ -20,10 +19,9 @@ from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.output import directory
 from rlds_beam.output.append import append_plan, continue_output, number_ranges, open_earlier, select_new
 from rlds_beam.output.base import EarlierOutput, Output, RowsOutput, with_ranges
-from rlds_beam.output.commits import read_commits, read_reports, remove_temporary
+from rlds_beam.output.commits import load_manifest, read_commits, read_report, read_reports, remove_temporary
 from rlds_beam.output.directory import lock_output, read_fitted, write_fitted
-from rlds_beam.output.files import COMMITS, JOB, REPORT
-from rlds_beam.output.manifest import load_manifest
+from rlds_beam.output.files import COMMITS, JOB
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, encode_inputs, read_plan
 from rlds_beam.output.range_conversion import (
     CommitDataset,
@@ -254,7 +252,7 @@ class ConvertJob:
         if self.earlier is not None:
             report = self.dataset_report.merge(*read_reports(self.target, self.ranges))
             return report.merge(check_counts(self.source, report.shards, self.check))
-        return decode(storage.join(self.directory, REPORT), Report)
+        return read_report(self.directory)
 
 
 def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:

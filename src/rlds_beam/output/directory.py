@@ -18,7 +18,7 @@ ends with the same bytes. A commit counts only while its files exist with the co
 
 One command at a time writes into a local directory: it holds the operating system's lock (`flock`) on a file there,
 which ends with its process. A bucket has no such lock, and a network file system only if it is mounted with one. There
-the plan decides (`manifest.commit_dataset`): a command whose plan was replaced while it ran does not exit with 0.
+the plan decides (`commits.commit_dataset`): a command whose plan was replaced while it ran does not exit with 0.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ import msgspec
 from rlds_beam import platforms, storage
 from rlds_beam.encoding.metadata import decode_whole, encode
 from rlds_beam.errors import DiskError, UsageError
-from rlds_beam.output.commits import RangeCommit, find_problems, read_commits
+from rlds_beam.output.commits import RangeCommit, find_problems, is_merged, load_manifest, read_commits
 from rlds_beam.output.files import COMMITS, FITTED, INPUTS, LOCK, MANIFEST, REJECTED
-from rlds_beam.output.manifest import is_merged, load_manifest
 from rlds_beam.output.plans import OutputPlan, differences, read_plan, remove_output, write_plan
 
 

@@ -11,8 +11,8 @@ import msgspec
 from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.pipeline import ConnectorRunner
-from rlds_beam.encoding.metadata import decode, encode
-from rlds_beam.output import append, commits, manifest
+from rlds_beam.encoding.metadata import encode
+from rlds_beam.output import append, commits
 from rlds_beam.output.base import EarlierOutput, FileRangeWriter, GlobalIndices, Output
 from rlds_beam.output.commits import RangeCommit, rejected_path
 from rlds_beam.output.files import REPORT
@@ -157,7 +157,7 @@ class NumberRanges(Stage):
         committed = commits.read_commits(self.output.directory)
         done = [committed[str(work)] for work in self.works if str(work) in committed]
         if len(done) < len(self.works):
-            return []  # reported by `manifest.commit_dataset`
+            return []  # reported by `commits.commit_dataset`
         return list(zip(done, self.output.global_indices(done), strict=True))
 
     def describe(self, work: tuple[RangeCommit, Any]) -> str:
@@ -230,12 +230,12 @@ class DatasetCommitter:
         report.left_out = dict(self.output.describe().left_out)
         if (earlier := self.earlier) is None:
             storage.write_text(storage.below(directory, REPORT), encode(report))
-            manifest.commit_dataset(directory, self.source.name, self.ranges, self.output.complete, self.plan)
+            commits.commit_dataset(directory, self.source.name, self.ranges, self.output.complete, self.plan)
         else:  # what the whole has is written next to the new files, then all of it is moved into the output
-            whole = decode(storage.below(earlier.directory, REPORT), Report).merge(report)
+            whole = commits.read_report(earlier.directory).merge(report)
             storage.write_text(storage.below(directory, REPORT), encode(whole))
             name = str(earlier.manifest["name"])
-            manifest.commit_dataset(directory, name, self.ranges, self.output.complete, self.plan, earlier)
+            commits.commit_dataset(directory, name, self.ranges, self.output.complete, self.plan, earlier)
             append.publish(earlier.directory)
         return report
 
@@ -249,6 +249,6 @@ class CommitDataset(Stage):
 
     def finish(self, total: Any, totals: Totals) -> Report:
         directory = self.committer.output.directory
-        if not totals.get(OpenOutput.name, True) and manifest.load_manifest(directory) is not None:
-            return decode(storage.below(directory, REPORT), Report)  # an earlier run finished it
+        if not totals.get(OpenOutput.name, True) and commits.load_manifest(directory) is not None:
+            return commits.read_report(directory)  # an earlier run finished it
         return self.committer.commit(numbered=True)

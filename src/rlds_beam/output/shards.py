@@ -66,7 +66,7 @@ class ShardWriter:
     """Writes a file under a temporary name in the same directory, and renames it on `commit`.
 
     A context manager: it removes the file if it was not committed by the end of the block. A killed worker leaves only
-    a temporary file (`storage.is_temporary`), which `manifest.commit_dataset` removes.
+    a temporary file (`storage.is_temporary`), which `commits.commit_dataset` removes.
 
         with ShardWriter(path) as writer:
             writer.write(encoded.buffers, encoded.count, key)

@@ -19,7 +19,7 @@ from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.encoding.tfds.rlds_dataset import features_json
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
-from rlds_beam.output.manifest import VERSION
+from rlds_beam.output.commits import VERSION
 from rlds_beam.reading.base import Shard, Source, Split, TfdsMetadata
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.recording.environments import KINDS, Environment, make_environment, observed_dtypes

@@ -36,9 +36,8 @@ from rlds_beam.errors import BadEpisode, FailedRuleError, RldsBeamError, UsageEr
 from rlds_beam.formats.format_options import RldsOptions
 from rlds_beam.formats.rlds.output import RldsOutput
 from rlds_beam.formats.rlds.source import FORMATS
-from rlds_beam.output.commits import commit_range, rejected_path
+from rlds_beam.output.commits import commit_range, load_manifest, rejected_path
 from rlds_beam.output.directory import check_output, lock_output, make_ready
-from rlds_beam.output.manifest import load_manifest
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, check_files, read_plan, remove_output
 from rlds_beam.output.range_conversion import DatasetCommitter
 from rlds_beam.output.shards import RejectedWriter, WrittenFile, open_record_file

@@ -62,8 +62,8 @@ def upload(config: UploadConfig) -> UploadOutcome:
         from huggingface_hub import HfApi
         from huggingface_hub.utils import disable_progress_bars
     from rlds_beam.encoding.metadata import load_json
+    from rlds_beam.output.commits import read_manifest
     from rlds_beam.output.files import APPEND, COMMITS, LOCK, MANIFEST, PARTS, PLAN, REJECTED, compute_checksum
-    from rlds_beam.output.manifest import read_manifest
     from rlds_beam.output.plans import read_plan
 
     output, place = config.output, _REPOSITORY.fullmatch(config.destination)

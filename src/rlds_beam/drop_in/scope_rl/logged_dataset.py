@@ -12,7 +12,7 @@ import numpy as np
 from rlds_beam.datasets.dataset import Dataset
 from rlds_beam.datasets.opening import open_dataset
 from rlds_beam.errors import UsageError
-from rlds_beam.output.manifest import read_manifest
+from rlds_beam.output.commits import read_manifest
 from rlds_beam.output.plans import read_plan
 from rlds_beam.recording.rollout import INFO, PROPENSITY
 from rlds_beam.typing import Array

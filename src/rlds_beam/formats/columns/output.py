@@ -26,8 +26,7 @@ from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.columns.row_files import RowFile, open_row_file
 from rlds_beam.formats.format_options import ColumnsFormat, ColumnsOptions
 from rlds_beam.output.base import Description, EarlierOutput, Output
-from rlds_beam.output.commits import RangeCommit
-from rlds_beam.output.manifest import split_infos, write_tfds_metadata
+from rlds_beam.output.commits import RangeCommit, split_infos, write_tfds_metadata
 from rlds_beam.output.plans import RESERVED
 from rlds_beam.output.shards import ShardInfo, WrittenFile
 from rlds_beam.reading.base import Source, WorkRange

@@ -34,8 +34,8 @@ from rlds_beam.formats.profiles.files import ProfileFormat, episode_rows, find_s
 from rlds_beam.formats.profiles.model import Profile, find_profile, shipped_profiles
 from rlds_beam.formats.profiles.zarr_store import ENDS, METADATA, open_store, shard_path
 from rlds_beam.options import Options
+from rlds_beam.output.commits import read_manifest
 from rlds_beam.output.directory import is_output
-from rlds_beam.output.manifest import read_manifest
 from rlds_beam.reading.base import LastAction, Shard, Split
 from rlds_beam.reading.directory_listing import first_file, names_below
 from rlds_beam.reading.plan import parse_slice, selected_splits, slice_split

@@ -17,7 +17,7 @@ from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError, needs
 from rlds_beam.formats.trajectories.output import read_fields, read_kept_fields
 from rlds_beam.formats.trajectories.written_items import open_converted
-from rlds_beam.output.manifest import read_manifest
+from rlds_beam.output.commits import read_manifest
 from rlds_beam.trajectories.spec import is_tuple
 
 if TYPE_CHECKING:

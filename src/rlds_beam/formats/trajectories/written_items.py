@@ -21,9 +21,9 @@ from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.formats.trajectories.output import read_fields
 from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.output.commits import read_manifest
 from rlds_beam.output.directory import is_output, is_rlds
 from rlds_beam.output.files import Checksum
-from rlds_beam.output.manifest import read_manifest
 from rlds_beam.trajectories.frames import Frames
 from rlds_beam.trajectories.items import Items, Windows
 from rlds_beam.trajectories.spec import Shape, SpecLeaf, TrajectorySpec

@@ -19,9 +19,9 @@ from rlds_beam.connectors.statistics.episode_statistics import Groups
 from rlds_beam.datasets.opening import open_dataset
 from rlds_beam.encoding.metadata import decode
 from rlds_beam.errors import UsageError
+from rlds_beam.output.commits import load_manifest, read_manifest
 from rlds_beam.output.directory import Holding
 from rlds_beam.output.files import REPORT
-from rlds_beam.output.manifest import load_manifest, read_manifest
 from rlds_beam.output.plans import read_plan
 from rlds_beam.processing.job import Job, Stage, Totals
 from rlds_beam.processing.ranges import summarize
