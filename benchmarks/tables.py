@@ -61,4 +61,4 @@ def items_of(frames: Sequence[Frames], options: ItemOptions) -> list[Items]:
 
 def target_of(options: PushOptions) -> ReverbTarget:
     """The target of a push with these options; its server is running."""
-    return prepare(options, open_input(options)).target
+    return prepare(options, open_input(options))[0]

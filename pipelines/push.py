@@ -153,14 +153,15 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, Figu
     from rlds_beam.runners import run
     from rlds_beam.terminal.job_progress import Progress
 
-    job = prepare(config, source, on_wait=_on_wait)
-    if not job.fits:
+    target, baseline, fits = prepare(config, source, on_wait=_on_wait)
+    if not fits:
         # The tables may be too small for all items, so count them first.
         progress = Progress("count", config.progress, bytes=source.size)
-        counted, _ = run(job.count_stages(), config, source.input_bytes, progress)
-        job = prepare(config, source, counted.predicted)
+        counted, _ = run(source.count_stages(target), config, source.input_bytes, progress)
+        target, baseline, _ = prepare(config, source, counted.predicted)
     progress = Progress("push", config.progress, ranges=len(source.ranges), bytes=source.size)
-    verified, figures = run(job.stages(config), config, source.input_bytes, progress)
+    stages = source.stages(target, baseline, config.rejected)
+    verified, figures = run(stages, config, source.input_bytes, progress)
     report = source.dataset_report.merge(verified.pushed.report)
     report.left_out = dict(source.spec.left_out)
     if source.source is not None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-import pydoc
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from processes import DEADLINE
 import rlds_beam
 from rlds_beam import UsageError
 from rlds_beam.testing import make_episode, read_items, write_dataset
-from rlds_beam.user_functions import ByValue, qualified_name, resolve
+from rlds_beam.user_functions import qualified_name, resolve
 
 
 @pytest.fixture
@@ -61,14 +59,6 @@ def test_stats_and_example_are_functions_like_the_others(tmp_path: Path, capsys:
         rlds_beam.stats(directory, max_rejected=3)
 
 
-def test_results_have_a_short_repr(dataset: Path, tmp_path: Path) -> None:
-    outcome = rlds_beam.convert(dataset, tmp_path / "pairs")
-    line = "10 records read, 8 valid, 2 rejected (2 missing_is_last), 40 items written"
-    assert repr(outcome) == f"<ConvertOutcome: {line}; {tmp_path / 'pairs'}>"
-    assert repr(outcome.report) == f"<Report: {line}>"
-    assert repr(rlds_beam.inspect(dataset)) == "<Survey of toy/1.0.0: 40 items of 48 steps>"
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -84,19 +74,6 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str, datase
     with pytest.raises(UsageError, match=message):
         rlds_beam.convert(dataset, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
-
-
-def test_the_signature_and_the_help_name_the_config() -> None:
-    text = pydoc.plain(pydoc.render_doc(rlds_beam.convert))
-    assert text.splitlines()[2].startswith("convert(input: 'Path | Sequence[Path]', output: 'Path', **options: 'Any')")
-    assert "the fields of `ConvertConfig`" in text
-
-
-def test_a_function_of_a_module_is_its_name() -> None:
-    assert qualified_name(np.sum) == "numpy:sum"
-    assert qualified_name(textwrap.dedent) == "textwrap:dedent"
-    assert not isinstance(qualified_name(textwrap.dedent), ByValue)
-    assert resolve(qualified_name(textwrap.dedent)) is textwrap.dedent
 
 
 def test_a_function_by_value_is_named_by_what_it_does() -> None:

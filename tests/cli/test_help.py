@@ -84,12 +84,6 @@ def test_help_on_a_connector_has_its_arguments(show: Show) -> None:
     assert text.startswith("MinimumLength(transitions: int") and MinimumLength.__doc__.partition("\n")[0] in text
 
 
-def test_help_of_a_command_is_its_help(show: Show) -> None:
-    assert show("help", "convert") == show("convert", "--help")
-    assert show("help", "convert", "--to=lerobot") == show("convert", "--to=lerobot", "--help")
-    assert show("help", "--help") == show("help")
-
-
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
@@ -104,17 +98,3 @@ def test_argcomplete_completes_commands_and_flags(line: str, expected: list[str]
     environment = os.environ | asked | {"_ARGCOMPLETE_STDOUT_FILENAME": str(out)}
     subprocess.run([sys.executable, "-m", "rlds_beam"], env=environment, check=True, timeout=DEADLINE)
     assert [word.strip() for word in out.read_text().splitlines()] == expected
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["help", "rule"], "there is no help on 'rule'; did you mean rules? (rlds-beam help lists all)"),
-        (["help", "connectors", "MinimumLenth"], "there is no connector 'MinimumLenth'; did you mean MinimumLength?"),
-        (["covert"], "unknown command 'covert'; did you mean convert?"),
-        (["--foo"], "unrecognized arguments: --foo"),
-    ],
-)
-def test_an_unknown_topic_is_refused(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == 2
-    assert capsys.readouterr() == ("", f"rlds-beam: {said}\n")

@@ -13,21 +13,8 @@ import pytest
 import rlds_beam
 from rlds_beam.cli.main import main
 from rlds_beam.errors import DiskError
-from rlds_beam.processing.report import left_out_lines
 from rlds_beam.runners.errors import plain
 from rlds_beam.testing import make_episode, write_dataset
-
-
-def test_a_repair_that_was_given_is_not_suggested(tmp_path, capsys):
-    broken = make_episode(5, seed=1, breaks=["missing_is_last"])
-    source = write_dataset(tmp_path / "data", [broken, broken])
-    assert main(["convert", str(source), str(tmp_path / "out"), "--repair=missing_is_last"]) == 3
-    out = capsys.readouterr().out
-    assert "missing_is_last: 1 repaired, 1 rejected" in out
-    assert "marks the final step" not in out
-    assert "--repair=missing_is_last did not help: these records break another rule" in out
-    assert "--accept=duplicate_episode keeps every copy" in out
-    assert "repair    rlds-beam" not in out
 
 
 def test_all_dtypes_that_cannot_be_read_are_named_at_once(tmp_path, capsys):
@@ -44,15 +31,6 @@ def test_all_dtypes_that_cannot_be_read_are_named_at_once(tmp_path, capsys):
     assert casts in err
     assert "--observation_fields" in err
     assert main([*command, casts]) == 0
-
-
-def test_print_shows_what_inspect_finds(tmp_path, capsys):
-    source = str(write_dataset(tmp_path, [make_episode(5)]))
-    survey = rlds_beam.inspect(source, items="sequences", sequence_length=3)
-    assert main(["inspect", source, "--items=sequences", "--sequence_length=3"]) == 0
-    assert f"{survey}\n" == capsys.readouterr().out
-    assert "── observation  float32 (3,)" in str(survey)
-    assert "--items=sequences --sequence_length=3 gives 3 items of 5 steps" in str(survey)
 
 
 @pytest.mark.parametrize(
@@ -101,40 +79,6 @@ def test_exit_code_3_says_why_and_what_accepts_it(tmp_path, capsys):
     assert as_json.err == quiet.err
 
 
-def test_exit_code_3_of_a_shard_and_of_connectors_that_drop_all(tmp_path, capsys):
-    source = write_dataset(tmp_path, [make_episode(5, seed=i) for i in range(2)], shards=2)
-    (tmp_path / "all.yaml").write_text("- MinimumLength: {transitions: 99}")
-    assert main(["stats", str(source), f"--connectors={tmp_path / 'all.yaml'}"]) == 3
-    why = "connectors dropped all episodes (--allow_empty accepts that)"
-    assert f"no episode is in the statistics: {why}" in capsys.readouterr().out
-    assert main(["convert", str(source), str(tmp_path / "out"), f"--connectors={tmp_path / 'all.yaml'}"]) == 3
-    assert f"no item was written: {why}" in capsys.readouterr().out
-    info = json.loads((source / "dataset_info.json").read_text())
-    info["splits"][0]["shardLengths"] = ["1", "7"]
-    (source / "dataset_info.json").write_text(json.dumps(info))
-    assert main(["check", "--rules", str(source)]) == 3
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("failed with exit code 3: ") and "--accept=short_shard accepts that" in last
-
-
-def test_an_empty_dataset_says_the_same_everywhere(tmp_path, capsys):
-    source = write_dataset(tmp_path, [make_episode(5)])
-    next(source.glob("*-00000-of-00001")).write_bytes(b"")
-    info = json.loads((source / "dataset_info.json").read_text())
-    info["splits"][0] |= {"shardLengths": ["0"], "numBytes": "0"}
-    (source / "dataset_info.json").write_text(json.dumps(info))
-    for command in ("check", "stats", "inspect", f"convert {tmp_path / 'out'}"):
-        name, *output = command.split()
-        assert main([name, str(source), *output]) == (3 if name in ("convert", "stats") else 0)
-        out = capsys.readouterr().out
-        assert "checked   nothing: the input has no episodes" in out
-        assert ("failed with exit code 3" in out) == (name in ("convert", "stats"))
-    (source / "dataset_info.json").write_text(json.dumps({**info, "splits": []}))
-    next(source.glob("*-00000-of-00001")).unlink()
-    assert main(["convert", str(source), str(tmp_path / "new")]) == 2
-    assert "the input has no episodes" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -166,25 +110,6 @@ def test_an_unquoted_pattern_is_several_inputs(tmp_path, capsys, monkeypatch):
     assert {path.name: path.read_bytes() for path in source.iterdir()} == before
     assert main(["example", str(tmp_path / "a"), "b"]) == 2
     assert "unexpected argument 'b'" in capsys.readouterr().err
-
-
-def test_fields_without_a_parent_share_a_line_too():
-    paths = [f"field_{i}" for i in range(8)]
-    (line,) = left_out_lines(dict.fromkeys(paths, "an episode field; SCOPE-RL has no such field"))
-    assert line == "8 episode fields (field_0, field_1, field_2, ...): SCOPE-RL has no such field"
-    (line,) = left_out_lines({path: f"text; --keep={path} stores it" for path in paths})
-    assert line == f"8 fields (field_0, field_1, field_2, ...); keep them with --keep={','.join(paths)}"
-    assert len(left_out_lines(dict.fromkeys(paths[:2], "text"))) == 2
-
-
-def test_fields_left_out_for_one_reason_are_one_line(tmp_path, capsys):
-    metadata = dict.fromkeys(("file", "has_image_0", "has_image_1", "task"), 1)
-    source = str(write_dataset(tmp_path, [make_episode(5, metadata=metadata)]))
-    assert main(["convert", source, str(tmp_path / "out")]) == 0
-    text = "left out  4 episode fields (file, has_image_0, has_image_1, ...); keep them with --keep=episode_metadata"
-    assert text in capsys.readouterr().out.splitlines()
-    assert main(["convert", source, str(tmp_path / "kept"), "--keep=episode_metadata"]) == 0
-    assert "left out" not in capsys.readouterr().out
 
 
 def test_output_of_convert_is_named_if_a_dataset_is_expected(tmp_path, capsys):

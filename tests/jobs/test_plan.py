@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import json
 
 import pytest
 from exchanging import export
 from lerobot_data import moving_episode
 
-from rlds_beam.cli.main import main
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.reading import plan
 from rlds_beam.reading.plan import largest_first, plan_ranges, range_bytes
@@ -52,16 +50,6 @@ def test_large_ranges_are_handed_out_first_and_the_others_in_their_order(skewed)
     assert order[0] in large and range_bytes(source, order[0]) == max(range_bytes(source, work) for work in ranges)
     rest = [work for work in order if work not in large]
     assert rest == sorted(rest, key=ranges.index)
-
-
-def test_a_plan_counts_ranges_and_shards(tmp_path, capsys):
-    source = write_dataset(tmp_path / "data", [make_episode(20, seed=i) for i in range(6)])
-    command = ["convert", str(source), str(tmp_path / "out"), "--dry_run", "--shards=2"]
-    assert main(command) == 0
-    said = capsys.readouterr().out
-    assert "ranges    2\n" in said and "out: 2 shards\n" in said
-    assert main([*command, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["ranges"] == 2
 
 
 def test_videos_are_input(tmp_path):

@@ -20,7 +20,6 @@ from rlds_beam.formats.inputs import open_source
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.pipelines.stats import without_images
 from rlds_beam.processing.report import Report
-from rlds_beam.reading.base import Segment
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import BREAKABLE, flip_byte, make_episode, shard_paths, write_dataset
@@ -92,21 +91,6 @@ def test_statistics_and_reports_are_the_same_with_and_without_images(tmp_path, s
     assert msgspec.to_builtins(report) == msgspec.to_builtins(expected_report)
 
 
-@pytest.mark.parametrize("wrong", ["missing_field", "wrong_dtype_or_shape"])
-def test_records_must_hold_the_fields_that_are_not_read(tmp_path, wrong):
-    whole = open_source(str(write_dataset(tmp_path / "a", [episode(1)])))
-    columns = {**episode(1).steps}
-    del columns["observation/front"]
-    if wrong == "wrong_dtype_or_shape":
-        columns["observation/front"] = np.zeros((5, 2), np.float32)
-    other = open_source(str(write_dataset(tmp_path / "b", [episode(1).replace(steps=columns)])))
-    payload = next(other.files.read(other.splits[0].shards[0].path)).payload
-    record = next(whole.files.read(whole.splits[0].shards[0].path))._replace(payload=payload)
-    for source in (whole, without_images(whole, CheckOptions(), ())):
-        found = EpisodeReader(source).episodes("train", Segment(source.splits[0].shards[0]), [record])[0]
-        assert [(fault.rule, fault.field) for fault in found.faults] == [(wrong, "observation/front")]
-
-
 class Mine(KeepSuccessful):
     """It may look at anything."""
 
@@ -149,22 +133,6 @@ def test_stats_says_what_it_does_not_read_and_reads_it_if_asked(tmp_path, capsys
     assert "undecodable_image" in checked["rules"]
     assert not checked["left_out"]
     assert checked["statistics"] == stats(whole, capsys)["statistics"] | {"dataset": checked["statistics"]["dataset"]}
-
-
-def test_damage_in_an_image_is_still_found_by_its_checksum(tmp_path, capsys):
-    data = write_dataset(tmp_path, [episode(i) for i in range(4)])
-    flip_byte(shard_paths(data)[0], 2, at=600)
-    found = stats(data, capsys, code=3)
-    assert (found["statistics"]["episodes"], found["rejected"]) == (3, 1)
-    assert "corrupt_record" in found["rules"]
-
-
-def test_merged_datasets(tmp_path):
-    paths = [str(write_dataset(tmp_path / name, [episode(seed)], name=name)) for seed, name in enumerate(("a", "b"))]
-    whole = open_source(",".join(paths), from_="merged")
-    fewer = without_images(whole, CheckOptions(), ())
-    assert read(fewer)[1] == read(whole)[1]
-    assert fewer.schema.steps.keys() == whole.schema.steps.keys() - CAMERAS.keys()
 
 
 def test_lerobot_videos_are_not_decoded(tmp_path, monkeypatch):

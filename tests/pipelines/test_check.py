@@ -105,20 +105,6 @@ def test_the_list_it_writes_is_what_exclude_reads(data, done, tmp_path, capsys):
     assert again.rows == 25 - chosen and again.signals["idle_share"]["beyond"] == 0
 
 
-def test_the_table_for_a_terminal_is_short_and_harmless(data, capsys):
-    assert main(["check", data, "--max_rejected=1"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 24
-    row = next(line for line in lines if line.startswith("jump ")).split()
-    assert row[:4] == ["jump", ">", f"{SIGNALS['jump'].threshold:g}", "1"]
-    assert main(["check", data, "--max_rejected=1", "--signal=jump", "--threshold=jump=3"]) == 0
-    printed = capsys.readouterr().out
-    assert len(printed) < 10_000  # the instruction has 100,000 characters
-    assert "\nsignal    jump: " in printed and "threshold > 3: " in printed and "\\x1b[2J" in printed
-    assert all(c.isprintable() or c == "\n" for c in printed)
-    assert len(printed.splitlines()) <= 30
-
-
 def test_findings_about_the_dataset_are_counted_and_in_json(tmp_path, capsys):
     metadata = {f"field{i}": HOSTILE for i in range(20)}
     episodes = [smooth(seed).replace(metadata=metadata) for seed in range(12)]
@@ -136,15 +122,6 @@ def test_findings_about_the_dataset_are_counted_and_in_json(tmp_path, capsys):
     assert "constant_metadata" in str(outcome) and outcome.findings[-1].field == "episode_metadata/field9"
 
 
-def test_json_has_the_signals(data, capsys):
-    assert main(["check", data, "--max_rejected=1", "--json", "--threshold=idle_share=1.5"]) == 0
-    content = json.loads(capsys.readouterr().out)
-    assert (content["records"], content["rows"], content["chosen"], content["output"]) == (25, 25, 0, None)
-    idle = content["signals"]["idle_share"]
-    assert (idle["threshold"], idle["beyond"], idle["measured"]) == (1.5, 0, 25)
-    assert set(idle["worst"][0]) == {"key", "steps", "instruction", "value", "field", "step", "stop"}
-
-
 def test_the_function_keeps_the_table_without_a_file(data):
     outcome = rlds_beam.check(data, split="train[:6]", decode=0)
     path = Path(outcome.path)
@@ -153,46 +130,6 @@ def test_the_function_keeps_the_table_without_a_file(data):
     assert all(one in pq.read_schema(path).names for one in ("jump", "jump@step", "idle_share"))
     del outcome
     assert not path.exists()
-
-
-def test_an_empty_dataset_has_an_empty_table(tmp_path):
-    path = write_dataset(tmp_path, [smooth(0)], name="toy")
-    (key,) = rlds_beam.check(path).table["key"].to_pylist()
-    (tmp_path / "all.txt").write_text(key)
-    outcome = rlds_beam.check(path, exclude=tmp_path / "all.txt", output=tmp_path / "s.parquet", reject="jump > 1")
-    assert (outcome.table.num_rows, outcome.chosen) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"signal": "jmp"}, "there is no signal 'jmp'; did you mean jump"),
-        ({"threshold": "jmp=3"}, "--threshold=jmp=3: there is no signal"),
-        ({"threshold": "jump=x"}, "--threshold=jump=x: expected a number"),
-        ({"reject": "jump >"}, "--reject: 'jump >' is not a condition"),
-        ({"reject": "jump/is_first > 3"}, "the dataset has no jump/is_first"),
-        ({"write_exclude": "x.txt"}, "add --reject="),
-        ({"output": "/none/x.parquet"}, "--output=/none/x.parquet cannot be written to"),
-    ],
-)
-def test_wrong_options_are_refused(data, options, said):
-    with pytest.raises(UsageError, match=said):
-        rlds_beam.check(data, **options)
-
-
-@pytest.mark.parametrize(
-    ("reject", "said"),
-    [
-        ("jump/acton > 3", r"/acton > 3: the dataset has no field acton; did you mean action\?"),
-        ("steps < 2, metadata/id == 1", "the dataset has no episode-level field id; it has none"),
-    ],
-)
-def test_an_unknown_field_is_refused_before_the_pass(data, tmp_path, reject, said):
-    with pytest.raises(UsageError, match=said):
-        rlds_beam.check(data, reject=reject, output=tmp_path / "s.parquet")
-    with pytest.raises(UsageError, match=said):
-        rlds_beam.convert(data, tmp_path / "out", reject=reject.replace("jump", "idle_share"))
-    assert not list(tmp_path.iterdir())
 
 
 def test_reject_rejects_by_signals_of_one_episode(data, tmp_path, capsys):
@@ -216,29 +153,6 @@ def test_reject_rejects_by_signals_of_one_episode(data, tmp_path, capsys):
 
 def rejected_lines(output: Path) -> list[str]:
     return [line for file in (output / "rejected").rglob("*.jsonl") for line in file.read_text().splitlines()]
-
-
-def test_a_signal_without_values_says_what_it_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rng = np.random.default_rng(0)
-    images = [{"observation/image": rng.integers(0, 255, (4, 16, 16, 3), np.uint8)} for _ in range(5)]
-    few = write_dataset(
-        tmp_path / "few", [make_episode(4, seed=i, observation={"state": 3}, columns=images[i]) for i in range(5)]
-    )
-    assert main(["check", str(few)]) == 0
-    out = " ".join(capsys.readouterr().out.split())
-    assert re.search(r"too few [a-z_, ]*\bblurred_images, [a-z_, ]*: need 10 episodes, there are 5 ", out)
-    assert "no field dropped_frames, jitter, time_reversals, rate_mismatch: need timestamps" in out
-    assert "no data lag: need an observation of the action" in out
-    found = rlds_beam.check(few, decode=0).signals
-    assert found["jitter"]["unmeasured"] == "no field: need timestamps"
-    assert found["black_images"]["unmeasured"] == "not read: need --decode=1 or more"
-    assert found["frozen_camera"]["unmeasured"] is None
-    assert all((one["measured"] == 0) == (one["unmeasured"] is not None) for one in found.values())
-    page = tmp_path / "report.html"
-    rlds_beam.report(few, output=page)
-    assert "no field: dropped_frames, jitter" in page.read_text()
-    assert main(["check", str(few), "--signal=jitter"]) == 0
-    assert "no field  need timestamps" in capsys.readouterr().out
 
 
 def test_repeated_episodes_are_named_with_their_splits_for_any_number_of_workers(tmp_path, capsys):

@@ -46,8 +46,3 @@ def test_episodes_and_fields_that_differ_are_named(first, tmp_path, capsys):
     comparison = rlds_beam.compare(first, third)
     assert comparison.fields == [["extra", "", "float32"]]
     assert "field     extra: none -> float32\n" in str(comparison) and comparison.differs
-
-
-def test_a_missing_version_is_refused(first, capsys):
-    assert main(["compare", first, "missing"]) == 2
-    assert "missing: no such file or directory" in capsys.readouterr().err

@@ -166,11 +166,6 @@ def test_array_record(tmp_path, source, episodes):
     assert states(run(source, tmp_path / "out", "--items=frames", "--shards=3")) == goals(episodes)
 
 
-def test_observation_fields(tmp_path, source):
-    (item, *_) = run(source, tmp_path / "out", "--observation_fields=camera")
-    assert [path for path in item if path.startswith("observation")] == ["observation/camera/state"]
-
-
 # policy_info
 
 
@@ -199,13 +194,6 @@ def test_policy_info_fn_from_the_current_directory(tmp_path, source, episodes, o
     expected = np.concatenate([np.asarray(e.steps["observation/goal"]).sum(axis=1) for e in episodes])
     np.testing.assert_array_equal([item["policy_info/value"] for item in got], expected)
     assert got[0]["policy_info/ahead"].dtype == np.float64
-
-
-def test_policy_info_fields(tmp_path, episodes):
-    extra = [make_episode(4, seed=i, columns={"embedding": np.full((4, 2), i, np.float64)}, **SHAPES) for i in range(3)]
-    source = write_dataset(tmp_path / "data", extra)
-    got = run(source, tmp_path / "out", "--policy_info_fields=embedding")
-    assert [item["policy_info/embedding"].tolist() for item in got[::3]] == [[[i, i]] * 2 for i in range(3)]
 
 
 # In a user's pipeline

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from own_connectors import ClipReward, SubtractMeanReward, broken, changing
+from own_connectors import SubtractMeanReward, broken, changing
 
 import rlds_beam
-from rlds_beam.connectors import ConnectorPipeline, MinimumLength, SplitAgents, SubsampleSteps
+from rlds_beam.connectors import MinimumLength, SplitAgents, SubsampleSteps
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.pipelines.stats import StatsConfig, stats
 from rlds_beam.testing import make_episode, read_items, write_dataset
@@ -62,28 +62,6 @@ def test_the_connectors_are_part_of_the_plan(data, tmp_path):
         else:
             with pytest.raises(UsageError, match=r"connectors\.0\.arguments\.limit was 0\.5 and is now 0\.25"):
                 rlds_beam.convert(data, tmp_path / "out", connectors=tmp_path / "clip.json")
-
-
-def test_a_list_of_objects(data, tmp_path):
-    pipeline = ConnectorPipeline([ClipReward(0.1), MinimumLength(7)])
-    done = rlds_beam.convert(data, tmp_path / "out", connectors=[pipeline, SubsampleSteps(2)], items="episodes")
-    assert done.report.items_written == 4
-    assert max(abs(reward).max() for reward in rewards(tmp_path / "out")) <= np.float32(0.2)
-
-
-def test_functions_and_objects_that_no_module_holds(data, tmp_path):
-    """As in a notebook: alone or in a list."""
-
-    def keep_all(batch):
-        return batch
-
-    class Keep:
-        def __call__(self, batch):
-            return batch
-
-    for place, own in enumerate((keep_all, [keep_all], Keep(), [Keep(), MinimumLength(1), keep_all])):
-        done = rlds_beam.convert(data, tmp_path / str(place), connectors=own, items="episodes")
-        assert done.report.items_written == len(LENGTHS)
 
 
 def test_a_connector_is_fitted_to_the_whole_dataset_and_a_second_run_does_not_fit_it_again(data, tmp_path):
@@ -142,21 +120,6 @@ def test_a_connector_at_fault_is_named_with_the_episode(data, tmp_path, connecto
     assert "toy/1.0.0:train:" in str(caught.value)
 
 
-def test_inspect_predicts_what_convert_writes(data, tmp_path):
-    survey = rlds_beam.inspect(data, connectors=[MinimumLength(7), SubsampleSteps(2)], items="pairs")
-    done = rlds_beam.convert(data, tmp_path / "out", connectors=[MinimumLength(7), SubsampleSteps(2)], items="pairs")
-    assert survey.items == done.report.items_written > 0
-    assert survey.sampled.dropped == done.report.dropped
-
-
-def test_dropped_episodes_give_no_items(data, tmp_path, capsys):
-    from rlds_beam.cli.main import main
-
-    (tmp_path / "all.yaml").write_text("- MinimumLength: {transitions: 1000}")
-    assert main(["convert", data, str(tmp_path / "out"), f"--connectors={tmp_path / 'all.yaml'}"]) == 3
-    assert "dropped   6 records by MinimumLength" in capsys.readouterr().out
-
-
 def test_push(data, tmp_path):
     reverb = pytest.importorskip("reverb")
     table = reverb.Table("t", reverb.selectors.Fifo(), reverb.selectors.Fifo(), 1000, reverb.rate_limiters.MinSize(1))
@@ -211,23 +174,6 @@ def test_push_columns(tmp_path):
     for sample, row in ((first, 0), (second, 1)):
         for name, value in zip(names, sample, strict=True):
             np.testing.assert_array_equal(value, columns[name][row], err_msg=name)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({}, "no connector adds columns"),
-        ({"connectors": COLUMNS, "items": "frames"}, "--items has no effect with --columns"),
-        ({"connectors": COLUMNS, "module": "default_polcy"}, "did you mean default_policy"),
-        ({"connectors": COLUMNS, "writer": "observer"}, "--writer=stream"),
-    ],
-)
-def test_push_columns_refuses(data, tmp_path, options, message):
-    if "connectors" in options:
-        (tmp_path / "columns.yaml").write_text(options["connectors"])
-        options = {**options, "connectors": tmp_path / "columns.yaml"}
-    with pytest.raises(UsageError, match=message):
-        rlds_beam.push(data, reverb="localhost:1", table="t", columns=True, **options)
 
 
 def test_actions_are_normalized_by_the_dataset_or_by_a_file_of_stats(data, tmp_path):

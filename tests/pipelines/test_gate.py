@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -52,19 +51,3 @@ def test_a_dataset_of_one_episode_is_not_one_of_twelve(data, capsys):
     assert f"expected fps=30, found none, in {data}" in printed
     assert main(["check", data, "--max_rejected=2", "--expect=episodes=10", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["unmet"] == []
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["-o", "/none/x.json"], "--report=/none/x.json cannot be written to"),
-        (["--expect=episods=5"], "expected episodes, steps, or fps"),
-        (["--expect=episodes"], "episodes=50,steps>=10000"),
-        (["--expect=episodes=many"], "for example episodes=50"),
-    ],
-)
-def test_wrong_options_are_refused_before_the_pass(data, flags, said, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["check", data, *flags]) == 2
-    assert said in capsys.readouterr().err
-    assert not [*Path().iterdir()]

@@ -104,14 +104,6 @@ def test_a_process_that_dies_is_an_error(data: Path, cache: Path) -> None:
     assert not [*(cache / "steps").glob("*.new")]
 
 
-@pytest.mark.usefixtures("many_ranges")
-def test_a_connector_of_a_function(data: Path, cache: Path) -> None:
-    class Local(MinimumLength):
-        pass
-
-    assert build(data, cache, 2, [Local(3)])[0] == build(data, cache, 1, [Local(3)])[0]
-
-
 def test_the_command_fills_the_cache_of_open_dataset(data: Path, cache: Path, capsys, monkeypatch) -> None:
     flags = ["--workers=2", "--connectors=MinimumLength(4)", "--progress=none"]
     assert main(["index", str(data), *flags]) == 0
@@ -122,11 +114,6 @@ def test_the_command_fills_the_cache_of_open_dataset(data: Path, cache: Path, ca
     assert f"{len(steps)} steps of" in said
     assert main(["index", str(data), *flags, "--json"]) == 0
     assert f'"steps": {len(steps)}' in capsys.readouterr().out
-
-
-def test_an_index_without_steps_is_no_success(data, capsys) -> None:
-    assert main(["index", str(data), "--connectors=MinimumLength(1000)", "--workers=1"]) == 3
-    assert "there are no steps" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("flags", "code"), [([], 3), (["--max_rejected=1"], 0), (["--max_rejected=0.1"], 3)])

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
-from processes import DEADLINE, RLDS_BEAM
 
 import rlds_beam
 from rlds_beam import storage
@@ -48,11 +45,6 @@ def test_an_output_cannot_replace_the_output_that_it_reads(source, tmp_path, cap
     assert main(["check", "--rules", str(episodes), "--workers=1", "-q"]) == 0
 
 
-def test_directories_of_push_inside_the_input_are_refused(source, capsys) -> None:
-    flags = ["--reverb=127.0.0.1:1", "--table=replay"]
-    assert "--rejected=" in refused(capsys, "push", source, *flags, f"--rejected={source}/rejected")
-
-
 def test_a_report_replaces_no_file_of_the_input(source, tmp_path, capsys) -> None:
     features = (source / "features.json").read_bytes()
     said = refused(capsys, "check", "--rules", source, f"--report={source}/features.json")
@@ -64,32 +56,6 @@ def test_a_report_replaces_no_file_of_the_input(source, tmp_path, capsys) -> Non
     assert "is a file in the input" in refused(capsys, "report", source, f"--output={shard_paths(source)[0]}")
     for _ in range(2):  # these names are never a dataset's data
         assert main(["report", str(source), f"--output={source}/report.html", "--workers=1", "-q"]) == 0
-
-
-@pytest.mark.parametrize(
-    ("job", "option", "endings"),
-    [
-        (["check"], "--output=x.csv", ".parquet"),
-        (["check", "--reject=steps < 5"], "--write_exclude=x.parquet", ".txt"),
-        (["report"], "--output=x.pdf", ".html or .htm"),
-        (["report"], "--output=gs://bucket/x", ".html or .htm"),
-        (["stats"], "--output=x.yaml", ".json"),
-        (["show"], "--output=x.bmp", ".png, .jpg"),
-    ],
-)
-def test_a_file_that_would_not_hold_what_its_name_says(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    job: list[str],
-    option: str,
-    endings: str,
-) -> None:
-    """It is refused before the dataset is opened: there is none."""
-    monkeypatch.chdir(tmp_path)
-    said = refused(capsys, job[0], tmp_path / "nothing", *job[1:], option)
-    assert said.startswith(f"rlds-beam: {option}: its name must end with {endings}") and said.count("\n") == 1
-    assert not list(tmp_path.iterdir())
 
 
 def test_names_with_commas(source, tmp_path, capsys) -> None:
@@ -104,38 +70,6 @@ def test_names_with_commas(source, tmp_path, capsys) -> None:
     assert storage.paths_in(parts) == parts
 
 
-@pytest.mark.parametrize("flag", ["--from=no_such_module:Class", "--to=no_such_module.inner:Class"])
-def test_a_module_that_does_not_exist(source, tmp_path, capsys, flag) -> None:
-    said = refused(capsys, "convert", source, tmp_path / "out", flag)
-    assert f"{flag}: No module named 'no_such_module'. It is neither installed nor in the current directory" in said
-    assert os.getcwd() in said and "PYTHONPATH" in said
-
-
-def test_an_output_that_cannot_be_created(source, capsys) -> None:
-    assert "cannot write to /proc/out: No such file or directory" in refused(capsys, "convert", source, "/proc/out")
-    assert "/proc/none: no such file or directory" in refused(capsys, "check", "--rules", "/proc/none")
-
-
-UNPRIVILEGED = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
-"""Starts a command as root that may read only what root's permissions allow."""
-
-
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root to give up a capability")
-@pytest.mark.parametrize("name", ["", "features.json", "dataset_info.json"])
-def test_an_input_that_may_not_be_read(source, name) -> None:
-    (source / name).chmod(0)
-    done = subprocess.run(
-        [*UNPRIVILEGED, *RLDS_BEAM, "check", "--rules", str(source), "--workers=1"],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
-    )
-    (source / name).chmod(0o755)
-    assert done.returncode == 2, done.stderr
-    assert "Permission denied" in done.stderr and "Errno" not in done.stderr and "Traceback" not in done.stderr
-
-
 def test_connectors_that_only_edit_get_the_usual_columns(source, tmp_path, capsys) -> None:
     (tmp_path / "c.yaml").write_text("- Normalize: {fields: [action]}\n")
     flags = ["--to=columns", f"--connectors={tmp_path / 'c.yaml'}", "--workers=1"]
@@ -144,14 +78,6 @@ def test_connectors_that_only_edit_get_the_usual_columns(source, tmp_path, capsy
     edited, plain = (rlds_beam.open_dataset(tmp_path / name) for name in ("edited", "plain"))
     assert edited.fields.keys() == plain.fields.keys()
     assert abs(edited[:]["actions"]).max() == 1 != abs(plain[:]["actions"]).max()  # scaled to [-1, 1]
-
-
-@pytest.mark.parametrize(
-    "text", ["- NoSuchConnector\n", "- MinimumLength: {steps: 1}\n", "- Normalize: {fields: [no]}\n"]
-)
-def test_inspect_with_connectors_that_cannot_be_used(source, tmp_path, capsys, text) -> None:
-    (tmp_path / "c.yaml").write_text(text)
-    refused(capsys, "inspect", source, f"--connectors={tmp_path / 'c.yaml'}")
 
 
 @pytest.mark.parametrize("format", ["rlds", "lerobot", "hdf5"])

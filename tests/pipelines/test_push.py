@@ -25,7 +25,6 @@ from versions import make_shards, record
 import rlds_beam
 from rlds_beam.cli.main import main
 from rlds_beam.episodes.episode import EpisodeKey
-from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.jobs.options import PushOptions
 from rlds_beam.jobs.push import open_input
@@ -33,7 +32,6 @@ from rlds_beam.pipelines import rlds_to_reverb
 from rlds_beam.reverb.pushers import EpisodePusher
 from rlds_beam.testing import make_episode, read_items, read_rejected, write_dataset
 from rlds_beam.trajectories.items import Items
-from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.transforms import ConvertToTrajectories, ReadFromRlds, ValidateEpisodes, WriteToReverb
 
 STEPS, EPISODES = 12, 10
@@ -173,13 +171,6 @@ def test_input_that_changes_during_a_push_is_noticed(push, server, tmp_path, mon
     assert code == 4 and make_shards(source)[0].name in said and "items of both versions" in said
 
 
-def test_a_bundle_that_runs_twice_changes_nothing(push, server, data) -> None:
-    code, report, said = push(data, server, "--runner=direct", "--", "--direct_runner_bundle_repeat=1")
-    assert code == 0, said
-    assert report["tables"][0]["size"] == PAIRS
-    assert set(items_of(server).values()) == {1}
-
-
 def test_several_tables_and_servers(push, data, tmp_path) -> None:
     first, second = reverb.Server([_once("t"), _once("u")]), reverb.Server([_once("t"), _once("u")])
     servers = [f"127.0.0.1:{running.port}" for running in (first, second)]
@@ -193,26 +184,6 @@ def test_several_tables_and_servers(push, data, tmp_path) -> None:
     assert report["items_written"] == 2 * PAIRS
     for running in (first, second):
         running.stop()
-
-
-def test_several_files_through_connectors(push, server, data, tmp_path) -> None:
-    (tmp_path / "c.yaml").write_text("- MinimumLength: {transitions: 5}\n- SubsampleSteps: {every: 2}\n")
-    connectors, shards = f"--connectors={tmp_path / 'c.yaml'}", make_shards(data)[:2]
-    code, report, said = push(shards[0], server, str(shards[1]), connectors)
-    assert code == 0, said
-    episodes = report["records"]
-    assert 0 < episodes < EPISODES, "two of three shards were given"
-    longer, halved = report["connectors"]
-    assert longer["episodes_in"] == longer["episodes_out"] == halved["episodes_in"] == episodes
-    assert (halved["steps_in"], halved["steps_out"]) == (episodes * STEPS, episodes * (STEPS // 2 + 1))
-    assert f"connector SubsampleSteps: {episodes} episodes, " in said
-    assert items_of(server) == converted(shards, tmp_path / "out", connectors)
-
-
-def test_worker_processes(push, server, data, tmp_path) -> None:
-    code, _, said = push(data, server, "--workers=2")
-    assert code == 0, said
-    assert items_of(server) == converted(data, tmp_path / "out")
 
 
 def test_bad_episodes_are_kept_and_the_rest_is_pushed(push, server, tmp_path) -> None:
@@ -295,14 +266,6 @@ class TestObserverWriter:
         assert (code, report["items_written"]) == (0, STEPS * EPISODES), said
         running.stop()
 
-    def test_the_summary_leaves_out_unknown_bytes(self, push, server, data) -> None:
-        assert f"written   {PAIRS} items (as predicted)\n" in push(data, server, "--writer=observer")[2]
-        assert f"written   {PAIRS} items (as predicted), " in push(data, server)[2]
-
-    def test_takes_only_a_constant_priority(self, push, server, data) -> None:
-        code, _, said = push(data, server, "--writer=observer", "--priority=reward")
-        assert (code, "constant --priority" in said) == (2, True), said
-
 
 class TestTransform:
     """`WriteToReverb` in a user's pipeline."""
@@ -345,27 +308,6 @@ class TestTransform:
         assert len(items) == PAIRS and not any(item["reward"].any() for item in items)
         assert all(item["observation/a"].any() for item in items)
 
-    def test_returns_episodes_that_cannot_be_written(self, server, data, tmp_path) -> None:
-        items = ItemOptions(items="episodes", max_sequence_length=STEPS - 1)
-        rejected = tmp_path / "rejected.txt"
-        with beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions([])) as root:
-            read = ReadFromRlds(str(data))
-            checked = root | read | ValidateEpisodes()
-            result = checked.accepted | WriteToReverb(server, "t", read.source.schema, FrameOptions(), items)
-            (
-                result.rejected
-                | beam.Map(lambda rejection: rejection.rule)
-                | beam.combiners.Count.PerElement()
-                | beam.Map(lambda count, path: Path(path).write_text(repr(count)), str(rejected))
-            )
-        assert rejected.read_text() == repr(("too_long", EPISODES))
-        assert not items_of(server)
-
-    def test_refuses_unordered_input(self, server, data) -> None:
-        schema = ReadFromRlds(str(data)).source.schema
-        with pytest.raises(UsageError, match="across_episodes needs the order of a shard"):
-            WriteToReverb(server, "t", schema, items=ItemOptions(items="sequences", across_episodes=True))
-
 
 def _with_zero_reward(items: Items) -> Items:
     return items.with_columns({"reward": np.zeros_like(items.frames["reward"])})
@@ -382,20 +324,3 @@ def test_embedded(data) -> None:
     said = str(pushed).splitlines()
     assert said[0].startswith("read ") and said[-1].startswith("ended ") and "--keep_serving" in said[-1]
     assert sum(line.startswith("table ") for line in said) == 2
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--table=t"], "--reverb is missing"),
-        (["--reverb=a:1"], "--table is missing"),
-        (["--reverb=a:1,a:1", "--table=t"], "named twice"),
-        (["--reverb=a:1", "--table=t", "--keep_serving"], "needs --reverb=embedded"),
-        (["--reverb=a:1", "--table=t", "--timeout=0"], "more than 0 seconds"),
-        (["--reverb=a:1", "--table=t", "--chunk_length=0"], "must be at least 1"),
-        (["--reverb=nowhere", "--table=t"], "expected host:port"),
-    ],
-)
-def test_usage(capsys, data, flags, message) -> None:
-    assert main(["push", str(data), *flags]) == 2
-    assert message in capsys.readouterr().err

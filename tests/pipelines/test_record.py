@@ -12,7 +12,7 @@ from directories import bytes_of
 from recorded import GREEDY, WALK, Q, get_episodes, recorded
 from recorded_environments import LENGTH, q_function, walk
 
-from rlds_beam import RldsBeamError, UsageError, check, open_source
+from rlds_beam import UsageError, check, open_source
 from rlds_beam.cli.main import main
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.pipelines.record import RecordConfig
@@ -129,43 +129,12 @@ def test_another_plan_is_refused(tmp_path, undisturbed, capsys):
     assert bytes_of(undisturbed) == before
 
 
-def test_adding_a_policy_does_not_change_the_others(tmp_path, undisturbed):
-    recorded(tmp_path / "one", episodes=40)
-    both = {e["episode_id"]: e for e in get_episodes(undisturbed)}
-    for episode in get_episodes(tmp_path / "one"):
-        for path, values in episode.items():
-            np.testing.assert_array_equal(values, both[episode["episode_id"]][path])
-
-
 @pytest.mark.parametrize("options", [{"envs_per_worker": 1}, {"shards": 1}, {"shards": 20}])
 def test_an_episode_does_not_depend_on_parallel_episodes(tmp_path, options):
     for name, other in (("a", {}), ("b", options)):
         recorded(tmp_path / name, "random", **other)
     for one, other in zip(get_episodes(tmp_path / "a"), get_episodes(tmp_path / "b"), strict=True):
         assert all(np.array_equal(values, other[path]) for path, values in one.items())
-
-
-def test_another_seed_is_another_recording(tmp_path):
-    recorded(tmp_path / "a")
-    recorded(tmp_path / "b", seed=1)
-    first, second = (next(iter(get_episodes(tmp_path / name))) for name in "ab")
-    assert not np.array_equal(first["steps/observation"][0], second["steps/observation"][0])
-
-
-@pytest.mark.parametrize(
-    ("env", "message"),
-    [
-        ("recorded_environments:no_walk", "--env=recorded_environments:no_walk: ValueError: no floor"),
-        ("recorded_environments:FailsInReset", "--env=recorded_environments:FailsInReset: reset raised ValueError"),
-        (
-            "recorded_environments:FailsInStep",
-            "--env=recorded_environments:FailsInStep: step raised ValueError: a fall",
-        ),
-    ],
-)
-def test_an_environment_that_raises_is_named(tmp_path, env, message):
-    with pytest.raises(RldsBeamError, match=message):
-        recorded(tmp_path / "out", "random", env=env, max_episode_steps=4)
 
 
 def test_the_output_is_an_ordinary_dataset(undisturbed):
@@ -269,41 +238,20 @@ def test_windows_of_a_single_interaction_continue_from_the_previous_one(tmp_path
         before = last
 
 
-def test_a_limit_of_its_own_truncates(tmp_path):
-    recorded(tmp_path / "out", "random", env="recorded_environments:endless", max_episode_steps=4, episodes=3)
-    recorded(tmp_path / "cut", "random", env="recorded_environments:endless", step_per_trajectory=4, episodes=3)
-    for name, end in (("out", b"truncated"), ("cut", b"cut")):
-        for episode in get_episodes(tmp_path / name):
-            assert (len(episode["steps/reward"]), episode["end"]) == (5, end)
-            assert episode["steps/is_last"][-1] and not episode["steps/is_terminal"].any()
-            assert episode["steps/discount"][:-1].all()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"env": "gymnasium:NoSuchThing-v9"}, "NoSuchThing"),
-        ({"env": "recorded_environments:nothing"}, "nothing"),
-        ({"env": "recorded_environments:q_function"}, "observations"),
         ({"env": "recorded_environments:endless"}, "--max_episode_steps or --step_per_trajectory"),
         ({"episodes": None}, "either --episodes=N or --steps=N"),
-        ({"steps": 10}, "either --episodes=N or --steps=N"),
         ({"episodes": None, "steps": 15}, "multiple of --step_per_trajectory=10"),
         ({"single_interaction": True}, "--single_interaction needs --steps"),
         ({"episodes": None, "steps": 20, "single_interaction": True, "shards": 2}, "one file per policy"),
-        ({"policy": ()}, "--policy is missing"),
         ({"policy": ("random", "random")}, "2 policies are called random"),
-        ({"policy": (Q,)}, "put a head around a function"),
-        ({"policy": ("recorded_environments",)}, "expected random, module:name"),
-        ({"policy": (f"EpsilonGredyHead({Q})",)}, "did you mean EpsilonGreedyHead"),
-        ({"policy": (f"EpsilonGreedyHead({Q}, epsilom=1)",)}, "did you mean epsilon"),
-        ({"policy": (f"EpsilonGreedyHead({Q}, epsilon=2)",)}, "expected 0 to 1"),
         ({"policy": (f"EpsilonGreedyHead({Q}, n_actions=2)",)}, "the environment has 3"),
         ({"policy": (f"GaussianHead({Q})",)}, "needs an environment with one action that is a list of numbers"),
         ({"policy": (GREEDY, f"OnlineHead({Q}, name=online)")}, "the propensities of online are unknown"),
         ({"obtain_info": True, "info_keys": ("depth",)}, "it has age, place, side"),
-        ({"env_config": "[1]"}, "expected a JSON object"),
-        ({"seed": -1}, "at least 0"),
     ],
 )
 def test_what_cannot_be_recorded_is_refused(tmp_path, options, message):

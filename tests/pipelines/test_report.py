@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import rlds_beam
 from rlds_beam.cli.main import main
 from rlds_beam.encoding.tfds.rlds_dataset import default_schema
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.errors import UsageError
 from rlds_beam.jobs.example import make_episodes
 from rlds_beam.pipelines.report import ReportConfig, prepare
 from rlds_beam.processing.job import run_stages
@@ -59,14 +57,6 @@ def test_the_bytes_do_not_depend_on_workers(camera: Path, tmp_path: Path, monkey
     assert str(tmp_path).encode() not in pages[0]
 
 
-def test_the_job_writes_the_document(camera: Path, tmp_path: Path) -> None:
-    outcome = rlds_beam.report(camera, output=tmp_path / "report.html", workers=1)
-    page = render(document(camera, output=str(tmp_path / "report.html")))
-    assert (tmp_path / "report.html").read_text() == page
-    assert outcome.bytes == len(page.encode())
-    assert outcome.report is not None and outcome.report.rejected == 2
-
-
 def test_it_shows_frames_curves_and_the_step_that_broke_a_rule(camera: Path) -> None:
     found = part(camera)
     assert (found["facts"]["records"], found["facts"]["rejected"]) == (20, 2)
@@ -94,24 +84,6 @@ def test_it_shows_frames_curves_and_the_step_that_broke_a_rule(camera: Path) -> 
     assert sum(found["distributions"]["length"]["histogram"]["counts"]) == 18
     assert next(table for table in found["texts"] if table["field"] == "instruction")["missing"] == 0
     assert {"outlier_length", "frozen_camera"} <= {signal["name"] for signal in found["signals"]}
-
-
-def test_the_worst_episodes_of_a_signal_have_a_place(tmp_path: Path) -> None:
-    episodes = list(make_episodes(30))
-    action = np.array(episodes[7].steps["action"])
-    action[3] = 500
-    episodes[7] = episodes[7].with_columns({"action": action})
-    found = part(write_dataset(tmp_path, episodes, name="jumpy"), threshold=("jump=20",), worst=3)
-    jump = next(signal for signal in found["signals"] if signal["name"] == "jump")
-    assert (jump["threshold"], jump["beyond"], len(jump["worst"])) == (20, 1, 3)
-    assert (jump["worst"][0]["field"], jump["worst"][0]["step"] in (2, 3)) == ("action", True)
-    assert sum(jump["histogram"]["counts"]) == jump["measured"] == 30
-    assert "jump > 20" in jump["command"]
-    view = episode_of(found, jump["worst"][0]["key"])
-    assert any(
-        (mark["kind"], mark["name"], mark["step"]) == ("signal", "jump", jump["worst"][0]["step"])
-        for mark in view["marks"]
-    )
 
 
 def text_only(episode: Episode) -> Episode:
@@ -194,11 +166,6 @@ def test_a_record_that_cannot_be_read_says_why(odd: dict[str, Path]) -> None:
     assert all(view["note"] and not view["curves"] for view in views)
 
 
-def test_no_text_of_a_dataset_has_control_characters(odd: dict[str, Path]) -> None:
-    text = json.dumps(part(odd["hostile"])["texts"], ensure_ascii=False)
-    assert not any(character in text for character in "\x00\x1b\u202e")
-
-
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_dataset(tmp_path_factory.mktemp("plain"), make_episodes(12, broken=2), name="plain")
@@ -223,30 +190,3 @@ def test_a_conversion_shows_what_it_did(plain: Path, tmp_path: Path, to: str) ->
     (rule,) = found["dataset"]["rules"]
     assert rule["rejected"] == 2 and rule["samples"][0]["key"].startswith("rejected/plain")
     assert found["dataset"]["facts"]["fields"]
-
-
-def test_a_conversion_says_how_items_use_the_steps(plain: Path, tmp_path: Path) -> None:
-    rlds_beam.convert(plain, tmp_path / "out", workers=1)
-    items = document(tmp_path / "out")["conversion"]["items"]
-    assert items["repeated"] is not None and items["frames"] == 2 * items["items"]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"threshold": ("jmp=3",)}, "did you mean jump?"),
-        ({"output": "."}, "is a directory"),
-    ],
-)
-def test_wrong_options_are_refused(plain: Path, change: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message.replace("?", r"\?")):
-        rlds_beam.report(plain, **change)
-
-
-def test_many_bad_episodes_stay_within_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_beam.viewing.report.dataset.BUDGET", 60_000)
-    episodes = make_episodes(40, broken=20, camera=True)
-    found = part(write_dataset(tmp_path, episodes, name="many"), samples=12)
-    assert any("to keep the report small" in note for note in found["notes"])
-    assert any(view["curves"] for view in found["episodes"])
-    assert any(not view["cameras"] for view in found["episodes"])

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 from exchanging import read_back
 
-import rlds_beam
 from rlds_beam.cli.main import main
 from rlds_beam.connectors.statistics.episode_statistics import DatasetStatistics
 from rlds_beam.connectors.statistics.statistics_formats import statistics_in
-from rlds_beam.errors import UsageError
 from rlds_beam.testing import make_episode, write_dataset
 
 
@@ -56,15 +53,6 @@ def test_it_equals_numpy_on_the_whole_data(source, episodes, tmp_path):
     assert found["splits"].keys() == {"train", "test"}
 
 
-def test_rejected_episodes_do_not_count(tmp_path, capsys):
-    broken = [make_episode(5, seed=i, breaks=["missing_is_last"] if i == 2 else []) for i in range(5)]
-    source = write_dataset(tmp_path / "data", broken)
-    assert main(["stats", str(source), "--json", "--workers=1"]) == 3
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["statistics"]["episodes"] == 4
-    assert printed["rejected"] == 1
-
-
 def test_formats_of_other_projects(source, tmp_path):
     own = run(source, tmp_path)
     flags = ("--proprio=observation/state",)
@@ -83,66 +71,9 @@ def test_formats_of_other_projects(source, tmp_path):
     assert statistics_in("openvla", own)["testing"]["proprio"]["q99"] == [0.0, 0.0]
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--format=openvla", "--action=actions"], "did you mean action?"),
-        (["--format=openpi"], "--proprio=PATH"),
-        (["--format=octo", "--action=reward"], "a scalar"),
-        (["--by=tasks"], "no such field"),
-    ],
-)
-def test_wrong_use_is_reported(source, tmp_path, capsys, flags, message):
-    assert main(["stats", str(source), f"--output={tmp_path / 'out.json'}", "--workers=1", *flags]) != 0
-    assert message in capsys.readouterr().err
-
-
 @pytest.fixture(scope="module")
 def all_broken(tmp_path_factory):
     return write_dataset(tmp_path_factory.mktemp("broken"), [make_episode(5, breaks=["missing_is_last"])] * 3)
-
-
-@pytest.mark.parametrize(("flags", "code"), [([], 3), (["--allow_empty", "--max_rejected=1.0"], 0)])
-def test_no_accepted_episode_is_reported(all_broken, tmp_path, capsys, flags, code):
-    output = tmp_path / "stats.json"
-    assert main(["stats", str(all_broken), f"--output={output}", "--workers=1", *flags]) == code
-    printed = capsys.readouterr().out
-    assert "3 rejected" in printed
-    assert (
-        "no episode is in the statistics: all records were rejected (--allow_empty accepts that)" in printed
-    ) == bool(code)
-    assert "mean" not in printed
-    assert not output.exists()
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--format=openpi", "--proprio=observation/state"], "name the file with --output=FILE"),
-        (
-            ["--format=openvla", "--output=x.json", "--proprio=observation"],
-            "--proprio=observation: no such numeric field",
-        ),
-        (["--format=octo", "--output=x.json", "--action=reward"], "--action=reward: the field is a scalar"),
-        (["--format=openpi", "--output=x.json"], "--proprio=PATH"),
-        (["--format=rlds", "--output=x.json"], "argument --format: invalid choice: 'rlds'"),
-    ],
-)
-def test_a_format_that_cannot_be_written_is_refused_before_the_dataset_is_read(
-    source, tmp_path, monkeypatch, capsys, flags, message
-):
-    def read(*arguments, **options):
-        raise AssertionError("the dataset was read")
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("rlds_beam.runners.run", read)
-    try:
-        code = main(["stats", str(source), *flags])
-    except SystemExit as error:  # from argparse
-        code = error.code
-    assert code == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "x.json").exists()
 
 
 def test_the_file_is_the_same_to_the_last_byte_on_every_run(tmp_path):
@@ -190,12 +121,3 @@ def test_fields_are_chosen(source, tmp_path, capsys):
     assert "action" in json.loads(path.read_text())["fields"]
     assert main(["stats", str(source), "--fields=observations"]) == 2
     assert "no field with statistics has this name; did you mean observation/state?" in capsys.readouterr().err
-
-
-def test_a_missing_shard_is_said_before_the_dataset_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = write_dataset(tmp_path, [make_episode(4, seed=i) for i in range(4)], shards=2)
-    sorted(data.glob("*tfrecord-0*"))[1].unlink()
-    monkeypatch.setattr("rlds_beam.pipelines.base.run_over", lambda *_: pytest.fail("it was read"))
-    for job in (rlds_beam.stats, rlds_beam.check):
-        with pytest.raises(UsageError, match="missing_shard"):
-            job(data)

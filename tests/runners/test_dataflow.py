@@ -168,13 +168,14 @@ def graphs(home: Path) -> Iterator[dict[str, beam_runner_api_pb2.Pipeline]]:
         repair=("missing_is_last",),
     )
 
-    job = prepare_push(pushed, open_push(pushed))
+    opened = open_push(pushed)
+    target, baseline, _ = prepare_push(pushed, opened)
     checked = CheckConfig(source, rules=True)
     jobs = {
         "convert": prepare(ConvertConfig.create(source, out, shards=2)).stages(),
         "check": check.stages(checked, prepare_input(checked), SignalsWriter()),
-        "push": job.stages(pushed),
-        "count": job.count_stages(),
+        "push": opened.stages(target, baseline, pushed.rejected),
+        "count": opened.count_stages(target),
     }
     for name, stages in jobs.items():
         assert len(stages) > 2, name  # workers look for duplicates

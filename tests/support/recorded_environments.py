@@ -46,20 +46,6 @@ def walk(length: int = LENGTH) -> Walk:
     return env
 
 
-def no_walk() -> Walk:
-    raise ValueError("no floor")
-
-
-class FailsInReset(Walk):
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        raise ValueError("no start")
-
-
-class FailsInStep(Walk):
-    def step(self, action: int) -> Any:
-        raise ValueError("a fall")
-
-
 class Unseeded(Walk):
     """Its randomness depends only on the seed given to the constructor."""
 

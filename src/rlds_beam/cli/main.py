@@ -155,7 +155,9 @@ def _discard_stdout() -> None:
 def _run(words: list[str], beam_options: tuple[str, ...], of_this_process: bool) -> int:
     command, *rest = words or ["--help"]
     if command.startswith("-"):
-        parser = arguments.Parser("rlds-beam", _ABOUT, usage="rlds-beam COMMAND ...", epilog=_overview())
+        codes = _table((str(code), line) for code, line in EXIT_CODES.items())
+        epilog = f"commands:\n{_table(commands().items())}\n\nexit codes:\n{codes}"
+        parser = arguments.Parser("rlds-beam", _ABOUT, usage="rlds-beam COMMAND ...", epilog=epilog)
         parser.add_argument("--version", action="version", version=f"rlds-beam {__version__}", help="show the version")
         with contextlib.suppress(SystemExit):
             parser.parse_args([command, *rest])
@@ -170,12 +172,6 @@ def _run(words: list[str], beam_options: tuple[str, ...], of_this_process: bool)
 def commands() -> dict[str, str]:
     """All commands with their lines in the help."""
     return {**JOBS, "help": HELP}
-
-
-def _overview() -> str:
-    lines = [f"  {name:<8} {line}" for name, line in commands().items()]
-    codes = [f"  {code:<8} {line}" for code, line in EXIT_CODES.items()]
-    return "\n".join(["commands:", *lines, "", "exit codes:", *codes])
 
 
 def print_help_table(words: Sequence[str]) -> int:
@@ -207,7 +203,7 @@ def print_help_table(words: Sequence[str]) -> int:
         ]
         print(_table([*ours, *((name, "", "", plugins.describe_package("formats", name)) for name in other_names())]))
     elif topic == "connectors":
-        print(_describe_connector(names[0]) if names else _list_connectors())
+        _print_connectors(names)
     else:
         raise UsageError(f"there is no help on {topic!r}{did_you_mean(topic, TOPICS)} (rlds-beam help lists all)")
     return 0
@@ -224,26 +220,23 @@ def _table(rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def _list_connectors() -> str:
+def _print_connectors(given: Sequence[str]) -> None:
+    """Prints a connector's signature and docstring, or all connectors. Raises UsageError if there is none."""
     from rlds_beam import plugins
     from rlds_beam.connectors import CONNECTORS
-    from rlds_beam.connectors.configuration import SECTIONS, names, summary
+    from rlds_beam.connectors.configuration import SECTIONS, connector_class, connector_names, names, summary
 
+    for name in given[:1]:
+        if name not in connector_names():
+            raise UsageError(f"there is no connector {name!r}{did_you_mean(name, connector_names())}")
+        signature = re.sub(r": '([^']*)'", r": \1", str(inspect.signature(connector_class(name))))
+        print(f"{name}{signature.removesuffix(' -> None')}\n\n{inspect.getdoc(connector_class(name))}")
+        return
     groups = {title: [(name, summary(name)) for name in names(modules)] for title, modules in SECTIONS.items()}
     others = [name for name in plugins.names("connectors") if name not in CONNECTORS]
     groups["Of other packages"] = [(name, plugins.describe_package("connectors", name)) for name in others]
     tables = [f"{title}:\n{_table(rows)}" for title, rows in groups.items() if rows]
-    return "\n\n".join(["rlds-beam help connectors NAME shows the arguments of one.", *tables])
-
-
-def _describe_connector(name: str) -> str:
-    """The signature and the docstring of a connector. Raises UsageError if there is none of this name."""
-    from rlds_beam.connectors.configuration import connector_class, connector_names
-
-    if name not in connector_names():
-        raise UsageError(f"there is no connector {name!r}{did_you_mean(name, connector_names())}")
-    signature = re.sub(r": '([^']*)'", r": \1", str(inspect.signature(connector_class(name))))
-    return f"{name}{signature.removesuffix(' -> None')}\n\n{inspect.getdoc(connector_class(name))}"
+    print("\n\n".join(["rlds-beam help connectors NAME shows the arguments of one.", *tables]))
 
 
 def job_parser(name: str) -> argparse.ArgumentParser:

@@ -18,8 +18,15 @@ from rlds_beam.formats.registry import FORMATS
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.output import directory
 from rlds_beam.output.append import append_plan, continue_output, number_ranges, open_earlier, select_new
-from rlds_beam.output.base import EarlierOutput, Output, RowsOutput, with_ranges
-from rlds_beam.output.commits import load_manifest, read_commits, read_report, read_reports, remove_temporary
+from rlds_beam.output.base import Output, RowsOutput, with_ranges
+from rlds_beam.output.commits import (
+    EarlierOutput,
+    load_manifest,
+    read_commits,
+    read_report,
+    read_reports,
+    remove_temporary,
+)
 from rlds_beam.output.directory import lock_output, read_fitted, write_fitted
 from rlds_beam.output.files import COMMITS, JOB
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, encode_inputs, read_plan
@@ -217,13 +224,7 @@ class ConvertJob:
     @property
     def committer(self) -> DatasetCommitter:
         return DatasetCommitter(
-            self.source,
-            self.check,
-            self.output,
-            self.ranges,
-            self.dataset_report,
-            self.plan.digest,
-            self.earlier,
+            self.source, self.check, self.output, self.ranges, self.dataset_report, self.plan.digest, self.earlier
         )
 
     def notes(self) -> list[str]:
@@ -239,13 +240,9 @@ class ConvertJob:
             notes.append(f"appended  {said}")
         splits = self.source.splits if len(self.source.splits) > 1 else ()
         notes += [f"empty     split {split.name} has no episodes" for split in splits if split.episodes == 0]
-        notes += [
-            f"note      the connectors change {path}, so the names of its values are left out"
-            for path in self.connecting.probed.unnamed
-        ]
-        notes += [f"note      {note}" for note in self.connecting.notes]
-        notes += self.output.notes(manifest)
-        return notes
+        unnamed = "the connectors change {}, so the names of its values are left out"
+        told = (*map(unnamed.format, self.connecting.probed.unnamed), *self.connecting.notes)
+        return [*notes, *(f"note      {note}" for note in told), *self.output.notes(manifest)]
 
     def read_report(self) -> Report:
         """The report of the finished job: of an append, on what it added."""

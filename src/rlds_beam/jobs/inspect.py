@@ -142,19 +142,16 @@ def survey(source: Source, config: Any) -> Survey:
     """
     connecting, output, error = _open_output(source, config)
     small = source.size <= config.sample_bytes
+    remote = any(storage.scheme(shard.path) for split in source.splits for shard in split.shards)
     # For a large dataset even the framing is not read completely: an estimate may start anywhere.
-    ranges = plan_ranges(
-        source,
-        whole_shards=output is not None and output.whole_shards,
-        exact=small,
-    )
+    ranges = plan_ranges(source, whole_shards=output is not None and output.whole_shards, exact=small)
     output = None if output is None else with_ranges(output, ranges)
     sampled: Sequence[WorkRange] = ranges
     limit = config.sample_bytes
     duplicates: Duplicates = {}
     if not small:
         sampled = ranges[:: -(-len(ranges) // _SAMPLED_RANGES)]
-        limit = min(limit, _REMOTE_BYTES) if _is_remote(source) else limit
+        limit = min(limit, _REMOTE_BYTES) if remote else limit
         limit = max(1, limit // max(1, len(sampled)))
     elif config.policy("duplicate_episode") != "accept":
         duplicates = run_stages(find_duplicates(source))["duplicates"]
@@ -188,7 +185,7 @@ def survey(source: Source, config: Any) -> Survey:
     elif not complete:
         scale = source.size / max(1, report.bytes)
     last_steps = None  # not if it would take a look at more of a remote dataset
-    if any(map(is_action, source.schema.steps)) and not (_is_remote(source) and source.last_action == "unknown"):
+    if any(map(is_action, source.schema.steps)) and not (remote and source.last_action == "unknown"):
         last_steps = find_last_steps(source)
     has_task = config.task is not None or config.task_file is not None
     return Survey(
@@ -218,10 +215,6 @@ def _open_output(source: Source, options: Any) -> tuple[ConnectorRunner, Output 
         return connecting, create_output(source, connecting, "", options), None
     except UsageError as error:
         return ConnectorRunner.for_reading(source), None, str(error)
-
-
-def _is_remote(source: Source) -> bool:
-    return any(storage.scheme(shard.path) for split in source.splits for shard in split.shards)
 
 
 class _Facts:

@@ -72,6 +72,14 @@ class PushInput:
         """The bytes to read, with those of companions."""
         return self.size if self.source is None else self.source.input_bytes
 
+    def stages(self, target: ReverbTarget, baseline: Baseline, rejected: str | None) -> Job:
+        """The stages of the push: a `Verified`."""
+        return *self.before(), PushRanges(self.pusher(target), target, baseline, self.ranges, rejected)
+
+    def count_stages(self, target: ReverbTarget) -> Job:
+        """The stages that only count the items: a `Pushed`."""
+        return *self.before(), CountItems(self.pusher(target), self.ranges)
+
     def describe(self, servers: Sequence[str], tables: Sequence[str]) -> str:
         """The plan as text: the input and the tables."""
         lines = [f"input     {self.dataset}: {format_size(self.size)}", f"ranges    {len(self.ranges):,}"]
@@ -173,35 +181,9 @@ def _open_converted(options: PushOptions) -> PushInput:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class PushJob:
-    """A push, ready to run.
-
-    Attributes:
-      input: the input.
-      target: the Reverb tables to write to.
-      baseline: the tables' content before the push.
-      fits: whether the tables certainly have room for all items.
-    """
-
-    input: PushInput
-    target: ReverbTarget
-    baseline: Baseline
-    fits: bool
-
-    def stages(self, config: PushOptions) -> Job:
-        """The stages of the job: a `Verified`."""
-        pusher, ranges = self.input.pusher(self.target), self.input.ranges
-        return *self.input.before(), PushRanges(pusher, self.target, self.baseline, ranges, config.rejected)
-
-    def count_stages(self) -> Job:
-        """The stages that only count the items: a `Pushed`."""
-        return *self.input.before(), CountItems(self.input.pusher(self.target), self.input.ranges)
-
-
 def prepare(
     options: PushOptions, source: PushInput, predicted: Mapping[str, int] | None = None, on_wait: OnWait | None = None
-) -> PushJob:
+) -> tuple[ReverbTarget, Baseline, bool]:
     """Checks the tables without writing to them.
 
     Args:
@@ -210,12 +192,14 @@ def prepare(
       predicted: the number of items for each server, if counted.
       on_wait: called with a message when a server is slow to answer.
 
+    Returns:
+      The tables, their content before the push, and whether they certainly have room for all items.
+
     Raises:
       UsageError: the tables cannot take the items (`open_target`).
     """
     target, baseline = open_target(options, source.spec, source.items, source.salt, predicted, on_wait)
     if predicted is not None or options.allow_eviction:
-        return PushJob(source, target, baseline, fits=True)
+        return target, baseline, True
     most = source.most_items
-    fits = most is not None and tables.have_room(baseline, dict.fromkeys(options.reverb, most))
-    return PushJob(source, target, baseline, fits)
+    return target, baseline, most is not None and tables.have_room(baseline, dict.fromkeys(options.reverb, most))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from rlds_beam.output.base import (
     Description,
-    EarlierOutput,
     FileRangeWriter,
     GlobalIndices,
-    MergedFile,
     Output,
 )
-from rlds_beam.output.commits import RangeCommit
-from rlds_beam.output.shards import EpisodeWriter, ShardInfo, ShardWriter, WrittenFile
+from rlds_beam.output.commits import EarlierOutput, RangeCommit
+from rlds_beam.output.shards import EpisodeWriter, MergedFile, ShardInfo, ShardWriter, WrittenFile
 from rlds_beam.processing.ranges import RangeWriter
 from rlds_beam.reading.base import WorkRange
 

@@ -26,8 +26,8 @@ import msgspec
 from rlds_beam import storage
 from rlds_beam.connectors.base import with_attributes
 from rlds_beam.errors import NotVerifiedError, UsageError
-from rlds_beam.output.base import EarlierOutput, Output, with_ranges
-from rlds_beam.output.commits import load_manifest, read_commits, remove_temporary
+from rlds_beam.output.base import Output, with_ranges
+from rlds_beam.output.commits import EarlierOutput, load_manifest, read_commits, remove_temporary
 from rlds_beam.output.directory import find_finished
 from rlds_beam.output.files import APPEND, COMMITS, LOCK, MANIFEST, PLAN
 from rlds_beam.output.plans import (

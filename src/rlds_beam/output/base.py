@@ -23,8 +23,7 @@ from rlds_beam.trajectories.items import UnusedSteps
 
 if TYPE_CHECKING:
     from rlds_beam.connectors.pipeline import ConnectorRunner
-    from rlds_beam.output.commits import RangeCommit
-    from rlds_beam.output.plans import OutputPlan
+    from rlds_beam.output.commits import EarlierOutput, RangeCommit
     from rlds_beam.output.shards import ShardInfo, WrittenFile
     from rlds_beam.reading.base import Source
 
@@ -51,29 +50,6 @@ class Description(NamedTuple):
     fields: list[str]
     left_out: Mapping[str, str] = {}
     record: str = "episode"
-
-
-class EarlierOutput(NamedTuple):
-    """A finished output that `convert --append` adds to. Picklable.
-
-    Attributes:
-      directory: its directory; that of the append is below it.
-      plan: its plan.
-      manifest: its manifest.
-      commits: the commits of its ranges, in the order of the plan.
-      unfinished: the digest of the plan of an append that was interrupted; None if there is none.
-    """
-
-    directory: str
-    plan: OutputPlan
-    manifest: Mapping[str, Any]
-    commits: tuple[RangeCommit, ...]
-    unfinished: str | None = None
-
-    @property
-    def ranges(self) -> list[WorkRange]:
-        """Its ranges, without what they read."""
-        return [WorkRange(commit.split, commit.index, commit.of, ()) for commit in self.commits]
 
 
 class Output(abc.ABC):
@@ -198,20 +174,6 @@ class Output(abc.ABC):
         """Lines about the finished output for the job's summary."""
         del manifest
         return []
-
-
-class MergedFile(NamedTuple):
-    """A file merged from the files of a split's ranges (`Output.complete`).
-
-    Attributes:
-      file: the name in the output directory.
-      split: the split.
-      shard: the content of the file.
-    """
-
-    file: str
-    split: str
-    shard: ShardInfo
 
 
 class GlobalIndices(Output):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -18,14 +18,13 @@ from rlds_beam.encoding.tfds.features import features_json
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output.files import CHECKSUM_KIND, CHECKSUMS, COMMITS, MANIFEST, REJECTED, REPORT
 from rlds_beam.output.plans import OutputPlan, read_plan, remove_parts
-from rlds_beam.output.shards import ShardInfo, WrittenFile
+from rlds_beam.output.shards import MergedFile, ShardInfo, WrittenFile
 from rlds_beam.processing.report import Report
+from rlds_beam.reading.base import WorkRange
 from rlds_beam.text import some
 
 if TYPE_CHECKING:
     from rlds_beam.episodes.schema import Field
-    from rlds_beam.output.base import EarlierOutput, MergedFile
-    from rlds_beam.reading.base import WorkRange
 
 
 class RangeCommit(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +68,29 @@ class RangeCommit(msgspec.Struct, frozen=True, kw_only=True):
     def names(self) -> list[str]:
         """The names of all files, including their sidecars."""
         return [name for file in self.files for name in (file.file, *file.beside)]
+
+
+class EarlierOutput(NamedTuple):
+    """A finished output that `convert --append` adds to. Picklable.
+
+    Attributes:
+      directory: its directory; that of the append is below it.
+      plan: its plan.
+      manifest: its manifest.
+      commits: the commits of its ranges, in the order of the plan.
+      unfinished: the digest of the plan of an append that was interrupted; None if there is none.
+    """
+
+    directory: str
+    plan: OutputPlan
+    manifest: Mapping[str, Any]
+    commits: tuple[RangeCommit, ...]
+    unfinished: str | None = None
+
+    @property
+    def ranges(self) -> list[WorkRange]:
+        """Its ranges, without what they read."""
+        return [WorkRange(commit.split, commit.index, commit.of, ()) for commit in self.commits]
 
 
 def rejected_path(output: str, work: WorkRange) -> str:

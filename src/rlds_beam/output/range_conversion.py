@@ -13,8 +13,8 @@ from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.metadata import encode
 from rlds_beam.output import append, commits
-from rlds_beam.output.base import EarlierOutput, FileRangeWriter, GlobalIndices, Output
-from rlds_beam.output.commits import RangeCommit, rejected_path
+from rlds_beam.output.base import FileRangeWriter, GlobalIndices, Output
+from rlds_beam.output.commits import EarlierOutput, RangeCommit, rejected_path
 from rlds_beam.output.files import REPORT
 from rlds_beam.output.plans import remove_parts
 from rlds_beam.output.shards import RejectedWriter, ShardInfo, WrittenFile

@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -60,6 +60,20 @@ class WrittenFile(msgspec.Struct, frozen=True):
     predicted: Count
     beside: tuple[FilePath, ...] = ()
     role: Role = "items"
+
+
+class MergedFile(NamedTuple):
+    """A file merged from the files of a split's ranges (`Output.complete`).
+
+    Attributes:
+      file: the name in the output directory.
+      split: the split.
+      shard: the content of the file.
+    """
+
+    file: str
+    split: str
+    shard: ShardInfo
 
 
 class ShardWriter:

@@ -17,7 +17,6 @@ from browsing import httpx
 from processes import DEADLINE, running, wait_until
 
 from rlds_beam.cli.main import main
-from rlds_beam.errors import pip_install
 from rlds_beam.testing import make_episode, write_dataset
 
 
@@ -75,67 +74,12 @@ def test_the_token_is_not_in_the_arguments_of_the_web_browser(dataset: Path, tmp
     os.close(terminal)
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
-@pytest.mark.parametrize("browser", ["true", "cat {fifo} # %s"])
-def test_the_page_is_removed_if_nobody_opens_it(dataset: Path, tmp_path: Path, browser: str, number: int) -> None:
-    """Also if the web browser, which waits for the FIFO here, returns only when it is closed."""
-    reading, terminal = os.openpty()
-    fifo, home = tmp_path / "fifo", tmp_path / "home"
-    os.mkfifo(fifo)
-    home.mkdir()
-    environment = {**os.environ, "BROWSER": browser.format(fifo=fifo), "DISPLAY": ":0", "HOME": str(home)}
-    with running(["browse", dataset], stdout=terminal, env=environment) as process:
-        wait_until(lambda: list(home.glob("*.html")), process)
-        process.send_signal(number)
-        assert process.wait(DEADLINE) == 0
-    assert not list(home.iterdir())
-    os.close(reading)
-    os.close(terminal)
-
-
 def test_a_port_that_is_taken(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["browse", str(dataset), f"--port={port}", "--no_open"]) == 2
         assert f"--port={port}" in capsys.readouterr().err
     assert main(["browse", str(dataset), "--port=70000"]) == 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["nothing"], "nothing"),
-        (["{}", "--from=nope"], "no such source"),
-        (["{}", "--split=nope"], "nope"),
-        (["{}", "--signals=nothing.parquet"], "nothing.parquet"),
-        (["{}", "--host=0.0.0.0"], "--host"),
-    ],
-)
-def test_wrong_usage(
-    dataset: Path,
-    arguments: list[str],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["browse", *(one.format(dataset) for one in arguments)]) in (1, 2)
-    error = capsys.readouterr().err
-    assert message in error and len(error.splitlines()) < 10
-
-
-def test_without_the_extra_the_error_names_it(dataset: Path) -> None:
-    code = f"""
-        import sys
-        sys.modules["uvicorn"] = None
-        from rlds_beam.cli.main import main
-        sys.exit(main(["browse", {str(dataset)!r}]))
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=DEADLINE, check=False
-    )
-    assert done.returncode == 2 and pip_install("view") in done.stderr
 
 
 def test_the_browser_needs_neither_beam_nor_tensorflow(dataset: Path) -> None:

@@ -58,22 +58,6 @@ def test_episodes_follow_rlds() -> None:
         assert np.flatnonzero(steps["discount"] == 0).tolist() == ([len(episode) - 2] if ends else [])
 
 
-def test_with_a_camera_the_episodes_are_the_same(tmp_path: Path) -> None:
-    """Images, an instruction and idle steps are added; nothing else changes."""
-    dataset = example(ExampleConfig(str(tmp_path), camera=True, broken=2))
-    assert dataset == str(tmp_path / "point_mass_camera" / "1.0.0")
-    report = rlds_beam.check(dataset, rules=True).report
-    assert (report.rejected, list(report.rules)) == (2, ["missing_is_last"])
-    plain, seen = (list(make_episodes(10, broken=2, camera=camera)) for camera in (False, True))
-    for number, (one, other) in enumerate(zip(plain, seen, strict=True)):
-        idle = number % 5
-        assert len(other) == idle + len(one)
-        assert not other.steps["action"][:idle].any() and np.flatnonzero(other.steps["is_first"]).tolist() == [0]
-        for path in set(one.steps) - {"is_first"}:
-            np.testing.assert_array_equal(other.steps[path][idle:], one.steps[path])
-        assert other.steps["observation/image"].decode().shape == (len(other), 96, 96, 3)
-
-
 def test_tfds_reads_it(tmp_path: Path) -> None:
     tfds = pytest.importorskip("tensorflow_datasets")
     example(ExampleConfig(str(tmp_path), episodes=4))
@@ -91,21 +75,6 @@ def test_the_next_commands_of_the_robot_run(
     assert (said["path"], said["episodes"], said["shards"]) == ("data/planar_arm/1.0.0", 4, 2)
     assert [main(shlex.split(command)[1:]) for command in said["next"]] == [0, 0, 0]
     assert (tmp_path / "strip.png").exists() and (tmp_path / "lerobot" / "meta" / "info.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"broken": 5, "episodes": 4}, "--broken=5"),
-        ({"shards": 0}, "--shards=0"),
-        ({"seed": -1}, "--seed=-1"),
-        ({"camera": True, "robot": True}, "--camera and --robot"),
-    ],
-)
-def test_impossible_options_are_refused(options: dict[str, int], message: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=message):
-        example(ExampleConfig(str(tmp_path / "data"), **options))
-    assert not (tmp_path / "data").exists()
 
 
 def test_an_existing_dataset_is_left_alone(tmp_path: Path) -> None:

@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from rlds_beam.cli.main import main
 from rlds_beam.testing import make_episode, write_dataset
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    return write_dataset(tmp_path / "data", [make_episode(5, seed=i) for i in range(6)], shards=2)
-
-
-def test_inspect_takes_no_beam_flags(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", "anything", "--", "--direct_num_workers=2"]) == 2
-    assert "it takes no flags after --" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flags", [(), ("--accept=duplicate_episode",), ("--items=episodes",), ("--split=train[1:7]",)])
@@ -44,8 +33,3 @@ def test_inspect_predicts_episodes_that_the_output_cannot_hold(tmp_path, capsys)
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert found["items"] == report["items_written"] == 2
     assert found["sampled"]["rules"] == report["rules"] and report["rules"]["too_long"]["rejected"] == 1
-
-
-def test_inspect_says_that_it_did_not_look_for_duplicates_in_a_sample(source, capsys):
-    assert main(["inspect", str(source), "--sample_bytes=1"]) == 0
-    assert "a sample was read; duplicates were not checked" in capsys.readouterr().out

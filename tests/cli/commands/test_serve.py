@@ -6,16 +6,11 @@ import dataclasses
 import os
 import re
 import signal
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from processes import DEADLINE
 
 pytest.importorskip("reverb")
 
@@ -23,9 +18,7 @@ from serving import Serve, a_table, refused
 
 from rlds_beam.cli.commands.serve import read_spec
 from rlds_beam.encoding.wire import SignatureLeaf
-from rlds_beam.errors import RldsBeamError
 from rlds_beam.reverb.connection import Connection
-from rlds_beam.reverb.serving import EmbeddedServer, ServedTable
 from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.trajectories.options import FrameOptions
 from rlds_beam.trajectories.spec import TrajectorySpec
@@ -119,30 +112,6 @@ def test_a_converted_dataset_gives_the_same_tables(convert_only, dataset, spec, 
     assert "--last_step" in text and "already converted" in text
 
 
-def test_frame_options_are_in_the_signature(dataset):
-    spec = read_spec(str(dataset), FrameOptions(cast=("reward=float16",)))
-    assert {leaf.path: leaf.dtype for leaf in signature_leaves(spec)}["reward"] == "float16"
-
-
-@pytest.mark.parametrize(
-    ("flags", "mentioned"),
-    [
-        (["--tables=:uniform"], ["table :uniform", "NAME[:KIND"]),
-        (["--tables=replay:heap"], ["heap", "uniform, prioritized, queue, stack"]),
-        (["--tables=replay:uniform:0"], ["replay:uniform:0", "1 item"]),
-        (["--tables=replay:uniform:many"], ["replay:uniform:many"]),
-        (["--tables=replay:uniform,replay:queue"], ["table replay is given twice"]),
-        (["--port=65536"], ["--port=65536"]),
-    ],
-)
-def test_wrong_flags(dataset, capsys, monkeypatch, tmp_path, flags, mentioned):
-    monkeypatch.chdir(tmp_path)
-    text = refused(capsys, f"--like={dataset}", *flags)
-    for part in mentioned:
-        assert part in text
-    assert not any(tmp_path.iterdir())
-
-
 # Network access
 
 
@@ -154,43 +123,6 @@ def test_a_port_that_is_taken(served, dataset, capsys):
 
 
 # The process
-
-
-def test_the_server_ends_when_its_parent_is_killed(dataset) -> None:
-    script = f"""
-import os, signal
-from rlds_beam.cli.commands.serve import read_spec
-from rlds_beam.reverb.serving import EmbeddedServer, ServedTable
-from rlds_beam.trajectories.options import FrameOptions
-with EmbeddedServer([ServedTable("replay")], read_spec({str(dataset)!r}, FrameOptions())) as server:
-    print(server.address, flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-    run = subprocess.run(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, timeout=DEADLINE, check=False
-    )
-    assert run.returncode == -signal.SIGKILL
-    host, _, port = run.stdout.strip().rpartition(":")
-    deadline = time.monotonic() + DEADLINE
-    while time.monotonic() < deadline:
-        try:
-            socket.create_connection((host, int(port)), 1).close()
-        except ConnectionRefusedError:
-            return
-        except TimeoutError:  # no process accepts it, but the port still listens
-            continue
-        time.sleep(0.05)
-    raise AssertionError("the server is still running")
-
-
-def test_it_starts_while_other_work_is_done(spec) -> None:
-    with EmbeddedServer([ServedTable("line", "queue", 100)], spec) as server:
-        with pytest.raises(RldsBeamError, match=r"not up within 0\.01 s \(it is still running"):
-            server.wait_ready(0.01)
-        assert [*server.wait_ready().tables] == ["line"]
-        server.check()
-    with pytest.raises(RldsBeamError, match="not running"):
-        server.check()
 
 
 def test_a_server_that_is_killed_ends_the_command(dataset) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rlds_beam import interrupts
 from rlds_beam.errors import UsageError
-from rlds_beam.options import option
+from rlds_beam.options import option, options_given
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 
 if TYPE_CHECKING:
@@ -69,11 +69,8 @@ def read_spec(like: str, options: FrameOptions) -> TrajectorySpec:
 
     if not is_converted(like):
         return trajectory_spec(open_source(like).schema, options, ItemOptions())
-    for field in dataclasses.fields(FrameOptions):
-        if getattr(options, field.name) != field.default:
-            raise UsageError(
-                f"--{field.name}: {like} is already converted, with the options of that conversion: remove this flag"
-            )
+    for name in options_given(options, FrameOptions):
+        raise UsageError(f"--{name}: {like} is already converted, with the options of that conversion: remove it")
     return open_converted(like).spec
 
 

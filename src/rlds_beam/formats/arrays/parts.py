@@ -24,9 +24,9 @@ from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.leaves import LeafColumn, field_json, text_values
-from rlds_beam.output.base import Description, FileRangeWriter, MergedFile, Output
+from rlds_beam.output.base import Description, FileRangeWriter, Output
 from rlds_beam.output.commits import RangeCommit
-from rlds_beam.output.shards import ShardInfo, ShardWriter
+from rlds_beam.output.shards import MergedFile, ShardInfo, ShardWriter
 from rlds_beam.reading.base import WorkRange
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.text import shorten

@@ -25,8 +25,8 @@ from rlds_beam.episodes.schema import FLAGS, Field
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.columns.row_files import RowFile, open_row_file
 from rlds_beam.formats.format_options import ColumnsFormat, ColumnsOptions
-from rlds_beam.output.base import Description, EarlierOutput, Output
-from rlds_beam.output.commits import RangeCommit, split_infos, write_tfds_metadata
+from rlds_beam.output.base import Description, Output
+from rlds_beam.output.commits import EarlierOutput, RangeCommit, split_infos, write_tfds_metadata
 from rlds_beam.output.plans import RESERVED
 from rlds_beam.output.shards import ShardInfo, WrittenFile
 from rlds_beam.reading.base import Source, WorkRange

@@ -32,7 +32,7 @@ from rlds_beam.typing import Array
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rlds_beam.output.base import EarlierOutput
+    from rlds_beam.output.commits import EarlierOutput
     from rlds_beam.reading.base import WorkRange
 
 

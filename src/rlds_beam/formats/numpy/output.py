@@ -24,7 +24,8 @@ from rlds_beam.formats.arrays.parts import ArraysOutput, Part, StoredColumn, rea
 from rlds_beam.formats.format_options import ImageOptions
 from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.output.base import HoldsLastActions, MergedFile
+from rlds_beam.output.base import HoldsLastActions
+from rlds_beam.output.shards import MergedFile
 from rlds_beam.reading.base import LastAction, Source
 from rlds_beam.reading.meaning import Meaning
 

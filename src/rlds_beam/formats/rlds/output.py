@@ -24,8 +24,8 @@ from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.formats.format_options import ColumnsFormat, RldsOptions
 from rlds_beam.formats.rlds.records import RecordEncoder
-from rlds_beam.output.base import Description, EarlierOutput, HoldsLastActions
-from rlds_beam.output.commits import VERSION, RangeCommit, split_infos
+from rlds_beam.output.base import Description, HoldsLastActions
+from rlds_beam.output.commits import VERSION, EarlierOutput, RangeCommit, split_infos
 from rlds_beam.output.files import FITTED, REPORT
 from rlds_beam.output.plans import Inputs, read_inputs, read_plan
 from rlds_beam.output.shards import RecordFileWriter, WrittenFile, open_record_file

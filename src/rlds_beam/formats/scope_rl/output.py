@@ -45,8 +45,8 @@ from rlds_beam.formats.arrays.leaves import (
 )
 from rlds_beam.formats.arrays.parts import MergedOutput, Part, Sink
 from rlds_beam.formats.format_options import ScopeRlOptions
-from rlds_beam.output.base import Description, MergedFile
-from rlds_beam.output.shards import ShardWriter
+from rlds_beam.output.base import Description
+from rlds_beam.output.shards import MergedFile, ShardWriter
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.typing import Array

@@ -17,8 +17,8 @@ from rlds_beam.encoding.tfrecord.framing import frame
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.format_options import TrajectoryOptions
-from rlds_beam.output.base import Description, EarlierOutput, Output
-from rlds_beam.output.commits import RangeCommit, split_infos, write_tfds_metadata
+from rlds_beam.output.base import Description, Output
+from rlds_beam.output.commits import EarlierOutput, RangeCommit, split_infos, write_tfds_metadata
 from rlds_beam.output.files import MANIFEST
 from rlds_beam.output.shards import ShardInfo, ShardWriter
 from rlds_beam.reading.base import Source, WorkRange

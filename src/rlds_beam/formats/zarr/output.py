@@ -33,8 +33,8 @@ from rlds_beam.formats.arrays.leaves import is_text, make_columns, not_represent
 from rlds_beam.formats.arrays.parts import ArraysOutput, Part, Sink, StoredColumn, read_blocks
 from rlds_beam.formats.format_options import ZarrOptions
 from rlds_beam.formats.profiles.zarr_store import ENDS, OWN
-from rlds_beam.output.base import FileRangeWriter, MergedFile, RowsOutput, RowsWriter, select_rows
-from rlds_beam.output.shards import ShardWriter
+from rlds_beam.output.base import FileRangeWriter, RowsOutput, RowsWriter, select_rows
+from rlds_beam.output.shards import MergedFile, ShardWriter
 from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.reading.meaning import Meaning, RowRule
 from rlds_beam.typing import Array
