@@ -38,9 +38,8 @@ from rlds_beam.user_functions import (
 )
 
 SECTIONS = {
-    "Columns of a training batch": ("learner.columns",),
+    "Columns, returns, and advantages": ("learner.columns",),
     "Other observations": ("learner.observations",),
-    "Returns and advantages": ("learner.returns",),
     "Sequences and states": ("learner.sequences",),
     "Off-policy evaluation": ("statistics.importance",),
     "Normalization": ("statistics.normalization",),

@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -66,6 +66,8 @@ def check_dataset(keys: Iterable[str], dataset: str, file: str) -> None:
 class _ListConnector(EpisodeConnector, reads_values=False):
     """Reads a list of episode keys once, so that workers need not read the file."""
 
+    keeps: ClassVar[bool]
+
     def __init__(self, file: str):
         lines = enumerate(storage.read_given(file, f"the list of episodes {file} cannot be read").split("\n"), 1)
         texts = ((f"{file}, line {i:,}", _REMARK.split(line, maxsplit=1)[0].strip()) for i, line in lines)
@@ -78,10 +80,10 @@ class _ListConnector(EpisodeConnector, reads_values=False):
         check_dataset(self._keys, source.dataset, self._file)
         return self
 
-    def lists(self, key: EpisodeKey) -> bool:
-        """Whether the list has the key of an episode, or that of its record."""
-        record = str(dataclasses.replace(key, part=0))
-        return record in self._keys or f"{record}.{key.part}" in self._keys
+    def edit(self, episode: Episode, fields: StepFields) -> Episode | Sequence[Episode]:
+        record = str(dataclasses.replace(episode.key, part=0))
+        listed = record in self._keys or f"{record}.{episode.key.part}" in self._keys
+        return episode if listed == self.keeps else []
 
 
 class DropListedEpisodes(_ListConnector, reads_images=False, reads_values=False):
@@ -97,8 +99,7 @@ class DropListedEpisodes(_ListConnector, reads_images=False, reads_values=False)
       file: the path of the list, local or in a bucket. It is read once, by the command.
     """
 
-    def edit(self, episode: Episode, fields: StepFields) -> Episode | Sequence[Episode]:
-        return [] if self.lists(episode.key) else episode
+    keeps = False
 
 
 class KeepListedEpisodes(_ListConnector, reads_images=False, reads_values=False):
@@ -113,8 +114,7 @@ class KeepListedEpisodes(_ListConnector, reads_images=False, reads_values=False)
       file: the path of the list, local or in a bucket. It is read once, by the command.
     """
 
-    def edit(self, episode: Episode, fields: StepFields) -> Episode | Sequence[Episode]:
-        return episode if self.lists(episode.key) else []
+    keeps = True
 
 
 _TOP = 1 << 64

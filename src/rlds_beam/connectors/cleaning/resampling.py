@@ -234,7 +234,12 @@ class Resample(EpisodeConnector, reads_images=False):
         for i, turn in enumerate(turns):
             if of_turns[i] is not None:
                 self._turn(episode, line, made, turn, of_turns[i] == "relative", positions[i : i + 1])
-        return episode.replace(steps=_end_and_merge(episode, line, made, fields) | self._stamps(episode, line))
+        steps = _end_and_merge(episode, line, made, fields)
+        if self.times is not None:  # the new times
+            old, since = np.asarray(episode.steps[self.times]), line.times / self._second
+            stamps = old[:1].reshape(1) + (since if old.dtype.kind == "f" else np.round(since).astype(old.dtype))
+            steps[self.times] = stamps.astype(old.dtype).reshape(-1, *old.shape[1:])
+        return episode.replace(steps=steps)
 
     def _find(self, episode: Episode, argument: str, action: str, size: int | None = None) -> list[Places]:
         """The values that each entry of an argument names: `size` values, or one, or those of a whole field."""
@@ -348,15 +353,6 @@ class Resample(EpisodeConnector, reads_images=False):
         done, begun = _accumulate(changes, self.frame)[at], changes[at]
         begun = type(begun).from_rotvec(part[:, None] * begun.as_rotvec())
         return done * begun if self.frame == "hand" else begun * done
-
-    def _stamps(self, episode: Episode, line: _Timeline) -> dict[str, Column]:
-        """The field of timestamps with the new times."""
-        if self.times is None:
-            return {}
-        old = np.asarray(episode.steps[self.times])
-        since = line.times / self._second
-        made = old[:1].reshape(1) + (since if old.dtype.kind == "f" else np.round(since).astype(old.dtype))
-        return {self.times: made.astype(old.dtype).reshape(-1, *old.shape[1:])}
 
 
 def _entries(places: int | str | Sequence[int | str]) -> tuple[int | str, ...]:

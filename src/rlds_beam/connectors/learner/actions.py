@@ -318,12 +318,14 @@ class RemoveSingleTsTimeRankFromBatch:
         return batch.replace(columns=columns, time=None, starts=())
 
     def _without(self, columns: Columns) -> Columns:
-        return {n: c if below(n, "state_out") else self._squeeze(n, as_numpy(c)) for n, c in columns.items()}
-
-    def _squeeze(self, name: str, column: Array) -> Array:
-        if column.ndim < 2 or column.shape[1] != 1:
-            raise UsageError(f"RemoveSingleTsTimeRankFromBatch: {name} {column.shape} has no time axis of length 1")
-        return column[:, 0]
+        without = dict(columns)
+        for name, column in columns.items():
+            if not below(name, "state_out"):
+                array = as_numpy(column)
+                if array.ndim < 2 or array.shape[1] != 1:
+                    raise UsageError(f"RemoveSingleTsTimeRankFromBatch: {name} {array.shape} has no time axis of 1")
+                without[name] = array[:, 0]
+        return without
 
 
 class ListifyDataForVectorEnv:

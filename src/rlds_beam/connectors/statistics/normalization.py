@@ -12,7 +12,7 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.connectors.base import Batch, Columns, FittedConnector, check_order, edit_each
 from rlds_beam.connectors.fields import StepFields, check_choices, find_agent, find_module, match_fields
-from rlds_beam.connectors.learner.returns import real_transitions
+from rlds_beam.connectors.learner.columns import real_transitions
 from rlds_beam.connectors.statistics.episode_statistics import LeafBuilder
 from rlds_beam.encoding.metadata import parse_json
 from rlds_beam.episodes.columns import all_below, below, is_numeric
