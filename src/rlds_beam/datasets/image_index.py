@@ -274,7 +274,7 @@ class VideoWriter:
         numbers = np.array([self._numbers[name] for name in located.videos], np.int64)
         located.places["file"] = FIRST_VIDEO - numbers[located.places["file"]]
         if located.scale is not None:
-            self.scales[path] = dataclasses.asdict(located.scale)  # type: ignore[call-overload]
+            self.scales[path] = dataclasses.asdict(located.scale)
 
     def write(self, writer: IndexWriter) -> None:
         """Writes the packets of the videos since the last call."""

@@ -10,7 +10,7 @@ import functools
 import importlib.util
 import struct
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -68,22 +68,28 @@ def _libjpeg(data: bytes, channels: int | None, place: Array | None, jpeg: Jpeg)
 
     try:
         height, width, stored, _ = simplejpeg.decode_jpeg_header(data)
-        if channels is None:
-            channels = 1 if stored == "Gray" else 3
-        if channels not in (1, 3) or stored in ("CMYK", "YCCK"):
-            return None
-        fits = place is not None and place.shape == (height, width, channels)
-        # With the fast DCT, the settings of tf.io.decode_jpeg.
-        image: Array = simplejpeg.decode_jpeg(
-            data,
-            colorspace="RGB" if channels == 3 else "GRAY",
-            fastdct=jpeg == "fast",
-            fastupsample=False,
-            buffer=place if fits else None,
-        )
+    except (ValueError, KeyError) as error:
+        raise UndecodableImageError(f"the JPEG is damaged ({error})") from None
+    if channels is None:
+        channels = 1 if stored == "Gray" else 3
+    if channels not in (1, 3) or stored in ("CMYK", "YCCK"):
+        return None
+    if place is None or place.shape != (height, width, channels):
+        return _decode_jpeg(data, channels, jpeg)
+    _decode_jpeg(data, channels, jpeg, buffer=place)
+    return place
+
+
+def _decode_jpeg(data: bytes, channels: int, jpeg: Jpeg, **options: Any) -> Array:
+    """Decodes a JPEG; with the fast DCT, the settings of tf.io.decode_jpeg."""
+    import simplejpeg
+
+    colors, fast = "RGB" if channels == 3 else "GRAY", jpeg == "fast"
+    try:
+        image: Array = simplejpeg.decode_jpeg(data, colorspace=colors, fastdct=fast, fastupsample=False, **options)
     except (ValueError, KeyError) as error:  # KeyError: chroma subsampling without a name
         raise UndecodableImageError(f"the JPEG is damaged ({error})") from None
-    return place if fits and place is not None else image
+    return image
 
 
 def decode_reduced(
@@ -108,23 +114,9 @@ def decode_reduced(
     Raises:
       UndecodableImageError: the image is damaged, or too large.
     """
-    import simplejpeg
-
     check_decodable(data)
-    try:
-        image: Array = simplejpeg.decode_jpeg(
-            data,
-            colorspace="RGB" if channels == 3 else "GRAY",
-            fastdct=jpeg == "fast",
-            fastupsample=False,
-            min_height=height,
-            min_width=width,
-            min_factor=min_factor,
-            strict=not partly,
-        )
-    except (ValueError, KeyError) as error:  # KeyError: chroma subsampling without a name
-        raise UndecodableImageError(f"the JPEG is damaged ({error})") from None
-    return image
+    size = {"min_height": height, "min_width": width, "min_factor": min_factor}
+    return _decode_jpeg(data, channels, jpeg, strict=not partly, **size)
 
 
 def decode_any_png(data: bytes) -> Array:

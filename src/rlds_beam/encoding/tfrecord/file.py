@@ -374,7 +374,7 @@ class Window:
     def _read_into(self, room: memoryview) -> int:
         """Reads some bytes; 0 at the end of the file, or where a gzip file is damaged."""
         if not self._is_gzip:
-            return self._file.readinto(room)  # type: ignore[union-attr,no-any-return]
+            return self._file.readinto(room)  # type: ignore[union-attr]
         count = 0
         try:
             count = 0 if self._ended else self._file.readinto1(room[:_INFLATED])  # type: ignore[union-attr]
