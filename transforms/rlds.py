@@ -31,12 +31,12 @@ class WriteToRlds(beam.PTransform):
     pipeline that was killed starts over.
 
     Args:
-      directory: the dataset's directory, best `NAME/1.0.0`.
+      directory: the dataset's directory, best `NAME/1.0.0`: its name and version.
       like: an episode whose fields, dtypes, and shapes all others have.
       split: the name of the split, if the input is not a dict.
       strict: end the pipeline at a bad episode. Otherwise it is kept in `directory/rejected`, with its key.
       images, schema, overwrite: as in `write_rlds`.
-      options: `name`, `version`, `description`, `fps`, `robot_type`, `names`, `check`, `format`, `shard_bytes`: as in
+      options: `description`, `fps`, `robot_type`, `names`, `check`, `format`, `shard_bytes`: as in
         `write_rlds`.
 
     Raises:

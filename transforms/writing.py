@@ -233,7 +233,8 @@ class _RejectedSink(KeyedSink):
                 records += sum(1 for _ in lines)
         content = RejectedList(self.id, records, tuple(f"{work}.tfrecord" for work in plan))
         self._write_list(content)
-        return msgspec.to_builtins(content)
+        listed: dict[str, Any] = msgspec.to_builtins(content)
+        return listed
 
     def _write_list(self, content: RejectedList) -> None:
         storage.write_text(storage.below(self.directory, REJECTED_LIST), encode(content))

@@ -57,11 +57,11 @@ def test_arrays_become_rlds(cluster, tmp_path) -> None:
 
     def build(root: Any) -> None:
         numbers = root | beam.Create([*range(20)][::-1]) | beam.Reshuffle()
-        numbers | beam.Map(make) | rb.WriteToRlds(tmp_path / "there" / "1.0.0", like=make(0)[1], name="numbers")
+        numbers | beam.Map(make) | rb.WriteToRlds(tmp_path / "there" / "numbers" / "1.0.0", like=make(0)[1])
 
-    write_rlds(tmp_path / "here" / "1.0.0", [make(i)[1] for i in range(20)], name="numbers")
+    write_rlds(tmp_path / "here" / "numbers" / "1.0.0", [make(i)[1] for i in range(20)])
     run_on(cluster, build)
-    here, there = (shards_of(tmp_path / name / "1.0.0") for name in ("here", "there"))
+    here, there = (shards_of(tmp_path / name / "numbers" / "1.0.0") for name in ("here", "there"))
     assert len(here) == 1 and here == there
 
 

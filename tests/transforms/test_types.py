@@ -21,7 +21,6 @@ from rlds_beam import transforms as rb
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.cli.commands.example import ExampleConfig, example
 from rlds_beam.encoding.tfds.rlds_dataset import default_schema
-from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import Violation
 from rlds_beam.processing.report import Report
 from rlds_beam.testing import make_episode
@@ -124,12 +123,3 @@ def test_episodes_are_refused_by_a_writer_of_items_and_items_by_one_of_episodes(
         episodes | "Items" >> rb.WriteToTrajectoryRecords(str(tmp_path / "a"), convert.spec)
     with pytest.raises(TypeCheckError, match="Episode"):
         (episodes | convert).items | rb.WriteToTrajectoryRecords(str(tmp_path / "b"), SCHEMA)
-
-
-def test_a_typed_step_of_the_users_is_checked_against_the_transforms_beside_it() -> None:
-    def count(episode: Episode) -> int:
-        return len(episode)
-
-    counted: Any = new_pipeline() | beam.Create([EPISODE]) | beam.Map(count).with_output_types(int)
-    with pytest.raises(TypeCheckError, match="ConnectEpisodes"):
-        counted | rb.ConnectEpisodes([], SCHEMA)

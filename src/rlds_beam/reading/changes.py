@@ -116,7 +116,8 @@ class Snapshot:
         with ThreadPoolExecutor(_THREADS) as pool:
             while some := [*itertools.islice(waiting, _AT_ONCE)]:
                 small = sum(shard.size for shard in some) < len(some) * _SMALL
-                found = np.array([*(map if small else pool.map)(fingerprint_shard, some)], np.bytes_)
+                printed = map(fingerprint_shard, some) if small else pool.map(fingerprint_shard, some)
+                found = np.array([*printed], np.bytes_)
                 content = content.astype(np.promote_types(content.dtype, found.dtype), copy=False)
                 content[done : done + len(found)] = found
                 done += len(found)

@@ -136,8 +136,8 @@ class _Segments(NamedTuple):
         shards = split.shards
         if not split.sliced:
             count, sizes = len(shards), shards.sizes if isinstance(shards, ShardList) else [s.size for s in shards]
-            zeros = np.zeros(count, np.int64)
-            return cls(split, np.arange(count), zeros, zeros - 1, np.array(sizes, np.int64))
+            start, stop = (np.broadcast_to(np.int64(value), count) for value in (0, -1))
+            return cls(split, np.arange(count), start, stop, np.asarray(sizes, np.int64))
         positions = {shard.index: i for i, shard in enumerate(shards)}
         segments = select_segments(source, split)
         return cls(
@@ -173,31 +173,30 @@ class _Cutter:
         total = int(weights.sum())
         count = min(MAX_RANGES, -(-total // RANGE_BYTES)) if shards is None else shards
         bounds = np.array([total * i // count for i in range(1, count)], np.int64)
-        offsets = np.concatenate([[0], np.cumsum(weights)])
-        first, last = np.searchsorted(bounds, offsets[:-1], "right"), np.searchsorted(bounds, offsets[1:], "left")
+        offsets = np.cumsum(weights) - weights
+        first, last = np.searchsorted(bounds, offsets, "right"), np.searchsorted(bounds, offsets + weights, "left")
         touched = np.flatnonzero(last > first).tolist()
+        inside = [bounds[first[i] : last[i]] - offsets[i] for i in touched]
+        del first, last  # there may be a million of each
         path = segments.at(0).shard.path if len(weights) else ""
         can_be_cut = storage.at_once(lambda i: self._can_be_cut(segments.at(i).shard, far), touched, path)
-        # The pieces of the segments that are cut, instead of these.
-        group = np.searchsorted(bounds, offsets[:-1] + weights // 2, "right")
+        group = np.searchsorted(bounds, offsets + weights // 2, "right")
+        # The segments that are cut, and their pieces, which replace them.
+        cut = [*itertools.compress(touched, can_be_cut)]
         rows: list[tuple[int, int, int, int, int]] = []
-        for i in itertools.compress(touched, can_be_cut):
-            inside = (bounds[first[i] : last[i]] - offsets[i]).tolist()
-            for piece, middle in self._pieces(segments.at(i), int(weights[i]), inside):
+        for i, offset in zip(cut, itertools.compress(inside, can_be_cut), strict=True):
+            for piece, middle in self._pieces(segments.at(i), int(weights[i]), offset.tolist()):
                 if shards is not None or piece.start != piece.stop:  # a long record leaves nothing for the next cut
                     stop = -1 if piece.stop is None else piece.stop
                     of = int(np.searchsorted(bounds, offsets[i] + middle, "right"))
                     rows.append((i, int(segments.shard[i]), piece.start, stop, of))
-        cut = list(dict.fromkeys(itertools.compress(touched, can_be_cut)))
         pieces = np.array(rows, np.int64).reshape(-1, 5).T
-        number = np.concatenate([np.delete(np.arange(len(weights)), cut), pieces[0]])
-        group = np.concatenate([np.delete(group, cut), pieces[4]])
-        order = np.lexsort((number, group))  # stable: pieces of a segment stay in order
-        shard, start, stop_ = (
-            np.concatenate([np.delete(column, cut), pieces[row]])[order]
-            for row, column in ((1, segments.shard), (2, segments.start), (3, segments.stop))
+        places = pieces[0] - np.searchsorted(cut, pieces[0])
+        shard, start, stops, group = (
+            np.insert(np.delete(column, cut), places, pieces[row])
+            for row, column in ((1, segments.shard), (2, segments.start), (3, segments.stop), (4, group))
         )
-        return segments._replace(shard=shard, start=start, stop=stop_).grouped(group[order])
+        return segments._replace(shard=shard, start=start, stop=stops).grouped(group)
 
     def _can_be_cut(self, shard: Shard, far: bool) -> bool:
         files = self.source.files

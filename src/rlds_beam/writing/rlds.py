@@ -71,8 +71,6 @@ def write_rlds(
     episodes: Iterable[Any] | Mapping[str, Iterable[Any]],
     *,
     split: str = "train",
-    name: str | None = None,
-    version: str | None = None,
     description: str | None = None,
     fps: float | None = None,
     robot_type: str | None = None,
@@ -98,14 +96,13 @@ def write_rlds(
     exists only when all of it is written.
 
     Args:
-      directory: the dataset's directory, best `NAME/1.0.0`.
+      directory: the dataset's directory, best `NAME/1.0.0`: its name and version.
       episodes: the episodes, for example a generator; or a dict of them, by split. An episode is a dict of step
         fields, nested or not: arrays, tensors, or lists with a value for each step, lists of PNG or JPEG files as
         bytes, or one text for all steps. Other keys: `metadata` (a dict, the episode's own fields), and `terminated`
         or `truncated` (how it ended; by default it was cut off). Also taken: `{"steps": [{...}, ...], ...}` as
         TFDS's builders yield it, and `rlds_beam.Episode`.
       split: the name of the split, if `episodes` is not a dict.
-      name, version: of the dataset; by default those of the directory.
       description: describes the dataset.
       fps: steps per second.
       robot_type: the name of the robot.
@@ -134,8 +131,6 @@ def write_rlds(
         images=images,
         schema=schema,
         strict=strict,
-        name=name,
-        version=version,
         shard_bytes=shard_bytes,
         format=format,
         description=description,
@@ -271,8 +266,6 @@ class RldsSink(KeyedSink):
         images: ImageEncoding | Mapping[str, ImageEncoding],
         schema: Schema | None,
         strict: bool,
-        name: str | None = None,
-        version: str | None = None,
         shard_bytes: int = SHARD_BYTES,
         format: Literal["tfrecord", "array_record"] = "tfrecord",
         description: str | None = None,
@@ -281,20 +274,14 @@ class RldsSink(KeyedSink):
         robot_type: str | None = None,
         names: Mapping[str, Sequence[str]] | None = None,
     ) -> RldsSink:
-        """Checks the arguments of `write_rlds`; the name and version default to those of the directory, `NAME/1.0.0`.
+        """Checks the arguments of `write_rlds`; the name and the version are those of the directory, `NAME/1.0.0`.
 
         Raises:
           UsageError: an argument cannot be used.
         """
         parent, last = storage.split(directory.rstrip("/"))
         versioned = _VERSION.fullmatch(last) is not None
-        named = storage.split(parent)[1] if versioned else last
-        name = name or (named if _NAME.fullmatch(named) else "episodes")
-        version = version or (last if versioned else "1.0.0")
-        if not _NAME.fullmatch(name):
-            raise UsageError(f"name={name!r}: expected lowercase letters, digits, and _, starting with a letter")
-        if not _VERSION.fullmatch(version):
-            raise UsageError(f"version={version!r}: expected three numbers, for example 1.0.0")
+        name, version = (storage.split(parent)[1], last) if versioned else (last, "1.0.0")
         if shard_bytes < 1:
             raise UsageError(f"shard_bytes={shard_bytes}: expected a number of bytes")
         if fps is not None and not 0 < fps <= MAX_RATE:
@@ -303,7 +290,7 @@ class RldsSink(KeyedSink):
             raise UsageError(f"robot_type={robot_type!r}: expected printable text of 1 to {MAX_NAME} characters")
         return cls(
             directory=directory,
-            dataset=f"{name}/{version}",
+            dataset=f"{name if _NAME.fullmatch(name) else 'episodes'}/{version}",
             shard_bytes=shard_bytes,
             format=RldsOptions(format=format),
             description=description,
