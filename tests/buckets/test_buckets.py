@@ -17,7 +17,6 @@ from directories import bytes_of
 from exchanging import export, open_job, read_back, rich_dataset
 from lerobot_data import write_moving_data
 from processes import run, running, wait_until
-from recorded import WALK, recorded
 
 import rlds_beam
 from rlds_beam import storage
@@ -108,13 +107,6 @@ def test_an_append_equals_a_local_one(name: str, data: Data, tmp_path: Path, buc
     assert content(f"{bucket}/grown") == bytes_of(tmp_path / "local")
 
 
-def test_outputs_for_local_disks_reject_buckets_on_opening(data: Data, bucket: str) -> None:
-    for to, options in (("columns", {"format": "array_record"}), ("rlds", {"format": "array_record"})):
-        with pytest.raises(UsageError, match=r"ArrayRecord files are written to local disks only|needs .*array-record"):
-            open_job(data.plain, f"{bucket}/out", to, **options)
-    assert not content(bucket)
-
-
 @pytest.mark.parametrize(
     ("name", "source"),
     [
@@ -136,13 +128,6 @@ def test_a_source_equals_a_local_one(name: str, source: str, data: Data, bucket:
         assert one.key.position == other.key.position
         for path, column in other.steps.items():
             assert np.array_equal(np.asarray([*one.steps[path]]), np.asarray([*column])), path
-
-
-def test_merged_datasets_and_paths_above_a_version(data: Data, bucket: str) -> None:
-    one, two = upload(Path(data.plain), f"{bucket}/one/1.0.0"), upload(Path(data.plain), f"{bucket}/two/1.0.0")
-    assert len(read_back(f"{one},{two}", "merged")) == 8
-    assert len(read_back(f"{bucket}/one", "rlds")) == 4  # the only version in it
-    assert len(read_back(f"{one}/*.tfrecord*", "rlds")) == 4
 
 
 def test_mcap_is_read_from_buckets_and_sqlite_is_not(tmp_path: Path, bucket: str) -> None:
@@ -186,12 +171,6 @@ def test_batches_of_steps_are_read_from_buckets(data: Data, bucket: str) -> None
             np.testing.assert_array_equal(far[name], near[name], name)
 
 
-def test_a_recording(tmp_path: Path, bucket: str) -> None:
-    recorded(tmp_path / "out", "random", env=WALK, episodes=5)
-    recorded(f"{bucket}/out", "random", env=WALK, episodes=5)
-    assert content(f"{bucket}/out") == bytes_of(tmp_path / "out")
-
-
 def test_commands(tmp_path: Path, bucket: str) -> None:
     """Two workers, from a bucket to a bucket: rejected records, reports, statistics, a second run, `--overwrite`."""
     episodes = [make_episode(30, seed=i, breaks=["missing_is_last"] if i == 2 else []) for i in range(6)]
@@ -213,22 +192,6 @@ def test_commands(tmp_path: Path, bucket: str) -> None:
     assert json.loads(storage.read_text(f"{bucket}/stats.json"))["episodes"] == 5
     assert run(["check", "--rules", there, f"--report={bucket}/report.json", *options])[::2] == (0, "")
     assert json.loads(storage.read_text(f"{bucket}/report.json"))
-
-
-def test_a_push_of_items_in_a_bucket(data: Data, bucket: str) -> None:
-    reverb = pytest.importorskip("reverb")
-    from servers import drain
-
-    there = upload(data.exported("trajectories"), f"{bucket}/pairs")
-    table = reverb.Table(
-        "t", reverb.selectors.Fifo(), reverb.selectors.Fifo(), 100, reverb.rate_limiters.MinSize(1), max_times_sampled=1
-    )
-    running = reverb.Server([table])
-    try:
-        rlds_beam.push(there, reverb=f"127.0.0.1:{running.port}", table="t", workers=1, progress="none")
-        assert len(drain(f"127.0.0.1:{running.port}", "t", 16)) == 16
-    finally:
-        running.stop()
 
 
 def test_a_killed_conversion_resumes(tmp_path: Path, bucket: str) -> None:

@@ -15,7 +15,6 @@ from hub_server import TOKEN, HubServer, hub_server
 from lerobot_data import write_moving_data
 from processes import run
 
-import rlds_beam
 from rlds_beam import storage
 from rlds_beam.errors import BucketAccessError, UsageError
 from rlds_beam.formats.inputs import open_source
@@ -82,11 +81,6 @@ def test_a_source_equals_a_local_one(name: str, hub: HubServer, plain: Path, tmp
         assert not one.faults and one.steps.keys() == other.steps.keys()
         for path, column in other.steps.items():
             assert np.array_equal(np.asarray([*one.steps[path]]), np.asarray([*column])), path
-
-
-def test_batches_are_read(plain: Path, hub: HubServer) -> None:
-    far, near = (rlds_beam.open_dataset(path, unit="steps") for path in (hub.add(plain, "robots/plain"), plain))
-    assert str(next(far.batches(7, shuffle=True))) == str(next(near.batches(7, shuffle=True)))
 
 
 def test_commands(plain: Path, hub: HubServer, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,19 +84,6 @@ def test_a_dataset_in_a_store_is_found_by_one_listing(remote: str, tmp_path: Pat
     assert [(shard.path.rsplit("/", 1)[1], shard.size) for shard in source.splits[0].shards] == [
         (file.name, file.stat().st_size) for file in sorted(made.glob("*.tfrecord-*"))
     ]
-
-
-def test_missing_files(root: str) -> None:
-    missing = storage.join(root, "missing")
-    with pytest.raises(FileNotFoundError):
-        storage.size(missing)
-
-
-def test_reading_can_seek(root: str) -> None:
-    storage.makedirs(root)
-    put(storage.join(root, "a"), b"0123456789")
-    with storage.open_read(storage.join(root, "a")) as file:
-        assert (file.seek(0, io.SEEK_END), file.seek(4), file.read(2)) == (10, 4, b"45")
 
 
 def test_an_unknown_scheme_is_an_error() -> None:

@@ -80,16 +80,6 @@ def test_a_package_in_the_current_directory(here: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_module_may_import_another_one_next_to_it(here: Path) -> None:
-    (here / "helpers.py").write_text("def double(step):\n    return {'double': 2 * step['reward']}\n")
-    (here / "my_policies.py").write_text(
-        "from helpers import double\n\ndef info(current, following):\n    return double(current)\n"
-    )
-    flags = ("--policy_info_fn=my_policies:info", "--workers=2")
-    done = run(here, [*RLDS_BEAM], "convert", "data/testing/1.0.0", "out", *flags)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.parametrize(("named", "expected"), [("rlds_beam.testing", False), ("json.decoder", True)])
 def test_an_error_is_the_users_if_it_came_through_a_module_that_the_user_named(named, expected, monkeypatch):
     """A module of ours stays ours."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,6 @@ pytest.importorskip("google.cloud.dataflow")
 
 from checkout import ROOT
 from cloud import content, serving
-from google.cloud.dataflow_v1beta3.types import ParameterType, TemplateMetadata
 from processes import DEADLINE
 
 from rlds_beam.cli.main import main
@@ -35,21 +33,6 @@ for environment in pipeline.components.environments.values():
     del environment.dependencies[:]
 FnApiRunner().run_via_runner_api(pipeline, PipelineOptions([])).wait_until_finish()
 """
-
-
-def test_the_metadata_is_what_dataflow_takes() -> None:
-    text = (TEMPLATE.parent / "metadata.json").read_text()
-    found = TemplateMetadata.from_json(text, ignore_unknown_fields=False)
-    assert found.name and found.description and not found.streaming
-    names = [parameter.name for parameter in found.parameters]
-    assert len(names) == len({*names}) and {"input", "output", "to", "fps", "items"} <= {*names}
-    assert [parameter.name for parameter in found.parameters if not parameter.is_optional] == ["input", "output"]
-    for parameter in found.parameters:
-        assert re.fullmatch(r"[a-z][a-z0-9_]*", parameter.name) and parameter.label and parameter.help_text
-        assert (parameter.param_type == ParameterType.ENUM) == bool(parameter.enum_options), parameter.name
-        for regex in parameter.regexes:
-            assert re.fullmatch(regex, "gs://bucket/a/1.0.0") and not re.fullmatch(regex, "/data/a")
-    assert not {"workers", "runner", "json", "flink_master", "project"} & {*names}
 
 
 def test_a_launched_job_writes_what_a_local_one_writes(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from directories import bytes_of
 
 pytest.importorskip("google.cloud.dataflow")
 
@@ -108,73 +107,6 @@ def test_convert_gives_the_bytes_of_a_local_run(
     assert main(["convert", there, "gs://bucket/out", *again, *flags(cloud)]) == 0
     assert main(["convert", str(source), str(tmp_path / "local"), *again]) == 0
     assert files(cloud.download("bucket/out", tmp_path / "replaced")) == files(tmp_path / "local")
-
-
-def test_merge_and_append(cloud: Cloud, source: Path, tmp_path: Path) -> None:
-    other = write_dataset(
-        tmp_path / "other", [make_episode(STEPS, seed=50 + i) for i in range(4)], name="other", shards=1
-    )
-    new = write_dataset(tmp_path / "new", [make_episode(STEPS, seed=90 + i) for i in range(4)], name="new", shards=1)
-    here = [str(source), str(other), str(new)]
-    there = [cloud.upload(path, f"bucket/{path.parent.name}/1.0.0") for path in (source, other, new)]
-    options = ["--max_rejected=1", "--shards=3"]
-    assert main(["convert", *there[:2], "gs://bucket/out", *options, *flags(cloud)]) == 0
-    assert main(["convert", *there, "gs://bucket/out", *options, "--append", *flags(cloud)]) == 0
-    assert len(cloud.jobs) == 2
-    local = str(tmp_path / "local")
-    assert main(["convert", *here[:2], local, *options]) == 0
-    assert main(["convert", *here, local, *options, "--append"]) == 0
-    remote = cloud.download("bucket/out", tmp_path / "remote")
-    assert content(remote) == content(Path(local))
-
-
-COUNTING = """
-from rlds_beam.recording.environments import Environment, Outcome
-from rlds_beam.recording.spaces import SpaceLeaf, Structure
-import numpy as np
-
-
-class Counting(Environment):
-    observation = Structure.of(SpaceLeaf("", "box", "float32", (2,), -np.inf, np.inf))
-    action = Structure.of(SpaceLeaf("", "discrete", "int64", sizes=3))
-    most_steps = 9
-
-    def reset(self, seed):
-        self.at = np.zeros(2, np.float32) if seed is None else np.array([seed % 7, 0], np.float32)
-        return self.at
-
-    def step(self, action):
-        self.at = self.at + np.array([action, 1], np.float32)
-        over = bool(self.at[0] > 12)
-        return Outcome(self.at, float(action), over, not over and self.at[1] == 9, 0.0 if over else 1.0, {})
-
-    def close(self):
-        pass
-
-
-def q_function(observations):
-    return np.stack([observations[:, 0] % 3 == action for action in range(3)], axis=1).astype(np.float64)
-"""
-"""A user's environment and policy, installed in the image; they need only rlds-beam."""
-
-
-def test_record_gives_the_bytes_of_a_local_run(
-    cloud: Cloud, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (installed,) = (image.parents[1] / "lib").glob("python*/site-packages")
-    for where in (installed, tmp_path):
-        (where / "counting_environment.py").write_text(COUNTING)
-    monkeypatch.syspath_prepend(tmp_path)
-    options = [
-        "--env=counting_environment:Counting",
-        "--policy=random",
-        "--episodes=40",
-        "--policy=EpsilonGreedyHead(counting_environment:q_function, epsilon=0.3)",
-    ]
-    assert main(["record", "gs://bucket/recorded", *options, *flags(cloud)]) == 0
-    assert len(cloud.jobs) == 1
-    assert main(["record", str(tmp_path / "local"), *options]) == 0
-    assert bytes_of(cloud.download("bucket/recorded", tmp_path / "remote")) == bytes_of(tmp_path / "local")
 
 
 def test_validate_brings_its_report_back(

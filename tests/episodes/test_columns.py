@@ -10,9 +10,7 @@ import pytest
 
 from rlds_beam.cli.main import main
 from rlds_beam.episodes.columns import find_changed
-from rlds_beam.errors import UsageError
 from rlds_beam.testing import make_episode, read_items, read_rejected, write_dataset
-from rlds_beam.trajectories.options import FrameOptions
 
 VALUES = [
     0,
@@ -146,14 +144,6 @@ def test_an_exclamation_mark_forces_the_cast(source, tmp_path):
     assert items[15]["observation/wide"] == np.inf
 
 
-def test_fail_and_accept(source, tmp_path, capsys):
-    assert main(["convert", source, str(tmp_path / "out"), CAST, "--fail=cast"]) == 1
-    assert "300 at step 0 becomes 44 as int8" in capsys.readouterr().err
-    assert main(["convert", source, str(tmp_path / "out"), CAST, "--accept=cast"]) == 2
-    with pytest.raises(UsageError, match="LEAF=DTYPE! if values may change"):
-        FrameOptions(cast=("x=int8!!",))
-
-
 def test_the_void_last_step_is_not_checked(tmp_path):
     action = np.zeros((4, 2), np.float32)
     action[-1] = np.inf
@@ -161,19 +151,3 @@ def test_the_void_last_step_is_not_checked(tmp_path):
     flags = ["--cast=action=int32", "--accept=non_finite"]
     assert main(["convert", str(path), str(tmp_path / "out"), *flags]) == 0
     assert main(["convert", str(path), str(tmp_path / "meant"), *flags, "--last_step=absorbing"]) == 3
-
-
-def test_a_policy_info_fn_that_raises_is_named_with_the_episode(tmp_path, capsys, monkeypatch):
-    (tmp_path / "raising.py").write_text(
-        "def info(steps, following):\n    if len(steps['reward']) == 5:\n        raise KeyError('logits')\n"
-        "    return steps['reward']\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    path = write_dataset(tmp_path / "data", [make_episode(n, seed=n) for n in (3, 5)])
-    for workers in (1, 2):
-        command = ["convert", str(path), str(tmp_path / "out"), "--policy_info_fn=raising:info", f"--workers={workers}"]
-        assert main(command) == 1
-        error = capsys.readouterr().err
-        assert "--policy_info_fn=raising:info raised KeyError: 'logits'" in error
-        assert "raising.py, line 3" in error
-        assert "testing/1.0.0:train:00000@" in error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 
 import pytest
@@ -104,8 +103,3 @@ def test_what_is_no_representation(content):
 )
 def test_a_field_that_it_does_not_fit_has_none(dtype, shape, known):
     assert Field("action", dtype, shape).with_representation(known).representation is None
-
-
-def test_every_representation_of_rotations_is_one():
-    for name, other in itertools.product([*ROTATIONS, "euler_xyz"], repeat=2):
-        assert Representation(((0, name), (9, other))).fits(18)

@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import lerobot_data
 import pytest
 import reverb
 from directories import bytes_of
@@ -117,24 +116,6 @@ def test_in_the_middle_of_convert(cluster, gate, source, undisturbed, tmp_path, 
     # Flink restarted the job, and finished work was not repeated.
     assert cluster.was_restarted()
     assert {path: path.stat().st_mtime_ns for path in committed} == committed
-
-
-def test_a_task_manager_is_killed_while_lerobot_is_written(cluster, gate, tmp_path) -> None:
-    """Episode and frame numbers, statistics and files equal those of one machine."""
-    data, _ = lerobot_data.write_robot_data(tmp_path / "data")
-    flags = ("--to=lerobot", f"--fps={lerobot_data.FPS}", "--shards=6", "--connectors=flink_gate:CONNECTORS")
-    with running(["convert", data, str(tmp_path / "whole"), *flags]) as process:
-        _, err = process.communicate(timeout=JOB_SECONDS)
-    assert process.returncode == 3, err  # one record is rejected
-    output = tmp_path / "out"
-    with held_up(["convert", data, str(output), *flags, *cluster.flags()], cluster, gate, output) as process:
-        assert not (output / "manifest.json").exists()
-        kill_task_manager(cluster, 0)
-        gate.open()
-        _, err = process.communicate(timeout=JOB_SECONDS)
-    assert process.returncode == 3, err
-    assert cluster.was_restarted()
-    assert bytes_of(output) == bytes_of(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -20,7 +20,7 @@ from lerobot_data import write_moving_data
 from processes import DEADLINE, run, running, wait_until
 
 import rlds_beam
-from rlds_beam.errors import BucketAccessError, BucketError, NotVerifiedError, UsageError
+from rlds_beam.errors import BucketAccessError, NotVerifiedError, UsageError
 from rlds_beam.testing import make_episode, write_dataset
 
 HUB = "hf://datasets/robots/data"
@@ -183,26 +183,3 @@ def test_a_killed_upload_resumes(data: Path, hub: HubServer, tmp_path: Path) -> 
     assert run(["upload", tmp_path / "out", HUB])[0] == 0
     assert set(hub.puts.values()) == {1}
     assert there(hub) == expected(tmp_path / "out")
-
-
-def test_temporary_failures(output: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("time.sleep", lambda _: None)
-    hub.fault = lambda one: Answer(503) if one.number % 7 == 0 and "/commit/" not in one.path else None
-    rlds_beam.upload(output, HUB)
-    hub.fault = lambda _: None
-    assert there(hub) == expected(output)
-    hub.fault = lambda one: Answer(500) if "/commit/" in one.path else None
-    (output / "README.md").write_text("new")
-    with pytest.raises(BucketError, match="500 Internal Server Error"):
-        rlds_beam.upload(output, HUB)
-
-
-def test_an_appended_output_sends_what_is_new(data: Path, hub: HubServer, tmp_path: Path) -> None:
-    shards, out = sorted(data.glob("*tfrecord-0*")), tmp_path / "out"
-    export(shards[:3], out, "rlds")
-    rlds_beam.upload(out, HUB)
-    before = hub.puts.copy()
-    export(shards, out, "rlds", append=True)
-    rlds_beam.upload(out, HUB)
-    assert there(hub) == expected(out)
-    assert all(hub.puts[one] == times for one, times in before.items())

@@ -257,18 +257,6 @@ def test_two_at_once(tmp_path: Path, shards: dict[bool, list[Path]]) -> None:
     check_error(error.value)
 
 
-def test_another_append_replaces_an_unfinished_one(tmp_path: Path, shards: dict[bool, list[Path]]) -> None:
-    """For example because the input has grown since."""
-    every, out = paths(shards, "rlds"), tmp_path / "out"
-    begin(shards, "rlds", out)
-    unfinished = prepare_conversion(",".join(every[:3]), out, {"to": "rlds", "append": True})
-    for work in unfinished.open():
-        unfinished.converter.convert_range(work, {})
-    append(every, out, OUTPUTS["rlds"])
-    assert read_manifest(str(out))["items"] == 12
-    assert not (out / "_append").exists()
-
-
 def test_another_dataset(tmp_path: Path, shards: dict[bool, list[Path]]) -> None:
     """Of the same name with shards of the same names, or of another name."""
     out = tmp_path / "out"
@@ -326,14 +314,6 @@ def write_npz(path: Path, seed: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     values = np.random.default_rng(seed).normal(size=(20, 3)).astype(np.float32)
     np.savez(path, observations=values, actions=values, terminals=np.arange(20) == 19)
-
-
-def test_the_first_append_converts(tmp_path: Path, shards: dict[bool, list[Path]]) -> None:
-    """There is no output yet."""
-    every = paths(shards, "rlds")
-    append(every, tmp_path / "out", OUTPUTS["rlds"])
-    convert_files(every, tmp_path / "whole", OUTPUTS["rlds"])
-    assert files_in(tmp_path / "out") == files_in(tmp_path / "whole")
 
 
 def test_fitted_connectors_are_refused(tmp_path: Path, shards: dict[bool, list[Path]]) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import xxhash
@@ -28,10 +26,6 @@ def dataset(tmp_path):
 def output(dataset, convert_only):
     assert convert_only(dataset, *FLAGS).code == 0
     return convert_only(dataset, *FLAGS).output
-
-
-def read_manifest(output: Path) -> dict[str, Any]:
-    return json.loads((output / "manifest.json").read_text())
 
 
 def make_shards(output: Path) -> list[Path]:

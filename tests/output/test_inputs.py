@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlds_beam import storage
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.errors import UsageError
 from rlds_beam.output.files import inputs_file
@@ -68,15 +67,3 @@ def test_the_input_of_another_plan_is_refused(tmp_path: Path) -> None:
     (tmp_path / inputs_file(digest)).write_bytes(content)
     with pytest.raises(UsageError, match="it is not the input of this plan"):
         read_inputs(str(tmp_path), {"inputs": digest})
-
-
-def test_an_inode_of_64_bits() -> None:
-    """As on network file systems; stamps are int64."""
-    status: Any = types.SimpleNamespace(st_ino=(1 << 64) - 1, st_size=5, st_mtime_ns=1, st_ctime_ns=2)
-    stamp = storage.make_stamp(status)
-    assert np.array(stamp, np.int64).tolist() == [*stamp]
-
-
-def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"inputs-0{16}.bin is missing"):
-        read_inputs(str(tmp_path), {"inputs": "0" * 64})

@@ -10,15 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import apache_beam
-import grpc
 import pytest
-from apache_beam.utils.subprocess_server import JavaJarServer
-from jobs import dataset
 from servers import free_port
 
-from rlds_beam.cli.main import main
 from rlds_beam.errors import FailedRuleError, UsageError
-from rlds_beam.runners import flink
 from rlds_beam.runners.base import RunOptions
 from rlds_beam.runners.flink import Master, check, plain
 
@@ -76,23 +71,10 @@ def test_the_innermost_cause() -> None:
     assert message(NO_SLOTS).endswith("NoResourceAvailableException: Could not acquire the minimum required resources.")
 
 
-@pytest.mark.parametrize("text", ["Could not upload job files", "Could not upload job files\n\tat a.b.C(D.java:1)\n"])
-def test_a_message_without_a_cause(text) -> None:
-    assert message(text).endswith("Could not upload job files")
-
-
 def test_a_workers_error_is_raised_as_our_type() -> None:
     error = plain(RuntimeError(FAILED + WORKER), OPTIONS, _Up(""))
     assert isinstance(error, FailedRuleError)
     assert str(error) == "missing_is_last: toy/1.0.0:train:00000@12"
-
-
-def test_the_end_of_a_job_server_is_the_end_of_its_messages() -> None:
-    def messages() -> Iterator[str]:
-        yield "running"
-        raise grpc.RpcError
-
-    assert list(flink._until_lost(messages())) == ["running"]
 
 
 class Rest(http.server.BaseHTTPRequestHandler):
@@ -183,40 +165,3 @@ def test_the_options(master: str, java: Path) -> None:
     assert "--environment_type=DOCKER needs --environment_config" in refusal(docker)
     with pytest.raises(UsageError, match="use --parallelism"):
         options(master, workers=2)
-
-
-def test_the_jar(master: str, java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = options(master, flink_job_server_jar=str(tmp_path / "none.jar"))
-    assert "none.jar: there is no such file" in refusal(given)
-    (tmp_path / "none.jar").touch()
-    check(given)
-    for repository in ("MAVEN_CENTRAL_REPOSITORY", "GOOGLE_MAVEN_MIRROR"):
-        monkeypatch.setattr(JavaJarServer, repository, f"http://127.0.0.1:{free_port()}")
-    monkeypatch.setattr(JavaJarServer, "JAR_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(UsageError, match=r"beam-runners-flink-2\.2-job-server-.* --flink_job_server_jar=PATH"):
-        flink.FlinkRunner(options(master)).run(())
-
-
-def test_flags_of_another_runner() -> None:
-    for flag in ({"flink_master": "a:1"}, {"parallelism": 2}, {"environment_config": "a:1"}):
-        with pytest.raises(UsageError, match="needs --runner=flink, not --runner=local"):
-            RunOptions(**flag)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="at least 1"):
-        RunOptions(runner="flink", parallelism=0)
-
-
-@pytest.mark.parametrize("command", ["convert", "push"])
-def test_dry_run_checks(command: str, master: str, java: Path, tmp_path: Path, capsys: Any) -> None:
-    source = str(dataset(tmp_path))
-    where = [str(tmp_path / "out")] if command == "convert" else ["--reverb=127.0.0.1:1", "--table=t"]
-    flags = ["--dry_run", "--runner=flink"]
-    closed = f"127.0.0.1:{free_port()}"
-    assert main([command, source, *where, *flags, f"--flink_master={closed}"]) == 2
-    assert f"no Flink JobManager answers at http://{closed}" in capsys.readouterr().err
-    if command == "convert":  # push also checks the tables, which do not exist here
-        assert main([command, source, *where, *flags, f"--flink_master={master}"]) == 0
-
-
-def test_nothing_is_done_before(convert: Any, tmp_path: Path) -> None:
-    ran = convert(dataset(tmp_path), "--runner=flink", f"--flink_master=127.0.0.1:{free_port()}")
-    ran.assert_nothing_done("no Flink JobManager answers")

@@ -5,11 +5,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,21 +58,6 @@ def assert_converted(directory: Path) -> None:
     assert [file.name for file in (directory / "tmp").iterdir() if "beam" in file.name] == []
 
 
-def test_an_ipython_session(code: str, environment: dict[str, str], tmp_path: Path) -> None:
-    pytest.importorskip("IPython")
-    session = subprocess.run(
-        [sys.executable, "-m", "IPython", "--no-banner", "--colors=NoColor", "-c", code],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
-    )
-    assert session.returncode == 0, session.stdout + session.stderr
-    assert_converted(tmp_path)
-
-
 def test_a_jupyter_kernel(code: str, environment: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("ipykernel")
     from jupyter_client.manager import start_new_kernel
@@ -110,32 +91,3 @@ def test_a_notebook_displays_an_episode(environment: dict[str, str], tmp_path: P
     assert reply["content"]["status"] == "ok", reply["content"]
     (episode,) = results
     assert "▁" in episode["text/html"] and episode["text/plain"].startswith("Episode testing/1.0.0:train:")
-
-
-CELLS = """import rlds_beam
-rlds_beam.example("data", robot=True, episodes=3)
-
-rlds_beam.open_dataset("data/planar_arm/1.0.0")"""
-
-
-def test_a_notebook_in_html_shows_the_first_frames_of_a_dataset(environment: dict[str, str], tmp_path: Path) -> None:
-    pytest.importorskip("nbconvert")
-    empty: dict[str, Any] = {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": []}
-    cells = [empty | {"id": f"cell-{i}", "source": text} for i, text in enumerate(CELLS.split("\n\n"))]
-    (tmp_path / "look.ipynb").write_text(
-        json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
-    )
-    session = subprocess.run(
-        [sys.executable, "-m", "nbconvert", "--to=html", "--execute", "look.ipynb"],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
-    )
-    assert session.returncode == 0, session.stdout + session.stderr
-    page = (tmp_path / "look.html").read_text()
-    assert len(re.findall(r'src="data:image/', page)) == 6  # two cameras
-    assert page.count("display:block;max-width:none") == 6, "Jupyter's style sheet shrinks the images"
-    assert re.findall(r"/>row (\d)</figure>", page) == ["0", "1", "2", "0", "1", "2"]

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +18,6 @@ COMMANDS = "\x1b]52;c;cm0gLXJmIH4=\x07 \x1b[1A\x1b[2K \x9b2J \u202e \u2066 \x7f 
 """Sets the clipboard, hides the line above, clears the screen, reverses text."""
 NAME = f"na;me $(x) `y` ' \" {COMMANDS}\nFAKE"
 """A name that a shell and a terminal must not obey, with a line break."""
-SHELL = "na;me $(x) `y` ' \" &"
 
 
 def check_characters(text: str) -> None:
@@ -131,32 +127,3 @@ def test_a_hostile_name_sends_no_control_characters(
         json.loads(out)
     for file in (*tmp_path.glob("report.html"), *tmp_path.glob("r/README.md")):
         check_characters(file.read_text().replace("\xad", ""))
-
-
-# Hints can be copied
-
-
-def words_after(flag: str, text: str) -> Iterator[str]:
-    """The values of a flag in a text, as a shell reads them."""
-    for found in re.finditer(re.escape(flag), text):
-        lexer = shlex.shlex(text[found.end() :], posix=True, punctuation_chars=";&|()`")
-        lexer.whitespace_split, lexer.commenters = True, ""
-        yield lexer.get_token() or ""
-
-
-def test_hints_are_quoted_for_a_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    columns = {f"g{SHELL}/{i}": [b"x"] * 4 for i in range(4)} | {SHELL: [b"x"] * 4, f"n{SHELL}": np.ones(4, np.float32)}
-    path = write_dataset(tmp_path / "d", [make_episode(4, columns=columns)])
-    assert main(["inspect", str(path), "--items=frames"]) == 0
-    out = capsys.readouterr().out
-    assert set(words_after("--keep=", out)) == {SHELL, f"g{SHELL}"}
-    assert set(words_after("--policy_info_fields=", out)) == {f"n{SHELL}"}
-    for copy in ("a", "b"):
-        write_dataset(tmp_path / SHELL, [make_episode(4)], name=copy)
-    assert main(["inspect", str(tmp_path / SHELL)]) == 2
-    assert set(words_after("rlds-beam inspect ", capsys.readouterr().err)) == {str(tmp_path / SHELL / "a" / "1.0.0")}
-    out = tmp_path / SHELL / "out"
-    assert main(["convert", str(path), str(out), "--workers=1", "--items=pairs"]) == 0
-    assert main(["check", "--rules", str(out)]) == 2
-    err = capsys.readouterr().err
-    assert set(words_after("rlds-beam show ", err)) == {str(out)}

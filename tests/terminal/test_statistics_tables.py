@@ -9,7 +9,7 @@ import pytest
 
 from rlds_beam.connectors.statistics.episode_statistics import BINS, DatasetStatistics, Groups, LeafStatistics
 from rlds_beam.terminal.statistics_tables import statistics_lines
-from rlds_beam.terminal.tables import cut, table_lines
+from rlds_beam.terminal.tables import table_lines
 from rlds_beam.testing import make_episode
 
 
@@ -35,13 +35,6 @@ def test_a_large_table_has_the_first_fields_and_the_episodes() -> None:
     said = next(line for line in lines if line.startswith("shown "))
     assert "; --fields=observation/a prints a whole field" in said and "--output=FILE" in said
     assert len(lines) <= 60 + 5 and any(line.startswith("episode_return") for line in lines)
-
-
-def test_only_fields_of_more_than_32_dimensions_are_folded() -> None:
-    lines = statistics_lines(content(large=512, left=14, right=32))
-    for field, shown in (("large", 8), ("left", 14), ("right", 32)):
-        assert sum(line.startswith(f"observation/{field}[") for line in lines) == shown
-    assert "--fields=observation/large prints a whole field" in lines[-1]
 
 
 def test_dimensions_have_names() -> None:
@@ -72,15 +65,6 @@ def test_histograms_count_all_finite_values() -> None:
     assert "histogram" not in LeafStatistics.of(np.zeros((2, 65))).to_full_json()
 
 
-def test_histograms_of_counted_values_agree() -> None:
-    values = np.random.default_rng(1).uniform(-3, 5, size=300_000)
-    (exact, _), counted = np.histogram(values, BINS, (values.min(), values.max())), LeafStatistics.of(values)
-    assert not counted.distribution.exact
-    histogram = np.array(counted.to_full_json()["histogram"])
-    assert histogram.sum() == len(values)
-    np.testing.assert_allclose(histogram, exact, rtol=0.03)
-
-
 HEADER = ("name", "size", "detail")
 ROWS = [("a", "1", "short"), ("观察/图像", "1,200.5 kB", "a longer text that explains it"), ("e\u0301te", "nan", "")]
 
@@ -92,11 +76,3 @@ def test_columns_are_aligned_and_numbers_are_on_the_right() -> None:
         "观察/图像  1,200.5 kB  a longer text that explains it",
         "e\u0301te               nan",
     ]
-
-
-@pytest.mark.parametrize(
-    ("text", "width", "shown"),
-    [("abc", 3, "abc"), ("abcd", 3, "ab…"), ("图像图", 4, "图…"), ("abc", 0, ""), ("", 0, "")],
-)
-def test_cut(text: str, width: int, shown: str) -> None:
-    assert cut(text, width) == shown
