@@ -67,10 +67,6 @@ def check(options: RunOptions) -> None:
             "is missing: name an image that contains rlds-beam (examples/dataflow shows how to build it) or, to try a "
             "checkout, add -- --setup_file=./setup.py",
         )
-    if flags.get("setup_file") == "setup.py":
-        raise _refuse("--setup_file=setup.py", "fails in Beam: write ./setup.py")
-    if flags.get("template_location"):
-        raise _refuse("--template_location", "is not supported: the pending work is known only when the job starts")
     try:
         is_installed = importlib.util.find_spec("google.cloud.dataflow") is not None
     except ModuleNotFoundError:  # not even google.cloud is installed

@@ -6,9 +6,7 @@ on whole ranges, are private: use `define_pipeline` of a job.
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlds_beam import lazy
 
@@ -38,9 +36,4 @@ if TYPE_CHECKING:
     from rlds_beam.transforms.writing import WriteToTrajectoryRecords as WriteToTrajectoryRecords
     from rlds_beam.transforms.writing import WriteToTrajectoryRecordsResult as WriteToTrajectoryRecordsResult
 
-_exported, __dir__, __all__ = lazy.exports(__name__)
-
-
-def __getattr__(name: str) -> Any:
-    with contextlib.nullcontext() if "apache_beam" in sys.modules else lazy.quiet_import():
-        return _exported(name)
+__getattr__, __dir__, __all__ = lazy.exports(__name__)

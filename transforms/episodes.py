@@ -17,9 +17,8 @@ from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.dry_run import with_given_meaning
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.connectors.pipeline import ConnectorRunner
-from rlds_beam.episodes.conformance import compare_with_schema
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.schema import Schema
+from rlds_beam.episodes.schema import Schema, compare_with_schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import OutputOptions
 from rlds_beam.formats.outputs import check_files, configuration_for, create_output

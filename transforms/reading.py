@@ -196,7 +196,7 @@ class _ReadEpisodesFn(beam.DoFn, RestrictionProvider):
             return
         records = self._claim(segment, tracker, restriction.stop, splittable)
         for episode, sound in screen_batches(self._reader.decode_batches(split, segment, records)):
-            yield episode.with_sound(sound)
+            yield episode.note(sound=sound)
             del episode  # not held while the next one is read
         _log.info("Read %s from %d to %d", segment.shard.path, restriction.start, tracker.current_restriction().stop)
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import importlib.util
-import logging
 import re
 import sys
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -87,26 +84,3 @@ class Viewable:
         except ModuleNotFoundError:
             return None
         return show(self)._repr_html_()
-
-
-@contextlib.contextmanager
-def quiet_import() -> Iterator[None]:
-    """Hides what the import of Beam says about packages that it can do without, and about their support for Python.
-
-    If some of Google's packages are installed, but not apitools, Beam logs that BigQuery is not available. The log
-    would also give the root logger of the user's program a handler, so it gets one during the import.
-    """
-    root, handler = logging.getLogger(), logging.NullHandler()
-    root.addHandler(handler)
-    root.addFilter(_is_not_about_apitools)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", category=FutureWarning, module=r"google\.(api_core|auth)\.")
-            yield
-    finally:
-        root.removeFilter(_is_not_about_apitools)
-        root.removeHandler(handler)
-
-
-def _is_not_about_apitools(record: logging.LogRecord) -> bool:
-    return not record.getMessage().startswith("apitools not found")

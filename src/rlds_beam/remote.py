@@ -146,7 +146,7 @@ class Bucket:
         with _explain(self._root, BucketAccessError):
             store_class, config = _BUCKETS[scheme]()
         if config.get("skip_signature"):
-            hint = f"; no credentials were found{_HINTS[scheme]}"
+            hint = "; no credentials were found: docs/how_to/buckets.md lists them"
         self._explain = functools.partial(_explain, hint=hint)
         with self._explain(self._root, BucketAccessError):  # the first request fails soon if none can succeed
             first = store_class(bucket, client_options=_CLIENT, retry_config=_FIRST_RETRIES, **config)
@@ -284,11 +284,6 @@ def _open_az() -> tuple[Any, dict[str, Any]]:
 
 _BUCKETS = {"s3": _open_s3, "gs": _open_gs, "az": _open_az}
 """Scheme -> what finds the class of obstore and its settings."""
-_HINTS = {
-    "s3": ": set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE with rlds-beam[s3]",
-    "gs": ": run 'gcloud auth application-default login', or install rlds-beam[gcs] for the role of a machine",
-    "az": ": set AZURE_STORAGE_KEY, or run 'az login' with rlds-beam[azure]",
-}
 
 
 class Filesystem:

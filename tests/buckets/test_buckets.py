@@ -343,7 +343,7 @@ def test_a_profile_with_an_endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.delenv("AWS_PROFILE")  # no credentials: requests are unsigned
         monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
         monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        with pytest.raises(BucketAccessError, match="no credentials were found: set AWS_ACCESS_KEY_ID"):
+        with pytest.raises(BucketAccessError, match="no credentials were found"):
             storage.read_text(f"{bucket}/a")
 
 

@@ -11,8 +11,8 @@ import pytest
 import rlds_beam
 from rlds_beam import connectors
 from rlds_beam.connectors.base import connect
+from rlds_beam.episodes.columns import transitions, with_final_observation
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.transitions import transitions, with_final_observation
 from rlds_beam.testing import make_episode
 
 COLUMNS = (connectors.AddObservationsFromEpisodesToBatch(), connectors.AddColumnsFromEpisodesToTrainBatch())

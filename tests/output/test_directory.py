@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from outputs import open_output
 
 from rlds_beam import storage
 from rlds_beam.errors import NotVerifiedError, UsageError
@@ -32,7 +33,7 @@ def commit(output: Path, *files: WrittenFile) -> None:
 
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
-    directory.open_output(str(tmp_path / "out"), PLAN)
+    open_output(str(tmp_path / "out"), PLAN)
     return tmp_path / "out"
 
 
@@ -67,7 +68,7 @@ def test_overwriting_removes_everything(output: Path) -> None:
     (output / "a" / ".info.json.01234567.tmp").write_text("{")
     (output / "mine").mkdir()
     (output / "mine" / "notes").write_text("notes")
-    directory.open_output(str(output), OutputPlan.of({"another": 1}), overwrite=True)
+    open_output(str(output), OutputPlan.of({"another": 1}), overwrite=True)
     assert sorted(str(p.relative_to(output)) for p in output.rglob("*") if p.is_file()) == ["plan.json"]
     assert not (output / "a").exists()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import xxhash
 from directories import bytes_of
-from outputs import commit_dataset, commit_range, plan, shard_path
+from outputs import commit_dataset, commit_range, open_output, plan, shard_path
 
 from rlds_beam import storage
 from rlds_beam.encoding.base import Record
@@ -42,7 +42,7 @@ def make_range(output: Path, work: WorkRange, records: int = 2, *, rejected: int
 
 
 def make_dataset(output: Path, records=(2, 0, 3, 1)):
-    directory.open_output(str(output), PLAN)
+    open_output(str(output), PLAN)
     for work, count in zip(RANGES, records, strict=True):
         make_range(output, work, count, rejected=work.index)
     return commit_dataset(output, RANGES, FIELDS)
@@ -102,15 +102,13 @@ def test_an_empty_split_is_left_out(tmp_path):
     info = json.loads((tmp_path / "dataset_info.json").read_text())
     assert [s["name"] for s in info["splits"]] == ["train"]
     assert not list(tmp_path.glob("data-val*"))
-    assert directory.open_output(str(tmp_path), PLAN).complete
+    assert open_output(str(tmp_path), PLAN).complete
 
 
 def test_the_same_plan_again_has_nothing_to_do(tmp_path):
     make_dataset(tmp_path)
     before = bytes_of(tmp_path)
-    finished = directory.open_output(
-        str(tmp_path), plan(**{**CONTENT, "options": {"items": "pairs", "shards": (1, 2)}})
-    )
+    finished = open_output(str(tmp_path), plan(**{**CONTENT, "options": {"items": "pairs", "shards": (1, 2)}}))
     assert finished.complete
     assert finished.ranges.keys() == {str(work) for work in RANGES}
     assert finished.ranges["train-00000-of-00003"].report.records == 2
@@ -142,7 +140,7 @@ def test_a_rerun_completes_the_output(tmp_path, fault):
     make_dataset(tmp_path)
     before = bytes_of(tmp_path)
     fault(tmp_path)
-    finished = directory.open_output(str(tmp_path), PLAN)
+    finished = open_output(str(tmp_path), PLAN)
     assert not finished.complete
     assert not (tmp_path / "manifest.json").exists()
     assert {str(work) for work in RANGES} - finished.ranges.keys() == {"train-00002-of-00003"}
@@ -156,9 +154,9 @@ def test_another_plan_needs_overwrite(tmp_path):
     before = bytes_of(tmp_path)
     other = plan(**{**CONTENT, "options": {"items": "frames", "shards": [1, 2]}})
     with pytest.raises(UsageError, match=r'options.items was "pairs" and is now "frames".*--overwrite'):
-        directory.open_output(str(tmp_path), other)
+        open_output(str(tmp_path), other)
     assert bytes_of(tmp_path) == before
-    assert directory.open_output(str(tmp_path), other, overwrite=True) == directory.Finished()
+    assert open_output(str(tmp_path), other, overwrite=True) == directory.Finished()
     assert bytes_of(tmp_path).keys() == {"plan.json"}
 
 
@@ -167,12 +165,12 @@ def test_another_plan_needs_overwrite(tmp_path):
 def test_a_foreign_directory_is_never_touched(tmp_path, overwrite, name):
     (tmp_path / name).write_text('{"mine": 1}')
     with pytest.raises(UsageError, match="not empty, and rlds-beam did not write"):
-        directory.open_output(str(tmp_path), PLAN, overwrite=overwrite)
+        open_output(str(tmp_path), PLAN, overwrite=overwrite)
     assert bytes_of(tmp_path) == {name: b'{"mine": 1}'}
 
 
 def test_an_unfinished_dataset_is_not_committed(tmp_path):
-    directory.open_output(str(tmp_path), PLAN)
+    open_output(str(tmp_path), PLAN)
     make_range(tmp_path, RANGES[0])
     with pytest.raises(NotVerifiedError, match="3 of 4 ranges were not finished"):
         commit_dataset(tmp_path, RANGES, FIELDS)
@@ -190,6 +188,6 @@ def test_a_damaged_shard_is_not_committed(tmp_path):
 
 
 def test_a_wrong_prediction_is_an_error(tmp_path):
-    directory.open_output(str(tmp_path), PLAN)
+    open_output(str(tmp_path), PLAN)
     with pytest.raises(NotVerifiedError, match="holds 2 items, but 3 were predicted"):
         make_range(tmp_path, RANGES[0], 2, predicted=3)

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 import rlds_beam
 from rlds_beam.encoding.base import Damage
 from rlds_beam.encoding.tfds.rlds_dataset import default_schema, encode_example
-from rlds_beam.episodes.conformance import compare_with_schema
 from rlds_beam.episodes.episode import Episode, EpisodeKey
-from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.episodes.schema import Field, Schema, compare_with_schema
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.rlds.source import RldsSource

@@ -57,31 +57,13 @@ def without(*names: str) -> list[str]:
     ("arguments", "said"),
     [
         (["convert", "data", "gs://bucket/out", *without()], "data is a path on this machine"),
-        (["convert", "gs://bucket/a,b", "gs://bucket/out", *without()], "b is a path on this machine"),
         (["convert", "gs://bucket/in", "/out", *without()], "/out is a path on this machine"),
         (["check", "--rules", "gs://bucket/in", "--features=f.json", *without()], "--features=f.json is a path"),
         (["convert", "gs://bucket/in", "gs://bucket/out", *without("project")], "--project is missing"),
         (["check", "--rules", "gs://bucket/in", *without("region")], "--region is missing"),
         (["check", "--rules", "gs://bucket/in", *without("temp_location")], "--temp_location is missing"),
-        (
-            ["check", "--rules", "gs://bucket/in", "--staging_location=/tmp", *without()],
-            "--staging_location is missing",
-        ),
-        (
-            ["check", "--rules", "gs://bucket/in", "--temp_location=gs://bucket", *without("temp_location")],
-            "BUCKET/DIRECTORY",
-        ),
         (["check", "--rules", "gs://bucket/in", *without("worker_container")], "--worker_container is missing"),
         (["check", "--rules", "gs://bucket/in", "--workers=2", *without()], "--num_workers"),
-        (["convert", "gs://bucket/in", "gs://bucket/out", "--dry_run", *without("project")], "--project is missing"),
-        (
-            ["check", "--rules", "gs://bucket/in", *without("worker_container"), "--", "--setup_file=setup.py"],
-            "./setup.py",
-        ),
-        (
-            ["check", "--rules", "gs://bucket/in", *without(), "--", "--template_location=gs://bucket/t"],
-            "--template_location",
-        ),
         (["check", "--rules", "gs://bucket/in", "--project=project"], "--project needs --runner=dataflow"),
     ],
 )
@@ -91,16 +73,7 @@ def test_refused_before_anything_is_done(arguments: list[str], said: str, capsys
     assert out == "" and said in err and len(complaints(err)) == 1, err
 
 
-@pytest.mark.parametrize(
-    "server",
-    [
-        "127.0.0.1:8000",
-        "localhost:8000",
-        "127.8.0.1:1",
-        "10.0.0.2:8000,localhost:8000",
-        "embedded",
-    ],
-)
+@pytest.mark.parametrize("server", ["127.0.0.1:8000", "10.0.0.2:8000,localhost:8000", "embedded"])
 def test_a_server_on_this_machine_is_refused(server: str, capsys: pytest.CaptureFixture[str]) -> None:
     for dry_run in ([], ["--dry_run"]):
         assert main(["push", "gs://bucket/in", f"--reverb={server}", "--table=t", *dry_run, *without()]) == 2

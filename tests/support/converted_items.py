@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from outputs import commit_dataset, commit_range, plan, shard_path
+from outputs import commit_dataset, commit_range, open_output, plan, shard_path
 
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.formats.trajectories.written_items import ConvertedDataset
 from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.output import directory
 from rlds_beam.output.shards import ShardWriter
 from rlds_beam.reading.base import WorkRange
 from rlds_beam.trajectories.frames import Frames
@@ -58,7 +57,7 @@ def write(output: Path, leaves, options, episodes, images="raw", split="train", 
     """Converts the frames of episodes to `output` and returns the items in it."""
     spec = TrajectorySpec(leaves, () if options.items == "frames" else (options.length,))
     encoder = TrajectoryEncoder(spec, images)
-    directory.open_output(str(output), plan(options=str(options)))
+    open_output(str(output), plan(options=str(options)))
     made = []
     for work in (ranges := [WorkRange(split, i, shards, ()) for i in range(shards)]):
         path = shard_path(output, work)

@@ -10,7 +10,7 @@ from rlds_beam import naming, storage
 from rlds_beam.encoding.tfrecord.framing import frame
 from rlds_beam.episodes.schema import Field
 from rlds_beam.formats.trajectories.output import SPEC, fields_json
-from rlds_beam.output import commits
+from rlds_beam.output import commits, directory
 from rlds_beam.output.commits import RangeCommit, split_infos, write_tfds_metadata
 from rlds_beam.output.plans import OutputPlan, read_plan
 from rlds_beam.output.shards import ShardInfo, WrittenFile
@@ -24,6 +24,14 @@ NAME = "data"
 def plan(**content: Any) -> OutputPlan:
     """A plan with this content."""
     return OutputPlan.of(content)
+
+
+def open_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> directory.Finished:
+    """The progress of an earlier run; makes an unfinished output ready."""
+    finished = directory.status(output, plan, overwrite=overwrite)
+    if not finished.complete:
+        directory.make_ready(output, plan, overwrite=overwrite)
+    return finished
 
 
 def shard_path(output: Path | str, work: WorkRange) -> str:

@@ -67,7 +67,7 @@ def episodes(draw: st.DrawFn) -> Episode:
             parts += [bytes(v) if isinstance(v, bytes) else np.asarray(v).tobytes() for v in values]
     key = EpisodeKey("d/1.0.0", "train", 3, draw(st.integers(0, 2**62)), 1)
     made = Episode(key, steps, metadata, b"".join(parts), tuple(draw(FAULTS)), draw(st.booleans()))
-    return made.with_sound(draw(st.booleans())).with_payload_crc(draw(st.integers(0, 2**32 - 1)))
+    return made.note(sound=draw(st.booleans()), payload_crc=draw(st.integers(0, 2**32 - 1)))
 
 
 @settings(deadline=None)

@@ -10,9 +10,8 @@ from typing import Any, ClassVar, NoReturn, Protocol, Self, TypeAlias
 
 from rlds_beam.connectors.counts import Connected
 from rlds_beam.connectors.fields import StepFields, find_module
-from rlds_beam.episodes.columns import concatenate
+from rlds_beam.episodes.columns import concatenate, with_final_observation
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
-from rlds_beam.episodes.transitions import with_final_observation
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.reading.base import Source
 from rlds_beam.text import did_you_mean

@@ -93,7 +93,7 @@ class Episode(Viewable):
       faults: the problems found while reading. If there are any, the record could not be read as an episode, `steps`
         is empty, and `validate_episode` rejects it. Bad records take the same path as all others, so none is lost.
       last_action_is_real: whether the last step has the action taken at its observation, and its reward, as in robot
-        data; by default they are void, as RLDS defines (`transitions.transitions`).
+        data; by default they are void, as RLDS defines (`columns.transitions`).
       payload_crc: the masked CRC32C of `payload`, if the reader has verified it. A copy made by `replace` has none,
         since its payload may differ.
       sound: whether the reader has seen that its numbers break no rule. A copy made by `replace` is not, since its
@@ -121,19 +121,10 @@ class Episode(Viewable):
         title = f"Episode {self.key}: {count(len(self), 'step')}"
         return "\n".join(line for line in [title, *faults, tree({"step": steps, "episode": metadata})] if line)
 
-    def with_payload_crc(self, crc: int) -> Episode:
-        """Sets the verified checksum of a payload that was just read; returns the same episode."""
-        object.__setattr__(self, "payload_crc", crc)
-        return self
-
-    def with_real_last_action(self) -> Episode:
-        """Says that the last action of an episode that was just read is real; returns the same episode."""
-        object.__setattr__(self, "last_action_is_real", True)
-        return self
-
-    def with_sound(self, sound: bool) -> Episode:
-        """Sets whether the numbers of an episode that was just read break no rule; returns the same episode."""
-        object.__setattr__(self, "sound", sound)
+    def note(self, **facts: Any) -> Episode:
+        """Sets `payload_crc`, `last_action_is_real`, or `sound` of an episode that was just read; returns the same."""
+        for name, value in facts.items():
+            object.__setattr__(self, name, value)
         return self
 
     def replace(self, **changes: Any) -> Episode:

@@ -1,23 +1,26 @@
-"""The schema of a dataset's episodes: path -> dtype, shape, encoding, names and representation of dimensions."""
+"""The schema of a dataset's episodes: path -> dtype, shape, encoding, names and representation of dimensions.
+
+`compare_with_schema` checks an episode against it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.representations import Dimension, Representation, is_difference
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import UsageError, Violation
+from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.headers import IMAGE_FILES
 from rlds_beam.text import shorten, tree, type_text
 from rlds_beam.typing import Array
-
-if TYPE_CHECKING:
-    from rlds_beam.episodes.episode import Episode
 
 FLAGS = ("is_first", "is_last", "is_terminal")
 """The RLDS step flags."""
@@ -237,15 +240,13 @@ class Schema:
         Raises:
           UsageError: a column is not in the schema, or is missing from the episode.
         """
-        if episode.steps.keys() == self.steps.keys():
-            return
-        more, less = sorted(episode.steps.keys() - self.steps.keys()), sorted(self.steps.keys() - episode.steps.keys())
-        if more:
+        if more := sorted(episode.steps.keys() - self.steps.keys()):
             raise UsageError(
                 f"{episode.key}: {', '.join(more)} is not in the schema, so it would not be written: pass "
                 f"schema.with_columns(Field({more[0]!r}, dtype, shape)), or remove the column from the episode"
             )
-        raise UsageError(f"{episode.key}: the schema has {', '.join(less)}, but the episode has no such column")
+        if less := sorted(self.steps.keys() - episode.steps.keys()):
+            raise UsageError(f"{episode.key}: the schema has {', '.join(less)}, but the episode has no such column")
 
     @property
     def slow_reason(self) -> str | None:
@@ -349,3 +350,78 @@ def episode_flags(length: int, *, last: bool = True, terminal: bool = True) -> d
     index = np.arange(length)
     end = index == length - 1
     return {"is_first": index == 0, "is_last": end & last, "is_terminal": end & terminal}
+
+
+def compare_with_schema(episode: Episode, schema: Schema) -> list[Violation]:
+    """Compares the fields of an episode with the schema: missing or extra fields, dtypes, shapes, and lengths.
+
+    Does not read values: it takes some microseconds, whatever the episode's length.
+    """
+    violations: list[Violation] = []
+    steps, fields = episode.steps, schema.steps
+    for path, field in (*fields.items(), *schema.metadata.items()):
+        is_step = fields.get(path) is field
+        if path not in (steps if is_step else episode.metadata):
+            violations.append(Violation("missing_field", f"the episode has no {path}", path))
+            continue
+        wrong = _column_difference(steps[path], field) if is_step else _value_difference(episode.metadata[path], field)
+        if wrong is not None:
+            violations.append(Violation("wrong_dtype_or_shape", wrong, path))
+    if len(steps) > len(fields) or len(episode.metadata) > len(schema.metadata):
+        more = [*(steps.keys() - fields.keys()), *(episode.metadata.keys() - schema.metadata.keys())]
+        detail = "not in the schema, so it would not be written"
+        violations += [Violation("wrong_dtype_or_shape", detail, path) for path in sorted(more)]
+    if not violations and len({len(column) for column in steps.values()}) > 1:
+        common, votes = Counter(map(len, steps.values())).most_common(1)[0]
+        for path, column in steps.items():
+            if len(column) != common:
+                detail = f"{len(column)} steps, but {votes} of {len(steps)} fields have {common}"
+                violations.append(Violation("unequal_lengths", detail, path))
+    return violations
+
+
+def _column_difference(column: Column, field: Field) -> str | None:
+    """The difference between a column and its field; None if there is none."""
+    if isinstance(column, EncodedImages):
+        fits = field.holds_image_files and (column.dtype, column.shape) == (field.dtype, field.shape)
+        return None if fits else _describe_difference(f"encoded images of {column.dtype}", column.shape, field)
+    if not isinstance(column, np.ndarray) or not column.ndim:
+        return f"a {type(column).__name__}, but expected an array with a value for each step"
+    return _difference(column.dtype, column.shape[1:], field, " at each step")
+
+
+def _value_difference(value: Any, field: Field) -> str | None:
+    """The difference between a value of the episode and its field; None if there is none."""
+    if isinstance(value, (str, bytes)):
+        fits = (field.dtype == "string" and not field.shape) or field.holds_image_files
+        return None if fits else _describe_difference("text", (), field)
+    array = np.asarray(value)
+    if isinstance(value, (bool, int, float)) and not field.shape and array.dtype.kind == field.numpy_dtype.kind:
+        return None  # a Python number has no dtype
+    return _difference(array.dtype, array.shape, field, "")
+
+
+def _difference(dtype: np.dtype[Any], shape: tuple[int, ...], field: Field, where: str) -> str | None:
+    """Compares dtypes and shapes: also open dimensions, text, and fields that only TFDS decodes."""
+    if not field.holds_image_files and dtype == field.numpy_dtype and shape == field.shape:
+        return None
+    if not field.fast:
+        return None
+    if None in field.shape and dtype.kind == "O" and (not shape or not where):
+        return None  # an array for each step, of varying shapes
+    is_kind = dtype == field.numpy_dtype or (field.dtype == "string" and dtype.kind in "SU")
+    is_shape = len(shape) == len(field.shape) and all(
+        wanted in (None, size) for size, wanted in zip(shape, field.shape, strict=True)
+    )
+    if is_kind and is_shape and not field.holds_image_files:
+        return None
+    return _describe_difference("text" if dtype.kind in "OSU" else dtype.name, shape, field, where)
+
+
+def _describe_difference(actual: str, shape: tuple[int | None, ...], field: Field, where: str = "") -> str:
+    encoded = f" ({field.encoding} images)" if field.holds_image_files else ""
+    return f"{actual}{_dims(shape)}{where}, but the schema says {field.dtype}{_dims(field.shape)}{encoded}"
+
+
+def _dims(shape: tuple[int | None, ...]) -> str:
+    return f"[{', '.join('?' if size is None else str(size) for size in shape)}]" if shape else ""

@@ -138,21 +138,25 @@ def write_commit(output: str, commit: RangeCommit) -> None:
     storage.write_text(storage.below(output, COMMITS, f"{commit.range}.json"), encode(commit))
 
 
-def read_commits(output: str) -> dict[str, RangeCommit]:
+def read_commits(output: str, ranges: Sequence[str] | None = None) -> dict[str, RangeCommit]:
     """The commits of an output's plan by range, even if their files are missing.
+
+    Args:
+      ranges: the names of the ranges; all by default.
 
     Raises:
       UsageError: a commit is malformed.
     """
     directory, plan = storage.join(output, COMMITS), read_plan(output)
-    names = [name for name in storage.listdir(directory) if name.endswith(".json") and not storage.is_temporary(name)]
-    read = storage.at_once(_load, [storage.join(directory, name) for name in names], directory)
+    if ranges is None:
+        files = [name for name in storage.listdir(directory) if name.endswith(".json")]
+        names = [name for name in files if not storage.is_temporary(name)]
+    else:
+        names = [f"{name}.json" for name in ranges]
+    paths = [storage.join(directory, name) for name in names]
+    read = storage.at_once(lambda path: decode_whole(path, RangeCommit), paths, directory)
     known = () if plan is None else plan.digests
     return {commit.range: commit for commit in read if commit is not None and commit.plan in known}
-
-
-def _load(path: str) -> RangeCommit | None:
-    return decode_whole(path, RangeCommit)
 
 
 def read_reports(output: str, ranges: Iterable[WorkRange]) -> list[Report]:
@@ -180,12 +184,6 @@ def read_commit(output: str, work: WorkRange, plan: str) -> RangeCommit | None:
     if commit is None or commit.plan != plan or any(find_problems(functools.partial(_size, output), commit)):
         return None
     return commit
-
-
-def read_again(output: str, commit: RangeCommit) -> RangeCommit:
-    """Reads a commit again; returns `commit` if it is gone."""
-    path = storage.join(output, COMMITS, f"{commit.range}.json")
-    return decode_whole(path, RangeCommit) or commit
 
 
 def _size(output: str, name: str) -> int | None:
@@ -246,7 +244,7 @@ def commit_dataset(
     """Checks that every range is finished, then writes the output's metadata and manifest.json, in this order.
 
     Args:
-      output: a directory prepared by `open_output`.
+      output: a directory prepared by `directory.make_ready`.
       name: the dataset's name.
       ranges: all ranges of the plan.
       complete: writes the metadata and returns the manifest's entry (`Output.complete`).

@@ -53,7 +53,7 @@ class Finished:
 
 
 def check_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> None:
-    """Checks whether `open_output` would accept the directory; writes nothing.
+    """Checks whether `make_ready` would accept the directory; writes nothing.
 
     Args:
       output: a directory that does not exist, is empty, or was written by rlds-beam.
@@ -103,14 +103,6 @@ def check_apart(output: str | None, input: str | Sequence[str] | None, flag: str
             raise UsageError(f"{flag}={output} {where}: choose a directory outside it")
 
 
-def open_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> Finished:
-    """Returns `status`, after `make_ready` unless everything is finished."""
-    finished = status(output, plan, overwrite=overwrite)
-    if not finished.complete:
-        make_ready(output, plan, overwrite=overwrite)
-    return finished
-
-
 def status(output: str, plan: OutputPlan, *, overwrite: bool = False) -> Finished:
     """The progress of an earlier run of the plan; none with `overwrite`. Writes nothing.
 
@@ -135,12 +127,6 @@ def make_ready(output: str, plan: OutputPlan, *, overwrite: bool = False) -> Non
 def is_output(path: str) -> bool:
     """Whether rlds-beam wrote the directory, finished or not."""
     return read_plan(path) is not None
-
-
-def is_rlds(path: str) -> bool:
-    """Whether `convert --to=rlds` wrote the directory, which is read like any other RLDS dataset."""
-    plan = read_plan(path)
-    return plan is not None and plan.content.get("to") == "rlds"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,14 +192,10 @@ def lock_output(directory: str) -> Iterator[None]:
     """
     with contextlib.ExitStack() as ends:
         try:
-            path, new = os.path.abspath(directory), list[str]()
-            while storage.scheme(directory) is None and not os.path.lexists(path):
-                new.append(path)
-                path = os.path.dirname(path)
-            for path in reversed(new):  # the last of these is called first
-                ends.callback(storage.remove_empty, path)
-            storage.makedirs(directory)
             if storage.scheme(directory) is None:
+                if not os.path.lexists(directory):
+                    ends.callback(storage.remove_empty, directory)
+                storage.makedirs(directory)
                 ends.enter_context(platforms.locked(os.path.join(directory, LOCK)))
         except BlockingIOError:
             raise UsageError(

@@ -49,7 +49,7 @@ class RangeConverter:
       reader: reads the dataset.
       check: decides what happens to episodes that break a rule.
       connecting: runs the connectors on accepted episodes.
-      output: the output, in a directory prepared by `directory.open_output`.
+      output: the output, in a directory prepared by `directory.make_ready`.
       plan: the job's `OutputPlan.digest`.
     """
 
@@ -172,7 +172,7 @@ class NumberRanges(Stage):
         finished = commit
         if commit.numbers != numbers:
             # A runner may repeat a range that is already completed and whose first files are gone.
-            finished = commits.read_again(self.output.directory, commit)
+            finished = commits.read_commits(self.output.directory, [commit.range]).get(commit.range, commit)
         if finished.numbers != numbers:
             finished = self.output.finish_range(finished, numbers)
             size = sum(file.shard.bytes for file in finished.kept)

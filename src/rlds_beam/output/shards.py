@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -205,33 +205,14 @@ class RejectedWriter:
         self.abort()
 
 
-class RecordFileWriter(Protocol):
-    """Writes records to one file."""
-
-    def add(self, payload: bytes, key: object, crc: int | None = None) -> None:
-        """Writes a record of the episode `key`; `crc` is its masked CRC32C, if known."""
-
-    def commit(self) -> ShardInfo:
-        """Completes the file, gives it its name, and returns its `ShardInfo`."""
-
-    def abort(self) -> None:
-        """Removes the unfinished file; does nothing after `commit`."""
-
-
-def open_record_file(kind: str, path: str) -> RecordFileWriter:
-    """Opens a writer for a file of kind `tfrecord` or `array_record`."""
-    if kind == "array_record":
-        return ArrayRecordFileWriter(path)
-    return TFRecordFileWriter(path)
-
-
 class TFRecordFileWriter:
-    """A TFRecord file (`RecordFileWriter`)."""
+    """Writes records to a TFRecord file."""
 
     def __init__(self, path: str):
         self._shard = ShardWriter(path)
 
     def add(self, payload: bytes, key: object, crc: int | None = None) -> None:
+        """Writes a record of the episode `key`; `crc` is its masked CRC32C, if known."""
         self._shard.write(frame_record(payload, crc), 1, key)
 
     def commit(self) -> ShardInfo:
@@ -242,7 +223,7 @@ class TFRecordFileWriter:
 
 
 class ArrayRecordFileWriter:
-    """An ArrayRecord file (`RecordFileWriter`), on a local disk."""
+    """Writes records to an ArrayRecord file, on a local disk."""
 
     def __init__(self, path: str):
         self._path, self._file = path, LocalFile(path)
@@ -270,13 +251,21 @@ class ArrayRecordFileWriter:
             self._file.abort()
 
 
+RecordFileWriter = TFRecordFileWriter | ArrayRecordFileWriter
+
+
+def open_record_file(kind: str, path: str) -> RecordFileWriter:
+    """Opens a writer for a file of kind `tfrecord` or `array_record`."""
+    if kind == "array_record":
+        return ArrayRecordFileWriter(path)
+    return TFRecordFileWriter(path)
+
+
 _BLOCK = 4 << 20
 
 
 class LocalFile:
     """A local temporary file that becomes a file of an output, possibly in a bucket.
-
-    A context manager: it removes the file if it was not committed by the end of the block.
 
     Attributes:
       name: the path to write to.
@@ -309,9 +298,3 @@ class LocalFile:
         storage.discard(self.name)
         if self._home is not None:
             self._home.cleanup()
-
-    def __enter__(self) -> LocalFile:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.abort()

@@ -8,8 +8,8 @@ from typing import Any
 
 from rlds_beam.encoding.base import CheckedRecord, Damage, Record, RecordFormat, format_of
 from rlds_beam.episodes.columns import all_below
-from rlds_beam.episodes.conformance import compare_with_schema
 from rlds_beam.episodes.episode import Episode, EpisodeKey
+from rlds_beam.episodes.schema import compare_with_schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError, Violation
 from rlds_beam.reading.base import Segment, Shard, Source
 from rlds_beam.reading.changes import Snapshot
@@ -121,9 +121,9 @@ class EpisodeReader:
                 episodes.append(Episode(key, {}, payload=record.payload, faults=tuple(faults)))
                 continue
             if self._real:
-                found.with_real_last_action()
+                found.note(last_action_is_real=True)
             if isinstance(record, CheckedRecord) and found.payload is record.payload:
-                episodes.append(found.with_payload_crc(record.crc))
+                episodes.append(found.note(payload_crc=record.crc))
             else:
                 episodes.append(found)
         return episodes

@@ -114,8 +114,7 @@ def check_writable(
     storage.refuse_read_only(path, flag)
     is_local = storage.scheme(path) is None
     if is_local and os.path.exists(path) and not os.path.isfile(path):
-        kind = "a directory" if os.path.isdir(path) else "not a regular file"
-        raise UsageError(f"{flag}={path} is {kind}: name a file")
+        raise UsageError(f"{flag}={path} is not a file: name a file")
     is_new = (rewritten and path.endswith(rewritten)) or not is_local or not storage.exists(path)
     if not is_new and any(storage.is_inside(path, place) for place in storage.paths_in(input)):
         raise UsageError(f"{flag}={path} is a file in the input: choose a path outside the dataset")

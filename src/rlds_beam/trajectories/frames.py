@@ -30,10 +30,9 @@ from typing import TypeVar, cast
 
 import numpy as np
 
-from rlds_beam.episodes.columns import concatenate, is_text, zeros_like
+from rlds_beam.episodes.columns import concatenate, is_text, with_final_observation, zeros_like
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import FIRST, LAST, MID
-from rlds_beam.episodes.transitions import with_final_observation
 from rlds_beam.trajectories.leaves import cast_columns, layout, policy_info_columns
 from rlds_beam.trajectories.options import FrameOptions
 from rlds_beam.trajectories.record_layout import Kept

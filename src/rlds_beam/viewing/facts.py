@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.episodes.columns import is_text
+from rlds_beam.episodes.columns import is_text, transitions
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import FLAGS, MAX_UNFOLDED, Schema, dimension_labels
-from rlds_beam.episodes.transitions import transitions
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.thumbnails import is_image
 from rlds_beam.text import count, printable

@@ -10,11 +10,9 @@ import numpy as np
 
 from rlds_beam.encoding.tfds.features import DTYPES
 from rlds_beam.encoding.tfds.rlds_dataset import encode_example
-from rlds_beam.episodes.columns import all_below, below, flatten
-from rlds_beam.episodes.conformance import compare_with_schema
+from rlds_beam.episodes.columns import all_below, below, flatten, with_final_observation
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
-from rlds_beam.episodes.schema import Field, Schema, episode_flags, text_field
-from rlds_beam.episodes.transitions import with_final_observation
+from rlds_beam.episodes.schema import Field, Schema, compare_with_schema, episode_flags, text_field
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.formats.arrays.array_episodes import discounts, number_field, with_last
 from rlds_beam.images.codecs import encode_jpeg, encode_png

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from outputs import commit_dataset, commit_range, plan, shard_path
+from outputs import commit_dataset, commit_range, open_output, plan, shard_path
 
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.trajectories.loaders import decoder, load_trajectories
 from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.output import directory
 from rlds_beam.output.shards import ShardWriter
 from rlds_beam.reading.base import WorkRange
 from rlds_beam.trajectories.frames import Frames
@@ -51,7 +50,7 @@ def write_dataset(output, options, images="raw", splits=("train",), lengths=LENG
     """Writes two shards for each split; returns the items of the first split, gathered by items.py."""
     item_shape = () if options.items == "frames" else (options.length,)
     encoder = TrajectoryEncoder(TrajectorySpec(LEAVES, item_shape), images)
-    directory.open_output(str(output), plan(options=str(options)))
+    open_output(str(output), plan(options=str(options)))
     episodes = [make_frames(n, seed) for seed, n in enumerate(lengths)]
     batches = [Items(frames, Windows.of(len(frames), options)) for frames in episodes]
     ranges = [WorkRange(split, i, 2, ()) for split in splits for i in range(2)]
@@ -164,7 +163,7 @@ def test_splits(tmp_path):
 def test_errors_say_why_a_dataset_cannot_be_loaded(tmp_path):
     with pytest.raises(UsageError, match="rlds-beam did not write"):
         load_trajectories(str(tmp_path))
-    directory.open_output(str(tmp_path / "unfinished"), plan())
+    open_output(str(tmp_path / "unfinished"), plan())
     with pytest.raises(UsageError, match="is not finished"):
         load_trajectories(str(tmp_path / "unfinished"))
     write_dataset(tmp_path / "empty", ItemOptions(), lengths=(1, 1))
@@ -210,7 +209,7 @@ def test_an_agent_trains_on_it(tmp_path, agent):
     )
     columns = {leaf.path: np.ones((9, *leaf.shape), leaf.dtype) for leaf in leaves}
     encoder = TrajectoryEncoder(TrajectorySpec(leaves, (2,)))
-    directory.open_output(str(tmp_path), plan())
+    open_output(str(tmp_path), plan())
     work = WorkRange("train", 0, 1, ())
     path = shard_path(tmp_path, work)
     with ShardWriter(path) as writer:

@@ -13,14 +13,13 @@ import pytest
 from converted_items import KEY, assert_same, expected_of, list_leaves, make_frames, read, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from outputs import commit_dataset, commit_range, plan, shard_path
+from outputs import commit_dataset, commit_range, open_output, plan, shard_path
 
 from rlds_beam.episodes.columns import concatenate
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.trajectories.loaders import load_trajectories
 from rlds_beam.formats.trajectories.written_items import is_converted, open_converted
-from rlds_beam.output import directory
 from rlds_beam.output.shards import ShardWriter
 from rlds_beam.reading.base import WorkRange
 from rlds_beam.testing import (
@@ -204,7 +203,7 @@ def test_splits(tmp_path):
     leaves = list_leaves(SpecLeaf("observation", "float32", (3,)))
     work = [WorkRange(split, i, 2, ()) for split in ("train", "val", "none") for i in range(2)]
     encoder = TrajectoryEncoder(TrajectorySpec(leaves, (2,)))
-    directory.open_output(str(tmp_path), plan())
+    open_output(str(tmp_path), plan())
     for i, one in enumerate(work):
         path = shard_path(tmp_path, one)
         with ShardWriter(path) as writer:

@@ -17,10 +17,10 @@ from rlds_beam.episodes.columns import (
     find_changed,
     is_numeric,
     make_violation,
+    transitions,
     zeros_like,
 )
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.transitions import transitions
 from rlds_beam.errors import BadEpisode, UsageError
 
 

@@ -47,9 +47,8 @@ from rlds_beam.connectors.learner.actions import (
 )
 from rlds_beam.connectors.learner.columns import AddColumnsFromEpisodesToTrainBatch, AddObservationsFromEpisodesToBatch
 from rlds_beam.connectors.learner.sequences import AddStatesFromEpisodesToBatch, AddTimeDimToBatchAndZeroPad
-from rlds_beam.episodes.columns import below
+from rlds_beam.episodes.columns import below, transitions
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.transitions import transitions
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean
 

@@ -20,10 +20,17 @@ from rlds_beam.connectors.fields import (
     terminateds,
     truncateds,
 )
-from rlds_beam.episodes.columns import all_below, below, concatenate, is_text, zeros_like
+from rlds_beam.episodes.columns import (
+    all_below,
+    below,
+    concatenate,
+    is_text,
+    transitions,
+    with_final_observation,
+    zeros_like,
+)
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import ADD_ACTIONS, FLAGS
-from rlds_beam.episodes.transitions import transitions, with_final_observation
 from rlds_beam.errors import UsageError
 from rlds_beam.typing import Array
 

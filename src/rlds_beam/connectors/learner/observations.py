@@ -11,9 +11,8 @@ import numpy as np
 from rlds_beam.connectors.base import Batch, ColumnConnector, Columns, Connector, check_order, short_name
 from rlds_beam.connectors.fields import StepFields, check_choices, leaves
 from rlds_beam.connectors.learner.columns import is_there
-from rlds_beam.episodes.columns import below, is_text, nest_order
+from rlds_beam.episodes.columns import below, is_text, nest_order, transitions, with_final_observation
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.transitions import transitions, with_final_observation
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.typing import Array

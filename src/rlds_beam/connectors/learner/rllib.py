@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from rlds_beam.connectors.base import Batch, check_order
 from rlds_beam.connectors.fields import check_choices
-from rlds_beam.episodes.transitions import with_final_observation
+from rlds_beam.episodes.columns import with_final_observation
 from rlds_beam.errors import UsageError, missing
 from rlds_beam.user_functions import resolve
 

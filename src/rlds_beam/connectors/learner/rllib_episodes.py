@@ -11,10 +11,9 @@ from rlds_beam.connectors.base import Batch, Columns
 from rlds_beam.connectors.cleaning.selection import end_episode
 from rlds_beam.connectors.fields import DEFAULT_MODULE_ID, StepFields, find_agent, find_module, leaves, terminateds
 from rlds_beam.connectors.learner.sequences import AddTimeDimToBatchAndZeroPad, as_state
-from rlds_beam.episodes.columns import concatenate, flatten, is_text, nest
+from rlds_beam.episodes.columns import concatenate, flatten, is_text, nest, transitions
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import episode_flags
-from rlds_beam.episodes.transitions import transitions
 from rlds_beam.errors import RldsBeamError, needs
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.typing import Array

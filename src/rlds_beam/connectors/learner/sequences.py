@@ -13,9 +13,8 @@ from rlds_beam.connectors.base import Batch, Columns, check_order
 from rlds_beam.connectors.fields import StepFields, check_choices, find_module, leaves, match_fields
 from rlds_beam.connectors.learner.actions import as_numpy
 from rlds_beam.connectors.learner.columns import is_there
-from rlds_beam.episodes.columns import below, concatenate, flatten, zeros_like
+from rlds_beam.episodes.columns import below, concatenate, flatten, transitions, zeros_like
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.transitions import transitions
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.typing import Array

@@ -13,9 +13,8 @@ from rlds_beam.checking.propensities import compute_propensities
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.statistics.distributions import RELATIVE_ERROR, Moments, ValueDistribution, exact_rows
 from rlds_beam.connectors.statistics.importance import TARGET, PropensityStatistics
-from rlds_beam.episodes.columns import below, is_numeric
+from rlds_beam.episodes.columns import below, is_numeric, transitions
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.transitions import transitions
 from rlds_beam.errors import UsageError
 from rlds_beam.typing import Array
 

@@ -18,8 +18,8 @@ from rlds_beam.connectors.fields import (
     match_fields,
 )
 from rlds_beam.connectors.statistics.distributions import Moments
+from rlds_beam.episodes.columns import transitions
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.transitions import transitions
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.typing import Array
 

@@ -16,9 +16,8 @@ from rlds_beam import storage
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.base import MixedFormats, RecordFormat
 from rlds_beam.episodes.columns import exact_cast, zeros_of
-from rlds_beam.episodes.conformance import compare_with_schema
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
-from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.episodes.schema import Field, Schema, compare_with_schema
 from rlds_beam.errors import BadEpisode, NeedsMappingError, RldsBeamError, UsageError, Violation
 from rlds_beam.formats.format_options import MergeOptions
 from rlds_beam.formats.merged.inputs import MergedInput, MergeMapping, Opener, open_inputs
@@ -233,7 +232,7 @@ class MergedDecoder:
         shard = key.shard - self.starts[key.split][which]
         episode = decoder.decode(payload, dataclasses.replace(key, dataset=dataset, shard=shard))
         if self._real[which]:
-            episode.with_real_last_action()
+            episode.note(last_action_is_real=True)
         if faults := compare_with_schema(episode, self._schemas[which]):
             raise BadEpisode(*faults)
         edited = self._connect(episode, connecting)

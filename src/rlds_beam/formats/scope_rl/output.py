@@ -26,10 +26,9 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.pipeline import ConnectorRunner
-from rlds_beam.episodes.columns import below, text_bytes
+from rlds_beam.episodes.columns import below, text_bytes, transitions
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import FLAGS, Schema
-from rlds_beam.episodes.transitions import transitions
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import pack, unpack
 from rlds_beam.formats.arrays.leaves import (

@@ -22,8 +22,8 @@ from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.formats.trajectories.output import read_fields
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.output.commits import read_manifest
-from rlds_beam.output.directory import is_output, is_rlds
 from rlds_beam.output.files import Checksum
+from rlds_beam.output.plans import read_plan
 from rlds_beam.trajectories.frames import Frames
 from rlds_beam.trajectories.items import Items, Windows
 from rlds_beam.trajectories.spec import Shape, SpecLeaf, TrajectorySpec
@@ -150,7 +150,7 @@ class ConvertedDataset:
 
 def is_converted(path: str) -> bool:
     """Whether `path` is an output of `rlds-beam convert` with items, finished or not."""
-    return is_output(path) and not is_rlds(path)
+    return (plan := read_plan(path)) is not None and plan.content.get("to") != "rlds"
 
 
 def open_converted(path: str, split: str | None = None) -> ConvertedDataset:
