@@ -239,11 +239,3 @@ def test_every_remembered_byte_matters() -> None:
             changed = bytearray(payload)
             changed[at] ^= flip
             check_all([payload, bytes(changed), payload[:at]], parser)
-
-
-def test_entries_that_come_and_go() -> None:
-    one = entry(b"a", encode_delimited(2, FLOATS))
-    other = one.replace(b"\x01a", b"\x01b")
-    parser = ExampleParser()
-    for entries in (one, one + other, one, other + one, other, one + one, b"", one):
-        check_all([encode_delimited(1, entries)], parser)

@@ -190,17 +190,6 @@ def test_sizes_that_differ_from_the_schema(files: dict[str, bytes]) -> None:
         column(image, files["jpeg 3 75 {}"]).decode()
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-def test_tensorflow_reads_our_jpegs(channels: int) -> None:
-    images = np.stack([picture(channels=channels) for _ in range(3)])
-    encoded = encode_jpeg(images, quality=95)
-    assert column(*encoded, shape=(33, 47, channels)).check(1 << 26) == []
-    for image, data in zip(images, encoded, strict=True):
-        assert np.abs(tensorflow(data, channels).astype(int) - image).mean() < 8
-    with pytest.raises(ValueError, match="uint8"):
-        encode_jpeg(images.astype(np.uint16))
-
-
 def test_real_images_equal_tensorflow() -> None:
     root = REAL_DATA
     shards = sorted(root.glob("bridge_dataset/1.0.0/*.tfrecord-*"))

@@ -106,14 +106,6 @@ def test_any_frames(directory, numbers, kind):
         np.testing.assert_array_equal(convert(frame), decoded(directory / kind)[number])
 
 
-def test_two_readers_take_turns(directory):
-    frames = column(directory / "h264 long")
-    pairs = zip(frames.pixels(), frames[::-1].pixels(), strict=True)
-    for (step, one), (other, same) in pairs:
-        assert step == COUNT - 1 - other
-        np.testing.assert_array_equal(one, same)
-
-
 def test_a_column_is_picklable_and_checked_without_decoding(directory, monkeypatch):
     frames = column(directory / "av1")[3:20:4]
     again = pickle.loads(pickle.dumps(frames))
@@ -137,12 +129,6 @@ def test_edits(directory):
 
 def inverted(pixels: Any) -> Any:
     return 255 - pixels
-
-
-def test_a_gray_field_of_a_color_video(directory):
-    pytest.importorskip("tensorflow")
-    frames = video_frames(str(directory / "av1"), 0, FPS, COUNT, "x", (HEIGHT, WIDTH, 1), "uint8", "png")
-    np.testing.assert_array_equal(frames.decode(), frames.with_data(frames.data).decode())
 
 
 def test_a_changed_file_is_an_error(directory, tmp_path):

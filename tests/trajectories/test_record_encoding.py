@@ -146,33 +146,6 @@ def test_episodes_encoded_together_give_the_same_bytes(name, images):
         assert len(content) <= one.size + names
 
 
-def test_frames_are_the_examples_that_tf_agents_writes(tmp_path):
-    import tensorflow as tf
-    from tf_agents.utils import example_encoding, nest_utils
-
-    leaves, options = every_dtype(), SHAPES["frames"]
-    items = make_items(leaves, options)
-    encoder = TrajectoryEncoder(spec_of(leaves, options))
-    path = write(tmp_path, encoder, [items])
-    nest = encoder_nest(encoder)
-    serializer = example_encoding.get_example_encoder(nest)
-    ours = [tf.train.Example.FromString(r.numpy()) for r in tf.data.TFRecordDataset(path)]
-    paths = [p for p, _ in nest_utils.flatten_with_joined_paths(nest)]
-    for example, row in zip(ours, expected_of(leaves, [items], options), strict=True):
-        theirs = serializer(tf.nest.pack_sequence_as(nest, [np.asarray(row[p]) for p in paths]))
-        assert example == theirs
-
-
-def encoder_nest(encoder):
-    """The nest of array specs that TF-Agents reads from our `.spec`."""
-    from tensorflow.core.protobuf import struct_pb2
-    from tf_agents.specs import tensor_spec
-
-    return tensor_spec.to_nest_array_spec(
-        tensor_spec.from_proto(struct_pb2.StructuredValue.FromString(encode_spec(encoder.fields)))
-    )
-
-
 @pytest.mark.parametrize("extremes", [(0, 127), (-1, 5), (0, 128), (-(2**63), 2**63 - 1), (0, 0)])
 def test_int64_of_any_size(tmp_path, extremes):
     leaves = list_leaves(SpecLeaf("observation", "int64", (2,)))

@@ -12,7 +12,6 @@ import pytest
 
 from rlds_beam.encoding.tfds.features import DEFAULT_DISCOUNT
 from rlds_beam.encoding.tfds.rlds_dataset import default_schema
-from rlds_beam.encoding.tfrecord.framing import frame
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
@@ -241,22 +240,6 @@ def upstream(leaves: list[Field]):
         camera = nest["observation"]["camera"]
         nest["observation"]["camera"] = (camera["0"], camera["1"])
     return trajectory.Trajectory(**{"policy_info": (), **nest})
-
-
-@pytest.mark.parametrize("leaves", [fields(FLAT), fields(FLAT, ()), fields(FLAT, (None,)), fields(NESTED)])
-def test_tf_agents_reads_the_same_spec(tmp_path, leaves):
-    from tf_agents.utils import example_encoding_dataset
-
-    ours, theirs = tmp_path / "ours.spec", tmp_path / "theirs.spec"
-    ours.write_bytes(frame(encode_spec(leaves)))
-    example_encoding_dataset.encode_spec_to_file(str(theirs), upstream(leaves))
-    read, expected = (example_encoding_dataset.parse_encoded_spec_from_file(str(p)) for p in (ours, theirs))
-    assert read == expected
-    assert type(read).__name__ == "Trajectory"
-    assert read._fields == expected._fields
-    assert read.step_type.name == "step_type"
-    if len(leaves) == 6:  # the order of a map with several entries is arbitrary
-        assert ours.read_bytes() == theirs.read_bytes()
 
 
 def test_the_message_equals_tf_agents():

@@ -114,14 +114,6 @@ def test_no_item_at_all_is_an_error_that_says_why(tmp_path, capsys):
     assert main([*command, "--pad_end_of_episodes", "--overwrite"]) == 0
 
 
-def test_no_item_because_all_were_rejected(tmp_path, capsys):
-    source = str(write_dataset(tmp_path / "data", [make_episode(4, seed=i, breaks=["non_finite"]) for i in range(3)]))
-    command = ["convert", source, str(tmp_path / "out"), "--max_rejected=100%"]
-    assert main(command) == 3
-    assert "all records were rejected" in capsys.readouterr().out
-    assert main([*command, "--allow_empty"]) == 0
-
-
 EMPTY = {"rlds": ("rlds", ""), "lerobot": ("lerobot", "--split=none"), "d4rl": ("hdf5", "")}
 
 
