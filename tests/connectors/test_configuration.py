@@ -67,26 +67,6 @@ def test_error_messages(tmp_path, text, message):
     assert "learner.yaml" in str(caught.value)
 
 
-def test_user_connectors(tmp_path, monkeypatch):
-    (tmp_path / "own_pieces_of_a_user.py").write_text(
-        "import dataclasses, rlds_beam\n"
-        "@rlds_beam.configurable\n"
-        "@dataclasses.dataclass\n"
-        "class Scale:\n"
-        "    by: float\n"
-        "    def __call__(self, batch): return batch\n"
-        "@rlds_beam.configurable\n"
-        "def drop(batch): return batch.replace(episodes=())\n"
-        "pieces = [Scale(2.0), drop]\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    loaded = load(tmp_path, "- own_pieces_of_a_user:Scale: {by: 3.0}\n- own_pieces_of_a_user:drop")
-    assert loaded.connectors[0].by == 3.0
-    assert len(configuration.load("own_pieces_of_a_user:pieces").connectors) == 2
-    with pytest.raises(UsageError, match="missing a required argument: 'by'"):
-        load(tmp_path, "- own_pieces_of_a_user:Scale")
-
-
 INLINE = {
     "FlipChannels": [connectors.FlipChannels()],
     "MinimumLength(10),FlipChannels": [connectors.MinimumLength(10), connectors.FlipChannels()],

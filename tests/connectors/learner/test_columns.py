@@ -173,13 +173,6 @@ def test_too_short_episodes_have_no_rows():
     np.testing.assert_array_equal(made["seq_lens"], [2])
 
 
-def test_existing_columns_are_kept():
-    def own_rewards(batch: Batch) -> Batch:
-        return batch.replace(columns=tuple({"rewards": np.zeros(len(e) - 1)} for e in batch.episodes))
-
-    assert not columns([own_rewards, *DEFAULT], [A])["rewards"].any()
-
-
 def test_agents_enter_late_leave_early_and_learn_as_modules_in_a_fixed_order():
     count = 6
     present = np.array([F, T, T, T, F, F])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -55,7 +55,7 @@ def numbers(column: Column, path: str, connector: str) -> Array:
 
 def float_dtype(values: Array) -> np.dtype[Any]:
     """The dtype of `values` if it is a float, else float32."""
-    return values.dtype if values.dtype.kind == "f" else np.dtype(np.float32)
+    return cast("np.dtype[Any]", values.dtype) if values.dtype.kind == "f" else np.dtype(np.float32)
 
 
 def pick_statistics(leaves: Mapping[str, Leaf], names: Sequence[str], connector: str) -> dict[str, dict[str, Any]]:
