@@ -165,9 +165,7 @@ def name_fields(schema: Schema, names: Names) -> Schema:
             raise UsageError(f"--names={path}: {field} is no vector of numbers, so it has no dimensions to name")
         steps[path] = field.with_names(given)
         if not steps[path].names:
-            raise UsageError(
-                f"--names={path}: {len(given):,} names, but {field} has {field.shape[-1]:,} values: name each of them"
-            )
+            raise UsageError(f"--names={path}: {len(given):,} names, but {field} has {field.shape[-1]:,} values")
         if field.names and field.names != given:
             i = next(i for i, (old, new) in enumerate(zip(field.names, given, strict=True)) if old != new)
             raise UsageError(

@@ -212,16 +212,13 @@ class _Actions(EpisodeConnector, reads_images=False):
         if actions.dtype.kind != "f" or states.dtype.kind != "f":
             raise UsageError(f"{name}: {path} and {self.state} must be floats: cast them first")
         if width != states.shape[1]:
-            raise UsageError(
-                f"{name}: {path} has {width} values and {self.state} {states.shape[1]}: they must be the same "
-                "quantities in the same order (SplitField and JoinFields select them)"
-            )
+            said = f"{path} has {width} values and {self.state} {states.shape[1]}"
+            raise UsageError(f"{name}: {said}: they must be the same quantities in the same order")
         used = [*self.absolute, *(i for part in (*self._positions, *self._rotations) for i in part)]
         if max(used, default=0) >= width or min(used, default=0) < 0:
             raise UsageError(f"{name}: {path} has {width} values; an index of absolute, at, or position is outside")
         if len({*used}) < len(used):
-            twice = next(i for i in used if used.count(i) > 1)
-            raise UsageError(f"{name}: value {twice} of {path} is named twice by absolute, at, and position")
+            raise UsageError(f"{name}: a value of {path} is named twice by absolute, at, and position")
 
 
 class RelativeActions(_Actions, reads_images=False):
@@ -265,9 +262,9 @@ class RelativeActions(_Actions, reads_images=False):
     def check_known(self, path: str, values: Sequence[Dimension]) -> None:
         for i, value in enumerate(values):
             if value.relative_to is not None and i not in self.absolute:
+                said = f"value {i} of {path} is already {_reference(value)}"
                 raise UsageError(
-                    f"RelativeActions: value {i} of {path} is already {_reference(value)}: leave the connector out, or "
-                    "convert back with AbsoluteActions before it"
+                    f"RelativeActions: {said}: leave it out, or convert back with AbsoluteActions before it"
                 )
 
     def _convert(self, actions: Array, states: Array) -> Array:
@@ -297,21 +294,17 @@ class AbsoluteActions(_Actions, reads_images=False):
 
     def check_known(self, path: str, values: Sequence[Dimension]) -> None:
         known = any(value.relative_to is not None for value in values)
-        for i, value in enumerate(values):
-            if not known or i in self.absolute:
+        for i, value in enumerate(values) if known else ():
+            if i in self.absolute:
                 continue
             if value.relative_to is None:
                 raise UsageError(f"AbsoluteActions: value {i} of {path} is absolute already: add {i} to absolute")
             if value.relative_to not in (self.to, "unknown") or value.frame not in (None, self.frame):
-                raise UsageError(
-                    f"AbsoluteActions: to={self.to}, frame={self.frame}, but value {i} of {path} is "
-                    f"{_reference(value)}: give that"
-                )
+                given = f"to={self.to}, frame={self.frame}"
+                raise UsageError(f"AbsoluteActions: {given}, but value {i} of {path} is {_reference(value)}: give that")
             if value.rotation is not None and not any(i in where for where in self._rotations):
-                raise UsageError(
-                    f"AbsoluteActions: {path} has a rotation as {value.rotation} at {i - value.place}: give rotation "
-                    "and at"
-                )
+                said = f"{path} has a rotation as {value.rotation} at {i - value.place}"
+                raise UsageError(f"AbsoluteActions: {said}: give rotation and at")
 
     def _convert(self, actions: Array, states: Array) -> Array:
         if self.to == "state":

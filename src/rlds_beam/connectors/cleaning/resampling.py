@@ -144,11 +144,9 @@ class Resample(EpisodeConnector, reads_images=False):
         rate = source.fps
         if self.times is None and rate is None and self.recorded_fps is None:
             clocks = [path for path, field in source.schema.steps.items() if is_clock(field)]
-            field = f", perhaps {some(clocks)}" if clocks else ""
             rates = f"has {len(source.rates)} rates" if source.rates else "says no rate"
-            raise UsageError(
-                f"Resample: {source.dataset} {rates}: pass recorded_fps, or times, a field of timestamps{field}"
-            )
+            fix = f"pass recorded_fps, or times, a field of timestamps{', perhaps ' * bool(clocks)}{some(clocks)}"
+            raise UsageError(f"Resample: {source.dataset} {rates}: {fix}")
         if self.recorded_fps is not None and rate is not None and rate != self.recorded_fps:
             raise UsageError(f"Resample: recorded_fps={self.recorded_fps:g}, but {source.dataset} says {rate:g} Hz")
         last = self.last_action or ("real" if source.last_action == "real" else "void")
@@ -174,10 +172,8 @@ class Resample(EpisodeConnector, reads_images=False):
             if path in listed or not differences or (path == action and {*differences} <= {*listed}):
                 continue
             every = path != action or len(differences) == len(values[path])
-            raise UsageError(
-                f"Resample: {path} has differences, which must not be held or interpolated: give relative: "
-                f"{[path] if every else differences}, or resample before RelativeActions"
-            )
+            fix = f"give relative: {[path] if every else differences}, or resample before RelativeActions"
+            raise UsageError(f"Resample: {path} has differences, which must not be held or interpolated: {fix}")
         return values
 
     @property
@@ -301,10 +297,8 @@ class Resample(EpisodeConnector, reads_images=False):
             near = min(near, period / 4)
             number = np.ceil((edges[-1] - near) / period)
             if number > _MAX_RATIO * len(times):
-                detail = (
-                    f"{number:,.0f} steps for {len(times):,}, which take {edges[-1]:g} s: are the rate and unit right?"
-                )
-                raise BadEpisode(Violation("not_representable", detail, self.times))
+                said = f"{number:,.0f} steps for {len(times):,}, which take {edges[-1]:g} s"
+                raise BadEpisode(Violation("not_representable", f"{said}: are the rate and unit right?", self.times))
             grid = np.arange(int(number) + 1) * period
         new = grid[:-1] if real else grid
         shown = np.searchsorted(times, grid[:-1] + near, side="right") - 1

@@ -80,16 +80,12 @@ class ConvertRotation(EpisodeConnector, reads_images=False):
     def __post_init__(self) -> None:
         for name in (self.from_, self.to):
             if not value_names(name):
-                raise UsageError(
-                    f"ConvertRotation: {name} is no representation; there are euler_xyz (any order of axes, XYZ for "
-                    f"intrinsic, _degrees at the end), {', '.join(ROTATIONS)}"
-                )
+                known = f"euler_xyz (any order of axes; XYZ, _degrees), {', '.join(ROTATIONS)}"
+                raise UsageError(f"ConvertRotation: {name} is no representation; there are {known}")
         starts, width = self._starts, len(value_names(self.from_))
         if not starts or min(starts) < 0 or any(b - a < width for a, b in itertools.pairwise(starts)):
-            raise UsageError(
-                f"ConvertRotation: at={self.at}: expected indices in ascending order; a rotation as {self.from_} has "
-                f"{width} values"
-            )
+            said = f"a rotation as {self.from_} has {width} values"
+            raise UsageError(f"ConvertRotation: at={self.at}: expected indices in ascending order; {said}")
 
     @property
     def _starts(self) -> tuple[int, ...]:
@@ -113,10 +109,8 @@ class ConvertRotation(EpisodeConnector, reads_images=False):
         if values.dtype.kind != "f":
             raise UsageError(f"ConvertRotation: field={self.field} holds {values.dtype}, not floats: cast it first")
         if end > values.shape[1]:
-            raise UsageError(
-                f"ConvertRotation: {self.field} has {values.shape[1]} values; a rotation as {self.from_} at "
-                f"{self._starts[-1]} needs {end}"
-            )
+            said = f"a rotation as {self.from_} at {self._starts[-1]} needs {end}"
+            raise UsageError(f"ConvertRotation: {self.field} has {values.shape[1]} values; {said}")
         void = void_actions(episode, values, self.last_action) & below(self.field, fields.actions)
         parts = []
         for rotation, part in self._cut(values.astype(np.float64)):

@@ -168,10 +168,8 @@ class GetActions:
         if any(below(name, "actions") for name in columns):
             return columns
         if "action_dist_inputs" not in columns:
-            raise UsageError(
-                f"GetActions: the model of {module} returned neither actions nor action_dist_inputs, only "
-                f"{', '.join(columns)}"
-            )
+            said = f"neither actions nor action_dist_inputs, only {', '.join(columns)}"
+            raise UsageError(f"GetActions: the model of {module} returned {said}")
         inputs = as_numpy(columns["action_dist_inputs"])
         flat, rows = inputs.reshape(-1, inputs.shape[-1]), inputs.shape[:-1]  # there may be a time axis of 1
         of, episodes = self._distribution(), get_episodes(batch, module)
@@ -367,10 +365,8 @@ def map_columns(connector: Connector, batch: Batch, change: Callable[[Columns], 
 def get_outputs(connector: Connector, batch: Batch) -> Mapping[str, Columns]:
     """The model outputs; raises ValueError if there are none."""
     if batch.modules is None or not batch.running:
-        raise ValueError(
-            f"{short_name(connector)} needs model outputs for running episodes: "
-            "batch.replace(modules={module: outputs})"
-        )
+        fix = "batch.replace(modules={module: outputs})"
+        raise ValueError(f"{short_name(connector)} needs model outputs for running episodes: {fix}")
     return batch.modules
 
 

@@ -84,10 +84,7 @@ class SplitAgents(EpisodeConnector):
 
     def __call__(self, batch: Batch) -> Batch:
         if batch.running:
-            raise ValueError(
-                "SplitAgents needs recorded episodes: create one running episode per agent, with `agent_id` in its "
-                "metadata"
-            )
+            raise ValueError("SplitAgents needs recorded episodes: give running ones an `agent_id` in their metadata")
         return super().__call__(batch)
 
     def edit(self, episode: Episode, fields: StepFields) -> Sequence[Episode]:
