@@ -17,10 +17,9 @@ from rlds_beam.encoding.tfds.features import DTYPES, ENCODINGS
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.options import InputOptions, SourceOptions
-from rlds_beam.formats.recognition import Recognized, datasets_in, recognize, written_by_convert
+from rlds_beam.formats.recognition import Recognized, datasets_in, recognize
 from rlds_beam.formats.registry import MERGED, SOURCES, source_class, source_group
 from rlds_beam.options import Options
-from rlds_beam.output.directory import holding
 from rlds_beam.processing.report import Report, check_source
 from rlds_beam.reading.base import LastAction, Source, WorkRange
 from rlds_beam.reading.plan import plan_ranges
@@ -123,18 +122,6 @@ def _naming(input: str | Sequence[str], from_: str) -> Iterator[None]:
         detail = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         where = getattr(error, "filename", None) or describe_input(input)
         raise UsageError(f"{where} cannot be read with --from={from_}: {shorten(detail or error)}") from error
-
-
-@contextlib.contextmanager
-def naming_outputs(path: str, *formats: str) -> Iterator[None]:
-    """Around the opening of an output in one of these formats: errors about other formats say how to read them."""
-    try:
-        yield
-    except UsageError as error:
-        held = holding(path)
-        if held is not None and held.to not in formats and (written := written_by_convert(path, "")) is not None:
-            raise UsageError(written) from error
-        raise
 
 
 def describe_input(input: str | Sequence[str]) -> str:

@@ -154,9 +154,8 @@ def _recognize_one(path: str) -> Recognized | None:
     """
     held = _recognize_written(path)
     if held is not None:
-        readable = _is_readable(held) or (held.to == RLDS and FEATURES in names_in(path))
-        writer = f"{PLAN} of {_writer(held)}"
-        return Recognized(path, held.to, writer, path, None if readable else _how_to_read(path, held))
+        writer = "a pipeline" if held.command == "pipeline" else f"rlds-beam {held.command}"
+        return Recognized(path, held.to, f"{PLAN} of {writer}", path, _how_to_read(path, held, writer))
     reasons, trouble = _claims(path, FORMATS)
     if not reasons:  # those of other packages
         reasons, others = _claims(path, {name: known for name, known in formats().items() if name not in FORMATS})
@@ -208,35 +207,17 @@ def _recognize_written(path: str) -> Holding | None:
     return dataclasses.replace(held, to=printable(held.to, 200), kind=kind, dataset=dataset)
 
 
-def _writer(held: Holding) -> str:
-    return "a pipeline" if held.command == "pipeline" else f"rlds-beam {held.command}"
-
-
-def _is_readable(held: Holding) -> bool:
-    """Whether a finished output can be read as episodes."""
-    return held.items is not None and can_read(held.to)
-
-
-def written_by_convert(input: str | Sequence[str], from_: str) -> str | None:
-    """The way to read a directory that rlds-beam wrote; None if it did not, or if it is RLDS or `from_`."""
-    if not isinstance(input, str) or not storage.isdir(input):
+def _how_to_read(path: str, held: Holding, writer: str) -> str | None:
+    """What reads a directory that rlds-beam wrote, if it cannot be read as episodes; None if it can."""
+    if (held.items is not None and can_read(held.to)) or (held.to == RLDS and FEATURES in names_in(path)):
         return None
-    held = holding(input)
-    return None if held is None or held.to in (RLDS, from_) else _how_to_read(input, held)
-
-
-def _how_to_read(path: str, held: Holding) -> str:
-    """The content of a directory that rlds-beam wrote, and the way to read it."""
-    written = _writer(held) + (f" from {held.dataset}" if held.command == "convert" else "")
+    written = writer + (f" from {held.dataset}" if held.command == "convert" else "")
     if held.items is None:
         return f"{path} holds the unfinished output of {written}; run it again"
-    ways = []
+    how = f"Its format is --to={held.to}."
     if held.to in (TRAJECTORIES, COLUMNS):
-        ways = [f"rlds_beam.open_dataset({json.dumps(path)})", f"rlds-beam show {shlex.quote(path)}"]
-    if _is_readable(held):
-        ways.append(f"--from={held.to}")
-    how = f"Read it with {', '.join(ways[:-1])}{' or ' if ways[1:] else ''}{ways[-1]}" if ways else ""
-    return f"{path} holds {held.items:,} {held.kind} written by {written}. {how or f'Its format is --to={held.to}.'}"
+        how = f"Read it with rlds_beam.open_dataset({json.dumps(path)}) or rlds-beam show {shlex.quote(path)}"
+    return f"{path} holds {held.items:,} {held.kind} written by {written}. {how}"
 
 
 def _recognize_below(directory: str) -> Recognized:

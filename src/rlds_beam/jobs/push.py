@@ -11,8 +11,8 @@ from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.inputs import naming_outputs, open_for_job, prepare_input
-from rlds_beam.formats.registry import RLDS, TRAJECTORIES
+from rlds_beam.formats.inputs import open_for_job, prepare_input
+from rlds_beam.formats.registry import RLDS
 from rlds_beam.formats.trajectories.written_items import ConvertedRange, is_converted, open_converted
 from rlds_beam.jobs.options import PushOptions
 from rlds_beam.options import options_given
@@ -160,8 +160,7 @@ def _open_converted(options: PushOptions) -> PushInput:
         )
     if options.columns:
         raise UsageError(f"--columns: {options.input} is already converted; push the original RLDS dataset")
-    with naming_outputs(options.input, TRAJECTORIES):
-        converted = open_converted(options.input, options.split)
+    converted = open_converted(options.input, options.split)
     if not (shape := converted.spec.item_shape):
         items = ItemOptions(items="frames")
     elif (length := shape[0]) is None:

@@ -189,7 +189,9 @@ def read_episode(layout: Layout, container: Container, name: str, masks: Mapping
         if own in leaves and path in layout.schema.steps:
             arrays[_STEPS + path] = container.read(own)
     arrays[_TERMINAL] = _terminal(profile, container)
-    arrays[_ENDED] = np.array([container.ended]) if profile.per_file else _ends(profile, container)
+    flags = [] if profile.per_file else [read_flags(container, name) for name in profile.ends if name in leaves]
+    ended = container.ended if profile.per_file else not profile.ends
+    arrays[_ENDED] = np.any(flags, axis=0) if flags else np.array([ended])
     texts = {_WHERE: f"{name}: {container.group}".rstrip(": "), _EPISODE + "file": name}
     if "group" in layout.schema.metadata:
         texts[_EPISODE + "group"] = container.group
@@ -244,13 +246,6 @@ def read_flags(container: Container, name: str) -> Array:
     if len(wrong):
         raise ValueError(f"{name} is {values[wrong[0]]} at row {wrong[0]}, expected 0 or 1")
     return values.astype(bool)
-
-
-def _ends(profile: Profile, container: Container) -> Array:
-    """bool [rows]: where the arrays of a group say that its episode ends; [1] if the profile names none."""
-    flags = [read_flags(container, name) for name in profile.ends if name in container.leaves]
-    ended: Array = np.any(flags, axis=0) if flags else np.array([not profile.ends])
-    return ended
 
 
 def _terminal(profile: Profile, container: Container) -> Array:

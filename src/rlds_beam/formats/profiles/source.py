@@ -223,17 +223,14 @@ def _find_profiles(path: str) -> dict[str, str]:
     with open_container(path) as whole:
         for name, profile in shipped_profiles().items():
             episode = _first_episode(whole, profile)
-            if _is_named(path, profile) and episode is not None and (why := _fits(profile, episode)):
-                found[name] = why
+            if not _is_named(path, profile) or episode is None:
+                continue
+            told = profile.recognize
+            alternative = [name for name in told.any if episode.has(name)][:1]
+            fits = all(map(episode.has, told.has)) and not any(map(episode.has, told.lacks))
+            if fits and (alternative or not told.any):
+                found[name] = ", ".join((*told.has, *alternative))
     return found
-
-
-def _fits(profile: Profile, container: Container) -> str:
-    """The names by which a profile recognizes an episode; empty if it does not."""
-    told = profile.recognize
-    found = [name for name in told.any if container.has(name)][:1]
-    fits = all(map(container.has, told.has)) and not any(map(container.has, told.lacks))
-    return ", ".join((*told.has, *found)) if fits and (found or not told.any) else ""
 
 
 def _first_episode(whole: Container, profile: Profile) -> Container | None:

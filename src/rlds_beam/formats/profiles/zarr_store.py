@@ -71,7 +71,11 @@ class ZarrStore(MutableMapping[str, Any]):
         is_chunk = not key.endswith((*METADATA, ".zattrs")) and any(key.startswith(f"{one}/") for one in self._blosc)
         if is_chunk and (len(content) < 16 or int.from_bytes(content[12:16], "little") != len(content)):
             raise OSError(f"{key} is cut short")  # Blosc would read past its end
-        return content if is_version_2() else _as_buffer(content)
+        if is_version_2():
+            return content
+        from zarr.core.buffer import default_buffer_prototype
+
+        return default_buffer_prototype().buffer.from_bytes(content)
 
     def __setitem__(self, key: str, value: Any) -> None:
         raise TypeError("the store is read-only")
@@ -151,12 +155,6 @@ def is_version_2() -> bool:
     return bool(zarr.__version__.startswith("2."))
 
 
-def _as_buffer(content: bytes) -> Any:
-    from zarr.core.buffer import default_buffer_prototype
-
-    return default_buffer_prototype().buffer.from_bytes(content)
-
-
 def _parse(content: bytes, where: str) -> dict[str, Any]:
     try:
         return dict(json.loads(content))
@@ -180,13 +178,8 @@ def open_store(path: str) -> Iterator[ZarrStore]:
     if not path.endswith(".zip"):
         yield ZarrStore(path[: -len(f"/{ENDS}/") - len(storage.split(path)[1])], None)
         return
-    version = read_version(path)
+    version = storage.stamp(path) if storage.scheme(path) is None else storage.checksum(path)  # empty if unknown
     yield ZarrStore(path, _open_cached(path, version) if version else _zip_file(path))
-
-
-def read_version(path: str) -> object:
-    """Changes if a zip file does; empty if its bucket has no checksums."""
-    return storage.stamp(path) if storage.scheme(path) is None else storage.checksum(path)
 
 
 def _zip_file(path: str) -> zipfile.ZipFile:

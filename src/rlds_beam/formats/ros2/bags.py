@@ -283,10 +283,14 @@ class Bag:
 
     def messages(self, topics: Collection[str], start: int = 0, stop: int = EVER) -> Iterator[Message]:
         """The messages of these topics with a log time in [start, stop). Raises DamagedBag."""
+        import imagecodecs
+
         for path, file in self._files.items():
             with _explain(path):
                 for message in file.messages(topics, start, stop):
-                    yield self._decompress(message) if self.layout.is_compressed else message
+                    if self.layout.is_compressed:
+                        message = message._replace(data=bytes(imagecodecs.zstd_decode(message.data)))
+                    yield message
 
     def times(self, topic: str) -> Array:
         """The log times of a topic's messages, int64, ascending. Raises DamagedBag."""
@@ -301,8 +305,3 @@ class Bag:
     def first(self, topic: str) -> Message | None:
         """The first message of a topic in the order of the files; None if there is none. Raises DamagedBag."""
         return next(self.messages((topic,)), None)
-
-    def _decompress(self, message: Message) -> Message:
-        import imagecodecs
-
-        return message._replace(data=bytes(imagecodecs.zstd_decode(message.data)))

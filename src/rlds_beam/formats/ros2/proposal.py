@@ -75,7 +75,11 @@ def proposal(paths: Sequence[str], where: str) -> str:
             fields = _fields(there, joints)
             driver = _driver(facts, fields)
             lines = [f"{paths[0]} ({count(len(paths), 'bag')} in {where})"]
-            lines += [*_card(bag, there, joints, driver), "", *_table(facts)]
+            rows: list[Sequence[str]] = [("topic", "type", "messages", "Hz", "jitter ms", "longest gap s")]
+            for fact in facts:
+                numbers = (f"{fact.messages:,}", f"{fact.rate:.1f}", f"{fact.jitter * 1e3:.1f}", f"{fact.gap:.2f}")
+                rows.append((printable(fact.name, 60), printable(fact.type, 60), *numbers))
+            lines += [*_card(bag, there, joints, driver), "", *aligned(rows)]
             lines += ["", "A mapping to start from; save it as topics.yaml, edit it, and run:"]
             lines += [f"  rlds-beam inspect {shlex.quote(where)} --from=ros2 --topics=topics.yaml", ""]
             return "\n".join([*lines, *_mapping(fields, driver)])
@@ -83,15 +87,6 @@ def proposal(paths: Sequence[str], where: str) -> str:
         raise UsageError(str(error)) from error
     except BadMessage as error:
         raise UsageError(f"{paths[0]}: {error}") from error
-
-
-def _table(facts: Sequence[TopicFacts]) -> list[str]:
-    header = ("topic", "type", "messages", "Hz", "jitter ms", "longest gap s")
-    rows: list[Sequence[str]] = [header]
-    for fact in facts:
-        numbers = (f"{fact.messages:,}", f"{fact.rate:.1f}", f"{fact.jitter * 1e3:.1f}", f"{fact.gap:.2f}")
-        rows.append((printable(fact.name, 60), printable(fact.type, 60), *numbers))
-    return aligned(rows)
 
 
 def _card(

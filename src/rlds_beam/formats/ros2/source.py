@@ -126,7 +126,13 @@ class Ros2Source(SourceOfFiles):
         files = Ros2Format(mapping, tuple(readers))
         shards = {"train": tuple(make_shard(files, i, path, _size(path)) for i, path in enumerate(paths))}
         name = naming.to_name(_name(paths, input))
-        schema = _schema(readers, where)
+        made = {"reward": Field("reward", "float32"), "discount": Field("discount", "float32"), **FLAG_FIELDS}
+        made[TIMES] = Field(TIMES, "int64")
+        about = [Field(f"{_METADATA}/{name}", "int64") for name in (START, DROPPED)]
+        schema = Schema(
+            {**made, **by_path((reader.schema for reader in readers), where)},
+            by_path([*about, text_field(f"{_METADATA}/{LACKING}")], where),
+        )
         decoder = Ros2Decoder(schema, mapping.end == "terminal")
         splits = select_splits(shards, split, name)
         return cls(f"{name}/1.0.0", schema, decoder, splits, files, fps=mapping.fps, mapping=mapping)
@@ -227,11 +233,3 @@ def _refuse(topic: str, where: str, topics: set[str], problem: str) -> None:
         raise UsageError(f"no bag can be read: {problem}")
     listed = f"the topics are {shorten(', '.join(sorted(topics)))}" if topics else "it has no topics"
     raise UsageError(f"{where}: no bag has the topic {topic}{did_you_mean(topic, topics, otherwise=listed)}")
-
-
-def _schema(readers: Sequence[FieldReader], where: str) -> Schema:
-    made = {"reward": Field("reward", "float32"), "discount": Field("discount", "float32"), **FLAG_FIELDS}
-    made[TIMES] = Field(TIMES, "int64")
-    steps = {**made, **by_path((reader.schema for reader in readers), where)}
-    about = [Field(f"{_METADATA}/{START}", "int64"), Field(f"{_METADATA}/{DROPPED}", "int64")]
-    return Schema(steps, by_path([*about, text_field(f"{_METADATA}/{LACKING}")], where))
