@@ -36,14 +36,7 @@ if TYPE_CHECKING:
 
 
 class FeatureStatistics(NamedTuple):
-    """The statistics of a feature in each of E episodes.
-
-    Attributes:
-      name: the name of the feature.
-      values: the statistics, (E, statistics, D).
-      shape: the shape of a statistic in one episode.
-      counts: the number of values behind each, (E,).
-    """
+    """The statistics of a feature in each of E episodes, (E, statistics, D), of this shape in one, from (E,) counts."""
 
     name: str
     values: Array
@@ -59,25 +52,22 @@ def features_statistics(
     every = {**facts.statistics, **_of_indices(facts, numbers)}
     for name in (n for n in (*named, *INDEX_FEATURES) if n in every):
         feature = named.get(name)
-        shape: tuple[int, ...] = (1,)
-        counts = facts.lengths
         if feature is not None and feature.kind == "image":
             # An episode without a decoded frame has the statistics of an earlier one.
-            shape, counts = (feature.shape[-1], 1, 1), np.maximum(facts.samples[name], 1)
-        elif feature is not None:
-            shape = feature.shape or (1,)
-        yield FeatureStatistics(name, every[name], shape, counts)
+            samples = np.maximum(facts.samples[name], 1)
+            yield FeatureStatistics(name, every[name], (feature.shape[-1], 1, 1), samples)
+        else:
+            shape = (feature.shape if feature is not None else ()) or (1,)
+            yield FeatureStatistics(name, every[name], shape, facts.lengths)
 
 
 def _of_indices(facts: RangeFacts, numbers: RangeNumbers) -> dict[str, Array]:
     """The statistics of the index features, (E, statistics, 1)."""
     ends = np.cumsum(facts.lengths)
-    std = statistics.STATISTICS.index("std")
     of_index = statistics.range_statistics(facts.lengths)
     of_episode = np.zeros_like(of_index)
-    first = numbers.first_frame + ends - facts.lengths
-    others = np.arange(of_index.shape[1]) != std
-    of_index[:, others] += first[:, None]
+    others = np.arange(of_index.shape[1]) != statistics.STATISTICS.index("std")
+    of_index[:, others] += (numbers.first_frame + ends - facts.lengths)[:, None]
     of_episode[:, others] += numbers.first_episode + np.arange(len(ends))[:, None]
     tasks = StatisticsGatherer()
     for own in np.split(facts.frame_numbers(numbers)["task_index"], ends[:-1]) if len(ends) else ():
@@ -166,19 +156,12 @@ def tasks_table(tasks: Sequence[str]) -> pa.Table:
     """`tasks.parquet`: a pandas table with the index `task`."""
     import pyarrow as pa
 
-    def column(name: str, kind: str, numpy: str) -> Mapping[str, Any]:
-        return {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": numpy, "metadata": None}
+    def column(name: str | None, kind: str, numpy: str, metadata: Any = None) -> Mapping[str, Any]:
+        return {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": numpy, "metadata": metadata}
 
-    of_index = {
-        "name": None,
-        "field_name": None,
-        "pandas_type": "unicode",
-        "numpy_type": "object",
-        "metadata": {"encoding": "UTF-8"},
-    }
     pandas = {
         "index_columns": ["task"],
-        "column_indexes": [of_index],
+        "column_indexes": [column(None, "unicode", "object", {"encoding": "UTF-8"})],
         "columns": [column("task_index", "int64", "int64"), column("task", "unicode", "object")],
         "attributes": {},
         "creator": {"library": "pyarrow", "version": pa.__version__},
@@ -186,10 +169,6 @@ def tasks_table(tasks: Sequence[str]) -> pa.Table:
     }
     table = pa.table({"task_index": pa.array(range(len(tasks)), pa.int64()), "task": pa.array(tasks, pa.string())})
     return table.replace_schema_metadata({b"pandas": json.dumps(pandas).encode()})
-
-
-_STATISTICS = ("min", "max", "mean", "std", "count")
-"""The statistics of v2.1."""
 
 
 class EpisodesLines:
@@ -222,7 +201,11 @@ class EpisodesLines:
             tasks = [facts.tasks[task] for task in own]
             columns = known[i] if known else {}
             episodes.append({**index, "tasks": tasks, "length": length, "episode_key": key, **columns})
-            stats.append({**index, "stats": {feature.name: _line_statistics(feature, i) for feature in features}})
+            own_stats: dict[str, Any] = {}
+            for feature in features:
+                content = statistics.to_json(feature.values[i], int(feature.counts[i]), feature.shape)
+                own_stats[feature.name] = {name: content[name] for name in ("min", "max", "mean", "std", "count")}
+            stats.append({**index, "stats": own_stats})
         self._episodes.write(_lines(episodes), 0)
         self._stats.write(_lines(stats), 0)
 
@@ -231,11 +214,6 @@ class EpisodesLines:
         self._stats.commit()
         lines = _lines({"task_index": i, "task": task} for i, task in enumerate(tasks))
         storage.write_bytes(storage.below(self._directory, layout.TASKS_JSONL), b"".join(lines))
-
-
-def _line_statistics(feature: FeatureStatistics, episode: int) -> dict[str, Any]:
-    content = statistics.to_json(feature.values[episode], int(feature.counts[episode]), feature.shape)
-    return {name: content[name] for name in _STATISTICS}
 
 
 def _lines(content: Iterable[Any]) -> list[bytes]:

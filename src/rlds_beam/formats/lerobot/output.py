@@ -249,10 +249,6 @@ class LerobotOutput(GlobalIndices, RowsOutput):
             "video_path": layout.VIDEO_PATH if self.frames.videos else None,
         }
 
-    def stats(self, statistics: dict[str, Any]) -> dict[str, Any]:
-        """The content of stats.json."""
-        return statistics
-
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
         """Writes all of `meta/`, with info.json last.
 
@@ -277,7 +273,9 @@ class LerobotOutput(GlobalIndices, RowsOutput):
                 storage.remove_files(self.directory, [file.file for file in commit.kept])
         episodes.finish(list(totals.tasks))
         info = self._info(totals)
-        stats = self.stats(dataset_statistics(self.frames.features, totals)) if totals.frames else {}
+        stats = dataset_statistics(self.frames.features, totals) if totals.frames else {}
+        if self.version == layout.V21:  # without counts: GR00T slices the vector of every statistic that it finds
+            stats = {name: {k: v for k, v in entry.items() if k != "count"} for name, entry in stats.items()}
         if self.modality is not None:
             self._write(layout.MODALITY, json.dumps(self.modality, indent=4) + "\n")
         self._write(layout.STATS, json.dumps(stats, indent=4) + "\n")
@@ -365,13 +363,6 @@ class LerobotV21Output(LerobotOutput):
                     writer.write([next(video)], length, key)
                     files.append(WrittenFile(name, writer.commit(), length, role="part"))
         return msgspec.structs.replace(commit, files=tuple(files))
-
-    def stats(self, statistics: dict[str, Any]) -> dict[str, Any]:
-        """The statistics without counts: GR00T slices the vector of every statistic that it finds."""
-        return {
-            name: {statistic: value for statistic, value in of_feature.items() if statistic != "count"}
-            for name, of_feature in statistics.items()
-        }
 
     def paths(self, episodes: int) -> dict[str, Any]:
         return {

@@ -110,7 +110,7 @@ class Encoding:
 
 @dataclasses.dataclass(frozen=True)
 class DepthEncoding:
-    """The encoder's settings for depth."""
+    """The encoder's settings for depth, with the members of `Encoding`."""
 
     depth: Depth
     encoder = "libx265"
@@ -118,11 +118,9 @@ class DepthEncoding:
     codec = "hevc"
 
     def options(self) -> dict[str, str]:
-        """The encoder's options."""
         return _DEPTH_OPTIONS
 
     def info(self) -> dict[str, Any]:
-        """The entries of info.json about the encoding."""
         scale = {f"video.{key}": getattr(self.depth, name) for name, key in DEPTH_KEYS.items()}
         return {
             "video.channels": 1,
@@ -392,7 +390,7 @@ class VideoFile:
 
 
 class VideoPack:
-    """Appends a video for each episode to a file, from which v2.1 gets a file for each (`split_pack`).
+    """Appends a video for each episode to a file, from which v2.1 gets a file for each (`split_pack`), as `VideoFile`.
 
     Attributes:
       encoded: see `VideoFile`.
@@ -414,11 +412,9 @@ class VideoPack:
         self.ends.append(self.ends[-1] + len(content))
 
     def commit(self) -> ShardInfo:
-        """Completes the file and returns its counts."""
         return self._shard.commit()
 
     def abort(self) -> None:
-        """Removes what was written so far. Does nothing after `commit`."""
         self._shard.abort()
 
 
