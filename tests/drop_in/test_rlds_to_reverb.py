@@ -22,7 +22,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tf_agents.replay_buffers import rlds_to_reverb as theirs
 
-from rlds_beam.drop_in import frame_blocks
 from rlds_beam.drop_in import rlds_to_reverb as ours
 from rlds_beam.testing import make_episode, write_dataset
 
@@ -64,7 +63,7 @@ class Streams:
 
     def __init__(self, patch: pytest.MonkeyPatch):
         self.episodes: list[Flags] = []
-        patch.setattr(frame_blocks, "_BLOCK_LENGTH", 2)
+        patch.setattr(ours, "_BLOCK_LENGTH", 2)
         spec = {"flags": tf.TensorSpec([None, 3], tf.bool), "start": tf.TensorSpec([], tf.int64)}
         data = tf.data.Dataset.from_generator(self._generate, output_signature=spec).map(self._episode)
         self.ours, self.theirs = ours.convert_rlds_to_trajectories(data), theirs.convert_rlds_to_trajectories(data)

@@ -17,7 +17,7 @@ from tf_agents.replay_buffers import reverb_utils
 from tf_agents.replay_buffers import rlds_to_reverb as theirs
 from tf_agents.specs import tensor_spec
 
-from rlds_beam.drop_in import frame_blocks, reverb_observers
+from rlds_beam.drop_in import reverb_observers
 from rlds_beam.drop_in import rlds_to_reverb as ours
 
 FRAME = theirs.create_trajectory_data_spec(dataset(columns(2)))
@@ -69,7 +69,7 @@ OBSERVERS = {
 
 @pytest.mark.parametrize("kind", OBSERVERS)
 def test_push_writes_the_same_items(kind: str, table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frame_blocks, "_BLOCK_LENGTH", 4)
+    monkeypatch.setattr(ours, "_BLOCK_LENGTH", 4)
     data, client = dataset(columns(3, 1, 4, 5)), table()
     observer = OBSERVERS[kind](reverb_utils, client)
     assert theirs.push_rlds_to_reverb(data, observer) == 13

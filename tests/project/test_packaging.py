@@ -159,7 +159,7 @@ def core_modules() -> Iterable[str]:
 
 def test_the_core_imports_neither_beam_nor_tensorflow(tmp_path: Path) -> None:
     """Except the replacements for TF-Agents modules, which have TensorFlow in their signatures."""
-    with_tensorflow = {f"rlds_beam.{name}" for name in ("drop_in.rlds_to_reverb", "drop_in.frame_blocks")}
+    with_tensorflow = {"rlds_beam.drop_in.rlds_to_reverb"}
     with_ray = {f"rlds_beam.connectors.learner.{name}" for name in ("rllib_episodes",)}
     core = [name for name in core_modules() if name not in with_tensorflow | with_ray]
     modules = imported("import " + ", ".join(core), tmp_path)

@@ -46,6 +46,8 @@ _SECONDS_APART = 1e-3
 
 
 Path = tuple["str | int", ...]
+FrameSpec = tuple[tuple[Path, ...], list[tuple[np.dtype[Any], tuple[int, ...]]]]
+"""The paths of a frame's leaves, and the dtype and shape of each."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +64,10 @@ class NestedFrames:
 
     def __len__(self) -> int:
         return len(self.values[0]) if self.values else 0
+
+    @property
+    def spec(self) -> FrameSpec:
+        return self.paths, [(value.dtype, value.shape[1:]) for value in self.values]
 
     def __getitem__(self, which: slice) -> NestedFrames:
         return NestedFrames(self.paths, [value[which] for value in self.values])
@@ -90,37 +96,14 @@ class NestedFrames:
         return cls(paths, values)
 
 
-@dataclasses.dataclass(frozen=True)
-class FrameSpec:
-    """The layout of a writer's frames: paths, dtypes, and shapes of the leaves."""
-
-    paths: tuple[Path, ...]
-    dtypes: list[np.dtype[Any]]
-    shapes: list[tuple[int, ...]]
-
-    @classmethod
-    def of(cls, columns: NestedFrames) -> FrameSpec:
-        return cls(columns.paths, [v.dtype for v in columns.values], [v.shape[1:] for v in columns.values])
-
-    @property
-    def frame_bytes(self) -> int:
-        return sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in zip(self.dtypes, self.shapes, strict=True))
-
-    def refuse_text(self) -> None:
-        """Raises ValueError if the dtype of a leaf cannot be written."""
-        for path, dtype in zip(self.paths, self.dtypes, strict=True):
-            if dtype.name not in DATA_TYPES:
-                raise ValueError(f"Column {path} has dtype {dtype}, but only numbers and flags can be written.")
-
-    def check(self, other: FrameSpec) -> None:
-        """Raises ValueError if `other` differs."""
-        if other.paths != self.paths:
-            raise ValueError(f"A frame has the columns {other.paths}, but earlier frames have {self.paths}.")
-        leaves = zip(self.paths, zip(self.dtypes, self.shapes, strict=True), strict=True)
-        for (path, had), got in zip(leaves, zip(other.dtypes, other.shapes, strict=True), strict=True):
-            if had != got:
-                texts = [f"{dtype.name}{list(shape)}" for dtype, shape in (got, had)]
-                raise ValueError(f"Column {path} is {texts[0]}, but earlier frames have {texts[1]}.")
+def _check_spec(found: FrameSpec, known: FrameSpec) -> None:
+    """Raises ValueError if frames have other leaves than earlier ones."""
+    if found[0] != known[0]:
+        raise ValueError(f"A frame has the columns {found[0]}, but earlier frames have {known[0]}.")
+    for path, got, had in zip(*found, known[1], strict=True):
+        if got != had:
+            texts = [f"{dtype.name}{list(shape)}" for dtype, shape in (got, had)]
+            raise ValueError(f"Column {path} is {texts[0]}, but earlier frames have {texts[1]}.")
 
 
 def _flatten_nest(nest: Any) -> tuple[tuple[Path, ...], list[Any]]:
@@ -268,11 +251,10 @@ class FrameWriter:
         Raises:
           ValueError: their nest, dtypes, or shapes differ from those before.
         """
-        spec = FrameSpec.of(frames)
         if self._spec is None:
-            self._prepare(spec)
-        elif spec != self._spec:
-            self._spec.check(spec)
+            self._prepare(frames.spec)
+        elif (spec := frames.spec) != self._spec:
+            _check_spec(spec, self._spec)
         self.frames += len(frames)
         if len(frames) > 1:
             self._cut(frames)
@@ -351,7 +333,7 @@ class FrameWriter:
             return
         assert self._spec is not None
         horizon = self._horizon()
-        for portion in portions(_join(ready), self._chunks, self._tables, len(self._spec.paths), horizon=horizon):
+        for portion in portions(_join(ready), self._chunks, self._tables, len(self._spec[0]), horizon=horizon):
             self._outgoing.append(portion)
             self._outgoing_bytes += portion.size
         self._chunks = [chunk for chunk in self._chunks if chunk.end > horizon]
@@ -373,14 +355,16 @@ class FrameWriter:
 
     def _prepare(self, spec: FrameSpec) -> None:
         """Sets the dtypes and shapes of all frames, and the chunk length."""
-        spec.refuse_text()
-        wanted = self._wanted_chunk_length
+        frame_bytes, wanted = 0, self._wanted_chunk_length
+        for path, (dtype, shape) in zip(*spec, strict=True):
+            if dtype.name not in DATA_TYPES:
+                raise ValueError(f"Column {path} has dtype {dtype}, but only numbers and flags can be written.")
+            frame_bytes += dtype.itemsize * math.prod(shape)
         self._spec = spec
-        self._chunk_length = wanted or default_chunk_length(spec.frame_bytes, self._item_length)
+        self._chunk_length = wanted or default_chunk_length(frame_bytes, self._item_length)
         held_back = self._chunk_length if self._item_length is None else self._item_length + 1
         self._gathered = wanted or min(self._chunk_length, held_back)
-        leaves = zip(spec.dtypes, spec.shapes, strict=True)
-        self._buffer = [np.empty((self._gathered, *shape), dtype) for dtype, shape in leaves]
+        self._buffer = [np.empty((self._gathered, *shape), dtype) for dtype, shape in spec[1]]
 
     def _cut(self, run: NestedFrames | None = None) -> None:
         """Cuts the loose frames and those of `run` into chunks."""
