@@ -46,7 +46,6 @@ from rlds_beam.formats.lerobot.totals import (
     card,
     dataset_statistics,
     features_info,
-    pixels_json,
 )
 from rlds_beam.formats.lerobot.videos import PIXELS, Encoding, VideoFile, VideoPack, split_pack
 from rlds_beam.images.video_frames import Depth
@@ -283,11 +282,13 @@ class LerobotOutput(GlobalIndices, RowsOutput):
         self._write(layout.FIELDS, encode({**self.frames.features.to_json(), **void}))
         self._write(layout.CARD, card(self.name, info))
         self._write(layout.INFO, json.dumps(info, indent=4, ensure_ascii=False) + "\n")
-        encoded = {"encoded": {name: found._asdict() for name, found in totals.encoded.items()}}
+        samples = totals.samples
+        pixels = {n: {"samples": samples[n], "histogram": h.tolist()} for n, h in totals.histograms.items()}
+        encoded = {name: found._asdict() for name, found in totals.encoded.items()}
+        known = {"encoded": encoded, "pixels": pixels}
         return {
             "lerobot": {"version": self.version, "episodes": totals.episodes, "tasks": len(totals.tasks)}
-            | (encoded if totals.encoded else {})
-            | ({"pixels": pixels_json(totals)} if totals.histograms else {})
+            | {name: content for name, content in known.items() if content}
         }
 
     def notes(self, manifest: Mapping[str, Any]) -> list[str]:

@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import json
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,7 +22,7 @@ from rlds_beam.formats.lerobot import layout, statistics
 from rlds_beam.formats.lerobot.features import INDEX_FEATURES, FeatureMap
 from rlds_beam.formats.lerobot.frames import FrameFormat
 from rlds_beam.formats.lerobot.metadata import Meta
-from rlds_beam.formats.lerobot.ranges import RangeFacts, RangeNumbers, report_damage
+from rlds_beam.formats.lerobot.ranges import RangeFacts, RangeNumbers
 from rlds_beam.formats.lerobot.videos import EncodedAgain, video_info
 from rlds_beam.text import count
 from rlds_beam.typing import Array
@@ -208,13 +206,13 @@ class EarlierDataset:
     def totals(self) -> Totals:
         """The totals of the dataset, without the statistics of numbers (`Totals.add_numbers`)."""
         meta = Meta.open(self.directory)
-        pixels = {name: read_pixels(text) for name, text in self.entry.get("pixels", {}).items()}
+        pixels = self.entry.get("pixels", {})
         return Totals(
             tasks={meta.tasks[i]: i for i in range(len(meta.tasks))},
             lengths=[np.array([row.length for row in meta.episodes], np.int64)],
             splits={name: list(map(int, text.split(":"))) for name, text in meta.info["splits"].items()},
-            histograms={name: histogram for name, (histogram, _) in pixels.items()},
-            samples={name: samples for name, (_, samples) in pixels.items()},
+            histograms={name: np.array(entry["histogram"], np.int64) for name, entry in pixels.items()},
+            samples={name: entry["samples"] for name, entry in pixels.items()},
             encoded={name: EncodedAgain(**found) for name, found in self.entry.get("encoded", {}).items()},
             frames=meta.info["total_frames"],
             episodes=meta.info["total_episodes"],
@@ -224,22 +222,3 @@ class EarlierDataset:
         """The content of one of its files."""
         with storage.open_read(storage.below(self.directory, name)) as file:
             return file.read()
-
-
-def pixels_json(totals: Totals) -> dict[str, Any]:
-    """The histograms of decoded frames, and their number, by image feature; for the manifest."""
-    return {
-        name: {
-            "samples": totals.samples[name],
-            "channels": len(histogram),
-            "histogram": base64.b64encode(zlib.compress(np.asarray(histogram, "<i8").tobytes())).decode(),
-        }
-        for name, histogram in totals.histograms.items()
-    }
-
-
-def read_pixels(entry: Mapping[str, Any]) -> tuple[Array, int]:
-    """The inverse of `pixels_json` for a feature: its histogram (C, 256), and the number of frames."""
-    with report_damage("manifest.json"):
-        counts = np.frombuffer(zlib.decompress(base64.b64decode(entry["histogram"])), "<i8")
-        return counts.reshape(entry["channels"], -1).astype(np.int64), int(entry["samples"])
