@@ -104,12 +104,14 @@ class Meta:
         path = storage.join(root, layout.INFO)
         if not storage.exists(path):
             raise UsageError(f"{root} has no {layout.INFO}, so it is not a LeRobot dataset")
-        convert(info := parse_json(storage.read_small(path), path), _Info, path)
-        if (stored := info.get("storage_format")) not in (None, "parquet", "lerobot"):
+        info = parse_json(storage.read_small(path), path)
+        stored = info.get("storage_format") if isinstance(info, dict) else None
+        if stored not in (None, "parquet", "lerobot"):
             raise UsageError(
                 f"{path}: storage_format is {shorten(repr(stored), 80)}, which rlds-beam does not read: use the "
                 "dataset with Parquet files (folders data and meta), from which it was made"
             )
+        convert(info, _Info, path)
         if info["codebase_version"] not in (V3, V21):
             raise UsageError(
                 f"{path}: the dataset has version {info['codebase_version']}; {V21} and {V3} are supported "
