@@ -55,7 +55,9 @@ def small_pixels(image: bytes | Array, height: int) -> tuple[Array, str | None]:
             pixels, fault = _decode(bytes(image), height)
         else:
             pixels, fault = _as_colors(np.asarray(image)), None
-        return _shrunk(pixels, height), fault
+        rows, columns = pixels.shape[:2]
+        scale = min(1.0, height / rows, _WIDEST * height / columns)
+        return pixels if scale == 1.0 else _resize(pixels, scale), fault
     except (UndecodableImageError, RldsBeamError) as error:
         return _placeholder(height, height * 4 // 3), str(error)
 
@@ -84,7 +86,7 @@ def spread(length: int, count: int) -> list[int]:
 
 def join_pictures(pictures: Sequence[Array], height: int) -> Array:
     """Pictures side by side, resized to `height` rows."""
-    fitted = [_fit_height(picture, height) for picture in pictures]
+    fitted = [p if len(p) == height else _resize(p, height / len(p), height) for p in pictures]
     spaced = [np.pad(picture, ((0, 0), (0, GAP), (0, 0)), constant_values=255) for picture in fitted]
     return np.asarray(np.concatenate(spaced, axis=1)[:, :-GAP])
 
@@ -134,18 +136,6 @@ def _as_colors(pixels: Array) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):
         scaled = (numbers - low) / ((high - low) or 1.0)
     return np.asarray(np.rint(np.clip(np.nan_to_num(scaled), 0, 1) * 255).astype(np.uint8))
-
-
-def _shrunk(pixels: Array, height: int) -> Array:
-    """Resizes to at most `height` rows and `_WIDEST` times as many columns."""
-    rows, columns = pixels.shape[:2]
-    scale = min(1.0, height / rows, _WIDEST * height / columns)
-    return pixels if scale == 1.0 else _resize(pixels, scale)
-
-
-def _fit_height(pixels: Array, height: int) -> Array:
-    """Resizes to exactly `height` rows."""
-    return pixels if len(pixels) == height else _resize(pixels, height / len(pixels), height)
 
 
 def _resize(pixels: Array, scale: float, height: int | None = None) -> Array:

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from rlds_beam.checking.verdicts import IgnoredValues
-from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
@@ -171,17 +171,12 @@ class WindowItemConverter(Generic[T]):
         if not self._conversion.items.across_episodes:
             return frames
         # Items of the next episode may contain frames of this one, so decode and check its images first.
-        return dataclasses.replace(
-            frames, columns={path: self._to_output_form(path, column) for path, column in frames.columns.items()}
-        )
-
-    def _to_output_form(self, path: str, column: Column) -> Column:
-        """Converts a column of images to its output form."""
-        if not isinstance(column, EncodedImages):
-            return column
-        leaf = self._conversion.spec[path]
-        if not is_jpeg(leaf, self._conversion.images):
-            return decode_pixels(column, leaf)
-        data = np.empty(len(column), object)
-        data[:] = [bytes(jpeg) for jpeg in encode_jpegs(column, leaf, JPEG_QUALITY)]
-        return column.with_data(data)
+        columns = dict(frames.columns)
+        for path, column in frames.columns.items():
+            leaf = self._conversion.spec[path]
+            if isinstance(column, EncodedImages) and is_jpeg(leaf, self._conversion.images):
+                jpegs = encode_jpegs(column, leaf, JPEG_QUALITY)
+                columns[path] = column.with_data(np.fromiter(map(bytes, jpegs), object, len(jpegs)))
+            elif isinstance(column, EncodedImages):
+                columns[path] = decode_pixels(column, leaf)
+        return dataclasses.replace(frames, columns=columns)

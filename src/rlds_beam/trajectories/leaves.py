@@ -24,7 +24,6 @@ from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.text import did_you_mean
 from rlds_beam.trajectories.options import Cast, FrameOptions
-from rlds_beam.typing import Array
 from rlds_beam.user_functions import describe_error, resolve
 
 Names = tuple[str, ...]
@@ -123,7 +122,14 @@ def cast_columns(
     """
     casted, violations = dict(columns), []
     for path, casting in casts.items():
-        column = _numbers(path, casting, columns)
+        column = columns.get(path)
+        if column is None:
+            hint = did_you_mean(path, columns) or "."
+            raise UsageError(
+                f"--cast={path}={casting}: there is no such leaf{hint} The leaves are:  {', '.join(columns)}"
+            )
+        if isinstance(column, EncodedImages) or path in ("step_type", "next_step_type", "discount"):
+            raise UsageError(f"--cast={path}={casting}: images, step types, and the discount cannot be cast")
         with np.errstate(all="ignore"):
             casted[path] = new = column.astype(casting.dtype, copy=False)
             meant = slice(0, len(column) - void.get(path, 0))
@@ -136,16 +142,6 @@ def cast_columns(
     if violations:
         raise BadEpisode(*violations)
     return casted
-
-
-def _numbers(path: str, cast: Cast, columns: Mapping[str, Column]) -> Array:
-    column = columns.get(path)
-    if column is None:
-        hint = did_you_mean(path, columns) or "."
-        raise UsageError(f"--cast={path}={cast}: there is no such leaf{hint} The leaves are:  {', '.join(columns)}")
-    if isinstance(column, EncodedImages) or path in ("step_type", "next_step_type", "discount"):
-        raise UsageError(f"--cast={path}={cast}: images, step types, and the discount cannot be cast")
-    return column
 
 
 Nest = Mapping[str, Any]

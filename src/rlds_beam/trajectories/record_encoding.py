@@ -26,7 +26,7 @@ from rlds_beam.encoding.example.rows import (
     bytes_entry,
     check_example,
     entries_size,
-    entry_heads,
+    entry_head,
     join_examples,
     make_template,
 )
@@ -164,7 +164,9 @@ class TrajectoryEncoder:
         blocks = self._blocks(group, make_template(group[0].holes, whole))
         if whole:
             return (room.finish(rows).reshape(-1).data for room, rows in blocks)
-        fixed = [row for room, rows in blocks for row in _rows(room.payload[:rows])]
+        fixed = list[bytes]()
+        for room, rows in blocks:
+            fixed += room.payload[:rows].view((np.void, room.payload.shape[1]))[:, 0].tolist()
         return framed_blocks(join_examples([fixed, *self._jpeg_entries(group), *_keep(group)]))
 
     def _check_sizes(self, prepared: PreparedItems) -> None:
@@ -206,7 +208,7 @@ class TrajectoryEncoder:
                 yield [bytes_entry(leaf.path, row) for row in zip(*chosen, strict=True)]
                 continue
             for name, column in zip(names, chosen, strict=True):
-                yield [*map(entry_heads(name, BYTES_LIST).__getitem__, map(len, column))]
+                yield [entry_head(name, BYTES_LIST, size) for size in map(len, column)]
                 yield column
 
 
@@ -236,12 +238,6 @@ def _values(sources: Sequence[Bytes], kind: np.dtype[Any], length: int) -> Array
     source = sources[0] if len(sources) == 1 else np.concatenate([source.reshape(-1) for source in sources])
     width = kind.itemsize // length
     return np.ndarray((source.nbytes // width - length + 1,), kind, source, 0, (width,))
-
-
-def _rows(payload: Bytes) -> list[bytes]:
-    """The rows of a matrix of bytes."""
-    rows: list[bytes] = payload.view((np.void, payload.shape[1]))[:, 0].tolist()
-    return rows
 
 
 def _source(leaf: SpecLeaf, column: Column, padding: int) -> Bytes:

@@ -272,13 +272,11 @@ def keep_fields(names: Iterable[str], schema: Schema, leaves: Iterable[str]) -> 
 
 def kept_entries(kept: Sequence[Kept], columns: Mapping[str, Column], index: np.ndarray[Any, Any]) -> bytes:
     """The entries of one item with frames `index` (negative: padding)."""
-    return b"".join(member.entry(_values(member, np.asarray(columns[member.field.path]), index)) for member in kept)
-
-
-def _values(entry: Kept, column: np.ndarray[Any, Any], index: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    if not entry.of_step:
-        return np.asarray(column[index[:1]])
-    values: np.ndarray[Any, Any] = column[index]
-    if (padding := index < 0).any():
-        values[padding] = b"" if entry.field.dtype == "string" else 0
-    return values
+    entries = []
+    for member in kept:
+        column = np.asarray(columns[member.field.path])
+        values = column[index if member.of_step else index[:1]]
+        if member.of_step:
+            values[index < 0] = b"" if member.field.dtype == "string" else 0
+        entries.append(member.entry(values))
+    return b"".join(entries)

@@ -127,7 +127,8 @@ class TrajectorySpec:
         if actual == self._expected:
             return
         for path in sorted(actual.keys() | self._expected.keys()):
-            got, expected = (_text(pair.get(path)) for pair in (actual, self._expected))
+            pairs = (actual.get(path), self._expected.get(path))
+            got, expected = ("missing" if p is None else f"{p[0].name}{list(p[1])}" for p in pairs)
             if got != expected:
                 raise UsageError(f"{frames.key}: {path} is {got}, but the dataset's trajectories have {expected}")
 
@@ -242,10 +243,6 @@ def _dtype_and_shape(column: Column) -> tuple[np.dtype[Any], tuple[Any, ...]]:
     if isinstance(column, EncodedImages):
         return _numpy_dtype(column.dtype), column.shape
     return column.dtype, column.shape[1:]
-
-
-def _text(pair: tuple[np.dtype[Any], tuple[int, ...]] | None) -> str:
-    return "missing" if pair is None else f"{pair[0].name}{list(pair[1])}"
 
 
 @functools.cache

@@ -44,8 +44,6 @@ BYTES_LIST, FLOAT_LIST, INT64_LIST = 1, 2, 3
 
 _LISTS = {"bytes": BYTES_LIST, "float": FLOAT_LIST, "int64": INT64_LIST}
 
-_KEPT_HEADS = 1 << 14
-
 Holes = tuple[tuple[str, int, int], ...]
 """The path, Feature field, and size in bytes of each hole."""
 
@@ -104,26 +102,6 @@ def _new_template(holes: Holes, whole: bool) -> Template:
         places.append((len(row), hole))
         row += bytes(hole)
     return Template(np.frombuffer(bytes(row), np.uint8), tuple(places))
-
-
-class _EntryHeads(dict[int, bytes]):
-    """Caches the `entry_head` of one path by size; a lookup is much cheaper than the call."""
-
-    def __init__(self, path: str, kind: int):
-        super().__init__()
-        self._entry = path, kind
-
-    def __missing__(self, size: int) -> bytes:
-        if len(self) >= _KEPT_HEADS:
-            self.clear()
-        head = self[size] = entry_head(*self._entry, size)
-        return head
-
-
-@functools.lru_cache(maxsize=64)
-def entry_heads(path: str, kind: int) -> Mapping[int, bytes]:
-    """The bytes before the one value of an entry, by size of the value (`entry_head`)."""
-    return _EntryHeads(path, kind)
 
 
 @functools.lru_cache(maxsize=1 << 14)

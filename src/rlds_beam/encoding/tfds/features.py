@@ -213,7 +213,12 @@ def _in_sequences(field: Field, lengths: tuple[int | None, ...], in_steps: bool)
 
 
 def _leaf(kind: str, content: Json, path: str, in_steps: bool, where: str) -> Field:
-    shape = _shape(content.get("shape"), path, where)
+    dimensions = content.get("shape") or ()
+    if isinstance(dimensions, Mapping):
+        dimensions = dimensions.get("dimensions", ())
+    if not isinstance(dimensions, (list, tuple)):
+        raise UsageError(f"{where}: {path} has shape {shorten(repr(dimensions))}, which is not a list of dimensions")
+    shape = tuple(_dimension(size, path, where) for size in dimensions)
     if kind == "Text":
         if _get(content, "useEncoder"):
             raise UsageError(f"{where}: {path} is Text with an encoder, which TFDS no longer reads")
@@ -265,13 +270,6 @@ def _dtype(content: Json, default: str | None, path: str, where: str) -> str:
     if dtype not in DTYPES:
         raise UsageError(f"{where}: {path} has dtype {shorten(repr(given))}; supported: {', '.join(sorted(DTYPES))}")
     return dtype
-
-
-def _shape(shape: Any, path: str, where: str) -> tuple[int | None, ...]:
-    dimensions = shape.get("dimensions", ()) if isinstance(shape, Mapping) else shape or ()
-    if not isinstance(dimensions, (list, tuple)):
-        raise UsageError(f"{where}: {path} has shape {shorten(repr(shape))}, which is not a list of dimensions")
-    return tuple(_dimension(d, path, where) for d in dimensions)
 
 
 def _dimension(value: Any, path: str, where: str) -> int | None:

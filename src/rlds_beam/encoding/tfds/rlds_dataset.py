@@ -76,20 +76,16 @@ def write_dataset(
     lengths = tuple(stop - start for start, stop in itertools.pairwise(bounds))
     template = DEFAULT_TEMPLATE if numbered else DEFAULT_TEMPLATE.replace("SHARD_X_OF_Y", "SHARD_INDEX")
     info = SplitInfo(split, lengths, sum(map(len, payloads)), template)
-    files = info.filenames(name.partition("/")[0], "tfrecord")
+    dataset, _, config = name.partition("/")
+    files = info.filenames(dataset, "tfrecord")
     for file, (start, stop) in zip(files, itertools.pairwise(bounds), strict=True):
         (target / file).write_bytes(frame_all(payloads[start:stop]))
-    _add_split(target, name, version, info)
-    return target
-
-
-def _add_split(target: Path, name: str, version: str, split: SplitInfo) -> None:
-    """Adds the split to dataset_info.json."""
     path = target / DATASET_INFO
-    dataset, _, config = name.partition("/")
     known = read_dataset_info(path.read_text(), str(path)).splits if path.exists() else ()
-    splits = [*(other for other in known if other.name != split.name), split]
-    path.write_text(json.dumps(dataset_info_json(dataset, version, splits, config_name=config), indent=1))
+    splits = [*(other for other in known if other.name != split), info]
+    content = dataset_info_json(dataset, version, splits, config_name=config)
+    path.write_text(json.dumps(content, indent=1))
+    return target
 
 
 Json = Mapping[str, Any]

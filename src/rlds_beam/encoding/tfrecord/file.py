@@ -412,7 +412,11 @@ class Window:
             count = max(0, min(count, self.size - position))
             if count == 0 or (self.base <= position and held >= count):
                 return count
-        self._move_to(position, max(held, 0) if self.base <= position else 0)
+        keep = max(held, 0) if self.base <= position else 0
+        self.view[:keep] = bytes(self.view[self.filled - keep : self.filled])
+        self.base, self.filled = position, keep
+        if self._at != position + keep:
+            self._seek(position + keep)
         want = max(count, self.block)
         if self.size is not None and len(self.data) < count:
             self._grow(want + want // 4)  # the next record may be a little longer
@@ -426,13 +430,6 @@ class Window:
             self.filled += got
             self._at += got
         return min(count, self.filled)
-
-    def _move_to(self, position: int, keep: int) -> None:
-        """Makes `position` the base; keeps the last `keep` bytes."""
-        self.view[:keep] = bytes(self.view[self.filled - keep : self.filled])
-        self.base, self.filled = position, keep
-        if self._at != position + keep:
-            self._seek(position + keep)
 
     def let_go(self, position: int) -> None:
         """Frees a large buffer that ends before `position`."""
