@@ -205,20 +205,6 @@ def test_what_cannot_be_used_is_refused_in_a_line(
     assert "--from=robot_log: its recognize raised RuntimeError: no idea" in text
 
 
-def test_two_packages_with_one_name(site: Path, logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    metadata = Path("rlds_beam_other-1.0.dist-info")
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: rlds-beam-other\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[rlds_beam.formats]\nrobot_log = rlds_beam_logs:LOG\n")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        _forget()
-        text = said(capsys, "check", "--rules", "robot", "--from=robot_log", code=2)
-        assert "robot_log, of the package rlds-beam-logs 2.5 and rlds-beam-other 1.0" in text
-    finally:
-        sys.path.pop(0)
-
-
 def test_user_code_that_ends_the_process_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "ends_the_process.py").write_text("import sys\nsys.exit(5)\n")
     text = said(capsys, "inspect", "x", "--from=ends_the_process:Source", code=2)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from exchanging import export, read_back
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -158,12 +157,6 @@ def test_regenerated_files_become_openvlas_steps(chosen):
     for at, step in enumerate(built(theirs)):
         same_step(episode, at, step)
         assert episode.steps["is_terminal"][at] == step["is_terminal"]
-
-
-@pytest.mark.parametrize("name", ["libero", "libero_no_noops"])
-def test_the_builders_datasets_are_not_rotated_again(name):
-    """openvla's published RLDS datasets are upright: their names suggest nothing."""
-    assert not any(dataset.endswith("_no_noops") for dataset in find_preset(name).datasets)
 
 
 def test_a_published_file_is_converted_with_the_preset(tmp_path: Path) -> None:
