@@ -54,6 +54,12 @@ def _disk(text: str, directory: str) -> str:
     return re.sub(rf"{path}[^ ]*", directory, text)
 
 
+def _progress(job: ConvertJob) -> str:
+    from rlds_beam.output.commits import read_commits
+
+    return f"{len(read_commits(job.directory))} of {len(job.ranges)} ranges are finished"
+
+
 def run_ranges(config: Any, job: ConvertJob, pending: Sequence[WorkRange]) -> Figures:
     """Runs the unfinished ranges, and commits the dataset.
 
@@ -68,12 +74,20 @@ def run_ranges(config: Any, job: ConvertJob, pending: Sequence[WorkRange]) -> Fi
     Raises:
       RldsBeamError: the job failed; the message gives its progress.
     """
+    from rlds_beam import storage
+    from rlds_beam.output.files import COMMITS
     from rlds_beam.runners import run
     from rlds_beam.terminal.job_progress import Progress
+    from rlds_beam.worker_status import Done
 
     finished = len(job.ranges) - len(pending)
     read = job.source.size if job.source.has_files and not finished else None
-    poll = job.committed_since(finished)
+
+    def poll() -> Done:
+        """The progress if the runner does not report it."""
+        commits = storage.listdir(storage.join(job.directory, COMMITS))
+        return Done(ranges=max(0, sum(name.endswith(".json") for name in commits) - finished))
+
     progress = Progress(
         config.command, config.progress, ranges=len(job.ranges), finished=finished, bytes=read, poll=poll
     )
@@ -85,12 +99,12 @@ def run_ranges(config: Any, job: ConvertJob, pending: Sequence[WorkRange]) -> Fi
         return run(stages, config, job.source.input_bytes, progress, job.target)[1]
     except DiskError as error:
         remedy = "Free some space, then run" if error.is_full else "Run"
-        text = f"{_disk(str(error), job.directory)}; {job.progress()} and kept. {remedy} the same command again."
+        text = f"{_disk(str(error), job.directory)}; {_progress(job)} and kept. {remedy} the same command again."
         raise DiskError(text) from error
     except RldsBeamError as error:
         if error.exit_code != RldsBeamError.exit_code:
             raise
-        raise type(error)(f"{error} ({job.progress()})") from error.__cause__
+        raise type(error)(f"{error} ({_progress(job)})") from error.__cause__
 
 
 def run_over(command: str, config: Any, opened: Sequence[OpenedInput], stages: Sequence[Stage]) -> Any:

@@ -123,7 +123,7 @@ class ConvertOutcome:
         nothing_to_do = self.run is None and self.job.ranges
         lines = ["nothing to do: an earlier run finished this job"] if nothing_to_do else []
         lines += [outcome.timing_line(self.figures()), f"output    {self.job.target}"]
-        return [*lines, *self.job.notes()]
+        return [*lines, *_notes(self.job)]
 
     def figures(self) -> dict[str, Any]:
         """The figures for `--json`: the steps of this run and its speed."""
@@ -149,16 +149,64 @@ def main(config: ConvertConfig) -> int:
             job = prepare(config)
         job.find_pending()
         if config.json:
-            print_json(job.to_json())
+            print_json(_plan_json(job))
         else:
-            print(job.describe())
+            print(_describe(job))
         return 0
     done = convert(config)
     done = dataclasses.replace(done, seconds=elapsed())
-    notes = done.job.notes()
+    notes = _notes(done.job)
     extra = {**done.figures(), **({"notes": notes} if notes else {})}
     if done.job.adds_nothing and not config.json:
         print("\n".join(notes))
         return 0
     code = outcome.print_report(done.report, config, extra, done.lines(), done.job.target)
     return 0 if done.job.adds_nothing else code
+
+
+def _describe(job: ConvertJob) -> str:
+    """The plan as text: the input and the output."""
+    from rlds_beam.output.base import RowsOutput
+    from rlds_beam.terminal.tables import NOTHING_WRITTEN, record_lines
+    from rlds_beam.text import count
+
+    lines = [f"input     {job.source.describe()}", f"ranges    {len(job.ranges):,}"]
+    lines += [f"output    {job.target}: {count(job.shards, 'shard')}", *record_lines(*job.output.describe())]
+    lines += job.output.notes({}) if isinstance(job.output, RowsOutput) else ()
+    return "\n".join([*lines, NOTHING_WRITTEN])
+
+
+def _plan_json(job: ConvertJob) -> dict[str, Any]:
+    """The plan as JSON."""
+    description = job.output.describe()
+    return {
+        "input": job.source.dataset,
+        "episodes": job.source.episodes,
+        "bytes": job.source.size,
+        "ranges": len(job.ranges),
+        "output": job.target,
+        "output_shards": job.shards,
+        "records": description.fields,
+        "left_out": dict(description.left_out),
+    }
+
+
+def _notes(job: ConvertJob) -> list[str]:
+    """Notes for the user of the finished output, one per line."""
+    from rlds_beam.output.commits import load_manifest
+    from rlds_beam.text import count
+
+    manifest, notes = load_manifest(job.target) or {}, list[str]()
+    if job.earlier is not None:
+        known = count(job.known, "file")
+        said = f"{job.target} now has {count(manifest.get('items', 0), 'item')}"
+        if job.adds_nothing:
+            said = f"nothing: {job.target} has the episodes of all {known} already"
+        elif job.known:
+            said += f"; {known} were there already"
+        notes.append(f"appended  {said}")
+    splits = job.source.splits if len(job.source.splits) > 1 else ()
+    notes += [f"empty     split {split.name} has no episodes" for split in splits if split.episodes == 0]
+    unnamed = "the connectors change {}, so the names of its values are left out"
+    told = (*map(unnamed.format, job.connecting.probed.unnamed), *job.connecting.notes)
+    return [*notes, *(f"note      {note}" for note in told), *job.output.notes(manifest)]

@@ -20,11 +20,10 @@ from rlds_beam.terminal.options import PrintOptions, elapsed, format_flags, prin
 if TYPE_CHECKING:
     from rlds_beam.connectors.pipeline import ConnectorRunner
     from rlds_beam.formats.inputs import OpenedInput
-    from rlds_beam.processing.report import Report
     from rlds_beam.viewing.report.dataset import Settings
-    from rlds_beam.viewing.report.report_file import ConversionView, ReportWriter
+    from rlds_beam.viewing.report.report_file import ConversionView, ReportOutcome, ReportWriter
 
-__all__ = ["ReportConfig", "ReportOutcome", "report"]
+__all__ = ["ReportConfig", "report"]
 
 USAGE = "INPUT"
 ENDINGS = (".html", ".htm")
@@ -34,26 +33,6 @@ EXAMPLES = """
     rlds-beam report data/point_mass/1.0.0 --output=report.html
     rlds-beam report out --output=conversion.html
 """
-
-
-@dataclasses.dataclass(frozen=True)
-class ReportOutcome:
-    """The result of a `report` run.
-
-    Attributes:
-      report: the counts of the records read; None if the dataset is an output whose rows are not episodes.
-      path: the file written.
-      bytes: its size.
-    """
-
-    report: Report | None
-    path: str
-    bytes: int
-
-    def __str__(self) -> str:
-        from rlds_beam.text import format_size
-
-        return f"wrote     {self.path} ({format_size(self.bytes)}): open it in a browser"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,10 +87,10 @@ def report(config: ReportConfig) -> ReportOutcome:
     outcome.check_writable(config.output, "--output", config.input, rewritten=ENDINGS, endings=ENDINGS)
     writer, opened = prepare(config)
     stages = writer.stages(None if opened is None else opened.connecting)
-    written = run_over("report", config, [] if opened is None else [opened], stages)
+    written: ReportOutcome = run_over("report", config, [] if opened is None else [opened], stages)
     if written.report is not None:
         written.report.check()
-    return ReportOutcome(written.report, written.path, written.bytes)
+    return written
 
 
 def main(config: ReportConfig) -> int:

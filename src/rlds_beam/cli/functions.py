@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from rlds_beam.pipelines.compare import Comparison
     from rlds_beam.pipelines.convert import ConvertOutcome
     from rlds_beam.pipelines.push import PushOutcome
-    from rlds_beam.pipelines.report import ReportOutcome
     from rlds_beam.pipelines.stats import StatsOutcome
+    from rlds_beam.viewing.report.report_file import ReportOutcome
 
 Path = str | os.PathLike[str]
 

@@ -58,7 +58,6 @@ _LEFT = {
     "convert": _RESUMES,
     "record": _RESUMES,
     "push": "the tables keep the items that they received, unless their server ended with this command",
-    "serve": "the server has ended",
 }
 """What an interrupted command leaves behind."""
 
@@ -315,7 +314,3 @@ def _logging(verbose: bool) -> Iterator[None]:
     logging.basicConfig(level=logging.CRITICAL)
     logging.getLogger().setLevel(logging.CRITICAL)
     yield
-
-
-if __name__ == "__main__":
-    sys.exit(main())

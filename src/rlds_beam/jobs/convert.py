@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
@@ -18,17 +18,16 @@ from rlds_beam.formats.registry import FORMATS
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.output import directory
 from rlds_beam.output.append import append_plan, continue_output, number_ranges, open_earlier, select_new
-from rlds_beam.output.base import Output, RowsOutput, with_ranges
+from rlds_beam.output.base import Output, with_ranges
 from rlds_beam.output.commits import (
     EarlierOutput,
-    load_manifest,
     read_commits,
     read_report,
     read_reports,
     remove_temporary,
 )
 from rlds_beam.output.directory import lock_output, read_fitted, write_fitted
-from rlds_beam.output.files import COMMITS, JOB
+from rlds_beam.output.files import JOB
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, encode_inputs, read_plan
 from rlds_beam.output.range_conversion import (
     CommitDataset,
@@ -45,10 +44,7 @@ from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.plan import largest_first
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reading.shard_list import RangeList
-from rlds_beam.terminal.tables import NOTHING_WRITTEN, record_lines
-from rlds_beam.text import count
 from rlds_beam.user_functions import find_version
-from rlds_beam.worker_status import Done
 
 if TYPE_CHECKING:
     # an installation may lack it
@@ -186,36 +182,6 @@ class ConvertJob:
         """Whether an append found nothing new."""
         return self.earlier is not None and not self.ranges
 
-    def describe(self) -> str:
-        """The plan as text: the input and the output."""
-        lines = [f"input     {self.source.describe()}", f"ranges    {len(self.ranges):,}"]
-        lines += [f"output    {self.target}: {count(self.shards, 'shard')}", *record_lines(*self.output.describe())]
-        lines += self.output.notes({}) if isinstance(self.output, RowsOutput) else ()
-        return "\n".join([*lines, NOTHING_WRITTEN])
-
-    def to_json(self) -> dict[str, Any]:
-        """The plan as JSON."""
-        description = self.output.describe()
-        return {
-            "input": self.source.dataset,
-            "episodes": self.source.episodes,
-            "bytes": self.source.size,
-            "ranges": len(self.ranges),
-            "output": self.target,
-            "output_shards": self.shards,
-            "records": description.fields,
-            "left_out": dict(description.left_out),
-        }
-
-    def progress(self) -> str:
-        """The number of finished ranges, as text; reads all commits."""
-        return f"{len(read_commits(self.directory))} of {len(self.ranges)} ranges are finished"
-
-    def committed_since(self, before: int) -> Callable[[], Done]:
-        """A function that counts the commits since `before`: the progress if the runner does not report it."""
-        commits = storage.join(self.directory, COMMITS)
-        return lambda: Done(ranges=max(0, sum(name.endswith(".json") for name in storage.listdir(commits)) - before))
-
     @property
     def converter(self) -> RangeConverter:
         reader = EpisodeReader(self.source, self.snapshot)
@@ -226,23 +192,6 @@ class ConvertJob:
         return DatasetCommitter(
             self.source, self.check, self.output, self.ranges, self.dataset_report, self.plan.digest, self.earlier
         )
-
-    def notes(self) -> list[str]:
-        """Notes for the user of the finished output, one per line."""
-        manifest, notes = load_manifest(self.target) or {}, list[str]()
-        if self.earlier is not None:
-            known = count(self.known, "file")
-            said = f"{self.target} now has {count(manifest.get('items', 0), 'item')}"
-            if self.adds_nothing:
-                said = f"nothing: {self.target} has the episodes of all {known} already"
-            elif self.known:
-                said += f"; {known} were there already"
-            notes.append(f"appended  {said}")
-        splits = self.source.splits if len(self.source.splits) > 1 else ()
-        notes += [f"empty     split {split.name} has no episodes" for split in splits if split.episodes == 0]
-        unnamed = "the connectors change {}, so the names of its values are left out"
-        told = (*map(unnamed.format, self.connecting.probed.unnamed), *self.connecting.notes)
-        return [*notes, *(f"note      {note}" for note in told), *self.output.notes(manifest)]
 
     def read_report(self) -> Report:
         """The report of the finished job: of an append, on what it added."""

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -28,7 +28,7 @@ from rlds_beam.processing.ranges import summarize
 from rlds_beam.processing.report import Report, check_counts, left_out_lines
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.text import printable
+from rlds_beam.text import format_size, printable
 from rlds_beam.trajectories.items import REASONS
 from rlds_beam.viewing.episode_view import Json
 from rlds_beam.viewing.report.dataset import Facts, Gathered, Settings, collect_rules, field_row, make_section
@@ -69,8 +69,9 @@ class Input:
         return make_section(self.source, gathered._replace(report=whole), self.settings)
 
 
-class WrittenReport(NamedTuple):
-    """The result of the job.
+@dataclasses.dataclass(frozen=True)
+class ReportOutcome:
+    """The result of a `report` run.
 
     Attributes:
       report: the counts of the records read; None if the dataset is an output whose rows are not episodes.
@@ -81,6 +82,9 @@ class WrittenReport(NamedTuple):
     report: Report | None
     path: str
     bytes: int
+
+    def __str__(self) -> str:
+        return f"wrote     {self.path} ({format_size(self.bytes)}): open it in a browser"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +130,7 @@ class ReportWriter:
     command: str
     conversion: ConversionView | None = None
 
-    def write(self, gathered: Gathered | None) -> WrittenReport:
+    def write(self, gathered: Gathered | None) -> ReportOutcome:
         """Writes the report, in place of an earlier one.
 
         Args:
@@ -136,10 +140,10 @@ class ReportWriter:
 
         page = render(self.document(gathered)).encode()
         storage.write_given(self.path, page, "--output")
-        return WrittenReport(None if gathered is None else gathered.report, self.path, len(page))
+        return ReportOutcome(None if gathered is None else gathered.report, self.path, len(page))
 
     def stages(self, connecting: ConnectorRunner | None) -> Job:
-        """The stages that read the dataset and write the report: a `WrittenReport`.
+        """The stages that read the dataset and write the report: a `ReportOutcome`.
 
         Args:
           connecting: the connectors; None if the dataset is not read.
@@ -176,7 +180,7 @@ class _Write(Stage):
     writer: ReportWriter
     name = "write"
 
-    def finish(self, total: Any, totals: Totals) -> WrittenReport:
+    def finish(self, total: Any, totals: Totals) -> ReportOutcome:
         return self.writer.write(totals.get(self.measured))
 
 
