@@ -21,7 +21,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners import create_runner
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from rlds_beam import interrupts, storage
+from rlds_beam import storage, worker_status
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.output.files import JOB
 from rlds_beam.processing.job import Figures, Stage, Totals
@@ -119,7 +119,7 @@ class BeamRunner:
 
     def run(self, stages: Sequence[Stage], output: str | None = None) -> tuple[Any, Figures]:
         """Runs a job; see `runners.run`."""
-        before, directory = interrupts.count(), self.shared_directory(output)
+        before, directory = worker_status.interrupts(), self.shared_directory(output)
         with _quiet(), _temporary(directory), spilling(directory):
             pipeline = self.create_pipeline()
             path = None if directory is None else storage.join(directory, "result")
@@ -142,7 +142,7 @@ class BeamRunner:
                 raise self.plain(error) from error
             finally:
                 self.clean_up()
-        if interrupts.count() > before:
+        if worker_status.interrupts() > before:
             raise KeyboardInterrupt
         figures, memory = Figures(), metrics.get("peak_memory_kb")
         if memory is not None:  # the clocks of several machines may differ

@@ -20,7 +20,7 @@ from typing import Any
 
 import cloudpickle
 
-from rlds_beam import interrupts, platforms, worker_status
+from rlds_beam import platforms, worker_status
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.processing.job import Figures, Stage, Totals, process_here, run_stages
 from rlds_beam.reading.shard_list import spilling
@@ -45,7 +45,7 @@ def run_here(stages: Sequence[Stage], workers: int = 1) -> tuple[Any, Figures]:
       RldsBeamError: a stage failed, or a worker died.
       KeyboardInterrupt: Ctrl-C; nothing is left behind.
     """
-    began, before, interrupted = time.monotonic(), worker_status.done(), interrupts.count()
+    began, before, interrupted = time.monotonic(), worker_status.done(), worker_status.interrupts()
     with Workers(workers) as pool:
         try:
             totals = run_stages(stages, pool.process)
@@ -53,7 +53,7 @@ def run_here(stages: Sequence[Stage], workers: int = 1) -> tuple[Any, Figures]:
             raise
         except Exception as error:
             raise plain(error) from error
-        if interrupts.count() > interrupted:
+        if worker_status.interrupts() > interrupted:
             raise KeyboardInterrupt  # a library or a finalizer dropped it
         done = worker_status.done() - before
         memory = max(platforms.peak_memory_kb(), pool.memory_kb)

@@ -29,7 +29,7 @@ from apache_beam.portability.api import (
 )
 from google.protobuf import json_format, text_format
 
-from rlds_beam import interrupts
+from rlds_beam import worker_status
 from rlds_beam.platforms import keep_freed_memory
 from rlds_beam.user_functions import search_as_the_parent
 from rlds_beam.worker_status import command
@@ -151,9 +151,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     # Any client that reaches the port can start workers and run code in them.
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     flags = parser.parse_args(argv)
-    with contextlib.suppress(KeyboardInterrupt), interrupts.as_ctrl_c(), serving(flags.host, flags.port) as port:
+    with contextlib.suppress(KeyboardInterrupt), worker_status.as_ctrl_c(), serving(flags.host, flags.port) as port:
         print(f"workers for Flink at {flags.host}:{port}", flush=True)
-        while not interrupts.count():  # a finalizer may drop the exception
+        while not worker_status.interrupts():  # a finalizer may drop the exception
             time.sleep(1)
 
 

@@ -1,10 +1,13 @@
-"""Our processes: how to start one, and what each has counted."""
+"""Our processes: how to start one, how Ctrl-C and other signals end it, and what each has counted."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 VERBOSE = "RLDS_BEAM_VERBOSE"
@@ -69,3 +72,32 @@ def count(**added: int) -> None:
 def done() -> Done:
     """This process's counts since it started."""
     return Done(**_counts)
+
+
+_interrupts = 0
+
+
+@contextlib.contextmanager
+def as_ctrl_c() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise KeyboardInterrupt in the block, as SIGINT does, unless they are ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, _raise) for number in numbers if signal.getsignal(number) != signal.SIG_IGN}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _raise(number: int, frame: Any) -> None:
+    global _interrupts
+    _interrupts += 1
+    raise KeyboardInterrupt
+
+
+def interrupts() -> int:
+    """The number of interrupts in `as_ctrl_c`: a library or finalizer may drop a `KeyboardInterrupt`."""
+    return _interrupts

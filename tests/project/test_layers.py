@@ -17,7 +17,6 @@ FOLDERS = {"rlds_beam": CORE, **{f"rlds_beam.{top}": ROOT / top for top in ("tra
 FLOOR = {
     "_version",
     "errors",
-    "interrupts",
     "lazy",
     "naming",
     "options",

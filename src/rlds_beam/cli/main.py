@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO, cast
 
-from rlds_beam import interrupts, worker_status
+from rlds_beam import worker_status
 from rlds_beam._version import __version__
 from rlds_beam.cli import arguments
 from rlds_beam.cli.functions import JOBS, find_job
@@ -283,15 +283,15 @@ def _run_job(name: str, words: list[str], beam_options: tuple[str, ...], of_this
     if silent:
         config = dataclasses.replace(config, progress="none")
     prints = not silent or getattr(config, "json", False) or getattr(config, "format", None)
-    before = interrupts.count()
+    before = worker_status.interrupts()
     with contextlib.ExitStack() as stack:
         stack.enter_context(naming_limits())
         stack.enter_context(_logging(not {"-v", "--verbose"}.isdisjoint(words)))
-        stack.enter_context(interrupts.as_ctrl_c())
+        stack.enter_context(worker_status.as_ctrl_c())
         if not prints:
             stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
         code = job.main(config)
-    if _LEFT.get(name) == _RESUMES and interrupts.count() > before:
+    if _LEFT.get(name) == _RESUMES and worker_status.interrupts() > before:
         raise KeyboardInterrupt  # a library or finalizer dropped it
     return code
 

@@ -10,7 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, ClassVar
 
-from rlds_beam import interrupts
+from rlds_beam import worker_status
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.formats.options import OutputOptions, SourceOptions
@@ -76,7 +76,7 @@ def main(config: BrowseConfig) -> int:
     from rlds_beam.platforms import keep_freed_memory
 
     keep_freed_memory(1 << 20, 1 << 20)  # a table of a million episodes has columns of megabytes
-    before = interrupts.count()
+    before = worker_status.interrupts()
     with browse(config) as server, contextlib.suppress(KeyboardInterrupt):
         for dataset in server.datasets:
             print(f"dataset   {dataset.source.describe()}")
@@ -84,7 +84,7 @@ def main(config: BrowseConfig) -> int:
         print("          for this machine only; Ctrl-C ends it", flush=True)
         if not config.no_open and _has_display():
             _open_page(server, before)
-        while interrupts.count() == before:  # a finalizer may have dropped the exception
+        while worker_status.interrupts() == before:  # a finalizer may have dropped the exception
             time.sleep(_LOOK_SECONDS)
     return 0
 
@@ -108,7 +108,7 @@ def _open_page(server: BrowserServer, interrupts_before: int) -> None:
             file.write(REDIRECT.format(url=server.url))
         # Some web browsers return only when they are closed; a signal must end us before.
         threading.Thread(target=webbrowser.open, args=(page.as_uri(),), daemon=True).start()
-        while not server.opened.wait(_LOOK_SECONDS) and interrupts.count() == interrupts_before:
+        while not server.opened.wait(_LOOK_SECONDS) and worker_status.interrupts() == interrupts_before:
             pass
     finally:
         page.unlink(missing_ok=True)

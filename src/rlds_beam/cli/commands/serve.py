@@ -7,7 +7,7 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING
 
-from rlds_beam import interrupts
+from rlds_beam import worker_status
 from rlds_beam.errors import UsageError
 from rlds_beam.options import option, options_given
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
@@ -76,7 +76,7 @@ def read_spec(like: str, options: FrameOptions) -> TrajectorySpec:
 
 def main(config: ServeConfig) -> int:
     """Runs the command: serves until a signal ends it, and returns the exit code."""
-    before = interrupts.count()
+    before = worker_status.interrupts()
     with serve(config) as server, contextlib.suppress(KeyboardInterrupt):
         info = server.wait_ready()
         lines = [f"serving   {server.address}, for every client that can reach this machine (no password)", "tables"]
@@ -85,7 +85,7 @@ def main(config: ServeConfig) -> int:
             kind = kinds[name].partition(":")[0] or "uniform"
             lines.append(f"  {name}: {kind}, {table.current_size:,} items of at most {table.max_size:,}")
         print("\n".join(lines), flush=True)
-        while interrupts.count() == before:  # a finalizer may have dropped the exception
+        while worker_status.interrupts() == before:  # a finalizer may have dropped the exception
             time.sleep(_LOOK_SECONDS)
             server.check()
     return 0
