@@ -17,7 +17,7 @@ from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.registry import OUTPUTS, SOURCES
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.testing import OutputTests, SourceTests, sources
+from rlds_beam.testing import OutputTests, SourceTests, conformance
 from rlds_beam.testing.conversions import check_killed_and_resumed, episode_content
 
 
@@ -36,8 +36,8 @@ class TestEverySource(SourceTests):
     def _choose(self, request: pytest.FixtureRequest, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.source, self._whole = request.param, written / request.param
         if not ALL:  # `test_every_record_once.py` cuts more
-            monkeypatch.setattr(sources, "_MAX_FILES", 2)
-            monkeypatch.setattr(sources, "_MAX_CUTS", 100)
+            monkeypatch.setattr(conformance, "_MAX_FILES", 2)
+            monkeypatch.setattr(conformance, "_MAX_CUTS", 100)
 
     def test_a_killed_conversion_resumes(self, tmp_path: Path) -> None:
         """To one output; `TestEveryOutput` has the others."""
