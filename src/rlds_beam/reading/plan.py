@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.encoding.base import has_offsets
+from rlds_beam.encoding.base import RecordFormat, has_offsets
 from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import Segment, Shard, Source, Split, WorkRange
 from rlds_beam.reading.changes import naming_shard
@@ -54,16 +54,15 @@ def plan_ranges(
         raise UsageError(
             "--shards cannot be used with --across_episodes: each input shard is one stream and stays whole"
         )
-    cutter = _Cutter(source, exact)
     ranges: dict[str, SplitRanges] = {}
     for split in source.splits:
         segments = _Segments.of(source, split)
         if whole_shards or not source.has_files:
             cut = segments.grouped(np.arange(len(segments.shard)))
         else:
-            cut = cutter.cut(segments, shards)
+            cut = _cut(source, segments, shards, exact)
             if shards is not None and len(cut) != shards:
-                cut = cutter.cut(segments, shards, far=True)
+                cut = _cut(source, segments, shards, exact, far=True)
             if shards is not None and len(cut) != shards:
                 raise UsageError(
                     f"--shards={shards}: split {split.name} gives {len(cut)}, because "
@@ -160,69 +159,64 @@ class _Segments(NamedTuple):
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Cutter:
-    """Cuts the segments of a split, laid end to end."""
+def _cut(source: Source, segments: _Segments, shards: int | None, exact: bool, *, far: bool = False) -> SplitRanges:
+    """The ranges of a split; `far` also cuts shards in a bucket that are small enough to stay whole."""
+    weights = segments.weights
+    total = int(weights.sum())
+    count = min(MAX_RANGES, -(-total // RANGE_BYTES)) if shards is None else shards
+    bounds = np.array([total * i // count for i in range(1, count)], np.int64)
+    offsets = np.cumsum(weights) - weights
+    first, last = np.searchsorted(bounds, offsets, "right"), np.searchsorted(bounds, offsets + weights, "left")
+    touched = np.flatnonzero(last > first).tolist()
+    inside = [bounds[first[i] : last[i]] - offsets[i] for i in touched]
+    del first, last  # there may be a million of each
+    path = segments.at(0).shard.path if len(weights) else ""
+    can_be_cut = storage.at_once(lambda i: _can_be_cut(source.files, segments.at(i).shard, far), touched, path)
+    group = np.searchsorted(bounds, offsets + weights // 2, "right")
+    # The segments that are cut, and their pieces, which replace them.
+    cut = [*itertools.compress(touched, can_be_cut)]
+    rows: list[tuple[int, int, int, int, int]] = []
+    for i, offset in zip(cut, itertools.compress(inside, can_be_cut), strict=True):
+        for piece, middle in _pieces(source.files, segments.at(i), int(weights[i]), offset.tolist(), exact):
+            if shards is not None or piece.start != piece.stop:  # a long record leaves nothing for the next cut
+                stop = -1 if piece.stop is None else piece.stop
+                of = int(np.searchsorted(bounds, offsets[i] + middle, "right"))
+                rows.append((i, int(segments.shard[i]), piece.start, stop, of))
+    pieces = np.array(rows, np.int64).reshape(-1, 5).T
+    places = pieces[0] - np.searchsorted(cut, pieces[0])
+    shard, start, stops, group = (
+        np.insert(np.delete(column, cut), places, pieces[row])
+        for row, column in ((1, segments.shard), (2, segments.start), (3, segments.stop), (4, group))
+    )
+    return segments._replace(shard=shard, start=start, stop=stops).grouped(group)
 
-    source: Source
-    exact: bool
 
-    def cut(self, segments: _Segments, shards: int | None, *, far: bool = False) -> SplitRanges:
-        """The ranges of a split; `far` also cuts shards in a bucket that are small enough to stay whole."""
-        weights = segments.weights
-        total = int(weights.sum())
-        count = min(MAX_RANGES, -(-total // RANGE_BYTES)) if shards is None else shards
-        bounds = np.array([total * i // count for i in range(1, count)], np.int64)
-        offsets = np.cumsum(weights) - weights
-        first, last = np.searchsorted(bounds, offsets, "right"), np.searchsorted(bounds, offsets + weights, "left")
-        touched = np.flatnonzero(last > first).tolist()
-        inside = [bounds[first[i] : last[i]] - offsets[i] for i in touched]
-        del first, last  # there may be a million of each
-        path = segments.at(0).shard.path if len(weights) else ""
-        can_be_cut = storage.at_once(lambda i: self._can_be_cut(segments.at(i).shard, far), touched, path)
-        group = np.searchsorted(bounds, offsets + weights // 2, "right")
-        # The segments that are cut, and their pieces, which replace them.
-        cut = [*itertools.compress(touched, can_be_cut)]
-        rows: list[tuple[int, int, int, int, int]] = []
-        for i, offset in zip(cut, itertools.compress(inside, can_be_cut), strict=True):
-            for piece, middle in self._pieces(segments.at(i), int(weights[i]), offset.tolist()):
-                if shards is not None or piece.start != piece.stop:  # a long record leaves nothing for the next cut
-                    stop = -1 if piece.stop is None else piece.stop
-                    of = int(np.searchsorted(bounds, offsets[i] + middle, "right"))
-                    rows.append((i, int(segments.shard[i]), piece.start, stop, of))
-        pieces = np.array(rows, np.int64).reshape(-1, 5).T
-        places = pieces[0] - np.searchsorted(cut, pieces[0])
-        shard, start, stops, group = (
-            np.insert(np.delete(column, cut), places, pieces[row])
-            for row, column in ((1, segments.shard), (2, segments.start), (3, segments.stop), (4, group))
-        )
-        return segments._replace(shard=shard, start=start, stop=stops).grouped(group)
+def _can_be_cut(files: RecordFormat, shard: Shard, far: bool) -> bool:
+    if not far and storage.scheme(shard.path) is not None and has_offsets(files, shard.path):
+        return shard.size > WHOLE_BYTES and files.is_splittable(shard.path)
+    return files.is_splittable(shard.path)
 
-    def _can_be_cut(self, shard: Shard, far: bool) -> bool:
-        files = self.source.files
-        if not far and storage.scheme(shard.path) is not None and has_offsets(files, shard.path):
-            return shard.size > WHOLE_BYTES and files.is_splittable(shard.path)
-        return files.is_splittable(shard.path)
 
-    def _pieces(self, segment: Segment, weight: int, inside: list[int]) -> Iterator[tuple[Segment, int]]:
-        """Cuts the segment near the offsets `inside` of its `weight` bytes; gives each piece and its middle."""
-        if not inside:
-            yield segment, weight // 2
-            return
-        shard, start, stop = segment.shard, segment.start, segment.stop
-        if stop is None:
-            stop = self.source.files.end(shard.path, shard.size)
-        cuts = [start + (stop - start) * offset // weight for offset in inside]
-        files = self.source.files
-        if self.exact and has_offsets(files, shard.path):
-            # By the framing from the start of the file: bytes within a record may look like records.
-            with naming_shard(shard.path):
-                starts = np.append(files.scan(shard.path).positions, files.end(shard.path, shard.size))
-            cuts = starts[np.searchsorted(starts[:-1], cuts)].tolist()
-        cuts = [min(cut, stop) for cut in cuts]
-        offsets = itertools.pairwise([0, *inside, weight])
-        for (low, high), (left, right) in zip(itertools.pairwise([start, *cuts, stop]), offsets, strict=True):
-            yield dataclasses.replace(segment, start=low, stop=high), (left + right) // 2
+def _pieces(
+    files: RecordFormat, segment: Segment, weight: int, inside: list[int], exact: bool
+) -> Iterator[tuple[Segment, int]]:
+    """Cuts the segment near the offsets `inside` of its `weight` bytes; gives each piece and its middle."""
+    if not inside:
+        yield segment, weight // 2
+        return
+    shard, start, stop = segment.shard, segment.start, segment.stop
+    if stop is None:
+        stop = files.end(shard.path, shard.size)
+    cuts = [start + (stop - start) * offset // weight for offset in inside]
+    if exact and has_offsets(files, shard.path):
+        # By the framing from the start of the file: bytes within a record may look like records.
+        with naming_shard(shard.path):
+            starts = np.append(files.scan(shard.path).positions, files.end(shard.path, shard.size))
+        cuts = starts[np.searchsorted(starts[:-1], cuts)].tolist()
+    cuts = [min(cut, stop) for cut in cuts]
+    offsets = itertools.pairwise([0, *inside, weight])
+    for (low, high), (left, right) in zip(itertools.pairwise([start, *cuts, stop]), offsets, strict=True):
+        yield dataclasses.replace(segment, start=low, stop=high), (left + right) // 2
 
 
 _SPLIT = re.compile(r"(?P<name>[\w-]+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")

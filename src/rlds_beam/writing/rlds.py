@@ -166,15 +166,11 @@ def write_rlds(
 
 
 def _by_split(episodes: Any, split: str) -> dict[str, Iterable[Any]]:
-    """The episodes of each split."""
+    by_split = {split: episodes}
     if isinstance(episodes, Mapping):
         if {"observation", "action", "steps"} & {str(name).partition("/")[0] for name in episodes}:
             raise UsageError("episodes is one episode: pass a list of episodes, for example [episode]")
-        if not episodes:
-            raise UsageError("episodes is an empty dict: expected episodes by split")
         by_split = {str(name): own for name, own in episodes.items()}
-    else:
-        by_split = {split: episodes}
     for name, own in by_split.items():
         if not isinstance(own, Iterable) or isinstance(own, str | bytes | Mapping):
             raise UsageError(f"the episodes of split {name} are a {type(own).__name__}: expected a list or a generator")
@@ -451,9 +447,8 @@ def check_directory(directory: str, *, overwrite: bool) -> None:
     check_output(directory, existing or OutputPlan.of({}), overwrite=overwrite)
     if existing is None or overwrite:
         return
-    if load_manifest(directory) is not None:
-        raise UsageError(f"{directory} holds a finished dataset: choose another directory, or pass overwrite=True")
-    if existing.content.get("from") != FROM:
+    if load_manifest(directory) is not None or existing.content.get("from") != FROM:
         raise UsageError(
-            f"{directory} holds the unfinished output of another job: choose another directory, or pass overwrite=True"
+            f"{directory} holds a finished dataset, or the output of another job: choose another directory, or pass "
+            "overwrite=True"
         )
