@@ -9,13 +9,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn, Protocol, Self, TypeAlias
 
 from rlds_beam.connectors.counts import Connected
-from rlds_beam.connectors.fields import StepFields, find_module
+from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.columns import concatenate, with_final_observation
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.reading.base import Source
 from rlds_beam.text import did_you_mean
 from rlds_beam.user_functions import configurable
+
+DEFAULT_MODULE_ID = "default_policy"
+"""The module of an episode without `module_id`, as in RLlib."""
 
 Columns = Mapping[str, Column]
 """Column name -> values. The leading axis is rows: transitions, or sequences once there is a time axis."""
@@ -380,6 +383,21 @@ class ConnectorPipeline(list[Connector]):
                 return i
         name = which if isinstance(which, str) else getattr(which, "__name__", short_name(which))  # type: ignore[arg-type]
         raise UsageError(f"{name} is not in {self!r}{did_you_mean(name, map(short_name, self))}")
+
+
+def find_module(episode: Episode) -> str:
+    """The module that learns from the episode: metadata `module_id`, or `default_policy`."""
+    return _text(episode, "module_id") or DEFAULT_MODULE_ID
+
+
+def find_agent(episode: Episode) -> str:
+    """The agent of the episode: metadata `agent_id`; empty for a single agent."""
+    return _text(episode, "agent_id")
+
+
+def _text(episode: Episode, name: str) -> str:
+    value = episode.metadata.get(name, "")
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def by_module(batch: Batch) -> Mapping[str, Columns]:

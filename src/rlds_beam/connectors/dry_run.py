@@ -16,13 +16,14 @@ from rlds_beam.connectors.base import (
     Connector,
     FittedConnector,
     by_module,
+    find_agent,
+    find_module,
     full_name,
     refuse_result,
     run,
     with_attributes,
 )
 from rlds_beam.connectors.configuration import Configuration, Names, parse_names
-from rlds_beam.connectors.fields import find_agent, find_module
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import PROBE, Column, Episode
 from rlds_beam.episodes.representations import Dimension, Representation

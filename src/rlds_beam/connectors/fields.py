@@ -14,9 +14,6 @@ from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean
 
-DEFAULT_MODULE_ID = "default_policy"
-"""The module of an episode without `module_id`, as in RLlib."""
-
 OUTPUT_SPLIT = "output_split"
 """The episode field that names the output split (`SplitEpisodes`); it is not written."""
 
@@ -117,18 +114,3 @@ def truncateds(episode: Episode, ends: np.ndarray[Any, Any] | None = None) -> np
       ends: `terminateds(episode)`, if already computed.
     """
     return np.asarray(episode.steps["is_last"][1:], bool) & ~(terminateds(episode) if ends is None else ends)
-
-
-def find_module(episode: Episode) -> str:
-    """The module that learns from the episode: metadata `module_id`, or `default_policy`."""
-    return _text(episode, "module_id") or DEFAULT_MODULE_ID
-
-
-def find_agent(episode: Episode) -> str:
-    """The agent of the episode: metadata `agent_id`; empty for a single agent."""
-    return _text(episode, "agent_id")
-
-
-def _text(episode: Episode, name: str) -> str:
-    value = episode.metadata.get(name, "")
-    return value.decode() if isinstance(value, bytes) else str(value)

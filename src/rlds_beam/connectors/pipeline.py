@@ -13,6 +13,7 @@ from rlds_beam.connectors.base import (
     Batch,
     Connector,
     FittedConnector,
+    find_module,
     full_name,
     is_users,
     rate_after,
@@ -23,7 +24,6 @@ from rlds_beam.connectors.base import (
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.counts import Connected
 from rlds_beam.connectors.dry_run import Probed, probe
-from rlds_beam.connectors.fields import find_module
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError

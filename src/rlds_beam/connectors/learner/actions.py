@@ -15,8 +15,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from rlds_beam.connectors.base import Batch, Columns, Connector, short_name
-from rlds_beam.connectors.fields import check_choices, find_agent, find_module
+from rlds_beam.connectors.base import Batch, Columns, Connector, find_agent, find_module, short_name
+from rlds_beam.connectors.fields import check_choices
 from rlds_beam.episodes.columns import below, concatenate, nest
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError

@@ -33,9 +33,10 @@ from rlds_beam.connectors.base import (
     EpisodeConnector,
     by_module,
     check_order,
+    find_agent,
 )
 from rlds_beam.connectors.cleaning.selection import slice_steps
-from rlds_beam.connectors.fields import StepFields, check_choices, find_agent, match_fields
+from rlds_beam.connectors.fields import StepFields, check_choices, match_fields
 from rlds_beam.connectors.learner.actions import (
     GetActions,
     ListifyDataForVectorEnv,

@@ -9,17 +9,8 @@ from typing import cast
 
 import numpy as np
 
-from rlds_beam.connectors.base import ColumnConnector, Columns, EpisodeConnector
-from rlds_beam.connectors.fields import (
-    StepFields,
-    find_agent,
-    find_module,
-    leaves,
-    match_fields,
-    name_leaves,
-    terminateds,
-    truncateds,
-)
+from rlds_beam.connectors.base import ColumnConnector, Columns, EpisodeConnector, find_agent, find_module
+from rlds_beam.connectors.fields import StepFields, leaves, match_fields, name_leaves, terminateds, truncateds
 from rlds_beam.episodes.columns import (
     all_below,
     below,

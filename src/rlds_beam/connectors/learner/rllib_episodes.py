@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from rlds_beam.connectors.base import Batch, Columns
+from rlds_beam.connectors.base import DEFAULT_MODULE_ID, Batch, Columns, find_agent, find_module
 from rlds_beam.connectors.cleaning.selection import end_episode
-from rlds_beam.connectors.fields import DEFAULT_MODULE_ID, StepFields, find_agent, find_module, leaves, terminateds
+from rlds_beam.connectors.fields import StepFields, leaves, terminateds
 from rlds_beam.connectors.learner.sequences import AddTimeDimToBatchAndZeroPad, as_state
 from rlds_beam.episodes.columns import concatenate, flatten, is_text, nest, transitions
 from rlds_beam.episodes.episode import Column, Episode

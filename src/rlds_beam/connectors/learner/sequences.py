@@ -9,8 +9,8 @@ from typing import Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 
-from rlds_beam.connectors.base import Batch, Columns, check_order
-from rlds_beam.connectors.fields import StepFields, check_choices, find_module, leaves, match_fields
+from rlds_beam.connectors.base import Batch, Columns, check_order, find_module
+from rlds_beam.connectors.fields import StepFields, check_choices, leaves, match_fields
 from rlds_beam.connectors.learner.actions import as_numpy
 from rlds_beam.connectors.learner.columns import is_there
 from rlds_beam.episodes.columns import below, concatenate, flatten, transitions, zeros_like

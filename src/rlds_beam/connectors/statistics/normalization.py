@@ -10,8 +10,8 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.connectors.base import Batch, Columns, FittedConnector, check_order, edit_each
-from rlds_beam.connectors.fields import StepFields, check_choices, find_agent, find_module, match_fields
+from rlds_beam.connectors.base import Batch, Columns, FittedConnector, check_order, edit_each, find_agent, find_module
+from rlds_beam.connectors.fields import StepFields, check_choices, match_fields
 from rlds_beam.connectors.learner.columns import real_transitions
 from rlds_beam.connectors.statistics.episode_statistics import LeafBuilder
 from rlds_beam.encoding.metadata import parse_json
