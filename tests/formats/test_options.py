@@ -89,15 +89,6 @@ def test_an_option_of_another_format_is_refused_by_name(
     assert not (tmp_path / "out").exists()
 
 
-def test_functions_also_refuse_options_of_other_formats(dataset: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--fps is an option of --to=lerobot, not --to=trajectories"):
-        rlds_beam.convert(dataset, tmp_path / "out", fps=3)
-    with pytest.raises(UsageError, match="unknown option --gama; did you mean --gamma"):
-        rlds_beam.convert(dataset, tmp_path / "out", to=ScaledOutput, gama=3)
-    with pytest.raises(UsageError, match="gamma and to_options were both given: use one of them"):
-        rlds_beam.convert(dataset, tmp_path / "out", to=ScaledOutput, gamma=0.5, to_options={"gamma": 1})
-
-
 def test_a_users_options_are_flags_keywords_and_json_and_in_the_plan(run: Run, dataset: Path, tmp_path: Path) -> None:
     code, *_ = run("convert", dataset, tmp_path / "flags", OUTPUT, SOURCE, "--gamma=0.5", "--limit=2", "--shards=2")
     assert code == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exchanging import export
+from exchanging import export, read_back
 
 import rlds_beam
 from rlds_beam.cli.main import main
@@ -131,3 +131,20 @@ def test_nothing_there_is_an_error_of_rlds(tmp_path: Path) -> None:
     for name in ("nowhere", "*.tfrecord"):
         with pytest.raises(UsageError, match="no such file or directory"):
             open_source(str(tmp_path / name))
+
+
+FROM = {
+    "lerobot": {"fps": 10},
+    "lerobot 2.1": {"fps": 10, "lerobot_version": "2.1"},
+    "rlds": {},
+    "zarr": {},
+}
+
+
+@pytest.mark.parametrize("of", FROM)
+def test_special_characters_in_a_directory_name(tmp_path, of):
+    data = write_dataset(tmp_path / "data[1]", [make_episode(4, seed=i, observation={"x": 2}) for i in range(2)])
+    to = of.split()[0]
+    made = tmp_path / "a*b[12]?"
+    export(data, made, to, **FROM[of])
+    assert [len(episode) for episode in read_back(made, to)] == [4, 4]

@@ -78,19 +78,6 @@ def test_an_import_keeps_every_bit(tmp_path):
         assert found.steps[path].tolist() == expected.steps[path].tolist()
 
 
-def test_tfds_reads_an_import(tmp_path):
-    tfds = pytest.importorskip("tensorflow_datasets")
-    h5py = pytest.importorskip("h5py")
-    rewards = np.random.default_rng(0).random(6)
-    d4rl(tmp_path / "x.hdf5", terminals=[5], timeouts=None, rows=6)
-    with h5py.File(tmp_path / "x.hdf5", "a") as file:
-        del file["rewards"]
-        file["rewards"] = rewards
-    export(tmp_path / "x.hdf5", tmp_path / "out", "rlds", from_="hdf5")
-    (episode,) = tfds.as_numpy(tfds.builder_from_directory(str(_root(tmp_path / "out"))).as_dataset(split="train"))
-    assert [float(step["reward"]) for step in episode["steps"]][:6] == rewards.tolist()
-
-
 def _root(output: Path) -> Path:
     """The dataset's directory in an output."""
     return next((path.parent for path in output.rglob("features.json")), output)

@@ -131,11 +131,3 @@ def test_files_that_are_refused(tmp_path, save, said) -> None:
     save(tmp_path / "x.npz")
     with pytest.raises(UsageError, match=f"cannot be read: .*{said}"):
         NpzSource.open(str(tmp_path / "x.npz"))
-
-
-def test_a_flag_other_than_0_or_1_is_a_reason(tmp_path) -> None:
-    arrays = ogbench_arrays((4, 3))
-    np.savez(tmp_path / "a.npz", **arrays)
-    np.savez(tmp_path / "b.npz", **{**arrays, "terminals": arrays["terminals"] * 0.5})
-    report = rlds_beam.check(tmp_path, from_="npz", rules=True).report
-    assert (report.valid, report.rejected) == (2, 1)
