@@ -47,17 +47,6 @@ def configurable(function: Configurable) -> Configurable:
     return function
 
 
-def resolve_configurable(name: str, where: str) -> Any:
-    """The value that a file names as `module:name`; it is not called.
-
-    Raises:
-      UsageError: the name does not exist, or a file may not name it.
-    """
-    value: Any = resolve(name, where, callable_only=False)
-    check_configurable(value, name, where)
-    return value
-
-
 def check_configurable(value: Any, name: str, where: str, also: Callable[[Any], bool] | None = None) -> None:
     """Raises UsageError if a file may not name `value`: it is not marked, and `also` does not accept it."""
     owner = value if isinstance(value, (type, types.FunctionType)) else type(value)  # or an instance of a marked class

@@ -33,7 +33,6 @@ from rlds_beam.user_functions import (
     find_version,
     qualified_name,
     resolve,
-    resolve_configurable,
     user_code,
 )
 
@@ -161,7 +160,11 @@ def parse(content: Any, where: str) -> Configuration:
         ((name, given), *more) = [(entry, None)] if isinstance(entry, str) else entry.items()
         if more:
             raise UsageError(f"{where}: {shorten(repr(entry))}: expected one name of a connector, with its arguments")
-        make: Any = resolve_configurable(name, where) if ":" in name else connector_class(name, where)
+        if ":" in name:
+            make: Any = resolve(name, where, callable_only=False)
+            check_configurable(make, name, where)
+        else:
+            make = connector_class(name, where)
         if given is not None or isinstance(make, type):
             make = _construct(make, (), given or {}, f"{where}: {name}")
         connectors.append(make)  # a bare function is a connector; with arguments, it returns one

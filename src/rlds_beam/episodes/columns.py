@@ -42,11 +42,6 @@ def exact_cast(values: Array, dtype: np.dtype[Any], path: str, rule: str = "wron
     return cast
 
 
-def exact_flags(values: Array, path: str) -> Array:
-    """Casts 0 and 1 of any numeric dtype to bool. Raises BadEpisode for other values: 2, 0.5, NaN."""
-    return exact_cast(values, np.dtype(bool), path)
-
-
 def is_number(dtype: np.dtype[Any]) -> bool:
     """Whether a dtype is bool, integer, or float (including bfloat16), as a field requires."""
     return dtype.kind in "biuf" or dtype.name == "bfloat16"

@@ -13,7 +13,7 @@ import numpy as np
 
 from rlds_beam import naming
 from rlds_beam.encoding.metadata import parsing
-from rlds_beam.episodes.columns import exact_cast, exact_flags, find_changed, zeros_of
+from rlds_beam.episodes.columns import exact_cast, find_changed, zeros_of
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import FLAGS, Field, Schema, by_path, episode_flags, is_name, text_field
 from rlds_beam.errors import BadEpisode, Violation
@@ -43,6 +43,7 @@ OWN = "/@rlds_beam"
 """The attribute in which `--to=zarr` keeps the fields."""
 
 _NONE = Leaf((), np.dtype(object))
+_FLAG = np.dtype(bool)
 _STEPS, _FINAL, _EPISODE, _WHERE, _TERMINAL, _ENDED = "steps/", "final/", "episode/", "where", "terminal", "ended"
 _PIECE = 32 << 20  # bytes of pixels held at once
 
@@ -277,7 +278,7 @@ class ProfileDecoder(ArrayDecoder):
             steps[path] = _column(binding, arrays[_STEPS + path], place)
         rows = self._count_rows(steps, place)
         steps |= self._numbers(arrays, rows, place)
-        terminal = bool(exact_flags(arrays[_TERMINAL], f"is_terminal ({place}: {profile.terminal})")[-1])
+        terminal = bool(exact_cast(arrays[_TERMINAL], _FLAG, f"is_terminal ({place}: {profile.terminal})")[-1])
         if profile.actions == TO_OBSERVATION and rows:
             led = ("action", "reward", "discount")
             steps = {p: with_last(column[1:]) if p.split("/")[0] in led else column for p, column in steps.items()}
@@ -364,7 +365,7 @@ def _column(binding: Bound, array: Array, place: str) -> Column:
     """The column of a field. Raises BadEpisode if the values do not fit it."""
     field = binding.field
     if field.path in FLAGS:
-        return exact_flags(array, field.path).reshape(len(array))
+        return exact_cast(array, _FLAG, field.path).reshape(len(array))
     if binding.encoded and array.dtype == object and array.ndim == 1:
         return EncodedImages(array, field.shape, field.dtype, field.encoding)
     if binding.encoded or array.shape[1:] != field.shape or (array.dtype == object) != (field.dtype == "string"):
