@@ -105,7 +105,7 @@ def test_hostile_text_stays_text(browser: Any, hostile: str) -> None:
                 assert text in tab.page.locator(".instruction").inner_text()
             for name in ("Values", "Metadata", "What the learner sees", "Curves"):
                 tab.page.get_by_role("tab", name=name).click()
-                tab.page.wait_for_timeout(80)
+                tab.until("!document.querySelector('[role=tabpanel] .wait')")
                 tab.check("404: ")
             if row == 4:
                 tab.screenshot("hostile")

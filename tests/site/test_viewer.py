@@ -145,17 +145,6 @@ def test_a_step_or_a_time_is_typed(view: View, example: str) -> None:
         tab.check()
 
 
-def test_actions_are_drawn_on_states(view: View, example: str) -> None:
-    with view(example) as tab:
-        curve = tab.page.locator(".curve", has_text="observation/state").first
-        curve.locator("canvas").wait_for()
-        before = curve.locator("canvas").evaluate("(one) => one.toDataURL()")
-        curve.get_by_role("button", name="With action").click()
-        assert curve.locator(".legend small").count() == 3
-        tab.until("before => document.querySelector('.curve canvas').toDataURL() !== before", before)
-        tab.check()
-
-
 def test_two_episodes_have_the_same_vertical_range(view: View, tmp_path: Path) -> None:
     small, large = make_episode(9, observation={"state": 1}), make_episode(9, observation={"state": 1}, seed=1)
     small.steps["observation/state"][:, 0] = np.arange(9)

@@ -54,17 +54,12 @@ const timeAxis = (fps) => (fps ? { incrs: SECONDS.map((one) => one * fps), value
 
 const isConstant = (curve) => curve.values.every((values) => values.every((one) => one === values[0]));
 
-/** The actions that can be drawn on a curve of states: those with the same dimensions at the same steps. */
-const actionOf = (curve, curves) => (!/^action/.test(curve.path) && /state|pos/.test(curve.path) ? curves.find((one) => /^action/.test(one.path)
-  && String(one.labels) === String(curve.labels) && String(one.steps) === String(curve.steps)) : null);
-
 export function Curves({ episode, dataset, player, view, frames, bar = true }) {
   const [open, setOpen] = useState(() => {
     const marked = new Set(episode.marks.map((one) => one.field));
     const changing = episode.curves.filter((one) => marked.has(one.path) || !isConstant(one));
     return new Set(changing.slice(0, OPEN).map((one) => one.path));
   });
-  const [over, lay] = useState(null); // the path of the curve on which the actions are drawn
   const fps = episode.fps ?? dataset.fps;
   const shown = episode.curves.filter((one) => open.has(one.path));
   const toggle = (path) => setOpen((before) => {
@@ -76,13 +71,11 @@ export function Curves({ episode, dataset, player, view, frames, bar = true }) {
   return html`<div class="curves">
     ${bar && html`<${ZoomBar} view=${view} />`}
     <${Strips} ...${{ dataset, episode, player, view, frames }} />
-    ${episode.curves.map((curve) => [curve, actionOf(curve, episode.curves)]).map(([curve, action]) => html`<section key=${curve.path} class="curve">
+    ${episode.curves.map((curve) => html`<section key=${curve.path} class="curve">
       <h3><button type="button" class="fold" aria-expanded=${open.has(curve.path)} onClick=${() => toggle(curve.path)}><bdi>${line(curve.path, 160)}</bdi></button>
         <span class="muted small">${curve.labels.length > 1 || curve.left_out ? `${curve.labels.length + (curve.left_out || 0)} dimensions` : ""}
-          ${curve.left_out ? `, the first ${curve.labels.length} shown` : ""}${isConstant(curve) ? ` constant: ${curve.values.slice(0, 8).map(([one]) => number(one)).join(", ")}` : ""}</span>
-        ${action && open.has(curve.path) && html`<button type="button" class="overlay" aria-pressed=${over === curve.path} title="Draw the actions on the states, dotted"
-          onClick=${() => lay(over === curve.path ? null : curve.path)}>With <bdi>${line(action.path, 40)}</bdi></button>`}</h3>
-      ${open.has(curve.path) && html`<${Chart} ...${{ curve, action: over === curve.path ? action : null, player, view, fps, marks: marksOn(curve, episode, shown[0] === curve) }} />`}
+          ${curve.left_out ? `, the first ${curve.labels.length} shown` : ""}${isConstant(curve) ? ` constant: ${curve.values.slice(0, 8).map(([one]) => number(one)).join(", ")}` : ""}</span></h3>
+      ${open.has(curve.path) && html`<${Chart} ...${{ curve, player, view, fps, marks: marksOn(curve, episode, shown[0] === curve) }} />`}
     </section>`)}
   </div>`;
 }
@@ -130,17 +123,17 @@ export function ZoomBar({ view }) {
     <button disabled=${!zoomed} onClick=${() => view.zoom(...whole)}>Whole episode</button></div>`;
 }
 
-function Chart({ curve, action, player, view, marks, fps }) {
+function Chart({ curve, player, view, marks, fps }) {
   const [box, width] = useSize();
   const [off, setOff] = useState(() => new Set());
   const theme = useTheme();
   const [near, point] = useState(null); // the dimension under the pointer
   const plot = useRef(null);
   const head = useRef(null);
-  const data = useMemo(() => [curve.steps ?? Array.from(curve.values[0] ?? [], (_, i) => i), ...curve.values, ...(action?.values ?? [])], [curve, action]);
+  const data = useMemo(() => [curve.steps ?? Array.from(curve.values[0] ?? [], (_, i) => i), ...curve.values], [curve]);
   useEffect(() => {
     if (!width) return;
-    const chart = new uPlot(optionsOf(curve, action, { player, view, marks, fps, width, off, point }), data, box.current);
+    const chart = new uPlot(optionsOf(curve, { player, view, marks, fps, width, off, point }), data, box.current);
     plot.current = chart;
     head.current = document.createElement("div");
     head.current.className = "playhead";
@@ -161,7 +154,8 @@ function Chart({ curve, action, player, view, marks, fps }) {
       place();
     };
     zoom();
-    const stops = [player.subscribe(place), view.subscribe(zoom), seekOn(chart, player, view)];
+    seekOn(chart, player, view); // removed with the chart
+    const stops = [player.subscribe(place), view.subscribe(zoom)];
     return () => {
       for (const stop of stops) stop();
       chart.destroy();
@@ -176,35 +170,35 @@ function Chart({ curve, action, player, view, marks, fps }) {
     if (only) after = off.size === all.length - 1 && !off.has(i) ? new Set() : new Set(all.filter((j) => j !== i));
     else if (!after.delete(i)) after.add(i);
     setOff(after);
-    for (const j of all) if (after.has(j) !== off.has(j)) for (const k of action ? [j, j + all.length] : [j]) plot.current?.setSeries(k + 1, { show: !after.has(j) });
+    for (const j of all) if (after.has(j) !== off.has(j)) plot.current?.setSeries(j + 1, { show: !after.has(j) });
   };
   const lift = (i) => {
     point(i);
     plot.current?.setSeries(i === null ? null : i + 1, { focus: true });
   };
   return html`<div class="chart" ref=${box} role="img" aria-label=${`Curve of ${line(curve.path, 80)}`} style=${{ height: `${heightOf(curve)}px` }}></div>
-    <${Legend} ...${{ curve, action, player, view, off, toggle, near, lift }} />`;
+    <${Legend} ...${{ curve, player, view, off, toggle, near, lift }} />`;
 }
 
-function Legend({ curve, action, player, view, off, toggle, near, lift }) {
+function Legend({ curve, player, view, off, toggle, near, lift }) {
   const { step } = useStore(player);
   const { hover } = useStore(view);
   const at = indexOf(curve, hover ?? step);
   return html`<ul class="legend" onMouseLeave=${() => lift(null)}>${curve.labels.map((label, i) => html`<li key=${i}><button type="button" aria-pressed=${!off.has(i)} class="series-${i % COLORS} ${i >= COLORS ? "dashed" : ""} ${near === i ? "near" : ""}" onMouseEnter=${() => lift(i)}
     title=${`${line(label, 100)}: click to hide or show, Shift + click to show it alone`} onClick=${(event) => toggle(i, event.shiftKey)}>
-    <i></i><bdi>${line(label, 40)}</bdi> <b>${number(curve.values[i]?.[at])}</b>${action && html` <small class="muted">${number(action.values[i]?.[at])}</small>`}</button></li>`)}</ul>`;
+    <i></i><bdi>${line(label, 40)}</bdi> <b>${number(curve.values[i]?.[at])}</b></button></li>`)}</ul>`;
 }
 
-function optionsOf(curve, action, { player, view, marks, fps, width, off, point }) {
+function optionsOf(curve, { player, view, marks, fps, width, off, point }) {
   const axis = { stroke: colorOf("muted"), grid: { stroke: colorOf("hair"), width: 1 }, ticks: { stroke: colorOf("line"), size: 4 }, font: "11px system-ui" };
   return {
     width, height: heightOf(curve), legend: { show: false }, padding: [6, RIGHT, 0, 0], focus: { alpha: 0.25 },
     scales: { x: { time: false, auto: false, range: () => view.range }, y: { range: (chart, low, high) => rangeOf(...sharedRange(chart, curve, view.beside, low, high)) } },
     axes: [{ ...axis, size: 24, ...timeAxis(fps) }, { ...axis, size: GUTTER, space: 22, values: (_, ticks) => ticks.map((v) => number(v)) }],
-    series: [{}, ...[curve, action].filter(Boolean).flatMap((one) => one.labels.map((_, i) => ({
-      show: !off.has(i), stroke: colorOf(`series-${i % COLORS}`), width: 1.5, dash: one === action ? [1.5, 3] : i >= COLORS ? [5, 3] : undefined,
+    series: [{}, ...curve.labels.map((_, i) => ({
+      show: !off.has(i), stroke: colorOf(`series-${i % COLORS}`), width: 1.5, dash: i >= COLORS ? [5, 3] : undefined,
       points: { show: (curve.values[i]?.length ?? 0) < 3 || undefined, size: 5 }, spanGaps: false,
-    })))],
+    }))],
     cursor: {
       y: false, focus: { prox: curve.labels.length > 1 ? 24 : -1 }, drag: { x: true, y: false, setScale: false },
       bind: {
@@ -214,7 +208,7 @@ function optionsOf(curve, action, { player, view, marks, fps, width, off, point 
     },
     hooks: {
       drawClear: [(chart) => drawMarks(chart, marks)],
-      setSeries: [(_, i) => point(i > 0 ? (i - 1) % curve.labels.length : null)],
+      setSeries: [(_, i) => point(i > 0 ? i - 1 : null)],
       setCursor: [(chart) => {
         const { left, idx } = chart.cursor;
         view.point(left >= 0 && idx != null && chart.over.matches(":hover") ? stepAt(curve, idx) : chart.over.matches(":hover") ? null : view.hover);
@@ -296,5 +290,4 @@ function seekOn(chart, player, view) {
   over.addEventListener("pointermove", move);
   over.addEventListener("pointerleave", leave);
   over.addEventListener("wheel", wheel, { passive: false });
-  return () => {}; // the chart is removed with its listeners
 }

@@ -64,8 +64,19 @@ function Flagged({ dataset, flags, episode, remark }) {
     <button class="icon" aria-label="Remove the flag" onClick=${() => flags.toggle(episode)}>✕</button></li>`;
 }
 
-export function FlagsDialog({ dataset, onClose }) {
+/** How many episodes are flagged; a click lists them. */
+export function FlagCount({ dataset }) {
+  const [dialog, open] = useState(false);
   const flags = useStore(flagsOf(dataset));
+  return html`<button type="button" aria-label=${`Flagged episodes: ${flags.all.size}`} onClick=${() => open(true)}>⚑ ${number(flags.all.size)}</button>
+    ${dialog && html`<${FlagsDialog} dataset=${dataset} flags=${flags} onClose=${() => open(false)} />`}`;
+}
+
+/** Light or dark: the system's theme until the button is used. */
+export const ThemeButton = () => html`<button type="button" class="icon theme" aria-label="Switch between light and dark" title="Light or dark"
+  onClick=${() => window.theme.set(window.theme.isDark() ? "light" : "dark")}>◐</button>`;
+
+function FlagsDialog({ dataset, flags, onClose }) {
   const shown = [...flags.all].slice(0, 500);
   return html`<${Dialog} title="Flagged episodes" onClose=${onClose}>
     <p>${flags.all.size ? `${count(flags.all.size, "episode")} flagged.` : "No episode is flagged: press f on an episode."}${" "}

@@ -1,6 +1,6 @@
 // The page of `rlds-beam browse`: a bar, and the episode list or an episode.
 import { Text, count, html, line, number, render, seconds, shortKey, useEffect, useKeys, useLoaded, useRef, useState, useStore } from "./lib.js";
-import { Copy, FlagButton, FlagsDialog, Help, flagsOf } from "./dialogs.js";
+import { Copy, FlagButton, FlagCount, Help, ThemeButton, flagsOf } from "./dialogs.js";
 import { ListPage } from "./list.js";
 import { Made } from "./made.js";
 import { rowsOf } from "./rows.js";
@@ -8,16 +8,13 @@ import { datasets, get, link, route, useRoute } from "./source.js";
 import { Section, Totals, openBlocks, sectionsOf } from "./summary.js";
 import { Viewer } from "./viewer.js";
 
-const THEMES = { system: "◐", light: "☀", dark: "☾" };
-
 function App() {
   const state = useRoute();
   const { all, error } = useStore(datasets);
-  const [dialog, show] = useState(null);
+  const [helping, help] = useState(false);
   useKeys((event) => {
-    if (event.key !== "?") return false;
-    show("help");
-    return true;
+    if (event.key === "?") help(true);
+    return event.key === "?";
   });
   const dataset = datasets.find(state.dataset);
   useEffect(() => {
@@ -27,23 +24,14 @@ function App() {
   if (error && !all) return html`<main><p class="error" role="alert">${line(error, 500)}</p></main>`;
   if (!dataset) return html`<main><p class="wait">Loading…</p></main>`;
   return html`
-    <${Bar} state=${state} all=${all} dataset=${dataset} show=${show} />
+    <${Bar} state=${state} all=${all} dataset=${dataset} help=${() => help(true)} />
     ${error && html`<p class="error" role="alert">${line(error, 500)}</p>`}
     ${state.episode ? html`<${EpisodePage} state=${state} dataset=${dataset} />`
       : state.view === "summary" ? html`<${Overview} key=${dataset.id} dataset=${dataset} />` : html`<${ListPage} key=${dataset.id} state=${state} dataset=${dataset} />`}
-    ${dialog === "help" && html`<${Help} onClose=${() => show(null)} />`}
-    ${dialog === "flags" && html`<${FlagsDialog} dataset=${dataset} onClose=${() => show(null)} />`}`;
+    ${helping && html`<${Help} onClose=${() => help(false)} />`}`;
 }
 
-function Bar({ state, all, dataset, show }) {
-  const flags = useStore(flagsOf(dataset));
-  const [theme, setTheme] = useState(window.theme.get());
-  const turn = () => {
-    const names = Object.keys(THEMES);
-    const next = names[(names.indexOf(theme) + 1) % names.length];
-    window.theme.set(next);
-    setTheme(next);
-  };
+function Bar({ state, all, dataset, help }) {
   const open = (id) => route.go({ dataset: id, episode: "", sort: "", desc: "", filter: "", text: "", split: "", rule: "", at: "", t: "", tab: "" });
   return html`<header class="bar top">
     <a class="brand" ...${link({ episode: "", t: "", tab: "" })}>rlds-beam</a>
@@ -53,9 +41,8 @@ function Bar({ state, all, dataset, show }) {
     <${Scan} scan=${dataset.scan} />
     <span class="push"></span>
     ${dataset.summary && html`<button aria-pressed=${state.view === "summary" && !state.episode} onClick=${() => route.go({ view: state.view === "summary" && !state.episode ? "" : "summary", episode: "" })}>Summary</button>`}
-    <button onClick=${() => show("flags")} aria-label=${`Flagged episodes: ${flags.all.size}`}>⚑ ${number(flags.all.size)}</button>
-    <button class="icon" aria-label=${`Theme: ${theme}`} title=${`Theme: ${theme}`} onClick=${turn}>${THEMES[theme] ?? THEMES.system}</button>
-    <button class="icon" aria-label="Help" title="?" onClick=${() => show("help")}>?</button>
+    <${FlagCount} key=${dataset.id} dataset=${dataset} /><${ThemeButton} />
+    <button class="icon" aria-label="Help" title="?" onClick=${help}>?</button>
   </header>`;
 }
 

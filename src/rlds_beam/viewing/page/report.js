@@ -1,8 +1,8 @@
 // The page of a report: a list of contents, the summary of its dataset, and its episodes in the viewer of the browser.
-import { html, line, number, render, useEffect, useLayoutEffect, useRef, useState, useStore } from "./lib.js";
-import { Command, Copy, FlagButton, FlagsDialog, flagsOf } from "./dialogs.js";
+import { Text, html, line, number, render, useEffect, useLayoutEffect, useRef, useState, useStore } from "./lib.js";
+import { Command, Copy, FlagButton, FlagCount, ThemeButton, flagsOf } from "./dialogs.js";
 import { datasets, root as data, sourceOf } from "./embedded.js";
-import { Code, Conversion, Said, Section, Totals, openBlocks, sectionsOf, stepsText, timeOf } from "./summary.js";
+import { Code, Conversion, Section, Totals, openBlocks, sectionsOf, stepsText, timeOf } from "./summary.js";
 import { Viewer } from "./viewer.js";
 
 const part = data.dataset;
@@ -26,9 +26,9 @@ function Episode({ row }) {
     <header><div class="heading"><h3 class="key" title=${line(row.key)}><bdi>${row.named}</bdi><${Copy} text=${row.key} what="the key" />
         <${FlagButton} flags=${flags} row=${row} tab=${0} /></h3>
       <p class="line">${episode.steps > 0 && html`<span>${number(episode.steps)} steps${timeOf(episode.steps, episode.fps)}</span>`}${episode.total != null && html`<span>return ${number(episode.total)}</span>`}</p></div>
-      ${episode.instruction && html`<p class="said clamp"><${Said} text=${episode.instruction} /></p>`}
+      ${episode.instruction && html`<p class="said clamp"><${Text} value=${episode.instruction} /></p>`}
       ${!episode.steps && episode.marks.length > 0 && html`<ul class="tags">${episode.marks.map((mark) => html`<li class="tag ${mark.kind === "rule" ? "bad" : "warn"}"><b>${mark.name}</b>
-        ${mark.step != null && ` at step ${stepsText(mark.step, mark.stop)}`} <${Said} text=${mark.detail} /></li>`)}</ul>`}</header>
+        ${mark.step != null && ` at step ${stepsText(mark.step, mark.stop)}`} <${Text} value=${mark.detail} /></li>`)}</ul>`}</header>
     ${episode.note && html`<p class=${episode.curves.length || episode.cameras.length ? "small muted" : "note warn"}><${Code} text=${episode.note} /></p>`}
     ${episode.steps > 0 && (live ? html`<div><${Viewer} ...${{ dataset, episode: { ...episode, index: row.index }, tab, beside, step: 0, keys: article.current }} onTab=${turn} onBeside=${choose} /></div>`
       : html`<div class="still"></div>`)}
@@ -47,7 +47,7 @@ function Cell({ cell }) {
   return html`<li>${id ? html`<a class="play" href=${`#${id}`} aria-label=${part.nameOf(cell.key)}>${film}</a>` : html`<div class="play" tabindex="0">${film}</div>`}
     <p class="key" title=${line(cell.key)}><bdi>${part.nameOf(cell.key)}</bdi></p>
     <p>${number(cell.steps)} steps${timeOf(cell.steps, part.facts.fps)} ${cell.marks.slice(0, 2).map((mark) => html`<span class="tag ${mark.kind === "rule" ? "bad" : "warn"}">${mark.name}</span> `)}</p>
-    ${cell.instruction && html`<p class="said clamp"><${Said} text=${cell.instruction} /></p>`}</li>`;
+    ${cell.instruction && html`<p class="said clamp"><${Text} value=${cell.instruction} /></p>`}</li>`;
 }
 
 const Cells = ({ some }) => html`<ul class="gallery">${some.map((cell) => html`<${Cell} cell=${cell} />`)}</ul>`;
@@ -71,20 +71,6 @@ const Contents = () => html`<nav class="contents" aria-label="Contents">
   <ol><li><a href="#main">Summary</a></li>${sections.map(({ id, title, count }) => html`
     <li><a href=${`#${id}`}><span>${title}</span>${count !== undefined && html`<span class="count">${number(count)}</span>`}</a></li>`)}</ol></nav>`;
 
-function FlagCount() {
-  const [dialog, open] = useState(false);
-  const dataset = datasets.all[0], flags = useStore(flagsOf(dataset));
-  return html`<button type="button" aria-label=${`Flagged episodes: ${flags.all.size}`} onClick=${() => open(true)}>⚑ ${number(flags.all.size)}</button>
-    ${dialog && html`<${FlagsDialog} dataset=${dataset} onClose=${() => open(false)} />`}`;
-}
-
-/** The system's theme until the button is used. */
-function switchTheme() {
-  const shown = window.theme.get();
-  const dark = shown === "system" ? matchMedia("(prefers-color-scheme: dark)").matches : shown === "dark";
-  window.theme.set(dark ? "light" : "dark");
-}
-
 function Report() {
   useLayoutEffect(() => {
     addEventListener("hashchange", openTarget);
@@ -92,8 +78,8 @@ function Report() {
   }, []);
   const { made } = data;
   return html`<a class="skip" href="#main">Skip to the content</a><div class="layout"><${Contents} /><main id="main" tabindex="-1">
-    <header><div class="heading"><div><h1><${Said} text=${data.title} /></h1><p class="lede"><code><${Said} text=${facts.path} /></code></p></div>
-      <div class="bar"><${FlagCount} /><button type="button" class="theme" aria-label="Switch between light and dark" onClick=${switchTheme}>Light / dark</button></div></div>
+    <header><div class="heading"><div><h1><${Text} value=${data.title} /></h1><p class="lede"><code><${Text} value=${facts.path} /></code></p></div>
+      <div class="bar"><${FlagCount} dataset=${datasets.all[0]} /><${ThemeButton} /></div></div>
       <${Totals} part=${part} /></header>
     ${sections.map((section) => html`<${Section} key=${section.id} ...${{ section, part, show: episodes }} />`)}
     <footer><p>Made by rlds-beam ${made.version}${made.command ? ", with" : "."}</p>${made.command && html`<${Command} text=${made.command} />`}

@@ -1,6 +1,6 @@
 // The summary of a dataset: what it is, what stands out, rules, signals, distributions, and texts. Its charts are SVG, which takes
 // the colors of the page and scales with its column.
-import { bytes, clean, count, duration, html, line, number, percent, watchWidth } from "./lib.js";
+import { Text, bytes, clean, count, duration, html, line, number, percent, watchWidth } from "./lib.js";
 import { Command, Copy } from "./dialogs.js";
 
 const HEIGHT = 100; // of a chart in its own units; the page stretches it
@@ -63,12 +63,6 @@ function Ends({ histogram: { edges }, unit = "" }) {
 const MOST_TEXT = 4000;
 const FLAG = /((?<![\w-])--[a-z]\w*=?)/g;
 
-/** A text of any origin: isolated, with hidden characters visible. */
-export function Said({ text, most = MOST_TEXT }) {
-  const all = String(text ?? "");
-  return html`<bdi>${clean(all.slice(0, most))}${all.length > most && `… (${number(all.length - most)} more characters)`}</bdi>`;
-}
-
 /** A text with code between backticks, and with flags that no line break divides. */
 export function Code({ text }) {
   const parts = String(text).slice(0, MOST_TEXT).split("`");
@@ -86,8 +80,8 @@ function Table({ label, columns, rows, kind = "" }) {
 
 const Region = ({ label, children }) => html`<div class="scroll" role="region" aria-label=${line(label, 100)} tabindex="0" ref=${watchWidth}>${children}</div>`;
 
-const Facts = ({ items }) => html`<dl class="facts">${items.map(([name, text]) => html`<dt><${Said} text=${name} /></dt>
-  <dd><${Said} text=${typeof text === "string" ? text : JSON.stringify(text)} /></dd>`)}</dl>`;
+const Facts = ({ items }) => html`<dl class="facts">${items.map(([name, text]) => html`<dt><${Text} value=${name} /></dt>
+  <dd><${Text} value=${typeof text === "string" ? text : JSON.stringify(text)} /></dd>`)}</dl>`;
 
 /** An episode's key, with a link to where it is shown; `part.linkTo` gives the properties of the link. */
 function Key({ part, text }) {
@@ -163,9 +157,9 @@ function Outstanding({ part }) {
 
 /** Schema, splits, card, and provenance. */
 function Dataset({ part: { facts } }) {
-  const splits = facts.splits.map((one) => [html`<${Said} text=${one.slice || one.name} />`, number(one.episodes), number(one.shards), bytes(one.bytes)]);
-  const fieldRow = (one) => [html`<code><${Said} text=${one.path} /></code>`, html`<code>${line(one.dtype, 60)}</code>`, html`<code>${line(one.shape, 60)}</code>`,
-    html`<${Said} text=${one.stored} />`];
+  const splits = facts.splits.map((one) => [html`<${Text} value=${one.slice || one.name} />`, number(one.episodes), number(one.shards), bytes(one.bytes)]);
+  const fieldRow = (one) => [html`<code><${Text} value=${one.path} /></code>`, html`<code>${line(one.dtype, 60)}</code>`, html`<code>${line(one.shape, 60)}</code>`,
+    html`<${Text} value=${one.stored} />`];
   const levels = [["Step fields", "step"], ["Episode fields", "episode"]].map(([title, level]) => [title, facts.fields.filter((one) => one.level === level)]);
   return html`<div class="panels"><div class="panel"><h3>Splits</h3>
       <${Table} label="Splits" columns=${[["split"], [facts.episodes ? "episodes" : "records", "number"], ["shards", "number"], ["size", "number"]]} rows=${splits} /></div>
@@ -181,7 +175,7 @@ const Rules = ({ part, show }) => part.rules.map((rule, i) => html`<div class="r
   ${rule.advice && html`<p><${Code} text=${rule.advice} /></p>`}
   ${rule.command && html`<${Command} text=${rule.command} />`}
   ${rule.samples.length > 0 && html`<${Table} label=${`Records that broke ${rule.rule}`} columns=${BROKEN}
-    rows=${rule.samples.map((one) => [html`<${Key} part=${part} text=${one.key} />`, stepsText(one.step), html`<${Said} text=${one.detail} />`])} />`}
+    rows=${rule.samples.map((one) => [html`<${Key} part=${part} text=${one.key} />`, stepsText(one.step), html`<${Text} value=${one.detail} />`])} />`}
   ${show(part.shown.rules[i], 2)}</div>`);
 
 function Signal({ part, signal }) {
@@ -199,15 +193,15 @@ function Signal({ part, signal }) {
     <div class="worst">${signal.remedy && html`<p><${Code} text=${signal.remedy} /></p>`}
       ${signal.command && html`<${Command} text=${signal.command} />`}
       ${signal.worst.length > 0 && html`<${Table} label=${`Worst episodes of ${signal.name}`} columns=${[["worst episodes", "text"], [unit || "value", "number"], ["step", "number"], ["field"]]}
-        rows=${signal.worst.map((one) => [html`<${Key} part=${part} text=${one.key} />`, number(one.value), stepsText(one.step, one.stop), html`<${Said} text=${one.field} />`])} />`}</div></div>
+        rows=${signal.worst.map((one) => [html`<${Key} part=${part} text=${one.key} />`, number(one.value), stepsText(one.step, one.stop), html`<${Text} value=${one.field} />`])} />`}</div></div>
   </details>`;
 }
 
 const SignalGroups = ({ part, signals }) => [...new Set(signals.map((one) => one.group))].map((group) => html`<div class="signals"><h3>${group}</h3>
   ${signals.filter((one) => one.group === group).map((signal) => html`<${Signal} ...${{ part, signal }} />`)}</div>`);
 
-const Findings = ({ some }) => html`<ul class="findings">${some.map((one) => html`<li><span class="name">${one.check}</span> <code><${Said} text=${one.field} /></code>${" "}
-  <${Said} text=${one.detail} /> <span class="muted small"><${Code} text=${one.remedy} /></span></li>`)}</ul>`;
+const Findings = ({ some }) => html`<ul class="findings">${some.map((one) => html`<li><span class="name">${one.check}</span> <code><${Text} value=${one.field} /></code>${" "}
+  <${Text} value=${one.detail} /> <span class="muted small"><${Code} text=${one.remedy} /></span></li>`)}</ul>`;
 
 /** Quality signals, those with episodes beyond a threshold first. */
 function Signals({ part, show }) {
@@ -241,7 +235,7 @@ const NAMES = ["mean", "std", "min", "q01", "q10", "q50", "q90", "q99", "max"];
 
 function Dimension({ one }) {
   const values = Object.fromEntries(numbersOf(one));
-  return html`<tr><th scope="row"><${Said} text=${one.label || "value"} />${one.histogram.outside > 0 && html` <span class="tag warn">${number(one.histogram.outside)} NaN, infinite</span>`}</th>
+  return html`<tr><th scope="row"><${Text} value=${one.label || "value"} />${one.histogram.outside > 0 && html` <span class="tag warn">${number(one.histogram.outside)} NaN, infinite</span>`}</th>
     <td class="chart">${one.least === one.most ? html`<span class="muted small">constant</span>`
       : html`<div class="spark"><${Bars} histogram=${one.histogram} /></div><div class="box"><${Box} distribution=${one} /></div>`}</td>
     ${NAMES.map((name) => html`<td class="number">${number(values[name])}</td>`)}</tr>`;
@@ -253,7 +247,7 @@ function Distributions({ part }) {
   return html`<div class="panels">${length && html`<${Histogram} distribution=${length} title="Length" what="transitions per episode" />`}
       ${total && html`<${Histogram} distribution=${total} title="Return" what="sum of rewards" />`}</div>
     ${fields.length > 0 && html`<${Region} label="Distributions of the fields"><table class="distributions">${fields.map((field) => html`<tbody>
-      <tr class="group"><th class="text" scope="col"><code><${Said} text=${field.path} /></code></th><th class="chart" scope="col">distribution</th>
+      <tr class="group"><th class="text" scope="col"><code><${Text} value=${field.path} /></code></th><th class="chart" scope="col">distribution</th>
         ${NAMES.map((name) => html`<th class="number" scope="col">${name}</th>`)}</tr>
       ${field.dimensions.map((one) => html`<${Dimension} one=${one} />`)}
       ${(field.left_out > 0 || field.constant > 0) && html`<tr><td colspan="11" class="muted small">${field.left_out > 0 && `${count(field.left_out, "more dimension")}. `}${field.constant > 0 && `${number(field.constant)} constant.`}</td></tr>`}
@@ -266,7 +260,7 @@ const Texts = ({ part }) => html`<div class="panels">${part.texts.map((table) =>
   const total = table.values.reduce((sum, one) => sum + one.episodes, table.others + table.missing);
   const Row = ({ text, n, color }) => html`<li><bdi class="clamp">${line(text, 400)}</bdi><span class="number">${number(n)} <span class="muted">${percent(n, total)}</span></span>
     <${StackedBar} parts=${[[color, n], ["soft", total - n]]} /></li>`;
-  return html`<div class="panel"><h3><code><${Said} text=${table.field} most=${200} /></code> <span class="muted">${number(table.distinct)} distinct${table.missing > 0 && `, missing in ${number(table.missing)}`}</span></h3>
+  return html`<div class="panel"><h3><code><${Text} value=${table.field} most=${200} /></code> <span class="muted">${number(table.distinct)} distinct${table.missing > 0 && `, missing in ${number(table.missing)}`}</span></h3>
     <ol class="texts">${table.values.map((one) => html`<${Row} text=${one.text} n=${one.episodes} color="a" />`)}
       ${table.others > 0 && html`<${Row} text=${`${number(table.distinct - table.values.length)} others`} n=${table.others} color="grey" />`}</ol></div>`;
 })}</div>`;
@@ -280,8 +274,8 @@ export function openBlocks(target) {
 export function Conversion({ done }) {
   const { items } = done, dropped = done.dropped.reduce((sum, one) => sum + one.records, 0);
   const flow = [["written", done.written], ["rejected", done.rejected], ...done.dropped.map((one, i) => [`dropped-${i % 3}`, one.records])];
-  const names = [["= ", "written"], ["+ ", "rejected"], ...done.dropped.map((one) => ["+ ", html`dropped by <${Said} text=${one.name} />`])];
-  const unused = done.unused.map((one) => [html`<${Said} text=${one.reason} />`, html`<${Code} text=${one.meaning} />`, number(one.episodes), number(one.steps), html`<${Code} text=${one.remedy} />`]);
+  const names = [["= ", "written"], ["+ ", "rejected"], ...done.dropped.map((one) => ["+ ", html`dropped by <${Text} value=${one.name} />`])];
+  const unused = done.unused.map((one) => [html`<${Text} value=${one.reason} />`, html`<${Code} text=${one.meaning} />`, number(one.episodes), number(one.steps), html`<${Code} text=${one.remedy} />`]);
   const inOut = (one, what) => `${number(one[`${what}_in`])}${one[`${what}_out`] !== one[`${what}_in`] ? ` → ${number(one[`${what}_out`])}` : ""}`;
   return html`<div class="panel flow"><h3>${count(done.read, "record")} read</h3>
       <${StackedBar} parts=${flow} label=${`${done.read} records: ${done.written} written, ${done.rejected} rejected, ${dropped} dropped`} />
@@ -290,15 +284,12 @@ export function Conversion({ done }) {
       ${done.repaired > 0 && html`<p class="muted">${number(done.repaired)} of the records were repaired.</p>`}</div>
     <div class="panels">
       <div class="panel"><h3>From and to</h3><dl class="facts"><dt>command</dt><dd><code>rlds-beam ${done.command}</code> <span class="muted">${done.version}</span></dd>
-        <dt>source</dt><dd><code><${Said} text=${done.source} /></code></dd><dt>output</dt><dd><${Said} text=${done.to} /></dd></dl>
-        ${done.options.length > 0 && html`<details><summary>Options (${done.options.length})</summary><${Facts} items=${done.options} /></details>`}</div>
-      <div class="panel"><h3>${number(items.items)} <${Said} text=${items.kind} /></h3><dl class="facts"><dt>steps written</dt><dd>${number(items.steps)}</dd>
-        ${items.frames !== null && html`<dt>frames</dt><dd>${number(items.frames)}</dd>`}
-        ${items.repeated !== null && html`<dt>frames per step</dt><dd>${number(items.repeated)}</dd>`}</dl></div>
+        <dt>source</dt><dd><code><${Text} value=${done.source} /></code></dd><dt>output</dt><dd><${Text} value=${done.to} /></dd></dl></div>
+      <div class="panel"><h3>${number(items.items)} <${Text} value=${items.kind} /></h3><p>from ${count(items.steps, "step")}</p></div>
       ${done.left_out.length > 0 && html`<div class="panel"><h3>Fields left out</h3>${done.left_out.map((one) => html`<p><${Code} text=${one} /></p>`)}</div>`}
     </div>
     ${unused.length > 0 && html`<h3>Steps in no item</h3><${Table} label="Steps in no item" rows=${unused}
       columns=${[["reason"], ["meaning", "text"], ["episodes", "number"], ["steps", "number"], ["what to do", "text"]]} />`}
     ${done.connectors.length > 0 && html`<h3>Connectors</h3><${Table} label="Connectors" columns=${[["connector", "text"], ["episodes", "number"], ["steps", "number"]]}
-      rows=${done.connectors.map((one) => [html`<code><${Said} text=${one.name} /></code>`, inOut(one, "episodes"), inOut(one, "steps")])} />`}`;
+      rows=${done.connectors.map((one) => [html`<code><${Text} value=${one.name} /></code>`, inOut(one, "episodes"), inOut(one, "steps")])} />`}`;
 }

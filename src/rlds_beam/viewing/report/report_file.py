@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import msgspec
@@ -22,7 +20,6 @@ from rlds_beam.errors import UsageError
 from rlds_beam.output.commits import load_manifest, read_manifest
 from rlds_beam.output.directory import Holding
 from rlds_beam.output.files import REPORT
-from rlds_beam.output.plans import read_plan
 from rlds_beam.processing.job import Job, Stage, Totals
 from rlds_beam.processing.ranges import summarize
 from rlds_beam.processing.report import Report, check_counts, left_out_lines
@@ -31,7 +28,7 @@ from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.text import format_size, printable
 from rlds_beam.trajectories.items import REASONS
 from rlds_beam.viewing.episode_view import Json
-from rlds_beam.viewing.report.dataset import Facts, Gathered, Settings, collect_rules, field_row, make_section
+from rlds_beam.viewing.report.dataset import Gathered, Settings, collect_rules, field_row, make_section
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,20 +182,6 @@ class _Write(Stage):
 
 
 _MAX_CHARACTERS = 300
-_NOT_OPTIONS = (
-    "format",
-    "from",
-    "to",
-    "dataset",
-    "features_sha256",
-    "splits",
-    "ranges",
-    "content",
-    "functions",
-    "connectors",
-    "episodes",
-)
-"""Parts of a plan that are not options, or are shown elsewhere."""
 
 
 def read_report(path: str) -> Report:
@@ -221,56 +204,26 @@ def describe_conversion(path: str, held: Holding, report: Report) -> Json:
       held: `output.directory.holding` of it.
       report: `read_report` of it.
     """
-    plan, manifest = read_plan(path), load_manifest(path) or {}
-    content = {} if plan is None else plan.content
+    manifest = load_manifest(path) or {}
+    steps = report.connectors[-1].steps_out if report.connectors else report.steps
     dropped = sum(counts.records for counts in report.dropped.values())
     return {
         "command": held.command,
         "to": held.to,
         "source": held.dataset,
         "version": str(manifest.get("written_by", "")),
-        "options": _options(content),
         "read": report.records,
         "written": report.records - report.rejected - dropped,
         "rejected": report.rejected,
         "repaired": report.repaired,
         "dropped": [{"name": name, "records": counts.records} for name, counts in report.dropped.items()],
         "connectors": msgspec.to_builtins(report.connectors),
-        "items": _items(held, report, content),
+        "items": {"kind": held.kind, "items": report.items_written, "steps": steps},
         "unused": [
             {"reason": why, "meaning": REASONS[why][0], "remedy": REASONS[why][1], **msgspec.to_builtins(counts)}
             for why, counts in report.unused.items()
         ],
         "left_out": [printable(line, _MAX_CHARACTERS) for line in left_out_lines(report.left_out)],
-    }
-
-
-def _options(plan: Mapping[str, Any]) -> Facts:
-    """The options of a plan that differ from nothing: empty lists, null, and false are left out."""
-    facts: Facts = []
-    for name, value in plan.items():
-        if name in _NOT_OPTIONS:
-            continue
-        for option, given in value.items() if isinstance(value, dict) else [("", value)]:
-            if given not in (None, False, "", [], {}):
-                text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
-                facts.append((option or name, printable(text, _MAX_CHARACTERS)))
-    return facts
-
-
-def _items(held: Holding, report: Report, plan: Mapping[str, Any]) -> Json:
-    """The use of steps by items; frames are known if all items have the same length."""
-    options = plan.get("items")
-    options = options if isinstance(options, dict) else {}
-    length = {"pairs": 2, "frames": 1, "sequences": options.get("sequence_length")}.get(str(options.get("items")))
-    steps = report.connectors[-1].steps_out if report.connectors else report.steps
-    frames = report.items_written * length if isinstance(length, int) else None
-    return {
-        "kind": held.kind,
-        "items": report.items_written,
-        "steps": steps,
-        "frames": frames,
-        "repeated": round(frames / steps, 4) if frames is not None and steps else None,
     }
 
 
