@@ -182,7 +182,7 @@ def test_a_used_directory_is_refused_and_building_the_graph_writes_nothing(tmp_p
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"to": "lerobt"}, "did you mean lerobot"),
+        ({"to": "lerobt"}, "lerobot"),
         ({"to": "zarr", "vcodec": "h264"}, "vcodec"),
         ({"to": "zarr", "shards": 0}, "at least 1"),
         ({"to": "trajectories", "items": "sequences", "sequence_length": 3, "across_episodes": True}, "unordered"),
