@@ -184,16 +184,27 @@ def _plan(config: PushConfig) -> int:
     """Prints the plan, without starting an embedded server."""
     from rlds_beam.jobs.push import open_input, prepare
     from rlds_beam.runners import check
+    from rlds_beam.terminal.tables import NOTHING_WRITTEN, record_lines
+    from rlds_beam.text import format_size
 
     check(config)
     source = open_input(config)
     if not config.embedded:
         prepare(config, source, on_wait=_on_wait)
-    plan = source.to_json() | {"servers": config.reverb, "tables": config.table}
     if config.json:
-        print_json(plan)
-    else:
-        print(source.describe(config.reverb, config.table))
+        plan = {
+            "input": source.dataset,
+            "bytes": source.size,
+            "ranges": len(source.ranges),
+            "frame": [dataclasses.asdict(leaf) for leaf in source.spec.leaves],
+            "left_out": dict(source.spec.left_out),
+        }
+        print_json(plan | {"servers": config.reverb, "tables": config.table})
+        return 0
+    lines = [f"input     {source.dataset}: {format_size(source.size)}", f"ranges    {len(source.ranges):,}"]
+    lines += [f"output    {', '.join(config.reverb)}: {', '.join(config.table)}"]
+    lines += record_lines(map(str, source.spec.leaves), source.spec.left_out)
+    print("\n".join([*lines, NOTHING_WRITTEN]))
     return 0
 
 

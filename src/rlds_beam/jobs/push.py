@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.configuration import Configuration
@@ -28,8 +27,6 @@ from rlds_beam.reverb.column_items import ColumnItemConversion, ItemConversion
 from rlds_beam.reverb.pushers import CountItems, EpisodePusher, ItemPusher, Pusher, PushRanges
 from rlds_beam.reverb.tables import Baseline, OnWait
 from rlds_beam.reverb.target import KEY_FORMAT, ReverbTarget, make_salt, open_target
-from rlds_beam.terminal.tables import NOTHING_WRITTEN, record_lines
-from rlds_beam.text import format_size
 from rlds_beam.trajectories.converter import WindowItemConversion
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec, trajectory_spec
@@ -79,22 +76,6 @@ class PushInput:
     def count_stages(self, target: ReverbTarget) -> Job:
         """The stages that only count the items: a `Pushed`."""
         return *self.before(), CountItems(self.pusher(target), self.ranges)
-
-    def describe(self, servers: Sequence[str], tables: Sequence[str]) -> str:
-        """The plan as text: the input and the tables."""
-        lines = [f"input     {self.dataset}: {format_size(self.size)}", f"ranges    {len(self.ranges):,}"]
-        lines += [f"output    {', '.join(servers)}: {', '.join(tables)}"]
-        return "\n".join([*lines, *record_lines(map(str, self.spec.leaves), self.spec.left_out), NOTHING_WRITTEN])
-
-    def to_json(self) -> dict[str, Any]:
-        """The plan as JSON."""
-        return {
-            "input": self.dataset,
-            "bytes": self.size,
-            "ranges": len(self.ranges),
-            "frame": [dataclasses.asdict(leaf) for leaf in self.spec.leaves],
-            "left_out": dict(self.spec.left_out),
-        }
 
 
 def open_input(options: PushOptions) -> PushInput:
