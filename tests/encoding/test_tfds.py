@@ -253,12 +253,6 @@ def test_output_of_the_episode_writer() -> None:
     assert [*split.filenames("catch", "tfrecord")][1] == "catch-train.tfrecord-00001"
 
 
-def test_defaults_of_tfds() -> None:
-    assert read(fileFormat=None).file_format == "tfrecord"
-    assert read_split(filepathTemplate=None).filepath_template == SPLIT["filepathTemplate"]
-    assert read(splits=[]).splits == ()
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

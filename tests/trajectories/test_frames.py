@@ -159,11 +159,6 @@ def test_text_is_left_out_of_the_observation() -> None:
     assert observations(DROP) == ["hand/left", "hand/right", "image_0", "image_1", "state"]
 
 
-def test_observation_fields_by_name_and_prefix() -> None:
-    assert observations(FrameOptions(observation_fields=("state", "hand"))) == ["hand/left", "hand/right", "state"]
-    assert observations(FrameOptions(observation_fields=("state", "state"))) == ["state"]
-
-
 def test_required_fields_that_are_missing_or_text() -> None:
     episode = make_episode(3)
     without = episode.replace(steps={p: c for p, c in episode.steps.items() if p != "discount"})

@@ -14,7 +14,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.trajectories.written_items import open_converted
 from rlds_beam.testing import make_episode, read_payloads, write_dataset
-from rlds_beam.trajectories.record_layout import keep_fields
+from rlds_beam.trajectories.frames import keep_fields
 
 LENGTHS = (6, 2, 9)
 KEEP = "--keep=episode_key,observation/text,counts,episode_metadata"

@@ -177,14 +177,6 @@ def test_the_error_for_a_dtype_names_field_and_cast(dtype, cast):
         TrajectoryEncoder(spec_of(list_leaves(SpecLeaf("observation/gripper", dtype, (2,))), PAIRS))
 
 
-def test_a_column_of_another_shape_is_refused():
-    leaves = list_leaves(STATE)
-    frames = make_frames(leaves, 4, 0)
-    wrong = Frames({**frames.columns, "action": np.zeros((4, 5), np.float32)}, KEY)
-    with pytest.raises(ValueError, match=r"action is float32\[5\].*float32\[2\]"):
-        TrajectoryEncoder(spec_of(leaves, PAIRS)).encode(Items(wrong, Windows.of(4, PAIRS)))
-
-
 IMAGE = SpecLeaf("observation/camera", "uint8", (16, 24, 3))
 
 

@@ -13,10 +13,10 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.trajectories.frames import Frames, frame_count, to_frames
+from rlds_beam.trajectories.frames import Frames, Kept, frame_count, to_frames
 from rlds_beam.trajectories.items import Coverage, ItemMaker, Items, UnusedSteps, item_count, predict_items
 from rlds_beam.trajectories.options import FrameOptions, Images, ItemOptions
-from rlds_beam.trajectories.record_layout import Kept, decode_pixels, encode_jpegs, is_jpeg, record_fields
+from rlds_beam.trajectories.record_layout import decode_pixels, encode_jpegs, is_jpeg, record_fields
 from rlds_beam.trajectories.spec import TrajectorySpec
 
 JPEG_QUALITY = 95

@@ -33,18 +33,9 @@ from rlds_beam.encoding.example.rows import (
 from rlds_beam.encoding.tfrecord.framing import FramedRows, framed_blocks
 from rlds_beam.encoding.wire import fixed_varints, varint_width
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.trajectories.frames import pad_column
+from rlds_beam.trajectories.frames import LISTS, Kept, kept_entries, pad_column
 from rlds_beam.trajectories.options import Images
-from rlds_beam.trajectories.record_layout import (
-    LISTS,
-    Kept,
-    decode_pixels,
-    encode_jpegs,
-    is_jpeg,
-    kept_entries,
-    record_fields,
-    zero_jpeg,
-)
+from rlds_beam.trajectories.record_layout import decode_pixels, encode_jpegs, is_jpeg, record_fields, zero_jpeg
 from rlds_beam.typing import Array
 
 if TYPE_CHECKING:

@@ -18,10 +18,9 @@ from rlds_beam.episodes.representations import Representation
 from rlds_beam.episodes.schema import FLAGS, Field, Schema, episode_flags
 from rlds_beam.errors import RldsBeamError, UsageError, needs
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.trajectories.frames import Frames, to_frames
+from rlds_beam.trajectories.frames import Frames, Kept, keep_fields, to_frames
 from rlds_beam.trajectories.leaves import layout
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
-from rlds_beam.trajectories.record_layout import Kept, keep_fields
 from rlds_beam.user_functions import describe_error
 
 Shape = tuple[int | None, ...]
