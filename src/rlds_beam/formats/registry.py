@@ -32,6 +32,8 @@ class Format(NamedTuple):
     Attributes:
       about: a description for the help.
       source, output: the classes that read and write it, as `module:Class`; empty if it cannot be read or written.
+      source_options, output_options: their `options_class`, so that the help need not import them; empty if they
+        have no options.
       known_by: what its source recognizes it by (`Source.recognize`); empty if only `--from` names it.
       names: the names (`directory_listing.holds`) without which it is not: its source is not asked or imported.
     """
@@ -39,6 +41,8 @@ class Format(NamedTuple):
     about: str
     source: str = ""
     output: str = ""
+    source_options: str = ""
+    output_options: str = ""
     known_by: str = ""
     names: tuple[str, ...] = ()
 
@@ -48,48 +52,58 @@ _KNOWN = {
         "RLDS episodes, as stored by TFDS and EnvLogger",
         source="rlds_beam.formats.rlds.source:RldsSource",
         output="rlds_beam.formats.rlds.output:RldsOutput",
+        output_options="rlds_beam.formats.format_options:RldsOptions",
         known_by="features.json, or *.tfrecord* and *.array_record* files",
         names=("features.json", "*.tfrecord*", "*.array_record*"),
     ),
     MERGED: Format(
         "several datasets, of any formats, as one",
         source="rlds_beam.formats.merged.source:MergedSource",
+        source_options="rlds_beam.formats.format_options:MergeOptions",
     ),
     TRAJECTORIES: Format(
         "TF-Agents trajectories: pairs, sequences, episodes",
         output="rlds_beam.formats.trajectories.output:TrajectoryOutput",
+        output_options="rlds_beam.formats.format_options:TrajectoryOptions",
     ),
     COLUMNS: Format(
         "a row per transition, or columns from connectors",
         output="rlds_beam.formats.columns.output:ColumnsOutput",
+        output_options="rlds_beam.formats.format_options:ColumnsOptions",
     ),
     LEROBOT: Format(
         "LeRobot datasets, v3.0 and v2.1",
         source="rlds_beam.formats.lerobot.source:LerobotSource",
         output="rlds_beam.formats.lerobot.output:LerobotOutput",
+        output_options="rlds_beam.formats.format_options:LerobotOptions",
         known_by="meta/info.json",
         names=("meta/info.json",),
     ),
     "numpy": Format(
         "a .npy array per field",
         output="rlds_beam.formats.numpy.output:NumpyOutput",
+        output_options="rlds_beam.formats.format_options:ImageOptions",
     ),
     "npz": Format(
         "NumPy's .npz files: ExoRL, OGBench, arrays as in D4RL",
         source="rlds_beam.formats.profiles.source:NpzSource",
+        source_options="rlds_beam.formats.format_options:ProfileOptions",
         known_by="*.npz files that fit a profile (inspect --from=npz proposes one for others)",
         names=("*.npz",),
     ),
     "zarr": Format(
         "replay buffers of diffusion policy and UMI (zarr)",
         source="rlds_beam.formats.profiles.source:ZarrSource",
+        source_options="rlds_beam.formats.format_options:ProfileOptions",
         output="rlds_beam.formats.zarr.output:ZarrOutput",
+        output_options="rlds_beam.formats.format_options:ZarrOptions",
         known_by="meta/episode_ends of a zarr directory or .zarr.zip file",
         names=("meta/episode_ends", "*.zarr.zip"),
     ),
     "hdf5": Format(
         "HDF5: ALOHA, robomimic, LIBERO, D4RL, Minari, ...",
         source="rlds_beam.formats.profiles.source:Hdf5Source",
+        source_options="rlds_beam.formats.format_options:ProfileOptions",
         known_by="HDF5 files that fit a profile (inspect --from=hdf5 proposes one for others)",
         names=("**/*.hdf5", "**/*.h5"),
     ),
@@ -102,12 +116,14 @@ _KNOWN = {
     "ros2": Format(
         "ROS 2 bags and MCAP files",
         source="rlds_beam.formats.ros2.source:Ros2Source",
+        source_options="rlds_beam.formats.format_options:Ros2Options",
         known_by="metadata.yaml of a bag, or *.mcap and *.db3 files",
         names=("*.mcap", "*.db3", "metadata.yaml", "*/metadata.yaml"),
     ),
     "scope_rl": Format(
         "SCOPE-RL's logged dataset (pickle)",
         output="rlds_beam.formats.scope_rl.output:ScopeRlOutput",
+        output_options="rlds_beam.formats.format_options:ScopeRlOptions",
     ),
 }
 """All formats, also those whose folder this installation lacks."""
@@ -196,15 +212,20 @@ def _find_class(flag: str, name: str, base: type[Any]) -> type[Any]:
 
 def source_group(from_: str) -> Group:
     """The options of the source that `--from` names. Raises UsageError if there is no such source."""
+    if from_ in SOURCES:
+        return _group("from", from_, FORMATS[from_].source_options)
     return _group("from", from_, source_class(from_).options_class)
 
 
 def output_group(to: str) -> Group:
     """The options of the output that `--to` names. Raises UsageError if there is no such output."""
+    if to in OUTPUTS:
+        return _group("to", to, FORMATS[to].output_options)
     return _group("to", to, output_class(to).options_class)
 
 
-def _group(flag: str, name: str, options_class: Any) -> Group:
+def _group(flag: str, name: str, declared: Any) -> Group:
+    options_class = resolve(declared or "rlds_beam.options:Options", "") if isinstance(declared, str) else declared
     if not (isinstance(options_class, type) and issubclass(options_class, Options)):
         raise UsageError(f"--{flag}={name}: its options_class is not a subclass of rlds_beam.options.Options")
     return Group(f"{flag}_options", f"--{flag}={name}", options_class)
