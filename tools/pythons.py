@@ -38,10 +38,9 @@ Python 3.11. They take most of the time, and what they test depends on the machi
 SENSITIVE = (
     # Bytes: the recorded outputs, numpy's casts, sums and random values, images.
     "connectors/statistics/test_episode_statistics.py",
-    "encoding/example/test_parser.py",
-    "encoding/example/test_reader.py",
     "encoding/test_arrayrecord.py",
-    "encoding/tfrecord/test_file.py",
+    "encoding/test_example.py",
+    "encoding/test_tfrecord.py",
     "episodes/test_columns.py",
     "formats/columns/test_output.py",
     "formats/test_exact_values.py",
