@@ -209,4 +209,5 @@ def _notes(job: ConvertJob) -> list[str]:
     notes += [f"empty     split {split.name} has no episodes" for split in splits if split.episodes == 0]
     unnamed = "the connectors change {}, so the names of its values are left out"
     told = (*map(unnamed.format, job.connecting.probed.unnamed), *job.connecting.notes)
-    return [*notes, *(f"note      {note}" for note in told), *job.output.notes(manifest)]
+    left = (f"left      {path}: it is still written to; run the same command again later" for path in job.left)
+    return [*notes, *(f"note      {note}" for note in told), *job.output.notes(manifest), *left]

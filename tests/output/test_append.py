@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 from appending import append
 from checkout import SUPPORT
 from exchanging import rich_episode
+from processes import DEADLINE
 
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
@@ -392,3 +395,30 @@ def test_slices(tmp_path: Path) -> None:
 def write_splits(directory: Path, splits: dict[str, list[Any]]) -> Path:
     """A dataset of several splits, of a shard each."""
     return [write_dataset(directory, episodes, split=name) for name, episodes in splits.items()][-1]
+
+
+def test_files_that_are_still_written_to_are_left(tmp_path: Path, shards: dict[bool, list[Path]]) -> None:
+    data, out = tmp_path / "data", tmp_path / "out"
+    shutil.copytree(shards[True][0].parent, data)
+    files = sorted(data.glob("*tfrecord-0*"))
+    convert_here(str(files[0]), out, {"to": "rlds"})
+    whole, ended = files[3].read_bytes(), threading.Event()
+
+    def write() -> None:
+        while not ended.wait(0.05):
+            with files[3].open("ab") as file:
+                file.write(b"\0")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        while files[3].stat().st_size == len(whole):
+            time.sleep(0.01)
+        job = prepare_conversion(",".join(map(str, files)), out, {"to": "rlds", "append": True})
+    finally:
+        ended.set()
+        writer.join(DEADLINE)
+    assert job.left == [str(files[3])]
+    assert job.convert_here().records == 6
+    files[3].write_bytes(whole)
+    assert append(files, out, {"to": "rlds"}).records == 3

@@ -1,6 +1,6 @@
 """A drop-in replacement for `tf_agents.replay_buffers.rlds_to_reverb`: only the import changes.
 
-    from rlds_beam import rlds_to_reverb
+    from rlds_beam.drop_in import rlds_to_reverb
 
 The functions have the same signatures, return the same specs and frames, and raise the same exceptions, but convert
 steps in blocks inside tf.data. docs/explanation/differences.md lists the differences and their reasons. Imports

@@ -69,6 +69,7 @@ class ConvertJob:
       overwrite: whether it replaces the output of an earlier job, or an unfinished append of other files.
       earlier: the finished output that it adds to (`source` has only the shards that are new); None if it begins one.
       known: the number of shards that the earlier output has already.
+      left: the paths of files that `--append` leaves for the next time, because they are still written to.
     """
 
     source: Source
@@ -82,6 +83,7 @@ class ConvertJob:
     overwrite: bool = False
     earlier: EarlierOutput | None = None
     known: int = 0
+    left: Sequence[str] = ()
 
     def find_pending(self) -> Sequence[WorkRange] | None:
         """Finds the unfinished ranges, the largest first; None if an earlier run finished and committed the dataset.
@@ -211,11 +213,11 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
     configuration = configuration_for(options, source.schema)
     opened = prepare_input(options, source, configuration)
     check, connecting = CheckOptions.of(opened.check), opened.connecting
-    snapshot, earlier, known = Snapshot(source, _ADVICE, by_content=True), None, 0
+    snapshot, earlier, known, left = Snapshot(source, _ADVICE, by_content=True), None, 0, list[str]()
     if getattr(options, "append", False):
         _check_append(options, source, connecting)
         earlier = open_earlier(options.output)
-        source, known = select_new(source, snapshot, earlier)
+        source, known, left = select_new(source, snapshot, earlier)
         opened = dataclasses.replace(opened, source=source)
     if earlier is not None:
         named = with_attributes(named, dataset=earlier.plan.content["dataset"])  # files are named as those there
@@ -250,6 +252,7 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
         overwrite=overwrite,
         earlier=earlier,
         known=known,
+        left=left,
     )
 
 

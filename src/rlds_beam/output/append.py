@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,10 @@ _COMPARED = ("format", "to", "check", "connectors", "functions", "to_options")
 
 _INDEXES = ("dataset_info.json", "meta/info.json")
 """The ends of the files in which a format lists other files, or their rows: replaced last."""
+
+
+_RECENT_SECONDS, _PAUSE_SECONDS = 60.0, 1.0
+"""A file that changed this recently is looked at again after this pause."""
 
 
 def staging(directory: str) -> str:
@@ -134,8 +139,8 @@ def _without(value: Any, path: str, left_out: Collection[str]) -> Any:
     return {name: _without(entry, f"{path}.{name}", left_out) for name, entry in kept.items()}
 
 
-def select_new(source: Source, snapshot: Snapshot, earlier: EarlierOutput | None) -> tuple[Source, int]:
-    """Leaves out the shards whose content an output has already.
+def select_new(source: Source, snapshot: Snapshot, earlier: EarlierOutput | None) -> tuple[Source, int, list[str]]:
+    """Leaves out the shards whose content an output has already, and those that are still written to.
 
     Args:
       source: the dataset.
@@ -143,7 +148,8 @@ def select_new(source: Source, snapshot: Snapshot, earlier: EarlierOutput | None
       earlier: the output; None if there is none yet.
 
     Returns:
-      The dataset with the other shards only, and the number of those left out.
+      The dataset with the other shards only, the number of those that the output has, and the paths of those that are
+      still written to.
 
     Raises:
       UsageError: a file has changed since it was converted, so some of its episodes may be there already.
@@ -160,6 +166,8 @@ def select_new(source: Source, snapshot: Snapshot, earlier: EarlierOutput | None
     fresh = {
         split: [shard for shard, content in shards if (split, content) not in known] for split, shards in seen.items()
     }
+    growing = _find_growing(source, [shard for shards in fresh.values() for shard in shards])
+    fresh = {split: [shard for shard in shards if shard.path not in growing] for split, shards in fresh.items()}
     same = [each for plan, each in zip(plans, inputs, strict=True) if plan["dataset"] == source.dataset]
     there = {(split, content) for split, shards in seen.items() for _, content in shards}
     changed = list[str]()
@@ -180,7 +188,21 @@ def select_new(source: Source, snapshot: Snapshot, earlier: EarlierOutput | None
         dataclasses.replace(split, shards=tuple(fresh[split.name])) for split in source.splits if fresh[split.name]
     ]
     selected = with_attributes(source, splits=tuple(splits))
-    return selected, sum(map(len, seen.values())) - sum(map(len, fresh.values()))
+    return selected, sum(map(len, seen.values())) - sum(map(len, fresh.values())) - len(growing), growing
+
+
+def _find_growing(source: Source, shards: Sequence[Shard]) -> list[str]:
+    """The paths of local shards that are still written to: they, or their companions, change during a second."""
+
+    def stamps(shard: Shard) -> list[storage.Stamp | None]:
+        return [storage.stamp(path) for path in (shard.path, *source.companions(shard))]
+
+    now = time.time()
+    seen = [(shard, stamps(shard)) for shard in shards]
+    recent = [(shard, own) for shard, own in seen if any(s and now - s[2] / 1e9 < _RECENT_SECONDS for s in own)]
+    if recent:
+        time.sleep(_PAUSE_SECONDS)
+    return [shard.path for shard, own in recent if stamps(shard) != own]
 
 
 def _has_changed(

@@ -364,6 +364,14 @@ def test_only_void_last_actions_are_left_out_of_rows(tmp_path: Path) -> None:
     assert sum(len(batch["action"]) for batch in steps.batches(8, drop_last=False)) == 39
 
 
+def test_one_value_in_other_units_is_said(tmp_path: Path) -> None:
+    episode = make_episode(6, observation={"state": 3}, action=3)
+    action = np.asarray(episode.steps["action"]) * np.float32([1, 1, 100])
+    other = str(write_dataset(tmp_path / "b", [episode.with_columns({"action": action})], name="b"))
+    notes = open_merged(rlds(tmp_path / "a"), other).notes
+    assert any(note.startswith("action[2]: up to ") and "check that the units are the same" in note for note in notes)
+
+
 def test_differences_are_refused_by_field(tmp_path: Path) -> None:
     one = rlds(tmp_path / "one", count=lambda n: np.zeros(n, np.int32), more=lambda n: np.zeros(n, np.float32))
     two = rlds(tmp_path / "two", seed=5, count=lambda n: np.zeros(n, np.int64))

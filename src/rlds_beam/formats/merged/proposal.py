@@ -29,28 +29,34 @@ _RATIO = 20.0  # units differ if values are so many times larger: radians and de
 _SMALL = 1e-3  # values of this size may be noise, which has no unit
 
 
-def check_units(inputs: Sequence[MergedInput]) -> None:
-    """Compares the sizes of values in the first episodes.
+def check_units(inputs: Sequence[MergedInput]) -> tuple[str, ...]:
+    """Compares the sizes of values in the first episodes, and returns what to check.
 
     Raises:
       DatasetsDifferError: most values of a vector are 20 times larger in one dataset than in another.
     """
-    wrong = []
+    wrong, notes = list[str](), list[str]()
     sizes = [_sizes(member) for member in inputs]
     for path in dict.fromkeys(path for own in sizes for path in own):
         having = [(member, own[path]) for member, own in zip(inputs, sizes, strict=True) if path in own]
         for (one, first), (other, second) in itertools.combinations(having, 2):
             if len(first) != len(second):
                 continue
-            known = (first > _SMALL) & (second > _SMALL)
-            if known.any() and not 1 / _RATIO < np.median(first[known] / second[known]) < _RATIO:
+            known = np.flatnonzero((first > _SMALL) & (second > _SMALL))
+            ratios = np.log(first[known] / second[known]) / np.log(_RATIO)
+            odd = known[np.abs(ratios) >= 1]
+            if known.size and abs(np.median(ratios)) >= 1:
                 said = describe_by_value([f"up to {size.max():.3g}" for size in (first, second)], [one, other])
                 wrong.append(
                     f"{path}: other units? {said}: ScaleDimensions converts them; same_units: true in the file of "
                     "--merge_fields says that they are the same"
                 )
+            elif odd.size:
+                said = describe_by_value([f"up to {size[odd[0]]:.3g}" for size in (first, second)], [one, other])
+                notes.append(f"{path}[{odd[0]}]: {said}: check that the units are the same")
     if wrong:
         raise DatasetsDifferError(*wrong)
+    return tuple(notes)
 
 
 def _sizes(member: MergedInput) -> dict[str, Array]:

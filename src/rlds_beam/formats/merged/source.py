@@ -92,8 +92,7 @@ class MergedSource(Source):
         inputs = open_inputs(paths, split, mapping, opener)
         try:
             merge = merge_schemas(inputs, mapping.fields)
-            if not mapping.same_units:
-                check_units(inputs)
+            notes = () if mapping.same_units else check_units(inputs)
         except DatasetsDifferError as error:
             raise NeedsMappingError(
                 "these datasets cannot be merged as they are:",
@@ -101,6 +100,7 @@ class MergedSource(Source):
                 "rlds-beam inspect proposes a file for --merge_fields, which makes them the same",
                 propose=functools.partial(propose, inputs),
             ) from None
+        merge = dataclasses.replace(merge, notes=(*merge.notes, *notes))
         starts, splits = _concatenate_splits(inputs)
         violations = tuple(violation for member in inputs for violation in member.source.violations)
         decoder = MergedDecoder(starts, inputs, merge)
