@@ -286,7 +286,7 @@ class LerobotOutput(GlobalIndices, RowsOutput):
         pixels = {n: {"samples": samples[n], "histogram": h.tolist()} for n, h in totals.histograms.items()}
         encoded = {name: found._asdict() for name, found in totals.encoded.items()}
         known = {"encoded": encoded, "pixels": pixels}
-        counts = {"version": self.version, "episodes": totals.episodes, "tasks": len(totals.tasks)}
+        counts: dict[str, Any] = {"version": self.version, "episodes": totals.episodes, "tasks": len(totals.tasks)}
         return {"lerobot": {**counts, **{name: content for name, content in known.items() if content}}}
 
     def notes(self, manifest: Mapping[str, Any]) -> list[str]:
