@@ -285,9 +285,9 @@ class LerobotOutput(GlobalIndices, RowsOutput):
         samples = totals.samples
         pixels = {n: {"samples": samples[n], "histogram": h.tolist()} for n, h in totals.histograms.items()}
         encoded = {name: found._asdict() for name, found in totals.encoded.items()}
-        known = {"encoded": encoded, "pixels": pixels}
-        counts: dict[str, Any] = {"version": self.version, "episodes": totals.episodes, "tasks": len(totals.tasks)}
-        return {"lerobot": {**counts, **{name: content for name, content in known.items() if content}}}
+        details = {"encoded": encoded, "pixels": pixels}
+        counts = {"version": self.version, "episodes": totals.episodes, "tasks": len(totals.tasks)}
+        return {"lerobot": {**counts, **{name: content for name, content in details.items() if content}}}
 
     def notes(self, manifest: Mapping[str, Any]) -> list[str]:
         entry = manifest.get("lerobot", {})
