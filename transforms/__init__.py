@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from rlds_beam.checking.verdicts import Rejection as Rejection
     from rlds_beam.reverb.options import ReverbOptions as ReverbOptions
     from rlds_beam.transforms.checking import CheckResult as CheckResult
+    from rlds_beam.transforms.checking import FindDuplicateEpisodes as FindDuplicateEpisodes
     from rlds_beam.transforms.checking import ValidateEpisodes as ValidateEpisodes
+    from rlds_beam.transforms.checking import WriteReport as WriteReport
+    from rlds_beam.transforms.connecting import ComputeStatistics as ComputeStatistics
     from rlds_beam.transforms.connecting import ConnectEpisodes as ConnectEpisodes
     from rlds_beam.transforms.connecting import ConnectEpisodesResult as ConnectEpisodesResult
+    from rlds_beam.transforms.connecting import EpisodeModelHandler as EpisodeModelHandler
     from rlds_beam.transforms.converting import ConvertToTrajectories as ConvertToTrajectories
     from rlds_beam.transforms.converting import ConvertToTrajectoriesResult as ConvertToTrajectoriesResult
-    from rlds_beam.transforms.duplicates import FindDuplicateEpisodes as FindDuplicateEpisodes
     from rlds_beam.transforms.episodes import WriteEpisodes as WriteEpisodes
     from rlds_beam.transforms.episodes import WriteEpisodesResult as WriteEpisodesResult
-    from rlds_beam.transforms.inference import EpisodeModelHandler as EpisodeModelHandler
     from rlds_beam.transforms.reading import ReadAllFromRlds as ReadAllFromRlds
     from rlds_beam.transforms.reading import ReadFromRlds as ReadFromRlds
-    from rlds_beam.transforms.reporting import WriteReport as WriteReport
     from rlds_beam.transforms.reverb import WriteToReverb as WriteToReverb
     from rlds_beam.transforms.reverb import WriteToReverbResult as WriteToReverbResult
-    from rlds_beam.transforms.rlds import WriteToRlds as WriteToRlds
     from rlds_beam.transforms.rows import EpisodesToRows as EpisodesToRows
     from rlds_beam.transforms.rows import RejectionsToRows as RejectionsToRows
-    from rlds_beam.transforms.statistics import ComputeStatistics as ComputeStatistics
     from rlds_beam.transforms.writing import WriteRejected as WriteRejected
+    from rlds_beam.transforms.writing import WriteToRlds as WriteToRlds
     from rlds_beam.transforms.writing import WriteToTrajectoryRecords as WriteToTrajectoryRecords
     from rlds_beam.transforms.writing import WriteToTrajectoryRecordsResult as WriteToTrajectoryRecordsResult
 

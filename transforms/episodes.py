@@ -30,7 +30,7 @@ from rlds_beam.output.range_conversion import DatasetCommitter, finish_range
 from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.processing.report import Report, check_source
 from rlds_beam.reading.base import Source, WorkRange
-from rlds_beam.transforms.episode_coder import EpisodeCoder
+from rlds_beam.transforms.elements import EpisodeCoder
 from rlds_beam.transforms.keyed_sink import PipelineSink, WriteKeyed, read_rejected_list
 from rlds_beam.writing.keyed_parts import PackedElement, PlacedElement, read_stored
 

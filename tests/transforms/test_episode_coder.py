@@ -24,7 +24,7 @@ from rlds_beam.reading.base import Segment
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import make_episode
 from rlds_beam.transforms import ReadFromRlds  # registers the coder
-from rlds_beam.transforms.episode_coder import EpisodeCoder
+from rlds_beam.transforms.elements import EpisodeCoder
 
 CODER = EpisodeCoder()
 TEXTS = st.binary(max_size=80)

@@ -22,7 +22,7 @@ from rlds_beam.connectors import (
     connect,
 )
 from rlds_beam.episodes.episode import Episode, EpisodeKey
-from rlds_beam.transforms.inference import EpisodeModelHandler
+from rlds_beam.transforms.connecting import EpisodeModelHandler
 
 
 def episode(length: int, position: int = 0, **fields: object) -> Episode:
