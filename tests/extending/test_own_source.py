@@ -76,7 +76,7 @@ def test_convert_gives_the_same_as_for_rlds(data, episodes, tmp_path):
 @pytest.mark.parametrize(
     ("flag", "said"),
     [
-        ("--from=rdls", "did you mean rlds?"),
+        ("--from=rdls", "choose rlds, merged, "),
         ("--from=test_own_source:Nothing", "no attribute"),
         ("--from=test_own_source:JsonDecoder", "not a subclass of rlds_beam.reading.Source"),
     ],

@@ -169,7 +169,7 @@ def test_signals_without_episodes_beyond_are_folded(opened: Opened, one: Path) -
     calm = page.locator("#signals > details.block")
     assert not calm.locator(".signal").first.is_visible()
     calm.locator("summary").first.click()
-    assert calm.locator(".signal").first.is_visible()
+    calm.locator(".signal").first.wait_for()
 
 
 def test_the_theme_is_the_system_s_until_it_is_switched(opened: Opened, one: Path) -> None:
