@@ -125,18 +125,18 @@ def server():
 def test_every_table_reads_as_reverbs_client_reads_it(server):
     import tensorflow as tf
 
+    def dtype_name(leaf):
+        return leaf.dtype.name if leaf.dtype.name in DATA_TYPES else "unknown"
+
     def leaves(signature):
         # The paths are ours; tf.nest checks them.
         flat = tf.nest.flatten(signature, expand_composites=False)
         return [
             ("unknown", None)
             if not isinstance(leaf, tf.TensorSpec)
-            else (name(leaf.dtype), None if leaf.shape.rank is None else tuple(leaf.shape.as_list()))
+            else (dtype_name(leaf), None if leaf.shape.rank is None else tuple(leaf.shape.as_list()))
             for leaf in flat
         ]
-
-    def name(dtype):
-        return dtype.name if dtype.name in DATA_TYPES else "unknown"
 
     def selector(options):
         kind = options.WhichOneof("distribution")
