@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +95,7 @@ def killer(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(modules))
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.syspath_prepend(str(modules))
+    monkeypatch.delitem(sys.modules, "killer", raising=False)  # of another test, whose files are gone
 
     def run(*arguments: object, death: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

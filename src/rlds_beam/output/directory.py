@@ -26,6 +26,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -185,7 +186,7 @@ def find_finished(output: str) -> Finished:
 
 @contextlib.contextmanager
 def lock_output(directory: str) -> Iterator[None]:
-    """Holds the lock of an output directory, which is created if needed, and removed at the end if it is empty.
+    """Holds the lock of an output directory. It and those above it are created if needed, and removed if empty.
 
     Raises:
       UsageError: another command holds it, or the directory cannot be created.
@@ -193,8 +194,9 @@ def lock_output(directory: str) -> Iterator[None]:
     with contextlib.ExitStack() as ends:
         try:
             if storage.scheme(directory) is None:
-                if not os.path.lexists(directory):
-                    ends.callback(storage.remove_empty, directory)
+                above = [directory, *map(str, pathlib.PurePath(directory).parents)]
+                for missing in reversed([path for path in above if path and not os.path.lexists(path)]):
+                    ends.callback(storage.remove_empty, missing)
                 storage.makedirs(directory)
                 ends.enter_context(platforms.locked(os.path.join(directory, LOCK)))
         except BlockingIOError:
