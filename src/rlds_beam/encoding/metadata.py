@@ -120,11 +120,20 @@ def load_json(path: str) -> Any:
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Parses YAML; `where` names it in errors. Raises UsageError if it is not valid."""
+    """Parses YAML; `where` names it in errors. Raises UsageError if it is not valid, or gives a name twice."""
     import yaml
 
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            seen = set()
+            for key, _ in node.value:
+                if isinstance(key.value, str) and key.value in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"{key.value} is given twice", key.start_mark)
+                seen.add(key.value if isinstance(key.value, str) else None)
+            return super().construct_mapping(node, deep)
+
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, Loader)
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise UsageError(f"{where}: not valid YAML: {line}{error.problem or error.context}") from None

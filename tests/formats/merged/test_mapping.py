@@ -364,6 +364,12 @@ def test_only_void_last_actions_are_left_out_of_rows(tmp_path: Path) -> None:
     assert sum(len(batch["action"]) for batch in steps.batches(8, drop_last=False)) == 39
 
 
+def test_a_name_given_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "twice.yaml").write_text("fields: all\nfields: common\ninputs: [{}, {}]\n")
+    with pytest.raises(UsageError, match="line 2: fields is given twice"):
+        open_merged(rlds(tmp_path / "a"), rlds(tmp_path / "b"), fields=str(tmp_path / "twice.yaml"))
+
+
 def test_one_value_in_other_units_is_said(tmp_path: Path) -> None:
     episode = make_episode(6, observation={"state": 3}, action=3)
     action = np.asarray(episode.steps["action"]) * np.float32([1, 1, 100])
