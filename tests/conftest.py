@@ -21,7 +21,7 @@ from jobs import Ran
 
 from rlds_beam.cli.main import main
 
-pytest_plugins = ["cases", "optional", "hard_deadline"]
+pytest_plugins = ["cases", "optional"]
 
 # No test may depend on the speed of the machine.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

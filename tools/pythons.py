@@ -27,7 +27,6 @@ LEFT_OUT = (
     "faults",
     "flink",
     "peers",
-    "project/test_cannot_hang.py",
     "project/test_memory.py",
     "project/test_packaging.py",
     "project/test_real_data.py",

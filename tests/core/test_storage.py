@@ -18,8 +18,8 @@ from rlds_beam.testing import make_episode, write_dataset
 @pytest.fixture(scope="module")
 def remote() -> Iterator[str]:
     """The root of a store in memory."""
-    with memory_store() as store:
-        yield store.root
+    with memory_store() as root:
+        yield root
 
 
 @pytest.fixture(params=["local", "remote"])

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bucket_servers import upload
 from hub_server import HubServer, hub_server
 from memory_store import memory_store
 from small_datasets import DATASETS
 
 import rlds_beam
+from rlds_beam import storage
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.recognition import recognize
 
@@ -44,11 +46,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
 def test_in_a_bucket(tmp_path: Path, name: str) -> None:
     local = made(name, tmp_path / "data")
     with memory_store() as store:
-        there = f"{store.root}/{local.name}"
-        for path in local.rglob("*"):
-            if path.is_file():
-                store.files[f"{there}/{path.relative_to(local).as_posix()}"] = path.read_bytes()
-        store.files[f"{store.root}/notes/a.txt"] = b"nothing"
+        there = upload(local, f"{store}/{local.name}")
+        storage.write_text(f"{store}/notes/a.txt", "nothing")
         found, wanted = recognize(there), recognize(local)
         assert (found.format, found.why) == (wanted.format, wanted.why)
         assert recognize(f"{there}/").format == wanted.format
@@ -59,7 +58,7 @@ def test_in_a_bucket(tmp_path: Path, name: str) -> None:
                 > 0
             )
         with pytest.raises(UsageError, match="not a dataset in a known format"):
-            recognize(f"{store.root}/notes")
+            recognize(f"{store}/notes")
 
 
 @pytest.mark.parametrize("name", KNOWN_BY_NAMES)

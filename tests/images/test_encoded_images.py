@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,8 +13,6 @@ from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.encoding.wire import encode_delimited
 from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages, StoredImages
-
-pytestmark = pytest.mark.timeout(60)
 
 
 def both(images: list[bytes]) -> tuple[EncodedImages, StoredImages]:

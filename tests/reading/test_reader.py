@@ -24,7 +24,6 @@ from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.reader import EpisodeReader, episode_at, read_episode, read_segment
 from rlds_beam.testing import flip_byte, make_episode, record_offsets, shard_paths, write_dataset
 
-pytestmark = pytest.mark.timeout(120)
 KEY = EpisodeKey("a/1.0.0", "train", 0, 0)
 
 

@@ -26,8 +26,6 @@ from rlds_beam.trajectories.items import Windows
 ITEMS = 10
 """The number of items per request."""
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:

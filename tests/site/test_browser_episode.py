@@ -15,7 +15,6 @@ import rlds_beam
 from rlds_beam.jobs.example import make_episodes
 from rlds_beam.testing import record_offsets, shard_paths, write_dataset
 
-pytestmark = pytest.mark.timeout(300)
 BRIDGE = REAL_DATA / "bridge_dataset" / "1.0.0"
 
 

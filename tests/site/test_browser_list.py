@@ -13,7 +13,6 @@ from rlds_beam.cli.commands.browse import REDIRECT
 from rlds_beam.jobs.example import make_episodes
 from rlds_beam.testing import write_dataset
 
-pytestmark = pytest.mark.timeout(300)
 FIRST = "Math.min(...[...document.querySelectorAll('.virtual-body > .row')].map((one) => one.ariaRowIndex - 2))"
 """The first row that is rendered."""
 

@@ -20,8 +20,6 @@ import rlds_beam
 from rlds_beam.jobs.example import make_episodes
 from rlds_beam.testing import write_dataset
 
-pytestmark = pytest.mark.timeout(180)
-
 SHOTS = ROOT / "build" / "screenshots"
 WIDTHS = {"desktop": 1280, "phone": 390, "wide": 2200}
 SIDEWAYS = "document.documentElement.scrollWidth - document.documentElement.clientWidth"

@@ -100,7 +100,10 @@ def wait_for_server(url: str, process: subprocess.Popen[str]) -> None:
 
 
 def upload(directory: Path, path: str) -> str:
-    """Copies a directory to `path` and returns `path`."""
+    """Copies a directory, or a file, to `path` and returns `path`."""
+    if directory.is_file():
+        storage.write_bytes(path, directory.read_bytes())
+        return path
     files = [file for file in directory.rglob("*") if file.is_file()]
     storage.at_once(
         lambda file: storage.write_bytes(f"{path}/{file.relative_to(directory)}", file.read_bytes()), files, path

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 from flink_artifacts import JOB_SERVER, LIB, class_path
 from servers import free_port
 
@@ -28,33 +29,15 @@ DEADLINE = 300.0
 SHORT_LIVED = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 """Java options for processes too short-lived for an optimizing compiler."""
 
+_OPENED = "lang lang.reflect io net nio text time util util.concurrent util.concurrent.atomic util.concurrent.locks"
 _OPENS = [
     f"--add-opens=java.base/{package}=ALL-UNNAMED"
-    for package in (
-        "java.lang",
-        "java.lang.reflect",
-        "java.io",
-        "java.net",
-        "java.nio",
-        "java.text",
-        "java.time",
-        "java.util",
-        "java.util.concurrent",
-        "java.util.concurrent.atomic",
-        "java.util.concurrent.locks",
-        "sun.net.util",
-    )
+    for package in ("sun.net.util", *(f"java.{name}" for name in _OPENED.split()))
 ]
 
 # Flink's shell scripts derive these from one total; without the scripts each must be set.
-_SIZES = {
-    "framework.heap": 128,
-    "framework.off-heap": 128,
-    "task.heap": 256,
-    "task.off-heap": 0,
-    "managed": 128,
-    "jvm-metaspace": 256,
-}
+_SIZES = {"framework.heap": 128, "framework.off-heap": 128, "task.heap": 256, "task.off-heap": 0}
+_SIZES |= {"managed": 128, "jvm-metaspace": 256}
 _LIMITS = {"network.min": 64, "network.max": 64, "jvm-overhead.min": 192, "jvm-overhead.max": 192}
 """The memory of a TaskManager, in MB."""
 
@@ -144,13 +127,8 @@ class Cluster:
 
     def workers(self, number: int) -> list[int]:
         """The process ids of a pool's SDK workers."""
-        pool, found = self._processes[f"pool-{number}"].pid, []
-        for entry in Path("/proc").iterdir():
-            with contextlib.suppress(OSError, ValueError):
-                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-                if int(parent) == pool and state != "Z":
-                    found.append(int(entry.name))
-        return found
+        children = psutil.Process(self._processes[f"pool-{number}"].pid).children()
+        return [child.pid for child in children if child.status() != psutil.STATUS_ZOMBIE]
 
     def pools_and_workers(self) -> list[int]:
         """The process ids of the pools and their SDK workers."""
@@ -161,7 +139,10 @@ class Cluster:
         """The number of a TaskManager with a worker that is connected to `127.0.0.1:port`."""
         port = int(address.rpartition(":")[2])
         for number in range(self.task_managers):
-            if any(port in _remote_ports(worker) for worker in self.workers(number)):
+            connections = [
+                one for worker in self.workers(number) for one in psutil.Process(worker).net_connections("tcp")
+            ]
+            if any(one.raddr and one.raddr.port == port for one in connections):
                 return number
         raise AssertionError(f"no worker is connected to {address}")
 
@@ -236,18 +217,6 @@ class Cluster:
             )
 
 
-def _remote_ports(process: int) -> set[int]:
-    """The ports that a process has TCP connections to."""
-    sockets = set()
-    for fd in Path(f"/proc/{process}/fd").iterdir():
-        with contextlib.suppress(OSError):
-            sockets.add(os.readlink(fd))
-    lines = [
-        line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
-    ]
-    return {int(line[2].rpartition(":")[2], 16) for line in lines if f"socket:[{line[9]}]" in sockets}
-
-
 def _host(number: int) -> str:
     """The loopback address of a TaskManager's pool."""
     return f"127.0.0.{number + 2}"
@@ -255,17 +224,8 @@ def _host(number: int) -> str:
 
 def _configuration(home: Path, rest: int, rpc: int, restarts: int) -> dict[str, Any]:
     return {
-        **dict.fromkeys(
-            (
-                "jobmanager.rpc.address",
-                "jobmanager.bind-host",
-                "rest.address",
-                "rest.bind-address",
-                "taskmanager.host",
-                "taskmanager.bind-host",
-            ),
-            "127.0.0.1",
-        ),
+        **dict.fromkeys(("jobmanager.rpc.address", "rest.address", "taskmanager.host"), "127.0.0.1"),
+        **dict.fromkeys(("jobmanager.bind-host", "rest.bind-address", "taskmanager.bind-host"), "127.0.0.1"),
         "jobmanager.rpc.port": rpc,
         "rest.port": rest,
         "io.tmp.dirs": str(home / "tmp"),

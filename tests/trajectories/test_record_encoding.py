@@ -6,7 +6,6 @@ import json
 
 import numpy as np
 import pytest
-from bytecodes import bytecodes
 from converted_items import KEY, list_leaves, make_frames
 
 from rlds_beam.encoding.tfds import features
@@ -237,12 +236,3 @@ def test_jpeg_reads_back_with_compress_image(tmp_path, name):
 def test_leaves_that_compress_image_would_read_as_jpegs_are_refused(shape):
     with pytest.raises(UsageError, match=r"observation/mask.*--images=raw"):
         TrajectoryEncoder(spec_of(list_leaves(SpecLeaf("observation/mask", "uint8", shape)), PAIRS), "jpeg")
-
-
-def test_many_items_run_no_more_python_than_few():
-    """There is no loop over items."""
-    leaves = list_leaves(STATE)
-    encoder = TrajectoryEncoder(spec_of(leaves, PAIRS))
-    warm_up, few, many = (make_items(leaves, PAIRS, count) for count in (10, 10, 1000))
-    encoder.encode(warm_up)
-    assert bytecodes(lambda: encoder.encode(many)) == bytecodes(lambda: encoder.encode(few))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bucket_servers import content, upload
 from checkout import REAL_DATA
 from memory_store import memory_store
 
@@ -101,12 +102,11 @@ def test_a_bucket(show: Show, tmp_path: Path) -> None:
     with memory_store() as store:
         episodes = [make_episode(5, seed=i) for i in range(4)]
         data = write_dataset(tmp_path, episodes)
-        for file in data.iterdir():
-            store.files[f"{store.root}/toy/1.0.0/{file.name}"] = file.read_bytes()
-        out = show(f"{store.root}/toy/1.0.0", "--episode=2", "-o", f"{store.root}/strip.png", "--curves")
+        there = upload(data, f"{store}/toy/1.0.0")
+        out = show(there, "--episode=2", "-o", f"{store}/strip.png", "--curves")
         assert "wrote     memory://bucket/strip.png" in out
-        assert store.files[f"{store.root}/strip.png"].startswith(b"\x89PNG")
-        assert show(f"{store.root}/toy/1.0.0", "--episode=2") == show(data, "--episode=2")
+        assert content(store)["strip.png"].startswith(b"\x89PNG")
+        assert show(there, "--episode=2") == show(data, "--episode=2")
 
 
 def test_real_data(show: Show) -> None:

@@ -101,7 +101,6 @@ def test_episodes_of_other_modules_do_not_change():
     assert "vf_preds" in made[1].steps
 
 
-@pytest.mark.timeout(120)
 def test_run_inference_returns_the_same_episodes():
     episodes = [episode(3 + i, i) for i in range(6)]
     expected = {e.key: connect([RECURRENT], [e]).episodes[0] for e in episodes}

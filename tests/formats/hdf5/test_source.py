@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bucket_servers import upload
 from exchanging import export, read_back
 from hdf5_robots import BUILDERS, droid, isaaclab, robomimic
-from memory_store import MemoryStore, memory_store
+from memory_store import memory_store
 
+from rlds_beam import storage
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.formats.format_options import ProfileOptions
 from rlds_beam.formats.inputs import open_source
@@ -224,22 +226,15 @@ def test_pixels_as_jpegs(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def store() -> Iterator[MemoryStore]:
-    with memory_store() as made:
-        yield made
-
-
-def uploaded(directory: Path, store: MemoryStore) -> str:
-    for file in directory.rglob("*"):
-        if file.is_file():
-            store.files[f"{store.root}/in/{file.relative_to(directory)}"] = file.read_bytes()
-    return f"{store.root}/in"
+def store() -> Iterator[str]:
+    with memory_store() as root:
+        yield root
 
 
 @pytest.mark.parametrize("profile", ["aloha", "robomimic", "robotwin", "robomind", "droid"])
-def test_episodes_are_those_of_the_local_files(tmp_path: Path, store: MemoryStore, profile: str) -> None:
+def test_episodes_are_those_of_the_local_files(tmp_path: Path, store: str, profile: str) -> None:
     BUILDERS[profile](tmp_path, [4, 5, 3])
-    path = uploaded(tmp_path, store)
+    path = upload(tmp_path, f"{store}/in")
     assert (Hdf5Source.recognize(path) or "").startswith(f"profile {profile}")
     for near, far in zip(read_back(tmp_path, "hdf5"), read_back(path, "hdf5"), strict=True):
         assert not far.faults and near.payload == far.payload
@@ -247,15 +242,16 @@ def test_episodes_are_those_of_the_local_files(tmp_path: Path, store: MemoryStor
 
 @pytest.mark.parametrize("given", ["", "/*.hdf5"])
 def test_many_files_are_planned_without_a_request_for_each(
-    tmp_path: Path, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, given: str
+    tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch, given: str
 ) -> None:
     BUILDERS["aloha"](tmp_path, [4])
     content = (tmp_path / "episode_0.hdf5").read_bytes()
-    store.files.update({f"{store.root}/in/episode_{i}.hdf5": content for i in range(2000)})
+    for i in range(2000):
+        storage.write_bytes(f"{store}/in/episode_{i}.hdf5", content)
     found: list[str] = []
-    info = open_store(store.root).info
+    info = open_store(store).info
     monkeypatch.setattr(Filesystem, "info", lambda _, path: found.append(path) or info(path))
-    source = open_source(f"{store.root}/in{given}", from_="hdf5")
+    source = open_source(f"{store}/in{given}", from_="hdf5")
     works = plan_ranges(source)
     assert sum(len(work.segments) for work in works) == source.splits[0].episodes == 2000
     assert sum(shard.size for shard in source.splits[0].shards) == 2000 * len(content)

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bucket_servers import upload
 from exchanging import export, plain, read_back
-from memory_store import MemoryStore, memory_store
+from memory_store import memory_store
 from zarr_data import change_metadata, episode_arrays, open_zip, write_buffer
 
 from rlds_beam.errors import UsageError
@@ -191,19 +192,16 @@ def test_a_buffer_is_written_as_it_was_read(tmp_path, images):
 
 
 @pytest.fixture
-def store() -> Iterator[MemoryStore]:
-    with memory_store() as made:
-        yield made
+def store() -> Iterator[str]:
+    with memory_store() as root:
+        yield root
 
 
 @pytest.mark.parametrize("name", ["x.zarr", "x.zarr.zip"])
-def test_a_buffer_in_a_bucket(tmp_path: Path, store: MemoryStore, name: str) -> None:
+def test_a_buffer_in_a_bucket(tmp_path: Path, store: str, name: str) -> None:
     path = write_buffer(tmp_path / name, episode_arrays(LENGTHS), LENGTHS)
-    for file in [path] if path.is_file() else path.rglob("*"):
-        if file.is_file():
-            store.files[f"{store.root}/in/{file.relative_to(tmp_path)}"] = file.read_bytes()
-    far = f"{store.root}/in/{name}"
-    assert recognize(far).format == recognize(f"{store.root}/in").format == "zarr"
+    far = upload(path, f"{store}/in/{name}")
+    assert recognize(far).format == recognize(f"{store}/in").format == "zarr"
     for one, other in zip(read_back(path, "zarr"), read_back(far, "zarr"), strict=True):
         assert not other.faults and one.payload == other.payload
 

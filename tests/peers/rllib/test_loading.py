@@ -62,7 +62,6 @@ def test_batches_are_tensors_of_the_dtypes_of_the_columns(dataset):
             assert values.numpy().dtype == rows[name].dtype
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("module", ["torch", "ray"])
 def test_the_blocks_of_the_page_run(folder, module, monkeypatch):
     monkeypatch.chdir(folder)
@@ -72,7 +71,6 @@ def test_the_blocks_of_the_page_run(folder, module, monkeypatch):
         columns_page.run(code)
 
 
-@pytest.mark.timeout(300)
 def test_ray_data_reads_the_same_values(folder):
     import ray.data
 
