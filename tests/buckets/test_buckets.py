@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bucket_faults import HALF, Answer, Request, faulty
 from bucket_servers import Server, content, serving, upload
 from directories import bytes_of
 from exchanging import export, open_job, read_back, rich_dataset
@@ -345,27 +344,3 @@ def test_a_profile_with_an_endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
         with pytest.raises(BucketAccessError, match="no credentials were found"):
             storage.read_text(f"{bucket}/a")
-
-
-# Temporary failures
-
-
-def test_temporary_failures_lose_nothing(
-    data: Data, bucket: str, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every fifth request fails, and the body of every seventh breaks off if it is a part of a file."""
-    there, broken = upload(Path(data.plain), f"{bucket}/plain"), []
-
-    def flaky(request: Request) -> Answer | None:
-        if request.number % 5 and (request.number % 7 or request.method != "GET" or "list" in request.path):
-            return None
-        broken.append(request)
-        return HALF if request.number % 5 else Answer(503, b"<Error><Code>SlowDown</Code></Error>")
-
-    with faulty(server.url, flaky) as url, monkeypatch.context() as patches:
-        for name, value in server.environment.items():
-            patches.setenv(name, value.replace(server.url, url))
-        assert not export(there, f"{bucket}/out", "rlds").rejected
-    assert len(broken) > 20
-    export(there, f"{bucket}/sound", "rlds")
-    assert content(f"{bucket}/out") == content(f"{bucket}/sound")

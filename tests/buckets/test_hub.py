@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bucket_faults import Request
 from directories import bytes_of
 from exchanging import export, read_back
 from hub_server import TOKEN, HubServer, hub_server
@@ -105,15 +104,13 @@ def test_a_branch_that_moves_during_a_job(plain: Path, hub: HubServer, tmp_path:
     other = write_dataset(tmp_path / "other", episodes, name="toy", shards=3)
     moved: list[Any] = []
 
-    def move(request: Request) -> None:
-        if (
-            "/resolve/" in request.path and "-00001-of-" in request.path and not moved
-        ):  # the job has begun to read shards
+    def move(request: str) -> None:
+        if "/resolve/" in request and "-00001-of-" in request and not moved:  # the job has begun to read shards
             moved.append(hub.add(other, "robots/toy"))
 
-    hub.fault = move
+    hub.hook = move
     export(there, tmp_path / "there", "rlds")
-    hub.fault = lambda _: None
+    hub.hook = lambda _: None
     export(plain, tmp_path / "here", "rlds")
     assert moved and data_of(tmp_path / "there") == data_of(tmp_path / "here")
     export(there, tmp_path / "after", "rlds")  # the next job reads the new commit
