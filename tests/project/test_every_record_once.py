@@ -230,27 +230,6 @@ def check_stderr(text: str, code: int) -> None:
     assert len(lines) == (code == 3) and all("exit code 3" in line.partition(": ")[2][:38] for line in lines), text
 
 
-@settings(max_examples=4, **EASY)
-@given(
-    generated=records(),
-    shards=st.integers(2, 4),
-    damage=st.lists(st.tuples(st.integers(0, 3), DAMAGE), min_size=1, max_size=3),
-    packed=st.booleans(),
-)
-def test_the_whole_command(place, capsys, generated, shards, damage, packed):
-    made, nested = generated
-    root = place()
-    source = build(root, made, nested, shards, damage, packed)
-    output = root / "out"
-    code = main(["convert", str(source), str(output), "--json", "--accept=schema_mismatch", "--allow_empty"])
-    captured = capsys.readouterr()
-    check_stderr(captured.err, code)
-    report = json.loads(captured.out)
-    assert_every_record_once(source, output, made, nested, ItemOptions(), report)
-    broken = report["rejected"] or "short_shard" in report["rules"]
-    assert code == (3 if broken else 0)
-
-
 def mixed_dataset(place: Path) -> tuple[Path, list[Made]]:
     made = [make_record("sound", i + 1, 1 + i % 6, nested=False) for i in range(20)]
     made += [make_record(kind, 30 + i, 4, nested=False) for i, kind in enumerate(KINDS[1:])]

@@ -91,17 +91,3 @@ def test_a_dataset_other_than_the_pushed_one_is_refused(train, server, tmp_path)
     other = write_dataset(tmp_path, [make_episode(4)])
     with pytest.raises(SystemExit, match="what --like names"):
         train.main(arguments(server, "full", other))
-
-
-def test_a_batch_that_does_not_match_the_spec_ends_it(train, server, dataset):
-    spec = read_spec(str(dataset), FrameOptions()).to_tf(per_frame=True)
-    batch = train.next_batch(train.sample(server, "full", spec, 8))
-    train.check_batch(batch, spec, 8)
-    with pytest.raises(SystemExit, match="reward is not of the spec"):
-        train.check_batch(batch._replace(reward=batch.reward[:, :1]), spec, 8)
-
-
-@pytest.mark.parametrize("losses", [[1.0] * 30, [0.1] * 15 + [0.2] * 15, [float("nan")] * 30])
-def test_a_loss_that_does_not_fall_ends_it(train, losses):
-    with pytest.raises(SystemExit, match="learned nothing"):
-        train.check_falling(losses)

@@ -7,7 +7,6 @@ import importlib.metadata
 import importlib.util
 import json
 import re
-import subprocess
 import sys
 import tomllib
 import typing
@@ -16,9 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import ALL
 from checkout import ROOT
-from processes import DEADLINE
 
 import rlds_beam
 from rlds_beam import errors, load_trajectories
@@ -51,32 +48,6 @@ def test_an_import_that_fails_is_a_usage_error_and_an_import_error() -> None:
     assert str(caught.value).startswith(
         f"this needs that (No module named 'no_such_module'): {errors.pip_install('tf')}"
     )
-
-
-TOGETHER = {
-    "3.11": "all,azure,gcp,gcs,s3",
-    "3.13": "all,azure,gcp,gcs,rllib,s3",
-}
-"""Python -> extras that go together; `all` includes what it says."""
-
-
-@pytest.mark.skipif(not ALL, reason="it asks the package index: make test-all")
-@pytest.mark.parametrize("python", TOGETHER)
-def test_extras_that_go_together_resolve(python: str) -> None:
-    """All together, so also each pair of them. gymnasium stays at what LeRobot accepts."""
-    uv = Path(sys.executable).with_name("uv")
-    if not uv.exists():
-        pytest.skip("uv is not installed")
-    flags = [f"--extra={name}" for name in TOGETHER[python].split(",")]
-    command = [uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate", f"--python-version={python}", *flags]
-    done = subprocess.run(
-        [*map(str, command), "pyproject.toml"], cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE, check=False
-    )
-    if done.returncode and re.search(r"(?i)failed to fetch|network|connect|dns|timed out", done.stderr):
-        pytest.skip("the package index cannot be reached")
-    assert done.returncode == 0, done.stderr
-    version = re.search(r"^gymnasium==(\d+)\.(\d+)", done.stdout, re.MULTILINE)
-    assert version is not None and (int(version[1]), int(version[2])) >= (1, 1)
 
 
 # Tests with packages that are really missing: environments of `make test-pythons`.

@@ -64,14 +64,6 @@ def test_each_public_name_resolves_and_has_a_docstring(module: str) -> None:
     assert len(set(importlib.import_module(module).__all__)) == len(importlib.import_module(module).__all__)
 
 
-@pytest.mark.parametrize("package", LAZY)
-def test_dir_lists_the_public_names(package: str) -> None:
-    module = importlib.import_module(package)
-    assert dir(module) == sorted(module.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = module.nothing
-
-
 def documented(modules: tuple[str, ...]) -> dict[int, str]:
     """Maps the identity of each object described in the API reference of these modules to its name."""
     found: dict[int, str] = {}

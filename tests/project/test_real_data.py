@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 from checkout import REAL_DATA
 from jobs import complaints
 
-import rlds_beam
 from rlds_beam.cli.main import main
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.testing import read_payloads, read_rejected, record_offsets, shard_paths
@@ -145,19 +143,6 @@ def test_jpeg_reads_back_compressed(converted, decoded):
     assert size["jpeg"] < size["raw"] / 4
 
 
-def test_instructions_are_kept_as_policy_info(converted, decoded):
-    flags = ("--policy_info_fields=language_embedding", "--observation_fields=state")
-    output = converted(*flags)
-    agents, tfds = through_agents(output), through_tfds(output)
-    assert len(agents) == len(tfds) == PAIRS
-    for i, (a, b) in enumerate(zip(agents, tfds, strict=True)):
-        episode, start = decoded[i // (STEPS - 1)], i % (STEPS - 1)
-        path = "policy_info/language_embedding"
-        np.testing.assert_array_equal(a[path], episode["language_embedding"][start : start + 2])
-        np.testing.assert_array_equal(a[path], b[path])
-        assert [p for p in a if p.startswith("observation")] == ["observation/state"]
-
-
 def test_frames_pushed_into_reverb_equal_those_that_tfds_decodes(decoded, capsys) -> None:
     """Four JPEG cameras as pixels: pushed into a table and read by Reverb's own client."""
     reverb = pytest.importorskip("reverb")
@@ -181,21 +166,6 @@ def test_frames_pushed_into_reverb_equal_those_that_tfds_decodes(decoded, capsys
     server.stop()
 
 
-def test_the_instruction_is_carried(converted) -> None:
-    """The text of each step, as TFDS reads it from the dataset and from the items."""
-    tfds = pytest.importorskip("tensorflow_datasets")
-    output = converted("--keep=language_instruction,episode_key")
-    items = list(tfds.builder_from_directory(str(output)).as_dataset("train"))
-    episodes = tfds.builder_from_directory(str(REAL)).as_dataset(split="train")
-    texts = [[step["language_instruction"].numpy() for step in episode["steps"]] for episode in episodes]
-    expected = sorted(pair for text in texts for pair in itertools.pairwise(text))
-    assert sorted(tuple(item["language_instruction"].numpy()) for item in items) == expected
-    assert len({item["episode_key"].numpy() for item in items}) == EPISODES
-
-
-# Presets for public datasets, on the data of one of them
-
-
 def test_the_preset_of_the_dataset_is_suggested_and_repairs_it(converted, tmp_path, capsys):
     assert main(["inspect", str(REAL)]) == 0
     assert "--preset=bridge_dataset" in capsys.readouterr().out
@@ -204,14 +174,3 @@ def test_the_preset_of_the_dataset_is_suggested_and_repairs_it(converted, tmp_pa
     assert (report["records"], report["repaired"], report["rejected"]) == (EPISODES, EPISODES, 0)
     ours, theirs = ([p.read_bytes() for p in shard_paths(out)] for out in (tmp_path / "out", converted()))
     assert ours == theirs
-
-
-def test_the_preset_works_for_every_output(tmp_path):
-    for to, flags in (("rlds", []), ("lerobot", ["--fps=5"]), ("numpy", [])):
-        out = tmp_path / to
-        assert main(["convert", str(REAL), str(out), f"--to={to}", "--preset=bridge_dataset", *flags]) == 0
-        report = json.loads((out / "report.json").read_text())
-        assert (report["repaired"], report["rejected"]) == (EPISODES, 0)
-    episodes = rlds_beam.open_dataset(tmp_path / "rlds")
-    assert len(episodes) == EPISODES
-    assert all(episode["steps/is_last"].tolist() == [False] * (STEPS - 1) + [True] for episode in episodes)
