@@ -47,10 +47,6 @@ class Kind:
     position: bool = False
     fps: float = 10
 
-    @property
-    def continuous(self) -> bool:
-        return not self.discrete
-
     def context(self, episode: Episode, decoded: int) -> Context:
         found = Context.of_episode(episode, fps=self.fps, decoded=decoded)
         return dataclasses.replace(found, names=dict(self.names))

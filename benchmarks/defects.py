@@ -211,15 +211,6 @@ def _cut(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind
     return select(episode, np.arange(max(4, round(strength * len(episode)))))
 
 
-def _noise(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
-    def change(values: Array) -> None:
-        for d in kind.moving:
-            noise = rng.normal(0, strength, len(values)) * _scale(episode, kind, kind.state, d)
-            values[:, d] += _round(kind, noise)
-
-    return edit(episode, kind.state, change)
-
-
 def _scale_reward(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
     """Multiplies the rewards; a failure has one point fewer for each time."""
     failed = not np.array(episode.steps["reward"]).any()
@@ -245,17 +236,6 @@ def _repeat_actions(episode: Episode, rng: np.random.Generator, strength: float,
     other = _make_original(kind.make)
     metadata = {**other.metadata, "episode_id": episode.metadata["episode_id"]}
     return episode.replace(steps={**other.steps}, metadata=metadata)
-
-
-def _record_again(*, splits: bool = False) -> Change:
-    """A clean episode with noise, of `strength` of the range of its motion; each in a split of its own if `splits`."""
-
-    def defect(episode: Episode, rng: np.random.Generator, strength: float, kind: Kind) -> Episode:
-        other = _make_original(kind.make)
-        key = dataclasses.replace(episode.key, split=f"split_{episode.key.position}") if splits else episode.key
-        return _noise(other.replace(key=key), rng, strength, kind)
-
-    return defect
 
 
 @functools.cache
@@ -296,15 +276,6 @@ DEFECTS = (
     Defect("episode is cut", "outlier_length", (0.5, 0.25, 0.1), _cut, (), "share of steps"),
     Defect("reward in another unit", "outlier_return", (2, 5, 20), _scale_reward, (), "times"),
     Defect("copied episode", "duplicate_actions", (1,), _repeat_actions, ("text",)),
-    Defect("recorded again", "near_duplicate", (0.02, 0.005, 0.001), _record_again(), ("continuous",), "ranges"),
-    Defect(
-        "in several splits",
-        "split_leakage",
-        (0.02, 0.005, 0.001),
-        _record_again(splits=True),
-        ("continuous",),
-        "ranges",
-    ),
     Defect("no task", "missing_instruction", (0,), _clear_text, ("text",)),
     Defect("other units", "scale_mismatch", (3, 10, 57.3), _convert_units, (), "times"),
 )

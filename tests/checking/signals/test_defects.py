@@ -48,8 +48,6 @@ EXPECTED: dict[tuple[str, str], list[int]] = {
     ("episode is cut", "grid"): [0, 0, 0],
     ("episode is cut", "walker"): [0, 1, 5],
     ("reward in another unit", "walker"): [0, 5, 5],
-    ("recorded again", "robot"): [0, 5, 5],
-    ("in several splits", "robot"): [0, 5, 5],
     ("other units", "robot"): [0, 5, 5],
     ("other units", "grid"): [0, 5, 5],
     ("other units", "walker"): [0, 5, 5],

@@ -6,7 +6,6 @@ findings(row)                                   # what is beyond a threshold in 
 conditions.mask(table.finish(), conditions.parse_conditions("frozen_camera > 0.2, steps < 10"))
 """
 
-from rlds_beam.checking.signals import comparisons as comparisons
 from rlds_beam.checking.signals import motions as motions
 from rlds_beam.checking.signals import sensors as sensors
 from rlds_beam.checking.signals.base import GROUPS as GROUPS

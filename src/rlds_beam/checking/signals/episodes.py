@@ -144,7 +144,6 @@ class Episodes:
         none was decoded.
       instructions: the first text of the task of each, None if there is none.
       hashes: a hash of the actions of each; 0 if they are constant.
-      moving: the number of steps of each without a last one that has no action (E,).
     """
 
     def __init__(
@@ -156,11 +155,10 @@ class Episodes:
         pixels: Mapping[str, Array],
         instructions: Sequence[str | None],
         hashes: Sequence[int],
-        moving: Array,
     ):
         self.context, self.layout, self.columns = context, layout, columns
         self.repeats, self.pixels, self.instructions = repeats, pixels, instructions
-        self.hashes, self.moving = hashes, moving
+        self.hashes = hashes
         self.cache: dict[Any, Any] = {}
 
     def __len__(self) -> int:

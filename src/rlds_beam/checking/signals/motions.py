@@ -37,6 +37,8 @@ def _measure_motion(episodes: Episodes) -> dict[str, Array]:
     for path, motion in episodes.motions.items():
         for name, values in _measure_field(motion).items():
             found[f"#{name}/{path}"] = np.ascontiguousarray(values.T.astype(np.float32))
+        if path in episodes.context.actions[:1]:
+            found[f"#outline/{path}"] = _pick_steps(motion.values, episodes.layout).T.astype(np.float32)
     return found
 
 
@@ -56,20 +58,40 @@ def _measure_field(motion: Motion) -> dict[str, Array]:
             "last_moved": np.maximum(last - layout.starts, 0),
             "low": motion.low,
             "high": motion.high,
-            "first": values[:, layout.starts],
             "distinct": _count_distinct(values, layout),
         }
 
 
 def _count_distinct(values: Array, layout: Layout) -> Array:
     """The share of different values among `_COMPARED` evenly spaced steps (D, E); of all steps, if there are fewer."""
-    counts = np.minimum(layout.lengths, _COMPARED)
-    number = np.minimum(np.arange(_COMPARED)[:, None], counts - 1)
-    few = values[:, layout.starts + number * layout.lengths // counts]  # (D, _COMPARED, E)
+    few = _pick_steps(values, layout)
     known = np.zeros(few.shape, bool)
     for n in range(1, _COMPARED):
         known[:, n] = (few[:, n, None] == few[:, :n]).any(axis=1)
-    return np.asarray((_COMPARED - known.sum(axis=1)) / counts)
+    return np.asarray((_COMPARED - known.sum(axis=1)) / np.minimum(layout.lengths, _COMPARED))
+
+
+def _pick_steps(values: Array, layout: Layout) -> Array:
+    """The values (D, N) at evenly spaced steps (D, _COMPARED, E); the last step is repeated if there are fewer."""
+    counts = np.minimum(layout.lengths, _COMPARED)
+    number = np.minimum(np.arange(_COMPARED)[:, None], counts - 1)
+    return np.asarray(values[:, layout.starts + number * layout.lengths // counts])
+
+
+def outline_actions(rows: Rows) -> Array | None:
+    """One dimension of the first action at 8 steps of each episode (E, 8); None without such an action.
+
+    It is the dimension that moves most within an episode, in units of its range in the dataset.
+    """
+    path = next((path for path in rows.context.actions if f"#outline/{path}" in rows.numbers), None)
+    if path is None:
+        return None
+    steps = rows.numbers[f"#outline/{path}"]  # (E, 8, D)
+    low, high = rows.vector("low", path), rows.vector("high", path)
+    with np.errstate(invalid="ignore"):
+        width = quantile(high, 1.0) - quantile(low, 0.0)
+        moved = median(high - low) / np.maximum(width, 1e-9)
+    return np.asarray(steps[..., np.argmax(np.nan_to_num(moved))])
 
 
 @signal(

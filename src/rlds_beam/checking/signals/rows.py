@@ -1,4 +1,4 @@
-"""Measured episodes in columns, which are added up in any order; and what is usual in them."""
+"""Measured episodes in columns (`Rows`), what is usual in them, and the signals of whole episodes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.checking.signals.base import once
-from rlds_beam.checking.signals.episodes import Context
+from rlds_beam.checking.signals.base import Measured, once, signal, statistics
+from rlds_beam.checking.signals.episodes import Context, Episodes
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.typing import Array
 
@@ -153,4 +153,117 @@ def find_stepped(rows: Rows) -> dict[str, Array]:
         with np.errstate(divide="ignore", invalid="ignore"):
             same = median(np.where(times > 0, largest * times / travel, np.nan))
             found[path] = np.asarray((same < 1.05) | (median(distinct) < 0.7))
+    return found
+
+
+@signal(
+    "Episodes",
+    "|z|",
+    5,
+    misses="short episodes in datasets whose lengths vary by several times",
+    relative=True,
+)
+def outlier_length(rows: Rows) -> Array:
+    """Length, as a robust z-score of its logarithm."""
+    steps = rows.numbers["steps"]
+    with np.errstate(divide="ignore"):
+        return robust_z(np.where(steps > 0, np.log(steps), np.nan), 0.1)
+
+
+@signal(
+    "Episodes",
+    "|z|",
+    5,
+    misses="returns of 0 and 1, which nearly all episodes have",
+    needs="rewards",
+    relative=True,
+)
+def outlier_return(rows: Rows) -> Array:
+    """Return, as a robust z-score.
+
+    It is 0 for the two most frequent returns, and between them, if nearly all episodes have one of them: rewards at the
+    end only give 0 and 1, and a failure is no outlier.
+    """
+    returns = rows.numbers.get("return", np.full(len(rows), np.nan))
+    low, high = quantile(returns, [0.01, 0.99])
+    score = robust_z(returns, 0.05 * (high - low))
+    values, counts = np.unique(returns[~np.isnan(returns)], return_counts=True)
+    order = np.lexsort((np.abs(values), -counts))[:2]
+    if not len(values) or counts[order].sum() < 0.8 * counts.sum():
+        return score
+    low, high = values[order].min(), values[order].max()
+    with np.errstate(invalid="ignore"):
+        return np.where((returns >= low) & (returns <= high), 0.0, score)
+
+
+@statistics
+def _hash_actions(episodes: Episodes) -> dict[str, Array]:
+    return {"#actions": np.array(episodes.hashes, np.uint64)}
+
+
+@signal(
+    "Episodes",
+    "episodes",
+    0,
+    remedy="keep one of them",
+    misses="copies that were resampled, cut, or rounded",
+    relative=True,
+)
+def duplicate_actions(rows: Rows) -> Measured:
+    """Other episodes with exactly the same actions."""
+    hashes, places = rows.numbers["#actions"], np.arange(len(rows))
+    _, first, groups, sizes = np.unique(hashes, return_index=True, return_inverse=True, return_counts=True)
+    others = np.where(hashes == 0, 0, sizes[groups] - 1)
+    later = np.flatnonzero(first[groups] != places)[::-1]
+    second = np.full(len(first), np.nan)
+    second[groups[later]] = later  # the first of several is written last
+    other = np.where(first[groups] == places, second[groups], first[groups])
+    return Measured(np.where(rows.numbers["steps"] > 0, others, np.nan), other=np.where(others > 0, other, np.nan))
+
+
+@signal(
+    "Text and metadata",
+    "0 or 1",
+    0.5,
+    remedy="the connector RelabelLanguage writes an instruction, DropUnlabeled drops the episode",
+)
+def missing_instruction(episodes: Episodes) -> Array:
+    """No instruction, although the dataset has a field for it."""
+    if not episodes.context.instructions:
+        return np.full(len(episodes), np.nan)
+    return np.array([text is None for text in episodes.instructions], np.float64)
+
+
+@signal(
+    "Dataset",
+    "times",
+    5,
+    remedy="convert the units of one of them before merging",
+    misses="ratios up to five, and a group of more than half of the episodes, whose scale is the usual one",
+    needs="splits",
+    relative=True,
+)
+def scale_mismatch(rows: Rows) -> dict[str, Array]:
+    """Scale of a field in this dataset or split, over that of the others.
+
+    The datasets are those of a merged one (`source_dataset`). A ratio is the group's scale over that of the other
+    groups, or its inverse if that is larger; it is the median of the dimensions, whose scale is the median range of the
+    episodes. That of a group with most of the episodes is 1: its scale is the usual one.
+    """
+    groups, number = rows.codes("metadata/source_dataset" if "metadata/source_dataset" in rows.values else "#group")
+    if len(groups) < 2:
+        return {}
+    most = np.bincount(number, minlength=len(groups)) > len(rows) / 2
+    found = {}
+    for path in rows.fields:
+        width = rows.vector("high", path) - rows.vector("low", path)
+        width[~(width > 0)] = np.nan
+        scales = np.stack([median(width[number == group]) for group in range(len(groups))])
+        ratios = np.full(len(groups), np.nan)
+        for group in range(len(groups)):
+            with np.errstate(divide="ignore", invalid="ignore"):
+                ratio = np.abs(np.log(scales[group] / median(np.delete(scales, group, axis=0))))
+            if np.isfinite(ratio).any():
+                ratios[group] = np.exp(np.median(ratio[np.isfinite(ratio)]))
+        found[path] = np.where(most, 1.0, ratios)[number]
     return found

@@ -46,7 +46,6 @@ class Block:
         self._measured: list[int] = []
         self._lengths: list[int] = []
         self._void: list[bool] = []
-        self._moving: list[int] = []
         self._hashes: list[int] = []
         self._columns: dict[str, list[Any]] = {path: [] for path in (*context.motion, *context.clocks, "reward")}
         self._repeats: dict[str, list[list[int]]] = {path: [] for path in context.cameras}
@@ -74,10 +73,6 @@ class Block:
             last: Any = steps.get("is_last")
             void = last is not None and bool(last[-1]) and not episode.last_action_is_real
             self._void.append(void)
-            # Whether the last step has an action: neither zeros nor the action before, as void ones are filled.
-            ends: list[Any] = [steps[path][-2:] for path in self.context.actions if path in steps]
-            acts = length > 1 and any(np.any(end[1]) and not np.array_equal(*end) for end in ends)
-            self._moving.append(length - (void and length > 1 and not acts))
             self._hashes.append(0 if self.context.only is not None else _hash_actions(episode, length - void))
             for path, columns in self._columns.items():
                 columns.append(steps.get(path))
@@ -127,7 +122,6 @@ class Block:
             {path: np.array(pixels) for path, pixels in self._pixels.items()},
             [self._values[row].get("instruction") for row in self._measured],
             self._hashes,
-            np.array(self._moving),
         )
         numbers: dict[str, Array] = {"steps": layout.lengths.astype(np.float64)}
         reward = episodes.concatenate("reward")

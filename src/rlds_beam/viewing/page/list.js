@@ -195,7 +195,7 @@ const FIXED = [
   { name: "steps", label: "steps", kind: "number", wide: 78 },
   { name: "duration", label: "duration", kind: "number", summary: "The steps at the declared rate", wide: 92 },
   { name: "return", label: "return", kind: "number", wide: 92 },
-  { name: "outline", label: "action", kind: "text", summary: "The part of an action that moves most, as eight means", wide: 88 },
+  { name: "outline", label: "action", kind: "text", summary: "The part of an action that moves most, at eight steps", wide: 88 },
   { name: "rule", label: "rule", kind: "text", summary: "The rule that rejects it", wide: 150 },
   { name: "instruction", label: "instruction", kind: "text", wide: 240, stretch: true },
   { name: "signals", label: "signals", kind: "text", summary: "Signals beyond their thresholds", wide: 250 },

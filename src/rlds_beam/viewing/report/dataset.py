@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlds_beam.checking.rules import ADVICE, POLICIES, RULES, CheckOptions
-from rlds_beam.checking.signals.comparisons import outline_actions
 from rlds_beam.checking.signals.episodes import Context
+from rlds_beam.checking.signals.motions import outline_actions
 from rlds_beam.checking.signals.results import (
     DatasetFinding,
     Finding,
