@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from checkout import ROOT
-from doc_scripts import script
+
+
+@pytest.fixture(autouse=True)
+def _scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Imports work as when a script of docs/ runs: its folder is on the path."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+
+
+def script(name: str) -> ModuleType:
+    return importlib.import_module(name)
+
 
 REFERENCE = ROOT / "docs" / "reference"
 

@@ -135,22 +135,6 @@ def test_a_damaged_record_says_so(browser: Any, tmp_path: Path) -> None:
         tab.check()
 
 
-def test_images_of_20_mb(browser: Any, tmp_path: Path) -> None:
-    path = browser_data.write_large_images(tmp_path)
-    with opened(browser, path, no_scan=True) as tab:
-        tab.listed()
-        tab.open(0)
-        tab.at(0)
-        requested: list[str] = []
-        tab.page.on("request", lambda request: requested.append(request.url))
-        tab.page.keyboard.press("End")
-        tab.at(5)
-        tab.screenshot("large")
-        requested = [url for url in requested if "&height=96&" not in url]  # the strip of small ones may come late
-        assert len(requested) <= 4, "at most the image that is shown and those next to it"
-        tab.check()
-
-
 def test_videos_follow_the_scrubber(browser: Any, videos: tuple[str, str]) -> None:
     source, lerobot = videos
     with opened(browser, lerobot, source) as tab:

@@ -13,9 +13,6 @@ from rlds_beam.cli.commands.browse import REDIRECT
 from rlds_beam.jobs.example import make_episodes
 from rlds_beam.testing import write_dataset
 
-FIRST = "Math.min(...[...document.querySelectorAll('.virtual-body > .row')].map((one) => one.ariaRowIndex - 2))"
-"""The first row that is rendered."""
-
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> str:
@@ -26,11 +23,6 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> str:
     return browser_data.write_hostile(tmp_path_factory.mktemp("hostile"))
-
-
-@pytest.fixture(scope="module")
-def million(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    return browser_data.write_million(tmp_path_factory.mktemp("million"))
 
 
 def test_the_list_is_sorted_and_filtered(browser: Any, example: str) -> None:
@@ -127,22 +119,6 @@ def test_keys_faster_than_the_drawing_are_not_lost(browser: Any, example: str) -
         tab.check()
 
 
-def test_keys_faster_than_the_server_are_not_lost(browser: Any, example: str) -> None:
-    with opened(browser, example) as tab:
-        tab.scanned()
-        tab.page.route("**/api/episodes?*", lambda request: None)  # the answers wait until the keys were pressed
-        tab.page.reload()
-        tab.scanned()
-        for key in ("j", "ArrowDown", "ArrowDown", "k", "Enter"):
-            tab.page.keyboard.press(key)
-        tab.page.unroute("**/api/episodes?*")
-        tab.page.locator("main.episode h1").wait_for()
-        assert "at=2" in tab.page.url
-        tab.page.keyboard.press("Escape")
-        tab.page.locator("#row-2[aria-selected=true]").wait_for()
-        tab.check()
-
-
 def test_the_keyboard_moves_opens_and_comes_back(browser: Any, example: str) -> None:
     with opened(browser, example) as tab:
         tab.scanned()
@@ -158,31 +134,6 @@ def test_the_keyboard_moves_opens_and_comes_back(browser: Any, example: str) -> 
         tab.page.locator("#row-199").wait_for()
         tab.page.keyboard.press("?")
         tab.page.get_by_role("dialog", name="Keyboard").wait_for()
-        tab.check()
-
-
-def test_a_million_episodes(browser: Any, million: tuple[str, str]) -> None:
-    path, signals = million
-    with opened(browser, path, signals=signals) as tab:
-        tab.scanned()
-        tab.listed(10)
-        assert "1,000,000 episodes" in tab.page.locator(".toolbar").inner_text()
-        assert tab.page.locator(".virtual-body > .row").count() < 60
-        tab.page.keyboard.press("End")
-        tab.page.locator("#row-999999:not(.waiting)").wait_for()
-        assert tab.page.locator("#row-999999").bounding_box()["y"] < 800
-        tab.screenshot("million")
-        tab.page.evaluate("document.querySelector('.virtual').scrollTop = 4e6")
-        tab.until(f"{FIRST} < 900_000")  # a browser tells the page of it with the next frame
-        tab.until("document.querySelectorAll('.virtual-body > .row:not(.waiting)').length > 10")
-        assert 400_000 < tab.page.evaluate(FIRST) < 600_000
-        tab.page.get_by_role("button", name="steps", exact=True).click()
-        tab.until("document.querySelector('[aria-sort=descending]')")
-        tab.until("document.querySelector('#row-3:not(.waiting)')")
-        assert tab.column("steps")[0] == "1,000"
-        tab.page.locator("#filter").fill("steps <= 1")
-        tab.until("document.querySelector('.toolbar').innerText.includes('1,000 of 1,000,000')")
-        tab.open(0)
         tab.check()
 
 

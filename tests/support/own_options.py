@@ -48,16 +48,3 @@ class HeadSource(RldsSource):
         source, limit = super().open(input, split=split, features=features), options and options.limit
         splits = [dataclasses.replace(s, shards=s.shards[:limit]) for s in source.splits]
         return dataclasses.replace(source, splits=tuple(splits))
-
-
-class Refusing(NumpyOutput):
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class options_class(Options):  # noqa: N801
-        gamma: float = option(1.0, "a factor")
-
-        def __post_init__(self) -> None:
-            raise ValueError("a gamma of the wrong kind")
-
-
-class Foreign(NumpyOutput):
-    options_class = dict

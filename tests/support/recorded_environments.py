@@ -182,24 +182,6 @@ def of_slide(columns: Any) -> Any:
     return {"action_dist_inputs": np.concatenate([mean, np.full_like(mean, -0.5)], axis=1)}
 
 
-class Forgetful:
-    """A policy with hidden state."""
-
-    calls = 0
-
-    def __call__(self, columns: Any) -> Any:
-        Forgetful.calls += 1
-        return {"action_dist_inputs": np.full((len(columns["obs"]), 3), [Forgetful.calls % 5, 0, 0], np.float32)}
-
-
-def towards_names(columns: Any) -> Any:
-    return list(columns)
-
-
-def without_logits(columns: Any) -> Any:
-    return {"vf_preds": np.zeros(len(columns["obs"]))}
-
-
 class Remembering:
     """A policy with state: the best action is the number of steps so far modulo 3.
 
@@ -226,14 +208,6 @@ class RememberingModule:
         assert np.array_equal(columns["obs"][:, 1:], steps)
         logits = steps * np.array([[0.0, 0.1, 0.2]], np.float32)
         return {"action_dist_inputs": logits, "state_out/steps": steps + 1}
-
-
-class Growing(Remembering):
-    """A policy whose state changes shape."""
-
-    def __call__(self, observations: Any, state: Any) -> Any:
-        values, after = super().__call__(observations, state)
-        return values, {**after, "seen": np.append(after["seen"], after["seen"], axis=1)}
 
 
 class Faulty(Walk):

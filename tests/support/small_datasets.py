@@ -49,18 +49,7 @@ def _random(*shape: int) -> Any:
 
 def _plain(directory: Path, episodes: int = 4) -> Path:
     made = [make_episode(5 + i, seed=i, observation={"state": 3, "x": 2}) for i in range(episodes)]
-    path = write_dataset(directory, made, shards=2)
-    (path / "LICENSE").write_text("Free.\n")
-    (path / "language.labels.txt").write_text("pick\nplace\n")
-    (path / "provenance.json").write_text(json.dumps({"input": {"dataset": "a"}, "plan": [1, {"b": None}]}))
-    return path
-
-
-def _listed(directory: Path) -> None:
-    """With a list of episodes and a file of connectors."""
-    _plain(directory)
-    (directory / "keep.txt").write_text("testing/1.0.0/train/0/0\ntesting/1.0.0/train/1/0  # good\n")
-    (directory / "connectors.yaml").write_text("- DropFields: {fields: [observation/x]}\n")
+    return write_dataset(directory, made, shards=2)
 
 
 def _images(directory: Path) -> None:
@@ -163,33 +152,21 @@ def minari_hdf5(directory: Path) -> None:
             group["infos/text"] = [b"a", b"b", b"c", b"d"]
 
 
-def _zarr(name: str, **options: Any) -> Make:
+def _zarr(name: str) -> Make:
     def make(directory: Path) -> None:
         directory.mkdir(parents=True)
-        zarr_data.write_buffer(directory / name, zarr_data.episode_arrays((4, 3)), (4, 3), **options)
+        zarr_data.write_buffer(directory / name, zarr_data.episode_arrays((4, 3)), (4, 3))
         if name.endswith(".zip"):  # what it was made of
             shutil.rmtree(directory / name.removesuffix(".zip"))
 
     return make
 
 
-def _bag(storage: str = "mcap", **options: Any) -> Make:
+def _bag(storage: str = "mcap") -> Make:
     def make(directory: Path) -> None:
         pytest.importorskip("rosbags")
         directory.mkdir(parents=True)
-        ros2_bags.write_bag(directory / "bag", ros2_bags.robot(3), storage, **options)
-        (directory / "topics.yaml").write_text(ros2_bags.MAPPING)
-
-    return make
-
-
-def _mcap(**options: Any) -> Make:
-    """One file without checksums, so that mutations are not found by them."""
-
-    def make(directory: Path) -> None:
-        pytest.importorskip("mcap_ros2")
-        pytest.importorskip("rosbags")
-        ros2_bags.write_mcap(directory / "bag" / "x.mcap", ros2_bags.robot(3), **options)
+        ros2_bags.write_bag(directory / "bag", ros2_bags.robot(3), storage)
         (directory / "topics.yaml").write_text(ros2_bags.MAPPING)
 
     return make
@@ -201,12 +178,10 @@ _FROM = {name: f"{{}} --from={name}" for name in ("lerobot", "npz", "hdf5", "zar
 
 DATASETS = {
     "rlds": SmallDataset(_plain, _TESTING),
-    "rlds_listed": SmallDataset(_listed, f"{_TESTING} --only={{}}/keep.txt --connectors={{}}/connectors.yaml"),
     "rlds_images": SmallDataset(_images, _TESTING),
     "rlds_gzip": SmallDataset(_gzip, _TESTING),
     "rlds_array_record": SmallDataset(_array_record, "{}"),
     "merged": SmallDataset(_merged, f"{_MERGED} --from=merged"),
-    "merged_fields": SmallDataset(_merged, f"{_MERGED} --from=merged --merge_fields=common"),
     "lerobot": SmallDataset(_lerobot(), _FROM["lerobot"]),
     "lerobot_foreign": SmallDataset(_lerobot(foreign=True), _FROM["lerobot"]),
     "lerobot_v21": SmallDataset(_lerobot(lerobot_version="2.1"), _FROM["lerobot"]),
@@ -223,13 +198,9 @@ DATASETS = {
     },
     "hdf5_profile": SmallDataset(_with_profile, "{}/data --from=hdf5 --profile={}/profile.yaml"),
     "zarr": SmallDataset(_zarr("x.zarr"), _FROM["zarr"]),
-    "zarr_plain": SmallDataset(_zarr("x.zarr", compressors=dict.fromkeys(("state", "action"))), _FROM["zarr"]),
     "zarr_zip": SmallDataset(_zarr("x.zarr.zip"), _FROM["zarr"]),
     "envlogger": SmallDataset(lambda directory: envlogger_data.write_log(directory, 6), "{} --from=envlogger"),
     "ros2": SmallDataset(_bag(), _ROS),
     "ros2_sqlite": SmallDataset(_bag("sqlite3"), _ROS),
-    "ros2_compressed": SmallDataset(_bag(compression="STORAGE"), _ROS),
-    "ros2_chunks": SmallDataset(_mcap(compression=0, enable_crcs=False, chunk_size=2000), _ROS),
-    "ros2_unchunked": SmallDataset(_mcap(chunk_size=0), _ROS),
 }
 """By name: a format, then what is special about the dataset."""
