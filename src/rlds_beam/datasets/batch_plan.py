@@ -23,7 +23,7 @@ from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.formats.format_options import LastStep
-from rlds_beam.formats.merged.schemas import RepresentationsDifferError, merge_representations
+from rlds_beam.formats.merged.schemas import DatasetsDifferError, merge_representations
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Decoder
 from rlds_beam.text import did_you_mean
@@ -182,7 +182,7 @@ def _check_same_meaning(path: str, datasets: Sequence[Loadable]) -> None:
         said = f"the values of {path} mean something else in {one.name} than in {other.name}"
         try:
             merge_representations([known, field], [None, None])
-        except RepresentationsDifferError:
+        except DatasetsDifferError:
             kinds = f"{known.representation or 'unknown'} and {field.representation or 'unknown'}"
             raise UsageError(
                 f"{said} ({kinds}): convert one with RelativeActions, AbsoluteActions, or ConvertRotation"

@@ -186,7 +186,7 @@ def test_an_instruction_is_kept_and_only_missing_ones_are_filled(
         source = open_merged(said, mute, fields=fields)
         assert [e.steps["language_instruction"][0] for e in read(source)] == [b"fold"] * 3 + [b""] * 3
         assert not any("left out" in note for note in source.notes)
-        assert any(note.startswith("no language_instruction in mute/1.0.0: --task") for note in source.notes)
+        assert any(note.startswith("no instruction in mute/1.0.0 (--task") for note in source.notes)
     flags = ["--to=rlds", "--merge_fields=common"]
     assert main(["convert", said, mute, str(tmp_path / "other"), *flags, "--task=wipe"]) == 2
     assert "has the task 'fold' already" in capsys.readouterr().err
@@ -376,6 +376,17 @@ def test_one_value_in_other_units_is_said(tmp_path: Path) -> None:
     other = str(write_dataset(tmp_path / "b", [episode.with_columns({"action": action})], name="b"))
     notes = open_merged(rlds(tmp_path / "a"), other).notes
     assert any(note.startswith("action[2]: up to ") and "check that the units are the same" in note for note in notes)
+
+
+def test_units_are_compared_by_name(tmp_path: Path) -> None:
+    """Also if the vectors have other lengths, or other orders."""
+    one = rlds(tmp_path / "one", said={"names": {"action": JOINTS}})
+    wider = make_episode(6, observation={"state": 3}, action=4)
+    action = np.asarray(wider.steps["action"]) * np.float32(57.29578)
+    other = str(write_dataset(tmp_path / "wider", [wider.with_columns({"action": action})], name="wider"))
+    (Path(other) / "meaning.json").write_text(json.dumps({"names": {"action": ["wrist", *JOINTS[::-1]]}}))
+    with pytest.raises(UsageError, match=r"action: other units\? up to .* in one/1.0.0, up to .* in wider/1.0.0"):
+        open_merged(one, other, fields="all")
 
 
 def test_differences_are_refused_by_field(tmp_path: Path) -> None:

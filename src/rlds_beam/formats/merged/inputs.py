@@ -41,7 +41,7 @@ class InputMapping(msgspec.Struct, forbid_unknown_fields=True):
     split: str | None = None
     options: dict[str, Any] = {}
     weight: Annotated[float, msgspec.Meta(gt=0)] = 1.0
-    names: dict[str, tuple[str, ...]] = {}
+    names: dict[str, list[str]] = {}
     connectors: Any = None
 
 
@@ -52,13 +52,11 @@ class MergeMapping(msgspec.Struct, forbid_unknown_fields=True):
       fields: what happens to fields that differ after the connectors of the datasets.
       same_units: whether the user has checked that the numbers have the same units.
       inputs: the entries of the file, in the order of the datasets; none if `--merge_fields` names no file.
-      where: the option, for messages.
     """
 
     fields: Fields = "same"
     same_units: bool = False
     inputs: tuple[InputMapping, ...] = ()
-    where: str = "--merge_fields"
 
     @classmethod
     def load(cls, given: str) -> MergeMapping:
@@ -70,15 +68,14 @@ class MergeMapping(msgspec.Struct, forbid_unknown_fields=True):
         where = f"--merge_fields={given}"
         for fields in FIELDS:
             if given == fields:
-                return cls(fields, where=where)
+                return cls(fields)
         if not given.endswith((".yaml", ".yml", ".json")):
             raise UsageError(f"{where}: expected {', '.join(FIELDS)}, or a YAML or JSON file")
-        content = parse_given(storage.read_given(given, where), given, where)
-        mapping: MergeMapping = convert(content, cls, where)
+        mapping: MergeMapping = convert(parse_given(storage.read_given(given, where), given, where), cls, where)
         for i, entry in enumerate(mapping.inputs):
-            edits = {"connectors": entry.connectors or [], "names": {path: [*own] for path, own in entry.names.items()}}
+            edits = {"connectors": entry.connectors or [], "names": entry.names}
             entry.connectors = parse(edits, f"{where}: inputs[{i}]")
-        return msgspec.structs.replace(mapping, where=where)
+        return mapping
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +85,7 @@ class MergedInput:
     Attributes:
       path: where it is.
       name: what `source_dataset` says of its episodes: its name and version, and its number if others have these too.
-      source: the dataset as it is.
+      source: the dataset; its rate is the one after the connectors.
       connecting: the connectors that make its fields those of the others.
     """
 
@@ -102,54 +99,43 @@ class MergedInput:
         """The schema after the connectors."""
         return self.connecting.schema
 
-    @property
-    def fps(self) -> float | None:
-        """The rate after the connectors."""
-        return self.connecting.source_after(self.source).fps
-
 
 def open_inputs(
-    paths: Sequence[str], split: str | None, mapping: MergeMapping, opener: Opener
+    paths: Sequence[str], split: str | None, mapping: MergeMapping, given: str, opener: Opener
 ) -> tuple[MergedInput, ...]:
-    """Opens the datasets at these paths; reads only metadata.
+    """Opens the datasets at these paths, and tries their connectors; reads only metadata.
+
+    Args:
+      given: the value of `--merge_fields`, for messages.
 
     Raises:
-      UsageError: one cannot be opened, or does not fit its entry of the mapping.
+      UsageError: one cannot be opened, is another one than its entry of the mapping says, or does not fit it.
     """
     entries = mapping.inputs or tuple(InputMapping(connectors=Configuration()) for _ in paths)
     if len(entries) != len(paths):
-        raise UsageError(f"{mapping.where}: {count(len(entries), 'input')} for {count(len(paths), 'dataset')}")
-    opened = [
-        _open_input(path, split, entry, f"{mapping.where}: inputs[{i}]", opener)
-        for i, (path, entry) in enumerate(zip(paths, entries, strict=True))
-    ]
-    names = [source.dataset for source, _ in opened]
-    names = [f"{name} ({i})" if names.count(name) > 1 else name for i, name in enumerate(names, 1)]
-    return tuple(MergedInput(path, name, *pair) for path, name, pair in zip(paths, names, opened, strict=True))
-
-
-def _open_input(
-    path: str, split: str | None, entry: InputMapping, where: str, opener: Opener
-) -> tuple[Source, ConnectorRunner]:
-    """Opens a dataset, and tries its connectors.
-
-    Raises:
-      UsageError: it cannot be opened, is another one than the entry says, or a connector cannot be used here.
-    """
-    if entry.input is not None and os.path.realpath(storage.pin(entry.input)) != os.path.realpath(path):
-        raise UsageError(f"{where}: its input is {entry.input}, not {path}: name the datasets in the file's order")
-    source = opener(path, entry.split or split, entry.from_, entry.options)
-    if not source.splits:
-        raise UsageError(f"{path} has no episodes: it has no splits")
-    if any(own.sliced for own in source.splits):
-        raise UsageError(f"{path}: slices of splits cannot be merged: convert them with --split first")
-    try:
-        connecting = ConnectorRunner.for_source(entry.connectors, source)
-    except UsageError as error:
-        raise UsageError(f"{where}: {error}") from error
-    if connecting.unfitted or connecting.splits or any(connecting.probed.modules.values()):
-        raise UsageError(
-            f"{where}: connectors: they may edit fields and steps, but neither add columns, choose splits, nor be "
-            "fitted to the data: give such connectors to the job (--connectors)"
-        )
-    return source, connecting
+        raise UsageError(f"--merge_fields={given}: {count(len(entries), 'input')} for {count(len(paths), 'dataset')}")
+    inputs = []
+    for i, (path, entry) in enumerate(zip(paths, entries, strict=True)):
+        where = f"--merge_fields={given}: inputs[{i}]"
+        if entry.input is not None and os.path.realpath(storage.pin(entry.input)) != os.path.realpath(path):
+            raise UsageError(f"{where}: its input is {entry.input}, not {path}: name the datasets in the file's order")
+        source = opener(path, entry.split or split, entry.from_, entry.options)
+        if not source.splits:
+            raise UsageError(f"{path} has no episodes: it has no splits")
+        if any(own.sliced for own in source.splits):
+            raise UsageError(f"{path}: slices of splits cannot be merged: convert them with --split first")
+        try:
+            connecting = ConnectorRunner.for_source(entry.connectors, source)
+        except UsageError as error:
+            raise UsageError(f"{where}: {error}") from error
+        if connecting.unfitted or connecting.splits or any(connecting.probed.modules.values()):
+            raise UsageError(
+                f"{where}: connectors: they may edit fields and steps, but neither add columns, choose splits, nor be "
+                "fitted to the data: give such connectors to the job (--connectors)"
+            )
+        inputs.append(MergedInput(path, source.dataset, connecting.source_after(source), connecting))
+    names = [member.name for member in inputs]
+    return tuple(
+        dataclasses.replace(member, name=f"{member.name} ({i})") if names.count(member.name) > 1 else member
+        for i, member in enumerate(inputs, 1)
+    )

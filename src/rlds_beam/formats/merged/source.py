@@ -7,13 +7,13 @@ import copy
 import dataclasses
 import functools
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.connectors.pipeline import ConnectorRunner
+from rlds_beam.connectors.base import with_attributes
 from rlds_beam.encoding.base import MixedFormats, RecordFormat
 from rlds_beam.episodes.columns import exact_cast, zeros_of
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
@@ -21,18 +21,19 @@ from rlds_beam.episodes.schema import Field, Schema, compare_with_schema
 from rlds_beam.errors import BadEpisode, NeedsMappingError, RldsBeamError, UsageError, Violation
 from rlds_beam.formats.format_options import MergeOptions
 from rlds_beam.formats.merged.inputs import MergedInput, MergeMapping, Opener, open_inputs
-from rlds_beam.formats.merged.proposal import check_units, propose
 from rlds_beam.formats.merged.schemas import (
     FROM,
     DatasetsDifferError,
     Merge,
+    check_units,
     common_value,
     describe_by_value,
     merge_schemas,
+    propose,
 )
 from rlds_beam.images.codecs import encode_png
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.reading.base import LastAction, Shard, Source, Span, Split, VideoSpan
+from rlds_beam.reading.base import LastAction, Shard, Source, Span, Split
 from rlds_beam.reading.meaning import find_last_steps
 
 
@@ -46,10 +47,10 @@ class MergedSource(Source):
     Attributes:
       inputs: the datasets.
       merge: how their episodes become those of one.
-      mapping: what `--merge_fields` says.
+      mode: what happens to fields that differ.
+      last_action: void if they contradict each other; then `void_datasets` are those whose last actions are.
     """
 
-    dataset: str
     schema: Schema
     files: RecordFormat
     decoder: MergedDecoder
@@ -57,9 +58,15 @@ class MergedSource(Source):
     violations: tuple[Violation, ...]
     inputs: tuple[MergedInput, ...]
     merge: Merge
-    mapping: MergeMapping
+    mode: str
+    fps: float | None
+    robot: str | None
+    last_action: LastAction
+    void_datasets: tuple[str, ...] | None
+    notes: tuple[str, ...]
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
+    dataset = "merged/1.0.0"
     options_class: ClassVar[type[MergeOptions]] = MergeOptions
 
     @classmethod
@@ -72,27 +79,22 @@ class MergedSource(Source):
         options: MergeOptions | None = None,
         opener: Opener | None = None,
     ) -> MergedSource:
-        """Opens several datasets; compares the numbers of their first episodes.
-
-        Args:
-          input: the paths of the datasets.
-          split, features: as in `Source.open`.
-          options: what happens to fields that differ.
-          opener: opens each dataset.
+        """Opens several datasets, with the opener, and compares the numbers of their first episodes.
 
         Raises:
           UsageError: a dataset cannot be opened, or they cannot be merged.
         """
         assert opener is not None
-        mapping, paths = MergeMapping.load((options or MergeOptions()).merge_fields), storage.paths_in(input)
+        given, paths = (options or MergeOptions()).merge_fields, storage.paths_in(input)
         if len(paths) < 2:
             raise UsageError(f"--from=merged: {','.join(paths)}: expected two or more datasets")
         if features is not None:
             raise UsageError("--from=merged takes no --features: convert the dataset that needs it first")
-        inputs = open_inputs(paths, split, mapping, opener)
+        mapping = MergeMapping.load(given)
+        inputs = open_inputs(paths, split, mapping, given, opener)
         try:
             merge = merge_schemas(inputs, mapping.fields)
-            notes = () if mapping.same_units else check_units(inputs)
+            unsure = () if mapping.same_units else check_units(inputs)
         except DatasetsDifferError as error:
             raise NeedsMappingError(
                 "these datasets cannot be merged as they are:",
@@ -100,81 +102,66 @@ class MergedSource(Source):
                 "rlds-beam inspect proposes a file for --merge_fields, which makes them the same",
                 propose=functools.partial(propose, inputs),
             ) from None
-        merge = dataclasses.replace(merge, notes=(*merge.notes, *notes))
+        sources = [member.source for member in inputs]
+        rates, robots = [source.fps for source in sources], [source.robot for source in sources]
+        last = [source.last_action for source in sources]
+        if len({*last}) > 1:
+            last = [find_last_steps(source).action for source in sources]
+        void = tuple(member.name for member, action in zip(inputs, last, strict=True) if action == "void")
+        facts: dict[str, Sequence[str | None]] = {
+            "the rate is left out": [f"{rate:g} Hz" if rate else None for rate in rates],
+            "the robot is left out": robots,
+            "last actions are void in some": last,
+        }
+        differ = [
+            f"{fact}: {describe_by_value([value or 'unknown' for value in values], inputs)}"
+            for fact, values in facts.items()
+            if len({*values}) > 1
+        ]
+        notes = (*dict.fromkeys(note for source in sources for note in source.notes), *differ, *merge.notes, *unsure)
         starts, splits = _concatenate_splits(inputs)
-        violations = tuple(violation for member in inputs for violation in member.source.violations)
-        decoder = MergedDecoder(starts, inputs, merge)
-        return cls("merged/1.0.0", merge.schema, _files(inputs), decoder, splits, violations, inputs, merge, mapping)
+        return cls(
+            merge.schema,
+            _files(inputs),
+            MergedDecoder(inputs, merge, starts),
+            splits,
+            tuple(violation for source in sources for violation in source.violations),
+            inputs,
+            merge,
+            mapping.fields,
+            common_value(rates),
+            common_value(robots),
+            common_value(last) or "void",
+            void if len({*last}) > 1 else None,
+            notes,
+        )
 
-    def without(self, paths: Collection[str], why: str) -> MergedSource:
+    def without(self, paths: Collection[str], why: str) -> Source:
         inputs = []
         for member in self.inputs:
             own = [path for path in paths if path in member.source.schema.steps]
             plain = not member.connecting.connectors  # which may need the fields
             inputs.append(dataclasses.replace(member, source=member.source.without(own, why)) if plain else member)
         merge = dataclasses.replace(self.merge, schema=self.schema.without(paths))
-        return dataclasses.replace(
-            self,
-            schema=merge.schema,
-            decoder=MergedDecoder(self.decoder.starts, inputs, merge),
-            inputs=tuple(inputs),
-            merge=merge,
-            left_out={**self.left_out, **dict.fromkeys(paths, why)},
+        decoder = MergedDecoder(tuple(inputs), merge, self.decoder.starts)
+        left_out = {**self.left_out, **dict.fromkeys(paths, why)}
+        return with_attributes(
+            self, schema=merge.schema, decoder=decoder, inputs=decoder.inputs, merge=merge, left_out=left_out
         )
-
-    @functools.cached_property
-    def fps(self) -> float | None:  # type: ignore[override]
-        return common_value([member.fps for member in self.inputs])
 
     @property
     def rates(self) -> tuple[float, ...]:
-        return super().rates or tuple(dict.fromkeys(member.fps for member in self.inputs if member.fps is not None))
-
-    @functools.cached_property
-    def robot(self) -> str | None:  # type: ignore[override]
-        return common_value([member.source.robot for member in self.inputs])
-
-    @property
-    def last_action(self) -> LastAction:  # type: ignore[override]
-        """Void if they contradict each other; then `void_datasets` are those whose last actions are."""
-        return common_value(self._last_actions) or "void"
-
-    @property
-    def void_datasets(self) -> tuple[str, ...] | None:  # type: ignore[override]
-        if common_value(self._last_actions):
-            return None
-        own = zip(self.inputs, self._last_actions, strict=True)
-        return tuple(member.name for member, last in own if last == "void")
-
-    @functools.cached_property
-    def _last_actions(self) -> list[LastAction]:
-        """The last action of each dataset; if only some state it, that of the first episodes of the others."""
-        said = [member.source.last_action for member in self.inputs]
-        return said if common_value(said) else [find_last_steps(member.source).action for member in self.inputs]
-
-    @property
-    def notes(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The notes of the datasets, and the facts left out because they contradict each other."""
-        facts: dict[str, Sequence[str | None]] = {
-            "the rate is left out": [f"{member.fps:g} Hz" if member.fps else None for member in self.inputs],
-            "the robot is left out": [member.source.robot for member in self.inputs],
-            "last actions are void in some": self._last_actions,
-        }
-        own = dict.fromkeys(note for member in self.inputs for note in member.source.notes)
-        lines = [
-            f"{fact}: {describe_by_value([value or 'unknown' for value in values], self.inputs)}"
-            for fact, values in facts.items()
-            if len({*values}) > 1
-        ]
-        return (*own, *lines, *self.merge.notes)
+        return super().rates or tuple(dict.fromkeys(rate for member in self.inputs for rate in member.source.rates))
 
     def plan(self) -> dict[str, Any]:
-        return {
-            "merged": [
-                [member.name, member.source.plan(), member.connecting.configuration.plan()] for member in self.inputs
-            ],
-            "fields": self.mapping.fields,
-        }
+        members = [[m.name, m.source.plan(), m.connecting.configuration.plan()] for m in self.inputs]
+        return {"merged": members, "fields": self.mode}
+
+    @functools.cached_property
+    def _shards(self) -> Mapping[str, tuple[MergedInput, Shard]]:
+        """The dataset of each shard, and the shard there, by path."""
+        splits = [(member, split) for member in self.inputs for split in member.source.splits]
+        return {shard.path: (member, shard) for member, split in splits for shard in split.shards}
 
     def companions(self, shard: Shard) -> Sequence[str]:
         member, own = self._shards[shard.path]
@@ -184,10 +171,6 @@ class MergedSource(Source):
         member, own = self._shards[shard.path]
         return {} if member.connecting.connectors else member.source.image_spans(own, position)
 
-    def video_spans(self, shard: Shard, position: int) -> Mapping[str, VideoSpan]:
-        member, own = self._shards[shard.path]
-        return {} if member.connecting.connectors else member.source.video_spans(own, position)
-
     @property
     def videos(self) -> Mapping[str, Mapping[str, Any]]:
         """The facts about a video that all datasets share; none if connectors may change it. Equal ones are copied."""
@@ -196,97 +179,76 @@ class MergedSource(Source):
         said = [member.source.videos for member in self.inputs]
         return {path: about for path, about in said[0].items() if all(own.get(path) == about for own in said)}
 
-    def episode_names(self) -> Iterator[tuple[EpisodeKey, tuple[str, ...]]]:
-        for i, member in enumerate(self.inputs):
-            for key, names in member.source.episode_names():
-                start = self.decoder.starts[key.split][i]
-                yield dataclasses.replace(key, dataset=self.dataset, shard=start + key.shard), names
 
-    @functools.cached_property
-    def _shards(self) -> Mapping[str, tuple[MergedInput, Shard]]:
-        """The dataset of each shard, and the shard there, by path."""
-        splits = [(member, split) for member in self.inputs for split in member.source.splits]
-        return {shard.path: (member, shard) for member, split in splits for shard in split.shards}
-
-
+@dataclasses.dataclass(frozen=True)
 class MergedDecoder:
     """Decodes a record with its dataset's decoder, runs the dataset's connectors, and casts to the merged schema.
 
-    Pickles.
-
-    Args:
+    Attributes:
+      inputs, merge: as in `MergedSource`.
       starts: the index of each dataset's first shard, by split.
     """
 
-    def __init__(self, starts: Mapping[str, Sequence[int]], inputs: Sequence[MergedInput], merge: Merge):
-        self.starts, self._merge = starts, merge
-        self._decoders = [(member.source.dataset, member.source.decoder, member.connecting) for member in inputs]
-        self._real = [member.source.last_action == "real" for member in inputs]
-        self._schemas = [member.source.schema for member in inputs]
-        self._names = [member.name.encode() for member in inputs]
-        self._fields = [frozenset(member.schema.steps) for member in inputs]  # also those that are not read
+    inputs: tuple[MergedInput, ...]
+    merge: Merge
+    starts: Mapping[str, Sequence[int]]
 
     def decode(self, payload: bytes, key: EpisodeKey) -> Episode:
         which = bisect.bisect_right(self.starts[key.split], key.shard) - 1
-        dataset, decoder, connecting = self._decoders[which]
+        member = self.inputs[which]
         shard = key.shard - self.starts[key.split][which]
-        episode = decoder.decode(payload, dataclasses.replace(key, dataset=dataset, shard=shard))
-        if self._real[which]:
+        episode = member.source.decoder.decode(
+            payload, dataclasses.replace(key, dataset=member.source.dataset, shard=shard)
+        )
+        if member.source.last_action == "real":
             episode.note(last_action_is_real=True)
-        if faults := compare_with_schema(episode, self._schemas[which]):
+        if faults := compare_with_schema(episode, member.source.schema):
             raise BadEpisode(*faults)
-        edited = self._connect(episode, connecting)
-        steps, metadata = self._merge_steps(edited, which), self._merge_metadata(edited)
-        more = {**metadata, FROM.path: self._names[which]}
-        return edited.replace(key=key, steps=steps, metadata=more, payload=episode.payload)
-
-    def _connect(self, episode: Episode, connecting: ConnectorRunner) -> Episode:
-        if not connecting.connectors:
-            return episode
         try:
-            episodes = connecting.connect([episode]).episodes
+            episodes = member.connecting.connect([episode]).episodes
         except (UsageError, RldsBeamError) as error:
             raise BadEpisode(Violation("not_an_example", f"--merge_fields: {error}")) from error
         if len(episodes) != 1:
             detail = f"--merge_fields: the dataset's connectors make {len(episodes)} episodes of it, not one"
             raise BadEpisode(Violation("not_an_example", detail))
-        return episodes[0]
+        steps = self._merge_steps(episodes[0], which)
+        metadata = {**self._merge_metadata(episodes[0]), FROM.path: member.name.encode()}
+        return episodes[0].replace(key=key, steps=steps, metadata=metadata, payload=episode.payload)
 
     def _merge_steps(self, episode: Episode, which: int) -> dict[str, Column]:
-        schema, masks, places = self._merge.schema, self._merge.masks["steps"], self._merge.places[which]
+        places, masks = self.merge.places[which], self.merge.masks["steps"]
         steps: dict[str, Column] = {}
-        for path, field in schema.steps.items():
+        for path, field in self.merge.schema.steps.items():
             column, place = episode.steps.get(path), places.get(path)
-            if path in masks.values():
-                continue
-            if column is None:
+            if (masked := masks.get(path)) is not None:
+                there = [i >= 0 for i in places[masked]] if masked in places else self._has(masked, which)
+                steps[path] = np.broadcast_to(np.array(there), (len(episode), *field.closed_shape))
+            elif column is None:
                 steps[path] = zeros_of(field, len(episode))
             elif place is not None:
                 values, index = exact_cast(np.asarray(column), field.numpy_dtype, path), np.array(place)
                 steps[path] = np.where(index >= 0, values[:, index], np.zeros((), values.dtype))
             else:
                 steps[path] = _cast(column, field)
-        for path, mask in masks.items():
-            if mask in schema.steps:
-                place, shape = places.get(path), (len(episode), *schema.steps[mask].closed_shape)
-                there = np.array(path in self._fields[which]) if place is None else np.array(place) >= 0
-                steps[mask] = np.broadcast_to(there, shape)
         return steps
+
+    def _has(self, path: str, which: int) -> bool:
+        """Whether a dataset has a field of a step, even one that is not read."""
+        return path in self.inputs[which].schema.steps
 
     def _merge_metadata(self, episode: Episode) -> dict[str, Any]:
         metadata: dict[str, Any] = {}
-        masks = self._merge.masks["metadata"]
-        for path, field in self._merge.schema.metadata.items():
-            if path == FROM.path or path in masks.values():
-                continue
+        for path, field in self.merge.schema.metadata.items():
             value = episode.metadata.get(path)
-            if value is None:
+            if (masked := self.merge.masks["metadata"].get(path)) is not None:
+                metadata[path] = np.bool_(masked in episode.metadata)
+            elif value is None:
                 metadata[path] = zeros_of(field, 1)[0]
             elif field.dtype == "string" or field.holds_image_files:
                 metadata[path] = value
             else:
                 metadata[path] = exact_cast(np.asarray(value), field.numpy_dtype, path)[()]
-        return {**metadata, **{mask: np.bool_(path in episode.metadata) for path, mask in masks.items()}}
+        return metadata
 
 
 def _cast(column: Column, field: Field) -> Column:
