@@ -5,12 +5,11 @@ Reads names, and the metadata or the first bytes of a file or two. What rlds-bea
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rlds_beam import storage
@@ -28,7 +27,7 @@ from rlds_beam.formats.registry import (
     other_names,
     source_class,
 )
-from rlds_beam.output.directory import Holding, holding
+from rlds_beam.output.directory import holding
 from rlds_beam.output.files import PLAN
 from rlds_beam.reading.directory_listing import holds, listing_once, names_in
 from rlds_beam.text import count, join_texts, printable, shorten
@@ -43,14 +42,12 @@ class Recognized(NamedTuple):
     """The recognized format of an input.
 
     Attributes:
-      input: the input as given; several paths are separated by commas.
       format: the name of its format; of a user's output, `module:Class`.
       why: what tells the format, in a few words; empty if there is nothing at the input.
       dataset: the dataset: the input, or the only dataset below it.
       problem: why it cannot be read as episodes, and what reads it instead; None if it can.
     """
 
-    input: str
     format: str
     why: str
     dataset: str
@@ -73,25 +70,24 @@ def recognize(input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
     """
     given = as_input(input)
     paths = storage.paths_in(storage.pin(given))
-    first = next(iter(paths), "")
     with listing_once():
         if len(groups := _groups(paths)) > 1:
-            return Recognized(given, MERGED, f"{len(groups)} datasets", given)
-        if _is_directory(first):
-            _check_readable(first)
-            found = _recognize_one(first)
-            if found is None and storage.paths_in(given)[1:]:
-                return Recognized(given, RLDS, "", given)
-            if found is None:
-                return _recognize_below(first)._replace(input=given)
-        else:
-            files = storage.glob(first) if first else []
-            if not files:
-                return Recognized(given, RLDS, "", given)
-            found = _recognize_one(files[0])
-            if found is None:
-                raise _unknown(files[0], 0)
-    return found._replace(input=given, dataset=given)
+            return Recognized(MERGED, f"{len(groups)} datasets", given)
+        first = next(iter(paths), "")
+        is_directory = _is_directory(first)
+        if not is_directory:
+            first = next(iter(storage.glob(first) if first else ()), "")
+        elif storage.scheme(first) is None and not names_in(first):  # empty, or it cannot be listed
+            try:
+                storage.listdir(first)
+            except OSError as error:
+                raise UsageError(f"{first} cannot be read: {error.strerror or error}") from error
+        found = _recognize_one(first) if first else Recognized(RLDS, "", given)
+        if found is None and not is_directory:
+            raise _unknown(first, 0)
+        if found is None and len(paths) > 1:
+            return Recognized(RLDS, "", given)
+        return _recognize_below(first) if found is None else found._replace(dataset=given)
 
 
 def datasets_in(input: str | Sequence[str]) -> list[str]:
@@ -104,28 +100,18 @@ def datasets_in(input: str | Sequence[str]) -> list[str]:
 
 def _groups(paths: Sequence[str]) -> list[list[str]]:
     """The paths of each dataset: neighboring files of one ending, or directories that a source reads together."""
-    groups: list[list[str]] = []
-    before: tuple[bool, str] | None = None
-    for path in paths:
-        is_directory = _is_directory(path)
-        together, kind = True, path.rpartition(".")[2].partition("-")[0]  # its ending
-        if is_directory and len(paths) > 1:
-            kind = _find_format(path)
-            together = can_read(kind) and source_class(kind).reads_several
-        if groups and (is_directory, kind) == before and together:
-            groups[-1].append(path)
-        else:
-            groups.append([path])
-        before = is_directory, kind
-    return groups
 
+    def dataset(i: int) -> tuple[str, str | int]:
+        if not _is_directory(paths[i]):
+            return "files", paths[i].rpartition(".")[2].partition("-")[0]  # the ending
+        try:
+            found = (_recognize_one(paths[i]) or _recognize_below(paths[i])).format if len(paths) > 1 else ""
+        except UsageError:
+            found = ""
+        together = can_read(found) and source_class(found).reads_several
+        return "directories", found if together else i
 
-def _find_format(path: str) -> str:
-    """The format of a directory, or of the only dataset below it; empty if that is unknown."""
-    try:
-        return (_recognize_one(path) or _recognize_below(path)).format
-    except UsageError:
-        return ""
+    return [[paths[i] for i in group] for _, group in itertools.groupby(range(len(paths)), dataset)]
 
 
 def as_input(given: Any) -> str:
@@ -137,65 +123,52 @@ def _is_directory(path: str) -> bool:
     return os.path.isdir(path) if storage.scheme(path) is None else bool(names_in(path))
 
 
-def _check_readable(directory: str) -> None:
-    """Raises UsageError if a local directory cannot be listed; those that `names_in` cannot list seem empty."""
-    if storage.scheme(directory) is None and not names_in(directory):
-        try:
-            storage.listdir(directory)
-        except OSError as error:
-            raise UsageError(f"{directory} cannot be read: {error.strerror or error}") from error
-
-
 def _recognize_one(path: str) -> Recognized | None:
     """The format of one file or directory; None if it is not known.
 
     Raises:
       UsageError: it could be several formats, or the file that tells cannot be read.
     """
-    held = _recognize_written(path)
-    if held is not None:
-        writer = "a pipeline" if held.command == "pipeline" else f"rlds-beam {held.command}"
-        return Recognized(path, held.to, f"{PLAN} of {writer}", path, _how_to_read(path, held, writer))
+    if (written := _recognize_written(path)) is not None:
+        return written
     reasons, trouble = _claims(path, FORMATS)
-    if not reasons:  # those of other packages
-        reasons, others = _claims(path, {name: known for name, known in formats().items() if name not in FORMATS})
-        trouble += others
+    if not reasons:
+        others = {name: known for name, known in formats().items() if name not in FORMATS}
+        reasons, more = _claims(path, others)
+        trouble += more
     if len(reasons) > 1:
         both = join_texts([f"{name} ({why})" for name, why in reasons.items()])
         raise UsageError(f"{path} could be {both}: choose one, for example --from={next(iter(reasons))}")
-    for name, reason in reasons.items():
-        return Recognized(path, name, reason, path)
+    for name, why in reasons.items():
+        return Recognized(name, why, path)
     for problem in trouble:
-        raise (
-            problem
-            if isinstance(problem, MissingExtraError)
-            else UsageError(f"{path} cannot be recognized: {shorten(problem)}")
-        ) from problem
+        raise problem
     return None
 
 
-def _claims(path: str, known: Mapping[str, Format]) -> tuple[dict[str, str], list[Exception]]:
+def _claims(path: str, known: Mapping[str, Format]) -> tuple[dict[str, str], list[UsageError]]:
     """Why each format recognizes a file or directory, and what failed while it was asked."""
     reasons: dict[str, str] = {}
-    trouble: list[Exception] = []
+    trouble: list[UsageError] = []
     for name, entry in known.items():
-        if not any(holds(path, pattern) for pattern in entry.names if entry.source):
+        if not entry.source or not any(holds(path, pattern) for pattern in entry.names):
             continue
         try:
             why = source_class(name).recognize(path)
-        except (OSError, UsageError, ArithmeticError, LookupError, ValueError) as error:  # for example h5py is missing
+        except MissingExtraError as error:  # for example h5py
             trouble.append(error)
+        except (OSError, UsageError, ArithmeticError, LookupError, ValueError) as error:
+            trouble.append(UsageError(f"{path} cannot be recognized: {shorten(error)}"))
         except (Exception, SystemExit) as error:
             if name in FORMATS:
                 raise
             trouble.append(UsageError(f"--from={name}: its recognize {describe_error(error)}"))
         else:
-            if why is not None:
-                reasons[name] = why
+            reasons |= {} if why is None else {name: why}
     return reasons, trouble
 
 
-def _recognize_written(path: str) -> Holding | None:
+def _recognize_written(path: str) -> Recognized | None:
     """The format in which rlds-beam wrote it; None if it did not, or if its plan cannot be read."""
     try:
         held = holding(path) if PLAN in names_in(path) else None
@@ -203,65 +176,50 @@ def _recognize_written(path: str) -> Holding | None:
         return None
     if held is None or not (held.to in FORMATS or ":" in held.to or held.to in other_names()):
         return None
-    kind, dataset = printable(str(held.kind), 80), printable(held.dataset, 200)
-    return dataclasses.replace(held, to=printable(held.to, 200), kind=kind, dataset=dataset)
-
-
-def _how_to_read(path: str, held: Holding, writer: str) -> str | None:
-    """What reads a directory that rlds-beam wrote, if it cannot be read as episodes; None if it can."""
+    writer = "a pipeline" if held.command == "pipeline" else f"rlds-beam {held.command}"
+    found = Recognized(printable(held.to, 200), f"{PLAN} of {writer}", path)
     if (held.items is not None and can_read(held.to)) or (held.to == RLDS and FEATURES in names_in(path)):
-        return None
-    written = writer + (f" from {held.dataset}" if held.command == "convert" else "")
+        return found
+    written = writer + (f" from {printable(held.dataset, 200)}" if held.command == "convert" else "")
     if held.items is None:
-        return f"{path} holds the unfinished output of {written}; run it again"
-    how = f"Its format is --to={held.to}."
+        return found._replace(problem=f"{path} holds the unfinished output of {written}; run it again")
+    how = f"Its format is --to={found.format}."
     if held.to in (TRAJECTORIES, COLUMNS):
         how = f"Read it with rlds_beam.open_dataset({json.dumps(path)}) or rlds-beam show {shlex.quote(path)}"
-    return f"{path} holds {held.items:,} {held.kind} written by {written}. {how}"
+    holds_items = f"{path} holds {held.items:,} {printable(str(held.kind), 80)} written by {written}."
+    return found._replace(problem=f"{holds_items} {how}")
 
 
 def _recognize_below(directory: str) -> Recognized:
     """The only dataset below a directory. Raises UsageError if there are several, or none."""
-    most = _MAX_LOOKS[storage.scheme(directory) is not None]
+    most, looked = _MAX_LOOKS[storage.scheme(directory) is not None], 0
     found: list[Recognized] = []
-    trouble: UsageError | None = None
-    looked = 0
-    for child in itertools.islice(_below(directory, _LEVELS), most):
-        looked += 1
-        if isinstance(child, UsageError):
-            trouble = trouble or child
-        elif child is not None:
-            found.append(child)
-    if len(found) == 1:
-        inside = found[0].dataset.removeprefix(directory).strip("/")
-        return found[0]._replace(why=f"{found[0].why} in {printable(inside, 80)}")
-    if not found:
-        raise trouble or _unknown(directory, looked)
+    trouble: list[UsageError] = []
+    waiting = [(directory, _LEVELS)]
+    for parent, levels in waiting:
+        names = [name for name in names_in(parent) if not name.startswith((".", "_"))] if looked < most else []
+        for name in names[: most - looked]:
+            looked += 1
+            path = storage.join(parent, name)
+            try:
+                match = _recognize_one(path)
+            except UsageError as error:
+                trouble.append(error)
+                continue
+            if match is not None:
+                found.append(match)
+            elif levels > 1 and _is_directory(path):
+                waiting.append((path, levels - 1))
     places = [printable(match.dataset.removeprefix(directory).strip("/"), 80) for match in found]
+    if len(found) == 1:
+        return found[0]._replace(why=f"{found[0].why} in {places[0]}")
+    if not found:
+        raise trouble[0] if trouble else _unknown(directory, looked)
     listed = [f"  {place}  {match}" for place, match in zip(places, found, strict=True)][:_MAX_NAMED]
     more = [f"  and {len(found) - _MAX_NAMED:,} more"] if found[_MAX_NAMED:] else []
     total = f"{'at least ' if looked == most else ''}{count(len(found), 'dataset')}"
     command = f"rlds-beam inspect {shlex.quote(found[0].dataset)}"
     raise UsageError(f"{directory} contains {total}:", *listed, *more, f"Choose one: {command}")
-
-
-def _below(directory: str, levels: int) -> Iterator[Recognized | UsageError | None]:
-    """The datasets below a directory, with their formats; looks into directories that are no datasets."""
-    unknown = []
-    for name in names_in(directory):
-        path = storage.join(directory, name)
-        if name.startswith((".", "_")):
-            continue
-        found: Recognized | UsageError | None
-        try:
-            found = _recognize_one(path)
-        except UsageError as error:
-            found = error
-        if found is None and levels > 1 and _is_directory(path):
-            unknown.append(path)
-        yield found
-    for path in unknown:
-        yield from _below(path, levels - 1)
 
 
 def _unknown(path: str, looked: int) -> UsageError:
