@@ -6,11 +6,11 @@ import json
 
 import numpy as np
 import pytest
-from converted_items import KEY, list_leaves, make_frames
 
 from rlds_beam.encoding.tfds import features
 from rlds_beam.encoding.tfds.dataset_info import SplitInfo, dataset_info_json
 from rlds_beam.encoding.tfrecord.framing import frame
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
@@ -19,6 +19,39 @@ from rlds_beam.trajectories.items import Items, Windows
 from rlds_beam.trajectories.options import ItemOptions
 from rlds_beam.trajectories.record_encoding import TrajectoryEncoder
 from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec, encode_spec
+
+KEY = EpisodeKey("testing/1.0.0", "train", 0, 0)
+
+
+def list_leaves(*observation: SpecLeaf) -> tuple[SpecLeaf, ...]:
+    return (
+        SpecLeaf("step_type", "int32", ()),
+        *observation,
+        SpecLeaf("action", "float32", (2,)),
+        SpecLeaf("next_step_type", "int32", ()),
+        SpecLeaf("reward", "float32", ()),
+        SpecLeaf("discount", "float32", ()),
+    )
+
+
+def make_frames(leaves: tuple[SpecLeaf, ...], n: int, seed: int, most: int = 64) -> Frames:
+    """Makes frames of random bits; int64 values have at most `most` bits, which sets the length of their varints."""
+    rng = np.random.default_rng(seed)
+    columns = {}
+    for leaf in leaves:
+        shape = (n, *leaf.shape)
+        bits = rng.integers(0, 256, (*shape, leaf.numpy_dtype.itemsize), np.uint8)
+        columns[leaf.path] = bits.view(leaf.dtype)[..., 0]
+        if leaf.dtype == "int64" and most < 64:
+            columns[leaf.path] = rng.integers(0, 1 << most, shape)
+        if leaf.encoding == "jpeg":
+            data = np.empty(n, object)
+            data[:] = encode_jpeg(columns[leaf.path])
+            data[n // 2] = b""  # the image of an added step
+            columns[leaf.path] = EncodedImages(data, leaf.shape)
+    columns["step_type"] = np.array([0, *[1] * (n - 2), 2][-n:], np.int32)
+    return Frames(columns, KEY)
+
 
 DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16")
 PAIRS = ItemOptions()
