@@ -23,6 +23,9 @@ PEERS = {
 }
 """Peer -> the module whose version is printed."""
 
+ON_REQUEST = ("loading",)
+"""Peers that only benchmarks need: tested if they are named."""
+
 FOLDERS = {"lerobot21": ["lerobot"], "rllib": ["rllib", "loaders"]}
 """Peer -> its folders of tests, if not just the one of its name."""
 
@@ -60,9 +63,11 @@ def main(arguments: list[str]) -> int:
     """Returns the exit code: 0 if tests passed and none failed for each peer.
 
     Args:
-      arguments: peers (default: all), then pytest's arguments.
+      arguments: peers (default: all but ON_REQUEST), then pytest's arguments.
     """
-    peers = [argument for argument in arguments if argument in PEERS] or list(PEERS)
+    peers = [argument for argument in arguments if argument in PEERS] or [
+        peer for peer in PEERS if peer not in ON_REQUEST
+    ]
     versions = {peer: PYTHONS.get(peer, "3.11") for peer in peers}
     interpreters = {version: find(version) for version in versions.values()}
     for version, interpreter in interpreters.items():

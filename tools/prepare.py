@@ -12,7 +12,9 @@ from environments import ROOT, build, find
 def main() -> int:
     """Returns the exit code: 0 if every environment was built whose Python is installed."""
     of_pythons = [(version, f"py{version.replace('.', '')}", "base-") for version in pythons.PYTHONS]
-    of_peers = [(peers.PYTHONS.get(peer, "3.11"), f"peers-{peer}", "") for peer in peers.PEERS]
+    of_peers = [
+        (peers.PYTHONS.get(peer, "3.11"), f"peers-{peer}", "") for peer in peers.PEERS if peer not in peers.ON_REQUEST
+    ]
     for version, name, prefix in [*of_pythons, *of_peers]:
         interpreter = find(version)
         if interpreter is not None:

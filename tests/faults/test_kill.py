@@ -127,15 +127,6 @@ def test_27_killed_and_run_again(tmp_path, source, undisturbed, moment):
     assert {path: identity(path) for path in finished} == finished
 
 
-def test_27_killed_several_times(tmp_path, source, undisturbed):
-    """Each run finishes at least one more range before it is killed."""
-    output = tmp_path / "out"
-    for life in (1, 2):
-        kill_when(["convert", source, output, *FLAGS], output, lambda life=life: len(commits_in(output)) >= 2 * life)
-    assert main(["convert", str(source), str(output), *FLAGS]) == 0
-    assert bytes_of(output) == undisturbed
-
-
 def test_27_overwrite_replaces_everything(tmp_path, source, undisturbed, capsys):
     output = tmp_path / "out"
     other = ["--shards=4", "--items=frames", "--max_rejected=2"]
@@ -238,31 +229,6 @@ def test_interrupted_by_the_user(tmp_path, source, job, number, to, workers):
     assert bytes_of(output) == bytes_of(whole)
     if job == "convert" and not to:
         assert len(read_items(output)) == 11 * 299 + 200
-
-
-DROPPING = """
-import os, pathlib, signal
-from recorded_environments import *
-
-class Dropped:
-    def __del__(self):
-        os.kill(os.getpid(), signal.SIGINT)
-
-if not (mark := pathlib.Path(__file__).with_suffix(".mark")).exists():
-    mark.touch()
-    Dropped()
-"""
-
-
-def test_an_interrupt_that_a_finalizer_drops_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "dropping.py").write_text(DROPPING)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]]))
-    env = f"--env=dropping:{WALK.partition(':')[2]}"
-    with running(["record", tmp_path / "out", env, f"--policy={GREEDY}", "--episodes=2"]) as process:
-        _, err = process.communicate(timeout=DEADLINE)
-    assert (tmp_path / "dropping.mark").exists()
-    assert process.returncode == 130, err
-    assert "rlds-beam: interrupted; finished work is kept, run the same command to resume" in err
 
 
 PROGRAM = """

@@ -5,7 +5,6 @@ Events in the middle of a push happen at a given byte (`proxy.Proxy`), not at a 
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator
 
@@ -16,9 +15,9 @@ pytest.importorskip("reverb")
 import reverb
 from call_timeouts import calls_end_within
 from cases import ALL
-from processes import DEADLINE, run, running
+from processes import DEADLINE, running
 from proxy import Proxy
-from pushes import PAIRS, STREAM_BYTES, WAITING, Ran, arguments, due, held, one_table, size, wait_for_items
+from pushes import PAIRS, STREAM_BYTES, WAITING, arguments, due, held, one_table, size, wait_for_items
 from servers import ServerProcess, free_port
 
 from rlds_beam.trajectories.options import ItemOptions
@@ -77,18 +76,6 @@ class TestKilled:
         assert inserted == PAIRS or harm == "stop"  # a stopped server has some already
         assert held(process.address) == pairs
 
-    def test_22_with_worker_processes(self, data, process) -> None:
-        """The command reports the error of a worker."""
-        with Proxy(process.address) as proxy:
-
-            def fail() -> None:
-                wait_for_items(process.address)
-                process.kill()
-
-            proxy.at_byte(STREAM_BYTES * 9 // 10, fail)  # of each of two streams
-            code, out, err = run(arguments(data, [proxy.address], "--timeout=2", "--workers=2"))
-            Ran(code, json.loads(out or "{}"), err).assert_not_verified(proxy.address)
-
 
 class TestRestarted:
     """Case 23: a server dies with acknowledged items, and the job reports it; a second run restores them."""
@@ -142,17 +129,3 @@ class TestLostAcknowledgments:
         (check,) = ran.report["tables"]
         assert check["inserted"] == check["acknowledged"] == check["size"] == expected.total()
         assert held(server) == expected
-
-    def test_24_all_at_once(self, push, data, server, pairs) -> None:
-        """Each bundle twice, lost acknowledgments, and a second run."""
-        with Proxy(server) as proxy:
-            proxy.at_byte(STREAM_BYTES // 4, proxy.swallow)
-            code, out, err = run(
-                arguments(data, [proxy.address], "--runner=direct", "--", "--direct_runner_bundle_repeat=1")
-            )
-            ran = Ran(code, json.loads(out or "{}"), err)
-            check = ran.assert_clean()
-            assert (check["inserted"], check["size"]) == (PAIRS, PAIRS)
-            assert proxy.swallowed
-            assert push(proxy.address).assert_clean()["already_there"] == PAIRS
-        assert held(server) == pairs

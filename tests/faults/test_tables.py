@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("reverb")
 
 import reverb
-import tensorflow as tf
 from pushes import PAIRS, look, size
 from servers import tight
-
-from rlds_beam.formats.inputs import open_source
-from rlds_beam.trajectories.options import FrameOptions, ItemOptions
-from rlds_beam.trajectories.spec import TrajectorySpec, trajectory_spec
 
 
 class TestNoRoom:
@@ -46,62 +39,3 @@ class TestNoRoom:
                 "no item was acknowledged for 1 s", "rate limiter"
             )
             assert size(address, name) == room
-
-
-def _spec(data: Path) -> TrajectorySpec:
-    return trajectory_spec(open_source(str(data)).schema, FrameOptions(), ItemOptions())
-
-
-class TestOtherTables:
-    """Case 26: a table with another signature or name is refused, and nothing is written."""
-
-    @pytest.fixture(scope="class")
-    def server(self, data):
-        """Tables that almost match."""
-        right = _spec(data).to_tf()
-        other = tf.TensorSpec
-        signatures = {
-            "replay": right,
-            "dtype": right._replace(action=other((2, 2), tf.float64)),
-            "shape": right._replace(observation=other((2, 9), tf.float32)),
-            "length": tf.nest.map_structure(lambda leaf: other((5, *leaf.shape[1:]), leaf.dtype), right),
-            "more": right._replace(policy_info={"log_prob": other((2,), tf.float32)}),
-            "fewer": right._replace(reward=()),
-            "order": tuple(reversed(tf.nest.flatten(right))),
-        }
-        fifo = reverb.selectors.Fifo
-        server = reverb.Server(
-            [
-                reverb.Table(name, fifo(), fifo(), 10**6, reverb.rate_limiters.MinSize(1), signature=signature)
-                for name, signature in signatures.items()
-            ]
-        )
-        yield f"127.0.0.1:{server.port}"
-        server.stop()
-
-    @pytest.mark.parametrize(
-        ("table", "mentioned"),
-        [
-            ("dtype", ("action: the table has float64[2, 2], the dataset float32[2, 2]", "--cast=action=")),
-            ("shape", ("observation: the table has float32[2, 9], the dataset float32[2, 128]",)),
-            ("length", ("step_type: the table has int32[5]", "--items=sequences --sequence_length=5")),
-            ("more", ("it needs policy_info/log_prob", "--policy_info_fields=log_prob")),
-            ("fewer", ("it has no reward",)),
-            ("order", ("the table has", "the dataset ")),
-        ],
-    )
-    def test_26_another_signature(self, push, server, table, mentioned) -> None:
-        for writer in ("stream", "observer") if table == "dtype" else ("stream",):
-            said = f"table '{table}' does not match these items"
-            push(server, f"--writer={writer}", table=table).assert_refused(
-                server, said, *mentioned, "rlds-beam serve --like"
-            )
-            assert look(server, table).limiter.inserts == 0
-
-    @pytest.mark.parametrize("writer", ["stream", "observer"])
-    def test_26_no_such_table(self, push, server, writer) -> None:
-        ran = push(server, f"--writer={writer}", table="replays")
-        ran.assert_refused(server, "no table 'replays'; did you mean replay?")
-        ran = push(server, f"--writer={writer}", table="replay,nope")
-        ran.assert_refused("no table 'nope'. It has: dtype, fewer")
-        assert look(server, "replay").limiter.inserts == 0

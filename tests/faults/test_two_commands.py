@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from pathlib import Path
 
@@ -12,9 +11,9 @@ from processes import DEADLINE, kill, run, running, wait_until
 
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output import directory
-from rlds_beam.pipelines.convert import ConvertConfig, define_pipeline
+from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.processing.job import Stage, Totals, run_stages
-from rlds_beam.testing import make_episode, read_items, write_dataset
+from rlds_beam.testing import make_episode, write_dataset
 
 FLAGS = ("--to=test_own_output:ReturnsOutput", "--shards=5", "--workers=1")
 HOLD = "OWN_OUTPUT_HOLDS"
@@ -56,25 +55,6 @@ def test_a_command_that_was_killed_leaves_no_lock(source, held, flags):
     assert not list(output.glob(".*"))
 
 
-def test_the_output_of_many_commands_is_that_of_one_with_exit_code_0(source, tmp_path):
-    output, lengths = tmp_path / "out", (2, 3, 4)
-    commands = [
-        ["convert", source, output, "--overwrite", "--items=sequences", f"--sequence_length={length}", "--workers=1"]
-        for length in lengths
-    ]
-    with contextlib.ExitStack() as stack:
-        processes = [stack.enter_context(running(command)) for command in commands]
-        ended = [process.communicate(timeout=DEADLINE) for process in processes]
-        codes = [process.returncode for process in processes]
-    assert {*codes} <= {0, 2} and 0 in codes, ended
-    length = json.loads((output / "plan.json").read_text())["plan"]["items"]["sequence_length"]
-    assert codes[lengths.index(length)] == 0
-    items = read_items(output)
-    assert {len(item["reward"]) for item in items} == {length}
-    assert len(items) == 20 * (6 - length + 1)
-    assert run(["convert", source, output, *commands[lengths.index(length)][4:]])[0] == 0
-
-
 def test_only_one_command_holds_the_lock(tmp_path):
     with directory.lock_output(str(tmp_path / "new")):
         with (
@@ -113,20 +93,6 @@ class _Replace(Stage):
         content = json.loads(self.path.read_text())
         content["plan"]["items"]["items"] = "frames"
         self.path.write_text(json.dumps(content))
-
-
-def test_a_pipeline_that_is_not_run_removes_nothing(source, tmp_path):
-    import apache_beam as beam
-
-    output = tmp_path / "out"
-    assert run(["convert", source, output])[0] == 0
-    before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
-    pipeline = beam.Pipeline("FnApiRunner")
-    config = ConvertConfig.create(str(source), str(output), items="frames", overwrite=True)
-    define_pipeline(pipeline, config)
-    assert {path: path.read_bytes() for path in output.rglob("*") if path.is_file()} == before
-    pipeline.run().wait_until_finish()
-    assert len(read_items(output)) == 120
 
 
 def test_a_commit_of_a_killed_job_of_another_plan_does_not_count(source, tmp_path):

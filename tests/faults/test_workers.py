@@ -26,12 +26,10 @@ from rlds_beam.testing import make_episode, shard_paths, write_dataset
 # Signal the thread itself, as a segmentation fault does: a signal to the process may be handled by another thread,
 # while this one continues.
 KILLER = """
-import dataclasses
 import os
 import signal
 
 import rlds_beam
-from rlds_beam.formats.rlds.source import RldsSource
 
 def info(current, following):
     if os.environ.get("LAST_REWARD") and (current["reward"] == 777).any():
@@ -43,25 +41,6 @@ def kill(batch):
     for episode in batch.episodes:
         info(episode.steps, None)
     return batch
-
-class Decoder:
-    def __init__(self, decoder):
-        self.decoder = decoder
-
-    def decode(self, payload, key):
-        episode = self.decoder.decode(payload, key)
-        info(episode.steps, None)
-        return episode
-
-class Rlds(RldsSource):
-    @classmethod
-    def open(cls, input, **options):
-        found = RldsSource.open(input, **options)
-        return cls(**{field.name: getattr(found, field.name) for field in dataclasses.fields(found)})
-
-    @property
-    def decoder(self):
-        return Decoder(super().decoder)
 """
 EPISODES, SHARDS, VICTIM = 40, 4, 27
 FLAGS = ("--shards=8", "--policy_info_fn=killer:info")
@@ -156,17 +135,6 @@ def test_a_worker_is_killed_in_the_middle_of_a_range(tmp_path, data, killer, nam
     for directory in (output, whole):
         assert main(["convert", str(data), str(directory), *flags]) == 0
     assert bytes_of(output) == bytes_of(whole)
-
-
-@pytest.mark.parametrize("command", ["check", "stats"])
-def test_a_worker_of_a_job_that_only_reads_is_killed(tmp_path, data, killer, command):
-    """A custom source kills it while it decodes."""
-    ran = killer(command, data, "--workers=2", "--from=killer:Rlds", "--progress=none", death="SIGKILL")
-    assert (ran.returncode, ran.stdout) == (1, ""), ran.stderr
-    (said,) = complaints(ran.stderr)
-    assert re.search(r"a worker process died at .*SIGKILL", said), said
-    assert list((tmp_path / "tmp").iterdir()) == []
-    assert main([command, str(data), "--from=killer:Rlds"]) == 0
 
 
 def test_the_only_process_dies(tmp_path, data, killer, convert):

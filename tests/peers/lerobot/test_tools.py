@@ -30,22 +30,6 @@ def test_lerobots_own_tools_edit_it(source, output, folder):
     assert len(edited) == sum(len(e) for k, e in enumerate(source[1]) if k not in (0, 2))
 
 
-def test_ray_reads_it(source, output):
-    import ray
-
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False)
-    try:
-        rows = ray.data.read_lerobot(str(output)).take_all()
-    finally:
-        ray.shutdown()
-    rows.sort(key=lambda row: row["index"])
-    assert len(rows) == sum(map(len, source[1]))
-    np.testing.assert_array_equal(
-        np.stack([row["action"] for row in rows]), np.concatenate([e.steps["action"] for e in source[1]])
-    )
-    assert [row["task"] for row in rows] == [t.decode() for e in source[1] for t in e.steps["language_instruction"]]
-
-
 def test_act_trains_from_it(folder):
     import torch
     from lerobot.configs.types import FeatureType
@@ -118,35 +102,3 @@ def test_lerobots_own_converter_takes_our_v21_to_v30(moving, folder, images):
             pixels = e.steps["observation/wrist"][[t]].decode()[0]
             assert np.abs(decode_pixels(item, "observation.images.wrist") - pixels).mean() < 6
         frame += len(e)
-
-
-@pytest.mark.parametrize("images", ["copy", "video"])
-def test_lerobot_packs_our_files_up_to_its_size_limits(moving, images, folder):
-    """LeRobot's aggregation of our datasets into few or many files has the same frames."""
-    from lerobot.datasets.aggregate import aggregate_datasets
-
-    ours = folder / f"packed_{images}"  # no matrix column, which these tools cannot write
-    left_out = "-observation/matrix,-observation/depth"
-    rlds_beam.convert(moving[0], ours, shards=2, images=images, map=left_out, **OPTIONS)
-    for limit, name in ((1e-4, "many"), (100, "few")):
-        root = folder / f"aggregated_{images}_{name}"
-        aggregate_datasets(
-            ["some/one", "some/two"],
-            "some/both",
-            roots=[ours, ours],
-            aggr_root=root,
-            chunk_size=2,
-            data_files_size_in_mb=limit,
-            video_files_size_in_mb=limit,
-        )
-        assert (len(list(root.glob("data/*/*.parquet"))) > 1) == (name == "many")
-        both, one = opened(root), opened(ours)
-        assert len(both) == 2 * len(one)
-        for frame in range(0, len(both), 7):
-            item, expected = both[frame], one[frame % len(one)]
-            np.testing.assert_array_equal(item["action"], expected["action"])
-            assert item["task"] == expected["task"]
-            for camera in one.meta.camera_keys:
-                assert np.abs(item[camera].numpy() - expected[camera].numpy()).mean() < 0.02
-        episodes = data.read_episodes(str(root), "lerobot")
-        assert sum(map(len, episodes)) == len(both)

@@ -5,23 +5,18 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
-import pytest
 import rllib_peer as peer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ray.rllib.connectors import common, env_to_module, learner
 from ray.rllib.connectors.connector_pipeline_v2 import ConnectorPipelineV2
 from ray.rllib.connectors.connector_v2 import ConnectorV2
-from ray.rllib.connectors.learner.frame_stacking import FrameStacking
 
 from rlds_beam import connectors as ours
 from rlds_beam.connectors.configuration import parse
 from rlds_beam.connectors.learner.rllib import FromRllib
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.testing import make_episode
 
 FEW = settings(peer.QUICK, max_examples=25)
 LEARNER = {"as_learner_connector": True}
@@ -47,15 +42,6 @@ class DoubleObservations(ConnectorV2):
     def __call__(self, *, batch, episodes, **kwargs):
         for episode in self.single_agent_episode_iterator(episodes):
             episode.set_observations(new_data=episode.get_observations(-1) * 2, at_indices=-1)
-        return batch
-
-
-class EndTruncated(ConnectorV2):
-    """A user's connector that turns terminations into truncations."""
-
-    def __call__(self, *, batch, episodes, **kwargs):
-        for episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
-            episode.is_terminated, episode.is_truncated = False, True
         return batch
 
 
@@ -135,14 +121,6 @@ def test_a_whole_pipeline_with_a_module(episodes):
     peer.assert_equal(made, theirs)
 
 
-def test_a_changed_termination_changes_the_discount():
-    before = make_episode(5, columns={"discount": np.array([1, 1, 1, 0, 0], np.float32)})
-    (after,) = ours.connect([FromRllib(EndTruncated)], [before]).episodes
-    assert after.steps["is_last"].tolist() == [False] * 4 + [True]
-    assert not after.steps["is_terminal"].any()
-    assert after.steps["discount"][-1] == 1
-
-
 def test_a_users_edit_of_rewards():
     episodes = [peer.recorded(n, number=i) for i, n in enumerate((5, 3))]
     before = [e.ours() for e in episodes]
@@ -194,15 +172,6 @@ def test_rllibs_previous_actions(episodes, count):
     peer.assert_equal(made, made_by([own, *adds], episodes), dtypes=False)
 
 
-def test_columns_of_an_env_to_module_connector():
-    episode = peer.recorded(4)
-    episode.observations = np.random.default_rng(0).integers(0, 255, (5, 4, 4, 1), dtype=np.uint8)
-    connector = FromRllib(FrameStacking, {"num_frames": 3}, kind="env_to_module")
-    peer.assert_equal(made_by([connector], [episode]), made_by([ours.FrameStacking(3)], [episode]))
-    connector = FromRllib(FrameStacking, {"num_frames": 3, **LEARNER})
-    peer.assert_equal(made_by([connector], [episode]), made_by([ours.FrameStacking(3)], [episode]))
-
-
 def test_agents_keep_their_modules():
     episodes = [
         peer.recorded(n, number=i).ours({"agent_id": f"a{i}", "module_id": f"m{i}"}) for i, n in enumerate((3, 2))
@@ -234,34 +203,3 @@ def test_from_a_file_and_to_other_processes(tmp_path, monkeypatch):
     episode: Episode = peer.recorded(3).ours()
     (edited,) = ours.connect(connectors, [episode]).episodes
     np.testing.assert_array_equal(edited.steps["reward"][:-1], -episode.steps["reward"][:-1])
-
-
-class Invents(ConnectorV2):
-    def __call__(self, *, batch, episodes, **kwargs):
-        from ray.rllib.env.single_agent_episode import SingleAgentEpisode
-
-        episodes[:] = [SingleAgentEpisode(id_="new", observations=[np.zeros(3, np.float32)])]
-        return batch
-
-
-def test_wrong_use_is_reported():
-    with pytest.raises(UsageError, match="kind=actor, expected one of learner, env_to_module"):
-        FromRllib(ClipRewards, kind="actor")
-    with pytest.raises(UsageError, match="initial_state needs max_seq_len"):
-        FromRllib(ClipRewards, initial_state={"h": [0.0]})
-    with pytest.raises(RldsBeamError, match="the connector returned an unknown episode new"):
-        ours.connect([FromRllib(Invents)], [peer.recorded(2).ours()])
-
-
-def test_spaces_can_be_given():
-    seen = []
-
-    class Looks(ConnectorV2):
-        def __call__(self, *, batch, episodes, **kwargs):
-            seen.append((self.input_observation_space, self.input_action_space, episodes[0].action_space))
-            return batch
-
-    ours.connect([FromRllib(Looks, action_space=peer.ACTION)], [peer.recorded(2, nested=True).ours()])
-    ((observation, action, of_episode),) = seen
-    assert action is of_episode is peer.ACTION
-    assert isinstance(observation, gym.spaces.Dict) and set(observation) == {"a", "z"}
