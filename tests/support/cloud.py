@@ -7,7 +7,6 @@ runs it in another interpreter (`execute.py`, on Beam's FnApiRunner), and report
 from __future__ import annotations
 
 import contextlib
-import email
 import hashlib
 import json
 import re
@@ -132,39 +131,16 @@ class Cloud:
                         return _json({"error": {"code": 400, "message": traceback.format_exc()}}, 400)
         return _json({"error": {"code": 501, "message": f"{method} {url} is not served here"}}, 501)
 
-    # The store.
+    # The store: its JSON API, with which Beam stages files, and its XML API, which obstore uses.
 
     def bucket(self, bucket: str, **_: Any) -> Reply:
         return _json({"name": bucket, "softDeletePolicy": {"retentionDurationSeconds": "0"}})
 
-    def list(self, bucket: str, *, query: dict[str, str], **_: Any) -> Reply:
-        prefix, delimiter = f"{bucket}/{query.get('prefix', '')}", query.get("delimiter")
-        below = {name: name.removeprefix(prefix) for name in sorted(self.objects) if name.startswith(prefix)}
-        deeper = {name for name, rest in below.items() if delimiter and delimiter in rest}
-        prefixes = sorted({name[: name.index("/", len(prefix)) + 1].removeprefix(f"{bucket}/") for name in deeper})
-        return _json({"items": [self._meta(name) for name in below if name not in deeper], "prefixes": prefixes})
+    def about(self, bucket: str, name: str, **_: Any) -> Reply:
+        return self._about(f"{bucket}/{name}") if f"{bucket}/{name}" in self.objects else _json({}, 404)
 
-    def get(self, bucket: str, name: str, *, query: dict[str, str], headers: dict[str, str], **_: Any) -> Reply:
-        key = f"{bucket}/{name}"
-        if key not in self.objects:
-            return _json({"error": {"code": 404, "message": f"no such object: {key}"}}, 404)
-        if query.get("alt") != "media":
-            return _json(self._meta(key))
-        content = self.objects[key]
-        wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", headers.get("range", ""))
-        if wanted is None:
-            return 200, {}, content
-        first, last = int(wanted[1]), min(int(wanted[2] or len(content)), len(content) - 1)
-        if first >= len(content):
-            return 416, {"Content-Range": f"bytes */{len(content)}"}, b""
-        return 206, {"Content-Range": f"bytes {first}-{last}/{len(content)}"}, content[first : last + 1]
-
-    def start(self, bucket: str, *, query: dict[str, str], headers: dict[str, str], body: bytes, **_: Any) -> Reply:
-        if query["uploadType"] == "multipart":
-            message = email.message_from_bytes(b"Content-Type: " + headers["content-type"].encode() + b"\n\n" + body)
-            about, content = message.get_payload()  # type: ignore[misc]
-            name = json.loads(about.get_payload())["name"]  # type: ignore[union-attr]
-            return self._put(f"{bucket}/{name}", content.get_payload(decode=True))  # type: ignore[union-attr, arg-type]
+    def start(self, bucket: str, *, query: dict[str, str], body: bytes, **_: Any) -> Reply:
+        """Begins a resumable upload."""
         name = query.get("name") or json.loads(body)["name"]
         upload = str(len(self._uploads))
         self._uploads[upload] = f"{bucket}/{name}", bytearray()
@@ -175,73 +151,52 @@ class Cloud:
         content += body
         if headers["content-range"].endswith("/*"):
             return 308, {"Range": f"bytes=0-{len(content) - 1}"} if content else {}, b""
-        return self._put(key, bytes(content))
+        self.objects[key] = bytes(content)
+        return self._about(key)
 
-    # Its XML API, which obstore uses.
-
-    def xml_list(self, bucket: str, *, query: dict[str, str], **_: Any) -> Reply:
+    def list(self, bucket: str, *, query: dict[str, str], **_: Any) -> Reply:
         prefix, delimiter = f"{bucket}/{query.get('prefix', '')}", query.get("delimiter")
-        below = [name for name in sorted(self.objects) if name.startswith(prefix)]
-        deeper = {name for name in below if delimiter and delimiter in name.removeprefix(prefix)}
-        folders = {name[: name.index("/", len(prefix)) + 1].removeprefix(f"{bucket}/") for name in deeper}
-        found = "".join(
-            f"<Contents><Key>{escape(name.removeprefix(f'{bucket}/'))}</Key><Size>{len(self.objects[name])}</Size>"
-            f"<ETag>{_tag(self.objects[name])}</ETag><LastModified>2026-01-01T00:00:00Z</LastModified></Contents>"
-            for name in below
-            if name not in deeper
-        )
-        found += "".join(f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>" for name in folders)
-        return 200, {}, f"<ListBucketResult><IsTruncated>false</IsTruncated>{found}</ListBucketResult>".encode()
+        found = dict[str, str]()
+        for key in sorted(key for key in self.objects if key.startswith(prefix)):
+            name = escape(key.removeprefix(f"{bucket}/"))
+            if delimiter and delimiter in key.removeprefix(prefix):
+                folder = escape(key[: key.index(delimiter, len(prefix)) + 1].removeprefix(f"{bucket}/"))
+                found[folder] = f"<CommonPrefixes><Prefix>{folder}</Prefix></CommonPrefixes>"
+            else:
+                found[name] = (
+                    f"<Contents><Key>{name}</Key><Size>{len(self.objects[key])}</Size><ETag>{_tag(self.objects[key])}"
+                    "</ETag><LastModified>2026-01-01T00:00:00Z</LastModified></Contents>"
+                )
+        answer = f"<ListBucketResult><IsTruncated>false</IsTruncated>{''.join(found.values())}</ListBucketResult>"
+        return 200, {}, answer.encode()
 
-    def xml_get(self, bucket: str, name: str, *, headers: dict[str, str], **_: Any) -> Reply:
+    def get(self, bucket: str, name: str, *, headers: dict[str, str], **_: Any) -> Reply:
         content = self.objects.get(f"{bucket}/{name}")
         if content is None:
             return 404, {}, b"<Error><Code>NoSuchKey</Code></Error>"
         about = {"ETag": _tag(content), "Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}
         if headers.get("if-match", about["ETag"]) != about["ETag"]:
             return 412, {}, b""
-        status, more, part = self.get(bucket, name, query={"alt": "media"}, headers=headers)
-        return status, {**about, **more}, part
+        if (wanted := re.fullmatch(r"bytes=(\d+)-(\d*)", headers.get("range", ""))) is None:
+            return 200, about, content
+        first, last = int(wanted[1]), min(int(wanted[2] or len(content)), len(content) - 1)
+        return 206, {**about, "Content-Range": f"bytes {first}-{last}/{len(content)}"}, content[first : last + 1]
 
-    def xml_put(
-        self, bucket: str, name: str, *, query: dict[str, str], headers: dict[str, str], body: bytes, **_: Any
-    ) -> Reply:
-        if "partNumber" in query:
-            name = f"{name}?{query['uploadId']}?{int(query['partNumber']):05}"
+    def put(self, bucket: str, name: str, *, headers: dict[str, str], body: bytes, **_: Any) -> Reply:
         if source := headers.get("x-goog-copy-source"):
             body = self.objects[unquote(source).lstrip("/")]
         self.objects[f"{bucket}/{name}"] = body
         return 200, {"ETag": _tag(body)}, b""
 
-    def xml_post(self, bucket: str, name: str, *, query: dict[str, str], **_: Any) -> Reply:
-        if "uploads" in query:
-            return 200, {}, b"<InitiateMultipartUploadResult><UploadId>1</UploadId></InitiateMultipartUploadResult>"
-        parts = sorted(part for part in self.objects if part.startswith(f"{bucket}/{name}?{query['uploadId']}?"))
-        content = b"".join([self.objects.pop(part) for part in parts])
-        self.objects[f"{bucket}/{name}"] = content
-        answer = f"<CompleteMultipartUploadResult><ETag>{_tag(content)}</ETag></CompleteMultipartUploadResult>"
-        return 200, {}, answer.encode()
-
-    def xml_delete(self, bucket: str, name: str, **_: Any) -> Reply:
+    def delete(self, bucket: str, name: str, **_: Any) -> Reply:
         return (404 if self.objects.pop(f"{bucket}/{name}", None) is None else 204), {}, b""
 
-    def _put(self, key: str, content: bytes) -> Reply:
-        self.objects[key] = content
-        return _json(self._meta(key))
-
-    def _meta(self, key: str) -> dict[str, str]:
+    def _about(self, key: str) -> Reply:
         bucket, _, name = key.partition("/")
         content = self.objects[key]
-        return {
-            "kind": "storage#object",
-            "bucket": bucket,
-            "name": name,
-            "size": str(len(content)),
-            "generation": "1",
-            "crc32c": b64encode(google_crc32c.value(content).to_bytes(4, "big")).decode(),
-            "md5Hash": b64encode(hashlib.md5(content).digest()).decode(),
-            "updated": "2026-01-01T00:00:00Z",
-        }
+        checksum = b64encode(google_crc32c.value(content).to_bytes(4, "big")).decode()
+        about = {"size": str(len(content)), "generation": "1", "crc32c": checksum, "updated": "2026-01-01T00:00:00Z"}
+        return _json({"kind": "storage#object", "bucket": bucket, "name": name, **about})
 
     # The job service.
 
@@ -253,19 +208,16 @@ class Cloud:
 
     def _run(self, job: dict[str, Any]) -> None:
         url = job["environment"]["sdkPipelineOptions"]["options"]["pipelineUrl"]
-        done = self._execute(job["id"], self._home_of(job, self.objects[url.removeprefix("gs://")]))
+        home = self._home / job["id"]
+        home.mkdir(parents=True)
+        (home / "pipeline.pb").write_bytes(self.objects[url.removeprefix("gs://")])
+        done = self._execute(job["id"], home)
         with self._lock:
             if done.returncode == 0:
                 job["metrics"] = json.loads(done.stdout.splitlines()[-1])
             else:
                 job["error"] = done.stderr
             job["state"] = "JOB_STATE_DONE" if done.returncode == 0 else "JOB_STATE_FAILED"
-
-    def _home_of(self, job: dict[str, Any], pipeline: bytes) -> Path:
-        home = self._home / job["id"]
-        home.mkdir(parents=True)
-        (home / "pipeline.pb").write_bytes(pipeline)
-        return home
 
     def job(self, job: str, **_: Any) -> Reply:
         self.looked_at()
@@ -301,13 +253,11 @@ def _json(content: Any, status: int = 200) -> Reply:
     return status, {"Content-Type": "application/json"}, json.dumps(content).encode()
 
 
-_OBJECT = r"/storage/v1/b/([^/]+)/o/([^/]+)"
 _JOBS = r"/v1b3/projects/[^/]+/locations/[^/]+/jobs"
 _ROUTES: list[tuple[str, Callable[..., Reply]]] = [
     (r"POST /token", Cloud.token),
     (r"GET /storage/v1/b/([^/]+)", Cloud.bucket),
-    (r"GET /storage/v1/b/([^/]+)/o", Cloud.list),
-    (rf"GET (?:/download)?{_OBJECT}", Cloud.get),
+    (r"GET /storage/v1/b/([^/]+)/o/([^/]+)", Cloud.about),
     (r"POST /upload/storage/v1/b/([^/]+)/o", Cloud.start),
     (r"PUT /upload/(\d+)", Cloud.go_on),
     (rf"POST {_JOBS}", Cloud.submit),
@@ -315,11 +265,10 @@ _ROUTES: list[tuple[str, Callable[..., Reply]]] = [
     (rf"PUT {_JOBS}/([^/]+)", Cloud.change),
     (rf"GET {_JOBS}/([^/]+)/messages", Cloud.messages),
     (rf"GET {_JOBS}/([^/]+)/metrics", Cloud.metrics),
-    (r"GET /([^/]+)", Cloud.xml_list),
-    (r"(?:GET|HEAD) /([^/]+)/(.+)", Cloud.xml_get),
-    (r"PUT /([^/]+)/(.+)", Cloud.xml_put),
-    (r"POST /([^/]+)/(.+)", Cloud.xml_post),
-    (r"DELETE /([^/]+)/(.+)", Cloud.xml_delete),
+    (r"GET /([^/]+)", Cloud.list),
+    (r"(?:GET|HEAD) /([^/]+)/(.+)", Cloud.get),
+    (r"PUT /([^/]+)/(.+)", Cloud.put),
+    (r"DELETE /([^/]+)/(.+)", Cloud.delete),
 ]
 
 
