@@ -187,3 +187,48 @@ def test_only_fields_that_look_like_images_are_rotated_unless_named():
     assert made.steps[IMAGE].shape == (3, 6, 4, 3)
     (made,) = edited(c.RotateImages(90, fields=["observation/pose"]), episode)
     np.testing.assert_array_equal(made.steps["observation/pose"], np.rot90(others["observation/pose"], 1, axes=(1, 2)))
+
+
+CALIBRATED = [
+    c.ResizeImages(30, 50, minimum=1),
+    c.ResizeImages(40, 40, minimum=1, fit="pad"),
+    c.ResizeImages(40, 40, minimum=1, fit="crop"),
+    c.ResizeImages(40, 70, minimum=1, crop=[8, 12, 60, 80]),
+    c.RotateImages(90),
+    c.RotateImages(180),
+    c.RotateImages(270),
+]
+
+
+@pytest.mark.parametrize("connector", CALIBRATED, ids=repr)
+@pytest.mark.parametrize("of_steps", [True, False])
+def test_the_camera_matrix_follows_the_pixels(connector: Any, of_steps: bool) -> None:
+    """A point that OpenCV projects with the matrix before the edit is seen where the matrix after it says."""
+    cv2 = pytest.importorskip("cv2")
+    matrix = np.array([[90.0, 0, 47.2], [0, 85.0, 36.4], [0, 0, 1]])
+    point, distortion = np.array([0.06, -0.05, 1.0]), np.array([0.1, -0.05, 0.002, 0.001, 0.0])
+    ((x, y),) = cv2.projectPoints(point[None], np.zeros(3), np.zeros(3), matrix, distortion)[0][0]
+    rows, columns = np.mgrid[:80, :100]
+    spot = 250 * np.exp(-((rows - y) ** 2 + (columns - x) ** 2) / (2 * 3.0**2))
+    pixels = np.repeat(spot.round().astype(np.uint8)[None, ..., None], 3, axis=-1)
+    episode = make_episode(1, observation={"s": 2}).with_columns({IMAGE: pixels})
+    if of_steps:
+        episode = episode.with_columns({f"{IMAGE}_intrinsics": matrix[None]})
+    else:
+        episode = episode.replace(metadata={f"episode_metadata/{IMAGE}_intrinsics": matrix})
+    (made,) = edited(connector, episode)
+    seen = np.asarray(made.steps[IMAGE])[0, ..., 0].astype(float)
+    at = [(np.arange(size) * seen.sum(axis=other)).sum() / seen.sum() for other, size in enumerate(seen.shape[::-1])]
+    known = made.steps[f"{IMAGE}_intrinsics"][0] if of_steps else made.metadata[f"episode_metadata/{IMAGE}_intrinsics"]
+    np.testing.assert_allclose((known @ np.linalg.solve(matrix, [x, y, 1]))[:2], at, atol=0.1)
+    if known[0, 1] == 0:
+        ((there),) = cv2.projectPoints(point[None], np.zeros(3), np.zeros(3), known, distortion)[0][0]
+        np.testing.assert_allclose(there, at, atol=0.1)
+
+
+def test_a_camera_matrix_of_another_shape_is_refused() -> None:
+    pixels = np.zeros((3, 80, 100, 3), np.uint8)
+    columns = {IMAGE: pixels, f"{IMAGE}_intrinsics": np.ones((3, 4), np.float32)}
+    episode = make_episode(3, observation={"s": 2}).with_columns(columns)
+    with pytest.raises(UsageError, match=f"{IMAGE}_intrinsics is no camera matrix: float32 .*expected floats"):
+        edited(c.RotateImages(180), episode)

@@ -1,11 +1,16 @@
-"""Edits images. Each image is decoded and encoded once, however many of these connectors run."""
+"""Edits images, and the calibration of their cameras. Each image is decoded and encoded once, whatever its edits.
+
+A field `IMAGE_intrinsics`, of the steps or of the episode, is the camera matrix K of the image field IMAGE, [3, 3],
+with pixel centers at whole numbers, as in OpenCV and ROS. An edit that moves pixel p to A p makes it A K; distortion
+and pose stay. After a turn, values are off the diagonal, or focal lengths are negative.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
-from typing import Literal, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -20,6 +25,8 @@ from rlds_beam.text import did_you_mean
 from rlds_beam.typing import Array
 
 Fit = Literal["stretch", "pad", "crop"]
+INTRINSICS = "_intrinsics"
+"""The ending of the field with the camera matrix of an image field."""
 
 
 class _ImageEditor(EpisodeConnector):
@@ -36,13 +43,37 @@ class _ImageEditor(EpisodeConnector):
         names: str | Sequence[str] = (fields.obs,) if self.fields is None else self.fields
         edited: dict[str, Column] = {}
         for name in (names,) if isinstance(names, str) else names:
-            columns = {path: episode.steps[path] for path in all_below(episode.steps, name)}
+            paths = [path for path in all_below(episode.steps, name) if not path.endswith(INTRINSICS)]
+            columns = {path: episode.steps[path] for path in paths}
             columns = {path: c for path, c in columns.items() if self.takes(path, c, named=path == name)}
             if not columns:
                 near = did_you_mean(name, [*episode.steps])
                 raise UsageError(f"{type(self).__name__}: there is no image field {name}{near}")
             edited |= {path: self.change(path, column) for path, column in columns.items() if path not in edited}
-        return episode.with_columns(edited)
+        moved = episode.with_columns(edited | self._calibrate(episode.steps, episode, edited))
+        metadata = self._calibrate(episode.metadata, episode, edited)
+        return moved.replace(metadata={**episode.metadata, **metadata}) if metadata else moved
+
+    def _calibrate(self, values: Mapping[str, Any], episode: Episode, edited: Mapping[str, Column]) -> dict[str, Any]:
+        """The camera matrices among `values`, of images whose pixels have moved."""
+        matrices: dict[str, Any] = {}
+        for path, value in values.items():
+            image = path.removeprefix("episode_metadata/").removesuffix(INTRINSICS)
+            if not path.endswith(INTRINSICS) or image not in edited or edited[image] is episode.steps[image]:
+                continue
+            matrix = np.asarray(value)
+            if matrix.shape[-2:] != (3, 3) or matrix.dtype.kind != "f":
+                said = f"{matrix.dtype} {matrix.shape[-2:]}"
+                raise UsageError(f"{type(self).__name__}: {path} is no camera matrix: {said}, expected floats (3, 3)")
+            height, width = _shape(episode.steps[image])[:2]
+            if height is None or width is None:
+                raise UsageError(f"{type(self).__name__}: {path} depends on the size of {image}, which may vary")
+            matrices[path] = (self.move(height, width) @ matrix).astype(matrix.dtype)
+        return matrices
+
+    def move(self, height: int, width: int) -> Array:
+        """The matrix [3, 3] by which the pixels (x, y, 1) of edited images move, which had this size."""
+        return np.eye(3)
 
     def takes(self, path: str, column: Column, *, named: bool) -> bool:
         """Whether a field holds images. An array that the user named is trusted to hold them if its shape allows it."""
@@ -105,17 +136,10 @@ class ResizeImages(_ImageEditor):
         shape = _shape(column)
         if len(shape) not in (2, 3) or any(side is not None and side < self.minimum for side in shape[:2]):
             return column
-        depth, whole, crop = is_depth(path), shape[:2], None
-        sides = whole
-        if self.crop is not None:
-            top, left, tall, wide = self.crop
-            crop, sides = (slice(top, top + tall), slice(left, left + wide)), (tall, wide)
-            if any(side is not None and part.stop > side for part, side in zip(crop, whole, strict=True)):
-                raise UsageError(f"ResizeImages: crop={self.crop} exceeds {path} of {whole[0]} x {whole[1]} pixels")
-        height, width = (
-            wanted if self.enlarge or side is None else min(wanted, side)
-            for wanted, side in zip((self.height, self.width), sides, strict=True)
-        )
+        depth, whole, crop = is_depth(path), shape[:2], self.crop
+        if crop and any(side is not None and crop[i] + crop[i + 2] > side for i, side in enumerate(whole)):
+            raise UsageError(f"ResizeImages: crop={crop} exceeds {path} of {whole[0]} x {whole[1]} pixels")
+        height, width = self._size(*whole)
         edit = functools.partial(_resize, height=height, width=width, fit=self.fit, depth=depth, crop=crop)
         if isinstance(column, EncodedImages):
             encoding = "png" if depth or column.dtype != "uint8" or column.shape[-1] not in (1, 3, None) else "jpeg"
@@ -126,6 +150,23 @@ class ResizeImages(_ImageEditor):
         if not is_numeric(column):
             return column
         return edit(column[..., None])[..., 0] if len(shape) == 2 else edit(column)
+
+    def _size(self, rows: int | None, columns: int | None) -> tuple[int, int]:
+        """The new height and width of images of this size."""
+        sides = (rows, columns) if self.crop is None else self.crop[2:]
+        height, width = (
+            wanted if self.enlarge or side is None else min(wanted, side)
+            for wanted, side in zip((self.height, self.width), sides, strict=True)
+        )
+        return height, width
+
+    def move(self, height: int, width: int) -> Array:
+        top, left, tall, wide = self.crop or (0, 0, height, width)
+        part, place = _place(tall, wide, *self._size(height, width), self.fit)
+        scale = np.array([place.width / part.width, place.height / part.height])
+        moved = np.diag([*scale, 1.0])
+        moved[:2, 2] = (0.5 - np.array([left + part.left, top + part.top])) * scale - 0.5 + [place.left, place.top]
+        return moved
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,6 +204,12 @@ class RotateImages(_ImageEditor):
         height, width, channels = column.shape
         shape = (height, width, channels) if self.degrees == 180 else (width, height, channels)
         return edit_images(column, rotate, path, shape=shape, quality=self.quality)
+
+    def move(self, height: int, width: int) -> Array:
+        moved = np.eye(3)
+        for last in ((width, height) * 2)[: self.degrees // 90]:
+            moved = np.array([[0, 1, 0], [-1, 0, last - 1], [0, 0, 1.0]]) @ moved
+        return moved
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,27 +251,42 @@ def _shape(column: Column) -> tuple[int | None, ...]:
     return column.shape if isinstance(column, EncodedImages) else column.shape[1:]
 
 
-def _resize(
-    images: Array, *, height: int, width: int, fit: Fit, depth: bool, crop: tuple[slice, slice] | None
-) -> Array:
-    if crop is not None:
-        images = images[:, crop[0], crop[1]]
-    rows, columns = images.shape[1:3]
-    if (rows, columns) == (height, width):
-        return images
-    resize = resize_depth if depth else resize_colors
-    if fit == "stretch":
-        return resize(images, height, width)
+class _Box(NamedTuple):
+    """A part of an image, in pixels."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+def _place(rows: int, columns: int, height: int, width: int, fit: Fit) -> tuple[_Box, _Box]:
+    """The part of an image of `rows` and `columns` that is resized, and its place in the result."""
+    whole, result = _Box(0, 0, rows, columns), _Box(0, 0, height, width)
     if fit == "crop":
         scale = min(rows / height, columns / width)
         tall, wide = max(1, round(height * scale)), max(1, round(width * scale))
-        top, left = (rows - tall) // 2, (columns - wide) // 2
-        return resize(images[:, top : top + tall, left : left + wide], height, width)
-    scale = max(rows / height, columns / width)
-    tall, wide = max(1, int(rows / scale)), max(1, int(columns / scale))
-    top, left = (height - tall) // 2, (width - wide) // 2
+        return _Box((rows - tall) // 2, (columns - wide) // 2, tall, wide), result
+    if fit == "pad":
+        scale = max(rows / height, columns / width)
+        tall, wide = max(1, int(rows / scale)), max(1, int(columns / scale))
+        return whole, _Box((height - tall) // 2, (width - wide) // 2, tall, wide)
+    return whole, result
+
+
+def _resize(images: Array, *, height: int, width: int, fit: Fit, depth: bool, crop: Sequence[int] | None) -> Array:
+    if crop is not None:
+        top, left, tall, wide = crop
+        images = images[:, top : top + tall, left : left + wide]
+    if images.shape[1:3] == (height, width):
+        return images
+    part, place = _place(*images.shape[1:3], height, width, fit)
+    images = images[:, part.top : part.top + part.height, part.left : part.left + part.width]
+    resized = (resize_depth if depth else resize_colors)(images, place.height, place.width)
+    if place[2:] == (height, width):
+        return resized
     padded = np.zeros((len(images), height, width, images.shape[-1]), images.dtype)
-    padded[:, top : top + tall, left : left + wide] = resize(images, tall, wide)
+    padded[:, place.top : place.top + place.height, place.left : place.left + place.width] = resized
     return padded
 
 
