@@ -28,6 +28,7 @@ from ros2_bags import (
     write_mcap,
 )
 
+import rlds_beam
 from rlds_beam.errors import NeedsMappingError, UsageError
 from rlds_beam.formats.ros2.mapping import parse_mapping
 from rlds_beam.formats.ros2.source import Ros2Source
@@ -271,7 +272,7 @@ def test_without_a_mapping_one_is_proposed(tmp_path: Path) -> None:
     [
         ({"rate": 10}, "give either reference"),
         ({"fields": {"observation/x": {"topik": "/a"}}}, "unknown field `topik`"),
-        ({"fields": {"obs/x": {"topic": "/a"}}}, "obs/x: not a step field"),
+        ({"fields": {"obs/x": {"topic": "/a"}}}, "obs/x: neither a step field nor one of the episode"),
         ({"fields": {"is_first": {"topic": "/a"}}}, "is made by rlds-beam"),
         ({"fields": {"observation/x": {"topic": "/a", "names": ["b"]}}}, "names selects from one field"),
         ({"episodes": {"topic": "/m"}}, "the values that begin an episode"),
@@ -284,3 +285,58 @@ def test_wrong_mappings(changed: dict[str, Any], said: str) -> None:
     assert parse_mapping(content, "topics.yaml").fields[0].topic == "/a"
     with pytest.raises(UsageError, match=f"topics.yaml: .*{said}"):
         parse_mapping({**content, **changed}, "topics.yaml")
+
+
+CAMERA = "sensor_msgs/msg/CameraInfo"
+MATRIX = [90.0, 0, 11.5, 0, 85, 7.5, 0, 0, 1]
+
+
+def camera_info(time: int, focal: float = 90.0, topic: str = "/camera/camera_info") -> Sent:
+    """A CameraInfo as a driver publishes it beside each image."""
+    region = {"x_offset": 0, "y_offset": 0, "height": 0, "width": 0, "do_rectify": False}
+    content = {
+        "header": header(time),
+        "height": 16,
+        "width": 24,
+        "distortion_model": "plumb_bob",
+        "d": np.array([0.1, -0.05, 0.002, 0.001, 0.0]),
+        "k": np.array([focal, *MATRIX[1:]]),
+        "r": np.eye(3).ravel(),
+        "p": np.eye(3, 4).ravel(),
+        "binning_x": 0,
+        "binning_y": 0,
+        "roi": region,
+    }
+    return Sent(time, topic, CAMERA, content)
+
+
+def test_the_calibration_of_a_camera_goes_with_its_images_to_lerobot(tmp_path: Path) -> None:
+    """By the mapping that inspect proposes; half the pixels give half the focal length."""
+    for number in range(2):
+        sent = robot(seed=number) + [camera_info(T0 + (100 * i + 40) * MS) for i in range(6)]
+        write_bag(tmp_path / "bags" / str(number), sorted(sent, key=lambda one: one.time))
+    with pytest.raises(NeedsMappingError) as caught:
+        Ros2Source.open(str(tmp_path / "bags"))
+    proposed = caught.value.propose()
+    (tmp_path / "topics.yaml").write_text(proposed[proposed.index("reference:") :])
+    out, again = str(tmp_path / "out"), str(tmp_path / "again")
+    small = "ResizeImages(8, 12, minimum=8)"
+    topics = str(tmp_path / "topics.yaml")
+    rlds_beam.convert(str(tmp_path / "bags"), out, to="lerobot", topics=topics, connectors=small)
+    rlds_beam.convert(out, again, to="rlds")
+    for dataset in (out, again):
+        for episode in rlds_beam.open_dataset(dataset):
+            known = {path.rpartition("/")[2]: value for path, value in episode.items()}
+            np.testing.assert_allclose(known["camera_intrinsics"], [45, 0, 5.5, 0, 42.5, 3.5, 0, 0, 1])
+            np.testing.assert_allclose(known["camera_distortion"], [0.1, -0.05, 0.002, 0.001, 0.0])
+            assert (known["camera_distortion_model"], known["camera_frame_id"]) == (b"plumb_bob", b"base")
+
+
+def test_a_calibration_that_changes_within_an_episode_rejects_it(tmp_path: Path) -> None:
+    path = "episode_metadata/observation/image_intrinsics"
+    mapping = f"{MAPPING}  {path}: {{topic: /camera/camera_info, field: k}}\n"
+    sent = robot() + [camera_info(T0 + (100 * i + 40) * MS, 90.0 + (i > 3)) for i in range(6)]
+    (episode,) = read(write_bag(tmp_path / "a", sorted(sent, key=lambda one: one.time)), mapping)
+    assert "camera_info) changes within the episode: map it to a step field" in str(episode.faults[0])
+    (episode,) = read(tmp_path / "a", mapping.replace(path, "observation/image_intrinsics"))
+    assert np.asarray(episode.steps["observation/image_intrinsics"])[:, 0].tolist() == [90.0] * 4 + [91.0] * 2

@@ -1,8 +1,8 @@
 """Edits images, and the calibration of their cameras. Each image is decoded and encoded once, whatever its edits.
 
-A field `IMAGE_intrinsics`, of the steps or of the episode, is the camera matrix K of the image field IMAGE, [3, 3],
-with pixel centers at whole numbers, as in OpenCV and ROS. An edit that moves pixel p to A p makes it A K; distortion
-and pose stay. After a turn, values are off the diagonal, or focal lengths are negative.
+A field `IMAGE_intrinsics`, of the steps or of the episode, is the camera matrix K of the image field IMAGE, [3, 3]
+or [9], with pixel centers at whole numbers, as in OpenCV and ROS. An edit that moves pixel p to A p makes it A K;
+distortion and pose stay. After a turn, values are off the diagonal, or focal lengths are negative.
 """
 
 from __future__ import annotations
@@ -61,14 +61,15 @@ class _ImageEditor(EpisodeConnector):
             image = path.removeprefix("episode_metadata/").removesuffix(INTRINSICS)
             if not path.endswith(INTRINSICS) or image not in edited or edited[image] is episode.steps[image]:
                 continue
-            matrix = np.asarray(value)
+            known = np.asarray(value)
+            matrix = known.reshape(*known.shape[:-1], 3, 3) if known.shape[-1:] == (9,) else known  # as in CameraInfo
             if matrix.shape[-2:] != (3, 3) or matrix.dtype.kind != "f":
-                said = f"{matrix.dtype} {matrix.shape[-2:]}"
+                said = f"{matrix.dtype} {matrix.shape}"
                 raise UsageError(f"{type(self).__name__}: {path} is no camera matrix: {said}, expected floats (3, 3)")
             height, width = _shape(episode.steps[image])[:2]
             if height is None or width is None:
                 raise UsageError(f"{type(self).__name__}: {path} depends on the size of {image}, which may vary")
-            matrices[path] = (self.move(height, width) @ matrix).astype(matrix.dtype)
+            matrices[path] = (self.move(height, width) @ matrix).astype(known.dtype).reshape(known.shape)
         return matrices
 
     def move(self, height: int, width: int) -> Array:

@@ -146,11 +146,19 @@ class DropFields(EpisodeConnector):
         )
 
 
+_CALIBRATION = re.compile(
+    "(?P<group>episode_metadata/)?(?P<image>.+)(?P<ending>_(?:intrinsics|distortion|distortion_model|frame_id|extrinsics))"
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class RenameFields(EpisodeConnector):
     """Renames fields of the steps and of the episode, each with everything below it. The values stay as they are.
 
         fields={observation/image_0: observation/front, observation/qpos: observation/state}
+
+    The calibration of a camera keeps the name of its images: `episode_metadata/observation/image_0_intrinsics` becomes
+    `episode_metadata/observation/front_intrinsics`.
 
     Attributes:
       fields: old path -> new path.
@@ -171,7 +179,8 @@ class RenameFields(EpisodeConnector):
         for old, new in self.fields.items():
             if below(path, old):
                 return new + path[len(old) :]
-        return path
+        camera = _CALIBRATION.fullmatch(path)
+        return f"{camera['group'] or ''}{self._rename(camera['image'])}{camera['ending']}" if camera else path
 
 
 @dataclasses.dataclass(frozen=True)

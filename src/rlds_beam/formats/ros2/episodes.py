@@ -15,7 +15,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import ArrayFormat, Arrays
 from rlds_beam.formats.ros2.bags import EVER, Bag, BagLayout, bag_layout
 from rlds_beam.formats.ros2.fields import FieldReader
-from rlds_beam.formats.ros2.mapping import NS, Boundaries, TopicMapping
+from rlds_beam.formats.ros2.mapping import NS, OF_EPISODE, Boundaries, TopicMapping
 from rlds_beam.formats.ros2.messages import BadMessage, message_type, read_stamp
 from rlds_beam.text import did_you_mean, shorten
 from rlds_beam.typing import Array
@@ -100,7 +100,12 @@ class Ros2Format(ArrayFormat):
         arrays: dict[str, Array] = {TIMES: frames.times}
         for reader in self.readers:
             path, source = reader.field.path, reader.field.topic
-            arrays[path] = reader.column(streams[source].data, frames.chosen[path], kinds[source])
+            column = reader.column(streams[source].data, frames.chosen[path], kinds[source])
+            if path.startswith(f"{OF_EPISODE}/"):
+                if (column != column[:1]).any():
+                    raise BadMessage(f"{path} ({source}) changes within the episode: map it to a step field")
+                column = column[:1]
+            arrays[path] = column
         notes = [f"{path} ({name}): {number:,}" for path, name, number in lacking]
         notes += [f"{name}: {number:,} messages without a stamp" for name, number in unstamped.items() if number]
         arrays[DROPPED] = np.array([frames.dropped])

@@ -13,7 +13,9 @@ from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean, shorten
 
 NS = 1_000_000_000
-_ROOTS = ("observation", "action", "reward", "language_instruction", "info")
+OF_EPISODE = "episode_metadata"
+"""The group of the fields that have one value for each episode."""
+_ROOTS = ("observation", "action", "reward", "language_instruction", "info", OF_EPISODE)
 _MADE = ("is_first", "is_last", "is_terminal", "discount", "timestamp_ns")
 
 _Topic = Annotated[str, msgspec.Meta(pattern="[^/ ]$")]
@@ -22,7 +24,7 @@ _Age = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
 class TopicField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A step field.
+    """A step field, or one of the episode.
 
     Attributes:
       topic: the topic.
@@ -151,7 +153,7 @@ def _check_field(path: str, entry: TopicField, others: Iterable[str], where: str
     if root not in _ROOTS or not all(names):
         hint = did_you_mean(root, _ROOTS, otherwise=f"it begins with one of {', '.join(_ROOTS)}")
         made = f" ({path} is made by rlds-beam)" if path in _MADE else ""
-        raise UsageError(f"{where}: not a step field{made}{hint}")
+        raise UsageError(f"{where}: neither a step field nor one of the episode{made}{hint}")
     if inside := [other for other in others if other.startswith(f"{path}/")]:
         raise UsageError(f"{where} cannot be a field, because {inside[0]} is in it")
     if entry.dtype and entry.dtype not in DTYPES - {"string"}:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,10 +14,13 @@ from rlds_beam.episodes.schema import MAX_UNFOLDED
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.ros2.bags import Bag, bag_layout
 from rlds_beam.formats.ros2.fields import IMAGES, image_reader
+from rlds_beam.formats.ros2.mapping import OF_EPISODE
 from rlds_beam.formats.ros2.messages import BadMessage, message_type
 from rlds_beam.text import aligned, count, format_size, printable, shorten
 
 _JOINTS, _TEXT = "sensor_msgs/msg/JointState", "std_msgs/msg/String"
+_CAMERA = "sensor_msgs/msg/CameraInfo"
+_CALIBRATION = {"intrinsics": "k", "distortion_model": "distortion_model", "frame_id": "header.frame_id"}
 _ACTION = re.compile(r"leader|master|command|cmd|action|target|goal|desired", re.IGNORECASE)
 _TASK = re.compile(r"task|instruction|prompt|language|goal", re.IGNORECASE)
 _VALUES = {
@@ -72,7 +75,8 @@ def proposal(paths: Sequence[str], where: str) -> str:
             facts = topic_facts(bag)
             there = [fact for fact in facts if fact.messages]
             joints = {fact.name: _joints(bag, fact.name) for fact in there if fact.type == _JOINTS}
-            fields = _fields(there, joints)
+            distorted = [fact.name for fact in there if fact.type == _CAMERA and _first(bag, fact.name, "d").size]
+            fields = _fields(there, joints, distorted)
             driver = _driver(facts, fields)
             lines = [f"{paths[0]} ({count(len(paths), 'bag')} in {where})"]
             rows: list[Sequence[str]] = [("topic", "type", "messages", "Hz", "jitter ms", "longest gap s")]
@@ -147,8 +151,15 @@ def _mapping(fields: Mapping[str, str], driver: TopicFacts | None) -> list[str]:
     ]
 
 
-def _fields(facts: Sequence[TopicFacts], joints: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """The proposed fields, as YAML. `joints` has the names of the joints by topic."""
+def _fields(
+    facts: Sequence[TopicFacts], joints: Mapping[str, Sequence[str]], distorted: Collection[str]
+) -> dict[str, str]:
+    """The proposed fields, as YAML.
+
+    Args:
+      joints: the names of the joints by topic.
+      distorted: the topics of cameras with coefficients of distortion.
+    """
     fields: dict[str, str] = {}
     for fact in facts:
         topic = f"topic: {json.dumps(fact.name)}"
@@ -164,15 +175,24 @@ def _fields(facts: Sequence[TopicFacts], joints: Mapping[str, Sequence[str]]) ->
             path = "action" if _ACTION.search(fact.name) else f"observation/{_label(fact.name)}"
             values = ", ".join(_VALUES[fact.type])
             fields[_free(path, fields)] = f"{{{topic}, field: [{values}]}}"
+    for fact in facts:
+        image = f"observation/{_label(fact.name.removesuffix('/camera_info'))}"
+        if fact.type == _CAMERA and image in fields:
+            for ending, value in (_CALIBRATION | ({"distortion": "d"} if fact.name in distorted else {})).items():
+                path, topic = f"{OF_EPISODE}/{image}_{ending}", f"topic: {json.dumps(fact.name)}"
+                fields[path] = f"{{{topic}, field: {value}, max_age_s: null}}"
     return fields
 
 
 def _joints(bag: Bag, topic: str) -> list[str]:
-    first = bag.first(topic)
-    if first is None:
-        return []
-    kind = message_type(bag.topics[topic])
-    return [name.decode() for name in kind.find("name").read(kind.decode(first.data))]
+    return [name.decode() for name in _first(bag, topic, "name")]
+
+
+def _first(bag: Bag, topic: str, field: str) -> Any:
+    """The value of a field in the first message of a topic that has some."""
+    kind, first = message_type(bag.topics[topic]), bag.first(topic)
+    assert first is not None
+    return kind.find(field).read(kind.decode(first.data))
 
 
 def _label(topic: str) -> str:

@@ -36,7 +36,7 @@ from rlds_beam.formats.format_options import Ros2Options
 from rlds_beam.formats.ros2.bags import ENDINGS, METADATA, Bag, bag_layout, find_bags
 from rlds_beam.formats.ros2.episodes import DROPPED, LACKING, START, TIMES, Ros2Format
 from rlds_beam.formats.ros2.fields import FieldReader, field_reader
-from rlds_beam.formats.ros2.mapping import NO_MAPPING, TopicMapping, parse_mapping
+from rlds_beam.formats.ros2.mapping import NO_MAPPING, OF_EPISODE, TopicMapping, parse_mapping
 from rlds_beam.formats.ros2.messages import BadMessage, message_type
 from rlds_beam.formats.ros2.proposal import proposal
 from rlds_beam.images.encoded_images import EncodedImages
@@ -44,7 +44,6 @@ from rlds_beam.reading.base import Shard
 from rlds_beam.reading.directory_listing import MAX_TRIED, names_below, names_in
 from rlds_beam.text import did_you_mean, shorten
 
-_METADATA = "episode_metadata"
 _MARK = b"rosbag2_bagfile_information"
 
 
@@ -70,7 +69,8 @@ class Ros2Decoder(ArrayDecoder):
                 columns[path] = arrays[path]
             elif path == "reward":
                 columns[path] = np.zeros(steps, np.float32)
-        return columns, {f"{_METADATA}/{name}": arrays[name][0] for name in (START, DROPPED, LACKING)}
+        of_episode = {f"{OF_EPISODE}/{name}": arrays[name][0] for name in (START, DROPPED, LACKING)}
+        return columns, of_episode | {path: arrays[path][0] for path in self.schema.metadata if path in arrays}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,11 +128,12 @@ class Ros2Source(SourceOfFiles):
         name = naming.to_name(_name(paths, input))
         made = {"reward": Field("reward", "float32"), "discount": Field("discount", "float32"), **FLAG_FIELDS}
         made[TIMES] = Field(TIMES, "int64")
-        about = [Field(f"{_METADATA}/{name}", "int64") for name in (START, DROPPED)]
-        schema = Schema(
-            {**made, **by_path((reader.schema for reader in readers), where)},
-            by_path([*about, text_field(f"{_METADATA}/{LACKING}")], where),
-        )
+        about = [Field(f"{OF_EPISODE}/{name}", "int64") for name in (START, DROPPED)]
+        about += [text_field(f"{OF_EPISODE}/{LACKING}")]
+        fields = by_path((reader.schema for reader in readers), where)
+        of_episode = {path: field for path, field in fields.items() if path.startswith(f"{OF_EPISODE}/")}
+        steps = {path: field for path, field in fields.items() if path not in of_episode}
+        schema = Schema({**made, **steps}, by_path([*about, *of_episode.values()], where))
         decoder = Ros2Decoder(schema, mapping.end == "terminal")
         splits = select_splits(shards, split, name)
         return cls(f"{name}/1.0.0", schema, decoder, splits, files, fps=mapping.fps, mapping=mapping)
