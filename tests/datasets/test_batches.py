@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from rlds_beam import Dataset, EncodedImages, Episode, convert, mix_batches, open_dataset
-from rlds_beam.connectors import Resample
+from rlds_beam.connectors import Resample, ResizeImages
 from rlds_beam.datasets.order import make_offsets, window
 from rlds_beam.datasets.pixels import Buffers
 from rlds_beam.encoding.example.row_decoder import objects
@@ -252,6 +252,18 @@ def test_images_of_several_sizes_need_image_size(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"observation/jpeg: images of a batch have several sizes.*give image_size"):
         list(found.batches(8))
     assert next(found.batches(8, image_size=9))["observation/jpeg"].shape == (8, 9, 9, 3)
+
+
+def test_a_loader_that_moves_pixels_refuses_their_camera_matrix(tmp_path: Path) -> None:
+    matrix = np.tile(np.diag([90.0, 85.0, 1.0]), (8, 1, 1))
+    made = episode(8).with_columns({"observation/jpeg_intrinsics": matrix})
+    data = write_dataset(tmp_path / "data", [made])
+    found = open_dataset(data, unit="steps")
+    assert "observation/jpeg_intrinsics" in next(found.batches(4))
+    with pytest.raises(UsageError, match="image_size moves the pixels of observation/jpeg, but does not change"):
+        found.batches(4, image_size=8)
+    small = open_dataset(data, unit="steps", connectors=[ResizeImages(12, 16, minimum=8)])
+    np.testing.assert_array_equal(next(small.batches(4))["observation/jpeg_intrinsics"][0, 0, :], [45.0, 0, -0.25])
 
 
 def test_rows_of_columns_and_trajectories(path: Path, tmp_path: Path) -> None:

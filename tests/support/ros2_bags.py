@@ -104,7 +104,11 @@ def write_bag(path: Path, sent: Iterable[Sent], storage: str = "mcap", **options
 def _message(types: Any, kind: str, content: dict[str, Any]) -> Any:
     fields = dict(types.fielddefs[kind][1])
     made = {
-        name: _message(types, fields[name][1], value) if isinstance(value, dict) else value
+        name: [_message(types, fields[name][1][0][1], one) for one in value]
+        if isinstance(value, list) and value and isinstance(value[0], dict)
+        else _message(types, fields[name][1], value)
+        if isinstance(value, dict)
+        else value
         for name, value in content.items()
     }
     return types.types[kind](**made)

@@ -12,6 +12,7 @@ from typing import cast, get_args
 
 import numpy as np
 
+from rlds_beam.connectors.cleaning.pixels import INTRINSICS
 from rlds_beam.connectors.cleaning.relative_actions import RelativeActions
 from rlds_beam.datasets.base import STEPS, Indices, Loadable, Rows, StepRows, find_starts
 from rlds_beam.datasets.batches import Arrays, Batches, Content, action_field
@@ -80,6 +81,11 @@ def plan_batches(
     for path, field in fields.items():
         if field.holds_image_files and None in field.shape[:-3]:
             raise UsageError(f"{path} has a different number of images in each row: choose other columns")
+        if size and f"{path}{INTRINSICS}" in fields:
+            raise UsageError(
+                f"image_size moves the pixels of {path}, but does not change {path}{INTRINSICS}: choose other columns, "
+                "or resize with the connector ResizeImages"
+            )
     parts = [(dataset, _keep(dataset.rows, last_step)) for dataset in datasets]
     plan = Plan(
         tuple(len(dataset.rows) if kept is None else len(kept) for dataset, kept in parts),

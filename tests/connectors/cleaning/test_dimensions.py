@@ -100,6 +100,9 @@ def test_fields_are_renamed_and_added():
     episode = with_actions(np.ones((3, 2), np.float32)).with_columns({"camera/a": np.zeros(3), "camera/b": np.ones(3)})
     (renamed,) = edited(RenameFields({"camera": "observation", "action": "command"}), episode)
     assert {"observation/a", "observation/b", "command"} <= {*renamed.steps} and "action" not in renamed.steps
+    calibrated = episode.replace(metadata={"episode_metadata/camera/a_intrinsics": np.eye(3)})
+    (renamed,) = edited(RenameFields({"camera/a": "observation/front"}), calibrated)
+    assert [*renamed.metadata] == ["episode_metadata/observation/front_intrinsics"]
     assert names_of({"RenameFields": {"fields": {"action": "action/arm"}}}) == {"action/arm": NAMES}
     (added,) = edited(AddField("language_instruction", "pick"), episode)
     assert added.steps["language_instruction"].tolist() == [b"pick"] * 3

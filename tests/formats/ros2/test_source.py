@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.spatial.transform import Rotation
 
 pytest.importorskip("rosbags")
 from ros2_bags import (
@@ -295,7 +296,7 @@ def camera_info(time: int, focal: float = 90.0, topic: str = "/camera/camera_inf
     """A CameraInfo as a driver publishes it beside each image."""
     region = {"x_offset": 0, "y_offset": 0, "height": 0, "width": 0, "do_rectify": False}
     content = {
-        "header": header(time),
+        "header": header(time) | {"frame_id": "camera"},
         "height": 16,
         "width": 24,
         "distortion_model": "plumb_bob",
@@ -310,10 +311,19 @@ def camera_info(time: int, focal: float = 90.0, topic: str = "/camera/camera_inf
     return Sent(time, topic, CAMERA, content)
 
 
+def transform(time: int, parent: str, child: str, shift: list[float], turn: list[float]) -> Sent:
+    """A static transform, each from a publisher of its own."""
+    pose = {"translation": dict(zip("xyz", shift, strict=True)), "rotation": dict(zip("xyzw", turn, strict=True))}
+    stamped = {"header": header(time) | {"frame_id": parent}, "child_frame_id": child, "transform": pose}
+    return Sent(time, "/tf_static", "tf2_msgs/msg/TFMessage", {"transforms": [stamped]})
+
+
 def test_the_calibration_of_a_camera_goes_with_its_images_to_lerobot(tmp_path: Path) -> None:
     """By the mapping that inspect proposes; half the pixels give half the focal length."""
     for number in range(2):
         sent = robot(seed=number) + [camera_info(T0 + (100 * i + 40) * MS) for i in range(6)]
+        sent += [transform(T0 + 10, "gripper", "camera", [0, 0, 0.1], [0, 0, 0, 1])]
+        sent += [transform(T0 + 20, "world", "gripper", [1, 2, 3], [0, 0, 0.5**0.5, 0.5**0.5])]
         write_bag(tmp_path / "bags" / str(number), sorted(sent, key=lambda one: one.time))
     with pytest.raises(NeedsMappingError) as caught:
         Ros2Source.open(str(tmp_path / "bags"))
@@ -329,7 +339,11 @@ def test_the_calibration_of_a_camera_goes_with_its_images_to_lerobot(tmp_path: P
             known = {path.rpartition("/")[2]: value for path, value in episode.items()}
             np.testing.assert_allclose(known["camera_intrinsics"], [45, 0, 5.5, 0, 42.5, 3.5, 0, 0, 1])
             np.testing.assert_allclose(known["camera_distortion"], [0.1, -0.05, 0.002, 0.001, 0.0])
-            assert (known["camera_distortion_model"], known["camera_frame_id"]) == (b"plumb_bob", b"base")
+            assert (known["camera_distortion_model"], known["camera_frame_id"]) == (b"plumb_bob", b"camera")
+            gripper = np.add(Rotation.from_rotvec([0, 0, np.pi / 2]).apply([0, 0, 0.1]), [1, 2, 3])
+            np.testing.assert_allclose(known["camera_extrinsics"] @ [0, 0, 0, 1], [*gripper, 1])
+            np.testing.assert_allclose(known["camera_extrinsics"][:3, :3] @ [1, 0, 0], [0, 1, 0], atol=1e-12)
+            assert known["camera_base"] == b"world"
 
 
 def test_a_calibration_that_changes_within_an_episode_rejects_it(tmp_path: Path) -> None:

@@ -279,9 +279,10 @@ def _resize(images: Array, *, height: int, width: int, fit: Fit, depth: bool, cr
     if crop is not None:
         top, left, tall, wide = crop
         images = images[:, top : top + tall, left : left + wide]
-    if images.shape[1:3] == (height, width):
+    rows, columns = images.shape[1:3]
+    if (rows, columns) == (height, width):
         return images
-    part, place = _place(*images.shape[1:3], height, width, fit)
+    part, place = _place(rows, columns, height, width, fit)
     images = images[:, part.top : part.top + part.height, part.left : part.left + part.width]
     resized = (resize_depth if depth else resize_colors)(images, place.height, place.width)
     if place[2:] == (height, width):

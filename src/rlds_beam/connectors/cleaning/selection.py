@@ -147,7 +147,7 @@ class DropFields(EpisodeConnector):
 
 
 _CALIBRATION = re.compile(
-    "(?P<group>episode_metadata/)?(?P<image>.+)(?P<ending>_(?:intrinsics|distortion|distortion_model|frame_id|extrinsics))"
+    "(?P<group>episode_metadata/)?(?P<image>.+)(?P<ending>_(?:intrinsics|distortion|distortion_model|frame_id|extrinsics|base))"
 )
 
 

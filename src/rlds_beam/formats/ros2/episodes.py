@@ -14,8 +14,8 @@ from rlds_beam.encoding.base import Damage
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import ArrayFormat, Arrays
 from rlds_beam.formats.ros2.bags import EVER, Bag, BagLayout, bag_layout
-from rlds_beam.formats.ros2.fields import FieldReader
-from rlds_beam.formats.ros2.mapping import NS, OF_EPISODE, Boundaries, TopicMapping
+from rlds_beam.formats.ros2.fields import FieldReader, find_pose
+from rlds_beam.formats.ros2.mapping import NS, OF_EPISODE, Boundaries, TopicField, TopicMapping
 from rlds_beam.formats.ros2.messages import BadMessage, message_type, read_stamp
 from rlds_beam.text import did_you_mean, shorten
 from rlds_beam.typing import Array
@@ -87,9 +87,9 @@ class Ros2Format(ArrayFormat):
         stamped = {name for name, kind in kinds.items() if self.mapping.time == "header" and kind.has_header}
         streams, unstamped = self._streams(bag, window, stamped)
         steps = steps_at(self.mapping, {name: stream.times[stream.inside] for name, stream in streams.items()})
-        times = {field.path: streams[field.topic].times for field in self.mapping.fields}
-        frames = align(steps, times, {field.path: field.max_age for field in self.mapping.fields})
-        topic_of = {field.path: field.topic for field in self.mapping.fields}
+        times = {field.path: streams[field.topic].times for field in self.mapping.aligned}
+        frames = align(steps, times, {field.path: field.max_age for field in self.mapping.aligned})
+        topic_of = {field.path: field.topic for field in self.mapping.aligned}
         lacking = [(path, topic_of[path], number) for path, number in frames.lacking.items() if number]
         if not len(steps):
             raise BadMessage(f"no message of {self.mapping.reference or 'any mapped topic'}, so it has no steps")
@@ -100,6 +100,9 @@ class Ros2Format(ArrayFormat):
         arrays: dict[str, Array] = {TIMES: frames.times}
         for reader in self.readers:
             path, source = reader.field.path, reader.field.topic
+            if reader.field.frame:
+                arrays[path] = self._transform(bag, reader.field)
+                continue
             column = reader.column(streams[source].data, frames.chosen[path], kinds[source])
             if path.startswith(f"{OF_EPISODE}/"):
                 if (column != column[:1]).any():
@@ -112,6 +115,15 @@ class Ros2Format(ArrayFormat):
         arrays[LACKING] = np.array([", ".join(notes).encode()], object)
         arrays[START] = frames.times[:1].copy()
         return arrays
+
+    def _transform(self, bag: Bag, field: TopicField) -> Array:
+        """The pose of a frame, [1, 4, 4], or the name of its base, [1]."""
+        if field.topic not in bag.topics:
+            raise BadMessage(f"{field.path}: the bag has no topic {field.topic}")
+        kind = message_type(bag.topics[field.topic])
+        messages = (kind.decode(message.data) for message in bag.messages((field.topic,)))
+        pose, base = find_pose(field.frame, [one for message in messages for one in message.transforms])
+        return np.array([base.encode()], object) if field.fields else pose[None]
 
     def _streams(self, bag: Bag, window: BagWindow, stamped: set[str]) -> tuple[dict[str, _Stream], dict[str, int]]:
         """The messages of each topic that may count for an episode, and how many in it have no stamp.

@@ -22,6 +22,7 @@ from rlds_beam.typing import Array
 
 IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 IMAGES = (IMAGE, COMPRESSED)
+_TRANSFORMS = "tf2_msgs/msg/TFMessage"
 
 _DEPTH_HEADER = 12
 """Bytes before the PNG of compressed_depth_image_transport: its format and two parameters of the quantization."""
@@ -212,6 +213,12 @@ def field_reader(field: TopicField, kind: MessageType, first: bytes) -> FieldRea
       UsageError: the message has no such field, or its type cannot become a step field.
       BadMessage: the message cannot be read.
     """
+    if field.frame:
+        if kind.name != _TRANSFORMS:
+            raise UsageError(f"{field.path}: frame needs a topic of {_TRANSFORMS}, but {kind.topic} has {kind.name}")
+        return FieldReader(
+            field, text_field(field.path) if field.fields else number_field(field.path, "float64", (4, 4))
+        )
     if not field.fields and kind.name in IMAGES:
         if field.dtype:
             raise UsageError(f"{kind.topic} has images, whose dtype stays; leave dtype out")
@@ -237,3 +244,34 @@ def field_reader(field: TopicField, kind: MessageType, first: bytes) -> FieldRea
     reader = FieldReader(field, schema)
     reader.value(first, kind)
     return reader
+
+
+def find_pose(frame: str, transforms: Sequence[Any]) -> tuple[Array, str]:
+    """The pose [4, 4] of a frame in the base of its tree, in meters, and the base's name: p is `pose @ [p, 1]` there.
+
+    Args:
+      transforms: decoded TransformStamped messages that do not change, as in /tf_static.
+
+    Raises:
+      BadMessage: no transform has this frame, one changes, or they form a circle.
+    """
+    parents: dict[str, tuple[str, Array]] = {}
+    for one in transforms:
+        turn, shift = one.transform.rotation, one.transform.translation
+        x, y, z, w = np.array([turn.x, turn.y, turn.z, turn.w]) / np.linalg.norm([turn.x, turn.y, turn.z, turn.w])
+        cross, matrix = np.cross(np.eye(3), [x, y, z]), np.eye(4)
+        matrix[:3, :3] += 2 * (w * cross + cross @ cross)
+        matrix[:3, 3] = shift.x, shift.y, shift.z
+        known = parents.setdefault(one.child_frame_id, (one.header.frame_id, matrix))
+        if known[0] != one.header.frame_id or not np.array_equal(known[1], matrix):
+            raise BadMessage(f"the transform of the frame {one.child_frame_id} changes: frame is for static ones")
+    if frame not in parents:
+        raise BadMessage(f"no transform has the frame {frame}{did_you_mean(frame, parents)}")
+    pose, passed = np.eye(4), set[str]()
+    while frame in parents:
+        if frame in passed:
+            raise BadMessage(f"the transforms of {frame} form a circle")
+        passed.add(frame)
+        frame, matrix = parents[frame]
+        pose = matrix @ pose
+    return pose, frame

@@ -33,6 +33,7 @@ class TopicField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
       names_field: the path of these names in the message.
       dtype: the dtype to cast to; empty keeps the message's.
       max_age_s: the most seconds that a message may be older than its step; None is any age.
+      frame: of a topic of static transforms, the frame whose pose is read; empty for others.
       path: its path, `observation/state`.
     """
 
@@ -42,6 +43,7 @@ class TopicField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     names_field: str = "name"
     dtype: str = ""
     max_age_s: _Age | None = None
+    frame: str = ""
     path: str = ""
 
     @property
@@ -90,9 +92,14 @@ class TopicMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     boundaries: Boundaries = msgspec.field(default=Boundaries(), name="episodes")
 
     @property
+    def aligned(self) -> tuple[TopicField, ...]:
+        """The fields with a message for each step."""
+        return tuple(field for field in self.fields if not field.frame)
+
+    @property
     def topics(self) -> tuple[str, ...]:
-        """The topics that are read for an episode, without repetition."""
-        return tuple(dict.fromkeys([*filter(None, [self.reference]), *(field.topic for field in self.fields)]))
+        """The topics whose messages are aligned with the steps, without repetition."""
+        return tuple(dict.fromkeys([*filter(None, [self.reference]), *(field.topic for field in self.aligned)]))
 
     def max_age(self, topic: str) -> int | None:
         """The largest age that a field of the topic allows; None is any age."""
@@ -158,6 +165,8 @@ def _check_field(path: str, entry: TopicField, others: Iterable[str], where: str
         raise UsageError(f"{where} cannot be a field, because {inside[0]} is in it")
     if entry.dtype and entry.dtype not in DTYPES - {"string"}:
         raise UsageError(f"{where}: dtype is {entry.dtype}, not one of {', '.join(sorted(DTYPES - {'string'}))}")
+    if entry.frame and (root != OF_EPISODE or entry.fields not in ((), ("base",))):
+        raise UsageError(f"{where}: frame gives a pose [4, 4], or with field: base the name of its base, of an episode")
     if entry.names and len(entry.fields) != 1:
         raise UsageError(f"{where}: names selects from one field, for example field: position")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shlex
@@ -13,14 +14,14 @@ import numpy as np
 from rlds_beam.episodes.schema import MAX_UNFOLDED
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.ros2.bags import Bag, bag_layout
-from rlds_beam.formats.ros2.fields import IMAGES, image_reader
+from rlds_beam.formats.ros2.fields import IMAGES, find_pose, image_reader
 from rlds_beam.formats.ros2.mapping import OF_EPISODE
 from rlds_beam.formats.ros2.messages import BadMessage, message_type
 from rlds_beam.text import aligned, count, format_size, printable, shorten
 
 _JOINTS, _TEXT = "sensor_msgs/msg/JointState", "std_msgs/msg/String"
 _CAMERA = "sensor_msgs/msg/CameraInfo"
-_CALIBRATION = {"intrinsics": "k", "distortion_model": "distortion_model", "frame_id": "header.frame_id"}
+_STATIC = "/tf_static"
 _ACTION = re.compile(r"leader|master|command|cmd|action|target|goal|desired", re.IGNORECASE)
 _TASK = re.compile(r"task|instruction|prompt|language|goal", re.IGNORECASE)
 _VALUES = {
@@ -75,8 +76,8 @@ def proposal(paths: Sequence[str], where: str) -> str:
             facts = topic_facts(bag)
             there = [fact for fact in facts if fact.messages]
             joints = {fact.name: _joints(bag, fact.name) for fact in there if fact.type == _JOINTS}
-            distorted = [fact.name for fact in there if fact.type == _CAMERA and _first(bag, fact.name, "d").size]
-            fields = _fields(there, joints, distorted)
+            fields = _fields(there, joints)
+            fields |= _calibration(bag, there, fields)
             driver = _driver(facts, fields)
             lines = [f"{paths[0]} ({count(len(paths), 'bag')} in {where})"]
             rows: list[Sequence[str]] = [("topic", "type", "messages", "Hz", "jitter ms", "longest gap s")]
@@ -151,15 +152,8 @@ def _mapping(fields: Mapping[str, str], driver: TopicFacts | None) -> list[str]:
     ]
 
 
-def _fields(
-    facts: Sequence[TopicFacts], joints: Mapping[str, Sequence[str]], distorted: Collection[str]
-) -> dict[str, str]:
-    """The proposed fields, as YAML.
-
-    Args:
-      joints: the names of the joints by topic.
-      distorted: the topics of cameras with coefficients of distortion.
-    """
+def _fields(facts: Sequence[TopicFacts], joints: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """The proposed fields, as YAML. `joints` has the names of the joints by topic."""
     fields: dict[str, str] = {}
     for fact in facts:
         topic = f"topic: {json.dumps(fact.name)}"
@@ -175,24 +169,42 @@ def _fields(
             path = "action" if _ACTION.search(fact.name) else f"observation/{_label(fact.name)}"
             values = ", ".join(_VALUES[fact.type])
             fields[_free(path, fields)] = f"{{{topic}, field: [{values}]}}"
-    for fact in facts:
-        image = f"observation/{_label(fact.name.removesuffix('/camera_info'))}"
-        if fact.type == _CAMERA and image in fields:
-            for ending, value in (_CALIBRATION | ({"distortion": "d"} if fact.name in distorted else {})).items():
-                path, topic = f"{OF_EPISODE}/{image}_{ending}", f"topic: {json.dumps(fact.name)}"
-                fields[path] = f"{{{topic}, field: {value}, max_age_s: null}}"
     return fields
 
 
+def _calibration(bag: Bag, facts: Sequence[TopicFacts], fields: Collection[str]) -> dict[str, str]:
+    """The proposed fields of the calibration of cameras, as YAML: /camera/camera_info goes with /camera/image_raw."""
+    found: dict[str, str] = {}
+    static = bag.topics.get(_STATIC)
+    kind = message_type(static) if static else None
+    messages = [kind.decode(message.data) for message in bag.messages((_STATIC,))] if kind else []
+    transforms = [one for message in messages for one in message.transforms]
+    for fact in facts:
+        image = f"observation/{_label(fact.name.removesuffix('/camera_info'))}"
+        if fact.type != _CAMERA or image not in fields:
+            continue
+        info = _first(bag, fact.name)
+        values = {"intrinsics": "k", "distortion_model": "distortion_model", "frame_id": "header.frame_id"}
+        for ending, value in (values | ({"distortion": "d"} if len(info.d) else {})).items():
+            text = f"{{topic: {json.dumps(fact.name)}, field: {value}, max_age_s: null}}"
+            found[f"{OF_EPISODE}/{image}_{ending}"] = text
+        with contextlib.suppress(BadMessage):
+            find_pose(info.header.frame_id, transforms)
+            pose = f"topic: {_STATIC}, frame: {json.dumps(info.header.frame_id)}"
+            found[f"{OF_EPISODE}/{image}_extrinsics"] = f"{{{pose}}}"
+            found[f"{OF_EPISODE}/{image}_base"] = f"{{{pose}, field: base}}"
+    return found
+
+
 def _joints(bag: Bag, topic: str) -> list[str]:
-    return [name.decode() for name in _first(bag, topic, "name")]
+    return list(_first(bag, topic).name)
 
 
-def _first(bag: Bag, topic: str, field: str) -> Any:
-    """The value of a field in the first message of a topic that has some."""
-    kind, first = message_type(bag.topics[topic]), bag.first(topic)
+def _first(bag: Bag, topic: str) -> Any:
+    """The first message of a topic that has some."""
+    first = bag.first(topic)
     assert first is not None
-    return kind.find(field).read(kind.decode(first.data))
+    return message_type(bag.topics[topic]).decode(first.data)
 
 
 def _label(topic: str) -> str:
