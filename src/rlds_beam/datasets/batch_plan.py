@@ -185,6 +185,8 @@ def _check_same_meaning(path: str, datasets: Sequence[Loadable]) -> None:
     """Raises UsageError if the names, or the representations, of a column's values contradict each other."""
     for one, other in itertools.combinations(datasets, 2):
         known, field = one.fields[path], other.fields[path]
+        if field.holds_images:
+            continue
         said = f"the values of {path} mean something else in {one.name} than in {other.name}"
         try:
             merge_representations([known, field], [None, None])
