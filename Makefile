@@ -103,7 +103,8 @@ test-buckets: full  ## read and write s3://, gs://, az:// on local servers (a mi
 test-pythons: $(PROJECT) wheel  ## run the base tests on 3.13, and version-dependent ones on 3.11 to 3.14 (one: PYTHONS=3.12)
 	@$(PY) tools/pythons.py $(PYTHONS) $(PYTEST_FLAGS) $(filter-out tests,$(TESTS))
 
-# RLlib with PyTorch and the readers of our columns: 4 GB from PyPI, fetched once. The others take 1 to 2 GB each.
+# RLlib with PyTorch and the readers of our columns: 4 GB from PyPI, fetched once. The others take 1 to 2 GB each. The loaders
+# of benchmarks are tested if they are named (PEERS=loading).
 test-peers: $(PROJECT) wheel  ## compare with other programs (in .venv-peers-*, built once)
 	@$(PY) tools/peers.py $(PEERS)
 
@@ -170,10 +171,13 @@ format: full  ## format and fix with ruff
 bench: full  ## measure rlds-beam and its peers in one run
 	@$(PY) benchmarks/run.py
 
+PACKAGED := src transforms pipelines runners pyproject.toml setup.py MANIFEST.in README.md LICENSE
+
+# Built once for all targets that need it, and again if a packaged file is newer.
 wheel: $(PROJECT)  ## build the sdist, and the wheel from it, in dist
-	@rm -rf dist
-	@$(PY) -m build --no-isolation --outdir dist . >build-wheel.log 2>&1 || { cat build-wheel.log >&2; exit 1; }
-	@rm build-wheel.log
+	@changed=$$(find $(PACKAGED) -not -path '*/__pycache__*' -not -path '*.egg-info*' -newer dist/rlds_beam-*.whl -print -quit \
+		2>/dev/null || echo all); [ -z "$$changed" ] || { rm -rf dist && $(PY) -m build --no-isolation --outdir dist . \
+		>build-wheel.log 2>&1 || { cat build-wheel.log >&2; exit 1; }; rm build-wheel.log; }
 	@ls dist/*
 
 COMPILE = UV_PYTHON_DOWNLOADS=never $(BIN)/uv pip compile --quiet --python-platform x86_64-manylinux_2_28 \

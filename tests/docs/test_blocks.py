@@ -1,6 +1,6 @@
 """The code blocks of the docs run in order, and print what the tutorials show.
 
-`make test-docs` runs these tests; the README's is in `tests/project/test_docs.py`.
+`make test-docs` runs these tests; `make test-readme` and `make test-newest` run the README.
 """
 
 import contextlib
