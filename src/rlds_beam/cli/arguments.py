@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from rlds_beam import plugins
 from rlds_beam.errors import UsageError
 from rlds_beam.options import Options, flag_name, type_hints, unknown_option
+from rlds_beam.text import join_texts
 
 Config = TypeVar("Config", bound=Options)
 
@@ -81,7 +82,8 @@ def add_config(parser: argparse.ArgumentParser, config_class: type[Options], cho
     add_options(parser, config_class, chosen)
     sources = [] if "from_" in chosen else [g for g in config_class.known_groups() if g.field == "from_options"]
     for group in (*config_class.groups(chosen), *sources):
-        add_options(parser, group.options_class, of=f" ({group.choice})")
+        same = [other.choice for other in sources if other.options_class is group.options_class] or [group.choice]
+        add_options(parser, group.options_class, of=f" ({join_texts(same)})")
 
 
 def add_options(
