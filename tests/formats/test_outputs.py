@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exchanging import export, open_job, plain, read_back, rich_dataset
+from exchanging import export, plain, read_back, rich_dataset
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rlds_beam import open_dataset
 from rlds_beam.drop_in.scope_rl.logged_dataset import KEYS
 from rlds_beam.episodes.columns import is_text, text_bytes
-from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import pack, unpack
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.processing.report import Report
@@ -80,7 +79,6 @@ def logged(steps: int, *, terminal: bool, seed: int):
         "action": rng.integers(0, 3, steps, np.int64),
         "propensity": rng.random(steps, np.float32),
         "info/click": np.arange(steps),
-        "info/tag": [f"t{i}" for i in range(steps)],
     }
     made = make_episode(steps, seed=seed, observation={"x": (), "v": 2}, terminal=terminal, columns=columns)
     return made.replace(metadata={"policy": "greedy_0.3"})
@@ -106,22 +104,18 @@ def test_scope_rl_pads_to_the_longest_episode(tmp_path):
     assert found["pscore"][5:10].tolist() == second.steps["propensity"][:5].astype(float).tolist()
     assert found["state"][3].tolist() == found["state"][2].tolist()
     assert found["info"]["click"].tolist() == [0, 1, 2, 2, 2, 0, 1, 2, 3, 4, 0, 0, 0, 0, 0]
-    assert found["info"]["tag"][:5] == ["t0", "t1", "t2", "t2", "t2"]
     found["reward"][0] = 7  # it is writable
 
 
-def test_scope_rl_rejects_episodes_of_another_length(tmp_path):
+def test_scope_rl_rejects_longer_episodes(tmp_path):
     episodes = [logged(steps, terminal=True, seed=steps) for steps in (4, 6, 3)]
     data = write_dataset(tmp_path / "data", episodes)
-    report = export(data, tmp_path / "out", "scope_rl", step_per_trajectory=3, behavior_policy="eg", ragged="reject")
-    assert (report.items_written, report.rejected) == (1, 2)
+    report = export(data, tmp_path / "out", "scope_rl", step_per_trajectory=3, behavior_policy="eg")
+    assert (report.items_written, report.rejected) == (2, 1)
     assert [line["detail"] for line, _ in read_rejected(tmp_path / "out")] == [
         "5 actions, but --step_per_trajectory=3",
-        "2 actions, but --step_per_trajectory=3",
     ]
     assert (tmp_path / "out" / "logged_dataset_discrete_eg_0.pickle").exists()
-    with pytest.raises(UsageError, match="--ragged=reject needs --step_per_trajectory=N"):
-        open_job(data, tmp_path / "other", "scope_rl", ragged="reject")
 
 
 def test_scope_rl_rejects_actions_above_n_actions(tmp_path):

@@ -129,8 +129,9 @@ class Ros2Options(Options):
 class ScopeRlOptions(Options):
     """SCOPE-RL output."""
 
-    step_per_trajectory: int | None = option(None, "steps per trajectory (default: the longest episode)", least=1)
-    ragged: Literal["pad", "reject"] = option("pad", "what to do with shorter episodes")
+    step_per_trajectory: int | None = option(
+        None, "steps per trajectory: shorter episodes are padded (default: the longest episode)", least=1
+    )
     behavior_policy: str | None = option(None, "name of the behavior policy (default: the episodes' `policy`)")
     n_actions: int | None = option(None, "number of discrete actions (default: the largest recorded, plus 1)", least=1)
 

@@ -18,6 +18,7 @@ import dataclasses
 import pickle
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -30,19 +31,17 @@ from rlds_beam.episodes.columns import below, text_bytes, transitions
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import FLAGS, Schema
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.arrays.array_episodes import pack, unpack
 from rlds_beam.formats.arrays.leaves import (
     LeafColumn,
     Leaves,
-    is_text,
     leaves_below,
+    make_columns,
     not_representable,
     representable,
     scalar,
     single,
-    text_values,
 )
-from rlds_beam.formats.arrays.parts import MergedOutput, Part, Sink
+from rlds_beam.formats.arrays.parts import MergedOutput, Part, Sink, read_blocks
 from rlds_beam.formats.format_options import ScopeRlOptions
 from rlds_beam.output.base import Description
 from rlds_beam.output.shards import MergedFile, ShardWriter
@@ -53,6 +52,8 @@ from rlds_beam.typing import Array
 _NOT_HELD = "SCOPE-RL has no such field"
 _PROPENSITIES = ("propensity", "action_logp")
 _POLICY = re.compile(r"(^|/)policy$")
+_COLUMNS = ("state", "action", "reward", "pscore", "terminated", "policy")
+"""Those of a part, before one for each info. The policy is text, as bytes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +65,7 @@ class ScopeRlOutput(MergedOutput):
       states: the fields that are concatenated to the state.
       action, reward: the fields of a step.
       propensity: the propensity of the action, if recorded (`action_logp` is its logarithm).
-      info: the fields of numbers or text by key.
+      info: the fields of numbers by key.
       policy: the episode field with the name of its policy.
       options: the options of the job.
       left_out: the fields not written, with the reasons.
@@ -85,7 +86,6 @@ class ScopeRlOutput(MergedOutput):
     meaning: Meaning
 
     options_class = ScopeRlOptions
-    part_columns = ("episode",)
 
     @classmethod
     def create(
@@ -93,8 +93,6 @@ class ScopeRlOutput(MergedOutput):
     ) -> ScopeRlOutput:
         schema, fields = connectors.schema, connectors.configuration.fields
         left_out: dict[str, str] = {}
-        if options.ragged == "reject" and options.step_per_trajectory is None:
-            raise UsageError("--ragged=reject needs --step_per_trajectory=N, the steps per trajectory")
         states = leaves_below(schema, fields.obs, left_out)
         if wrong := [leaf for leaf in states if len(leaf.shape) > 1 or leaf.is_image]:
             raise UsageError(f"--to=scope_rl: states must be vectors, not {wrong[0].field}: leave it out")
@@ -105,8 +103,8 @@ class ScopeRlOutput(MergedOutput):
             raise UsageError(f"--to=scope_rl: an action must be an integer or a vector of floats, not {action.field}")
         reward = scalar(single(leaves_below(schema, fields.rewards, {}), "reward", "scope_rl"), "reward", "scope_rl")
         propensity = next((LeafColumn(schema.steps[p]) for p in _PROPENSITIES if p in schema.steps), None)
-        infos = [field for path, field in schema.steps.items() if below(path, fields.infos) and not field.shape]
-        info = tuple((field.path[len(fields.infos) + 1 :] or field.path, LeafColumn(field)) for field in infos)
+        infos = make_columns((f for p, f in schema.steps.items() if below(p, fields.infos) and not f.shape), left_out)
+        info = tuple((leaf.path[len(fields.infos) + 1 :] or leaf.path, leaf) for leaf in infos)
         policy = next((path for path in schema.metadata if _POLICY.search(path)), None)
         held = {leaf.path for leaf in (*states, action, reward, *(leaf for _, leaf in info))}
         held |= {*FLAGS, *([propensity.path] if propensity else [])} | left_out.keys()
@@ -151,28 +149,25 @@ class ScopeRlOutput(MergedOutput):
         fields = [*states, f"action: {self.action.field}", f"reward: {self.reward.field}", pscore, *info]
         return Description(fields, self.left_out)
 
+    @property
+    def part_columns(self) -> tuple[str, ...]:
+        return (*_COLUMNS, *(f"info/{key}" for key, _ in self.info))
+
     def check_batch(self, batch: Batch) -> None:
         for episode in batch.episodes:
-            self._count_actions(episode)
-
-    def _count_actions(self, episode: Episode) -> int:
-        """Raises BadEpisode if SCOPE-RL cannot have this number of actions."""
-        actions, steps = transitions(episode), self.options.step_per_trajectory
-        if actions < 1:
-            raise not_representable("the episode has no action, which SCOPE-RL needs")
-        if steps is not None and (actions > steps or (actions < steps and self.options.ragged == "reject")):
-            raise not_representable(f"{actions} actions, but --step_per_trajectory={steps}")
-        return actions
+            self.encode(episode)
 
     def encode(self, episode: Episode) -> Sequence[Array]:
-        end = self._count_actions(episode)
+        end, steps = transitions(episode), self.options.step_per_trajectory
+        if end < 1:
+            raise not_representable("the episode has no action, which SCOPE-RL needs")
+        if steps is not None and end > steps:
+            raise not_representable(f"{end} actions, but --step_per_trajectory={steps}")
 
-        def read(leaf: LeafColumn, dtype: type | None = None) -> Array:
-            column = leaf.values(episode, end)
-            dtype = dtype or (np.int64 if column.dtype.kind in "iub" else np.float64)
-            return representable(column.reshape(end, -1), dtype, leaf.path)
+        def read(leaf: LeafColumn, dtype: type) -> Array:
+            return representable(leaf.values(episode, end).reshape(end, -1), dtype, leaf.path)
 
-        action = read(self.action)
+        action = read(self.action, _stored(self.action))
         if self.discrete and self.options.n_actions is not None and action.max() >= self.options.n_actions:
             raise not_representable(f"action {action.max()}, but --n_actions={self.options.n_actions}")
         pscore = np.ones(end)
@@ -180,28 +175,20 @@ class ScopeRlOutput(MergedOutput):
             pscore = self.propensity.values(episode, end).reshape(end, -1)[:, 0].astype(np.float64)
             pscore = np.exp(pscore) if self.propensity.path == "action_logp" else pscore
         policy = text_bytes(episode.metadata[self.policy], self.policy) if self.policy else b""
-        values = {
-            "state": np.concatenate([read(leaf, np.float64) for leaf in self.states], axis=1),
-            "action": action[:, 0] if self.discrete else action,
-            "reward": read(self.reward, np.float64)[:, 0],
-            "pscore": pscore,
-            "terminated": np.array([episode.steps["is_terminal"][-1]], bool),
-            "policy": np.array([policy], object),
-        }
-        for key, leaf in self.info:
-            if is_text(leaf.field):
-                texts = text_values(episode.steps[leaf.path][:end], leaf.path)
-                values[f"info/{key}"] = np.fromiter(texts, object, end)
-            else:
-                values[f"info/{key}"] = read(leaf)[:, 0]
-        return [np.frombuffer(pack(values), np.uint8)]
+        return [
+            np.concatenate([read(leaf, np.float64) for leaf in self.states], axis=1),
+            action,
+            read(self.reward, np.float64),
+            pscore,
+            np.array([episode.steps["is_terminal"][-1]], bool),
+            np.frombuffer(policy, np.uint8),
+            *(read(leaf, _stored(leaf)) for _, leaf in self.info),
+        ]
 
     def describe_merged(self, parts: Mapping[str, Sequence[Part]]) -> dict[str, Any]:
         return self.meaning.entry()
 
     def notes(self, manifest: Mapping[str, Any]) -> list[str]:
-        if self.options.ragged == "reject":
-            return []
         return [
             "padding   rows whose mask is 0: call rlds_beam.recording.mask_padding for off-policy evaluation,",
             "          and leave these rows out for training",
@@ -216,28 +203,29 @@ class ScopeRlOutput(MergedOutput):
 
     def _logged_dataset(self, dataset_id: int, parts: Sequence[Part]) -> dict[str, Any]:
         """SCOPE-RL's dict of a split, in memory."""
-        lengths = np.array([len(episode["reward"]) for episode in _episodes(parts)])[:, None]
+        sizes = np.concatenate([part.rows for part in parts])
+        lengths = sizes[:, [_COLUMNS.index("reward")]]
         steps = self.options.step_per_trajectory or int(lengths.max())
-        columns: dict[str, Array] = {}
-        for i, episode in enumerate(_episodes(parts)):
-            for name, rows in episode.items():
-                size = 1 if name in ("terminated", "policy") else steps
-                if name not in columns:
-                    columns[name] = np.empty((size * len(lengths), *rows.shape[1:]), rows.dtype)
-                own = columns[name][i * size : (i + 1) * size]
-                own[: len(rows)], own[len(rows) :] = rows, rows[-1]  # repeats the last row
+        rows = (np.cumsum(lengths)[:, None] - lengths + np.minimum(np.arange(steps), lengths - 1)).reshape(-1)
+
+        def read(name: str) -> bytes:
+            return b"".join(read_blocks(parts, self.part_columns.index(name)))
+
+        def padded(name: str, dtype: type, width: tuple[int, ...] = ()) -> Array:
+            return np.frombuffer(read(name), dtype).reshape(lengths.sum(), *width)[rows]  # the last row is repeated
+
         place = np.arange(steps)
         is_padding, at_end = place >= lengths, place == lengths - 1
-        columns["reward"][is_padding.reshape(-1)], columns["pscore"][is_padding.reshape(-1)] = 0, 1
-        info: dict[str, Any] = {key: columns[f"info/{key}"] for key, _ in self.info}
-        info |= {key: [text.decode() for text in info[key]] for key, leaf in self.info if is_text(leaf.field)}
         dimensions = int(np.prod(self.action.shape, dtype=np.int64))
-        pscore = None if self.propensity is None else columns["pscore"]
-        if pscore is not None and not self.discrete:  # SCOPE-RL repeats the joint density for each dimension
+        action = padded("action", _stored(self.action), () if self.discrete else (dimensions,))
+        reward, pscore = padded("reward", np.float64), padded("pscore", np.float64)
+        reward[is_padding.reshape(-1)], pscore[is_padding.reshape(-1)] = 0, 1
+        if not self.discrete:  # SCOPE-RL repeats the joint density for each dimension
             pscore = np.repeat(pscore[:, None], dimensions, axis=1)
-        terminated = columns["terminated"][:, None]
-        policies = {name.decode("utf-8", "backslashreplace") for name in columns["policy"]} - {""}
-        n_actions = self.options.n_actions or (int(columns["action"].max()) + 1 if self.discrete else None)
+        terminated = np.frombuffer(read("terminated"), bool)[:, None]
+        ends, names = np.cumsum(sizes[:, _COLUMNS.index("policy")]).tolist(), read("policy")
+        policies = {names[start:end].decode("utf-8", "backslashreplace") for start, end in pairwise([0, *ends])} - {""}
+        n_actions = self.options.n_actions or (int(action.max()) + 1 if self.discrete else None)
         state_keys: list[str] = []
         for leaf in self.states:
             name = leaf.path.partition("/")[2] or leaf.path
@@ -258,13 +246,13 @@ class ScopeRlOutput(MergedOutput):
             "action_keys": None if self.discrete else list(self.action.field.names) or None,
             "state_dim": len(state_keys),
             "state_keys": state_keys,
-            "state": columns["state"],
-            "action": columns["action"],
-            "reward": columns["reward"],
+            "state": padded("state", np.float64, (len(state_keys),)),
+            "action": action,
+            "reward": reward,
             "done": marks(is_padding | at_end),
             "terminal": marks(at_end & (lengths == steps)),
-            "info": info,
-            "pscore": pscore,
+            "info": {key: padded(f"info/{key}", _stored(leaf)) for key, leaf in self.info},
+            "pscore": pscore if self.propensity else None,
             "behavior_policy": self.options.behavior_policy or "+".join(sorted(policies)) or self.name,
             "dataset_id": dataset_id,
             "mask": marks(~is_padding),
@@ -273,13 +261,6 @@ class ScopeRlOutput(MergedOutput):
         }
 
 
-def _episodes(parts: Sequence[Part]) -> Iterator[dict[str, Array]]:
-    """The episodes of a split, as encoded."""
-    for part in parts:
-        sizes = iter(part.rows[:, 0].tolist())
-        for block in part.blocks(0):
-            at = 0
-            while at < len(block):
-                size = next(sizes)
-                yield unpack(block[at : at + size])
-                at += size
+def _stored(leaf: LeafColumn) -> type:
+    """The type of the numbers that SCOPE-RL has for a field."""
+    return np.int64 if leaf.dtype.kind in "iub" else np.float64
