@@ -6,26 +6,22 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 from rlds_beam import naming, storage
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.dry_run import with_given_meaning
 from rlds_beam.connectors.pipeline import ConnectorRunner
-from rlds_beam.encoding.tfds.features import DTYPES, ENCODINGS
-from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.options import InputOptions, SourceOptions
-from rlds_beam.formats.recognition import Recognized, datasets_in, recognize
+from rlds_beam.formats.recognition import Recognized, as_input, datasets_in, recognize
 from rlds_beam.formats.registry import MERGED, SOURCES, source_class, source_group
 from rlds_beam.options import Options
 from rlds_beam.processing.report import Report, check_source
-from rlds_beam.reading.base import LastAction, Source, WorkRange
+from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.text import shorten
-
-_ENCODINGS = (*ENCODINGS, "text", "png", "jpeg")
 
 
 def open_source(
@@ -71,12 +67,7 @@ def _open(
         own["opener"], pinned = _open_with, datasets_in(pinned)
     with _naming(input, from_):
         source = kind.open(pinned, split=split, features=features, **own)
-    if not isinstance(source, Source):
-        raise UsageError(f"--from={from_}: its open returned {source!r:.60}, not a Source")
-    if source.last_action not in (known := get_args(LastAction)):
-        raise UsageError(f"--from={from_}: its last_action is {source.last_action!r}, not {', '.join(known)}")
-    where = f"--from={from_}: {describe_input(input)}"
-    _check_fields(source.schema, where)
+    where = f"--from={from_}: {as_input(input)}"
     source.schema.check_size(where)
     source.schema.check_flags(where)
     for name in str(source.dataset).split("/"):
@@ -94,18 +85,6 @@ def _open_with(path: str, split: str | None, from_: str | None, options: Mapping
     return open_source(path, split, from_=from_, options=given)
 
 
-def _check_fields(schema: Schema, where: str) -> None:
-    """Raises UsageError for a field with an unsupported dtype, shape or encoding."""
-    for field in (*schema.steps.values(), *schema.metadata.values()):
-        if field.dtype not in DTYPES or field.encoding not in _ENCODINGS:
-            raise UsageError(
-                f"{where}: {field.path} has dtype {field.dtype!r} and encoding {field.encoding!r}; supported dtypes: "
-                f"{', '.join(sorted(DTYPES))}; encodings: {', '.join(_ENCODINGS)}"
-            )
-        if not all(size is None or (isinstance(size, int) and size >= 0) for size in field.shape):
-            raise UsageError(f"{where}: {field.path} has the shape {field.shape!r}, expected sizes (None: unknown)")
-
-
 @contextlib.contextmanager
 def _naming(input: str | Sequence[str], from_: str) -> Iterator[None]:
     """Converts errors that libraries raise for a dataset's metadata to a UsageError that names the dataset."""
@@ -116,23 +95,17 @@ def _naming(input: str | Sequence[str], from_: str) -> Iterator[None]:
     except Exception as error:
         if from_ not in SOURCES:  # of the user's code
             raise
-        remote = storage.scheme(describe_input(input)) is not None
+        remote = storage.scheme(as_input(input)) is not None
         if remote and not isinstance(error, (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)):
             raise  # the bucket cannot be reached, or does not exist
         detail = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-        where = getattr(error, "filename", None) or describe_input(input)
+        where = getattr(error, "filename", None) or as_input(input)
         raise UsageError(f"{where} cannot be read with --from={from_}: {shorten(detail or error)}") from error
-
-
-def describe_input(input: str | Sequence[str]) -> str:
-    """The input as given, for messages."""
-    return input if isinstance(input, str) else ",".join(input)
 
 
 def open_input(options: SourceOptions) -> Source:
     """Opens the input of a job (of several, the first), with the meaning that its options give it."""
-    given = getattr(options, options.reads)
-    dataset, from_ = ",".join(given) if isinstance(given, tuple) else given, options.source_format
+    dataset, from_ = as_input(getattr(options, options.reads)), options.source_format
     if options.recognized is not None:
         dataset, from_ = _recognized(options.recognized)
     source = _open(dataset, options.split, options.features, from_, options.from_options)

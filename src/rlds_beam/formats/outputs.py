@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import OutputOptions
 from rlds_beam.formats.registry import output_class
+from rlds_beam.naming import is_file_path
 from rlds_beam.output import plans
 from rlds_beam.output.base import Output
 from rlds_beam.reading.base import Source, WorkRange
@@ -57,24 +57,18 @@ def _check_stored_names(output: Output, to: str) -> None:
     """Raises UsageError for a field whose name cannot name a file, or an object in a file."""
     taken: dict[str, str] = {}
     for path, name in output.stored_names():
-        why = next((why for part in name.split("/") if (why := _unusable(part)) is not None), None)
+        why = None
         if name in taken:
             why = f"it would be stored as {name}, and so would {taken[name]}"
+        elif not is_file_path(name) or not name.isprintable():
+            why = "its name cannot name a file or an object"
+        elif max(len(part.encode()) for part in name.split("/")) > _MAX_BYTES:
+            why = f"its name has more than {_MAX_BYTES} bytes"
         if why is not None:
             raise UsageError(
                 f"--to={to}: the field {shorten(path, 60)!r} cannot be stored: {why}. Rename it with --connectors"
             )
         taken[name] = path
-
-
-def _unusable(name: str) -> str | None:
-    """Why a name cannot name a file or an object in one; None if it can."""
-    if name in ("", ".", ".."):
-        return f"{name!r} cannot name a file or an object"
-    if any(unicodedata.category(character).startswith("C") for character in name):
-        return "its name contains a control character"
-    size = len(name.encode())
-    return f"its name has {size} bytes, more than {_MAX_BYTES}" if size > _MAX_BYTES else None
 
 
 def configuration_for(options: Any, schema: Schema) -> Configuration:

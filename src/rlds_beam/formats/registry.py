@@ -212,16 +212,14 @@ def _find_class(flag: str, name: str, base: type[Any]) -> type[Any]:
 
 def source_group(from_: str) -> Group:
     """The options of the source that `--from` names. Raises UsageError if there is no such source."""
-    if from_ in SOURCES:
-        return _group("from", from_, FORMATS[from_].source_options)
-    return _group("from", from_, source_class(from_).options_class)
+    declared = FORMATS[from_].source_options if from_ in SOURCES else source_class(from_).options_class
+    return _group("from", from_, declared)
 
 
 def output_group(to: str) -> Group:
     """The options of the output that `--to` names. Raises UsageError if there is no such output."""
-    if to in OUTPUTS:
-        return _group("to", to, FORMATS[to].output_options)
-    return _group("to", to, output_class(to).options_class)
+    declared = FORMATS[to].output_options if to in OUTPUTS else output_class(to).options_class
+    return _group("to", to, declared)
 
 
 def _group(flag: str, name: str, declared: Any) -> Group:

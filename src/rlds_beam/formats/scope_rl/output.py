@@ -212,7 +212,8 @@ class ScopeRlOutput(MergedOutput):
             return b"".join(read_blocks(parts, self.part_columns.index(name)))
 
         def padded(name: str, dtype: type, width: tuple[int, ...] = ()) -> Array:
-            return np.frombuffer(read(name), dtype).reshape(lengths.sum(), *width)[rows]  # the last row is repeated
+            column: Array = np.frombuffer(read(name), dtype).reshape(lengths.sum(), *width)[rows]
+            return column  # its last row is repeated
 
         place = np.arange(steps)
         is_padding, at_end = place >= lengths, place == lengths - 1
