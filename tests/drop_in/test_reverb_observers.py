@@ -23,7 +23,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 pytest.importorskip("tf_agents")
 
 import reverb
-from servers import ServerProcess, free_port
+from servers import DEADLINE, ServerProcess, free_port
 from tf_agents.replay_buffers import reverb_utils
 
 from rlds_beam.drop_in import reverb_observers
@@ -186,8 +186,8 @@ class Inserts:
         return int(info.rate_limiter_info.insert_stats.completed)
 
     def wait(self, items: int) -> int:
-        """The number of items, once it reaches `count` or after some seconds."""
-        deadline = time.monotonic() + 10
+        """The number of items, once it reaches `items`, or after the deadline."""
+        deadline = time.monotonic() + DEADLINE
         while (there := self._now() - self._before) < items and time.monotonic() < deadline:
             time.sleep(0.001)
         return there
@@ -268,12 +268,12 @@ def test_a_stopped_server_ends_the_wait_and_gets_its_items_when_it_resumes() -> 
     run = run_of([1] * 10)
     with ServerProcess(_table) as server:
         client = reverb.Client(server.address)
-        observer = ReverbTrajectorySequenceObserver(client, "a", 2, timeout=3)
+        observer = ReverbTrajectorySequenceObserver(client, "a", 2, timeout=6)
         observer.add_episode(run)
         observer.flush()
         server.stop()
         observer.add_episode(run)
-        with pytest.raises(NotVerifiedError, match="no item was acknowledged for 3 s"):
+        with pytest.raises(NotVerifiedError, match="no item was acknowledged for 6 s"):
             observer.flush()
         with pytest.raises(reverb.errors.DeadlineExceededError):
             ReverbAddEpisodeObserver(client, "a", 2, timeout=1).get_table_signature()
@@ -303,7 +303,7 @@ def test_requests_sent_together_keep_the_chunks_of_the_last_one() -> None:
 def test_a_server_that_was_restarted_is_noticed() -> None:
     run = run_of([1] * 10)
     with ServerProcess(_table) as server:
-        observer = ReverbTrajectorySequenceObserver(reverb.Client(server.address), "a", 2, timeout=5)
+        observer = ReverbTrajectorySequenceObserver(reverb.Client(server.address), "a", 2, timeout=60)
         observer.add_episode(run)
         observer.flush()
         server.kill()

@@ -35,7 +35,7 @@ class TestNoRoom:
             ran = push(address, table=name)
             ran.assert_refused(f"'{name}' admits {room} of {PAIRS:,} items", "--allow_blocking", "uniform")
             assert look(address, name).limiter.inserts == 0
-            push(address, "--allow_blocking", "--timeout=1", table=name).assert_not_verified(
-                "no item was acknowledged for 1 s", "rate limiter"
+            push(address, "--allow_blocking", "--timeout=5", table=name).assert_not_verified(
+                "no item was acknowledged for 5 s", "rate limiter"
             )
             assert size(address, name) == room

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+from exchanging import export, read_back
 
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.images.codecs import encode_jpeg
@@ -103,33 +104,18 @@ def write_moving_data(directory: Path) -> tuple[str, list[Episode]]:
 
 
 def read_episodes(path: str, kind: str) -> list[Episode]:
-    """Reads all episodes of a dataset through its source."""
-    from rlds_beam.formats.inputs import open_source
-    from rlds_beam.reading.plan import plan_ranges
-    from rlds_beam.reading.reader import EpisodeReader
-
-    source = open_source(path, from_=kind)
-    reader = EpisodeReader(source)
-    found = [e for work in plan_ranges(source) for s in work.segments for e in reader.read(work.split, s)]
-    for episode in found:
-        assert not episode.faults, episode.faults
+    """Reads all episodes of a dataset, which have no faults, through its source."""
+    found = read_back(path, kind)
+    assert not any(episode.faults for episode in found)
     return found
 
 
 def convert_here(source: object, path: object, **options: Any) -> Report:
     """Runs `convert --to=lerobot` in this process, without a pipeline."""
-    from rlds_beam.jobs.convert import prepare
-    from rlds_beam.output.directory import lock_output
-    from rlds_beam.pipelines.convert import ConvertConfig
-
     given = {"to": "lerobot", **options}
     if given["to"] == "lerobot":
         given.setdefault("fps", FPS)
-    job = prepare(ConvertConfig.create(str(source), str(path), **given))
-    with lock_output(job.directory):
-        for work in job.open():
-            job.converter.convert_range(work, {})
-        return job.committer.commit()
+    return export(str(source), str(path), **given)
 
 
 def lines(output: Path, name: str) -> list[dict[str, Any]]:
