@@ -55,7 +55,7 @@ class Kind:
 def make_robot(count: int, seed: int) -> list[Episode]:
     """The arm of the example, with the timestamps of a camera: 10 Hz, with a noise of 2 ms."""
     episodes = []
-    for number, episode in enumerate(example.make_robot_episodes(count, seed=seed)):
+    for number, episode in enumerate(example.make_episodes(count, seed=seed, robot=True)):
         rng, steps = np.random.default_rng([1, seed, number]), len(episode)
         columns = {**episode.steps, "timestamp": np.arange(steps) * 0.1 + rng.normal(0, 0.002, steps)}
         metadata = {**episode.metadata, "num_steps": np.int64(steps)}

@@ -153,7 +153,7 @@ def roll_out() -> Iterator[Frame]:
 
 
 def main() -> None:
-    episodes = list(example.make_robot_episodes(8, broken=1))
+    episodes = list(example.make_episodes(8, broken=1, robot=True))
     episodes = episodes[-5:] + episodes[:-5]  # the interrupted one in the second row
     frames = [*play(episodes)]
     with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):

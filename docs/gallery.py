@@ -17,7 +17,7 @@ import numpy as np
 import svg
 
 from rlds_beam.images.codecs import encode_jpeg
-from rlds_beam.jobs.example import make_robot_episodes
+from rlds_beam.jobs.example import make_episodes
 
 DOCS = Path(__file__).parent
 WIDTH = 560
@@ -29,7 +29,7 @@ IMAGES = 6
 
 def robot() -> np.ndarray:
     """Returns the images of both cameras for six steps of an episode, uint8 [128 * 2, 128 * 6, 3]."""
-    episode = list(make_robot_episodes(4))[3]
+    episode = list(make_episodes(4, robot=True))[3]
     chosen = np.linspace(4, len(episode) - 1, IMAGES).round().astype(int)
     rows = [episode.steps[f"observation/images/{name}"][chosen].decode().copy() for name in ("front", "wrist")]
     for images in rows:

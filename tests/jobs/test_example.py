@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 
 import rlds_beam
 from rlds_beam.cli.commands.example import ExampleConfig, example
-from rlds_beam.jobs.example import JOINTS, PlanarArm, forward, inverse, make_robot_episodes
+from rlds_beam.jobs.example import JOINTS, PlanarArm, forward, inverse, make_episodes
 
 
 @pytest.fixture(scope="module")
 def episodes() -> list[rlds_beam.Episode]:
-    return list(make_robot_episodes(16))
+    return list(make_episodes(16, robot=True))
 
 
 def test_the_values_are_the_same_on_every_machine() -> None:
     """Encoded images are left out: their bytes are those of the installed libjpeg."""
-    steps = next(make_robot_episodes(1, seed=7)).steps
+    steps = next(make_episodes(1, seed=7, robot=True)).steps
     values = b"".join(steps[path].tobytes() for path in ("observation/state", "action", "reward"))
     assert hashlib.sha256(values).hexdigest()[:16] == "371c1d66b65248f7"
 
@@ -92,7 +92,7 @@ def test_names_rate_and_robot_reach_lerobot(tmp_path: Path) -> None:
     for feature in ("action", "observation.state"):
         assert info["features"][feature]["names"] == [*JOINTS]
     assert {"observation.images.front", "observation.images.wrist"} < set(info["features"])
-    assert info["total_frames"] == sum(map(len, make_robot_episodes(4)))  # the actions of last steps are real
+    assert info["total_frames"] == sum(map(len, make_episodes(4, robot=True)))  # the actions of last steps are real
 
 
 def test_the_arm_in_a_loop_follows_its_targets() -> None:

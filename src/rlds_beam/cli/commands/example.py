@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 import shlex
 import shutil
@@ -11,7 +10,7 @@ import shutil
 from rlds_beam import storage
 from rlds_beam.errors import UsageError
 from rlds_beam.options import Options, option
-from rlds_beam.terminal.options import print_json
+from rlds_beam.text import count
 
 __all__ = ["ExampleConfig", "example"]
 
@@ -42,10 +41,9 @@ class ExampleConfig(Options):
     )
     robot: bool = option(
         False,
-        "simulate an arm with a gripper instead, which puts blocks on trays and sometimes misses: two 128x128 cameras, "
-        "named joints, 10 Hz, instructions; the dataset is DIRECTORY/planar_arm/1.0.0",
+        "simulate an arm instead, which puts blocks on trays and sometimes misses: two 128x128 cameras, named joints, "
+        "10 Hz, instructions; the dataset is DIRECTORY/planar_arm/1.0.0",
     )
-    json: bool = option(False, "print the path and the next commands as JSON")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,61 +55,43 @@ class ExampleConfig(Options):
 
 
 def example(config: ExampleConfig) -> str:
-    """Writes the dataset, without TensorFlow.
-
-    Returns:
-      The dataset directory.
+    """Writes the dataset, without TensorFlow, and returns its directory.
 
     Raises:
       UsageError: the dataset already exists or cannot be written.
     """
     from rlds_beam.encoding.metadata import encode
     from rlds_beam.encoding.tfds.rlds_dataset import default_schema, encode_example, write_dataset
-    from rlds_beam.jobs import example as examples
-    from rlds_beam.reading.meaning import MEANING
+    from rlds_beam.jobs.example import MEANING, make_episodes
+    from rlds_beam.reading import meaning
 
-    if config.robot:
-        name, make_episodes = examples.PLANAR_ARM, examples.make_robot_episodes
-    else:
-        name = examples.POINT_MASS_CAMERA if config.camera else examples.POINT_MASS
-        make_episodes = functools.partial(examples.make_episodes, camera=config.camera)
-    path = os.path.join(config.directory, name, examples.VERSION)
+    kind, seed = {"camera": config.camera, "robot": config.robot}, config.seed
+    first = next(make_episodes(1, seed=seed, **kind))
+    name, _, version = first.key.dataset.partition("/")
+    path = os.path.join(config.directory, name, version)
     if os.path.exists(path):
         raise UsageError(f"{path} already exists: remove it, or name another directory")
-    schema = default_schema(next(make_episodes(1, seed=config.seed)))
-    episodes = make_episodes(config.episodes, broken=config.broken, seed=config.seed)
+    schema = default_schema(first)
+    episodes = make_episodes(config.episodes, broken=config.broken, seed=seed, **kind)
     records = (encode_example(episode, schema) for episode in episodes)
     try:
-        write_dataset(
-            config.directory, records, name=name, version=examples.VERSION, shards=config.shards, schema=schema
-        )
+        write_dataset(config.directory, records, name=name, version=version, shards=config.shards, schema=schema)
         if config.robot:
-            storage.write_text(storage.join(path, MEANING), encode(examples.MEANING.to_json()))
-    except (OSError, KeyboardInterrupt) as error:
+            storage.write_text(storage.join(path, meaning.MEANING), encode(MEANING.to_json()))
+    except OSError as error:
         shutil.rmtree(path, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise UsageError(f"{path} cannot be written: {error}") from error
-        raise
+        raise UsageError(f"{path} cannot be written: {error}") from error
     return path
 
 
 def main(config: ExampleConfig) -> int:
     """Writes the dataset, prints the next commands to try, and returns the exit code."""
-    from rlds_beam.text import count
-
     path = example(config)
     dataset = shlex.quote(path)
-    commands = [f"rlds-beam inspect {dataset}"]
+    print(f"wrote     {path}: {count(config.episodes, 'episode')} in {count(config.shards, 'shard')}")
+    print(f"next      rlds-beam inspect {dataset}")
     if config.robot:
         repair = " --repair=missing_is_last" if config.broken else ""
-        commands += [
-            f"rlds-beam show {dataset} --output=strip.png",
-            f"rlds-beam convert {dataset} lerobot --to=lerobot{repair}",
-        ]
-    if config.json:
-        print_json({"path": path, "episodes": config.episodes, "shards": config.shards, "next": commands})
-        return 0
-    print(f"wrote     {path}: {count(config.episodes, 'episode')} in {count(config.shards, 'shard')}")
-    for command in commands:
-        print(f"{'next' if command is commands[0] else '':10}{command}")
+        print(f"          rlds-beam show {dataset} --output=strip.png")
+        print(f"          rlds-beam convert {dataset} lerobot --to=lerobot{repair}")
     return 0
