@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,21 +19,21 @@ from rlds_beam.connectors.cleaning.language import TASK_FIELDS
 from rlds_beam.connectors.cleaning.presets import find_preset, suggest_presets
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.connectors.pipeline import ConnectorRunner
-from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import Field, schema_tree
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import SourceOptions
 from rlds_beam.formats.outputs import configuration_for, create_output
-from rlds_beam.formats.registry import LEROBOT, MERGED, RLDS, TRAJECTORIES
+from rlds_beam.formats.registry import LEROBOT, TRAJECTORIES
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.headers import UndecodableImageError, read_image_header
 from rlds_beam.images.resizing import EditedImages
 from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.output.base import Output, with_ranges
 from rlds_beam.processing.job import run_stages
-from rlds_beam.processing.ranges import Duplicates, check_and_connect, find_duplicates
+from rlds_beam.processing.ranges import check_and_connect, find_duplicates
 from rlds_beam.processing.report import Report
-from rlds_beam.reading.base import Source, WorkRange
+from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import LastSteps, find_last_steps, is_action
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
@@ -45,11 +44,9 @@ from rlds_beam.trajectories.options import ItemOptions
 
 _SAMPLED_RANGES = 16  # the most ranges that the sample of a large dataset is from
 _REMOTE_BYTES = 4 << 20  # the most bytes that the sample of a large dataset in a remote store has
-_EPISODE_NAMES = 3
 _LISTED_TASKS = 5
 _FILES = {"hdf5": "HDF5", "tfrecord": "TFRecord", "array_record": "ArrayRecord", "parquet": "Parquet"}
 _CODINGS = {b"\xff\xd8": "jpeg", b"\x89P": "png"}  # by the first bytes of an image
-_ROBOTS = ("hdf5", "ros2", "zarr")  # formats of recorded robots, whose users train with LeRobot
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,12 +85,8 @@ class Survey:
         given = self.config.recognized is None
         return f"{self.config.from_} (--from)" if given else str(self.config.recognized)
 
-    def __str__(self) -> str:
-        return "\n".join(_lines(self))
-
     def __repr__(self) -> str:
-        about = "" if self.complete else "about "
-        return f"<Survey of {self.source.dataset}: {about}{self.items:,} items of {about}{self.steps:,} steps>"
+        return "\n".join(_lines(self))
 
     def to_json(self) -> dict[str, Any]:
         """The survey as JSON."""
@@ -110,11 +103,7 @@ class Survey:
             "schema": {path: field.to_json() for path, field in sorted(source.schema.steps.items())},
             "metadata": {path: field.to_json() for path, field in sorted(source.schema.metadata.items())},
             "splits": {
-                split.name: {
-                    "episodes": split.episodes,
-                    "bytes": split.size,
-                    "shards": [{"path": s.path, "bytes": s.size, "episodes": s.records} for s in split.shards],
-                }
+                split.name: {"episodes": split.episodes, "bytes": split.size, "shards": len(split.shards)}
                 for split in source.splits
             },
             "last_steps": None if self.last_steps is None else dataclasses.asdict(self.last_steps),
@@ -126,7 +115,7 @@ class Survey:
             "steps": self.steps,
             "items": self.items,
             "error": self.error,
-            **({"presets": presets} if (presets := suggest_presets(source.dataset, source.schema)) else {}),
+            "presets": suggest_presets(source.dataset, source.schema),
         }
 
 
@@ -146,11 +135,9 @@ def survey(source: Source, config: Any) -> Survey:
     # For a large dataset even the framing is not read completely: an estimate may start anywhere.
     ranges = plan_ranges(source, whole_shards=output is not None and output.whole_shards, exact=small)
     output = None if output is None else with_ranges(output, ranges)
-    sampled: Sequence[WorkRange] = ranges
-    limit = config.sample_bytes
-    duplicates: Duplicates = {}
+    sampled = ranges[:: 1 if small else -(-len(ranges) // _SAMPLED_RANGES)]
+    limit, duplicates = config.sample_bytes, dict[EpisodeKey, EpisodeKey]()
     if not small:
-        sampled = ranges[:: -(-len(ranges) // _SAMPLED_RANGES)]
         limit = min(limit, _REMOTE_BYTES) if remote else limit
         limit = max(1, limit // max(1, len(sampled)))
     elif config.policy("duplicate_episode") != "accept":
@@ -158,36 +145,30 @@ def survey(source: Source, config: Any) -> Survey:
     ignored = connecting.ignored_values(None if output is None else output.ignored_values)
     connecting = connecting.as_probed()
     reader, facts, report = EpisodeReader(source), _Facts(source), Report()
-    complete, items = len(sampled) == len(ranges), 0
+    complete, items, accepted = len(sampled) == len(ranges), 0, list[Batch]()
 
-    def keep(batches: list[Batch], batch: Batch) -> None:
+    def keep(batch: Batch) -> None:
         if output is not None:
             output.check_batch(batch)
-        batches.append(batch)
+        accepted.append(batch)
 
     for work in sampled:
-        size, accepted = 0, list[Batch]()
+        size, accepted = 0, []
         for episode in (e for segment in work.segments for e in reader.read(work.split, segment)):
             size += len(episode.payload)
             if size > limit and accepted:
                 complete = False
                 break
-            batches: list[Batch] = []
             episode = mark_duplicate(episode, duplicates)
             facts.add(episode)
-            report.add(check_and_connect(episode, config, connecting, ignored, functools.partial(keep, batches)))
-            accepted += batches
+            report.add(check_and_connect(episode, config, connecting, ignored, keep))
         items += 0 if output is None else output.predict(accepted)
     report = msgspec.structs.replace(report, notes=connecting.notes)
-    scale = 1.0
-    if not complete and source.episodes is not None:
-        scale = source.episodes / max(1, report.records)
-    elif not complete:
-        scale = source.size / max(1, report.bytes)
+    read, total = (report.bytes, source.size) if source.episodes is None else (report.records, source.episodes)
+    scale = 1.0 if complete else total / max(1, read)
     last_steps = None  # not if it would take a look at more of a remote dataset
     if any(map(is_action, source.schema.steps)) and not (remote and source.last_action == "unknown"):
         last_steps = find_last_steps(source)
-    has_task = config.task is not None or config.task_file is not None
     return Survey(
         source=source,
         output=output,
@@ -197,23 +178,20 @@ def survey(source: Source, config: Any) -> Survey:
         ranges=len(ranges),
         items=round(items * scale),
         steps=round(report.steps * scale),
-        card=facts.card(report, complete, scale, has_task),
+        card=facts.card(report, complete, scale, config.task or config.task_file),
         config=config,
         last_steps=last_steps,
     )
 
 
 def _open_output(source: Source, options: Any) -> tuple[ConnectorRunner, Output | None, str | None]:
-    """The connectors, the output, and why there is none; raises UsageError for connectors that cannot be used."""
+    """The connectors, the output, and why there is none; raises UsageError if connectors are given and do not fit."""
     try:
         connecting = ConnectorRunner.for_source(configuration_for(options, source.schema), source)
+        return connecting, create_output(source, connecting, "", options), None
     except UsageError as error:
         if options.connectors is not None:
             raise
-        return ConnectorRunner.for_reading(source), None, str(error)
-    try:
-        return connecting, create_output(source, connecting, "", options), None
-    except UsageError as error:
         return ConnectorRunner.for_reading(source), None, str(error)
 
 
@@ -224,7 +202,6 @@ class _Facts:
         self._source, self._fields = source, source.schema.steps
         self._task = next((p for p in TASK_FIELDS if p in self._fields or p in source.schema.metadata), None)
         self._tasks: Counter[str] = Counter()
-        self._names: list[str] = []
         self._images: dict[str, EncodedImages] = {}
         self._steps = 0
 
@@ -233,8 +210,6 @@ class _Facts:
         if not episode.steps:
             return
         self._steps += len(episode)
-        if len(self._names) < _EPISODE_NAMES and (name := _episode_name(episode)):
-            self._names.append(name)
         if self._task is not None:
             text = episode.metadata.get(self._task)
             if text is None and self._task in episode.steps and len(episode):
@@ -245,14 +220,14 @@ class _Facts:
             if isinstance(column, EncodedImages) and not isinstance(column, (EditedImages, VideoFrames)):
                 self._images.setdefault(path, column)
 
-    def card(self, report: Report, complete: bool, scale: float, has_task: bool) -> dict[str, Any]:
+    def card(self, report: Report, complete: bool, scale: float, task: str | None) -> dict[str, Any]:
         """The main facts as JSON.
 
         Args:
           report: counts the episodes read.
           complete: whether all episodes were read.
           scale: the ratio of the dataset to the episodes read.
-          has_task: whether the user gives a task.
+          task: the task or the file of tasks that the user gives.
         """
         source, steps = self._source, round(self._steps * scale)
         vectors = [path for path, field in self._fields.items() if is_vector(field)]
@@ -264,12 +239,11 @@ class _Facts:
             "seconds": steps / source.fps if source.fps else None,
             "fps": source.fps,
             "complete": complete,
-            "episode_names": self._names,
             "tasks": dict(self._tasks.most_common()),
             "cameras": cameras,
             "bytes": source.size,
             "other_files": len(files),
-            "missing": _list_missing(vectors, source.fps, has_task or any(self._tasks)) if cameras else [],
+            "missing": _list_missing(vectors, source.fps, bool(task) or any(self._tasks)) if cameras else [],
         }
 
     def _camera(self, field: Field) -> dict[str, Any]:
@@ -296,20 +270,13 @@ def is_vector(field: Field) -> bool:
     return field.dtype not in ("string", "bool") and len(field.shape) <= 1 and not field.holds_images
 
 
-def _episode_name(episode: Episode) -> str:
-    """The name of an episode in its file: `demo_3 of demos.hdf5`, or `episode_0.hdf5`."""
-    file, group = (episode.metadata.get(name) for name in ("file", "group"))
-    texts = [shorten(text, 100) for text in (group, file) if isinstance(text, (bytes, str)) and text]
-    return f"{texts[0].rpartition('/')[2]} of {texts[1]}" if len(texts) == 2 else "".join(texts)
-
-
 def _list_missing(vectors: Sequence[str], fps: float | None, has_task: bool) -> list[str]:
     """What most of LeRobot's policies need, and a dataset with cameras lacks."""
     lacks = [] if any(is_action(path) for path in vectors) else ["no action"]
     lacks += [] if fps else ["no rate, give --fps"]
     states = [path for path in vectors if path.startswith("observation/")]
     if "observation/state" not in states:
-        known = "+".join(states[:3]) if len(states) <= 3 else f"{states[0]}+{states[1]}+..."
+        known = shorten("+".join(states), 100)
         lacks.append(f"no observation/state, give --map=observation.state={known}" if states else "no state")
     return lacks if has_task else [*lacks, "no task text, give --task"]
 
@@ -378,13 +345,12 @@ def _card_lines(survey: Survey) -> list[str]:
 
 
 def _episodes(card: Mapping[str, Any]) -> str:
-    """`2, 40 steps, 0.8 s: episode_0.hdf5, episode_1.hdf5`."""
-    about, number, names = "" if card["complete"] else "about ", card["episodes"], card["episode_names"]
+    """`2, 40 steps, 0.8 s`."""
+    about, number = "" if card["complete"] else "about ", card["episodes"]
     text = f"{'unknown' if number is None else f'{number:,}'}, {about}{count(card['steps'], 'step')}"
     if (seconds := card["seconds"]) is not None:
         text += f", {about}{f'{seconds / 60:,.1f} min' if seconds >= 60 else duration(seconds)}"
-    more = ", ..." if number is None or number > len(names) else ""
-    return text + (f": {', '.join(names)}{more}" if names else "")
+    return text
 
 
 def _tasks(card: Mapping[str, Any]) -> list[str]:
@@ -397,14 +363,6 @@ def _tasks(card: Mapping[str, Any]) -> list[str]:
     lines = [f'  "{shorten(text, 80)}" ({count(number, "episode")})' for text, number in tasks.items()]
     more = [f"  and {len(tasks) - _LISTED_TASKS:,} more"] if len(tasks) > _LISTED_TASKS else []
     return [f"{count(len(tasks), 'task')}{sample}{empty}", *lines[:_LISTED_TASKS], *more]
-
-
-def output_for(source_format: str, source: Source) -> str:
-    """The output that a dataset is most often converted to."""
-    if source_format == LEROBOT:
-        return RLDS
-    cameras = any(field.holds_images for field in source.schema.steps.values())
-    return LEROBOT if source_format in _ROBOTS or (source_format in (RLDS, MERGED, "npz") and cameras) else TRAJECTORIES
 
 
 def _next_command(survey: Survey) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlds_beam.errors import NeedsMappingError
-from rlds_beam.formats.registry import LEROBOT, TRAJECTORIES, output_group
+from rlds_beam.formats.registry import LEROBOT, MERGED, RLDS, TRAJECTORIES, output_group
 from rlds_beam.jobs.options import PlanOptions
 from rlds_beam.options import Group, option, options_given
 from rlds_beam.terminal.options import print_json
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["InspectConfig", "inspect"]
 
-_SOME_RATE = 10.0
-"""Predictions need a rate, but do not depend on it."""
+_SOME_RATE = 10.0  # predictions need a rate, but do not depend on it
+_ROBOTS = ("hdf5", "ros2", "zarr")  # formats of recorded robots, whose users train with LeRobot
 
 USAGE = "INPUT..."
 EXAMPLES = """
@@ -64,25 +64,26 @@ def main(config: InspectConfig) -> int:
     """Runs the command: prints the description and returns the exit code."""
     try:
         survey = inspect(config)
+        if config.json:
+            print_json(survey.to_json())
+        else:
+            print(survey)
     except NeedsMappingError as error:
         if config.json:  # a proposal is YAML
             raise
         print(error.propose())
-        return 0
-    if config.json:
-        print_json(survey.to_json())
-    else:
-        print(survey)
     return 0
 
 
 def _with_output(config: InspectConfig, source: Source) -> InspectConfig:
-    """The config with the output for this data, if none is given."""
-    from rlds_beam.jobs.inspect import output_for
-
-    given = options_given(config.to_options, type(config.to_options))
-    to = config.to or (TRAJECTORIES if given else output_for(config.source_format, source))
-    if to in (config.to, TRAJECTORIES):
-        return dataclasses.replace(config, to=to)
-    rate = {"fps": _SOME_RATE} if to == LEROBOT and source.fps is None else {}
+    """The config with the output that this data is most often converted to, if none is given."""
+    if config.to or options_given(config.to_options, type(config.to_options)):
+        return dataclasses.replace(config, to=config.to or TRAJECTORIES)
+    kind, rate = config.source_format, {}
+    cameras = any(field.holds_images for field in source.schema.steps.values())
+    to = TRAJECTORIES
+    if kind == LEROBOT:
+        to = RLDS
+    elif kind in _ROBOTS or (kind in (RLDS, MERGED, "npz") and cameras):
+        to, rate = LEROBOT, {} if source.fps else {"fps": _SOME_RATE}
     return dataclasses.replace(config, to=to, to_options=output_group(to).options_class(**rate))
