@@ -87,7 +87,7 @@ PIECES = {
     "SelfNormalizeImportanceWeights": ({}, [connectors.AddImportanceWeights("propensity")]),
     "ShiftAlignment": ({"recorded": "ars"}, []),
     "SplitAgents": ({"agents": AGENTS}, []),
-    "SplitEpisodes": ({"fractions": {"train": 0.5, "val": 0.5}, "stratify": "language"}, []),
+    "SplitEpisodes": ({"fractions": {"train": 0.5, "val": 0.5}}, []),
     "SplitField": ({"field": "observation/state", "into": {"first": 1, "others": 2}}, []),
     "StandardizeAdvantages": ({}, [connectors.GeneralAdvantageEstimation()]),
     "SubsampleSteps": ({"every": 2}, []),

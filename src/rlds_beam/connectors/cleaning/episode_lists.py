@@ -15,7 +15,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.checking.steps import IDLE, MIN_IDLE_STEPS, idle_steps, runs
-from rlds_beam.connectors.base import Batch, EpisodeConnector, FittedConnector, edit_each
+from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.selection import decode_text, read_values, slice_steps, vectors
 from rlds_beam.connectors.fields import OUTPUT_SPLIT, StepFields, check_choices
 from rlds_beam.encoding.metadata import parse_json
@@ -122,34 +122,28 @@ Names = Mapping[str, Sequence[str]]
 
 
 @dataclasses.dataclass(frozen=True)
-class SplitEpisodes(FittedConnector):
+class SplitEpisodes(EpisodeConnector, reads_images=False):
     """Assigns episodes to splits, for `convert --to=rlds`.
 
         fractions={train: 0.9, val: 0.1}                   about 9 of 10 episodes, chosen by the seed
-        fractions={…}, stratify=language_instruction       exactly 9 of 10; per instruction, within one episode
         episodes={val: ["toy/1.0.0:train:00000@0"]}        the listed episodes; all others go to `rest`
 
     The split depends only on an episode's name and the seed, so it is the same in every run, with any number of
-    workers. Episodes with equal names (`key={episode_metadata/file_path}`) stay together. `stratify` reads the dataset
-    once more first.
+    workers. Episodes with equal names (`key={episode_metadata/file_path}`) stay together.
 
     Attributes:
       fractions: split -> its fraction of the episodes; they must add up to 1.
       episodes: split -> the names of its episodes, or the path of a JSON file with this mapping.
       rest: the split of the episodes that are not listed.
-      stratify: a field of text or numbers (for a step field, its first value); each value is split in proportion.
       key: the name of an episode: a template with episode fields in braces; `{key}` is where it was read.
       seed: seeds the assignment.
-      statistics: the statistics of `stratify` from an earlier run.
     """
 
     fractions: Mapping[str, float] | None = None
     episodes: str | Names | None = None
     rest: str = "train"
-    stratify: str | None = None
     key: str = "{key}"
     seed: int = 0
-    statistics: Mapping[str, Sequence[int]] | None = None
 
     def __post_init__(self) -> None:
         if (self.fractions is None) == (self.episodes is None):
@@ -168,8 +162,6 @@ class SplitEpisodes(FittedConnector):
             parts = self.fractions.values()
             if any(part < 0 for part in parts) or abs(sum(parts) - 1) > 1e-9:
                 raise UsageError(f"SplitEpisodes: fractions={dict(self.fractions)}: they must add up to 1")
-        elif self.stratify is not None:
-            raise UsageError("SplitEpisodes: stratify needs fractions")
         elif isinstance(self.episodes, Mapping):
             named = [(name, split) for split, names in self.episodes.items() for name in names]
             object.__setattr__(self, "_of", dict(named))
@@ -184,84 +176,16 @@ class SplitEpisodes(FittedConnector):
         assert isinstance(self.episodes, Mapping)
         return tuple(dict.fromkeys([*self.episodes, self.rest]))
 
-    @property
-    def fitted(self) -> bool:
-        return self.stratify is None or self.statistics is not None
-
-    def accumulator(self) -> Strata:
-        return Strata(self)
-
-    def fit(self, result: Mapping[str, Sequence[int]]) -> SplitEpisodes:
-        return dataclasses.replace(self, statistics=result)
-
-    def transform(self, batch: Batch) -> Batch:
-        return edit_each(self, batch, self._assign)
-
-    def _assign(self, episode: Episode, fields: StepFields) -> Episode:
-        if isinstance(self.episodes, Mapping):
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        name = episode_name(episode.replace(key=dataclasses.replace(episode.key, part=0)), self.key)
+        if self.fractions is None:
             of: Mapping[str, str] = vars(self)["_of"]
-            split = of.get(self.name(episode), self.rest)
+            split = of.get(name, self.rest)
         else:
-            cuts: Sequence[int] = self.cuts()
-            if self.stratify is not None and self.statistics is not None:
-                cuts = self.statistics.get(self.stratum(episode), cuts)
-            split = self.splits[bisect.bisect_right(cuts, self.number(episode))]
+            digest = hashlib.blake2b(f"{self.seed}:{name}".encode(), digest_size=8).digest()
+            ends = [round(end * _TOP) for end in itertools.accumulate(self.fractions.values())]
+            split = self.splits[bisect.bisect_right(ends[:-1], int.from_bytes(digest, "big"))]
         return episode.replace(metadata={**episode.metadata, OUTPUT_SPLIT: split.encode()})
-
-    def name(self, episode: Episode) -> str:
-        """The name of the episode's record."""
-        return episode_name(episode.replace(key=dataclasses.replace(episode.key, part=0)), self.key)
-
-    def cuts(self) -> list[int]:
-        """The hash values at which the second and each later split start."""
-        assert self.fractions is not None
-        ends = itertools.accumulate(self.fractions.values())
-        return [min(_TOP, round(end * _TOP)) for end in list(ends)[:-1]]
-
-    def number(self, episode: Episode) -> int:
-        """A hash of the episode's name, below 2^64."""
-        name = f"{self.seed}:{self.name(episode)}".encode()
-        return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big")
-
-    def stratum(self, episode: Episode) -> str:
-        """The value by which the episode is stratified."""
-        assert self.stratify is not None
-        return decode_text(read_values(episode, self.stratify, "SplitEpisodes: stratify").ravel()[0])
-
-
-class Strata:
-    """The hashes of all episodes by stratum, for `stratify` (`base.Accumulator`)."""
-
-    def __init__(self, connector: SplitEpisodes):
-        self._connector = connector
-        self._numbers: dict[str, list[int]] = {}
-
-    def add(self, batch: Batch) -> None:
-        for episode in batch.episodes:
-            self._numbers.setdefault(self._connector.stratum(episode), []).append(self._connector.number(episode))
-
-    def merge(self, *others: Strata) -> Strata:
-        merged = Strata(self._connector)
-        for counts in (self, *others):
-            for stratum, numbers in counts._numbers.items():
-                merged._numbers.setdefault(stratum, []).extend(numbers)
-        return merged
-
-    def finish(self) -> dict[str, list[int]]:
-        """The hash values at which the second and each later split start, for each stratum.
-
-        Fractions of an episode are carried over to the next stratum, so that the totals are exact.
-        """
-        cuts, seen, given = {}, 0, [0] * (len(self._connector.splits) - 1)
-        ends = [cut / _TOP for cut in self._connector.cuts()]
-        for stratum, numbers in sorted(self._numbers.items()):
-            numbers.sort()
-            seen += len(numbers)
-            counts = [min(len(numbers), max(0, round(end * seen) - g)) for end, g in zip(ends, given, strict=True)]
-            counts = list(itertools.accumulate(counts, max))
-            given = [g + count for g, count in zip(given, counts, strict=True)]
-            cuts[stratum] = [numbers[count] if count < len(numbers) else _TOP for count in counts]
-        return cuts
 
 
 @dataclasses.dataclass(frozen=True)
