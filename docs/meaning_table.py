@@ -29,6 +29,7 @@ from checkout import REAL_DATA  # noqa: E402
 from small_datasets import minari_hdf5  # noqa: E402
 
 import rlds_beam  # noqa: E402
+from rlds_beam.connectors.cleaning.pixels import INTRINSICS  # noqa: E402
 from rlds_beam.jobs.inspect import is_vector  # noqa: E402
 from rlds_beam.testing import make_episode, write_dataset  # noqa: E402
 
@@ -45,8 +46,9 @@ datasets: what their formats say, what [`inspect`](commands.md#rlds-beam-inspect
 `--to=lerobot`, `--to=rlds`, and `--to=rlds` and back to LeRobot. `docs/meaning_table.py` writes this page.
 
 A cell has the robot, the rate, the number of named vectors among those of the observation and the action, the tasks,
-and whether the action of a last step is real. What is unknown is left out: give it with `--robot_type`, `--fps`,
-`--names`, `--task`. Rates of outputs that need one and whose source has none were given (`--fps=10`).
+the calibrated cameras, and whether the action of a last step is real. What is unknown is left out: give it with
+`--robot_type`, `--fps`, `--names`, `--task`. Rates of outputs that need one and whose source has none were given
+(`--fps=10`).
 
 | dataset | the format says | `inspect` | `--to=lerobot` | `--to=rlds` | and back |
 |---|---|---|---|---|---|
@@ -71,8 +73,10 @@ def so101(path: Path) -> dict[str, Any]:
 
 def ros2(path: Path) -> dict[str, Any]:
     path.mkdir()
-    ros2_bags.write_mcap(path / "bag.mcap", ros2_bags.robot())
-    (path.parent / "topics.yaml").write_text(ros2_bags.MAPPING)
+    ros2_bags.write_mcap(path / "bag.mcap", [ros2_bags.camera_info(ros2_bags.T0), *ros2_bags.robot()])
+    camera = "{topic: /camera/camera_info, field: k, max_age_s: null}"
+    matrix = f"  episode_metadata/observation/image_intrinsics: {camera}\n"
+    (path.parent / "topics.yaml").write_text(ros2_bags.MAPPING + matrix)
     return {"from_": "ros2", "topics": str(path.parent / "topics.yaml")}
 
 
@@ -119,7 +123,7 @@ DATASETS: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "ALOHA (ACT)": (hdf5("aloha"), "the layout: 14 joints at 50 Hz"),
     "robomimic": (hdf5("robomimic"), "`env_args`: environment, robot, rate, controller"),
     "LIBERO": (hdf5("libero"), "task text; 20 Hz by its authors"),
-    "ROS 2 bag": (ros2, "names of joints, stamps of messages, a topic with the task"),
+    "ROS 2 bag": (ros2, "names of joints, stamps of messages, a topic with the task, the calibration of a camera"),
     "push-T (zarr)": (push_t, "nothing but arrays"),
     "D4RL": (d4rl, "nothing but arrays; the file's name"),
     "Minari": (minari, "spaces; the environment, whose rate is known"),
@@ -138,11 +142,13 @@ def known(path: Path, **options: Any) -> str:
     vectors = [field for field in source.schema.steps.values() if is_vector(field) and field.shape]
     named = sum(bool(field.names) for field in vectors)
     tasks = sum(bool(text) for text in card["tasks"])
+    calibrated = sum(path.endswith(INTRINSICS) for path in (*source.schema.steps, *source.schema.metadata))
     facts = [
         source.robot or "",
         f"{source.fps:g} Hz" if source.fps else "",
         f"{named} of {len(vectors)} named" if named else "",
         f"{tasks} task{'s' if tasks > 1 else ''}" if tasks else "",
+        f"{calibrated} calibrated camera{'s' if calibrated > 1 else ''}" if calibrated else "",
         f"last action {source.last_action}" if source.last_action != "unknown" else "",
     ]
     return ", ".join(fact for fact in facts if fact) or "-"

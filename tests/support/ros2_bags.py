@@ -65,6 +65,28 @@ def pixels(
     return Sent(time, topic, IMAGE, content)
 
 
+MATRIX = [90.0, 0, 11.5, 0, 85, 7.5, 0, 0, 1]
+
+
+def camera_info(time: int, focal: float = 90.0, topic: str = "/camera/camera_info") -> Sent:
+    """A CameraInfo as a driver publishes it beside each image."""
+    region = {"x_offset": 0, "y_offset": 0, "height": 0, "width": 0, "do_rectify": False}
+    content = {
+        "header": header(time) | {"frame_id": "camera"},
+        "height": 16,
+        "width": 24,
+        "distortion_model": "plumb_bob",
+        "d": np.array([0.1, -0.05, 0.002, 0.001, 0.0]),
+        "k": np.array([focal, *MATRIX[1:]]),
+        "r": np.eye(3).ravel(),
+        "p": np.eye(3, 4).ravel(),
+        "binning_x": 0,
+        "binning_y": 0,
+        "roi": region,
+    }
+    return Sent(time, topic, "sensor_msgs/msg/CameraInfo", content)
+
+
 def text(time: int, data: str, topic: str = "/task") -> Sent:
     return Sent(time, topic, STRING, {"data": data})
 

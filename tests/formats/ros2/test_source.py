@@ -15,6 +15,7 @@ from ros2_bags import (
     POSE,
     T0,
     Sent,
+    camera_info,
     compressed,
     flag,
     header,
@@ -286,29 +287,6 @@ def test_wrong_mappings(changed: dict[str, Any], said: str) -> None:
     assert parse_mapping(content, "topics.yaml").fields[0].topic == "/a"
     with pytest.raises(UsageError, match=f"topics.yaml: .*{said}"):
         parse_mapping({**content, **changed}, "topics.yaml")
-
-
-CAMERA = "sensor_msgs/msg/CameraInfo"
-MATRIX = [90.0, 0, 11.5, 0, 85, 7.5, 0, 0, 1]
-
-
-def camera_info(time: int, focal: float = 90.0, topic: str = "/camera/camera_info") -> Sent:
-    """A CameraInfo as a driver publishes it beside each image."""
-    region = {"x_offset": 0, "y_offset": 0, "height": 0, "width": 0, "do_rectify": False}
-    content = {
-        "header": header(time) | {"frame_id": "camera"},
-        "height": 16,
-        "width": 24,
-        "distortion_model": "plumb_bob",
-        "d": np.array([0.1, -0.05, 0.002, 0.001, 0.0]),
-        "k": np.array([focal, *MATRIX[1:]]),
-        "r": np.eye(3).ravel(),
-        "p": np.eye(3, 4).ravel(),
-        "binning_x": 0,
-        "binning_y": 0,
-        "roi": region,
-    }
-    return Sent(time, topic, CAMERA, content)
 
 
 def transform(time: int, parent: str, child: str, shift: list[float], turn: list[float]) -> Sent:
