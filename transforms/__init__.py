@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from rlds_beam.transforms.connecting import EpisodeModelHandler as EpisodeModelHandler
     from rlds_beam.transforms.converting import ConvertToTrajectories as ConvertToTrajectories
     from rlds_beam.transforms.converting import ConvertToTrajectoriesResult as ConvertToTrajectoriesResult
-    from rlds_beam.transforms.episodes import WriteEpisodes as WriteEpisodes
-    from rlds_beam.transforms.episodes import WriteEpisodesResult as WriteEpisodesResult
     from rlds_beam.transforms.reading import ReadAllFromRlds as ReadAllFromRlds
     from rlds_beam.transforms.reading import ReadFromRlds as ReadFromRlds
     from rlds_beam.transforms.reverb import WriteToReverb as WriteToReverb
     from rlds_beam.transforms.reverb import WriteToReverbResult as WriteToReverbResult
     from rlds_beam.transforms.rows import EpisodesToRows as EpisodesToRows
     from rlds_beam.transforms.rows import RejectionsToRows as RejectionsToRows
+    from rlds_beam.transforms.writing import WriteEpisodes as WriteEpisodes
+    from rlds_beam.transforms.writing import WriteEpisodesResult as WriteEpisodesResult
     from rlds_beam.transforms.writing import WriteRejected as WriteRejected
     from rlds_beam.transforms.writing import WriteToRlds as WriteToRlds
     from rlds_beam.transforms.writing import WriteToTrajectoryRecords as WriteToTrajectoryRecords

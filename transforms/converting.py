@@ -98,26 +98,6 @@ class _ConvertFn(beam.DoFn):
         yield dataclasses.replace(items, payload=episode.payload)
 
 
-def choose_input(
-    spec: TrajectorySpec | Schema, frames: FrameOptions | None, items: ItemOptions | None, keep: Sequence[str] = ()
-) -> tuple[TrajectorySpec, ConvertToTrajectories | None]:
-    """The input of a writer of items: items of a spec, or episodes of a schema, which it converts first.
-
-    Returns:
-      The spec of the items, and what converts episodes; None if the input has items.
-
-    Raises:
-      UsageError: options were given for items that are converted already, or cannot be used.
-    """
-    if isinstance(spec, Schema):
-        convert = ConvertToTrajectories(spec, frames, items, keep=keep)
-        return convert.spec, convert
-    if frames is not None or items is not None or keep:
-        raise UsageError("frames, items, and keep belong to ConvertToTrajectories, which made the spec")
-    refuse_across_episodes(spec.items or ItemOptions())
-    return spec, None
-
-
 def check_items(items: Items, spec: TrajectorySpec) -> None:
     """Raises UsageError for items that are not of this spec."""
     if more := sorted(path for path in items.frames.columns if path not in spec):

@@ -10,8 +10,6 @@ from apache_beam.pvalue import TaggedOutput
 from apache_beam.utils.windowed_value import WindowedValue
 
 from rlds_beam.checking.verdicts import Rejection
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode
 from rlds_beam.reverb.options import ReverbOptions
 from rlds_beam.reverb.pushers import Pushed, ReverbRangeWriter, Verified, verify
@@ -20,9 +18,9 @@ from rlds_beam.reverb.target import ReverbTarget, make_salt, open_target
 from rlds_beam.reverb.writer import Writer, new_writer
 from rlds_beam.trajectories.converter import WindowItemConversion
 from rlds_beam.trajectories.items import Items
-from rlds_beam.trajectories.options import FrameOptions, ItemOptions
+from rlds_beam.trajectories.options import ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec
-from rlds_beam.transforms.converting import check_items, choose_input
+from rlds_beam.transforms.converting import check_items, refuse_across_episodes
 from rlds_beam.transforms.elements import in_global_window, refuse_windows
 
 
@@ -32,13 +30,14 @@ class WriteToReverbResult(NamedTuple):
     Attributes:
       written: a PCollection of one `Verified`: the items predicted, acknowledged, and found, by server and table.
       rejected: a PCollection of `Rejection`: episodes that could not be written (with an image that cannot be decoded
-        or an invalid priority; if they are converted here, also too long for an item).
+        or an invalid priority).
     """
 
     written: beam.PCollection[Verified]
     rejected: beam.PCollection[Rejection]
 
 
+@beam.typehints.with_input_types(Items)
 class WriteToReverb(beam.PTransform[Items, Any]):
     """Writes items to Reverb tables, each once.
 
@@ -46,9 +45,7 @@ class WriteToReverb(beam.PTransform[Items, Any]):
         converted = checked.accepted | convert
         converted.items | WriteToReverb("localhost:8000", "replay", convert.spec)
 
-    With the schema of episodes instead of a spec, the input is a PCollection of checked episodes, which are converted
-    first: `checked.accepted | WriteToReverb(servers, tables, read.schema, frames, items)`. Each worker has its own
-    connections, or its own observers.
+    Each worker has its own connections, or its own observers.
 
     With the stream writer, a retried bundle, a restarted worker, or a rerun pipeline writes no item twice, if the
     episodes are the same. With the observer writer (TF-Agents' own observers), items are written at least once.
@@ -56,9 +53,7 @@ class WriteToReverb(beam.PTransform[Items, Any]):
     Args:
       servers: one or more `host:port`; each episode goes to one of them.
       tables: one or more table names; every item goes into each table.
-      spec: the spec of the items (`ConvertToTrajectories(...).spec`, with `spec.with_columns(...)` for added leaves),
-        or the schema of the episodes.
-      frames, items: how episodes are converted, as in `ConvertToTrajectories`; only with a schema.
+      spec: the spec of the items (`ConvertToTrajectories(...).spec`, with `spec.with_columns(...)` for added leaves).
       **options: the fields of `ReverbOptions`: `writer`, `priority`, `chunk_length`, `timeout`, ...
 
     Raises:
@@ -71,31 +66,24 @@ class WriteToReverb(beam.PTransform[Items, Any]):
         self,
         servers: str | Sequence[str],
         tables: str | Sequence[str],
-        spec: TrajectorySpec | Schema,
-        frames: FrameOptions | None = None,
-        items: ItemOptions | None = None,
+        spec: TrajectorySpec,
         **options: Any,
     ):
         super().__init__()
-        spec, self._convert = choose_input(spec, frames, items)
-        self.with_input_types(Items if self._convert is None else Episode)
+        refuse_across_episodes(spec.items or ItemOptions())
         reverb = ReverbOptions(reverb=_several(servers), table=_several(tables), **options)
         self._conversion = WindowItemConversion.of(spec)
         self._target, self._baseline = open_target(reverb, spec, self._conversion.items, make_salt(self._conversion))
 
-    def expand(self, items: beam.PCollection[Any]) -> WriteToReverbResult:
+    def expand(self, items: beam.PCollection[Items]) -> WriteToReverbResult:
         refuse_windows("WriteToReverb", items)
-        rejected: tuple[beam.PCollection[Rejection], ...] = ()
-        if self._convert is not None:
-            converted = items | self._convert
-            items, rejected = converted.items, (converted.rejected,)
         written = items | "Write" >> (
             beam.ParDo(_WriteItemsFn(self._conversion, self._target))
             .with_output_types(Pushed, rejected=Rejection)
             .with_outputs("rejected", main="pushed")
         )
         verified = written.pushed | "Verify" >> VerifyTables(self._target, self._baseline)
-        return WriteToReverbResult(verified, (*rejected, written.rejected) | "Rejected" >> beam.Flatten())
+        return WriteToReverbResult(verified, written.rejected)
 
 
 class VerifyTables(beam.PTransform):

@@ -1,39 +1,179 @@
-"""Writes items as trajectory records in your pipeline, episodes as RLDS, and rejected records."""
+"""Writes episodes in any format, items as trajectory records, arrays as RLDS, and rejected records."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-import msgspec
+import numpy as np
 
 from rlds_beam import naming, storage
+from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.verdicts import Rejection
+from rlds_beam.connectors.base import with_attributes
+from rlds_beam.connectors.dry_run import with_given_meaning
+from rlds_beam.connectors.options import ConnectorOptions
+from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.metadata import encode
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.schema import Schema
+from rlds_beam.episodes.schema import Schema, compare_with_schema
 from rlds_beam.errors import BadEpisode, UsageError
+from rlds_beam.formats.options import OutputOptions
+from rlds_beam.formats.outputs import configuration_for, create_output
+from rlds_beam.formats.rlds.output import RldsOutput
 from rlds_beam.formats.trajectories.output import TrajectoryOutput
 from rlds_beam.output.commits import commit_dataset
-from rlds_beam.output.directory import check_output
 from rlds_beam.output.files import REJECTED, REJECTED_LIST, is_rejected_file
 from rlds_beam.output.plans import OutputPlan, check_files
 from rlds_beam.output.range_conversion import finish_range
 from rlds_beam.output.shards import RejectedWriter
-from rlds_beam.processing.report import Report
+from rlds_beam.processing.report import Report, check_source
 from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.trajectories.items import Items
-from rlds_beam.trajectories.options import FrameOptions, Images, ItemOptions
+from rlds_beam.trajectories.options import Images, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec
-from rlds_beam.transforms.converting import check_items, choose_input
-from rlds_beam.transforms.keyed_sink import PipelineSink, RejectedList, WriteKeyed, read_rejected_list
-from rlds_beam.writing.arrays import ImageEncoding
-from rlds_beam.writing.keyed_parts import KeyedSink, PackedElement, PlacedElement, read_stored
-from rlds_beam.writing.rlds import RldsSink, check_directory
+from rlds_beam.transforms.converting import check_items, refuse_across_episodes
+from rlds_beam.transforms.elements import EpisodeCoder
+from rlds_beam.transforms.keyed_sink import WriteKeyed
+from rlds_beam.writing.episode_sink import EpisodeSink, plan_output
+from rlds_beam.writing.keyed_parts import FROM, KeyedSink, PackedElement, PlacedElement, check_directory, read_stored
+from rlds_beam.writing.rlds import RldsSink
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _WriteOptions(OutputOptions, ConnectorOptions, CheckOptions):
+    """The options of `convert` that concern what is written."""
+
+
+class _EpisodeSink(EpisodeSink):
+    """Stores episodes as Beam does."""
+
+    def pack(self, episode: Episode) -> PackedElement:
+        return PackedElement(episode.key.split, episode.key, EpisodeCoder().encode(episode), _weight(episode))
+
+    def read(self, placed: Sequence[PlacedElement]) -> Iterator[tuple[Episode, bool]]:
+        schema = self.connecting.probed.given
+        for episode in map(EpisodeCoder().decode, read_stored(placed)):
+            if not episode.faults:
+                schema.check(episode)
+                if faults := compare_with_schema(episode, schema):
+                    episode = episode.replace(faults=tuple(faults))
+            yield episode, episode.sound
+            del episode
+
+
+def _weight(episode: Episode) -> int:
+    """The size of its record, or of its arrays if it was not read from a file. Sizes of pickles differ by process."""
+    columns = episode.steps.values()
+    return len(episode.payload) or sum(column.nbytes for column in columns if isinstance(column, np.ndarray))
+
+
+class WriteEpisodesResult(NamedTuple):
+    """The outputs of `WriteEpisodes`.
+
+    Attributes:
+      report: a PCollection of one `Report`, once the dataset is finished: the counts of episodes and items.
+      rejected: a PCollection of `Rejection`: episodes that break a rule, or that the format cannot hold.
+    """
+
+    report: beam.PCollection[Report]
+    rejected: beam.PCollection[Rejection]
+
+
+@beam.typehints.with_input_types(Episode)
+class WriteEpisodes(beam.PTransform[Episode, Any]):
+    """Checks episodes and writes them in any format of `convert`.
+
+        read = ReadFromRlds("data/point_mass/1.0.0")
+        checked = root | read | ValidateEpisodes()
+        written = checked.accepted | WriteEpisodes("for_lerobot", read.source, to="lerobot", fps=20)
+        (checked.rejected, written.rejected) | beam.Flatten() | WriteRejected("for_lerobot")
+
+    The episodes are written in the order of their keys, so any number of workers writes the same bytes, and unedited
+    episodes become what `convert` writes. Workers store episodes in the output directory, which they must share, until
+    all keys are known: for that time the disk needs room for the episodes once more. The dataset exists only when all
+    of it is written and counted; a pipeline that was killed starts over.
+
+    Args:
+      output: a new or empty directory.
+      source: the dataset of the episodes (`ReadFromRlds(...).source`, `ConnectEpisodes(...).source`). The output gets
+        its name, rate, and robot.
+      schema: the schema of the episodes, if another than the source's (`ConnectEpisodes(...).schema`, or
+        `read.schema.with_columns(...)` for added columns).
+      to: the format, as in `convert`: `lerobot`, `columns`, `zarr`, `rlds`, ..., or `module:Class`.
+      check: the policy of each rule; that of `ValidateEpisodes`, if it accepts episodes that break one.
+      shards: output files per split, at most; by size if not given.
+      overwrite: replaces what rlds-beam wrote there before.
+      options: other options of `convert` for what is written: those of the format (`fps=20`), `connectors`, `names`,
+        `robot_type`, `task`.
+
+    Raises:
+      UsageError: on construction, if the format cannot hold the episodes, the output or an option cannot be used, or a
+        connector needs the whole dataset. `rlds` cannot hold fields that only TFDS decodes: `convert` copies their
+        bytes, which an edited episode does not have. While running, if two episodes have the same key, the split of a
+        key is not one of the source, or an episode has a column that is not in the schema.
+      FailedRuleError: while running, at the first violation of a rule whose policy is `fail`.
+    """
+
+    def __init__(
+        self,
+        output: str,
+        source: Source,
+        schema: Schema | None = None,
+        *,
+        to: str,
+        check: CheckOptions | None = None,
+        shards: int | None = None,
+        overwrite: bool = False,
+        **options: Any,
+    ):
+        super().__init__()
+        if shards is not None and shards < 1:
+            raise UsageError(f"shards={shards}: must be at least 1")
+        given = _WriteOptions.create(to=to, **{**(vars(check) if check else {}), **options})
+        check = CheckOptions.of(given)
+        described = with_given_meaning(with_attributes(source, schema=schema or source.schema), given)
+        configuration = configuration_for(given, described.schema)
+        connecting = ConnectorRunner.for_source(configuration, described)
+        if connecting.unfitted:
+            raise UsageError("a connector needs the whole dataset: use pipelines.convert, which reads it twice")
+        writes = create_output(with_attributes(described, schema=source.schema), connecting, output, given)
+        if writes.whole_shards:
+            raise UsageError("across_episodes needs the order of a shard, but a PCollection is unordered")
+        if isinstance(writes, RldsOutput) and (field := writes.schema.recorded.slow_reason):
+            raise UsageError(
+                f"to='rlds': {field}, whose bytes can only be copied from a record, but episodes of a pipeline may be "
+                "edited: use convert, or remove it with connectors=[DropFields([...])]"
+            )
+        check_directory(output, overwrite=overwrite)
+        # The pipeline may change its episodes in unknown ways, so every run is a new plan.
+        more = {"connectors": configuration.plan(), "pipeline": uuid.uuid4().hex}
+        self._sink = _EpisodeSink(
+            directory=output,
+            output_plan=plan_output(to, described, check, writes, **more),
+            overwrite=overwrite,
+            splits=tuple(split.name for split in described.splits),
+            # Without shards, of which there may be many; their counts do not hold if episodes were dropped.
+            source=with_attributes(described, splits=()),
+            output=writes,
+            to=to,
+            shards=shards,
+            check=check,
+            connecting=connecting,
+            report=check_source(source, check),
+        )
+
+    def display_data(self) -> dict[str, Any]:
+        return {"output": self._sink.directory, "to": self._sink.to}
+
+    def expand(self, episodes: beam.PCollection[Episode]) -> WriteEpisodesResult:
+        written = episodes | "Write" >> WriteKeyed(self._sink, "WriteEpisodes", Report)
+        return WriteEpisodesResult(written.result, written.rejected)
 
 
 class WriteToTrajectoryRecordsResult(NamedTuple):
@@ -41,14 +181,14 @@ class WriteToTrajectoryRecordsResult(NamedTuple):
 
     Attributes:
       written: a PCollection of one dict, the manifest of the finished dataset.
-      rejected: a PCollection of `Rejection`: episodes that could not be written (with an image that cannot be decoded;
-        if they are converted here, also too long for an item).
+      rejected: a PCollection of `Rejection`: episodes that could not be written, with an image that cannot be decoded.
     """
 
     written: beam.PCollection[dict[str, Any]]
     rejected: beam.PCollection[Rejection]
 
 
+@beam.typehints.with_input_types(Items)
 class WriteToTrajectoryRecords(beam.PTransform[Items, Any]):
     """Writes items as trajectory TFRecords for TF-Agents and TFDS.
 
@@ -56,20 +196,14 @@ class WriteToTrajectoryRecords(beam.PTransform[Items, Any]):
         converted = checked.accepted | convert
         converted.items | WriteToTrajectoryRecords("pairs", convert.spec, source=read.source)
 
-    With the schema of episodes instead of a spec, the input is a PCollection of checked episodes, which are converted
-    first: `checked.accepted | WriteToTrajectoryRecords("pairs", read.schema, frames, items)`.
-
     The items are written in the order of their episodes' keys, so any number of workers writes the same bytes. Workers
     store them in the output directory, which they must share, until all keys are known: for that time the disk needs
     room for them twice. A pipeline that was killed starts over; `rlds_beam.pipelines.convert` cuts the input itself,
-    and resumes. Both end with commits that hold checksums and predicted counts, and then the manifest. Use this
-    transform if your pipeline edits episodes in a way that a connector cannot.
+    and resumes. Use this transform if your pipeline edits episodes in a way that a connector cannot.
 
     Args:
       output: a new or empty directory.
-      spec: the spec of the items (`ConvertToTrajectories(...).spec`, with `spec.with_columns(...)` for added leaves),
-        or the schema of the episodes.
-      frames, items, keep: how episodes are converted, as in `ConvertToTrajectories`; only with a schema.
+      spec: the spec of the items (`ConvertToTrajectories(...).spec`, with `spec.with_columns(...)` for added leaves).
       images: as in `ConvertConfig`.
       source: the dataset that the items are made from (`ReadFromRlds(...).source`, `ConnectEpisodes(...).source`): the
         output gets its name, rate, and robot.
@@ -78,19 +212,16 @@ class WriteToTrajectoryRecords(beam.PTransform[Items, Any]):
       overwrite: replaces what rlds-beam wrote there before.
 
     Raises:
-      UsageError: on construction, if the output or an option cannot be used; while running, if an item or episode has a
-        column that is not in the spec or schema.
+      UsageError: on construction, if the output or an option cannot be used; while running, if an item has a column
+        that is not in the spec.
     """
 
     def __init__(
         self,
         output: str,
-        spec: TrajectorySpec | Schema,
-        frames: FrameOptions | None = None,
-        items: ItemOptions | None = None,
+        spec: TrajectorySpec,
         *,
         images: Images = "raw",
-        keep: Sequence[str] = (),
         source: Source | None = None,
         name: str | None = None,
         num_shards: int | None = None,
@@ -102,37 +233,28 @@ class WriteToTrajectoryRecords(beam.PTransform[Items, Any]):
         name = name or ("trajectories" if source is None else source.name)
         if not naming.is_file_name(name):
             raise UsageError(f"name={name!r}: expected a name without path separators; it becomes part of file names")
-        self._spec, self._convert = choose_input(spec, frames, items, keep)
-        self.with_input_types(Items if self._convert is None else Episode)
-        writes = TrajectoryOutput.of(output, name, self._spec, images, source)
-        # The pipeline may change its episodes in unknown ways, so every run is a new plan.
-        plan = OutputPlan.of({"to": "trajectories", "pipeline": uuid.uuid4().hex})
-        check_output(output, plan, overwrite=overwrite)
+        refuse_across_episodes(spec.items or ItemOptions())
+        check_directory(output, overwrite=overwrite)
         self._sink = _ItemSink(
             directory=output,
-            shards=num_shards,
-            output=writes,
-            spec=self._spec,
-            output_plan=plan,
+            # The pipeline may change its items in unknown ways, so every run is a new plan.
+            output_plan=OutputPlan.of({"from": FROM, "to": "trajectories", "pipeline": uuid.uuid4().hex}),
             overwrite=overwrite,
-            listed=read_rejected_list(output).id,
+            shards=num_shards,
+            output=TrajectoryOutput.of(output, name, spec, images, source),
+            spec=spec,
         )
 
     def display_data(self) -> dict[str, Any]:
         return {"output": self._sink.directory}
 
-    def expand(self, items: beam.PCollection[Any]) -> WriteToTrajectoryRecordsResult:
-        rejected: tuple[beam.PCollection[Rejection], ...] = ()
-        if self._convert is not None:
-            converted = items | self._convert
-            items, rejected = converted.items, (converted.rejected,)
+    def expand(self, items: beam.PCollection[Items]) -> WriteToTrajectoryRecordsResult:
         written = items | "Write" >> WriteKeyed(self._sink, "WriteToTrajectoryRecords", dict[str, Any])
-        rejections = (*rejected, written.rejected) | "Rejected" >> beam.Flatten()
-        return WriteToTrajectoryRecordsResult(written.result, rejections)
+        return WriteToTrajectoryRecordsResult(written.result, written.rejected)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _ItemSink(PipelineSink):
+class _ItemSink(KeyedSink):
     """Writes items as trajectory records.
 
     Attributes:
@@ -143,16 +265,11 @@ class _ItemSink(PipelineSink):
     output: TrajectoryOutput
     spec: TrajectorySpec
 
-    splits = ()
     unique = False  # a step may have made several elements of an episode
 
-    def packer(self) -> Callable[[Items], PackedElement]:
-        return self._pack
-
-    def _pack(self, items: Items) -> PackedElement:
+    def pack(self, items: Items) -> PackedElement:
         check_items(items, self.spec)
-        split = naming.check_name(items.key.split, "the split of an episode")
-        return PackedElement(split, items.key, items, len(items.payload) or 1)
+        return PackedElement(items.key.split, items.key, items, len(items.payload) or 1)
 
     def plan(self, ranges: Sequence[WorkRange]) -> Sequence[WorkRange]:
         check_files(name for work in ranges for name in self.output.files(work))
@@ -187,37 +304,24 @@ class WriteRejected(beam.PTransform[Rejection, dict[str, Any]]):
 
     def __init__(self, output: str):
         super().__init__()
-        self._sink = _RejectedSink(storage.join(output, REJECTED), uuid.uuid4().hex)
+        self._sink = _RejectedSink(directory=storage.join(output, REJECTED))
 
     def expand(self, rejected: beam.PCollection[Rejection]) -> beam.PCollection[dict[str, Any]]:
         return (rejected | "Write" >> WriteKeyed(self._sink, "WriteRejected", dict[str, Any])).result
 
 
-@dataclasses.dataclass(frozen=True)
 class _RejectedSink(KeyedSink):
-    """Writes rejected records.
+    """Writes rejected records to the directory `rejected` of an output."""
 
-    Attributes:
-      directory: the directory `rejected` of an output.
-      id: names the pipeline in `rejected.json`.
-    """
-
-    directory: str
-    id: str
     unique = False  # a step may reject a record that another one made several of
 
     def open(self) -> None:
-        if read_rejected_list(storage.split(self.directory)[0]).id != self.id:
-            storage.makedirs(self.directory)
-            storage.remove_files(self.directory, filter(is_rejected_file, storage.listdir(self.directory)))
-            self._write_list(RejectedList(self.id))
+        storage.makedirs(self.directory)
+        names = storage.listdir(self.directory)
+        storage.remove_files(self.directory, [REJECTED_LIST, *filter(is_rejected_file, names)])
 
-    def packer(self) -> Callable[[Rejection], PackedElement]:
-        return self._pack
-
-    def _pack(self, rejection: Rejection) -> PackedElement:
-        split = naming.check_name(rejection.key.split, "the split of an episode")
-        return PackedElement(split, rejection.key, rejection, len(rejection.payload))
+    def pack(self, rejection: Rejection) -> PackedElement:
+        return PackedElement(rejection.key.split, rejection.key, rejection, len(rejection.payload))
 
     def plan(self, ranges: Sequence[WorkRange]) -> Sequence[WorkRange]:
         return tuple(ranges)
@@ -234,13 +338,9 @@ class _RejectedSink(KeyedSink):
         for work in plan:
             with storage.open_read(storage.below(self.directory, f"{work}.jsonl")) as lines:
                 records += sum(1 for _ in lines)
-        content = RejectedList(self.id, records, tuple(f"{work}.tfrecord" for work in plan))
-        self._write_list(content)
-        listed: dict[str, Any] = msgspec.to_builtins(content)
-        return listed
-
-    def _write_list(self, content: RejectedList) -> None:
+        content = {"records": records, "files": [f"{work}.tfrecord" for work in plan]}
         storage.write_text(storage.below(self.directory, REJECTED_LIST), encode(content))
+        return content
 
 
 class WriteToRlds(beam.PTransform):
@@ -260,10 +360,8 @@ class WriteToRlds(beam.PTransform):
       directory: the dataset's directory, best `NAME/1.0.0`: its name and version.
       like: an episode whose fields, dtypes, and shapes all others have.
       split: the name of the split, if the input is not a dict.
-      strict: end the pipeline at a bad episode. Otherwise it is kept in `directory/rejected`, with its key.
-      images, schema, overwrite: as in `write_rlds`.
-      options: `description`, `fps`, `robot_type`, `names`, `check`, `format`, `shard_bytes`: as in
-        `write_rlds`.
+      options: those of `write_rlds`; but unless `strict=True`, a bad episode is kept in `directory/rejected`, with its
+        key.
 
     Raises:
       UsageError: on construction, if the directory or an argument cannot be used; while running, if keys are equal.
@@ -276,30 +374,22 @@ class WriteToRlds(beam.PTransform):
         like: Any,
         *,
         split: str = "train",
-        strict: bool = False,
-        images: ImageEncoding | Mapping[str, ImageEncoding] = "png",
-        schema: Schema | None = None,
-        overwrite: bool = False,
         **options: Any,
     ):
         super().__init__()
         path = os.fspath(directory)
-        sink = RldsSink.create(path, images=images, schema=schema, strict=strict, **options)
-        check_directory(path, overwrite=overwrite)
-        self._sink, self._split = sink.like(like, split, "like"), split
+        self._create = functools.partial(RldsSink.create, path, like, f"like of split {split}", **options)
+        self._sink, self._split = self._create(splits=(split,)), split
+        check_directory(path, overwrite=self._sink.overwrite)
 
     def display_data(self) -> dict[str, Any]:
-        return {"output": self._sink.directory, "dataset": self._sink.dataset}
+        return {"output": self._sink.directory, "dataset": self._sink.source.dataset}
 
     def expand(self, episodes: Any) -> Any:
-        by_split = (
-            {str(name): own for name, own in episodes.items()}
-            if isinstance(episodes, dict)
-            else {self._split: episodes}
-        )
+        by_split = episodes if isinstance(episodes, dict) else {self._split: episodes}
         if not by_split:
             raise UsageError("WriteToRlds needs a PCollection of episodes for at least one split")
-        sink = dataclasses.replace(self._sink, splits=tuple(by_split))
+        sink = self._create(splits=tuple(by_split))
         named = [own | f"Split {split}" >> beam.Map(_with_split, split) for split, own in by_split.items()]
         written = named | beam.Flatten() | "Write" >> WriteKeyed(sink, "WriteToRlds", Report)
         return written.result

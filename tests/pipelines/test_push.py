@@ -271,11 +271,12 @@ class TestTransform:
     """`WriteToReverb` in a user's pipeline."""
 
     @pytest.mark.parametrize("writer", ["stream", "observer"])
-    def test_takes_checked_episodes(self, server, data, tmp_path, writer) -> None:
+    def test_writes_what_convert_writes(self, server, data, tmp_path, writer) -> None:
         with beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions([])) as root:
             read = ReadFromRlds(str(data))
             checked = root | read | ValidateEpisodes()
-            result = checked.accepted | WriteToReverb(server, "t", read.source.schema, writer=writer)
+            convert = ConvertToTrajectories(read.schema)
+            result = (checked.accepted | convert).items | WriteToReverb(server, "t", convert.spec, writer=writer)
             result.written | beam.Map(_check_written)
         assert items_of(server) == converted(data, tmp_path / "out")
 

@@ -24,6 +24,9 @@ from rlds_beam.encoding.tfds.rlds_dataset import default_schema
 from rlds_beam.errors import Violation
 from rlds_beam.processing.report import Report
 from rlds_beam.testing import make_episode
+from rlds_beam.trajectories.frames import to_frames
+from rlds_beam.trajectories.items import ItemMaker
+from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 
 EPISODE = make_episode(4)
 SCHEMA = default_schema(EPISODE)
@@ -46,10 +49,12 @@ OVER_EPISODES: dict[str, New] = {
     "ConvertToTrajectories": lambda data, out: rb.ConvertToTrajectories(SCHEMA),
     "ComputeStatistics": lambda data, out: rb.ComputeStatistics(),
     "EpisodesToRows": lambda data, out: rb.EpisodesToRows(SCHEMA),
-    "WriteToTrajectoryRecords": lambda data, out: rb.WriteToTrajectoryRecords(str(out), SCHEMA),
     "WriteEpisodes": lambda data, out: rb.WriteEpisodes(str(out), rlds_beam.open_source(str(data)), to="columns"),
 }
+CONVERT = rb.ConvertToTrajectories(SCHEMA)
+ITEMS = ItemMaker(ItemOptions()).push(to_frames(EPISODE, FrameOptions()))
 OVER_OTHERS: dict[str, tuple[New, Any]] = {
+    "WriteToTrajectoryRecords": (lambda data, out: rb.WriteToTrajectoryRecords(str(out), CONVERT.spec), ITEMS),
     "WriteRejected": (lambda data, out: rb.WriteRejected(str(out)), REJECTION),
     "RejectionsToRows": (lambda data, out: rb.RejectionsToRows(), REJECTION),
     "WriteReport": (lambda data, out: rb.WriteReport(str(out / "report.json")), Report()),
@@ -100,7 +105,8 @@ def test_outputs_have_types(name: str, data: Path, tmp_path: Path) -> None:
     "name", ["ReadFromRlds", "ConnectEpisodes", "ConvertToTrajectories", "WriteToTrajectoryRecords", "WriteEpisodes"]
 )
 def test_transforms_show_what_they_do(name: str, data: Path, tmp_path: Path) -> None:
-    new = {**OVER_EPISODES, **FROM_NOTHING}[name](data, tmp_path / "out")
+    make = OVER_OTHERS[name][0] if name in OVER_OTHERS else {**OVER_EPISODES, **FROM_NOTHING}[name]
+    new = make(data, tmp_path / "out")
     shown = {item.key: item.value for item in DisplayData.create_from(new).items}
     expected = {"dataset": "point_mass/1.0.0", "items": "pairs", "output": str(tmp_path / "out"), "connectors": "none"}
     assert shown and all(expected.get(key, value) == value for key, value in shown.items())
@@ -109,17 +115,8 @@ def test_transforms_show_what_they_do(name: str, data: Path, tmp_path: Path) -> 
 def test_the_lineage_names_what_was_read_and_written(data: Path, tmp_path: Path) -> None:
     root = new_pipeline()
     read = rb.ReadFromRlds(str(data))
-    _ = root | read | rb.WriteToTrajectoryRecords(str(tmp_path / "out"), read.schema)
+    _ = root | read | rb.WriteEpisodes(str(tmp_path / "out"), read.source, to="columns")
     metrics = root.run().metrics()
     sources = {name.rpartition("/")[2].partition("-")[0] for name in Lineage.query(metrics, Lineage.SOURCE)}
     assert sources == {"point_mass"}
     assert [name.rpartition("/")[2] for name in Lineage.query(metrics, Lineage.SINK)] == ["out"]
-
-
-def test_episodes_are_refused_by_a_writer_of_items_and_items_by_one_of_episodes(tmp_path: Path) -> None:
-    convert = rb.ConvertToTrajectories(SCHEMA)
-    episodes: Any = new_pipeline() | beam.Create([EPISODE])
-    with pytest.raises(TypeCheckError, match="Items"):
-        episodes | "Items" >> rb.WriteToTrajectoryRecords(str(tmp_path / "a"), convert.spec)
-    with pytest.raises(TypeCheckError, match="Episode"):
-        (episodes | convert).items | rb.WriteToTrajectoryRecords(str(tmp_path / "b"), SCHEMA)

@@ -26,6 +26,9 @@ from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.testing import make_episode
+from rlds_beam.trajectories.frames import to_frames
+from rlds_beam.trajectories.items import ItemMaker
+from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 
 EPISODES = [make_episode(n, seed=n) for n in (3, 5, 8, 13)]
 SCHEMA = default_schema(EPISODES[0])
@@ -70,8 +73,10 @@ def test_a_stream_is_checked_connected_and_converted() -> None:
 
 
 LIKE = {"steps": [{"observation": 0.0, "action": 1.0, "is_first": True, "is_last": True}]}
+CONVERT = rb.ConvertToTrajectories(SCHEMA)
+ITEMS = ItemMaker(ItemOptions()).push(to_frames(EPISODES[0], FrameOptions()))
 SINKS: dict[str, tuple[Callable[[str], beam.PTransform[Any, Any]], Any]] = {
-    "WriteToTrajectoryRecords": (lambda out: rb.WriteToTrajectoryRecords(out, SCHEMA), EPISODES[0]),
+    "WriteToTrajectoryRecords": (lambda out: rb.WriteToTrajectoryRecords(out, CONVERT.spec), ITEMS),
     "WriteEpisodes": (lambda out: rb.WriteEpisodes(out, open_example(out), to="columns"), EPISODES[0]),
     "WriteToRlds": (lambda out: rb.WriteToRlds(out, LIKE), ("key", LIKE)),
     "WriteRejected": (lambda out: rb.WriteRejected(out), Rejection.of(BAD, BadEpisode(Violation("non_finite", "nan")))),

@@ -172,7 +172,7 @@ def test_a_used_directory_is_refused_and_building_the_graph_writes_nothing(tmp_p
     write(root, data, tmp_path / "out", "zarr")
     assert not (tmp_path / "out").exists()
     root.run().wait_until_finish()
-    with pytest.raises(UsageError, match="--overwrite"):
+    with pytest.raises(UsageError, match="overwrite=True"):
         write(new_pipeline(), data, tmp_path / "out", "columns")
     with new_pipeline() as root:
         write(root, data, tmp_path / "out", "columns", overwrite=True)

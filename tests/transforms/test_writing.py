@@ -14,7 +14,13 @@ from rlds_beam.formats.inputs import open_source
 from rlds_beam.output.commits import read_manifest
 from rlds_beam.testing import make_episode, read_payloads, shard_paths, write_dataset
 from rlds_beam.trajectories.options import ItemOptions
-from rlds_beam.transforms import ReadFromRlds, ValidateEpisodes, WriteRejected, WriteToTrajectoryRecords
+from rlds_beam.transforms import (
+    ConvertToTrajectories,
+    ReadFromRlds,
+    ValidateEpisodes,
+    WriteRejected,
+    WriteToTrajectoryRecords,
+)
 
 
 def double_reward(episode):
@@ -28,7 +34,8 @@ def run(path, output, items=None, flags=(), shuffle=False, **options):
         accepted = checked.accepted | beam.Map(double_reward)
         if shuffle:
             accepted |= beam.Reshuffle()
-        written = accepted | WriteToTrajectoryRecords(str(output), read.source.schema, items=items, **options)
+        convert = ConvertToTrajectories(read.schema, items=items)
+        written = (accepted | convert).items | WriteToTrajectoryRecords(str(output), convert.spec, **options)
         (checked.rejected, written.rejected) | beam.Flatten() | WriteRejected(str(output))
 
 
@@ -73,7 +80,7 @@ def test_an_output_is_not_overwritten_unasked(tmp_path, dataset):
     path, expected, _ = dataset
     output = tmp_path / "out"
     run(path, output)
-    with pytest.raises(UsageError, match="--overwrite"):
+    with pytest.raises(UsageError, match="overwrite=True"):
         run(path, output)
     run(path, output, overwrite=True)
     assert rewards(output) == expected
@@ -86,9 +93,8 @@ def test_building_the_graph_removes_nothing(tmp_path, dataset):
     before = {p: p.read_bytes() for p in output.rglob("*") if p.is_file()}
     pipeline = beam.Pipeline("FnApiRunner")
     episodes = (pipeline | ReadFromRlds(str(path)) | ValidateEpisodes()).accepted
-    schema = open_source(str(path)).schema
-    episodes | WriteToTrajectoryRecords(str(output), schema, items=ItemOptions(items="frames"), overwrite=True)
+    convert = ConvertToTrajectories(open_source(str(path)).schema, items=ItemOptions(items="frames"))
+    (episodes | convert).items | WriteToTrajectoryRecords(str(output), convert.spec, overwrite=True)
     assert {p: p.read_bytes() for p in output.rglob("*") if p.is_file()} == before
     pipeline.run().wait_until_finish()
     assert read_manifest(str(output))["items"] == 36
-    assert not (output / "rejected" / "rejected.json").exists()  # from the previous pipeline

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +27,18 @@ from rlds_beam.writing.keyed_parts import (
 class Numbers(KeyedSink):
     """Packs (split, key, weight)."""
 
-    splits = ("train", "val")
-
-    def __init__(self, directory: Path, shards: int | None = 3):
-        self.directory, self.shards = str(directory), shards
-
-    def open(self) -> None: ...
-
-    def packer(self) -> Callable[[Any], PackedElement]:
-        return lambda element: PackedElement(element[0], element[1], element, element[2])
+    def pack(self, element: Any) -> PackedElement:
+        return PackedElement(element[0], element[1], element, element[2])
 
     def plan(self, ranges: Sequence[Any]) -> None: ...
 
     def write_range(self, *args: Any) -> Any: ...
 
     def commit(self, plan: Any) -> None: ...
+
+
+def numbers(directory: Path) -> Numbers:
+    return Numbers(directory=str(directory), splits=("train", "val"), shards=3)
 
 
 def store(sink: Numbers, elements: Sequence[tuple[str, int, int]], parts: int) -> list[Any]:
@@ -80,7 +77,7 @@ def test_ranges_do_not_depend_on_parts_and_buckets(
     buckets: int,
     seed: int,
 ) -> None:
-    sink = Numbers(tmp_path_factory.mktemp("parts"))
+    sink = numbers(tmp_path_factory.mktemp("parts"))
     elements = [(split, key, weight) for (split, key), weight in keys.items()]
     random.Random(seed).shuffle(elements)
     stored = store(sink, elements, parts)
@@ -88,17 +85,17 @@ def test_ranges_do_not_depend_on_parts_and_buckets(
     bounds = sorted(random.Random(seed).sample(orders, min(buckets, len(orders))))
     found = cut(sink, stored, bounds)
     assert found == cut(sink, store(sink, sorted(elements), 1), [])
-    by_split = [(split, key) for ((_, split), _), _, key in found]
+    by_split = [(split, key) for (split, _), _, key in found]
     assert by_split == sorted(keys)
     assert [position for _, position, _ in found] == [
         i for split in ("train", "val") for i in range(sum(name == split for name, _ in keys))
     ]
-    names = name_ranges({each[0] for each in found})
+    names = name_ranges({each[0] for each in found}, sink)
     assert all(work.of <= 3 for work in names.values())
 
 
 def test_elements_are_read_in_order_and_verified(tmp_path: Path) -> None:
-    sink = Numbers(tmp_path)
+    sink = numbers(tmp_path)
     stored = store(sink, [("val", 1, 5), ("train", 2, 5), ("train", 1, 5)], 2)
     placed: list[PlacedElement] = list(place(0, stored, {0: measure(stored)}, sink))
     assert list(read_stored(placed)) == [("train", 1, 5), ("train", 2, 5), ("val", 1, 5)]
@@ -113,7 +110,7 @@ def test_elements_are_read_in_order_and_verified(tmp_path: Path) -> None:
     [(("train", 1, 5), "two episodes have the key 1: keys must be unique"), (("test", 3, 5), "in the split test")],
 )
 def test_what_cannot_be_ordered_is_an_error(tmp_path: Path, element: Any, message: str) -> None:
-    sink = Numbers(tmp_path)
+    sink = numbers(tmp_path)
 
     def order() -> list[PlacedElement]:
         stored = store(sink, [("train", 1, 5), element], 1)

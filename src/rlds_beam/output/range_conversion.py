@@ -19,7 +19,7 @@ from rlds_beam.output.files import REPORT
 from rlds_beam.output.plans import remove_parts
 from rlds_beam.output.shards import RejectedWriter, ShardInfo, WrittenFile
 from rlds_beam.processing.job import Stage, Totals, run_stages
-from rlds_beam.processing.ranges import Duplicates, write_range
+from rlds_beam.processing.ranges import Duplicates, read_range, write_range
 from rlds_beam.processing.report import Report, check_counts
 from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.reading.reader import EpisodeReader
@@ -83,9 +83,8 @@ class RangeConverter:
             with RejectedWriter(rejected_path(directory, work)) as rejected:
                 connecting = self.connecting.fit(results)
                 ignored = connecting.ignored_values(output.ignored_values)
-                report = write_range(
-                    self.reader, work, self.check, connecting, ignored, duplicates, writer.write, rejected.add
-                )
+                episodes = read_range(self.reader, work, duplicates)
+                report = write_range(episodes, self.check, connecting, ignored, writer.write, rejected.add)
                 return finish_range(output, work, writer, report, rejected.commit(), self.plan)
         finally:
             writer.abort()

@@ -121,19 +121,18 @@ def read_range(reader: EpisodeReader, work: WorkRange, duplicates: Duplicates) -
 
 
 def write_range(
-    reader: EpisodeReader,
-    work: WorkRange,
+    episodes: Iterable[tuple[Episode, bool]],
     check: CheckOptions,
     connecting: ConnectorRunner,
     ignored: IgnoredValues,
-    duplicates: Duplicates,
     write: Callable[[Batch], object],
     reject: Callable[[Rejection], object] | None = None,
     measure: Callable[[Episode, Processed], object] | None = None,
 ) -> Report:
-    """Reads, checks, connects, and writes the episodes of a range.
+    """Checks, connects, and writes the episodes of a range.
 
     Args:
+      episodes: the episodes, each with whether its numbers are sound (`read_range`).
       write: writes the batch of a record, as `RangeWriter.write`.
       reject: called with each rejected record.
       measure: called with each record: as it was read, and the result.
@@ -142,7 +141,7 @@ def write_range(
       FailedRuleError: a rule whose policy is `fail` is broken.
     """
     report = Report()
-    for episode, sound in read_range(reader, work, duplicates):
+    for episode, sound in episodes:
         record = check_and_connect(episode, check, connecting, ignored, write, sound=sound)
         report.add(record)
         count_verdict(record.verdict)
@@ -408,7 +407,8 @@ class Summarize(Stage):
                 signals.add(episode, record.verdict)
 
         ignored = self.connecting.ignored_values()
-        report = write_range(self.reader, work, self.check, connecting, ignored, duplicates, add, measure=measure)
+        episodes = read_range(self.reader, work, duplicates)
+        report = write_range(episodes, self.check, connecting, ignored, add, measure=measure)
         return RangeSummary(report, DatasetStatistics() if groups is None else groups.finish(), signals)
 
     def merge(self, partials: Iterable[RangeSummary]) -> RangeSummary:

@@ -23,7 +23,7 @@ from rlds_beam.output.commits import rejected_path
 from rlds_beam.output.files import REJECTED, is_rejected_file
 from rlds_beam.output.shards import RejectedWriter
 from rlds_beam.processing.job import Stage, Totals
-from rlds_beam.processing.ranges import check_and_connect, write_range
+from rlds_beam.processing.ranges import check_and_connect, read_range, write_range
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import WorkRange
 from rlds_beam.reading.reader import EpisodeReader
@@ -110,7 +110,8 @@ class EpisodePusher:
                 self.connecting.ignored_values(self.conversion.ignored_values),
             )
             reject = None if rejected is None else rejected.add
-            report = write_range(self.reader, work, self.check, connecting, ignored, duplicates, items.write, reject)
+            episodes = read_range(self.reader, work, duplicates)
+            report = write_range(episodes, self.check, connecting, ignored, items.write, reject)
             items.finish()
             if rejected is not None:
                 rejected.commit()

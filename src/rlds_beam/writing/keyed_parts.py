@@ -13,27 +13,29 @@ from __future__ import annotations
 
 import abc
 import bisect
+import dataclasses
 import hashlib
 import itertools
 import pickle
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
-from rlds_beam import storage
+from rlds_beam import naming, storage
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.errors import NotVerifiedError, UsageError
+from rlds_beam.output.commits import load_manifest
+from rlds_beam.output.directory import check_output, is_output, make_ready
 from rlds_beam.output.files import PARTS
+from rlds_beam.output.plans import OutputPlan, read_plan, remove_output
 from rlds_beam.output.shards import ShardWriter
 from rlds_beam.reading.base import WorkRange
 from rlds_beam.reading.plan import MAX_RANGES, RANGE_BYTES
 
 BUCKETS = 1024
 """Buckets that are sorted on their own: 100,000 elements each for 100 million."""
-
-
-Rank = tuple[int, str]
-"""The rank of a split, and its name."""
+FROM = "pipeline"
+"""The source in the plan of a directory that a keyed sink writes."""
 
 
 class PackedElement(NamedTuple):
@@ -53,17 +55,9 @@ class PackedElement(NamedTuple):
 
 
 class StoredElement(NamedTuple):
-    """The place of a stored element. Ordered by split and key.
+    """The place of a stored element: `size` bytes at `offset` of the file `part`, with their checksum."""
 
-    Attributes:
-      split: the rank of its split, and its name.
-      key, weight: as in `PackedElement`.
-      part: the path of the part.
-      offset, size: its bytes in the part.
-      checksum: their checksum.
-    """
-
-    split: Rank
+    split: str
     key: Any
     weight: int
     part: str
@@ -72,44 +66,63 @@ class StoredElement(NamedTuple):
     checksum: bytes
 
     @property
-    def order(self) -> tuple[Rank, Any]:
+    def order(self) -> tuple[str, Any]:
         return (self.split, self.key)
 
 
 class PlacedElement(NamedTuple):
     """A stored element; the split and the number of its range; and its position in the split."""
 
-    range: tuple[Rank, int]
+    range: tuple[str, int]
     position: int
     stored: StoredElement
 
 
-Sizes = dict[Rank, tuple[int, int]]
+Sizes = dict[str, tuple[int, int]]
 """The number of elements of each split, and their weight."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class KeyedSink(abc.ABC):
     """What a keyed sink does with its elements. Picklable.
 
     Attributes:
       directory: the output directory, which all workers share.
+      output_plan: its plan.
+      overwrite: whether what rlds-beam wrote there before is replaced.
       splits: the splits in order; empty if any is taken, in the order of their names.
-      unique: whether keys must be unique.
       shards: the largest number of ranges of a split; None chooses by size.
+      unique: whether keys must be unique.
+      equal_keys: the error for elements with equal keys.
+      keeps_rejected: whether it writes `rejected/`. Otherwise `WriteRejected` does, perhaps in the same pipeline.
     """
 
     directory: str
+    output_plan: OutputPlan = dataclasses.field(default_factory=OutputPlan)
+    overwrite: bool = False
     splits: tuple[str, ...] = ()
-    unique: bool = True
     shards: int | None = None
 
-    @abc.abstractmethod
+    unique: ClassVar[bool] = True
+    equal_keys: ClassVar[str] = (
+        "two episodes have the key {0.key}: keys must be unique. If your step splits episodes, number them: "
+        "dataclasses.replace(key, part=1)"
+    )
+    keeps_rejected: ClassVar[bool] = False
+
     def open(self) -> None:
-        """Prepares the directory. Can be repeated."""
+        """Prepares the directory. Can be repeated until elements are stored.
+
+        A runner may choose other bundles on the next run, so nothing of a killed one is used.
+        """
+        if is_output(self.directory):
+            check_directory(self.directory, overwrite=self.overwrite)
+            remove_output(self.directory, keep_rejected=not self.keeps_rejected)
+        make_ready(self.directory, self.output_plan)
 
     @abc.abstractmethod
-    def packer(self) -> Callable[[Any], PackedElement]:
-        """A function that says what to store of an element, for one part."""
+    def pack(self, element: Any) -> PackedElement:
+        """What to store of an element."""
 
     @abc.abstractmethod
     def plan(self, ranges: Sequence[WorkRange]) -> Any:
@@ -134,51 +147,49 @@ class KeyedSink(abc.ABC):
         count = min(MAX_RANGES, -(-weight // RANGE_BYTES)) if self.shards is None else self.shards
         return [weight * i // count for i in range(1, count)]
 
-    def describe_equal_keys(self, stored: StoredElement) -> str:
-        """The error for two elements with equal keys."""
-        return (
-            f"two episodes have the key {stored.key}: keys must be unique. If your step splits episodes, number them: "
-            "dataclasses.replace(key, part=1)"
-        )
 
-    def rank(self, split: str) -> Rank:
-        """The place of a split among the others. Raises UsageError if it is none of `splits`."""
-        if not self.splits:
-            return (0, split)
-        if split not in self.splits:
-            raise UsageError(
-                f"an episode is in the split {split}, but the source has {', '.join(self.splits)}: the split of a key "
-                "must stay"
-            )
-        return (self.splits.index(split), split)
+def check_directory(directory: str, *, overwrite: bool) -> None:
+    """Checks that a keyed sink may write to a directory. Writes nothing.
+
+    What an earlier run left unfinished is replaced, because its episodes cannot be read again.
+
+    Raises:
+      UsageError: it holds something else, or a finished dataset, and `overwrite` is False.
+    """
+    existing = read_plan(directory)
+    check_output(directory, existing or OutputPlan.of({}), overwrite=overwrite)
+    if existing is None or overwrite:
+        return
+    if load_manifest(directory) is not None or existing.content.get("from") != FROM:
+        raise UsageError(
+            f"{directory} holds a finished dataset, or the output of another job: choose another directory, or pass "
+            "overwrite=True"
+        )
 
 
 class Part:
     """Stores the elements of a bundle."""
 
     def __init__(self, sink: KeyedSink):
-        self._sink, self._pack = sink, sink.packer()
-        storage.makedirs(storage.below(sink.directory, PARTS))
+        self._sink = sink
         self._path = storage.below(sink.directory, PARTS, f"part-{uuid.uuid4().hex}")
         self._file, self._stored, self._offset = ShardWriter(self._path), list[StoredElement](), 0
 
     def add(self, element: Any) -> None:
-        """Stores an element."""
-        packed = self._pack(element)
-        content = pickle.dumps(packed.content, protocol=5)
-        self._file.write([content], 1, packed.key)
-        self._stored.append(
-            StoredElement(
-                self._sink.rank(packed.split),
-                packed.key,
-                max(1, packed.weight),
-                self._path,
-                self._offset,
-                len(content),
-                _checksum(content),
+        """Stores an element. Raises UsageError if its split is none of the sink's."""
+        split, key, content, weight = self._sink.pack(element)
+        if not self._sink.splits:
+            naming.check_name(split, "the split of an episode")
+        elif split not in self._sink.splits:
+            raise UsageError(
+                f"an episode is in the split {split}, but the source has {', '.join(self._sink.splits)}: the split of "
+                "a key must stay"
             )
-        )
-        self._offset += len(content)
+        pickled = pickle.dumps(content, protocol=5)
+        self._file.write([pickled], 1, key)
+        place = self._path, self._offset, len(pickled), _checksum(pickled)
+        self._stored.append(StoredElement(split, key, max(1, weight), *place))
+        self._offset += len(pickled)
 
     def finish(self) -> list[StoredElement]:
         """Completes the part."""
@@ -218,28 +229,26 @@ def place(
     Raises:
       UsageError: two elements have the same key.
     """
-    for split, own in itertools.groupby(
-        sorted(bucket, key=lambda stored: stored.order), key=lambda stored: stored.split
-    ):
+    in_order = sorted(bucket, key=lambda stored: stored.order)
+    for split, own in itertools.groupby(in_order, key=lambda stored: stored.split):
         before = [sizes[i].get(split, (0, 0)) for i in sizes if i < number]
         position, end = sum(count for count, _ in before), sum(weight for _, weight in before)
         bounds = sink.bounds(sum(size.get(split, (0, 0))[1] for size in sizes.values()))
         last: StoredElement | None = None
         for stored in own:
             if sink.unique and last is not None and last.key == stored.key:
-                raise UsageError(sink.describe_equal_keys(stored))
+                raise UsageError(sink.equal_keys.format(stored))
             end += stored.weight
             yield PlacedElement((split, bisect.bisect_right(bounds, end - stored.weight // 2 - 1)), position, stored)
             position, last = position + 1, stored
 
 
-def name_ranges(found: Iterable[tuple[Rank, int]]) -> dict[tuple[Rank, int], WorkRange]:
-    """The name of each range that has elements."""
-    ranges: dict[tuple[Rank, int], WorkRange] = {}
-    for split, own in itertools.groupby(sorted(found), key=lambda each: each[0]):
-        numbers = list(own)
-        ranges |= {each: WorkRange(split[1], i, len(numbers), ()) for i, each in enumerate(numbers)}
-    return ranges
+def name_ranges(found: Iterable[tuple[str, int]], sink: KeyedSink) -> dict[tuple[str, int], WorkRange]:
+    """The name of each range that has elements, in the order of the sink's splits."""
+    by_split: dict[str, list[tuple[str, int]]] = {split: [] for split in sink.splits}
+    for each in sorted(found):
+        by_split.setdefault(each[0], []).append(each)
+    return {each: WorkRange(each[0], i, len(own), ()) for own in by_split.values() for i, each in enumerate(own)}
 
 
 def read_stored(placed: Iterable[PlacedElement]) -> Iterator[Any]:
@@ -276,7 +285,7 @@ def write_all(sink: KeyedSink, elements: Iterable[Any]) -> Any:
     finally:
         part.abort()
     placed = list(place(0, stored, {0: measure(stored)}, sink))
-    names = name_ranges({each.range for each in placed})
+    names = name_ranges({each.range for each in placed}, sink)
     plan = sink.plan(list(names.values()))
     for found, own in itertools.groupby(placed, key=lambda each: each.range):
         sink.write_range(names[found], list(own), plan)

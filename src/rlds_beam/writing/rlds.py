@@ -1,28 +1,25 @@
 """`rlds_beam.write_rlds`, and the sink that it shares with `WriteToRlds`: episodes of a program become an RLDS dataset.
 
-An episode is checked and encoded where it comes in, so a bad one is found at once, and its records are stored. When the
-order of all episodes is known, each shard copies its records (`keyed_parts`).
+An episode is converted, and checked if `strict`, where it comes in, so a bad one is found at once. Its record is stored
+(`keyed_parts`), and each shard then copies its records, as a conversion does.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-import numpy as np
 import xxhash
 
 from rlds_beam import naming, storage
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.verdicts import Rejection
-from rlds_beam.connectors.base import Batch
-from rlds_beam.connectors.configuration import Configuration, check_names
+from rlds_beam.connectors.configuration import Configuration, Names, check_names
 from rlds_beam.connectors.dry_run import name_fields
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.metadata import encode
@@ -36,11 +33,9 @@ from rlds_beam.errors import BadEpisode, FailedRuleError, RldsBeamError, UsageEr
 from rlds_beam.formats.format_options import RldsOptions
 from rlds_beam.formats.rlds.output import RldsOutput
 from rlds_beam.formats.rlds.source import FORMATS
-from rlds_beam.output.commits import commit_range, load_manifest, rejected_path
-from rlds_beam.output.directory import check_output, lock_output, make_ready
-from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, check_files, read_plan, remove_output
+from rlds_beam.output.directory import lock_output
+from rlds_beam.output.plans import remove_output
 from rlds_beam.output.range_conversion import DatasetCommitter
-from rlds_beam.output.shards import RejectedWriter, WrittenFile, open_record_file
 from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.processing.report import Report, check_source
 from rlds_beam.reading.base import Source, Split, TfdsMetadata, WorkRange
@@ -48,17 +43,9 @@ from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.meaning import MAX_RATE
 from rlds_beam.text import count
 from rlds_beam.writing.arrays import ArrayEpisodes, ImageEncoding, check_images
-from rlds_beam.writing.keyed_parts import (
-    KeyedSink,
-    PackedElement,
-    PlacedElement,
-    StoredElement,
-    read_stored,
-    write_all,
-)
+from rlds_beam.writing.episode_sink import EpisodeSink, plan_output
+from rlds_beam.writing.keyed_parts import PackedElement, PlacedElement, check_directory, read_stored, write_all
 
-FROM = "write_rlds"
-"""The source in the plan of a directory that a program writes."""
 SHARD_BYTES = 256 << 20
 """Default size of a shard."""
 
@@ -126,19 +113,6 @@ def write_rlds(
       RldsBeamError: the iterator failed; nothing remains of the dataset.
     """
     path, by_split = os.fspath(directory), _by_split(episodes, split)
-    sink = RldsSink.create(
-        path,
-        images=images,
-        schema=schema,
-        strict=strict,
-        shard_bytes=shard_bytes,
-        format=format,
-        description=description,
-        check=check,
-        fps=fps,
-        robot_type=robot_type,
-        names=names,
-    )
     check_directory(path, overwrite=overwrite)
     with lock_output(path):
         contents, read = _contents(by_split), list[tuple[str, int, Any]]()
@@ -146,7 +120,24 @@ def write_rlds(
             read.append(element)
             own_split, number, content = element
             try:
-                sink = sink.like(content, own_split, number)
+                sink = RldsSink.create(
+                    path,
+                    content,
+                    f"{number} of split {own_split}",
+                    splits=(*by_split,),
+                    images=images,
+                    schema=schema,
+                    strict=strict,
+                    shard_bytes=shard_bytes,
+                    format=format,
+                    description=description,
+                    check=check,
+                    fps=fps,
+                    robot_type=robot_type,
+                    names=names,
+                    overwrite=overwrite,
+                    seen={},
+                )
                 break
             except FailedRuleError:
                 if strict:
@@ -157,7 +148,6 @@ def write_rlds(
         del element, content
         again = (read.pop(0) for _ in range(len(read)))  # they are not held after that
         try:
-            sink = dataclasses.replace(sink, splits=(*by_split,), finds_duplicates=True)
             report: Report = write_all(sink, itertools.chain(again, contents))
         except BaseException:
             remove_output(path)
@@ -194,24 +184,20 @@ def _contents(by_split: Mapping[str, Iterable[Any]]) -> Iterator[tuple[str, int,
 
 
 class ArraySource(Source):
-    """Episodes that a program holds; they have no files.
-
-    Args:
-      sink: what is known of the dataset.
-    """
+    """Episodes of a program, which have no files; their records are those of a dataset in this file format."""
 
     violations = ()
     has_files = False
 
-    def __init__(self, sink: RldsSink):
-        features = encode(features_json(sink.episodes.schema))
+    def __init__(
+        self, dataset: str, schema: Schema, splits: Sequence[str], names: Names, description: str | None, format: str
+    ):
+        features = encode(features_json(schema))
         parsed = parse_features(features, FEATURES)
-        described = {} if sink.description is None else {"description": sink.description}
-        self.dataset, self.fps, self.robot = sink.dataset, sink.fps, sink.robot
-        self.schema = name_fields(parsed, sink.names)
-        self.files, self.decoder = FORMATS[sink.format.format], EpisodeDecoder(parsed)
-        self.splits = tuple(Split(naming.check_name(split, "the split"), ()) for split in sink.splits)
-        self._tfds = TfdsMetadata(features, json.dumps(described))
+        self.dataset, self.files, self.decoder = dataset, FORMATS[format], EpisodeDecoder(parsed)
+        self.schema = name_fields(parsed, names)
+        self.splits = tuple(Split(naming.check_name(split, "the split"), ()) for split in splits)
+        self._tfds = TfdsMetadata(features, json.dumps({} if description is None else {"description": description}))
 
     @classmethod
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> Source:
@@ -223,45 +209,36 @@ class ArraySource(Source):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RldsSink(KeyedSink):
-    """Checks episodes of arrays and writes them as RLDS. The elements are (split, key, episode).
+class RldsSink(EpisodeSink):
+    """Writes episodes of arrays as RLDS. The elements are (split, key, episode), and are stored as records.
 
     Attributes:
-      directory: the dataset's directory.
-      dataset: its name and version.
+      episodes: converts the episodes.
       shard_bytes: the size at which a shard ends.
-      format: the file format.
-      description, fps, robot, names: what is known of the dataset.
-      check: what to do with an episode that breaks a rule.
       strict: raise FailedRuleError for a bad episode.
-      finds_duplicates: whether an episode may not repeat one that was packed before: if one process packs all, whose
-        keys are positions.
-      episodes: converts the episodes; until `like`, it has only the declared fields.
-      splits: the names of the splits.
+      seen: the digests of the records before -> their keys, to find episodes that repeat one. Only if one process packs
+        all; None otherwise.
     """
 
-    directory: str
-    dataset: str
-    shard_bytes: int
-    format: RldsOptions
-    description: str | None
-    fps: float | None
-    robot: str | None
-    names: Mapping[str, tuple[str, ...]]
-    check: CheckOptions
-    strict: bool
-    finds_duplicates: bool = False
     episodes: ArrayEpisodes
-    splits: tuple[str, ...] = ()
+    shard_bytes: int
+    strict: bool
+    seen: dict[tuple[str, bytes], int] | None
+
+    equal_keys = "two episodes of split {0.split} have the key {0.key[1]!r}: keys must be unique"
+    copies_records = keeps_rejected = True
 
     @classmethod
     def create(
         cls,
         directory: str,
+        like: Any,
+        called: str,
         *,
-        images: ImageEncoding | Mapping[str, ImageEncoding],
-        schema: Schema | None,
-        strict: bool,
+        splits: Sequence[str],
+        images: ImageEncoding | Mapping[str, ImageEncoding] = "png",
+        schema: Schema | None = None,
+        strict: bool = False,
         shard_bytes: int = SHARD_BYTES,
         format: Literal["tfrecord", "array_record"] = "tfrecord",
         description: str | None = None,
@@ -269,186 +246,99 @@ class RldsSink(KeyedSink):
         fps: float | None = None,
         robot_type: str | None = None,
         names: Mapping[str, Sequence[str]] | None = None,
+        overwrite: bool = False,
+        seen: dict[tuple[str, bytes], int] | None = None,
     ) -> RldsSink:
-        """Checks the arguments of `write_rlds`; the name and the version are those of the directory, `NAME/1.0.0`.
+        """The sink of episodes with the fields of `like`. The name and version are the directory's, `NAME/1.0.0`.
+
+        Args:
+          called: names `like` in errors.
 
         Raises:
           UsageError: an argument cannot be used.
+          FailedRuleError: `like` is no episode of arrays.
         """
         parent, last = storage.split(directory.rstrip("/"))
-        versioned = _VERSION.fullmatch(last) is not None
-        name, version = (storage.split(parent)[1], last) if versioned else (last, "1.0.0")
+        name, version = (storage.split(parent)[1], last) if _VERSION.fullmatch(last) else (last, "1.0.0")
         if shard_bytes < 1:
             raise UsageError(f"shard_bytes={shard_bytes}: expected a number of bytes")
         if fps is not None and not 0 < fps <= MAX_RATE:
             raise UsageError(f"fps={fps}: expected steps per second, above 0 and up to {MAX_RATE:,}")
         if robot_type is not None and not (robot_type and is_name(robot_type)):
             raise UsageError(f"robot_type={robot_type!r}: expected printable text of 1 to {MAX_NAME} characters")
+        checked_names = {path: check_names(own, f"names[{path!r}]") for path, own in (names or {}).items()}
+        dataset, check = f"{name if _NAME.fullmatch(name) else 'episodes'}/{version}", check or CheckOptions()
+        try:
+            episodes = ArrayEpisodes.declared(check_images(images), schema or Schema({})).like(like)
+        except BadEpisode as bad:
+            rejection = Rejection(EpisodeKey(dataset, splits[0], 0, 0), bad.violations[0].rule, bad.violations, b"")
+            raise _refuse(rejection, called) from None
+        source = ArraySource(dataset, episodes.schema, splits, checked_names, description, format)
+        source.fps, source.robot = fps, robot_type
+        connecting = ConnectorRunner.for_source(Configuration(), source)
+        output = RldsOutput.create(source, connecting, directory, RldsOptions(format=format))
         return cls(
             directory=directory,
-            dataset=f"{name if _NAME.fullmatch(name) else 'episodes'}/{version}",
+            output_plan=plan_output("rlds", source, check, output, shard_bytes=shard_bytes),
+            overwrite=overwrite,
+            splits=(*splits,),
+            source=source,
+            output=output,
+            to="rlds",
+            check=check,
+            connecting=connecting,
+            report=check_source(source, check),
+            episodes=episodes,
             shard_bytes=shard_bytes,
-            format=RldsOptions(format=format),
-            description=description,
-            fps=fps,
-            robot=robot_type,
-            names={path: check_names(own, f"names[{path!r}]") for path, own in (names or {}).items()},
-            check=check or CheckOptions(),
             strict=strict,
-            episodes=ArrayEpisodes.declared(check_images(images), schema or Schema({})),
+            seen=seen,
         )
 
-    def like(self, content: Any, split: str, name: str | int) -> RldsSink:
-        """The sink of episodes with the fields of this one.
+    def pack(self, element: tuple[str, Any, Any]) -> PackedElement:
+        split, key, content = element
+        if type(key) not in (str, int):
+            raise UsageError(f"the key of an episode is {key!r:.60}: expected text or an integer")
+        episode = self.episodes.episode(content, EpisodeKey(self.source.dataset, split, 0, 0))
+        payload, faults = episode.payload, episode.faults
+        if self.seen is not None and not faults and self.check.policy("duplicate_episode") != "accept":
+            first = self.seen.setdefault((split, xxhash.xxh3_128_digest(payload)), key)
+            if first != key:
+                original = EpisodeKey(self.source.dataset, split, 0, first)
+                faults = (Violation("duplicate_episode", f"byte-identical to {original}"),)
+        if self.strict:
+            ignored = self.connecting.ignored_values(self.output.ignored_values)
+            episode = episode.replace(faults=faults)
+            rejected = check_and_connect(episode, self.check, self.connecting, ignored, bool).verdict.rejected
+            if rejected is not None:
+                raise _refuse(rejected, f"{key!r} of split {split}")
+        # Numbers come before texts, which cannot be compared with them.
+        return PackedElement(split, (type(key) is str, key), (payload, faults), len(payload) + OVERHEAD)
 
-        Raises:
-          FailedRuleError: it is no episode of arrays; the error says its `name`.
-        """
-        try:
-            return dataclasses.replace(self, episodes=self.episodes.like(content))
-        except BadEpisode as bad:
-            key = EpisodeKey(self.dataset, split, 0, 0)
-            raise _refuse(Rejection(key, bad.violations[0].rule, bad.violations, b""), name) from None
+    def read(self, placed: Sequence[PlacedElement]) -> Iterator[tuple[Episode, bool]]:
+        for each, (payload, faults) in zip(placed, read_stored(placed), strict=True):
+            key = EpisodeKey(self.source.dataset, each.stored.split, 0, each.position)
+            readable = all(fault.rule == "duplicate_episode" for fault in faults)
+            episode = self.source.decoder.decode(payload, key) if readable else Episode(key, {}, payload=payload)
+            yield episode.replace(faults=faults), False
 
-    @functools.cached_property
-    def source(self) -> ArraySource:
-        return ArraySource(self)
-
-    @functools.cached_property
-    def output(self) -> RldsOutput:
-        connecting = ConnectorRunner.for_source(Configuration(), self.source)
-        name, version = self.dataset.split("/")
-        output = RldsOutput.create(self.source, connecting, self.directory, self.format)
-        return dataclasses.replace(output, name=name, version=version)
-
-    @functools.cached_property
-    def output_plan(self) -> OutputPlan:
-        """The plan of the directory, without its shards: their number is not known yet."""
-        checked = dataclasses.asdict(self.check)
-        del checked["fail"]
-        content: Mapping[str, Any] = {
-            "format": OUTPUT_FORMAT,
-            "from": FROM,
-            "to": "rlds",
-            "dataset": self.dataset,
-            "splits": {split: {"slice": [0, None]} for split in self.splits},
-            "shard_bytes": self.shard_bytes,
-            "check": checked,
-            **self.output.plan(),
-        }
-        return OutputPlan.of(content)
-
-    def open(self) -> None:
-        remove_output(self.directory)
-        make_ready(self.directory, self.output_plan)
-
-    def packer(self) -> Callable[[tuple[str, Any, Any]], PackedElement]:
-        connecting = ConnectorRunner.for_source(Configuration(), self.source)
-        encoder, ignored, verified = self.output.encoder(), self.output.ignored_values, False
-        seen: dict[tuple[str, bytes], int] = {}
-
-        def pack(element: tuple[str, Any, Any]) -> PackedElement:
-            nonlocal verified
-            split, key, content = element
-            if type(key) not in (str, int):
-                raise UsageError(f"the key of an episode is {key!r:.60}: expected text or an integer")
-            episode = self.episodes.episode(content, EpisodeKey(self.dataset, split, 0, 0))
-            if self.finds_duplicates and not episode.faults:
-                first = seen.setdefault((split, xxhash.xxh3_128_digest(episode.payload)), key)
-                if first != key:
-                    original = EpisodeKey(self.dataset, split, 0, first)
-                    fault = Violation("duplicate_episode", f"byte-identical to {original}")
-                    episode = episode.replace(faults=(fault,))
-            records: list[bytes] = []
-            steps: list[int] = []
-
-            def encode(batch: Batch) -> None:
-                for each in batch.episodes:
-                    records.append(encoder.encode(each, batch.read))
-                    steps.append(len(each))
-
-            verdict = check_and_connect(episode, self.check, connecting, ignored, encode).verdict
-            rejected = verdict.rejected
-            if rejected is not None and self.strict:
-                raise _refuse(rejected, repr(key))
-            if rejected is None and not verified:
-                self.output.verify(episode.payload, episode)
-                verified = True
-            # The verdict is completed when the position is known; until then, its episodes are only their lengths.
-            stored = (dataclasses.replace(verdict, episodes=()), records, steps)
-            # Numbers come before texts, which cannot be compared with them.
-            return PackedElement(split, (type(key) is str, key), stored, len(episode.payload) + OVERHEAD)
-
-        return pack
+    def describe_rejected(self, rejection: Rejection, placed: Sequence[PlacedElement]) -> dict[str, Any]:
+        stored = placed[rejection.key.position - placed[0].position].stored
+        return {**rejection.to_json(), "id": stored.key[1]}
 
     def bounds(self, weight: int) -> Sequence[int]:
         return range(self.shard_bytes, weight, self.shard_bytes)
 
-    def describe_equal_keys(self, stored: StoredElement) -> str:
-        return f"two episodes of split {stored.split[1]} have the key {stored.key[1]!r}: keys must be unique"
-
     def plan(self, ranges: Sequence[WorkRange]) -> DatasetCommitter:
         if not ranges:
             raise UsageError(f"{self.directory}: there are no episodes to write")
-        check_files(name for work in ranges for name in self.output.files(work))
-        report, digest = check_source(self.source, self.check), self.output_plan.digest
-        return DatasetCommitter(self.source, self.check, self.output, tuple(ranges), report, digest)
-
-    def write_range(self, work: WorkRange, placed: Sequence[PlacedElement], plan: object) -> list[Rejection]:
-        del plan
-        (file,) = self.output.files(work)
-        report, writer = Report(), open_record_file(self.output.format, storage.below(self.directory, file))
-        try:
-            with RejectedWriter(rejected_path(self.directory, work)) as rejected:
-                for each, (verdict, records, steps) in zip(placed, read_stored(placed), strict=True):
-                    key = EpisodeKey(self.dataset, work.split, 0, each.position)
-                    rejection = verdict.rejected
-                    if rejection is not None:
-                        rejection = dataclasses.replace(rejection, key=key)
-                        line = {**rejection.to_json(), "id": each.stored.key[1]}
-                        rejected.write(rejection.payload, line, key)
-                    # Stubs of the accepted episodes, which have only their steps.
-                    stubs = tuple(Episode(key, {"is_first": np.broadcast_to(np.False_, length)}) for length in steps)
-                    report.add(dataclasses.replace(verdict, key=key, episodes=stubs, rejected=rejection))
-                    for record in records:
-                        writer.add(record, key)
-                        report.items_predicted += 1
-                kept, info = rejected.commit(), writer.commit()
-        finally:
-            writer.abort()
-        report.items_written, report.bytes_written = info.records, info.bytes
-        files = [WrittenFile(file, info, report.items_predicted)]
-        commit_range(self.directory, work, files, rejected=kept, report=report, plan=self.output_plan.digest)
-        return []
-
-    def commit(self, plan: DatasetCommitter) -> Report:
-        return plan.commit()
+        return super().plan(ranges)
 
 
-def _refuse(rejection: Rejection, name: str | int) -> FailedRuleError:
-    """The error for a bad episode, called by its key."""
+def _refuse(rejection: Rejection, called: str) -> FailedRuleError:
+    """The error for a bad episode."""
     more = len(rejection.violations) - 1
     others = f" (and {more} more)" if more else ""
     return FailedRuleError(
-        f"episode {name} of split {rejection.key.split}: {rejection.rule}: {rejection.detail}{others}. Nothing was "
-        "written; strict=False writes the good episodes, and keeps the bad ones in rejected/"
+        f"episode {called}: {rejection.rule}: {rejection.detail}{others}. Nothing was written; strict=False writes the "
+        "good episodes, and keeps the bad ones in rejected/"
     )
-
-
-def check_directory(directory: str, *, overwrite: bool) -> None:
-    """Checks that a new dataset may be written to a directory. Writes nothing.
-
-    An unfinished one of an earlier run is replaced, because its episodes cannot be read again.
-
-    Raises:
-      UsageError: it holds something else, or a dataset, and `overwrite` is False.
-    """
-    existing = read_plan(directory)
-    check_output(directory, existing or OutputPlan.of({}), overwrite=overwrite)
-    if existing is None or overwrite:
-        return
-    if load_manifest(directory) is not None or existing.content.get("from") != FROM:
-        raise UsageError(
-            f"{directory} holds a finished dataset, or the output of another job: choose another directory, or pass "
-            "overwrite=True"
-        )
