@@ -15,7 +15,7 @@ from rlds_beam.connectors.dry_run import with_given_meaning
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.options import InputOptions, SourceOptions
-from rlds_beam.formats.recognition import Recognized, as_input, datasets_in, recognize
+from rlds_beam.formats.recognition import Recognized, datasets_in, recognize
 from rlds_beam.formats.registry import MERGED, SOURCES, source_class, source_group
 from rlds_beam.options import Options
 from rlds_beam.processing.report import Report, check_source
@@ -65,9 +65,10 @@ def _open(
     pinned = storage.pin(input)
     if from_ == MERGED:
         own["opener"], pinned = _open_with, datasets_in(pinned)
-    with _naming(input, from_):
+    given = input if isinstance(input, str) else ",".join(input)
+    with _naming(given, from_):
         source = kind.open(pinned, split=split, features=features, **own)
-    where = f"--from={from_}: {as_input(input)}"
+    where = f"--from={from_}: {given}"
     source.schema.check_size(where)
     source.schema.check_flags(where)
     for name in str(source.dataset).split("/"):
@@ -86,7 +87,7 @@ def _open_with(path: str, split: str | None, from_: str | None, options: Mapping
 
 
 @contextlib.contextmanager
-def _naming(input: str | Sequence[str], from_: str) -> Iterator[None]:
+def _naming(input: str, from_: str) -> Iterator[None]:
     """Converts errors that libraries raise for a dataset's metadata to a UsageError that names the dataset."""
     try:
         yield
@@ -95,17 +96,18 @@ def _naming(input: str | Sequence[str], from_: str) -> Iterator[None]:
     except Exception as error:
         if from_ not in SOURCES:  # of the user's code
             raise
-        remote = storage.scheme(as_input(input)) is not None
+        remote = storage.scheme(input) is not None
         if remote and not isinstance(error, (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)):
             raise  # the bucket cannot be reached, or does not exist
         detail = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-        where = getattr(error, "filename", None) or as_input(input)
+        where = getattr(error, "filename", None) or input
         raise UsageError(f"{where} cannot be read with --from={from_}: {shorten(detail or error)}") from error
 
 
 def open_input(options: SourceOptions) -> Source:
     """Opens the input of a job (of several, the first), with the meaning that its options give it."""
-    dataset, from_ = as_input(getattr(options, options.reads)), options.source_format
+    given = getattr(options, options.reads)
+    dataset, from_ = ",".join(given) if isinstance(given, tuple) else given, options.source_format
     if options.recognized is not None:
         dataset, from_ = _recognized(options.recognized)
     source = _open(dataset, options.split, options.features, from_, options.from_options)
