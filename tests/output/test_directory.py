@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from outputs import open_output
 
 from rlds_beam import storage
 from rlds_beam.errors import NotVerifiedError, UsageError
@@ -33,7 +32,7 @@ def commit(output: Path, *files: WrittenFile) -> None:
 
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
-    open_output(str(tmp_path / "out"), PLAN)
+    directory.make_ready(str(tmp_path / "out"), PLAN, overwrite=False)
     return tmp_path / "out"
 
 
@@ -68,7 +67,7 @@ def test_overwriting_removes_everything(output: Path) -> None:
     (output / "a" / ".info.json.01234567.tmp").write_text("{")
     (output / "mine").mkdir()
     (output / "mine" / "notes").write_text("notes")
-    open_output(str(output), OutputPlan.of({"another": 1}), overwrite=True)
+    directory.make_ready(str(output), OutputPlan.of({"another": 1}), overwrite=True)
     assert sorted(str(p.relative_to(output)) for p in output.rglob("*") if p.is_file()) == ["plan.json"]
     assert not (output / "a").exists()
 

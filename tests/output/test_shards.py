@@ -3,24 +3,74 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import xxhash
 from directories import bytes_of
-from outputs import commit_dataset, commit_range, open_output, plan, shard_path
 
-from rlds_beam import storage
+from rlds_beam import naming, storage
 from rlds_beam.encoding.base import Record
 from rlds_beam.encoding.tfrecord.file import open_tfrecord, read_records
 from rlds_beam.encoding.tfrecord.framing import frame
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import NotVerifiedError, UsageError
+from rlds_beam.formats.trajectories.output import SPEC, fields_json
 from rlds_beam.output import commits, directory
-from rlds_beam.output.commits import rejected_path
-from rlds_beam.output.shards import RejectedWriter, ShardInfo, ShardWriter
+from rlds_beam.output.commits import RangeCommit, rejected_path, split_infos, write_tfds_metadata
+from rlds_beam.output.plans import OutputPlan, read_plan
+from rlds_beam.output.shards import RejectedWriter, ShardInfo, ShardWriter, WrittenFile
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import WorkRange
+from rlds_beam.trajectories.spec import encode_spec
+
+NAME = "data"
+
+
+def plan(**content: Any) -> OutputPlan:
+    """A plan with this content."""
+    return OutputPlan.of(content)
+
+
+def open_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> directory.Finished:
+    """The progress of an earlier run; makes an unfinished output ready."""
+    finished = directory.status(output, plan, overwrite=overwrite)
+    if not finished.complete:
+        directory.make_ready(output, plan, overwrite=overwrite)
+    return finished
+
+
+def shard_path(output: Path | str, work: WorkRange) -> str:
+    return str(Path(output) / naming.shard_name(NAME, work.split, "tfrecord", work.number))
+
+
+def commit_range(
+    output: Path | str, work: WorkRange, shard: ShardInfo, fields: Sequence[Field], **counts: Any
+) -> RangeCommit:
+    """Commits the shard at `shard_path`, with its spec."""
+    path = shard_path(output, work)
+    storage.write_bytes(path + SPEC, frame(encode_spec(fields)))
+    file = Path(path).name
+    written = WrittenFile(file, shard, counts.pop("predicted", shard.records), (file + SPEC,))
+    plan = read_plan(str(output))
+    digest = "" if plan is None else plan.digest
+    return commits.commit_range(
+        str(output), work, [written], **{"rejected": None, "report": Report(), "plan": digest, **counts}
+    )
+
+
+def commit_dataset(output: Path | str, ranges: Sequence[WorkRange], fields: Sequence[Field]) -> dict[str, Any]:
+    """Finishes the dataset and returns its manifest."""
+
+    def complete(done: Sequence[RangeCommit]) -> dict[str, Any]:
+        splits = split_infos(str(output), [(commit.split, one) for commit in done for one in commit.files])
+        write_tfds_metadata(str(output), NAME, splits, {field.path: field for field in fields})
+        return {"fields": fields_json(fields)}
+
+    return commits.commit_dataset(str(output), NAME, ranges, complete)
+
 
 FIELDS = (Field("step_type", "int32", (2,), "bytes"), Field("observation", "float32", (2, 3)))
 CONTENT = {"source": {"dataset": "data/1.0.0", "bytes": 123}, "options": {"items": "pairs", "shards": [1, 2]}}
