@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import re
 from collections.abc import Callable
@@ -12,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from documented_formats import JsonDecoder, JsonLines, JsonSource
+from documented_formats import JsonDecoder, JsonSource
 from own_formats import run
 
 from rlds_beam.episodes.episode import Episode, EpisodeKey
-from rlds_beam.errors import RldsBeamError, Violation
+from rlds_beam.errors import Violation
 from rlds_beam.reading.base import Segment
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import SourceTests, make_episode, read_items, read_rejected, write_dataset
@@ -43,20 +42,6 @@ def data(tmp_path, episodes):
 
 
 OWN = "--from=test_own_source:JsonSource"
-
-
-def test_inspect(data):
-    code, out, _ = run("inspect", data, OWN, "--json")
-    found = json.loads(out)
-    assert code == 0
-    assert (found["file_format"], found["sampled"]["records"], found["items"]) == ("jsonl", 13, 12 * 5)
-
-
-def test_validate(data):
-    code, out, _ = run("check", "--rules", data, OWN, "--json")
-    report = json.loads(out)
-    assert code == 3
-    assert (report["valid"], report["rejected"], report["rules"]["not_an_example"]["rejected"]) == (12, 1, 1)
 
 
 def test_convert_gives_the_same_as_for_rlds(data, episodes, tmp_path):
@@ -166,38 +151,3 @@ class TestConformance(SourceTests):
         for i in range(3):
             episodes = [make_episode(6, seed=4 * i + k, observation=2, action=()) for k in range(4)]
             (directory / f"{i}.jsonl").write_text("\n".join(map(line, episodes)) + "\n")
-
-
-class _Overlapping(JsonLines):
-    def read(self, path, start=0, stop=None):
-        return super().read(path, max(start - 1, 0), stop)
-
-
-class ReadsTwice(JsonSource):
-    files = _Overlapping()
-
-
-class _Counting(JsonDecoder):
-    calls = itertools.count()
-
-    def decode(self, payload: bytes, key: EpisodeKey) -> Episode:
-        made = super().decode(payload, key)
-        return made.with_columns({"reward": np.full(6, next(self.calls), np.float32)})
-
-
-class OtherRewards(JsonSource):
-    decoder = _Counting()
-
-
-@pytest.mark.parametrize(
-    ("source", "test", "said"),
-    [
-        (ReadsTwice, "test_every_split_point_gives_each_record_once", "0.jsonl, cut at 1"),
-        (OtherRewards, "test_every_episode_is_read_as_its_schema_says", "reward"),
-    ],
-)
-def test_the_conformance_tests_find_mistakes(tmp_path, source, test, said):
-    tests = TestConformance()
-    tests.source = source
-    with pytest.raises((AssertionError, RldsBeamError), match=said):
-        getattr(tests, test)(tmp_path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -157,19 +156,6 @@ def test_a_signal_is_measured_in_workers_too(logs: Path) -> None:
     assert found["chosen"] == 2 and found["signals"]["fast_share"]["measured"] == 2
 
 
-def test_a_broken_signal_fails_only_where_signals_are_measured(logs: Path, tmp_path: Path) -> None:
-    metadata = tmp_path / "rlds_beam_broken-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: rlds-beam-broken\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[rlds_beam.signals]\nbroken = rlds_beam_logs:GONE\n")
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}"}
-    for words, code in {("stats",): 0, ("check", "--rules"): 0, ("check",): 2}.items():
-        command = [sys.executable, "-m", "rlds_beam", words[0], "robot", *words[1:]]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
-        assert done.returncode == code, done.stderr
-        assert ("broken, of the package rlds-beam-broken 1.0" in done.stderr) == (code == 2)
-
-
 def test_help_and_errors_name_it(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"robot_log +of the package rlds-beam-logs 2\.5", said(capsys, "help", "formats"))
     assert "HalveReward" in said(capsys, "help", "connectors")
@@ -203,9 +189,3 @@ def test_what_cannot_be_used_is_refused_in_a_line(
     logs.rename("fails")
     text = said(capsys, "check", "--rules", "fails", code=2)
     assert "--from=robot_log: its recognize raised RuntimeError: no idea" in text
-
-
-def test_user_code_that_ends_the_process_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "ends_the_process.py").write_text("import sys\nsys.exit(5)\n")
-    text = said(capsys, "inspect", "x", "--from=ends_the_process:Source", code=2)
-    assert "--from=ends_the_process:Source: raised SystemExit: 5" in text and len(text.splitlines()) == 1

@@ -87,15 +87,6 @@ def test_rejected_episodes_are_chosen_by_rule(browser: Any, hostile: str) -> Non
         tab.check()
 
 
-def test_any_column_sorts_the_list(browser: Any, example: str) -> None:
-    with opened(browser, example) as tab:
-        tab.scanned()
-        tab.page.get_by_label("Sort").select_option("1:idle_share")
-        tab.page.get_by_role("columnheader", name="idle share").wait_for()
-        assert "sort=idle_share" in tab.page.url
-        tab.check()
-
-
 def test_the_summary_is_that_of_a_report(browser: Any, hostile: str) -> None:
     with opened(browser, hostile) as tab:
         tab.scanned()

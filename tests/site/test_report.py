@@ -162,14 +162,6 @@ def test_episodes_are_seen_first_and_play(opened: Opened, one: Path) -> None:
     assert first["width"] > 150
 
 
-def test_signals_without_episodes_beyond_are_folded(opened: Opened, one: Path) -> None:
-    page = opened(one)
-    calm = page.locator("#signals > details.block")
-    assert not calm.locator(".signal").first.is_visible()
-    calm.locator("summary").first.click()
-    calm.locator(".signal").first.wait_for()
-
-
 def test_the_theme_is_the_system_s_until_it_is_switched(opened: Opened, one: Path) -> None:
     page = opened(one)
     assert page.evaluate(BACKGROUND) > 200
@@ -212,35 +204,6 @@ def test_flags_of_a_report_become_a_file(opened: Opened, one: Path) -> None:
     page.get_by_role("button", name="Flagged episodes: 1").click()
     page.locator(".flagged li", has_text=" steps").wait_for()
     assert "--exclude=exclude.txt" in page.locator("dialog .command").inner_text()
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_wide_tables_say_that_they_scroll(opened: Opened, theme: str, one: Path) -> None:
-    page = opened(one, "phone", theme)
-    page.locator("#distributions .scroll[data-wide]").wait_for()
-    said = page.locator("#distributions .scroll").evaluate("(box) => getComputedStyle(box, '::before').content")
-    assert "Scroll" in said
-    assert opened(one, "wide", theme).locator("#distributions .scroll[data-wide]").count() == 0
-
-
-def test_the_first_tab_skips_the_list_of_contents(opened: Opened, one: Path) -> None:
-    page = opened(one)
-    page.keyboard.press("Tab")
-    skip = page.locator("a.skip")
-    until(page, "document.activeElement.matches('a.skip')")
-    assert skip.bounding_box()["width"] > 50
-    page.keyboard.press("Enter")
-    until(page, "document.activeElement.matches('main')")
-    page.keyboard.press("Tab")
-    until(page, "document.activeElement.closest('main > *') !== null")
-
-
-def test_the_focus_is_seen(opened: Opened, one: Path) -> None:
-    page = opened(one)
-    for _ in range(40):
-        page.keyboard.press("Tab")
-        outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
-        assert outline != "none", page.evaluate("document.activeElement.outerHTML.slice(0, 200)")
 
 
 def test_a_link_opens_its_block(opened: Opened, one: Path) -> None:
