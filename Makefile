@@ -78,7 +78,7 @@ demo: $(PROJECT)  ## record episodes from a simulator, break two, check, convert
 	@$(PY) examples/demo.py
 
 test: left-out  ## run the tests (some of them: TESTS=tests/core)
-	@$(PYTEST) $(PYTEST_FLAGS) $(foreach folder,faults buckets flink cluster dataflow peers docs site,--ignore=tests/$(folder)) $(TESTS) \
+	@$(PYTEST) $(PYTEST_FLAGS) $(foreach folder,faults buckets flink dataflow peers docs site wheel,--ignore=tests/$(folder)) $(TESTS) \
 		|| $(SAY_TIMEOUT)
 
 test-quick: left-out  ## run a minute's worth of tests
@@ -93,7 +93,7 @@ test-macos: left-out  ## run tests without what macOS lacks: /proc, CPU affinity
 print-macos:
 	@echo $(MACOS)
 
-test-faults: left-out  ## kill processes and servers, fill disks, cut connections; check that finished work survives
+test-faults: left-out  ## kill processes and servers, fill disks, cut connections, bound memory; finished work survives
 	@$(PYTEST) $(PYTEST_FLAGS) tests/faults || $(SAY_TIMEOUT)
 
 test-buckets: full  ## read and write s3://, gs://, az:// on local servers (a minute)
@@ -120,7 +120,8 @@ test-flink: full  ## run the tests on a real, local Flink cluster (needs Maven a
 test-dataflow: full  ## run Dataflow jobs in an environment like their image's (half a minute)
 	@$(PYTEST) tests/dataflow || $(SAY_TIMEOUT)
 
-test-wheel: wheel  ## run a job with the wheel in a fresh environment, next to modules of the same names
+test-wheel: full wheel  ## check what the packages hold, and run a job with the wheel in a fresh environment (a minute)
+	@$(PYTEST) tests/wheel || $(SAY_TIMEOUT)
 	@tools/check_wheel
 
 test-readme: full  ## run the README and the ten-minute tutorial as printed, in a fresh environment (3 minutes)

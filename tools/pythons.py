@@ -27,9 +27,8 @@ LEFT_OUT = (
     "faults",
     "flink",
     "peers",
-    "project/test_memory.py",
-    "project/test_packaging.py",
     "project/test_real_data.py",
+    "wheel",
 )
 """Tests that kill processes, fill disks, measure memory, build packages or run the pages: `make test` has them, on
 Python 3.11. They take most of the time, and what they test depends on the machine rather than on the Python."""
