@@ -32,10 +32,6 @@ def test_tasks_are_in_the_order_of_their_first_step(source, output):
     assert list(opened(output).meta.tasks.values()) == list(texts)
 
 
-def test_few_episodes_are_one_chunk(videos):
-    assert opened(videos).meta.total_chunks == 1
-
-
 def test_its_parts_are_found_as_gr00t_looks_them_up(moving, videos):
     """Uses only modality.json and stats.json: a slice of a vector, a video path, a row of tasks.jsonl."""
     import pandas as pd

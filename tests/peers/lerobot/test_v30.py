@@ -8,7 +8,6 @@ import shutil
 import lerobot_data as data
 import numpy as np
 import pytest
-from directories import bytes_of
 from lerobot_peer import (
     OPTIONS,
     WINDOWS,
@@ -20,8 +19,6 @@ from lerobot_peer import (
 )
 
 import rlds_beam
-from rlds_beam import Field, Schema
-from rlds_beam.encoding.tfds.rlds_dataset import default_schema
 
 
 def test_windows_and_chosen_episodes(source, output):
@@ -44,11 +41,6 @@ def test_quantiles_are_loaded(source, output):
     np.testing.assert_allclose(stats["observation.state"]["q99"], np.quantile(states, 0.99, axis=0), rtol=1e-5)
 
 
-def test_a_file_holds_the_videos_of_several_episodes(videos):
-    assert "observation.images.depth" in opened(videos).meta.image_keys
-    assert len(list(videos.glob("videos/*/*/*.mp4"))) == 4
-
-
 def test_windows_of_videos_and_chosen_episodes(moving, videos):
     dataset = opened(videos, episodes=[2, 4], delta_timestamps={"observation.images.image_0": [-0.1, 0.0, 0.1]})
     assert len(dataset) == sum(len(moving[1][k]) for k in (2, 4))
@@ -66,11 +58,6 @@ def test_videos_are_read_back(moving, videos):
             assert np.abs(pixels[0] - pixels[1]).mean() < 6
         np.testing.assert_array_equal(one.steps["action"], other.steps["action"])
         assert list(one.steps["observation/depth"]) == list(other.steps["observation/depth"])
-
-
-def test_two_workers_encode_the_same_bytes(moving, videos, folder):
-    rlds_beam.convert(moving[0], folder / "two", shards=2, images="video", workers=2, **OPTIONS)
-    assert bytes_of(folder / "two") == bytes_of(videos)
 
 
 def test_h264_by_name(moving, folder):
@@ -106,23 +93,3 @@ def test_files_that_lerobot_begins_at_its_size_limits_are_read(moving, folder, k
     assert len(list(root.glob("data/*/*.parquet"))) > 1 and len(list(root.glob("data/*"))) > 1
     assert kind == "image" or len(list(root.glob("videos/*/*/*.mp4"))) > 1
     assert_reads_what_lerobot_wrote(root, moving[1], error=6 if kind == "video" else 0.01)
-
-
-def test_a_data_file_above_the_limit_and_ragged_columns_open(folder):
-    """One range of 110 MB: LeRobot starts a new file at 100 MB but reads larger ones. Episodes have ragged lists."""
-    from rlds_beam.testing import make_episode, write_dataset
-
-    episodes = [make_episode(1500, seed=i, observation={"state": 2300}) for i in range(8)]
-    episodes = [e.replace(metadata={"marks": np.arange(i)}) for i, e in enumerate(episodes)]
-    schema = default_schema(episodes[0])
-    schema = Schema(schema.steps, {"marks": Field("marks", "int64", (None,))})
-    path = write_dataset(folder / "large", episodes, name="large", schema=schema)
-    data.convert_here(path, folder / "large_out", fps=10, shards=1)
-    (file,) = (folder / "large_out").glob("data/*/*.parquet")
-    assert file.stat().st_size > 100e6
-    dataset = opened(folder / "large_out")
-    assert len(dataset) == 12_000
-    for frame in (0, 1499, 1500, 11_999):
-        step = episodes[frame // 1500].steps["observation/state"][frame % 1500]
-        np.testing.assert_array_equal(dataset[frame]["observation.state"], step)
-    assert [list(dataset.meta.episodes[k]["marks"]) for k in range(8)] == [list(range(k)) for k in range(8)]

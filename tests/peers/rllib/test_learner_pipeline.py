@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
-import pytest
 import rllib_peer as peer
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -129,44 +126,3 @@ def _with_added_steps(theirs: dict, values: list, mask: np.ndarray) -> tuple[flo
         targets = np.concatenate([row[:n] for row, n in zip(targets, theirs["seq_lens"], strict=True)])
     advantages = targets - np.concatenate(values)
     return float(advantages.mean()), float(advantages.std())
-
-
-@pytest.mark.parametrize("max_seq_len", [None, 4])
-def test_a_column_that_exists_is_passed_through(max_seq_len):
-    episodes = [peer.recorded(n, number=i) for i, n in enumerate((5, 3))]
-
-    class TheirTwice(learner.AddColumnsFromEpisodesToTrainBatch):
-        def __call__(self, *, batch, episodes, **kwargs):
-            for e in episodes:
-                self.add_n_batch_items(batch, "rewards", e.get_rewards() * 2, len(e), e)
-            return batch
-
-    class OurTwice(ours.ColumnConnector):
-        def add(self, episode, columns, fields):
-            return {"rewards": episode.steps["reward"][:-1] * 2}
-
-    module = peer.module(peer.Recurrent if max_seq_len else peer.Stateless, max_seq_len or 20)
-    theirs = peer.their_batch([TheirTwice(), *their_pieces()], [e.theirs() for e in episodes], module)
-    made = peer.our_batch([OurTwice(), *our_pieces(max_seq_len=max_seq_len or 0)], [e.ours() for e in episodes])
-    peer.assert_equal(made["default_policy"], theirs["default_policy"])
-    assert made["default_policy"]["rewards"].ravel()[0] == episodes[0].rewards[0] * 2
-
-
-def test_the_arrays_of_the_reference_page():
-    """Two episodes of 5 and 3 transitions, sequences of 4."""
-    episodes = [
-        dataclasses.replace(
-            peer.recorded(n, end=end, number=i),
-            observations=np.arange(start, start + n + 1, dtype=np.float32)[:, None],
-            states=np.repeat(np.arange(start, start + n, dtype=np.float32)[:, None] + np.float32(0.5), 2, axis=1),
-        )
-        for i, (start, n, end) in enumerate([(0, 5, "terminated"), (10, 3, "truncated")])
-    ]
-    theirs = peer.their_batch(their_pieces("new_obs"), [e.theirs() for e in episodes], peer.module(peer.Recurrent, 4))[
-        "default_policy"
-    ]
-    np.testing.assert_array_equal(theirs["obs"][..., 0], [[0, 1, 2, 3], [4, 0, 0, 0], [10, 11, 12, 0]])
-    np.testing.assert_array_equal(theirs["state_in/h"][:, 0], [-1, 3.5, -1])
-    np.testing.assert_array_equal(theirs["next_state_in/h"][:, 0], [0.5, 4.5, 10.5])
-    made = peer.our_batch(our_pieces("new_obs", max_seq_len=4), [e.ours() for e in episodes])
-    peer.assert_equal(made["default_policy"], theirs)

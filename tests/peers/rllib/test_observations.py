@@ -54,23 +54,6 @@ def test_flattened(episodes):
     peer.assert_equal(made, theirs)
 
 
-@given(peer.recordings(most=1), st.integers(1, 3), st.integers(1, 3))
-@FEW
-def test_previous_actions_and_rewards_flattened(episodes, actions, rewards):
-    nested = isinstance(episodes[0].observations, dict)
-    previous = env_to_module.PrevActionsPrevRewards(n_prev_actions=actions, n_prev_rewards=rewards)
-    space = previous.recompute_output_observation_space(peer.NESTED if nested else peer.OBSERVATION, peer.ACTION)
-    theirs = step_for_step([previous, env_to_module.FlattenObservations(space, peer.ACTION)], episodes[0])
-    connectors = [
-        ours.PrevActionsPrevRewards(actions, rewards, num_actions=peer.ACTIONS),
-        ours.FlattenObservations(categories={"_orig_obs/z": 3} if nested else {}),
-        ours.AddObservationsFromEpisodesToBatch(),
-        ours.BatchIndividualItems(),
-    ]
-    made = peer.our_batch(connectors, [episodes[0].ours()])["default_policy"]
-    peer.assert_equal(made, theirs)
-
-
 @given(st.lists(st.integers(1, 8), min_size=1, max_size=3), st.integers(1, 5))
 @FEW
 def test_stacked_frames(lengths, frames):
