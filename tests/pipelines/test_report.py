@@ -18,7 +18,7 @@ from rlds_beam.pipelines.report import ReportConfig, prepare
 from rlds_beam.processing.job import run_stages
 from rlds_beam.testing import flip_byte, make_episode, shard_paths, write_dataset
 from rlds_beam.viewing.episode_view import Json
-from rlds_beam.viewing.report.page import render
+from rlds_beam.viewing.report.report_file import render
 
 HOSTILE = "<script>alert(1)</script>&\u202e\"'\x00\x1b[31m"
 

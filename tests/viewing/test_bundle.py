@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlds_beam.viewing.report.page import bundle
+from rlds_beam.viewing.report.report_file import bundle
 
 MODULES = {
     "a.js": 'import { b, c as other } from "./b.js";\n'

@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.checking.propensities import LOG as LOG_PROPENSITY
-from rlds_beam.checking.propensities import NAMES as PROPENSITIES
-from rlds_beam.checking.propensities import more_steps, propensity_violations
 from rlds_beam.checking.rules import ADVICE, RULES, VALUE_RULES, CheckOptions
-from rlds_beam.checking.steps import contradicting_rate
+from rlds_beam.checking.steps import (
+    LOG_PROPENSITY,
+    PROPENSITIES,
+    contradicting_rate,
+    more_steps,
+    propensity_violations,
+)
 from rlds_beam.checking.verdicts import IgnoredValues, Rejection, Verdict
 from rlds_beam.episodes.columns import is_float
 from rlds_beam.episodes.episode import Column, Episode

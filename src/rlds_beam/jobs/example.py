@@ -305,8 +305,9 @@ class PlanarArm:
 
         picture.box(-_SIZE, 94, 2 * _SIZE, 2 * _SIZE, _TABLE)
         half = _SCALE * _BLOCK / 2
-        for center, color in (((self._other_x, _BLOCK / 2), self._other), (np.round(self._block, 6), self._color)):
-            x, y = at(center)
+        blocks = {self._other: (self._other_x, _BLOCK / 2), self._color: self._block}
+        for color, center in blocks.items():
+            x, y = at([round(value, 6) for value in center])
             picture.box(x - half, y - half, x + half, y + half, _COLORS[color])
         fingers = forward(state[0], state[1])
         joints = [at((0, _SHOULDER_Z)), at(_find_elbow(state[0])), at((fingers[0], fingers[1] + _HAND))]

@@ -8,7 +8,7 @@ import re
 import pytest
 from browser_data import HOSTILE
 
-from rlds_beam.viewing.report.page import json_data, render
+from rlds_beam.viewing.report.report_file import json_data, render
 
 
 def test_data_cannot_end_its_script() -> None:

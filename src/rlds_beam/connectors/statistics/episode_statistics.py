@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.checking.propensities import compute_propensities
+from rlds_beam.checking.steps import compute_propensities
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.statistics.distributions import RELATIVE_ERROR, Moments, ValueDistribution, exact_rows
 from rlds_beam.connectors.statistics.importance import TARGET, PropensityStatistics
