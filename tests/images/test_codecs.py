@@ -3,23 +3,12 @@
 import io
 import struct
 import sys
+import zlib
 from typing import Any
 
 import numpy as np
 import pytest
 from checkout import REAL_DATA
-from picture_files import (
-    RNG,
-    column,
-    interlaced,
-    picture,
-    png,
-    png_chunks,
-    rotated,
-    tensorflow,
-    tensorflow_accepts,
-    with_pillow,
-)
 
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.signals.sensors import sample_images
@@ -29,9 +18,73 @@ from rlds_beam.errors import BadEpisode
 from rlds_beam.formats.lerobot.statistics import count_levels
 from rlds_beam.images import headers
 from rlds_beam.images.codecs import decode_image, decode_reduced, encode_jpeg, encode_png
+from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.headers import UndecodableImageError, read_image_header
 from rlds_beam.images.thumbnails import thumbnail
 from rlds_beam.testing import make_episode
+
+RNG = np.random.default_rng(0)
+
+
+ANY = (None, None, 3)
+
+
+def picture(height: int = 33, width: int = 47, channels: int = 3, dtype: Any = np.uint8) -> Any:
+    """A smooth image with noise, like a photograph."""
+    y, x = np.mgrid[0:height, 0:width]
+    smooth = np.stack([np.sin(y / (5 + c) + x / (9 - c)) for c in range(channels)], -1)
+    top = np.iinfo(dtype).max
+    return ((smooth + 1) * top / 2.2 + RNG.integers(0, top // 20, smooth.shape)).astype(dtype)
+
+
+def column(*images: bytes, shape: tuple[int | None, ...] = ANY, dtype: str = "uint8") -> EncodedImages:
+    return EncodedImages(np.fromiter(images, object, len(images)), shape, dtype)
+
+
+def tensorflow(image: bytes, channels: int | None, dtype: str = "uint8") -> Any:
+    import tensorflow as tf
+
+    return tf.image.decode_image(image, channels=channels or 0, dtype=tf.dtypes.as_dtype(dtype)).numpy()
+
+
+def tensorflow_accepts(image: bytes, channels: int | None) -> bool:
+    import tensorflow as tf
+
+    try:
+        tensorflow(image, channels)
+    except (tf.errors.OpError, ValueError):
+        return False
+    return True
+
+
+def png_chunks(image: bytes) -> list[tuple[bytes, bytes]]:
+    at, chunks = 8, []
+    while at < len(image):
+        size = int.from_bytes(image[at : at + 4], "big")
+        chunks.append((image[at + 4 : at + 8], image[at + 8 : at + 8 + size]))
+        at += 12 + size
+    return chunks
+
+
+def png(chunks: list[tuple[bytes, bytes]]) -> bytes:
+    body = [struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in chunks]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(body)
+
+
+def with_pillow(image: Any, form: str, **options: Any) -> bytes:
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(image.squeeze()).save(buffer, form, **options)
+    return buffer.getvalue()
+
+
+def rotated() -> Any:
+    from PIL import Image
+
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return exif
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +109,6 @@ def files() -> dict[str, bytes]:
     found["png tRNS"] = png([chunks[0], (b"tRNS", b"\0\1\0\2\0\3"), *chunks[1:]])
     found["png gAMA"] = png([chunks[0], (b"gAMA", struct.pack(">I", 30000)), *chunks[1:]])
     for dtype in (np.uint8, np.uint16):
-        found[f"png interlaced {dtype.__name__}"] = interlaced(picture(dtype=dtype))
         for channels in (1, 3, 4):  # one is just over 64 kB, the size of a stored block
             found[f"png large {channels} {dtype.__name__}"] = tf.io.encode_png(
                 picture(333, 197, channels, dtype)
