@@ -97,9 +97,9 @@ class DigestRecords(Stage):
     source: Source
 
     def ranges(self, totals: Totals) -> Iterable[WorkRange]:
-        from rlds_beam.processing.ranges import plan_summaries
+        from rlds_beam.reading.plan import plan_ranges
 
-        return plan_summaries(self.source)
+        return plan_ranges(self.source)
 
     def process(self, work: WorkRange, totals: Totals) -> list[Digest]:
         import xxhash

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as arrays
 
 import rlds_beam
 from rlds_beam import CheckOptions, Field, Schema
-from rlds_beam.errors import FailedRuleError, RldsBeamError, UsageError
+from rlds_beam.errors import FailedRuleError, UsageError
 from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.reading.base import Segment
 from rlds_beam.reading.reader import EpisodeReader
@@ -183,7 +183,7 @@ def test_a_generator_that_fails_leaves_nothing(tmp_path) -> None:
         yield from (episode(seed=i) for i in range(5))
         raise KeyError("camera")
 
-    with pytest.raises(RldsBeamError, match=r"episode 5 of split val: the iterator raised KeyError: 'camera'"):
+    with pytest.raises(KeyError, match="camera"):
         rlds_beam.write_rlds(tmp_path / "d", {"train": [episode(seed=9)], "val": failing()}, shard_bytes=300)
     assert nothing_in(tmp_path / "d")
 

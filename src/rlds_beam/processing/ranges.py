@@ -12,8 +12,6 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-import msgspec
-
 from rlds_beam.checking.duplicates import (
     Fingerprints,
     Hashed,
@@ -297,10 +295,6 @@ class FitConnector(Stage):
         return results
 
 
-_MAX_FILES = 1000
-"""The most segments of files that become ranges of their own."""
-
-
 @dataclasses.dataclass(frozen=True)
 class RangeSummary:
     """The findings of some ranges.
@@ -315,25 +309,6 @@ class RangeSummary:
     report: Report
     statistics: DatasetStatistics
     signals: EpisodeTable | None
-
-    def to_json(self) -> dict[str, Any]:
-        """The statistics and the report."""
-        return {"statistics": self.statistics.to_json(), "report": msgspec.to_builtins(self.report)}
-
-
-def plan_summaries(source: Source) -> Sequence[WorkRange]:
-    """The ranges to summarize, the same on every run.
-
-    Ranges of several small files are cut at the files, which balances the workers, unless there are too many.
-    """
-    ranges = plan_ranges(source)
-    if sum(len(work.segments) for work in ranges) > _MAX_FILES:
-        return ranges
-    cut: list[WorkRange] = []
-    for split, works in itertools.groupby(ranges, key=lambda work: work.split):
-        segments = [segment for work in works for segment in work.segments]
-        cut += (WorkRange(split, i, len(segments), (segment,)) for i, segment in enumerate(segments))
-    return tuple(cut)
 
 
 def summarize(
@@ -359,16 +334,13 @@ def summarize(
       groups: makes the `Groups` of a part of the data, by its name; None to compute no statistics.
       name: the name of the last stage.
     """
-    duplicates, fitted = f"duplicates of {name}", f"fitted for {name}"
+    duplicates, fitted, ranges = f"duplicates of {name}", f"fitted for {name}", plan_ranges(source)
     stages: list[Stage] = []
     if check.policy("duplicate_episode") != "accept":
         stages += find_duplicates(source, duplicates)
     if connecting.unfitted:
         ignored = connecting.ignored_values()
-        stages += fit_connectors(
-            reader, check, connecting, ignored, plan_ranges(source), name=fitted, duplicates=duplicates
-        )
-    ranges = plan_summaries(source)
+        stages += fit_connectors(reader, check, connecting, ignored, ranges, name=fitted, duplicates=duplicates)
     last = Summarize(name, ranges, reader, check, connecting, measured, groups, duplicates, fitted, finish)
     return (*stages, last)
 

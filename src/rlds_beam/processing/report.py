@@ -22,7 +22,7 @@ from rlds_beam.connectors.counts import (
 )
 from rlds_beam.encoding.metadata import Count
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
-from rlds_beam.episodes.episode import Episode, EpisodeKey
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import FailedRuleError, NotVerifiedError, UsageError, Violation
 from rlds_beam.reading.base import Segment, Shard, Source
 from rlds_beam.reading.changes import naming_shard
@@ -55,9 +55,8 @@ def _smallest(samples: Iterable[Sample]) -> tuple[Sample, ...]:
     return tuple(heapq.nsmallest(SAMPLES, samples, key=lambda sample: sample.place))
 
 
-_EPISODE_FIELD = "an episode field; "
-_GROUPED = 3
-"""The number of left out fields with the same reason from which they share one line."""
+_NAMED = 5
+"""The fields left out for the same reason that are named."""
 
 
 class RuleCount(msgspec.Struct, frozen=True):
@@ -70,10 +69,6 @@ class RuleCount(msgspec.Struct, frozen=True):
     repaired: Count = 0
     rejected: Count = 0
     samples: tuple[Sample, ...] = ()
-
-    @property
-    def total(self) -> int:
-        return self.accepted + self.repaired + self.rejected
 
     def add(self, other: RuleCount) -> RuleCount:
         """Returns the sum."""
@@ -231,11 +226,6 @@ class Report(msgspec.Struct):
         parts += [f"{count(self.items_written, 'item')} written"] if self.items_written else []
         return ", ".join(parts or ["nothing read"])
 
-    def outcomes(self) -> str:
-        """`25 episodes: 20 valid, 4 repaired, 1 rejected`."""
-        parts = [f"{number:,} {what}" for what in ("valid", "repaired") if (number := getattr(self, what))]
-        return f"{count(self.records, 'episode')}: {', '.join([*parts, f'{self.rejected:,} rejected'])}"
-
     def __str__(self) -> str:
         return self.summary()
 
@@ -247,10 +237,10 @@ class Report(msgspec.Struct):
         """
         lines = []
         if self.records or not self.items_written:  # otherwise items were pushed, not episodes
-            lines = [
-                f"read      {count(self.records, 'record')}, {format_size(self.bytes)}",
-                f"checked   {self.outcomes()}" if self.records else f"checked   {EMPTY}",
-            ]
+            outcomes = [f"{number:,} {what}" for what in ("valid", "repaired") if (number := getattr(self, what))]
+            checked = f"{count(self.records, 'episode')}: {', '.join([*outcomes, f'{self.rejected:,} rejected'])}"
+            lines = [f"read      {count(self.records, 'record')}, {format_size(self.bytes)}"]
+            lines.append(f"checked   {checked if self.records else EMPTY}")
         for rule in RULES:
             if rule in self.rules:
                 lines += _rule_lines(rule, self.rules[rule], repair)
@@ -282,31 +272,14 @@ def _rule_lines(rule: str, count: RuleCount, repair: Collection[str]) -> list[st
 
 
 def left_out_lines(left_out: Mapping[str, str]) -> list[str]:
-    """Returns a line per field, `path (why)`; fields with the same reason and the same parent share one line.
-
-    In a shared line, flags in the reason name the parent or all fields: `--keep=episode_metadata`.
-    """
-    groups: dict[tuple[str, str], list[str]] = {}
+    """Returns a line for each reason, `path, path, ... (why)`; FIELD in a shared reason is one of its paths."""
+    groups: dict[str, list[str]] = {}
     for path, why in left_out.items():
-        groups.setdefault((path.rpartition("/")[0], why.replace(f"={shlex.quote(path)}", "=")), []).append(path)
+        groups.setdefault(why.replace(f"={shlex.quote(path)}", "=FIELD"), []).append(path)
     lines = []
-    for (parent, why), paths in groups.items():
-        if len(paths) < _GROUPED:
-            lines += [f"{shorten(path)} ({left_out[path]})" for path in paths]
-            continue
-        names = ", ".join(shorten(path.rpartition("/")[2]) for path in paths[:_GROUPED])
-        names += ", ..." * (len(paths) > _GROUPED)
-        kind = (
-            "episode fields"
-            if why.startswith(_EPISODE_FIELD)
-            else f"fields of {shorten(parent)}"
-            if parent
-            else "fields"
-        )
-        value = shlex.quote(parent or ",".join(paths))
-        why = why.removeprefix(_EPISODE_FIELD).replace("=", f"={value}", 1)
-        keep = f"; keep them with --keep={value}" if "--keep=" in why else f": {why}"
-        lines.append(f"{len(paths)} {kind} ({names}){keep}")
+    for why, paths in groups.items():
+        names = ", ".join(map(shorten, paths[:_NAMED])) + f", and {len(paths) - _NAMED} more" * (len(paths) > _NAMED)
+        lines.append(f"{names} ({left_out[paths[0]] if len(paths) == 1 else why})")
     return lines
 
 
@@ -377,7 +350,13 @@ def check_counts(source: Source, read: Mapping[str, int], options: CheckOptions)
 
 def _schema_mismatch(source: Source) -> Iterator[Violation]:
     """Yields a violation if all of the first records break the schema in the same way."""
-    samples = [{(v.rule, v.field): v for v in episode.faults} for episode in first_episodes(source, _FIRST_EPISODES)]
+    reader, samples = EpisodeReader(source), list[dict[tuple[str, str | None], Violation]]()
+    sound = ((split.name, shard) for split in source.splits for shard in split.shards if shard.size)
+    shards = [*itertools.islice(sound, _FIRST_EPISODES)]
+    for split, shard in shards:
+        with naming_shard(shard.path):
+            for episode in itertools.islice(reader.read(split, Segment(shard)), -(-_FIRST_EPISODES // len(shards))):
+                samples.append({(fault.rule, fault.field): fault for fault in episode.faults})
     if len(samples) < _ENOUGH:
         return
     for rule, field in set.intersection(*map(set, samples)):
@@ -385,14 +364,3 @@ def _schema_mismatch(source: Source) -> Iterator[Violation]:
             said = "the dataset's schema" if source.tfds is None else FEATURES
             detail = f"{said} does not fit the records: {samples[0][rule, field]}"
             yield Violation("schema_mismatch", f"{detail} (the same in all of the first {len(samples)})")
-
-
-def first_episodes(source: Source, most: int) -> Iterator[Episode]:
-    """The first episodes of the first shards. Raises UsageError if a shard cannot be read."""
-    reader = EpisodeReader(source)
-    sound = ((split.name, shard) for split in source.splits for shard in split.shards if shard.size)
-    shards = [*itertools.islice(sound, most)]
-    each = -(-most // max(1, len(shards)))
-    for split, shard in shards:
-        with naming_shard(shard.path):
-            yield from itertools.islice(reader.read(split, Segment(shard)), each)

@@ -29,7 +29,7 @@ from rlds_beam.encoding.tfds.rlds_dataset import features_json
 from rlds_beam.encoding.tfrecord.framing import OVERHEAD
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import MAX_NAME, Schema, is_name
-from rlds_beam.errors import BadEpisode, FailedRuleError, RldsBeamError, UsageError, Violation
+from rlds_beam.errors import BadEpisode, FailedRuleError, UsageError, Violation
 from rlds_beam.formats.format_options import RldsOptions
 from rlds_beam.formats.rlds.output import RldsOutput
 from rlds_beam.formats.rlds.source import FORMATS
@@ -109,8 +109,7 @@ def write_rlds(
 
     Raises:
       UsageError: an argument or the directory cannot be used; nothing was written.
-      FailedRuleError: an episode breaks a rule; nothing remains of the dataset.
-      RldsBeamError: the iterator failed; nothing remains of the dataset.
+      FailedRuleError: an episode breaks a rule. Then, or if the iterator fails, nothing remains of the dataset.
     """
     path, by_split = os.fspath(directory), _by_split(episodes, split)
     check_directory(path, overwrite=overwrite)
@@ -170,17 +169,10 @@ def _by_split(episodes: Any, split: str) -> dict[str, Iterable[Any]]:
 def _contents(by_split: Mapping[str, Iterable[Any]]) -> Iterator[tuple[str, int, Any]]:
     """The split of each episode, its number in the split, and its content."""
     for split, episodes in by_split.items():
-        number = 0
-        try:
-            for content in episodes:
-                yield split, number, content
-                del content  # not held while the next one is made
-                number += 1
-        except Exception as error:
-            raise RldsBeamError(
-                f"episode {number} of split {split}: the iterator raised {type(error).__name__}: {error}. Nothing "
-                "remains of the dataset"
-            ) from error
+        numbers = itertools.count()
+        for content in episodes:
+            yield split, next(numbers), content
+            del content  # not held while the next one is made
 
 
 class ArraySource(Source):
