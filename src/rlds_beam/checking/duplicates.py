@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from rlds_beam.encoding.base import Headers, RecordFormat
+from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import Violation
 from rlds_beam.reading.base import Segment
@@ -51,11 +51,7 @@ class Fingerprints:
 def scan(files: RecordFormat, segment_index: int, segment: Segment) -> Fingerprints:
     """The fingerprints of a segment's records, except damaged ones. Raises UsageError if it cannot be read."""
     with naming_shard(segment.shard.path):
-        return _fingerprints(segment_index, files.scan(segment.shard.path, segment.start, segment.stop))
-
-
-def _fingerprints(segment_index: int, headers: Headers) -> Fingerprints:
-    positions, lengths, crcs = headers
+        positions, lengths, crcs = files.scan(segment.shard.path, segment.start, segment.stop)
     marks = (lengths.astype(np.uint64) << np.uint64(32)) ^ crcs
     return Fingerprints(marks, np.stack([np.full_like(positions, segment_index), positions], axis=1))
 

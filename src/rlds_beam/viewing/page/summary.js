@@ -30,16 +30,6 @@ function Bars({ histogram, label, threshold = null }) {
     ${Object.entries(paths).map(([name, path]) => path && html`<path class=${name} d=${path} />`)}</${Chart}>`;
 }
 
-/** Quantiles between minimum and maximum: a line from q01 to q99, a box from q10 to q90, and the median. */
-function Box({ distribution }) {
-  const { least, most } = distribution, at = Object.fromEntries(distribution.quantiles);
-  const values = [at.q01, at.q10, at.q50, at.q90, at.q99];
-  if (least === null || most === null || least === most || values.some((one) => one == null)) return null;
-  const [a, b, c, d, e] = values.map((value) => ((1000 * (value - least)) / (most - least)).toFixed(1));
-  return html`<${Chart} width="1000"><path class="rule" d="M0 50H1000" /><path class="whisker" d=${`M${a} 50H${e}`} />
-    <path class="a" d=${`M${b} 25H${d}V75H${b}Z`} /><path class="median" d=${`M${c} 20V80`} /></${Chart}>`;
-}
-
 /** One bar of several parts: [class, count]. */
 function StackedBar({ parts, label }) {
   const some = parts.filter(([, n]) => n > 0), total = some.reduce((sum, [, n]) => sum + n, 0);
@@ -128,7 +118,7 @@ export function sectionsOf({ rules, signals, distributions, texts, facts }, samp
       lede: "Numbers that describe every episode. They reject nothing: a threshold says from which value an episode is worth a look." },
     samples,
     (distributions.length || distributions.total || distributions.fields.length) && { id: "distributions", title: "Distributions", count: distributions.fields.length, Content: Distributions,
-      lede: "Of accepted episodes. Bars run from the smallest to the largest value; the line and the box beneath show quantiles." },
+      lede: "Of accepted episodes. Bars run from the smallest to the largest value." },
     texts.length && { id: "texts", title: "Instructions and metadata", count: texts.length, Content: Texts,
       lede: "The most frequent values of each text field, by the number of accepted episodes." },
   ].filter(Boolean);
@@ -237,7 +227,7 @@ function Dimension({ one }) {
   const values = Object.fromEntries(numbersOf(one));
   return html`<tr><th scope="row"><${Text} value=${one.label || "value"} />${one.histogram.outside > 0 && html` <span class="tag warn">${number(one.histogram.outside)} NaN, infinite</span>`}</th>
     <td class="chart">${one.least === one.most ? html`<span class="muted small">constant</span>`
-      : html`<div class="spark"><${Bars} histogram=${one.histogram} /></div><div class="box"><${Box} distribution=${one} /></div>`}</td>
+      : html`<div class="spark"><${Bars} histogram=${one.histogram} /></div>`}</td>
     ${NAMES.map((name) => html`<td class="number">${number(values[name])}</td>`)}</tr>`;
 }
 
