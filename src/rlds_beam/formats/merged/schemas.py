@@ -339,6 +339,16 @@ def propose(inputs: Sequence[MergedInput]) -> str:
     has_task = [not {*member.schema.steps, *member.schema.metadata}.isdisjoint(TASK_FIELDS) for member in inputs]
     for i, (member, own) in enumerate(zip(inputs, fields, strict=True)):
         names, entries = list[str](), list[str]()
+        for alike in (lambda field: field.holds_images, is_vector):
+            here = [path for path, field in own.items() if alike(field) and path not in fields[0]]
+            there = [path for path, field in fields[0].items() if alike(field) and path not in own]
+            if len(here) == len(there) == 1 and here[0].partition("/")[0] == there[0].partition("/")[0]:
+                rename = f"{yaml_text(here[0])}: {yaml_text(there[0])}"
+                entries.append(f"# - RenameFields: {{fields: {{{rename}}}}}  # if they are the same")
+        if member.source.fps is not None and member.source.fps != min(rates):
+            entries.append(f"- Resample: {{fps: {min(rates):g}}}  # with relative, if actions are changes of a pose")
+        if any(has_task) and not has_task[i]:
+            entries.append("# - FillLanguage: {text: what the robot does}  # it has no instruction")
         prefix = datasets[i] if datasets.count(datasets[i]) == 1 else f"{datasets[i]}_{i + 1}"
         for path, field in own.items():
             same = [other[path] for other in fields if path in other]
@@ -347,15 +357,6 @@ def propose(inputs: Sequence[MergedInput]) -> str:
                 names.append(f"    {yaml_text(path)}: [{values}]")
             if all(other.holds_images for other in same) and (resize := propose_size(field, same)):
                 entries.append(f"- {resize}  # keeps proportions, adds black borders")
-        if member.source.fps is not None and member.source.fps != min(rates):
-            entries.append(f"- Resample: {{fps: {min(rates):g}}}  # with relative, if actions are changes of a pose")
-        if any(has_task) and not has_task[i]:
-            entries.append("# - FillLanguage: {text: what the robot does}  # it has no instruction")
-        here = [path for path, field in own.items() if field.holds_images and path not in fields[0]]
-        there = [path for path, field in fields[0].items() if field.holds_images and path not in own]
-        if len(here) == len(there) == 1:
-            rename = f"{yaml_text(here[0])}: {yaml_text(there[0])}"
-            entries.append(f"# - RenameFields: {{fields: {{{rename}}}}}  # if they are the same")
         lines.append(f"- input: {yaml_text(member.path)}")
         if names:
             lines += ["  names:  # unknown: until you name them, they are not joined with those of other datasets"]
