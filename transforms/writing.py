@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 import numpy as np
 
-from rlds_beam import naming, storage
+from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.connectors.base import with_attributes
@@ -40,9 +40,8 @@ from rlds_beam.trajectories.spec import TrajectorySpec
 from rlds_beam.transforms.converting import check_items, refuse_across_episodes
 from rlds_beam.transforms.elements import EpisodeCoder
 from rlds_beam.transforms.keyed_sink import WriteKeyed
-from rlds_beam.writing.episode_sink import EpisodeSink, plan_output
 from rlds_beam.writing.keyed_parts import FROM, KeyedSink, PackedElement, PlacedElement, check_directory, read_stored
-from rlds_beam.writing.rlds import RldsSink
+from rlds_beam.writing.rlds import EpisodeSink, RldsSink, plan_output
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -207,7 +206,6 @@ class WriteToTrajectoryRecords(beam.PTransform[Items, Any]):
       images: as in `ConvertConfig`.
       source: the dataset that the items are made from (`ReadFromRlds(...).source`, `ConnectEpisodes(...).source`): the
         output gets its name, rate, and robot.
-      name: the name of the output, if another; without a source, `trajectories`.
       num_shards: files per split, at most; by size if not given.
       overwrite: replaces what rlds-beam wrote there before.
 
@@ -223,16 +221,13 @@ class WriteToTrajectoryRecords(beam.PTransform[Items, Any]):
         *,
         images: Images = "raw",
         source: Source | None = None,
-        name: str | None = None,
         num_shards: int | None = None,
         overwrite: bool = False,
     ):
         super().__init__()
         if num_shards is not None and num_shards < 1:
             raise UsageError(f"num_shards={num_shards}: must be at least 1")
-        name = name or ("trajectories" if source is None else source.name)
-        if not naming.is_file_name(name):
-            raise UsageError(f"name={name!r}: expected a name without path separators; it becomes part of file names")
+        name = "trajectories" if source is None else source.name
         refuse_across_episodes(spec.items or ItemOptions())
         check_directory(output, overwrite=overwrite)
         self._sink = _ItemSink(
