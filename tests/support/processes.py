@@ -1,6 +1,6 @@
 """Runs commands in their own process groups. Every wait has a deadline, and no process outlives its test.
 
-Nothing here forks this process, since gRPC and TensorFlow run threads in it: see `test_processes.py`. Limits and
+Nothing here forks this process, since gRPC and TensorFlow run threads in it. Limits and
 privileges of a child are set by a program that then executes the command (`prlimit`, `setpriv`).
 """
 
