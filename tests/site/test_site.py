@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 from checkout import ROOT
 
-pytestmark = pytest.mark.timeout(120)
-
 SITE = ROOT / "build" / "docs"
 PAGES = sorted(
     str(path.relative_to(SITE)) for path in SITE.rglob("*.html") if not path.relative_to(SITE).parts[0].startswith("_")

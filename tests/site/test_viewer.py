@@ -14,7 +14,6 @@ from browser_page import Tab, viewed
 import rlds_beam
 from rlds_beam.testing import make_episode, write_dataset
 
-pytestmark = pytest.mark.timeout(300)
 View = Callable[..., AbstractContextManager[Tab]]
 PLAYHEADS = """[...document.querySelector(".halves").querySelectorAll(".chart .playhead")].map((one) => {
   const { left, width } = one.closest(".u-over").getBoundingClientRect();
