@@ -140,10 +140,10 @@ def window(batch: dict[str, Any], steps: int) -> Iterator[Frame]:
 def roll_out() -> Iterator[Frame]:
     """Scene 4: the rollouts of the LeRobot tutorial (`rollout_loop.py`), with the result that it prints."""
     tutorial = (svg.PICTURES.parent / "tutorials" / "lerobot_training.md").read_text()
-    (result,) = re.findall(r"(\d+ of \d+) starts succeed", tutorial)
+    ((steps, result),) = re.findall(r"after ([\d,]+) steps, (\d+ of \d+) starts succeed", tutorial)
     pages = list(ImageSequence.Iterator(Image.open(svg.PICTURES / "rollouts.webp")))
     for n, page in enumerate(pages):
-        line = f"ACT, after ten minutes of training: {result} new starts succeed, here the first eight"
+        line = f"ACT, after {steps} steps of training: {result} new starts succeed, here the first eight"
         frame = Frame(3, (n + 1) / len(pages), "A policy that was trained on them moves the arm", line)
         for i in range(8):
             left, top = (side * (rollout_loop.SIZE + rollout_loop.GAP) for side in (i % 4, i // 4))
