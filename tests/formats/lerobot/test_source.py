@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -123,10 +124,37 @@ def test_damage_is_counted(tmp_path):
     assert data.meta(tmp_path / "out", "info")["total_frames"] == 6
 
 
+def test_a_dataset_whose_metadata_are_missing_is_refused_if_only_they_have_fields(output, tmp_path):
+    shutil.copytree(output, tmp_path / "own")
+    shutil.rmtree(tmp_path / "own/meta/episodes")
+    with pytest.raises(UsageError, match="some of its files are missing"):
+        open_source(str(tmp_path / "own"), from_="lerobot")
+
+
+def test_a_recording_that_was_cut_is_read_as_far_as_it_is_whole(tmp_path):
+    write_v21(tmp_path / "own", (4, 3, 5, 2))
+    lines = (tmp_path / "own/meta/episodes.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "own/meta/episodes.jsonl").write_text("".join(lines[:1]))  # the data were written before
+    last = tmp_path / "own/data/chunk-000/episode_000003.parquet"
+    last.write_bytes(last.read_bytes()[:-9])
+    info = data.meta(tmp_path / "own", "info")
+    (tmp_path / "own/meta/info.json").write_text(json.dumps({**info, "total_episodes": 5, "splits": {"train": "0:5"}}))
+    (note,) = open_source(str(tmp_path / "own"), from_="lerobot").notes
+    assert note.startswith("meta/info.json: the recording was cut; 3 of 5 episodes can be converted, but not episode 3")
+    assert f"{last} is damaged" in note
+    report = data.convert_here(tmp_path / "own", tmp_path / "out", from_="lerobot", fps=None)
+    assert (report.valid, report.rejected, report.records) == (3, 2, 5)
+    assert data.meta(tmp_path / "out", "info")["total_frames"] == 4 + 3 + 5
+    for path in (tmp_path / "own/data/chunk-000").glob("*"):
+        path.unlink()
+    (tmp_path / "own/meta/episodes.jsonl").write_text("")
+    with pytest.raises(UsageError, match="has no whole episode"):
+        open_source(str(tmp_path / "own"), from_="lerobot")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"total_episodes": 3}, "some of its files are missing"),
         ({"codebase_version": "v2.0"}, "version v2.0"),
         ({"fps": 0}, "fps"),
         ({"features": {"x": {"dtype": "float32", "shape": [0]}}}, "cannot be read"),

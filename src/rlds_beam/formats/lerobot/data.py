@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,8 +14,8 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.encoding.arrow_columns import ipc_bytes
 from rlds_beam.encoding.base import Damage, Headers, Record
-from rlds_beam.encoding.parquet_files import UNREADABLE, byte_chunks, verified_parquet
-from rlds_beam.formats.lerobot.metadata import EpisodeRow, Meta
+from rlds_beam.encoding.parquet_files import UNREADABLE, byte_chunks
+from rlds_beam.formats.lerobot.metadata import EpisodeRow, Meta, open_data_file
 from rlds_beam.text import shorten
 
 if TYPE_CHECKING:
@@ -103,7 +103,8 @@ class LerobotFiles:
 
     def _tables(self, path: str, start: int, stop: int | None, images: bool) -> Iterator[tuple[int, pa.Table | str]]:
         """The frames of each episode, or an error message, with its position."""
-        rows = self.rows(path)
+        rows, meta = self.rows(path), read_meta(self.root, self.digest)
+        faults = meta.faults or {}
         wanted = range(start, len(rows) if stop is None else min(stop, len(rows)))
         if not wanted:
             return
@@ -116,13 +117,13 @@ class LerobotFiles:
             return
         with file:
             try:
-                frames = _Frames(file, images)
+                frames = _Frames(file, images, None if meta.faults is None else meta.info["features"])
             except UNREADABLE as error:
                 yield from ((position, f"the file is damaged: {shorten(error)}") for position in wanted)
                 return
             for position in wanted:
                 try:
-                    table = self._table(frames, rows[position])
+                    table = faults.get(rows[position].index) or self._table(frames, rows[position])
                 except UNREADABLE as error:
                     table = f"the file is damaged: {shorten(error)}"
                 yield position, table
@@ -149,10 +150,11 @@ class LerobotFiles:
 class _Frames:
     """The row groups of a file, with the last one cached."""
 
-    def __init__(self, file: Any, images: bool):
+    def __init__(self, file: Any, images: bool, features: Mapping[str, Any] | None = None):
+        """Args: features: see `open_data_file`."""
         import pyarrow as pa
 
-        self._file = verified_parquet(file)
+        self._file = open_data_file(file, features)
         self.metadata = self._file.metadata
         self._columns = [
             field.name

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import io
+import itertools
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, NotRequired, TypedDict
 
@@ -16,13 +19,16 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.encoding.metadata import Count, convert, parse_json, parsing
 from rlds_beam.encoding.parquet_files import UNREADABLE, verified_parquet
+from rlds_beam.encoding.parquet_footer import restore_footer
 from rlds_beam.episodes.episode import EPISODE_KEY
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import UsageError, needs
 from rlds_beam.formats.lerobot import layout
 from rlds_beam.formats.lerobot.layout import V3, V21, fill_template
+from rlds_beam.images.videos import Video
 from rlds_beam.output.append import interrupted_plan
 from rlds_beam.text import shorten
 
+_NUMBERS = ["episode_index", "frame_index", "index", "task_index"]
 _Seconds = Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
 
 
@@ -154,9 +160,18 @@ class Meta:
         convert(texts, list[str], f"{path}: {names[0]}")
         return dict(zip(numbers, texts, strict=True))
 
-    @functools.cached_property
+    @property
     def episodes(self) -> list[EpisodeRow]:
         """The episodes in order."""
+        return self._entries[0]
+
+    @property
+    def faults(self) -> Mapping[int, str] | None:
+        """Why episodes of a recording that was cut cannot be read, by number; None for a complete dataset."""
+        return self._entries[1]
+
+    @functools.cached_property
+    def _entries(self) -> tuple[list[EpisodeRow], dict[int, str] | None]:
         with parsing(self.path("meta")):
             rows = self._episodes_v21() if self.version == V21 else self._episodes_v3()
         for row in rows:
@@ -166,21 +181,95 @@ class Meta:
                 [video.start for video in row.videos.values()], list[_Seconds], f"{self.path('meta')}: from_timestamp"
             )
         rows.sort(key=lambda row: row.index)
-        if len(rows) > self.info["total_episodes"] and interrupted_plan(self.root) is not None:
-            rows = rows[: self.info["total_episodes"]]
-        if len(rows) != self.info["total_episodes"]:
+        total, files = self.info["total_episodes"], {row.file for row in rows}
+        if len(rows) > total and interrupted_plan(self.root) is not None:
+            rows = rows[:total]
+        further = self._file("data_path", self._place(len(files)))  # LeRobot writes it before the metadata
+        is_cut = len(rows) != total or (further not in files and storage.exists(self.path(further)))
+        if is_cut and self.fields is None:
+            return self._recover({row.index: row for row in rows})
+        if len(rows) != total:
             raise UsageError(
-                f"{self.root}: meta/ describes {len(rows)} episodes, but info.json says "
-                f"{self.info['total_episodes']}: some of its files are missing"
+                f"{self.root}: meta/ describes {len(rows)} episodes, but info.json says {total}: some of its files are "
+                "missing or damaged"
             )
-        return rows
+        return rows, None
+
+    def _place(self, number: int) -> dict[str, int]:
+        """The location of a data or video file."""
+        size = self.info.get("chunks_size", layout.CHUNK)
+        return layout.place_of_episode(number, size) if self.version == V21 else layout.place(number, size)
+
+    def _recover(self, rows: dict[int, EpisodeRow]) -> tuple[list[EpisodeRow], dict[int, str]]:
+        """Adds the episodes that meta/ lacks; from the first on that is not whole, they have a fault."""
+        faults, fault, known = dict[int, str](), "", {row.file for row in rows.values()}
+        used, frames = Counter[str](), sum(row.length for row in rows.values())
+        for row in rows.values():
+            used.update({video.file: row.length for video in row.videos.values()})
+        file = self._file("data_path", self._place(0))
+        for path in storage.files_below(self.root, "data/*/*.parquet"):
+            file = path[len(self.root.rstrip("/")) + 1 :]
+            if self.version == V21 and file in known:
+                continue
+            try:
+                with storage.open_read(path) as opened:
+                    table = open_data_file(opened, self.info["features"]).read(columns=_NUMBERS, use_threads=False)
+                numbers = np.stack([table[name].to_numpy() for name in _NUMBERS])
+            except UNREADABLE as error:
+                fault = fault or f"{path} is damaged: {shorten(error)}"
+                continue
+            for own in np.split(numbers, np.flatnonzero(np.diff(numbers[0])) + 1, axis=1):
+                index, length = int(own[0, 0]) if own.size else 0, own.shape[1]
+                if index in rows:
+                    continue
+                videos, steps = dict[str, EpisodeVideo](), np.arange(length)
+                whole = (own[0] == len(rows)) & (own[1] == steps) & (own[2] == frames + steps)
+                if not whole.all() or not set(own[3].tolist()) <= set(self.tasks):
+                    fault = fault or f"{path}: episode {index} is not whole, or has a task that is not in meta/"
+                try:
+                    if not fault:
+                        videos = {key: self._find_video(key, index, length, used) for key in self.video_keys}
+                except ValueError as error:
+                    fault = str(error)
+                if fault:
+                    faults[index] = fault
+                used.update({video.file: length for video in videos.values()})
+                rows[index] = EpisodeRow(index, length, file, videos, {})
+                frames += length
+        for index in set(range(self.info["total_episodes"])) - set(rows):
+            faults[index] = fault or f"info.json counts episode {index}, but data/ does not have it"
+            rows[index] = EpisodeRow(index, 0, file, {}, {})
+        if len(faults) == len(rows):
+            raise UsageError(f"{self.root}: the recording was cut and has no whole episode: {fault or 'no data'}")
+        return [rows[index] for index in sorted(rows)], faults
+
+    def _find_video(self, key: str, index: int, length: int, used: Mapping[str, int]) -> EpisodeVideo:
+        """The next frames of a camera. Raises ValueError if they are missing."""
+        with needs("lerobot", "reading videos needs PyAV"):
+            import av
+
+        for number in itertools.count(index if self.version == V21 else 0):
+            file = self._file("video_path", {**self._place(number), "video_key": key})
+            try:
+                video = Video.of(self.path(file))
+            except (OSError, ValueError, av.FFmpegError) as error:
+                raise ValueError(f"its frames are not in {self.path(file)}: {shorten(error)}") from None
+            if (left := len(video) - used.get(file, 0)) > 0:
+                break
+        if left < length:
+            raise ValueError(f"{self.path(file)} has {left} of its {length} frames")
+        return EpisodeVideo(file, float(video.times[len(video) - left]))
 
     def _episodes_v3(self) -> list[EpisodeRow]:
         def read(path: str) -> Any:
-            return _read_table(path, lambda column: not column.startswith("stats/"))
+            with contextlib.suppress(UsageError):  # LeRobot writes the footer when a recording ends
+                return _read_table(path, lambda column: not column.startswith("stats/"))
 
         rows: list[EpisodeRow] = []
-        for table in storage.at_once(read, storage.files_below(self.root, "meta/episodes/*/*.parquet"), self.root):
+        tables = storage.at_once(read, storage.files_below(self.root, "meta/episodes/*/*.parquet"), self.root)
+        for table in tables:
+            if table is None:
+                continue
             names = [n for n in table.column_names if not n.startswith(("data/", "videos/", "meta/"))]
             more = [name for name in names if name not in layout.EPISODE_COLUMNS]
             for row in table.to_pylist():
@@ -236,9 +325,38 @@ class Meta:
         dense = numbers == [*range(len(numbers))]
         tasks = [self.tasks[i] if dense else [i, self.tasks[i]] for i in numbers]
         content: list[Any] = [self.info, self.fields, tasks, [dataclasses.asdict(row) for row in self.episodes]]
+        content += [self.faults] if self.faults is not None else []
         files = sorted({video.file for row in self.episodes for video in row.videos.values()})
         sizes = storage.at_once(_size, [self.path(file) for file in files], self.root)
         return hashlib.sha256(json.dumps([*content, files, sizes], default=str).encode()).hexdigest()
+
+
+def open_data_file(file: Any, features: Mapping[str, Any] | None) -> Any:
+    """Opens a data file as `verified_parquet`, also without a footer if the features of `info.json` are given."""
+    import pyarrow as pa
+
+    try:
+        return verified_parquet(file)
+    except UNREADABLE as error:
+        if features is None:
+            raise
+        types, sizes = dict[str, pa.DataType](), list[int]()
+        for name, about in features.items():  # the order and the types of LeRobot
+            shape = about["shape"] if about["shape"] != [1] else []
+            if about["dtype"] == "image":
+                types[name] = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+                sizes += [1, 1]
+            elif about["dtype"] != "video":
+                text = about["dtype"] == "string"
+                types[name] = pa.string() if text else pa.from_numpy_dtype(np.dtype(about["dtype"]))
+                for _ in shape:
+                    types[name] = pa.list_(types[name], shape[0] if len(shape) == 1 else -1)
+                sizes.append(int(np.prod(shape, dtype=np.int64)))
+        file.seek(0)
+        try:
+            return verified_parquet(io.BytesIO(restore_footer(file.read(), pa.schema(types.items()), sizes)))
+        except UNREADABLE:
+            raise error from None
 
 
 def _size(path: str) -> int | None:

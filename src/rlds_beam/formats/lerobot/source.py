@@ -75,7 +75,7 @@ class LerobotSource(Source):
         dataset = f"{name}/{meta.version.removeprefix('v')}"
         fps, robot = float(meta.info["fps"]), meta.info.get("robot_type")
         robot = robot if is_name(robot) else None
-        found = (*_notes(ranges, len(meta.episodes)), *name_notes(meta))
+        found = (*_notes(meta, ranges), *name_notes(meta))
         notes = tuple(f"{layout.INFO}: {note}" for note in found)
         last = (meta.fields or {}).get("last_action", "real")
         return cls(dataset, root, fields.schema, fields, splits, meta.digest(), fps, violations, robot, notes, last)
@@ -171,11 +171,17 @@ def _ranges(meta: Meta) -> dict[str, tuple[int, int]]:
         if match is None:
             raise UsageError(f"{meta.path(layout.INFO)}: the split {name} is {shorten(text)}, expected FIRST:END")
         ranges[name] = int(match[1]), int(match[2])
+        if meta.faults is not None and ranges[name][1] == meta.info["total_episodes"]:
+            ranges[name] = ranges[name][0], len(meta.episodes)
     return ranges
 
 
-def _notes(ranges: Mapping[str, tuple[int, int]], total: int) -> Iterator[str]:
+def _notes(meta: Meta, ranges: Mapping[str, tuple[int, int]]) -> Iterator[str]:
     """Says how many episodes are in no split, or in several, and which splits name episodes that do not exist."""
+    total = len(meta.episodes)
+    if meta.faults is not None:
+        saved = f"the recording was cut; {total - len(meta.faults)} of {count(total, 'episode')} can be converted"
+        yield saved + "".join(f", but not episode {index}: {why}" for index, why in sorted(meta.faults.items())[:1])
     times = np.zeros(total, np.int64)
     for name, (first, end) in ranges.items():
         times[first:end] += 1
