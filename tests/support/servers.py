@@ -143,14 +143,6 @@ def drain(address: str, table: str, count: int | None = None, timeout: int = 60)
     return list(client.sample(table, count, emit_timesteps=False)) if count else []
 
 
-def tight(max_size: int, **options: Any) -> Any:
-    """A table `t` that drops its oldest item when it is full."""
-    import reverb
-
-    fifo = reverb.selectors.Fifo
-    return reverb.Table("t", fifo(), fifo(), max_size, reverb.rate_limiters.MinSize(1), **options)
-
-
 def _serve_requests() -> None:
     """Main loop of a `_Host` process."""
     answers = os.fdopen(os.dup(1), "wb")
