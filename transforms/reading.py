@@ -24,7 +24,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.plan import plan_ranges
-from rlds_beam.reading.reader import EpisodeReader, read_segment
+from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.transforms.elements import report_source
 from rlds_beam.worker_status import METRICS_NAMESPACE
 
@@ -203,7 +203,7 @@ class _ReadEpisodesFn(beam.DoFn, RestrictionProvider):
     def _claim(self, segment: Segment, tracker: Any, stop: int, splittable: bool) -> Iterator[Record | Damage]:
         """Yields the records of a segment until one is not claimed: it belongs to the reader of the rest."""
         claimed = not splittable
-        for record in read_segment(self._reader.files, segment):
+        for record in self._reader.files.read(segment.shard.path, segment.start, segment.stop):
             # Damage belongs to the reader of the record before it, so it needs no claim.
             if not (claimed and isinstance(record, Damage)) and splittable and not tracker.try_claim(record.position):
                 return

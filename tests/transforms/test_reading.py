@@ -15,12 +15,13 @@ from apache_beam.transforms.environments import EmbeddedPythonGrpcEnvironment
 from cases import ALL
 
 from rlds_beam.connectors.base import with_attributes
+from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.reading import reader
 from rlds_beam.reading.base import Segment, Split
-from rlds_beam.reading.reader import EpisodeReader, read_segment
+from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import flip_byte, make_episode, record_offsets, shard_paths, write_dataset
-from rlds_beam.transforms import FindDuplicateEpisodes, ReadFromRlds, ValidateEpisodes, reading
+from rlds_beam.transforms import FindDuplicateEpisodes, ReadFromRlds, ValidateEpisodes
 from rlds_beam.transforms.reading import _ReadEpisodesFn
 
 
@@ -95,9 +96,10 @@ def test_a_runner_splits_a_segment_while_it_is_read(tmp_path, monkeypatch):
     path = write_dataset(tmp_path, [make_episode(3, seed=i) for i in range(20)])
     positions = record_offsets(shard_paths(path)[0])[:-1]
     began, split, residuals = threading.Event(), threading.Event(), []
+    read_records = TFRecordFormat.read
 
     def read_and_wait(*args):
-        for record in read_segment(*args):
+        for record in read_records(*args):
             yield record
             began.set()
             split.wait(60)
@@ -111,7 +113,7 @@ def test_a_runner_splits_a_segment_while_it_is_read(tmp_path, monkeypatch):
         residuals.extend(answer.residual_roots)
         split.set()
 
-    monkeypatch.setattr(reading, "read_segment", read_and_wait)
+    monkeypatch.setattr(TFRecordFormat, "read", read_and_wait)
     monkeypatch.setattr(reader, "MAX_RECORDS", 1)
     runner = FnApiRunner(default_environment=EmbeddedPythonGrpcEnvironment.default())
     with split_manager("ReadFromRlds/Read", ask), beam.Pipeline(runner, PipelineOptions([])) as root:

@@ -18,7 +18,6 @@ from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import Violation
 from rlds_beam.reading.base import Segment
 from rlds_beam.reading.changes import naming_shard
-from rlds_beam.reading.reader import read_segment
 from rlds_beam.typing import Array
 
 
@@ -73,7 +72,7 @@ def confirm(dataset: str, files: RecordFormat, split: str, segment: Segment, pos
         return
     wanted = set(positions.tolist())
     within = dataclasses.replace(segment, start=int(positions[0]), stop=int(positions[-1]) + 1)
-    for record in read_segment(files, within):
+    for record in files.read(within.shard.path, within.start, within.stop):
         if record.position in wanted:
             key = EpisodeKey(dataset, split, segment.shard.index, record.position)
             yield hashlib.sha256(record.payload).digest(), key

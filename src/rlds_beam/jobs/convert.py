@@ -41,7 +41,7 @@ from rlds_beam.processing.ranges import find_duplicates, fit_connectors
 from rlds_beam.processing.report import Report, check_counts
 from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.reading.changes import Snapshot
-from rlds_beam.reading.plan import largest_first
+from rlds_beam.reading.plan import select_unfinished
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reading.shard_list import RangeList
 from rlds_beam.user_functions import find_version
@@ -86,7 +86,7 @@ class ConvertJob:
     left: Sequence[str] = ()
 
     def find_pending(self) -> Sequence[WorkRange] | None:
-        """Finds the unfinished ranges, the largest first; None if an earlier run finished and committed the dataset.
+        """Finds the unfinished ranges; None if an earlier run finished and committed the dataset.
 
         Reads only the output's commits, and writes nothing.
 
@@ -98,7 +98,7 @@ class ConvertJob:
         if self.adds_nothing:
             return None
         finished = directory.status(self.directory, self.plan, overwrite=self.overwrite)
-        return None if finished.complete else largest_first(self.source, self.ranges, finished.ranges)
+        return None if finished.complete else select_unfinished(self.ranges, finished.ranges)
 
     def make_ready(self) -> None:
         """Prepares the output directory, after `find_pending`. Raises UsageError if it cannot be written to."""

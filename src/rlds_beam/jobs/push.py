@@ -20,7 +20,6 @@ from rlds_beam.processing.ranges import find_duplicates, fit_connectors
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.reading.changes import Snapshot
-from rlds_beam.reading.plan import largest_first
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reverb import tables
 from rlds_beam.reverb.column_items import ColumnItemConversion, ItemConversion
@@ -122,7 +121,7 @@ def _open_rlds(options: PushOptions) -> PushInput:
     return PushInput(
         dataset=source.dataset,
         size=source.size,
-        ranges=largest_first(source, ranges),
+        ranges=ranges,
         spec=conversion.spec,
         items=items,
         salt=make_salt(conversion, configuration),

@@ -240,8 +240,8 @@ class Source(abc.ABC):
     def without(self, paths: Collection[str], why: str) -> Source:
         """The same dataset without these step fields, for a job that does not need them.
 
-        Records still have to hold the fields, but their values are neither decoded nor checked. A source that cannot
-        decode its records without them returns itself.
+        Their values are neither decoded nor checked. A source that cannot decode its records without them returns
+        itself.
 
         Args:
           paths: fields of the schema.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -47,13 +47,13 @@ class EpisodeDecoder:
     decodes all others. A dataset without `discount` gets 1.0 at every step.
     """
 
-    def __init__(self, schema: Schema, features: str | bytes | Json | None = None, unread: Sequence[Field] = ()):
+    def __init__(self, schema: Schema, features: str | bytes | Json | None = None, unread: Collection[str] = ()):
         """
         Args:
           schema: the result of `parse_features` on the dataset's features.json, perhaps without some fields.
           features: the features.json; needed unless `schema.fast`.
-          unread: the step fields that records hold but episodes do not have. A record must have them, as the right kind
-            of list, but the list is not parsed. They are `fast`.
+          unread: the paths of step fields that records hold but episodes do not have; they are neither parsed nor
+            checked.
         """
         self.schema = schema
         self._slow: TfdsDecoder | None = None
@@ -62,10 +62,9 @@ class EpisodeDecoder:
         metadata = [_ColumnReader(f, f.path, episode_level=True) for f in schema.metadata.values()]
         self._metadata = [reader for reader in metadata if reader.field.fast]
         self._slow_metadata = [reader for reader in metadata if not reader.field.fast]
-        self._unread = [_ColumnReader(f, f"steps/{f.path}") for f in unread]
         self._paths = [*schema.steps]
-        every = (*self._steps, *self._metadata, *self._unread)
-        self._known = {reader.name for reader in every if reader.field.fast}
+        self._known = {reader.name for reader in (*self._steps, *self._metadata) if reader.field.fast}
+        self._known |= {f"steps/{path}" for path in unread}
         if not schema.fast:
             if features is None:
                 raise ValueError(f"{schema.slow_reason}: decoding it needs the features.json")
@@ -140,8 +139,6 @@ class EpisodeDecoder:
                 wrong += reader.describe(value)
                 if value is _MISSING:
                     metadata[field.path] = _default(field)
-        for reader in self._unread:
-            wrong += reader.describe(reader.check(record))
         for reader in self._slow_metadata:
             wrong += reader.describe(None if reader.is_stored(record) else _MISSING)
         if not self._known.issuperset(record):
@@ -248,13 +245,6 @@ class _ColumnReader:
                 columns.append(error)
         return columns
 
-    def check(self, record: Mapping[str, Feature]) -> _WrongValueError | MalformedError | None:
-        """What is wrong if a record does not have the field as the right kind of list."""
-        try:
-            return _MISSING if self._feature(record) is None else None
-        except (_WrongValueError, MalformedError) as error:
-            return error
-
     def is_stored(self, record: Mapping[str, Feature]) -> bool:
         """Whether a record has a field that TFDS decodes, in one or several entries."""
         return self.name in record or any(key.startswith(self.name + "/") for key in record)
@@ -269,21 +259,15 @@ class _ColumnReader:
             return [] if self.field.optional else [missing]
         return [Violation("wrong_dtype_or_shape", str(error), path)] if isinstance(error, _WrongValueError) else []
 
-    def _feature(self, record: Mapping[str, Feature]) -> Feature | None:
-        feature, field = record.get(self.name, _NOTHING), self.field
+    def _read(self, record: Mapping[str, Feature]) -> _Read:
+        field, feature = self.field, record.get(self.name, _NOTHING)
         if feature.kind is None:
-            return None
+            return _MISSING
         if feature.kind != self._kind:
             feature.check()
             raise _WrongValueError(
                 f"a {feature.kind} list, but {field.dtype} ({field.encoding}) is stored in a {self._kind} list"
             )
-        return feature
-
-    def _read(self, record: Mapping[str, Feature]) -> _Read:
-        field, feature = self.field, self._feature(record)
-        if feature is None:
-            return _MISSING
         if field.holds_image_files:
             return StoredImages.in_record(feature.data, feature.spans, field.shape, field.dtype, field.encoding)
         if field.encoding in ("bytes", "zlib"):

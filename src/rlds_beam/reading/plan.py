@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Collection, Container, Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import Segment, Shard, Source, Split, WorkRange
 from rlds_beam.reading.changes import naming_shard
 from rlds_beam.reading.shard_list import RangeList, ShardList, SplitRanges
-from rlds_beam.text import count, did_you_mean
+from rlds_beam.text import count
 from rlds_beam.typing import Array
 
 RANGE_BYTES = 32 << 20
@@ -56,13 +55,12 @@ def plan_ranges(
         )
     ranges: dict[str, SplitRanges] = {}
     for split in source.splits:
-        segments = _Segments.of(source, split)
-        if whole_shards or not source.has_files:
-            cut = segments.grouped(np.arange(len(segments.shard)))
-        else:
-            cut = _cut(source, segments, shards, exact)
+        cut, sizes = _lay_out(source, split)
+        if not whole_shards and source.has_files:
+            segments = cut
+            cut = _cut(source, segments, sizes, shards, exact)
             if shards is not None and len(cut) != shards:
-                cut = _cut(source, segments, shards, exact, far=True)
+                cut = _cut(source, segments, sizes, shards, exact, far=True)
             if shards is not None and len(cut) != shards:
                 raise UsageError(
                     f"--shards={shards}: split {split.name} gives {len(cut)}, because "
@@ -84,8 +82,29 @@ def select_segments(source: Source, split: Split) -> list[Segment]:
     ]
 
 
-def segment_bytes(source: Source, segment: Segment) -> int:
-    """Bytes of a segment on disk (compressed, for a gzip shard)."""
+def select_unfinished(ranges: Sequence[WorkRange], finished: Container[str]) -> Sequence[WorkRange]:
+    """The ranges whose names are not among those that are finished, in order."""
+    left = [i for i, work in enumerate(ranges) if str(work) not in finished]
+    return ranges.choose(left) if isinstance(ranges, RangeList) else [ranges[i] for i in left]
+
+
+def _lay_out(source: Source, split: Split) -> tuple[SplitRanges, Array]:
+    """The segments of a split, laid end to end, each as its own range; and their bytes on disk, int64 (N,)."""
+    shards = split.shards
+    if not split.sliced:
+        rows = np.arange(len(shards) + 1)
+        start, stop = (np.broadcast_to(np.int64(value), len(shards)) for value in (0, -1))
+        sizes = shards.sizes if isinstance(shards, ShardList) else [shard.size for shard in shards]
+        return SplitRanges(split.name, shards, rows, rows[:-1], start, stop), np.asarray(sizes, np.int64)
+    positions = {shard.index: i for i, shard in enumerate(shards)}
+    segments = select_segments(source, split)
+    places = [(positions[s.shard.index], s.start, -1 if s.stop is None else s.stop) for s in segments]
+    columns = np.array(places, np.int64).reshape(-1, 3).T
+    sizes = [_segment_bytes(source, segment) for segment in segments]
+    return SplitRanges(split.name, shards, np.arange(len(places) + 1), *columns), np.array(sizes, np.int64)
+
+
+def _segment_bytes(source: Source, segment: Segment) -> int:
     shard = segment.shard
     if segment.start == 0 and segment.stop is None:
         return shard.size
@@ -94,101 +113,44 @@ def segment_bytes(source: Source, segment: Segment) -> int:
     return shard.size * max(0, stop - segment.start) // max(1, end)
 
 
-def range_bytes(source: Source, work: WorkRange) -> int:
-    """The input bytes of a range."""
-    return sum(segment_bytes(source, segment) for segment in work.segments)
-
-
-def largest_first(
-    source: Source, ranges: Sequence[WorkRange], finished: Container[str] = frozenset()
-) -> Sequence[WorkRange]:
-    """The unfinished ranges in scheduling order: large ones first, the others in the order of the dataset.
+def _cut(
+    source: Source, segments: SplitRanges, sizes: Array, shards: int | None, exact: bool, *, far: bool = False
+) -> SplitRanges:
+    """The ranges of a split; `far` also cuts shards in a bucket that are small enough to stay whole.
 
     Args:
-      source: the dataset.
-      ranges: all ranges.
-      finished: the names of those that are finished.
+      segments: each segment of the split as its own range.
+      sizes: their bytes.
     """
-    sizes = {i: range_bytes(source, work) for i, work in enumerate(ranges) if str(work) not in finished}
-    order = sorted(sizes, key=lambda i: -(sizes[i] // (2 * RANGE_BYTES)))
-    return ranges.choose(order) if isinstance(ranges, RangeList) else [ranges[i] for i in order]
-
-
-class _Segments(NamedTuple):
-    """What a split reads of its shards, laid end to end.
-
-    Attributes:
-      split: the split.
-      shard: the position of each segment's shard in the split.
-      start, stop: its bytes; a `stop` of -1 is the shard's end.
-      weights: its bytes on disk.
-    """
-
-    split: Split
-    shard: Array
-    start: Array
-    stop: Array
-    weights: Array
-
-    @classmethod
-    def of(cls, source: Source, split: Split) -> _Segments:
-        shards = split.shards
-        if not split.sliced:
-            count, sizes = len(shards), shards.sizes if isinstance(shards, ShardList) else [s.size for s in shards]
-            start, stop = (np.broadcast_to(np.int64(value), count) for value in (0, -1))
-            return cls(split, np.arange(count), start, stop, np.asarray(sizes, np.int64))
-        positions = {shard.index: i for i, shard in enumerate(shards)}
-        segments = select_segments(source, split)
-        return cls(
-            split,
-            np.array([positions[segment.shard.index] for segment in segments], np.int64),
-            np.array([segment.start for segment in segments], np.int64),
-            np.array([-1 if segment.stop is None else segment.stop for segment in segments], np.int64),
-            np.array([segment_bytes(source, segment) for segment in segments], np.int64),
-        )
-
-    def at(self, i: int) -> Segment:
-        stop = int(self.stop[i])
-        return Segment(self.split.shards[int(self.shard[i])], int(self.start[i]), None if stop < 0 else stop)
-
-    def grouped(self, group: Array) -> SplitRanges:
-        """The ranges of these segments, each in the range of its group; without empty ranges."""
-        first = np.flatnonzero(np.diff(group, prepend=-1))
-        return SplitRanges(
-            self.split.name, self.split.shards, np.append(first, len(group)), self.shard, self.start, self.stop
-        )
-
-
-def _cut(source: Source, segments: _Segments, shards: int | None, exact: bool, *, far: bool = False) -> SplitRanges:
-    """The ranges of a split; `far` also cuts shards in a bucket that are small enough to stay whole."""
-    weights = segments.weights
-    total = int(weights.sum())
+    files, total = source.files, int(sizes.sum())
     count = min(MAX_RANGES, -(-total // RANGE_BYTES)) if shards is None else shards
     bounds = np.array([total * i // count for i in range(1, count)], np.int64)
-    offsets = np.cumsum(weights) - weights
-    first, last = np.searchsorted(bounds, offsets, "right"), np.searchsorted(bounds, offsets + weights, "left")
-    touched = np.flatnonzero(last > first).tolist()
-    inside = [bounds[first[i] : last[i]] - offsets[i] for i in touched]
+    offsets = np.cumsum(sizes) - sizes
+    first, last = np.searchsorted(bounds, offsets, "right"), np.searchsorted(bounds, offsets + sizes, "left")
+    touched = {i: bounds[first[i] : last[i]] - offsets[i] for i in np.flatnonzero(last > first).tolist()}
     del first, last  # there may be a million of each
-    path = segments.at(0).shard.path if len(weights) else ""
-    can_be_cut = storage.at_once(lambda i: _can_be_cut(source.files, segments.at(i).shard, far), touched, path)
-    group = np.searchsorted(bounds, offsets + weights // 2, "right")
+    group = np.searchsorted(bounds, offsets + sizes // 2, "right")
+    whole = {i: segments[i].segments[0] for i in touched}
+    path = segments[0].segments[0].shard.path if len(segments) else ""
+    can_be_cut = storage.at_once(lambda i: _can_be_cut(files, whole[i].shard, far), [*touched], path)
     # The segments that are cut, and their pieces, which replace them.
     cut = [*itertools.compress(touched, can_be_cut)]
+    shard = segments.columns["shard"]
     rows: list[tuple[int, int, int, int, int]] = []
-    for i, offset in zip(cut, itertools.compress(inside, can_be_cut), strict=True):
-        for piece, middle in _pieces(source.files, segments.at(i), int(weights[i]), offset.tolist(), exact):
+    for i in cut:
+        for piece, middle in _pieces(files, whole[i], int(sizes[i]), touched[i].tolist(), exact):
             if shards is not None or piece.start != piece.stop:  # a long record leaves nothing for the next cut
                 stop = -1 if piece.stop is None else piece.stop
                 of = int(np.searchsorted(bounds, offsets[i] + middle, "right"))
-                rows.append((i, int(segments.shard[i]), piece.start, stop, of))
+                rows.append((i, int(shard[i]), piece.start, stop, of))
     pieces = np.array(rows, np.int64).reshape(-1, 5).T
     places = pieces[0] - np.searchsorted(cut, pieces[0])
     shard, start, stops, group = (
         np.insert(np.delete(column, cut), places, pieces[row])
-        for row, column in ((1, segments.shard), (2, segments.start), (3, segments.stop), (4, group))
+        for row, column in enumerate((shard, segments.columns["start"], segments.columns["stop"], group), 1)
     )
-    return segments._replace(shard=shard, start=start, stop=stops).grouped(group)
+    starts = np.append(np.flatnonzero(np.diff(group, prepend=-1)), len(group))
+    return SplitRanges(segments.split, segments.shards, starts, shard, start, stops)
 
 
 def _can_be_cut(files: RecordFormat, shard: Shard, far: bool) -> bool:
@@ -201,9 +163,6 @@ def _pieces(
     files: RecordFormat, segment: Segment, weight: int, inside: list[int], exact: bool
 ) -> Iterator[tuple[Segment, int]]:
     """Cuts the segment near the offsets `inside` of its `weight` bytes; gives each piece and its middle."""
-    if not inside:
-        yield segment, weight // 2
-        return
     shard, start, stop = segment.shard, segment.start, segment.stop
     if stop is None:
         stop = files.end(shard.path, shard.size)
@@ -247,8 +206,7 @@ def selected_splits(
         if match["name"] == "all" and "all" not in known:
             raise UsageError(f"--split={split}: all means every split and cannot be sliced or combined")
         if match["name"] not in known:
-            hint = did_you_mean(match["name"], known)
-            raise UsageError(f"--split={text}: {dataset} has the splits {', '.join(known)}{hint}")
+            raise UsageError(f"--split={text}: {dataset} has the splits {', '.join(known)}")
         if any(match["name"] == name for name, _, _ in parts):
             raise UsageError(f"--split={split} names {match['name']} twice; convert the slices one by one")
         parts.append((match["name"], match["start"], match["stop"]))

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from rlds_beam.encoding.base import CheckedRecord, Damage, Record, RecordFormat, format_of
+from rlds_beam.encoding.base import CheckedRecord, Damage, Record, format_of
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import compare_with_schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError, Violation
@@ -18,14 +18,6 @@ from rlds_beam.user_functions import describe_error
 
 BATCH_BYTES, MAX_RECORDS = 1 << 20, 64
 """Maximum size of a batch: its records stay in the cache between reading, checking, and writing."""
-
-
-def read_segment(files: RecordFormat, segment: Segment) -> Iterator[Record | Damage]:
-    """The records and damages of a segment of a shard, in order.
-
-    Adjacent segments give each record exactly once.
-    """
-    yield from files.read(segment.shard.path, segment.start, segment.stop)
 
 
 class EpisodeReader:

@@ -195,41 +195,30 @@ class SplitRanges(CompactList[WorkRange]):
     """
 
     def __init__(self, split: str, shards: Sequence[Shard], first: Array, shard: Array, start: Array, stop: Array):
-        self._split, self._shards, self._length = split, shards, max(0, len(first) - 1)
-        self._columns = Columns({"first": first, "shard": shard, "start": start, "stop": stop})
+        self.split, self.shards, self._length = split, shards, len(first) - 1
+        self.columns = Columns({"first": first, "shard": shard, "start": start, "stop": stop})
 
     def __len__(self) -> int:
         return self._length
 
     def _make(self, index: int) -> WorkRange:
-        columns = self._columns
+        columns, shards = self.columns, self.shards
         rows = slice(int(columns["first"][index]), int(columns["first"][index + 1]))
-        chosen, shards = columns["shard"][rows], self._shards
+        chosen = columns["shard"][rows]
         found = shards.take(chosen) if isinstance(shards, ShardList) else (shards[i] for i in chosen.tolist())
         places = zip(found, columns["start"][rows].tolist(), columns["stop"][rows].tolist(), strict=True)
         segments = (Segment(shard, start, None if stop < 0 else stop) for shard, start, stop in places)
-        return WorkRange(self._split, index, self._length, tuple(segments))
-
-    def segments(self) -> Array:
-        """The segments of all ranges, int64 (N, 4): the range, the index of the shard, start, and stop or -1."""
-        columns, indices = self._columns, shard_indices(self._shards)
-        segments = np.empty((len(columns["shard"]), 4), np.int64)
-        segments[:, 0] = np.repeat(np.arange(self._length), np.diff(columns["first"]))
-        segments[:, 1], segments[:, 2], segments[:, 3] = indices[columns["shard"]], columns["start"], columns["stop"]
-        return segments
+        return WorkRange(self.split, index, self._length, tuple(segments))
 
 
 def list_segments(ranges: Sequence[WorkRange], split: str) -> Array:
-    """The segments of the ranges of a split, as `SplitRanges.segments`, with the number of each range."""
-    if isinstance(ranges, RangeList) and ranges.is_whole and split in ranges.splits:
-        return ranges.splits[split].segments()
-    rows = [
-        (work.index, segment.shard.index, segment.start, -1 if segment.stop is None else segment.stop)
-        for work in ranges
-        if work.split == split
-        for segment in work.segments
-    ]
-    return np.array(rows, np.int64).reshape(-1, 4)
+    """The segments of the ranges of a split, int64 (N, 4): the range, the shard's index, start, and stop or -1."""
+    numbers = array.array("q")
+    for work in ranges:
+        for segment in work.segments if work.split == split else ():
+            stop = -1 if segment.stop is None else segment.stop
+            numbers.extend((work.index, segment.shard.index, segment.start, stop))
+    return np.array(numbers, np.int64).reshape(-1, 4)
 
 
 class RangeList(CompactList[WorkRange]):
@@ -254,11 +243,6 @@ class RangeList(CompactList[WorkRange]):
         split = bisect.bisect_right(self._ends, number)
         ranges = [*self.splits.values()][split]
         return ranges[number - (self._ends[split - 1] if split else 0)]
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it has all ranges of its splits, in order."""
-        return self._chosen is None
 
     def bare(self) -> list[WorkRange]:
         """The ranges without what they read: enough for the names of their files."""

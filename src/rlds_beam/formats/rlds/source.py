@@ -53,7 +53,7 @@ class RldsSource(Source):
       info: the text of dataset_info.json; None for shard files given by name.
       texts: the bytes of text files that belong to the data, by file name (`TfdsMetadata.files`).
       outside: see `TfdsMetadata`.
-      unread: the step fields of features.json that are not in the schema because nothing needs them.
+      unread: the step fields of features.json that are not in the schema because nothing needs them, by path.
       The others: see `Source`.
     """
 
@@ -66,7 +66,7 @@ class RldsSource(Source):
     info: str | None = None
     texts: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
     outside: tuple[str, ...] = ()
-    unread: tuple[Field, ...] = ()
+    unread: tuple[str, ...] = ()
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
     fps: float | None = None
     robot: str | None = None
@@ -105,11 +105,11 @@ class RldsSource(Source):
         return EpisodeDecoder(self.schema, self.features, self.unread)
 
     def without(self, paths: Collection[str], why: str) -> RldsSource:
-        unread = {path: self.schema.steps[path] for path in sorted(paths) if self.schema.steps[path].fast}
+        unread = [path for path in sorted(paths) if self.schema.steps[path].fast]
         return dataclasses.replace(
             self,
             schema=self.schema.without(unread),
-            unread=(*self.unread, *unread.values()),
+            unread=(*self.unread, *unread),
             left_out={**self.left_out, **dict.fromkeys(unread, why)},
         )
 
