@@ -10,7 +10,9 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+
+import msgspec
 
 ROTATIONS = {
     "quaternion_xyzw": ("qx", "qy", "qz", "qw"),
@@ -26,17 +28,14 @@ EULER = re.compile(r"euler_([xyz]{3}|[XYZ]{3})(_degrees)?")
 
 Reference = Literal["state", "previous", "unknown"]
 Frame = Literal["base", "hand"]
+Indices: TypeAlias = list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]]
 
 
 DELTA = "delta_"
 """Begins the name of a difference: `delta_x`; or that of one of several robots, `robot0_delta_x`."""
 
-_DIFFERENCE = re.compile(rf"(.*_)?{DELTA}.*")
-
-
-def is_difference(name: str) -> bool:
-    """Whether a value of this name is a difference."""
-    return _DIFFERENCE.fullmatch(name) is not None
+DIFFERENCE = re.compile(rf"(.*_)?{DELTA}.*")
+"""The name of a value that is a difference."""
 
 
 def value_names(representation: str) -> tuple[str, ...]:
@@ -77,6 +76,15 @@ class Dimension(NamedTuple):
 
 Dimensions: TypeAlias = Mapping[str, tuple[Dimension, ...]]
 """What is known of each value of fields that are vectors, by path."""
+
+
+class _Content(msgspec.Struct):
+    """A representation as JSON."""
+
+    rotation: dict[str, Indices] = {}
+    relative_to: Reference | None = None
+    frame: Frame | None = None
+    absolute: Indices = []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,19 +138,18 @@ class Representation:
     @classmethod
     def from_json(cls, content: Any) -> Representation | None:
         """The inverse of `to_json`; None if the content is not a representation."""
-        if not isinstance(content, dict):
+        try:
+            known = msgspec.convert(content, _Content)
+        except msgspec.ValidationError:
             return None
-        rotation, absolute = content.get("rotation", {}), content.get("absolute", [])
-        relative_to, frame = content.get("relative_to"), content.get("frame")
-        if not isinstance(rotation, dict) or relative_to not in (None, *get_args(Reference)):
+        rotation, relative_to, absolute = known.rotation, known.relative_to, known.absolute
+        ascend = all(at == sorted({*at}) for at in (*rotation.values(), absolute))
+        if not ascend or not all(value_names(name) and at for name, at in rotation.items()):
             return None
-        if frame not in (None, *get_args(Frame)) or (relative_to is None and (frame or absolute)):
-            return None
-        if not all(value_names(str(name)) and at and _are_indices(at) for name, at in rotation.items()):
+        if relative_to is None and (known.frame or absolute or not rotation):
             return None
         rotations = sorted((start, name) for name, at in rotation.items() for start in at)
-        known = (rotations or relative_to) and _are_indices(absolute)
-        return cls(tuple(rotations), relative_to, frame, tuple(absolute)) if known else None
+        return cls(tuple(rotations), relative_to, known.frame, tuple(absolute))
 
     def to_json(self) -> dict[str, Any]:
         """`{"rotation": {"6d": [3]}, "relative_to": "state", "frame": "base", "absolute": [9]}`; only what is known."""
@@ -155,24 +162,6 @@ class Representation:
     def __str__(self) -> str:
         """`rotation 6d at 3, relative_to state, frame base, absolute 9`."""
         content = self.to_json()
-        rotation = [f"rotation {name} at {_list(at)}" for name, at in content.pop("rotation", {}).items()]
-        return ", ".join(
-            [*rotation, *(f"{key} {_list(v) if isinstance(v, list) else v}" for key, v in content.items())]
-        )
-
-
-_MAX_INDICES = 1 << 16
-
-
-def _are_indices(value: Any) -> bool:
-    """Whether a value is a list of different indices in ascending order."""
-    if not isinstance(value, list) or len(value) > _MAX_INDICES or not all(type(i) is int and i >= 0 for i in value):
-        return False
-    return all(a < b for a, b in itertools.pairwise(value))
-
-
-_SHOWN = 8
-
-
-def _list(indices: Sequence[int]) -> str:
-    return " ".join(map(str, indices[:_SHOWN])) + (" ..." if len(indices) > _SHOWN else "")
+        facts = {f"rotation {name} at": at for name, at in content.pop("rotation", {}).items()} | content
+        texts = {key: " ".join(map(str, v)) if isinstance(v, list) else v for key, v in facts.items()}
+        return ", ".join(f"{key} {text}" for key, text in texts.items())

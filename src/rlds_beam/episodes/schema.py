@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.representations import Dimension, Representation, is_difference
+from rlds_beam.episodes.representations import DIFFERENCE, Dimension, Representation
 from rlds_beam.errors import UsageError, Violation
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.headers import IMAGE_FILES
@@ -146,7 +146,7 @@ class Field:
         values = tuple(value._replace(name=name) for value, name in zip(values, self.names, strict=True))
         if any(value.relative_to for value in values):
             return values
-        return tuple(v._replace(relative_to="unknown") if is_difference(v.name or "") else v for v in values)
+        return tuple(v._replace(relative_to="unknown") if DIFFERENCE.fullmatch(v.name or "") else v for v in values)
 
     def __str__(self) -> str:
         dims = ", ".join("?" if d is None else str(d) for d in self.shape)
@@ -213,26 +213,22 @@ class Schema:
         """The representations of step fields that have one, by path."""
         return {path: field.representation for path, field in self.steps.items() if field.representation is not None}
 
-    def check_flags(self, where: str) -> None:
-        """Raises UsageError, naming `where`, if a flag or the discount is text or an image."""
+    def check_fields(self, where: str) -> None:
+        """Checks the declared types, before anything is allocated; unknown dimensions count as 1.
+
+        Raises:
+          UsageError: a flag or the discount is text or an image, or a step or the episode-level fields exceed
+            `MAX_BYTES`; names `where` and the field.
+        """
         for path in (*FLAGS, "discount"):
             field = self.steps.get(path)
             if field is not None and (field.dtype == "string" or field.holds_image_files):
                 raise UsageError(f"{where}: {field} must be a number in RLDS")
-
-    def check_size(self, where: str) -> None:
-        """Checks the declared size before allocation; unknown dimensions count as 1.
-
-        Raises:
-          UsageError: a step, or the episode-level fields, exceed `MAX_BYTES`; names `where` and the largest field.
-        """
         for what, fields in (("a step", self.steps), ("the episode-level fields", self.metadata)):
             sizes = {path: field.known_size * field.numpy_dtype.itemsize for path, field in fields.items()}
             if sum(sizes.values()) > MAX_BYTES:
-                largest = max(sizes, key=lambda path: sizes[path])
-                raise UsageError(
-                    f"{where}: {fields[largest]} is too large: the limit for {what} is {MAX_BYTES >> 20} MiB"
-                )
+                largest = fields[max(sizes, key=lambda path: sizes[path])]
+                raise UsageError(f"{where}: {largest} is too large: the limit for {what} is {MAX_BYTES >> 20} MiB")
 
     def check(self, episode: Episode) -> None:
         """Checks that an episode has the columns of the schema, in case a pipeline step changed them.
@@ -284,8 +280,12 @@ def describe_type(field: Field) -> str:
     """The type of a value: `float32 (2,): x, y`, `float32 (6,); rotation 6d at 0`, `uint8 (96, 96, 3) jpeg`, `text`."""
     encoding = f" {field.encoding}" if field.encoding not in ("none", "text") else ""
     dtype = "text" if field.dtype == "string" else field.dtype
+    names = [shorten(name, _MAX_NAME) for name in field.names[: shown_dimensions(len(field.names))]]
+    if len(names) < len(field.names):
+        names.append(f"... {len(field.names) - len(names)} more")
+    named = f": {', '.join(names)}" if names else ""
     represented = f"; {field.representation}" if field.representation else ""
-    return f"{type_text(dtype, field.shape)}{encoding}{_names(field.names)}{represented}"
+    return f"{type_text(dtype, field.shape)}{encoding}{named}{represented}"
 
 
 def find_differences(first: Schema, second: Schema) -> list[tuple[str, str, str]]:
@@ -297,13 +297,6 @@ def find_differences(first: Schema, second: Schema) -> list[tuple[str, str, str]
             if kinds[0] != kinds[1]:
                 found.append((path, kinds[0], kinds[1]))
     return found
-
-
-def _names(names: Sequence[str]) -> str:
-    """The names of a vector's values, as many as views show."""
-    shown = [shorten(name, 40) for name in names[: shown_dimensions(len(names))]]
-    more = [f"... {len(names) - len(shown)} more"] if len(names) > len(shown) else []
-    return f": {', '.join(shown + more)}" if names else ""
 
 
 MAX_UNFOLDED = 32
@@ -371,13 +364,18 @@ def compare_with_schema(episode: Episode, schema: Schema) -> list[Violation]:
         more = [*(steps.keys() - fields.keys()), *(episode.metadata.keys() - schema.metadata.keys())]
         detail = "not in the schema, so it would not be written"
         violations += [Violation("wrong_dtype_or_shape", detail, path) for path in sorted(more)]
-    if not violations and len({len(column) for column in steps.values()}) > 1:
-        common, votes = Counter(map(len, steps.values())).most_common(1)[0]
-        for path, column in steps.items():
-            if len(column) != common:
-                detail = f"{len(column)} steps, but {votes} of {len(steps)} fields have {common}"
-                violations.append(Violation("unequal_lengths", detail, path))
-    return violations
+    return violations or find_length(steps)[1]
+
+
+def find_length(steps: Mapping[str, Column]) -> tuple[int, list[Violation]]:
+    """The length that most columns have, and a violation for each of the others."""
+    lengths = {path: len(column) for path, column in steps.items()}
+    if len({*lengths.values()}) < 2:
+        return next(iter(lengths.values()), 0), []
+    most, votes = Counter(lengths.values()).most_common(1)[0]
+    others = {path: length for path, length in lengths.items() if length != most}
+    of = f"but {votes} of {len(lengths)} fields have {most}"
+    return most, [Violation("unequal_lengths", f"{length} steps, {of}", path) for path, length in others.items()]
 
 
 def _column_difference(column: Column, field: Field) -> str | None:

@@ -69,8 +69,7 @@ def _open(
     with _naming(given, from_):
         source = kind.open(pinned, split=split, features=features, **own)
     where = f"--from={from_}: {given}"
-    source.schema.check_size(where)
-    source.schema.check_flags(where)
+    source.schema.check_fields(where)
     for name in str(source.dataset).split("/"):
         naming.check_name(name, f"{where}: the name of the dataset ({source.dataset})")
     for each in source.splits:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -69,9 +68,11 @@ class Snapshot:
             content = np.full(len(shards), b"", "S1")
             if len(shards) and (by_content or storage.scheme(shards[0].path) is not None):
                 content = self._fingerprint_all(split.name, shards)
-            order = np.argsort(index, kind="stable")
             columns = {"index": index, "stamp": stamp, "content": content}
-            self._splits[split.name] = Columns({name: column[order] for name, column in columns.items()})
+            if (np.diff(index) < 0).any():
+                order = np.argsort(index, kind="stable")
+                columns = {name: column[order] for name, column in columns.items()}
+            self._splits[split.name] = Columns(columns)
 
     def contents(self, split: Split) -> Array:
         """The fingerprint of each shard's content, as bytes (N,); empty if it is not read, or has none."""
@@ -79,6 +80,8 @@ class Snapshot:
         if seen is None or not len(seen["index"]):
             return np.full(len(shards), b"", "S1")
         wanted = shard_indices(shards)
+        if np.array_equal(seen["index"], wanted):
+            return seen["content"]
         rows = np.minimum(np.searchsorted(seen["index"], wanted), len(seen["index"]) - 1)
         return np.where(seen["index"][rows] == wanted, seen["content"][rows], b"")
 
@@ -137,20 +140,12 @@ def fingerprint_files(files: RecordFormat, paths: Sequence[str]) -> str | None:
       UsageError: a file cannot be read.
     """
     path, *companions = paths
-    with naming_shard(path):
-        if storage.scheme(path) is not None:
-            content = storage.checksum(path)
-        else:
-            framing = format_of(files, path)
-            try:
-                headers = framing.scan_plain(path) if isinstance(framing, TFRecordFormat) else None
-                content = _xxh3_of_file(path) if headers is None else fingerprint(headers)
-            except FileNotFoundError:
-                return None
+    content = _fingerprint_file(path, format_of(files, path))
     if not companions:
         return content
-    prints = "\n".join(storage.at_once(_fingerprint_companion, companions, companions[0]))
-    return f"{content}+{xxhash.xxh3_128_hexdigest(prints.encode())}"
+    prints = storage.at_once(_fingerprint_file, companions, companions[0])
+    text = "\n".join(each or "none" for each in prints)
+    return f"{content}+{xxhash.xxh3_128_hexdigest(text.encode())}"
 
 
 def fingerprint(headers: Headers) -> str:
@@ -158,14 +153,13 @@ def fingerprint(headers: Headers) -> str:
     return f"{RECORDS}{xxhash.xxh3_128_hexdigest(headers.lengths.tobytes() + headers.payload_crcs.tobytes())}"
 
 
-def _fingerprint_companion(path: str) -> str:
-    with naming_shard(path):
-        try:
-            if storage.scheme(path) is not None:
-                return storage.checksum(path)
-            return _xxh3_of_file(path, sampled=path.endswith(_VIDEO))
-        except FileNotFoundError:
-            return "none"
+def _fingerprint_file(path: str, framing: RecordFormat | None = None) -> str | None:
+    with naming_shard(path), contextlib.suppress(FileNotFoundError):
+        if storage.scheme(path) is not None:
+            return storage.checksum(path)
+        headers = framing.scan_plain(path) if isinstance(framing, TFRecordFormat) else None
+        return _xxh3_of_file(path, sampled=path.endswith(_VIDEO)) if headers is None else fingerprint(headers)
+    return None
 
 
 def _xxh3_of_file(path: str, sampled: bool = False) -> str:
@@ -192,8 +186,3 @@ def naming_shard(path: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def files_in(folders: Iterable[str]) -> list[str]:
-    """The files in these local directories, sorted; for `Source.companions`."""
-    return [os.path.join(folder, name) for folder in folders for name in storage.sizes(folder) if name[0] != "."]

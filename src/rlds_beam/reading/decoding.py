@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
@@ -17,7 +16,7 @@ from rlds_beam.encoding.tfds.features import Json
 from rlds_beam.encoding.wire import MalformedError, OutOfRangeError, decode_varints
 from rlds_beam.episodes.columns import exact_cast
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
-from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.episodes.schema import Field, Schema, find_length
 from rlds_beam.errors import BadEpisode, Violation
 from rlds_beam.images.encoded_images import EncodedImages, StoredImages
 from rlds_beam.typing import Array
@@ -151,8 +150,8 @@ class EpisodeDecoder:
                 slow, slow_metadata = self._slow.decode(payload)
             except NotDecodableError as error:
                 raise BadEpisode(Violation("wrong_dtype_or_shape", f"TFDS cannot decode it: {error}")) from None
-            steps, length = _vote({**steps, **slow}, wrong)
-            metadata |= slow_metadata
+            steps, metadata = {**steps, **slow}, metadata | slow_metadata
+            length, wrong = find_length(steps)
             if wrong:
                 raise BadEpisode(*wrong)
         if len(steps) < len(self._steps) or self._slow is not None:
@@ -172,20 +171,8 @@ class EpisodeDecoder:
                 steps[reader.field.path] = column
             else:
                 wrong += reader.describe(column)
-        return *_vote(steps, wrong), wrong
-
-
-def _vote(steps: dict[str, Column], wrong: list[Violation]) -> tuple[dict[str, Column], int]:
-    """The columns, and the length that most of them agree on; adds the others to `wrong`."""
-    lengths = {path: len(column) for path, column in steps.items()}
-    if not lengths:
-        return steps, 0
-    most, votes = Counter(lengths.values()).most_common(1)[0]
-    for path, length in lengths.items():
-        if length != most:
-            detail = f"{length} steps, but {votes} of {len(lengths)} fields have {most}"
-            wrong.append(Violation("unequal_lengths", detail, path))
-    return steps, most
+        length, unequal = find_length(steps)
+        return steps, length, wrong + unequal
 
 
 def _fill(column: Column | None, field: Field, length: int) -> Column:

@@ -169,10 +169,6 @@ class _Content(TypedDict):
     representation: NotRequired[dict[str, dict[str, Any]]]
 
 
-def _is_robot(text: str) -> bool:
-    return bool(text) and is_name(text)
-
-
 @dataclasses.dataclass(frozen=True)
 class Meaning:
     """The meaning of a dataset's numbers.
@@ -200,7 +196,7 @@ class Meaning:
     @classmethod
     def of_dataset(cls, source: Source) -> Meaning:
         """The meaning of a dataset, for formats that store the names with the fields."""
-        robot = source.robot if source.robot and _is_robot(source.robot) else None
+        robot = source.robot if source.robot and is_name(source.robot) else None
         return cls(source.fps, robot, last_action=source.last_action)
 
     @classmethod
@@ -213,7 +209,7 @@ class Meaning:
     def from_json(cls, content: Any, where: str) -> Meaning:
         """The inverse of `to_json`. Raises UsageError, naming the file (`where`), if it is damaged."""
         convert(content, _Content, where)
-        if "robot" in content and not _is_robot(content["robot"]):
+        if "robot" in content and not is_name(content["robot"]):
             raise UsageError(f"{where}: the name of the robot is not printable text")
         names = {field: tuple(names) for field, names in content.get("names", {}).items()}
         parts = {path: Representation.from_json(part) for path, part in content.get("representation", {}).items()}

@@ -210,15 +210,24 @@ class SplitRanges(CompactList[WorkRange]):
         segments = (Segment(shard, start, None if stop < 0 else stop) for shard, start, stop in places)
         return WorkRange(self.split, index, self._length, tuple(segments))
 
+    def segments(self) -> Array:
+        """The segments of all ranges, int64 (N, 4): the range, the shard's index, start, and stop or -1."""
+        columns, ranges = self.columns, np.repeat(np.arange(self._length), np.diff(self.columns["first"]))
+        indices = shard_indices(self.shards)[columns["shard"]]
+        return np.stack([ranges, indices, columns["start"], columns["stop"]], axis=1)
+
 
 def list_segments(ranges: Sequence[WorkRange], split: str) -> Array:
-    """The segments of the ranges of a split, int64 (N, 4): the range, the shard's index, start, and stop or -1."""
-    numbers = array.array("q")
-    for work in ranges:
-        for segment in work.segments if work.split == split else ():
-            stop = -1 if segment.stop is None else segment.stop
-            numbers.extend((work.index, segment.shard.index, segment.start, stop))
-    return np.array(numbers, np.int64).reshape(-1, 4)
+    """The segments of the ranges of a split, as `SplitRanges.segments`, with the number of each range."""
+    if isinstance(ranges, RangeList) and ranges.is_whole and split in ranges.splits:
+        return ranges.splits[split].segments()
+    rows = [
+        (work.index, segment.shard.index, segment.start, -1 if segment.stop is None else segment.stop)
+        for work in ranges
+        if work.split == split
+        for segment in work.segments
+    ]
+    return np.array(rows, np.int64).reshape(-1, 4)
 
 
 class RangeList(CompactList[WorkRange]):
@@ -243,6 +252,11 @@ class RangeList(CompactList[WorkRange]):
         split = bisect.bisect_right(self._ends, number)
         ranges = [*self.splits.values()][split]
         return ranges[number - (self._ends[split - 1] if split else 0)]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has all ranges of its splits, in order."""
+        return self._chosen is None
 
     def bare(self) -> list[WorkRange]:
         """The ranges without what they read: enough for the names of their files."""

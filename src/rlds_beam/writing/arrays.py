@@ -91,8 +91,7 @@ class ArrayEpisodes:
             detail = f"the episode has no {missing[0]}, which the schema declares"
             raise BadEpisode(Violation("missing_field", detail, missing[0]))
         schema = Schema(steps, metadata)
-        schema.check_flags("episode 0")
-        schema.check_size("episode 0")
+        schema.check_fields("episode 0")
         return dataclasses.replace(self, schema=schema)
 
     def episode(self, content: Any, key: EpisodeKey) -> Episode:

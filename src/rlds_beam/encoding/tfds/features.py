@@ -83,8 +83,7 @@ def parse_features(features: str | bytes | Json, where: str) -> Schema:
             # The unknown dimension cannot be computed; TensorFlow divides by 0 and crashes.
             raise UsageError(f"{where}: {field.path} has shape {field.shape}, which has size 0 and cannot be decoded")
     schema = Schema(steps=steps, metadata=metadata)
-    schema.check_size(where)
-    schema.check_flags(where)
+    schema.check_fields(where)
     return schema
 
 

@@ -45,7 +45,6 @@ from rlds_beam.formats.arrays.array_episodes import (
     unpack,
 )
 from rlds_beam.reading.base import Shard
-from rlds_beam.reading.changes import files_in
 from rlds_beam.reading.directory_listing import names_below, names_in
 from rlds_beam.typing import Array
 
@@ -241,7 +240,9 @@ class EnvLoggerSource(SourceOfFiles):
         return next((f"{name}/{STEPS}" for name in shards if STEPS in names_below(path, name)), None)
 
     def companions(self, shard: Shard) -> list[str]:
-        return [path for path in files_in([storage.split(shard.path)[0]]) if path != shard.path]
+        directory = storage.split(shard.path)[0]
+        paths = [storage.join(directory, name) for name in storage.sizes(directory) if name[0] != "."]
+        return [path for path in paths if path != shard.path]
 
     @classmethod
     def open(
