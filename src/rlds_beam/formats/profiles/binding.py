@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
+from rlds_beam import naming, storage
+from rlds_beam.encoding.metadata import parse_json, parsing
 from rlds_beam.episodes.representations import DELTA
-from rlds_beam.episodes.schema import FLAGS, Field, by_path, text_field
+from rlds_beam.episodes.schema import FLAGS, Field, Schema, by_path, is_name, text_field
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, as_images, image_field, number_field
+from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, NO_REWARD, as_images, image_field, number_field
+from rlds_beam.formats.arrays.leaves import field_from_json
 from rlds_beam.formats.profiles.containers import Container, Leaf, matches
-from rlds_beam.formats.profiles.facts import holds
-from rlds_beam.formats.profiles.model import RECORDED, RESERVED, FieldRule, Profile
+from rlds_beam.formats.profiles.model import RECORDED, RESERVED, TO_OBSERVATION, Condition, FieldRule, Profile, TextRule
+from rlds_beam.formats.profiles.zarr_store import OWN
+from rlds_beam.reading.base import LastAction
+from rlds_beam.reading.meaning import KEY, Meaning
 from rlds_beam.typing import Array
 
+TEXT = "language_instruction"
 _MIN_IMAGE_PIXELS = 8  # pixels of a side
+
+_RATES = """
+CartPole 50; Pendulum 20; Acrobot 5; Ant 20; HalfCheetah 20; Hopper 125; Humanoid 66.666667; HumanoidStandup 66.666667;
+InvertedDoublePendulum 20; InvertedPendulum 25; Pusher 20; Reacher 50; Swimmer 25; Walker2d 125; PointMaze_\\w+ 100;
+AntMaze_\\w+ 20; AdroitHand(Door|Hammer|Pen|Relocate)\\w* 100; FrankaKitchen 12.5;
+Fetch(PickAndPlace|Push|Reach|Slide)\\w* 25
+"""
+_PACKAGES = ("gymnasium.envs.", "gymnasium_robotics.")
+_OTHER_TIME = ("frame_skip", "xml_file", "model_path")  # arguments that change the time of a step
+_REPEAT = ("MaxAndSkipObservation", "AtariPreprocessing")  # wrappers that take several steps at once
 
 
 class Bound(NamedTuple):
@@ -41,42 +58,133 @@ class Bound(NamedTuple):
     final: tuple[str, ...] | None = None
     frames: str = "png"
 
-    @property
-    def encoded(self) -> bool:
-        """Whether the rows are, or become, bytes of images."""
-        return self.field.holds_image_files
 
-    def has_pixels(self, leaf: Leaf) -> bool:
-        """Whether an episode's array holds frames of pixels that become images."""
-        field = self.field
-        return field.encoding == self.frames and leaf.dtype == field.dtype and leaf.shape[1:] == field.shape
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """A profile bound to the arrays of the first episode.
+
+    Attributes:
+      profile: the profile.
+      bound: the step fields.
+      schema: the schema.
+      last_action: see `Source`.
+      masks: the names of the filter keys.
+      notes: what a user should know about the conversion.
+      fps, robot: see `Source`: what the first episode says, or the profile.
+      dataset: the dataset's name, if the data says it.
+    """
+
+    profile: Profile
+    bound: tuple[Bound, ...]
+    schema: Schema
+    last_action: LastAction
+    masks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    fps: float | None = None
+    robot: str | None = None
+    dataset: str = ""
 
 
-def read_joined(container: Container, parts: Iterable[str], rows: slice | None = None) -> Array:
-    """The rows of an array, or of several side by side."""
-    arrays = [container.read(part, rows) for part in parts]
-    if len(arrays) == 1:
-        return arrays[0]
-    return np.concatenate([array.reshape(len(array), -1) for array in arrays], axis=1)
-
-
-def bind(profile: Profile, first: Container, raw_images: str) -> tuple[tuple[Bound, ...], list[str]]:
-    """The step fields of an episode, and notes about arrays that were skipped.
+def bind_layout(profile: Profile, first: Container, raw_images: str, masks: tuple[str, ...] = ()) -> Layout:
+    """Binds a profile to an episode.
 
     Args:
       profile: the profile.
       first: the episode.
       raw_images: how to keep frames of pixels.
+      masks: the names of the filter keys.
 
     Raises:
       UsageError: a dataset is missing, or its values cannot be a field.
     """
+    if first.has(f"/@{OWN}"):
+        return _bind_own(profile, first, raw_images)
+    leaves, notes = first.leaves, list[str]()
+    bound = _bind_fields(profile, first, raw_images, notes)
+    reward, discount = (
+        next((name for name in place.split("|") if name in leaves), place)
+        for place in (profile.reward, profile.discount)
+    )
+    places: dict[str, str] = {}
+    for name, place in profile.metadata.items():
+        if "*" in place and "@" not in place:
+            places |= {name.replace("*", found[0]): array for array, found in matches(place, first.per_episode)}
+        else:
+            places[name] = place
+    profile = msgspec.structs.replace(profile, reward=reward, discount=discount, metadata=places)
+    fields = [binding.field for binding in bound]
+    for path, name in (("reward", reward), ("discount", discount)):
+        fields.append(number_field(path, leaves[name].dtype.name if name in leaves else "float32"))
+    fields += [field for path, field in FLAG_FIELDS.items() if not any(given.path == path for given in fields)]
+    if reward not in leaves:
+        notes.append(NO_REWARD)
+    if find_text(profile, first) is not None:
+        fields.append(text_field(TEXT))
+    elif profile.text:
+        notes.append("the first episode has no text of the task: there are no texts")
+    metadata = [text_field(name) for name in (("file", "group") if first.group else ("file",))]
+    metadata = [] if profile.episode_ends else metadata
+    for name, value in find_metadata(profile, first).items():
+        if isinstance(value, bytes) or value.dtype == object:
+            metadata.append(text_field(name, () if isinstance(value, bytes) else value.shape))
+        else:
+            metadata.append(number_field(name, value.dtype.name, value.shape))
+    metadata += [Field(f"mask/{name}", "bool") for name in masks]
+    if profile.note:
+        notes.append(profile.note.strip())
+    robot = find_robot(profile, first)
+    if not is_name(robot or ""):
+        robot, notes = None, [*notes, "the robot's name cannot be shown: left out"]
+    fps, environment = find_fps(profile, first)
+    if environment:
+        notes.append(f"the rate is that of {environment}")
+    schema = Schema(by_path(fields, str(first)), by_path(metadata, str(first)))
+    dataset = find_fact(profile, first, "name")
+    dataset = dataset if isinstance(dataset, str) else ""
+    # of D4RL's truncated episodes, the last recorded action leads to no known observation
+    is_void = profile.last_step != "kept" or profile.actions == TO_OBSERVATION or any(one.final for one in bound)
+    last_action: LastAction = "void" if is_void else "real"
+    return Layout(profile, bound, schema, last_action, masks, tuple(notes), fps, robot, dataset)
+
+
+def _bind_own(profile: Profile, first: Container, raw_images: str) -> Layout:
+    """The fields that `--to=zarr` wrote."""
+    where, about = f"{first.path}: {OWN}", first.attribute(f"/@{OWN}")
+    bound, metadata, places = [], [], {}
+    with parsing(where):
+        for info in about["fields"]:
+            field, key = field_from_json(info, where), info["key"]
+            if not naming.is_file_path(key) or key.split("/")[0] not in ("data", "meta"):
+                raise ValueError(f"{key!r} is not the key of an array")
+            if info["of_episode"]:
+                metadata.append(field)
+                places[field.path] = key
+                continue
+            frames = "png"
+            if field.holds_image_files:
+                pixels = dataclasses.replace(field, encoding="bytes", feature="Tensor")
+                as_png = dataclasses.replace(field, encoding="png")
+                field = as_png if raw_images == "png" else as_images(pixels, raw_images)
+                frames = field.encoding
+            bound.append(Bound(field, key, FieldRule(key), (key,), None, frames))
+    profile = msgspec.structs.replace(profile, reward="", discount="", metadata=places)
+    meaning = Meaning.from_json(about.get(KEY, {}), where)
+    steps = by_path((binding.field for binding in bound), where)
+    notes = () if "reward" in steps else (NO_REWARD,)
+    added = {"reward": Field("reward", "float32"), "discount": Field("discount", "float32"), **FLAG_FIELDS}
+    steps |= {path: field for path, field in added.items() if path not in steps}
+    last_action: LastAction = "void" if meaning.last_action == "void" else "real"
+    schema = Schema(steps, by_path(metadata, where))
+    return Layout(profile, tuple(bound), schema, last_action, (), notes, meaning.fps, meaning.robot)
+
+
+def _bind_fields(profile: Profile, first: Container, raw_images: str, notes: list[str]) -> tuple[Bound, ...]:
+    """The step fields of an episode; adds notes about arrays that are left out."""
     bound: list[Bound] = []
-    notes: list[str] = []
-    taken = {rule.dataset for rule in profile.fields.values() if not rule.wild} | profile.roles
-    taken |= {name for names in taken for name in names.split("|")}
+    roles = (*profile.ends, profile.episode_ends, profile.reward, profile.discount, *profile.final.values())
+    places = [*roles, profile.terminal, *(rule.dataset for rule in profile.fields.values() if not rule.wild)]
+    taken = {name for place in places if isinstance(place, str) for name in place.split("|")}
     for pattern, rule in profile.fields.items():
-        rule = _with_true_names(rule, first)
         found = _find_arrays(rule.dataset, first.leaves)
         if not found and not rule.may_lack:
             raise UsageError(f"{first}: there is no {rule.dataset}, which profile {profile.name} reads as {pattern}")
@@ -87,37 +195,37 @@ def bind(profile: Profile, first: Container, raw_images: str) -> tuple[tuple[Bou
             fill = iter(wildcards)
             path = re.sub(r"\*\*|\*", lambda _: next(fill), pattern)  # noqa: B023
             path = path.replace(profile.strip, "") if profile.strip else path
-            leaf = _join(parts, first.leaves)
+            own = [first.leaves[part] for part in parts]
+            leaf = own[0]
+            if len(own) > 1:
+                width = sum(math.prod(part.shape[1:]) for part in own)
+                leaf = Leaf((leaf.shape[0], width), np.result_type(*(part.dtype for part in own)))
             why = _unusable(leaf)
             if rule.wild and path in (*RESERVED, *FLAGS):
                 why = "has the name of another field"
             if why and rule.wild:
                 notes.append(f"{name} {why}: left out")
-            elif why:
+                continue
+            if why:
                 raise UsageError(f"{first}: {name} {why}")
-            else:
-                field = _field(path, leaf, rule, first, parts)
-                field = field.with_names(_repeat(rule.names, field) if rule.per_robot else rule.names)
-                if rule.names and not field.names:
-                    notes.append(f"{name} does not have the {len(rule.names)} values that the profile names: not named")
-                if leaf.dtype.kind == "f" and _has_image_shape(leaf.shape[1:]):
-                    notes.append(f"{name} holds images of {leaf.dtype.name} (read as an array)")
-                image = as_images(field, raw_images)
-                bound.append(Bound(image, name, rule, parts, None, "png" if image == field else image.encoding))
+            field = _field(path, leaf, rule, first, parts)
+            names = _true_names(rule, field, first)
+            field = field.with_names(names)
+            if names and not field.names:
+                notes.append(f"{name} does not have the {len(names)} values that the profile names: not named")
+            if leaf.dtype.kind == "f" and _has_image_shape(leaf.shape[1:]):
+                notes.append(f"{name} holds images of {leaf.dtype.name} (read as an array)")
+            image = as_images(field, raw_images)
+            bound.append(Bound(image, name, rule, parts, None, "png" if image == field else image.encoding))
     bound = _leave_out_odd(bound, first.leaves, 1 if profile.last_step == RECORDED else 0, notes)
     by_path((binding.field for binding in bound), str(first))
-    if not any(of_action(binding.field.path) for binding in bound):
-        if not profile.episode_ends:
-            raise UsageError(f"{first}: no array becomes action in profile {profile.name}")
+    roots = {binding.field.path.split("/")[0] for binding in bound}
+    if "observation" not in roots or ("action" not in roots and not profile.episode_ends):
+        lacking = "action" if "observation" in roots else "observation"
+        raise UsageError(f"{first}: no array becomes {lacking} in profile {profile.name}")
+    if "action" not in roots:
         notes.append("no action (see NextStateAsAction)")
-    if not any(binding.field.path.split("/")[0] == "observation" for binding in bound):
-        raise UsageError(f"{first}: no array becomes observation in profile {profile.name}")
-    return _with_final(profile, bound, first.leaves), notes
-
-
-def of_action(path: str) -> bool:
-    """Whether a field is the action, or a part of it."""
-    return path.split("/")[0] == "action"
+    return _with_final(profile, bound, first.leaves)
 
 
 def _find_arrays(dataset: str, leaves: Mapping[str, Leaf]) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
@@ -136,30 +244,15 @@ def _find_arrays(dataset: str, leaves: Mapping[str, Leaf]) -> list[tuple[str, tu
     return []
 
 
-def find_role(place: str, leaves: Mapping[str, Leaf]) -> str:
-    """The array of `reward` or `discount`: of `a|b`, the first that there is."""
-    return next((name for name in place.split("|") if name in leaves), place)
-
-
-def _join(parts: tuple[str, ...], leaves: Mapping[str, Leaf]) -> Leaf:
-    own = [leaves[part] for part in parts]
-    if len(own) == 1:
-        return own[0]
-    width = sum(math.prod(leaf.shape[1:]) for leaf in own)
-    return Leaf((own[0].shape[0], width), np.result_type(*(leaf.dtype for leaf in own)))
-
-
-def _with_true_names(rule: FieldRule, container: Container) -> FieldRule:
-    """The rule with the names that hold for the data: none, or those of values that are not differences."""
+def _true_names(rule: FieldRule, field: Field, container: Container) -> tuple[str, ...]:
+    """The names that hold for the data: none, those of values that are not differences, or `robot0_x` for several."""
+    names = rule.names
     if rule.names_if is not None and not holds(rule.names_if, container):
-        return msgspec.structs.replace(rule, names=())
+        return ()
     if rule.absolute_if is not None and holds(rule.absolute_if, container):
-        return msgspec.structs.replace(rule, names=tuple(name.removeprefix(DELTA) for name in rule.names))
-    return rule
-
-
-def _repeat(names: tuple[str, ...], field: Field) -> tuple[str, ...]:
-    """The names for a vector of several robots, `robot0_x`; for one robot, as they are."""
+        names = tuple(name.removeprefix(DELTA) for name in names)
+    if not rule.per_robot:
+        return names
     robots, rest = divmod(field.known_size, len(names) or 1)
     if rest or robots < 2:
         return names
@@ -177,6 +270,11 @@ def _leave_out_odd(bound: list[Bound], leaves: Mapping[str, Leaf], more: int, no
         else:
             notes.append(f"{binding.name} has {leaves[binding.parts[0]].shape[0]} rows, not {rows}: left out")
     return kept
+
+
+def of_action(path: str) -> bool:
+    """Whether a field is the action, or a part of it."""
+    return path.split("/")[0] == "action"
 
 
 def _with_final(profile: Profile, bound: list[Bound], leaves: Mapping[str, Leaf]) -> tuple[Bound, ...]:
@@ -200,9 +298,7 @@ def _unusable(leaf: Leaf) -> str:
         return "has no rows"
     if 0 in leaf.shape[1:]:
         return f"has the shape {list(leaf.shape)}"
-    if leaf.dtype.kind not in "biufOSU":
-        return f"holds {leaf.dtype} values"
-    return ""
+    return "" if leaf.dtype.kind in "biufOSU" else f"holds {leaf.dtype} values"
 
 
 def _field(path: str, leaf: Leaf, rule: FieldRule, first: Container, parts: tuple[str, ...]) -> Field:
@@ -230,14 +326,131 @@ def _has_image_shape(shape: tuple[int, ...]) -> bool:
     return len(shape) == 3 and min(shape[:2]) >= _MIN_IMAGE_PIXELS and shape[2] in (1, 3, 4)
 
 
-def row_bytes(row: Any) -> bytes:
-    """A row of an array as bytes, without the zeros that pad it.
-
-    JPEGs end with FF D9 and PNGs with AE 42 60 82, so no byte of an image is lost.
-    """
-    return stored_bytes(row).rstrip(b"\0")
-
-
 def stored_bytes(row: Any) -> bytes:
     """A row of an array as bytes."""
     return row.tobytes() if isinstance(row, np.ndarray) else row.encode() if isinstance(row, str) else bytes(row)
+
+
+def find_text(profile: Profile, container: Container) -> bytes | None:
+    """The task's text: that of the first place which has one; None if there is none."""
+    for rule in profile.text:
+        text = _text(rule, container)
+        if text is not None and rule.json is not None:
+            content = _json_within(text, rule)
+            while isinstance(content, list):
+                content = content[0] if content else None
+            text = content.encode() if isinstance(content, str) else None
+        if text:
+            return text
+    return None
+
+
+def find_fact(profile: Profile, container: Container, name: str) -> Any:
+    """A fact about the dataset that the profile finds in an episode: JSON; None if there is none."""
+    rule: TextRule | None = dict[str, TextRule](profile.facts).get(name)
+    text = None if rule is None else _text(rule, container)
+    try:
+        return None if rule is None or text is None else _json_within(text, rule)
+    except ValueError:
+        return None
+
+
+def holds(condition: Condition, container: Container) -> bool:
+    """Whether an attribute contains a pattern."""
+    text = _text(TextRule(attribute=condition.attribute), container)
+    return re.search(condition.contains.encode(), text or b"") is not None
+
+
+def find_fps(profile: Profile, first: Container) -> tuple[float | None, str]:
+    """The rate that an episode says, or the profile; and the environment whose rate it is, if it is one's."""
+    fps, seconds, steps = (find_fact(profile, first, name) for name in ("fps", "step_seconds", "decimation"))
+    known = _find_environment(find_fact(profile, first, "environment"))
+    if _is_rate(seconds) and _is_rate(steps):
+        fps = round(1 / (seconds * steps), 6)
+    elif known is not None:
+        return known[1], known[0]
+    return fps if _is_rate(fps) else profile.fps, ""
+
+
+def _is_rate(number: Any) -> bool:
+    return type(number) in (int, float) and 0 < number <= 1_000_000
+
+
+def find_robot(profile: Profile, first: Container) -> str | None:
+    """The robot, or several joined by a comma."""
+    robots = find_fact(profile, first, "robot")
+    robots = [robots] if isinstance(robots, str) else robots
+    known = isinstance(robots, list) and robots and all(isinstance(robot, str) for robot in robots)
+    return ", ".join(robots[:8]) if known else profile.robot
+
+
+def _find_environment(env_spec: Any) -> tuple[str, float] | None:
+    """The name and the rate of an environment by its `env_spec` (gymnasium's EnvSpec as JSON); None if unknown.
+
+    A step is the time that gymnasium 1.3 and gymnasium-robotics 1.4 simulate in it, which the environment may be drawn
+    at another rate than (Pendulum, AntMaze). No environment is created, and no code that it names is imported.
+    """
+    try:
+        spec = parse_json(env_spec, "env_spec")
+        name, entry, arguments = spec["id"], spec["entry_point"], spec.get("kwargs") or {}
+        wrappers = [wrapper["entry_point"] for wrapper in spec.get("additional_wrappers") or ()]
+        is_known = entry.startswith(_PACKAGES) and not any(key in _OTHER_TIME for key in arguments)
+        for wrapper in wrappers:
+            is_known &= wrapper.startswith("gymnasium.wrappers.") and wrapper.rpartition(":")[2] not in _REPEAT
+        for row in _RATES.split(";") if is_known else ():
+            pattern, rate = row.split()
+            if re.fullmatch(rf"{pattern}-v\d{{1,3}}", name):
+                return name, float(rate)
+    except (AttributeError, KeyError, TypeError, UsageError):  # not an EnvSpec
+        return None
+    return None
+
+
+def text_files(profile: Profile, path: str) -> list[str]:
+    """The files next to the data that may hold its text, if they exist."""
+    found = (_files(rule, path) for rule in profile.text if rule.file)
+    return [*dict.fromkeys(file for files in found for file in files)]
+
+
+def _files(rule: TextRule, path: str) -> list[str]:
+    directory, name = storage.split(path)
+    parts = rule.file.replace("{name}", name.rpartition(".")[0]).split("/")
+    while parts and parts[0] == "..":
+        directory, parts = storage.split(directory.rstrip("/"))[0], parts[1:]
+    if any("*" in part for part in rule.file.split("/")):
+        return storage.files_below(directory, "/".join(parts))[:1]
+    file = storage.join(directory, *parts)
+    return [file] if storage.exists(file) else []
+
+
+def _text(rule: TextRule, container: Container) -> bytes | None:
+    if rule.file:
+        files = _files(rule, container.path)
+        return storage.read_small(files[0]) if files else None
+    try:
+        value = container.attribute(rule.attribute) if rule.attribute else container.read(rule.dataset)
+    except KeyError:
+        return None
+    value = value.reshape(-1)[0] if isinstance(value, np.ndarray) and value.size else value
+    return value if isinstance(value, bytes) else None
+
+
+def _json_within(text: bytes, rule: TextRule) -> Any:
+    """The value in a JSON text. Raises ValueError if it is not valid."""
+    try:
+        content = parse_json(text, rule.attribute or rule.dataset or rule.file)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+    for key in filter(None, (rule.json or "").split("/")):
+        content = content.get(key) if isinstance(content, dict) else None
+    return content
+
+
+def find_metadata(profile: Profile, container: Container) -> dict[str, Array | bytes]:
+    """The episode's own fields that it has."""
+    found: dict[str, Array | bytes] = {}
+    for name, place in profile.metadata.items():
+        if container.has(place):
+            value = container.attribute(place) if "@" in place else container.read(place)
+            found[name] = value if isinstance(value, bytes) else np.asarray(value)
+    return found

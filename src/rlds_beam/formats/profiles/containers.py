@@ -87,6 +87,11 @@ class Container:
         """robomimic's filter keys: for each, the names of its episodes."""
         return {}
 
+    def numbered_groups(self, parent: str = "") -> str:
+        """The pattern of numbered groups, at the root or one level below; empty if there are none."""
+        del parent
+        return ""
+
     def notes(self) -> Iterator[str]:
         """What a user should know about the file."""
         return iter(())
@@ -197,7 +202,7 @@ class Hdf5Container(Container):
     def __init__(self, path: str, root: Any, group: str = ""):
         super().__init__(path, group)
         self._root = root
-        self._group = find_object(root, group) if group else root
+        self._group = find_object(root, group)
         if is_dataset(self._group):
             raise OSError(f"{group}: expected a group, found a dataset")
 
@@ -215,7 +220,7 @@ class Hdf5Container(Container):
     def attribute(self, place: str) -> Any:
         """A number, an array of numbers, or text as bytes. Raises TypeError for other values."""
         group, _, name = place.rpartition("@")
-        value = (find_object(self._root, group) if group else self._group).attrs[name]
+        value = find_object(self._group, group).attrs[name]
         if isinstance(value, str):
             return value.encode()
         array = np.asarray(value)
@@ -235,7 +240,7 @@ class Hdf5Container(Container):
 
     def groups(self, pattern: str) -> list[str]:
         parent, _, name = pattern.strip("/").rpartition("/")
-        node = find_object(self._root, parent) if parent else self._root
+        node = find_object(self._root, parent)
         if is_dataset(node):
             raise OSError(f"{parent} is a dataset, not a group")
         found = [match for match, _ in matches(name, list(node))]
@@ -254,8 +259,7 @@ class Hdf5Container(Container):
         return found
 
     def numbered_groups(self, parent: str = "") -> str:
-        """The pattern of numbered groups, at the root or one level below; empty if there are none."""
-        group = find_object(self._root, parent) if parent else self._root
+        group = find_object(self._root, parent)
         groups = [name for name in group if not is_dataset(find_object(group, name))]
         stems = {name.rstrip("0123456789") for name in group}
         if len(stems) == 1 and any(name[-1:].isdecimal() for name in groups):
@@ -284,13 +288,7 @@ def _read_dataset(dataset: Any, rows: slice | None = None) -> Array:
 
 
 class _Member(NamedTuple):
-    """An array of an `.npz` file.
-
-    Attributes:
-      stream: its bytes; seeking back in a compressed one reads it again from its start.
-      start: where the values begin.
-      fortran: whether they are in Fortran order.
-    """
+    """An array of an `.npz` file, whose values begin at `start` of its stream."""
 
     stream: IO[bytes]
     start: int
@@ -299,39 +297,25 @@ class _Member(NamedTuple):
     fortran: bool
 
 
-@contextlib.contextmanager
-def open_npz(path: str) -> Iterator[Container]:
-    """Opens an `.npz` file. Raises OSError if it is not one, is damaged, or holds Python objects."""
-    with contextlib.ExitStack() as closing:
-        try:
-            archive = closing.enter_context(zipfile.ZipFile(closing.enter_context(storage.open_read(path))))
-            infos = [info for info in archive.infolist() if info.filename.endswith(".npy")]
-            names = [info.filename.removesuffix(".npy") for info in infos]
-            streams = [closing.enter_context(archive.open(info)) for info in infos]
-            members = {name: _read_header(stream, name) for name, stream in zip(names, streams, strict=True)}
-            if not members:
-                raise OSError("it holds no arrays")
-        except Exception as error:  # zipfile and numpy raise many kinds for damaged files
-            raise OSError(f"not an .npz file, or damaged: {shorten(error)}") from error
-        yield NpzContainer(path, members, all(info.compress_type == zipfile.ZIP_STORED for info in infos))
-
-
-def _read_header(stream: IO[bytes], name: str) -> _Member:
-    formats: Any = np.lib.format
-    version = formats.read_magic(stream)
-    read = formats.read_array_header_1_0 if version == (1, 0) else formats.read_array_header_2_0
-    shape, fortran, dtype = read(stream)
-    if dtype.hasobject:
-        raise OSError(f"{name} holds Python objects, which may run any code when they are read: save numbers or text")
-    return _Member(stream, stream.tell(), shape, dtype, fortran and len(shape) > 1)
-
-
 class NpzContainer(Container):
     """An open `.npz` file, whose arrays are read by rows."""
 
-    def __init__(self, path: str, members: Mapping[str, _Member], seekable: bool):
+    def __init__(self, path: str, archive: zipfile.ZipFile, closing: contextlib.ExitStack):
         super().__init__(path)
-        self._members, self.seekable = members, seekable
+        infos = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+        if not infos:
+            raise OSError("it holds no arrays")
+        self.seekable = all(info.compress_type == zipfile.ZIP_STORED for info in infos)
+        self._members: dict[str, _Member] = {}
+        formats: Any = np.lib.format
+        for info in infos:
+            name, stream = info.filename.removesuffix(".npy"), closing.enter_context(archive.open(info))
+            is_first = formats.read_magic(stream) == (1, 0)
+            read = formats.read_array_header_1_0 if is_first else formats.read_array_header_2_0
+            shape, fortran, dtype = read(stream)
+            if dtype.hasobject:
+                raise OSError(f"{name} holds Python objects, which may run any code: save numbers or text")
+            self._members[name] = _Member(stream, stream.tell(), shape, dtype, fortran and len(shape) > 1)
 
     @functools.cached_property
     def leaves(self) -> Mapping[str, Leaf]:
@@ -343,36 +327,46 @@ class NpzContainer(Container):
 
     def read(self, name: str, rows: slice | None = None) -> Array:
         member = self._members[name]
-        start, stop, _ = (rows or slice(None)).indices(member.shape[0] if member.shape else 0)
-        if not member.shape or member.fortran:
-            values = self._read(name, 0, member.shape[::-1]).T
-            values = values[start:stop] if member.shape else values
-        else:
-            row = math.prod(member.shape[1:]) * member.dtype.itemsize
-            values = self._read(name, start * row, (max(stop - start, 0), *member.shape[1:]))
-        native = values.dtype.newbyteorder("=")
-        return as_bytes(values) if values.dtype.kind in "SU" else values.astype(native, copy=False)
-
-    def _read(self, name: str, offset: int, shape: tuple[int, ...]) -> Array:
-        member = self._members[name]
-        size = math.prod(shape) * member.dtype.itemsize
+        shape, is_whole = member.shape, member.fortran or not member.shape
+        start, stop, _ = (rows or slice(None)).indices(shape[0] if shape else 0)
+        first, count = (0, shape[0] if shape else 0) if is_whole else (start, max(stop - start, 0))
+        row_bytes = math.prod(shape[1:]) * member.dtype.itemsize
+        size = count * row_bytes if shape else row_bytes
         try:
-            member.stream.seek(member.start + offset)
+            member.stream.seek(member.start + first * row_bytes)  # back in a compressed one: reads it from its start
             data = member.stream.read(size)
         except Exception as error:  # zipfile and zlib raise many kinds for damaged files
             raise OSError(f"{name} cannot be read: {shorten(error)}") from error
         if len(data) != size:
             raise OSError(f"{name} is cut short")
-        return np.frombuffer(data, member.dtype).reshape(shape)
+        values = np.frombuffer(data, member.dtype)
+        if member.fortran:
+            values = values.reshape(shape[::-1]).T[start:stop]
+        else:
+            values = values.reshape((count, *shape[1:]) if shape else ())
+        return (
+            as_bytes(values) if values.dtype.kind in "SU" else values.astype(values.dtype.newbyteorder("="), copy=False)
+        )
+
+
+@contextlib.contextmanager
+def open_npz(path: str) -> Iterator[Container]:
+    """Opens an `.npz` file. Raises OSError if it is not one, is damaged, or holds Python objects."""
+    with contextlib.ExitStack() as closing:
+        try:
+            archive = closing.enter_context(zipfile.ZipFile(closing.enter_context(storage.open_read(path))))
+            container = NpzContainer(path, archive, closing)
+        except Exception as error:  # zipfile and numpy raise many kinds for damaged files
+            raise OSError(f"not an .npz file, or damaged: {shorten(error)}") from error
+        yield container
 
 
 class FileRows(Container):
-    """Some rows of a file that holds episodes end to end.
+    """Rows `first` to `last` of a file that holds episodes end to end.
 
     Args:
       whole: the file.
       number: the episode's number.
-      first, last: its rows.
       ended: whether an array says that the episode ends.
       per_step: the arrays with a row for each step.
       per_episode: the arrays with a row for each episode.
@@ -386,24 +380,23 @@ class FileRows(Container):
         last: int,
         ended: bool,
         per_step: Mapping[str, Leaf],
-        per_episode: Collection[str] = (),
+        per_episode: Collection[str],
     ):
         super().__init__(whole.path, f"rows {first} to {last}")
-        self.ended = ended
+        self.ended, self.per_episode = ended, per_episode
         self.attribute, self.has = whole.attribute, whole.has  # type: ignore[method-assign]
-        self._whole, self._number, self._first, self._last = whole, number, first, last
-        self._per_step, self.per_episode = per_step, per_episode
+        self._whole, self._number, self._first, self._count = whole, number, first, last - first
+        self._leaves = {name: leaf._replace(shape=(last - first, *leaf.shape[1:])) for name, leaf in per_step.items()}
 
-    @functools.cached_property
+    @property
     def leaves(self) -> Mapping[str, Leaf]:
-        count = self._last - self._first
-        return {name: leaf._replace(shape=(count, *leaf.shape[1:])) for name, leaf in self._per_step.items()}
+        return self._leaves
 
     def read(self, name: str, rows: slice | None = None) -> Array:
         if name in self.per_episode:
             value: Array = self._whole.read(name, slice(self._number, self._number + 1))[0]
             return value
-        if name not in self._per_step:
+        if name not in self._leaves:
             return self._whole.read(name, rows)
-        start, stop, _ = (rows or slice(None)).indices(self._last - self._first)
+        start, stop, _ = (rows or slice(None)).indices(self._count)
         return self._whole.read(name, slice(self._first + start, self._first + max(start, stop)))

@@ -1,173 +1,279 @@
-"""Binds a profile to a dataset, reads an episode by it, and decodes it."""
+"""The episodes of a file (groups, the file, or rows between ends): finds them, reads their arrays, decodes these."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import itertools
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 
-from rlds_beam import naming
-from rlds_beam.encoding.metadata import parsing
+from rlds_beam import storage
+from rlds_beam.encoding.base import Damage
 from rlds_beam.episodes.columns import exact_cast, find_changed, zeros_of
-from rlds_beam.episodes.episode import Column
-from rlds_beam.episodes.schema import FLAGS, Field, Schema, by_path, episode_flags, is_name, text_field
-from rlds_beam.errors import BadEpisode, Violation
+from rlds_beam.episodes.episode import Column, EpisodeKey
+from rlds_beam.episodes.schema import FLAGS, episode_flags
+from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.formats.arrays.array_episodes import (
-    FLAG_FIELDS,
     NO_REWARD,
+    UNREADABLE,
     ArrayDecoder,
+    ArrayFormat,
     Arrays,
-    as_images,
     discounts,
     encode_frames,
-    number_field,
     with_last,
 )
-from rlds_beam.formats.arrays.leaves import field_from_json
-from rlds_beam.formats.profiles.binding import Bound, bind, find_role, of_action, read_joined, row_bytes
-from rlds_beam.formats.profiles.containers import Container, Leaf, matches
-from rlds_beam.formats.profiles.facts import find_fact, find_fps, find_metadata, find_robot, find_text
-from rlds_beam.formats.profiles.model import RECORDED, TO_OBSERVATION, FieldRule, Profile
+from rlds_beam.formats.profiles.binding import (
+    TEXT,
+    Bound,
+    Layout,
+    find_metadata,
+    find_text,
+    of_action,
+    stored_bytes,
+)
+from rlds_beam.formats.profiles.containers import (
+    HDF5,
+    NPZ,
+    Container,
+    FileRows,
+    Hdf5Container,
+    matches,
+    open_hdf5,
+    open_npz,
+)
+from rlds_beam.formats.profiles.model import RECORDED, TO_OBSERVATION, Profile
+from rlds_beam.formats.profiles.zarr_store import METADATA, ZarrContainer, open_store
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.reading.base import LastAction
-from rlds_beam.reading.meaning import KEY, Meaning
+from rlds_beam.reading.base import Split
 from rlds_beam.typing import Array
 
-TEXT = "language_instruction"
-OWN = "/@rlds_beam"
-"""The attribute in which `--to=zarr` keeps the fields."""
-
-_NONE = Leaf((), np.dtype(object))
+_ROWS = 1 << 16  # observations compared at once
+_NOISE = 0.5  # if a larger fraction of next observations differ, they do not mark ends
+_PIECE = 32 << 20  # bytes of pixels held at once
 _FLAG = np.dtype(bool)
 _STEPS, _FINAL, _EPISODE, _WHERE, _TERMINAL, _ENDED = "steps/", "final/", "episode/", "where", "terminal", "ended"
-_PIECE = 32 << 20  # bytes of pixels held at once
+
+
+@contextlib.contextmanager
+def open_container(path: str) -> Iterator[Container]:
+    """Opens a file. Raises OSError if it is damaged, or cannot be read."""
+    if path.endswith(NPZ):
+        with open_npz(path) as container:
+            yield container
+    elif path.endswith(HDF5):
+        with open_hdf5(path) as root:
+            yield Hdf5Container(path, root)
+    else:
+        yield ZarrContainer(open_store(path))
+
+
+class EpisodeIndex(NamedTuple):
+    """The episodes of a file.
+
+    Attributes:
+      groups: the group of each; an empty name if the file is an episode.
+      masks: robomimic's filter keys: for each, the names of its episodes.
+      starts: of episodes end to end: the first row of each, then the number of rows.
+      ended: whether each of these has an end.
+    """
+
+    groups: Sequence[str] = ()
+    masks: Mapping[str, frozenset[str]] = {}
+    starts: Array = np.zeros(1, np.int64)
+    ended: Array = np.zeros(0, bool)
+
+    @property
+    def count(self) -> int:
+        return len(self.groups) or len(self.ended)
+
+    def open(self, whole: Container, profile: Profile, i: int) -> Container:
+        """An episode of the file. Raises OSError for rows that no episode has."""
+        if self.groups:
+            return whole.within(self.groups[i]) if self.groups[i] else whole
+        starts, ended, leaves = self.starts, self.ended, whole.leaves
+        if profile.episode_ends and i < len(ended) and not ended[i]:
+            raise OSError(f"there are rows after {starts[i]:,}, where the last episode ends")
+        per_episode: list[str] = []
+        if profile.episode_ends:
+            episodes = leaves[profile.episode_ends].shape
+            named = {name for place in profile.metadata.values() for name, _ in matches(place, leaves)}
+            named.add(profile.episode_ends)
+            per_step = {name: leaf for name, leaf in leaves.items() if name not in named}
+            named.discard(profile.episode_ends)
+            per_episode = sorted(name for name in named if leaves[name].shape[:1] == episodes)
+        else:
+            per_step = {name: leaf for name, leaf in leaves.items() if leaf.shape[:1] == (int(starts[-1]),)}
+        first, last, has_end = (int(starts[i]), int(starts[i + 1]), bool(ended[i])) if len(ended) else (0, 0, True)
+        return FileRows(whole, i, first, last, has_end, per_step, per_episode)
+
+
+def index_episodes(path: str, profile: Profile, split_masks: tuple[str, ...] = ()) -> EpisodeIndex:
+    """Finds the episodes of a file; those of groups are in the order of `split_masks`.
+
+    Raises:
+      OSError: the file cannot be read, or the arrays of ends are missing or wrong.
+    """
+    if profile.per_file and not profile.has_several:
+        return EpisodeIndex([""])
+    key = (profile.episodes, profile.episode_ends, profile.ends, tuple(profile.final.items()), split_masks)
+    if path.endswith(METADATA):  # other files of the store may change
+        return _read_index.__wrapped__(path, None, *key)
+    in_bucket = path.endswith(".zip") and storage.scheme(path) is not None
+    return _read_index(path, storage.checksum(path) if in_bucket else storage.stamp(path), *key)
+
+
+@functools.lru_cache(maxsize=64)
+def _read_index(
+    path: str,
+    stamp: Any,
+    pattern: str,
+    episode_ends: str,
+    ends: tuple[str, ...],
+    final: Iterable[tuple[str, str]],
+    split_masks: tuple[str, ...],
+) -> EpisodeIndex:
+    del stamp
+    with open_container(path) as whole:
+        if pattern != "file":
+            masks = whole.masks()
+            order = {group: i for i, split in enumerate(split_masks) for group in masks.get(split, ())}
+            last = len(split_masks)
+            groups = sorted(whole.groups(pattern), key=lambda group: order.get(group.rpartition("/")[2], last))
+            return EpisodeIndex(groups, masks)
+        if episode_ends:
+            return _index_numbers(whole, episode_ends)
+        names = [name for name in ends if name in whole.leaves]
+        if not names:
+            raise OSError(f"it has no {ends[0]}, which marks the ends of episodes")
+        rows = (*whole.leaves[names[0]].shape, 0)[0]
+        is_end = np.zeros(rows, bool)
+        for name in names:
+            leaf = whole.leaves[name]
+            if leaf.shape[:1] != (rows,) or leaf.dtype.kind not in "biuf" or math.prod(leaf.shape[1:]) != 1:
+                kind = f"{list(leaf.shape)} ({leaf.dtype})"
+                raise OSError(f"{name} has the shape {kind}, expected a flag for {rows} rows")
+            is_end |= _read_flags(whole, name)
+        for name, later in final:
+            is_end |= _jumps(whole, name, later, rows)
+    starts = np.unique(np.concatenate([[0], np.flatnonzero(is_end) + 1, [rows]]))
+    return EpisodeIndex((), {}, starts, is_end[starts[1:] - 1])
+
+
+def _index_numbers(whole: Container, name: str) -> EpisodeIndex:
+    """The episodes by their ends; rows after the last one are an episode without an end."""
+    leaf = whole.leaves.get(name)
+    if leaf is None or leaf.dtype.kind not in "iu" or len(leaf.shape) != 1:
+        kind = "there is no" if leaf is None else f"{leaf.dtype}{list(leaf.shape)} is in"
+        raise OSError(f"{kind} {name}, expected a whole number for each episode")
+    ends = whole.read(name).astype(np.int64)
+    wrong = np.flatnonzero(np.diff(ends, prepend=0) < 0)
+    if len(wrong):
+        i = int(wrong[0])
+        before = int(ends[i - 1]) if i else 0
+        raise OSError(f"{name} is not ascending: episode {i:,} ends at {ends[i]:,}, after {before:,}")
+    last = int(ends[-1]) if len(ends) else 0
+    data = name.replace("meta/", "data/").partition("/")[0]
+    rows = max((other.shape[0] for key, other in whole.leaves.items() if key.startswith(f"{data}/")), default=0)
+    more = [rows] if rows > last else []
+    return EpisodeIndex((), {}, np.array([0, *ends, *more]), np.arange(len(ends) + len(more)) < len(ends))
+
+
+def _read_flags(container: Container, name: str) -> Array:
+    """bool [rows]: an array of flags. Raises OSError for values other than 0 and 1."""
+    values: Array = container.read(name).reshape(-1)
+    wrong = np.flatnonzero(find_changed(values, values.astype(bool)))
+    if len(wrong):
+        raise OSError(f"{name} is {values[wrong[0]]} at row {wrong[0]}, expected 0 or 1")
+    return values.astype(bool)
+
+
+def _jumps(whole: Container, name: str, later: str, rows: int) -> Array:
+    """bool [rows]: whether the next observation differs from the next row's observation, as where a flag is missing."""
+    jumps = np.zeros(rows, bool)
+    leaves = whole.leaves
+    if not {name, later} <= leaves.keys() or leaves[name].shape != leaves[later].shape or leaves[name].shape[0] != rows:
+        return jumps
+    for start in range(0, rows - 1, _ROWS):
+        stop = min(start + _ROWS, rows - 1)
+        after, following = whole.read(later, slice(start, stop)), whole.read(name, slice(start + 1, stop + 1))
+        jumps[start:stop] = (after != following).reshape(stop - start, -1).any(axis=1)
+    return jumps if jumps.mean() <= _NOISE else np.zeros(rows, bool)
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
-    """A profile bound to the arrays of the first episode.
+class ProfileFormat(ArrayFormat):
+    """Files with a profile.
 
     Attributes:
-      profile: the profile.
-      bound: the step fields.
-      schema: the schema.
-      last_action: see `Source`.
-      masks: the names of the filter keys.
-      notes: what a user should know about the conversion.
-      fps, robot: see `Source`: what the first episode says, or the profile.
-      dataset: the dataset's name, if the data says it.
+      layout: the fields.
+      root: the directory of the dataset, to which the names of files are relative.
+      split_masks: the filter keys that are splits; the episodes of a file are in the order of these.
+      name: the name of the format.
     """
 
-    profile: Profile
-    bound: tuple[Bound, ...]
-    schema: Schema
-    last_action: LastAction
-    masks: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    fps: float | None = None
-    robot: str | None = None
-    dataset: str = ""
+    layout: Layout
+    root: str = ""
+    split_masks: tuple[str, ...] = ()
+    name: str = "hdf5"
 
     @property
-    def final(self) -> bool:
-        """Whether an episode has a last step with a void action."""
-        return self.profile.last_step in ("added", RECORDED) or any(binding.final for binding in self.bound)
+    def profile(self) -> Profile:
+        return self.layout.profile
 
+    def index(self, path: str) -> EpisodeIndex:
+        return index_episodes(path, self.profile, self.split_masks)
 
-def bind_layout(profile: Profile, first: Container, raw_images: str, masks: tuple[str, ...] = ()) -> Layout:
-    """Binds a profile to an episode. Raises UsageError if the episode lacks what the profile needs."""
-    leaves = first.leaves
-    if first.has(OWN):
-        return _own_layout(profile, first, raw_images)
-    bound, notes = bind(profile, first, raw_images)
-    profile = msgspec.structs.replace(
-        profile,
-        reward=find_role(profile.reward, leaves),
-        discount=find_role(profile.discount, leaves),
-        metadata=_expand(profile.metadata, first),
-    )
-    if profile.reward not in leaves:
-        notes.append(NO_REWARD)
-    fields = [binding.field for binding in bound]
-    for path, name in (("reward", profile.reward), ("discount", profile.discount)):
-        fields.append(number_field(path, leaves[name].dtype.name if name in leaves else "float32"))
-    fields += [field for path, field in FLAG_FIELDS.items() if not any(one.path == path for one in fields)]
-    if find_text(profile, first) is not None:
-        fields.append(text_field(TEXT))
-    elif profile.text:
-        notes.append("the first episode has no text of the task: there are no texts")
-    metadata = [text_field("file"), *([text_field("group")] if first.group else [])]
-    metadata = [] if profile.episode_ends else metadata
-    for name, value in find_metadata(profile, first).items():
-        if isinstance(value, bytes) or value.dtype == object:
-            metadata.append(text_field(name, () if isinstance(value, bytes) else value.shape))
-        else:
-            metadata.append(number_field(name, value.dtype.name, value.shape))
-    metadata += [Field(f"mask/{name}", "bool") for name in masks]
-    if profile.note:
-        notes.append(profile.note.strip())
-    robot = find_robot(profile, first)
-    if not is_name(robot or ""):
-        robot, notes = None, [*notes, "the robot's name cannot be shown: left out"]
-    fps, environment = find_fps(profile, first)
-    if environment:
-        notes.append(f"the rate is that of {environment}")
-    schema = Schema(by_path(fields, str(first)), by_path(metadata, str(first)))
-    dataset = find_fact(profile, first, "name")
-    # of D4RL's truncated episodes, the last recorded action leads to no known observation
-    is_void = profile.last_step != "kept" or profile.actions == TO_OBSERVATION or any(one.final for one in bound)
-    last_action: LastAction = "void" if is_void else "real"
-    dataset = dataset if isinstance(dataset, str) else ""
-    return Layout(profile, bound, schema, last_action, masks, tuple(notes), fps, robot, dataset)
+    def count(self, path: str) -> int:
+        return self.index(path).count
 
+    def is_splittable(self, path: str) -> bool:
+        if not self.profile.per_file:
+            return True
+        try:
+            with open_container(path) as whole:
+                return self.profile.has_several and whole.seekable
+        except OSError:
+            return False
 
-def _expand(metadata: Mapping[str, str], first: Container) -> dict[str, str]:
-    """The places of the episode's own fields, with wildcards filled in."""
-    expanded: dict[str, str] = {}
-    for name, place in metadata.items():
-        if "*" in place and "@" not in place:
-            expanded |= {name.replace("*", found[0]): array for array, found in matches(place, first.per_episode)}
-        else:
-            expanded[name] = place
-    return expanded
+    def file_name(self, path: str) -> str:
+        """The name of a file, relative to the directory of the dataset."""
+        within = self.root and path.startswith(self.root) and path != self.root
+        return path[len(self.root) :].lstrip("/") if within else storage.split(path)[1]
 
+    def names(self, splits: Iterable[Split], dataset: str) -> Iterator[tuple[EpisodeKey, tuple[str, ...]]]:
+        """See `Source.episode_names`."""
+        for split in splits:
+            whole = [(shard, 0, shard.records or 0) for shard in split.shards]
+            for shard, low, high in split.taken if split.sliced else whole:
+                file, groups = self.file_name(shard.path), self.index(shard.path).groups
+                for i in range(low, min(high, len(groups))):
+                    short = groups[i].rpartition("/")[2]
+                    of_group = (f"{short} of {file}", short, groups[i])
+                    names = of_group if short else (file, storage.split(file)[1])
+                    yield EpisodeKey(dataset, split.name, shard.index, i), names
 
-def _own_layout(profile: Profile, first: Container, raw_images: str) -> Layout:
-    """The fields that `--to=zarr` wrote."""
-    where, about = f"{first.path}: {OWN.strip('/@')}", first.attribute(OWN)
-    steps, metadata, places = [], [], {}
-    with parsing(where):
-        for info in about["fields"]:
-            field, key = field_from_json(info, where), info["key"]
-            if not naming.is_file_path(key) or key.split("/")[0] not in ("data", "meta"):
-                raise ValueError(f"{key!r} is not the key of an array")
-            if info["of_episode"]:
-                metadata.append(field)
-                places[field.path] = key
-                continue
-            frames = "png"
-            if field.holds_image_files:
-                pixels = dataclasses.replace(field, encoding="bytes", feature="Tensor")
-                field = (
-                    dataclasses.replace(field, encoding="png") if raw_images == "png" else as_images(pixels, raw_images)
-                )
-                frames = field.encoding
-            steps.append(Bound(field, key, FieldRule(key), (key,), None, frames))
-    profile = msgspec.structs.replace(profile, reward="", discount="", metadata=places)
-    meaning = Meaning.from_json(about.get(KEY, {}), where)
-    bound = by_path((binding.field for binding in steps), where)
-    added = {"reward": Field("reward", "float32"), "discount": Field("discount", "float32"), **FLAG_FIELDS}
-    schema = Schema(
-        {**bound, **{path: field for path, field in added.items() if path not in bound}}, by_path(metadata, where)
-    )
-    notes = () if "reward" in bound else (NO_REWARD,)
-    last_action: LastAction = "void" if meaning.last_action == "void" else "real"
-    return Layout(profile, tuple(steps), schema, last_action, (), notes, meaning.fps, meaning.robot)
+    def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
+        with open_container(path) as whole:
+            name, index = self.file_name(whole.path), self.index(path)
+            for i in range(start, stop):
+                place = name
+                try:
+                    episode = index.open(whole, self.profile, i)
+                    place = f"{name}: {episode.group}".rstrip(": ")
+                    short = episode.group.rpartition("/")[2]
+                    listed = {mask: short in members for mask, members in index.masks.items()}
+                    arrays = read_episode(self.layout, episode, name, listed)
+                except (*UNREADABLE, UsageError) as error:
+                    yield Damage(i, i + 1, f"{place} cannot be read: {' '.join(str(error).split())}", b"")
+                    continue
+                yield arrays
+                del arrays
 
 
 def read_episode(layout: Layout, container: Container, name: str, masks: Mapping[str, bool]) -> Arrays:
@@ -184,69 +290,57 @@ def read_episode(layout: Layout, container: Container, name: str, masks: Mapping
     for binding in layout.bound:
         if all(part in leaves for part in binding.parts):
             arrays[_STEPS + binding.field.path] = _rows(binding, container, binding.parts, binding.rule.rows)
-        if binding.final is not None and all((*leaves.get(part, _NONE).shape, 0)[0] for part in binding.final):
+        if binding.final is not None and all(p in leaves and (*leaves[p].shape, 0)[0] for p in binding.final):
             arrays[_FINAL + binding.field.path] = _rows(binding, container, binding.final, slice(-1, None))
     for path, own in (("reward", profile.reward), ("discount", profile.discount)):
         if own in leaves and path in layout.schema.steps:
             arrays[_STEPS + path] = container.read(own)
     arrays[_TERMINAL] = _terminal(profile, container)
-    flags = [] if profile.per_file else [read_flags(container, name) for name in profile.ends if name in leaves]
+    flags = [] if profile.per_file else [_read_flags(container, name) for name in profile.ends if name in leaves]
     ended = container.ended if profile.per_file else not profile.ends
     arrays[_ENDED] = np.any(flags, axis=0) if flags else np.array([ended])
     texts = {_WHERE: f"{name}: {container.group}".rstrip(": "), _EPISODE + "file": name}
     if "group" in layout.schema.metadata:
         texts[_EPISODE + "group"] = container.group
-    for place, text in texts.items():
-        arrays[place] = _text(text.encode("utf-8", "replace"))
+    values: dict[str, Array | bytes] = {place: text.encode("utf-8", "replace") for place, text in texts.items()}
     if TEXT in layout.schema.steps and profile.text:
-        arrays[_STEPS + TEXT] = _text(find_text(profile, container) or b"")
-    for field, value in find_metadata(profile, container).items():
-        arrays[_EPISODE + field] = _text(value) if isinstance(value, bytes) else value
-    for mask in layout.masks:
-        arrays[f"{_EPISODE}mask/{mask}"] = np.array(masks.get(mask, False))
+        values[_STEPS + TEXT] = find_text(profile, container) or b""
+    values |= {_EPISODE + field: value for field, value in find_metadata(profile, container).items()}
+    values |= {f"{_EPISODE}mask/{mask}": np.array(masks.get(mask, False)) for mask in layout.masks}
+    arrays |= {place: np.array([v, None], object)[:1] if isinstance(v, bytes) else v for place, v in values.items()}
     return arrays
 
 
-def _text(value: bytes) -> Array:
-    return np.array([value, None], object)[:1]
-
-
 def _rows(binding: Bound, container: Container, parts: tuple[str, ...], rows: slice) -> Array:
-    """The values of a field. Frames of pixels become images by pieces, so a long episode is never held as pixels."""
-    leaf = container.leaves[parts[0]]
+    """The values of a field; images without the zeros that pad them, and frames that are stored as bytes as pixels.
+
+    Frames of pixels become images by pieces, so a long episode is never held as pixels.
+    """
+    field, leaf = binding.field, container.leaves[parts[0]]
     count = (*leaf.shape, 0)[0]
     start, stop, _ = rows.indices(count)
-    if len(parts) > 1 or not binding.has_pixels(leaf):
-        whole = (start, stop) == (0, count)
-        return _values(binding, read_joined(container, parts, None if whole else slice(start, stop)))
-    chunk = max(leaf.chunk, 1)
-    step = chunk * max(_PIECE // (chunk * math.prod(leaf.shape[1:]) * leaf.dtype.itemsize), 1)
-    places = [start, *range(start - start % chunk + step, stop, step), max(start, stop)]
-    pieces = (container.read(parts[0], slice(a, b)) for a, b in itertools.pairwise(places))
-    return encode_frames(pieces, binding.frames)
-
-
-def _values(binding: Bound, array: Array) -> Array:
-    """The values; images without the zeros that pad them, and frames that are stored as bytes as pixels."""
+    is_encoded = field.holds_image_files
+    if field.encoding == binding.frames and leaf.dtype == field.dtype and leaf.shape[1:] == field.shape:
+        chunk = max(leaf.chunk, 1)
+        step = chunk * max(_PIECE // (chunk * math.prod(leaf.shape[1:]) * leaf.dtype.itemsize), 1)
+        places = [start, *range(start - start % chunk + step, stop, step), max(start, stop)]
+        pieces = (container.read(parts[0], slice(a, b)) for a, b in itertools.pairwise(places))
+        return encode_frames(pieces, binding.frames)
+    arrays = [container.read(part, None if stop - start == count else slice(start, stop)) for part in parts]
+    array = arrays[0]
+    if len(arrays) > 1:
+        array = np.concatenate([part.reshape(len(part), -1) for part in arrays], axis=1)
     is_rows = array.dtype == object and array.ndim == 1
-    shape = next((shape for shape in binding.rule.raw_shapes if shape == binding.field.shape), None)
+    shape = next((shape for shape in binding.rule.raw_shapes if shape == field.shape), None)
     if is_rows and shape and all(len(row) == math.prod(shape) for row in array):
         frames = (np.frombuffer(row, np.uint8).reshape(1, *shape) for row in array)
-        if binding.encoded:
+        if is_encoded:
             return encode_frames(frames, binding.frames)
         return np.concatenate([np.zeros((0, *shape), np.uint8), *frames])
-    if binding.encoded and (is_rows or (array.dtype == np.uint8 and array.ndim == 2)):
-        return np.fromiter(map(row_bytes, array), object, len(array))
+    if is_encoded and (is_rows or (array.dtype == np.uint8 and array.ndim == 2)):
+        # JPEGs end with FF D9 and PNGs with AE 42 60 82, so no byte of an image is lost.
+        return np.fromiter((stored_bytes(row).rstrip(b"\0") for row in array), object, len(array))
     return array
-
-
-def read_flags(container: Container, name: str) -> Array:
-    """bool [rows]: an array of flags. Raises ValueError for values other than 0 and 1."""
-    values: Array = container.read(name).reshape(-1)
-    wrong = np.flatnonzero(find_changed(values, values.astype(bool)))
-    if len(wrong):
-        raise ValueError(f"{name} is {values[wrong[0]]} at row {wrong[0]}, expected 0 or 1")
-    return values.astype(bool)
 
 
 def _terminal(profile: Profile, container: Container) -> Array:
@@ -269,13 +363,8 @@ class ProfileDecoder(ArrayDecoder):
     layout: Layout
 
     def convert_arrays(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
-        place, profile = arrays[_WHERE][0].decode("utf-8", "replace"), self.layout.profile
-        steps: dict[str, Column] = {}
-        for binding in self.layout.bound:
-            path = binding.field.path
-            if _STEPS + path not in arrays:
-                raise BadEpisode(Violation("missing_field", f"{place} has no {binding.name}", path))
-            steps[path] = _column(binding, arrays[_STEPS + path], place)
+        place, profile, bound = arrays[_WHERE][0].decode("utf-8", "replace"), self.layout.profile, self.layout.bound
+        steps = {binding.field.path: _column(binding, arrays, _STEPS, binding.name, place) for binding in bound}
         rows = self._count_rows(steps, place)
         steps |= self._numbers(arrays, rows, place)
         terminal = bool(exact_cast(arrays[_TERMINAL], _FLAG, f"is_terminal ({place}: {profile.terminal})")[-1])
@@ -285,21 +374,21 @@ class ProfileDecoder(ArrayDecoder):
             discount = steps.get("discount")
             if rows > 1 and isinstance(discount, np.ndarray):
                 discount[-1] = discount[-2]
-        if self.layout.final or (terminal and profile.last_step == "added_if_terminal"):
-            for path, column in steps.items():
-                if len(column) <= rows:
-                    steps[path] = with_last(column, self._last(arrays, path, place))
+        final = {binding.field.path: binding for binding in bound if binding.final is not None}
+        is_added = profile.last_step in ("added", RECORDED) or (terminal and profile.last_step == "added_if_terminal")
+        for path, column in steps.items() if final or is_added else ():
+            if len(column) <= rows:
+                last = final.get(path)
+                added = last and _column(last, arrays, _FINAL, "+".join(last.final or ()), place)
+                steps[path] = with_last(column, added)
         count = len(steps["reward"]) if rows else 0
         ended = arrays[_ENDED]
         if ended[:-1].any():
-            detail = f"{place} ends at row {int(ended.argmax())} of {len(ended)}"
-            raise BadEpisode(Violation("wrong_dtype_or_shape", detail, "is_last"))
+            raise _misfit(f"{place} ends at row {int(ended.argmax())} of {len(ended)}", "is_last")
         steps = {**episode_flags(count, last=bool(ended[-1:].any()), terminal=terminal), **steps}
         if "discount" not in steps:
             steps["discount"] = discounts(np.asarray(steps["is_terminal"]), real=self.layout.last_action == "real")
         if TEXT in self.schema.steps and profile.text:
-            if _STEPS + TEXT not in arrays:
-                raise BadEpisode(Violation("missing_field", f"{place} has no text of the task", TEXT))
             steps[TEXT] = np.full(count, arrays[_STEPS + TEXT][0], object)
         if not rows:
             steps = {path: column[:0] for path, column in steps.items()}
@@ -312,17 +401,8 @@ class ProfileDecoder(ArrayDecoder):
         for other, column in steps.items():
             if not len(steps[path]) <= len(column) <= len(steps[path]) + more:
                 detail = f"{place}: {names[other]} has {len(column)} rows, but {names[path]} has {len(steps[path])}"
-                raise BadEpisode(Violation("wrong_dtype_or_shape", detail, other))
+                raise _misfit(detail, other)
         return len(steps[path])
-
-    def _last(self, arrays: Arrays, path: str, place: str) -> Column | None:
-        """The value of the last step; None if it is void."""
-        bound = next((binding for binding in self.layout.bound if binding.field.path == path), None)
-        if bound is None or bound.final is None:
-            return None
-        if _FINAL + path not in arrays:
-            raise BadEpisode(Violation("missing_field", f"{place} has no {'+'.join(bound.final)}", path))
-        return _column(bound, arrays[_FINAL + path], place)
 
     def _numbers(self, arrays: Arrays, rows: int, place: str) -> dict[str, Column]:
         """The columns `reward` and, if the files have it, `discount`."""
@@ -330,7 +410,7 @@ class ProfileDecoder(ArrayDecoder):
         columns: dict[str, Column] = {}
         for path, name in (("reward", profile.reward), ("discount", profile.discount)):
             field, given = self.schema.steps[path], arrays.get(_STEPS + path)
-            if given is not None and any(binding.field.path == path for binding in self.layout.bound):
+            if any(binding.field.path == path for binding in self.layout.bound):
                 continue
             if given is None and path == "reward" and NO_REWARD in self.layout.notes:
                 columns[path] = np.zeros(rows, field.numpy_dtype)
@@ -340,7 +420,7 @@ class ProfileDecoder(ArrayDecoder):
                 raise BadEpisode(Violation("missing_field", f"{place} has no {name}", path))
             elif given.size != rows or len(given) != rows:
                 detail = f"{place}: {name} has the shape {list(given.shape)}, but the episode has {rows} rows"
-                raise BadEpisode(Violation("wrong_dtype_or_shape", detail, path))
+                raise _misfit(detail, path)
             else:
                 columns[path] = exact_cast(given.reshape(rows), field.numpy_dtype, path)
         return columns
@@ -355,21 +435,29 @@ class ProfileDecoder(ArrayDecoder):
                 metadata[path] = value[0] if value.shape == (1,) else value
             elif value.shape != field.shape:
                 detail = f"{place}: {path} has the shape {list(value.shape)}, expected {list(field.shape)}"
-                raise BadEpisode(Violation("wrong_dtype_or_shape", detail, path))
+                raise _misfit(detail, path)
             else:
                 metadata[path] = exact_cast(value[None], field.numpy_dtype, path)[0]
         return metadata
 
 
-def _column(binding: Bound, array: Array, place: str) -> Column:
-    """The column of a field. Raises BadEpisode if the values do not fit it."""
+def _misfit(detail: str, path: str) -> BadEpisode:
+    return BadEpisode(Violation("wrong_dtype_or_shape", detail, path))
+
+
+def _column(binding: Bound, arrays: Arrays, kind: str, name: str, place: str) -> Column:
+    """The column of a field. Raises BadEpisode if the values are missing, or do not fit it."""
     field = binding.field
+    array = arrays.get(kind + field.path)
+    if array is None:
+        raise BadEpisode(Violation("missing_field", f"{place} has no {name}", field.path))
     if field.path in FLAGS:
         return exact_cast(array, _FLAG, field.path).reshape(len(array))
-    if binding.encoded and array.dtype == object and array.ndim == 1:
+    is_encoded = field.holds_image_files
+    if is_encoded and array.dtype == object and array.ndim == 1:
         return EncodedImages(array, field.shape, field.dtype, field.encoding)
-    if binding.encoded or array.shape[1:] != field.shape or (array.dtype == object) != (field.dtype == "string"):
-        kind = "bytes" if array.dtype == object else array.dtype.name
-        detail = f"{place}: {binding.name} holds {kind}{list(array.shape)}, but the first episode has {field}"
-        raise BadEpisode(Violation("wrong_dtype_or_shape", detail, field.path))
+    if is_encoded or array.shape[1:] != field.shape or (array.dtype == object) != (field.dtype == "string"):
+        stored = "bytes" if array.dtype == object else array.dtype.name
+        detail = f"{place}: {binding.name} holds {stored}{list(array.shape)}, but the first episode has {field}"
+        raise _misfit(detail, field.path)
     return exact_cast(array, field.numpy_dtype, field.path)

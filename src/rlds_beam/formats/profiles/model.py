@@ -20,6 +20,7 @@ RESERVED = ("discount", "reward", "language_instruction")
 """Step fields with their own keys."""
 
 _ROWS = re.compile(r"(?P<name>[^\[\]]+)(\[(?P<start>-?\d+)?:(?P<stop>-?\d+)?\])?")
+_Fact = Literal["name", "fps", "robot", "step_seconds", "decimation", "environment"]
 _Size = Annotated[int, msgspec.Meta(ge=1, le=65536)]
 
 
@@ -80,20 +81,14 @@ class TextRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One place of a text. Of the task's, the first that an episode has is used.
 
     Attributes:
-      attribute, dataset, file, file_name: one of them: an attribute, a dataset, a file next to the data, or a pattern
-        of the file's name, whose `*` is the text.
+      attribute, dataset, file: one of them: an attribute, a dataset, or a file next to the data.
       json: if the text is in JSON: the path in it, `/` for the whole; a list stands for its first text.
     """
 
     attribute: str = ""
     dataset: str = ""
     file: str = ""
-    file_name: str = ""
     json: str | None = None
-
-    @property
-    def place(self) -> str:
-        return self.attribute or self.dataset or self.file or self.file_name
 
 
 class Recognition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,17 +103,6 @@ class Recognition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     has: tuple[str, ...] = ()
     any: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
-
-
-class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The places of facts about the dataset. Attributes: see `Profile.facts`."""
-
-    name: TextRule | None = None
-    fps: TextRule | None = None
-    robot: TextRule | None = None
-    step_seconds: TextRule | None = None
-    decimation: TextRule | None = None
-    environment: TextRule | None = None
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -178,7 +162,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     splits: Literal["", "mask", "folders", "names"] = ""
     fps: Annotated[float, msgspec.Meta(gt=0, lt=1e6)] | None = None
     robot: str | None = None
-    facts: Facts = Facts()
+    facts: dict[_Fact, TextRule] = {}
     strip: str = ""
     note: str = ""
 
@@ -188,10 +172,9 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.episodes == "file"
 
     @property
-    def roles(self) -> set[str]:
-        """The datasets with a role, which wildcards do not make fields."""
-        places = (*self.ends, self.episode_ends, self.reward, self.discount, *self.final.values(), self.terminal)
-        return {place for place in places if isinstance(place, str) and place}
+    def has_several(self) -> bool:
+        """Whether a file holds several episodes, end to end."""
+        return self.per_file and bool(self.ends or self.episode_ends)
 
 
 def parse_profile(text: str, where: str) -> Profile:
@@ -206,31 +189,27 @@ def parse_profile(text: str, where: str) -> Profile:
         content = {**content, "fields": rules}
     profile: Profile = convert(content, Profile, where)
     for path, rule in profile.fields.items():
-        _check_rule(path, rule, f"{where}: fields.{shorten(path, 80)}")
-    facts: list[TextRule | None] = [getattr(profile.facts, name) for name in profile.facts.__struct_fields__]
-    for place in (*profile.text, *filter(None, facts)):
-        if sum(map(bool, (place.attribute, place.dataset, place.file, place.file_name))) != 1:
-            raise UsageError(f"{where}: each text and fact needs one of attribute, dataset, file, and file_name")
+        place = f"{where}: fields.{shorten(path, 80)}: {shorten(repr(rule.source), 80)}"
+        if path in RESERVED:
+            raise UsageError(f"{place}: use the keys reward, discount, and text instead")
+        if _ROWS.fullmatch(rule.source) is None:
+            raise UsageError(f"{place} is no dataset; rows are given as in name[:-1]")
+        if path.count("*") != rule.source.count("*"):
+            raise UsageError(f"{place}: different numbers of *")
+        for condition in filter(None, (rule.names_if, rule.absolute_if)):
+            try:
+                re.compile(condition.contains)
+            except re.error as error:
+                raise UsageError(f"{place}: {shorten(condition.contains)} is no regular expression: {error}") from None
+    for text_rule in (*profile.text, *profile.facts.values()):
+        if sum(map(bool, (text_rule.attribute, text_rule.dataset, text_rule.file))) != 1:
+            raise UsageError(f"{where}: each text and fact needs one of attribute, dataset, and file")
     if not profile.per_file and profile.episodes.count("*") != 1:
         groups = shorten(repr(profile.episodes), 80)
         raise UsageError(f"{where}: episodes is {groups}, expected file, or groups such as data/demo_*")
     if profile.actions == TO_OBSERVATION and (profile.final or profile.last_step != "kept"):
         raise UsageError(f"{where}: final and last_step do not fit actions: {TO_OBSERVATION}")
     return profile
-
-
-def _check_rule(path: str, rule: FieldRule, where: str) -> None:
-    if path in RESERVED:
-        raise UsageError(f"{where}: use the keys reward, discount, and text instead")
-    if _ROWS.fullmatch(rule.source) is None:
-        raise UsageError(f"{where}: {shorten(repr(rule.source), 80)} is no dataset; rows are given as in name[:-1]")
-    if path.count("*") != rule.source.count("*"):
-        raise UsageError(f"{where} and {shorten(repr(rule.source), 80)} have different numbers of *")
-    for condition in filter(None, (rule.names_if, rule.absolute_if)):
-        try:
-            re.compile(condition.contains)
-        except re.error as error:
-            raise UsageError(f"{where}: {shorten(condition.contains)} is no regular expression: {error}") from None
 
 
 @functools.cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -19,18 +20,12 @@ from rlds_beam.formats.arrays.array_episodes import (
     SourceOfFiles,
     make_shard,
     no_features,
+    select_splits,
 )
 from rlds_beam.formats.format_options import ProfileOptions
-from rlds_beam.formats.profiles.containers import (
-    HDF5,
-    NPZ,
-    Container,
-    Hdf5Container,
-    natural,
-)
-from rlds_beam.formats.profiles.episodes import Layout, ProfileDecoder, bind_layout
-from rlds_beam.formats.profiles.facts import text_files
-from rlds_beam.formats.profiles.files import ProfileFormat, episode_rows, find_starts, has_several, open_container
+from rlds_beam.formats.profiles.binding import Layout, bind_layout, text_files
+from rlds_beam.formats.profiles.containers import HDF5, NPZ, Container, natural
+from rlds_beam.formats.profiles.episodes import ProfileDecoder, ProfileFormat, index_episodes, open_container
 from rlds_beam.formats.profiles.model import Profile, find_profile, shipped_profiles
 from rlds_beam.formats.profiles.zarr_store import ENDS, METADATA, open_store, shard_path
 from rlds_beam.options import Options
@@ -38,7 +33,7 @@ from rlds_beam.output.commits import read_manifest
 from rlds_beam.output.directory import is_output
 from rlds_beam.reading.base import LastAction, Shard, Split
 from rlds_beam.reading.directory_listing import first_file, names_below
-from rlds_beam.reading.plan import parse_slice, selected_splits, slice_split
+from rlds_beam.reading.plan import parse_slice, selected_splits
 from rlds_beam.text import printable, shorten
 
 ZARR = (".zarr", ".zarr.zip")
@@ -172,13 +167,9 @@ class ZarrSource(ProfileSource):
                 raise UsageError(f"{','.join(paths)}: no such file or directory")
             name = storage.split(roots[0].rstrip("/"))[1].removesuffix(".zip").removesuffix(".zarr")
         sizes = {}
-        for root in roots:
-            path = shard_path(root.rstrip("/"))
-            if path.endswith(".zip"):
-                sizes[path] = storage.size(path)
-            else:
-                with open_store(path) as store:
-                    sizes[path] = sum(store.sizes.values())
+        for path in (shard_path(root.rstrip("/")) for root in roots):
+            is_zip = path.endswith(".zip")
+            sizes[path] = storage.size(path) if is_zip else sum(open_store(path).sizes.values())
         return sizes, splits, name
 
     @classmethod
@@ -190,8 +181,8 @@ class ZarrSource(ProfileSource):
     def companions(self, shard: Shard) -> list[str]:
         if shard.path.endswith(".zip"):
             return []
-        with open_store(shard.path) as store:
-            paths = [storage.join(store.root, *key.split("/")) for key in store.sizes]
+        store = open_store(shard.path)
+        paths = [storage.join(store.root, *key.split("/")) for key in store.sizes]
         return [path for path in paths if path != shard.path]
 
 
@@ -245,7 +236,7 @@ def _first_episode(whole: Container, profile: Profile) -> Container | None:
 
 
 def _recognize(paths: Sequence[str], where: str) -> Profile:
-    """The shipped profile that fits the files. Raises UsageError if none does, with a proposal."""
+    """The shipped profile that fits the first readable file. Raises UsageError if none does, with a proposal."""
     error = ""
     for path in paths[:_MAX_TRIED]:
         try:
@@ -253,61 +244,51 @@ def _recognize(paths: Sequence[str], where: str) -> Profile:
         except OSError as unreadable:
             error = error or str(unreadable)
             continue
-        if len(found) > 1:
+        if len(found) == 1:
+            return shipped_profiles()[next(iter(found))]
+        if found:
             fitting = "; ".join(f"{name} ({why})" for name, why in found.items())
             raise UsageError(f"{where}: several profiles fit: {fitting}. Choose one with --profile=NAME")
-        if found:
-            return shipped_profiles()[next(iter(found))]
         raise UsageError(
             f"{path}: no shipped profile fits ({', '.join(shipped_profiles())}). Here is a proposal: edit it, save it "
             "as profile.yaml, and pass --profile=profile.yaml",
             "",
-            *propose(path),
+            *_propose(path),
         )
     raise UsageError(f"{where} cannot be read: {error}")
 
 
-_ACTIONS = ("action", "actions", "act", "acts")
-_REWARDS = ("reward", "rewards")
-_FLAGS = ("timeouts", "truncated", "is_last")
-_ENDS = ("dones", "done", "terminals", "terminal", "terminated", "is_terminal")
-_NOTHING = ("step", "timestamp", "timestamps", "index")
+_ROLES = {
+    "reward": ("reward", "rewards"),
+    "terminal": ("dones", "done", "terminals", "terminal", "terminated", "is_terminal"),
+}
 
 
-def propose(path: str) -> list[str]:
-    """The lines of a profile in YAML, for an unknown file. Raises OSError for an unreadable file."""
+def _propose(path: str) -> list[str]:
+    """The lines of a profile in YAML, for an unknown file: its arrays with as many rows as the action."""
     with open_container(path) as whole:
-        pattern = whole.numbered_groups() if isinstance(whole, Hdf5Container) else ""
+        pattern = whole.numbered_groups()
         leaves = whole.within(whole.groups(pattern)[0]).leaves if pattern else whole.leaves
-    last = {path: path.rpartition("/")[2].lower() for path in leaves}
-    actions = [path for path, name in last.items() if name in _ACTIONS] or [
-        path for path in leaves if "action" in path.lower() and leaves[path].shape
-    ]
+    actions = [path for path, leaf in leaves.items() if re.search("act(ion)?s?$|command", path.lower()) and leaf.shape]
     rows = leaves[actions[0]].shape[:1] if actions else ()
-    name = naming.to_name(storage.split(path)[1].rpartition(".")[0])
-    lines = [f"name: {name}", f"episodes: {yaml_text(pattern or 'file')}", "fields:"]
-    for path in actions:
-        name = yaml_text(f"action{'' if len(actions) == 1 else '/' + path.replace('/', '_')}")
-        lines.append(f"  {name}: {yaml_text(path)}")
-    if not actions:
-        lines.append("  action: NAME_OF_A_DATASET")
-    other = []
+    lines = [f"name: {naming.to_name(storage.split(path)[1].rpartition('.')[0])}"]
+    lines += [f"episodes: {yaml_text(pattern or 'file')}", "fields:"]
+    lines += [] if actions else ["  action: NAME_OF_A_DATASET"]
+    roles = {}
     for path, leaf in leaves.items():
-        if path in actions or last[path] in (*_REWARDS, *_ENDS, *_FLAGS, *_NOTHING):
+        role = next((role for role, names in _ROLES.items() if path.rpartition("/")[2].lower() in names), None)
+        if path in actions:
+            name = "action" if len(actions) == 1 else f"action/{path.replace('/', '_')}"
+        elif role is not None:
+            roles.setdefault(role, f"{role}: {yaml_text(path)}")
             continue
-        if rows and leaf.shape[:1] == rows and not leaf.trouble:
-            short = path
-            for prefix in ("observations/", "observation/", "obs/"):
-                short = short.removeprefix(prefix)
-            lines.append(f"  {yaml_text(f'observation/{short}')}: {yaml_text(path)}  # {leaf.dtype}{list(leaf.shape)}")
         else:
-            other.append(f"# not read: {printable(path)} {leaf.dtype}{list(leaf.shape)}")
-    for key, names in (("reward", _REWARDS), ("terminal", _ENDS)):
-        lines += [f"{key}: {yaml_text(path)}" for path in leaves if last[path] in names][:1]
-    ends = [yaml_text(path) for path in leaves if last[path] in (*_ENDS, *_FLAGS)]
-    if ends and not pattern:
-        lines.append(f"# ends: [{', '.join(ends)}]  # if the file holds several episodes, end to end")
-    return lines + other
+            name = f"observation/{re.sub('^(observations?|obs)/', '', path)}"
+        if path in actions or (leaf.shape[:1] == rows and rows and not leaf.trouble):
+            lines.append(f"  {yaml_text(name)}: {yaml_text(path)}  # {leaf.dtype}{list(leaf.shape)}")
+        else:
+            lines.append(f"  # not read: {printable(path)} {leaf.dtype}{list(leaf.shape)}")
+    return [*lines, *roles.values(), "# if a file holds several episodes end to end: ends: [DATASET_OF_FLAGS]"]
 
 
 def _first_layout(profile: Profile, paths: Sequence[str], raw_images: str) -> tuple[Layout, tuple[str, ...]]:
@@ -320,11 +301,10 @@ def _first_layout(profile: Profile, paths: Sequence[str], raw_images: str) -> tu
                 if episode is None:
                     error = error or f"{path} has no {profile.episodes}, where profile {profile.name} finds episodes"
                     continue
-                starts = find_starts(path, profile) if has_several(profile) else None
-                if starts is not None and profile.episode_ends:
-                    episode = episode_rows(whole, profile, 0, *starts)
-                masks = whole.masks() if profile.splits == "mask" else {}
-                names = [group.rpartition("/")[2] for group in whole.groups(profile.episodes)] if masks else []
+                index = index_episodes(path, profile)
+                if profile.episode_ends:
+                    episode = index.open(whole, profile, 0)
+                masks = index.masks if profile.splits == "mask" else {}
                 layout = bind_layout(profile, episode, raw_images, tuple(sorted(masks)))
                 layout = dataclasses.replace(layout, notes=(*layout.notes, *whole.notes()))
         except UNREADABLE as unreadable:
@@ -333,7 +313,8 @@ def _first_layout(profile: Profile, paths: Sequence[str], raw_images: str) -> tu
             error = error or f"{path} cannot be read: {shorten(unreadable)}"
             continue
         splits = tuple(name for name in _SPLITS if masks.get(name))
-        listed = [mask for split in splits for mask in masks[split] if mask in names]
+        names = [group.rpartition("/")[2] for group in index.groups]
+        listed = [name for split in splits for name in masks[split] if name in names]
         whole_file = len(paths) == 1 and len(splits) > 1 and sorted(listed) == sorted(names)
         return layout, splits if whole_file else ()
     raise UsageError(error)
@@ -347,28 +328,24 @@ def _find_splits(
         return _splits_by_mask(files, path, size, split, dataset)
     found: dict[str, list[str]] = {}
     for path in sizes:
-        found.setdefault(names.get(path) or _split_of(path, files.profile.splits), []).append(path)
-    splits = []
-    for name, start, stop in selected_splits(split, found, dataset):
-        shards = tuple(make_shard(files, i, path, sizes[path]) for i, path in enumerate(found[name]))
-        splits.append(slice_split(Split(name, shards), start, stop))
-    return tuple(splits)
-
-
-def _split_of(path: str, by: str) -> str:
-    """The split of a file, by its folder (`val/`) or its name (`maze-val.npz`)."""
-    directory, name = storage.split(path)
-    named = [name.rpartition(".")[0].rpartition("-")[2]] if by == "names" else []
-    folders = directory.split("/")[::-1] if by == "folders" else []
-    return next((part for part in (*named, *folders) if part in _SPLITS), "train")
+        directory, name = storage.split(path)
+        named = [name.rpartition(".")[0].rpartition("-")[2]] if files.profile.splits == "names" else []
+        folders = directory.split("/")[::-1] if files.profile.splits == "folders" else []
+        by_path = next((part for part in (*named, *folders) if part in _SPLITS), "train")
+        found.setdefault(names.get(path) or by_path, []).append(path)
+    shards = {
+        name: tuple(make_shard(files, i, path, sizes[path]) for i, path in enumerate(paths))
+        for name, paths in found.items()
+    }
+    return select_splits(shards, split, dataset)
 
 
 def _splits_by_mask(files: ProfileFormat, path: str, size: int, split: str | None, dataset: str) -> tuple[Split, ...]:
     """The filter keys of a file as splits: its episodes are in their order."""
     shard, splits, first = make_shard(files, 0, path, size), {}, 0
-    groups, masks = files.groups(path), files.masks(path)
+    index = files.index(path)
     for name in files.split_masks:
-        total = sum(group.rpartition("/")[2] in masks[name] for group in groups)
+        total = sum(group.rpartition("/")[2] in index.masks[name] for group in index.groups)
         splits[name] = first, first + total
         first += total
     chosen = []
