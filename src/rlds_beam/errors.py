@@ -56,7 +56,7 @@ class MissingExtraError(UsageError, ImportError):
 
 Extra = Literal[
     "tf", "agents", "arrayrecord", "hdf5", "lerobot", "view", "record", "rotations", "envlogger", "rllib", "gcs", "gcp",
-    "s3", "azure", "demo", "ros", "zarr", "hub", "loading",
+    "s3", "demo", "ros", "zarr", "hub", "loading",
 ]  # fmt: skip
 """The extras of pyproject.toml that a message may name."""
 

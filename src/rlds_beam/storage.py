@@ -16,16 +16,16 @@ import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast, overload
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.naming import is_file_path
 
 if TYPE_CHECKING:
-    from rlds_beam.remote import Entry, Store
+    from rlds_beam.remote import Bucket, Entry, Store
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
-_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
 _POINTER, _MAX_POINTER = b"version https://git-lfs.github.com/spec/", 1024
 """How a pointer of Git LFS begins, and its largest size in bytes; the file itself is elsewhere."""
 SMALL = 64 << 20
@@ -38,6 +38,7 @@ Stamp = tuple[int, int, int, int]
 """Inode, size, mtime, and ctime. A program cannot set ctime, so equal stamps mean equal content, even if a replaced
 file has the old mtime."""
 
+Input = TypeVar("Input", str, Sequence[str])
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 
@@ -54,11 +55,13 @@ def _store(path: str) -> Store:
     return remote.open_store(path)
 
 
-@overload
-def pin(input: str) -> str: ...
-@overload
-def pin(input: str | Sequence[str]) -> str | Sequence[str]: ...
-def pin(input: str | Sequence[str]) -> str | Sequence[str]:
+def _bucket(path: str) -> Bucket:
+    from rlds_beam import remote
+
+    return remote.open_bucket(path)
+
+
+def pin(input: Input) -> Input:
     """An input with the current commit in each of its `hf://` paths, so that all later reads see the same files."""
     if not any(scheme(path) == "hf" for path in ([input] if isinstance(input, str) else input)):
         return input
@@ -70,10 +73,10 @@ def pin(input: str | Sequence[str]) -> str | Sequence[str]:
 
 def refuse_read_only(path: str, flag: str) -> None:
     """Raises UsageError if nothing can be written to the path's store."""
-    if scheme(path) == "hf":
+    if scheme(path) not in (None, "s3", "gs", "az"):
         raise UsageError(
-            f"{flag}={path}: hf:// paths are read-only: write to a local directory, then publish it with "
-            "'rlds-beam upload'"
+            f"{flag}={path}: only local files, s3://, gs://, and az:// can be written to; "
+            "'rlds-beam upload' publishes a directory on the Hub"
         )
 
 
@@ -94,19 +97,6 @@ def open_read(path: str) -> BinaryIO:
     return file
 
 
-def open_write(path: str) -> BinaryIO:
-    """Opens a file for writing. Replaces an existing file; a link raises OSError. A local directory must exist.
-
-    An object is uploaded when the file is closed, unless its `with` block raised.
-    """
-    if scheme(path) is None:
-        return open(path, "wb", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o666))
-    refuse_read_only(path, "file")
-    from rlds_beam.remote import Upload
-
-    return cast(BinaryIO, Upload(path))
-
-
 def exists(path: str) -> bool:
     """Whether a file or a (local) directory of this name exists."""
     return os.path.exists(path) if scheme(path) is None else _find(path) is not None
@@ -122,13 +112,9 @@ def stamp(path: str) -> Stamp | None:
     if scheme(path) is not None:
         return None
     try:
-        return make_stamp(os.stat(path))
+        status = os.stat(path)
     except OSError:
         return None
-
-
-def make_stamp(status: os.stat_result) -> Stamp:
-    """The stamp of a file with this status."""
     inode = status.st_ino & (1 << 63) - 1  # network file systems use all 64 bits, and stamps are kept as int64
     return inode, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
@@ -210,25 +196,13 @@ def rename(source: str, destination: str) -> None:
     if scheme(source) is None:
         os.replace(source, destination)
     elif source != destination:
-        _store(source).rename(source, destination)
+        _bucket(source).rename(source, destination)
 
 
 def makedirs(path: str) -> None:
     """Creates a local directory and its parents if needed; a remote store has no directories."""
     if scheme(path) is None:
         os.makedirs(path or ".", exist_ok=True)
-
-
-def abandon(file: BinaryIO) -> None:
-    """Closes a file after a failed write: a local file keeps its content so far, an object is not uploaded."""
-    with contextlib.suppress(OSError):
-        getattr(file, "discard", file.close)()
-
-
-def discard(path: str) -> None:
-    """Removes a local file of failed work, if possible; a remote store has none."""
-    with contextlib.suppress(OSError):
-        os.remove(path)
 
 
 def remove_files(directory: str, names: Iterable[str]) -> None:
@@ -245,7 +219,7 @@ def remove_files(directory: str, names: Iterable[str]) -> None:
     folders = {split(path)[0] for path in paths}
     there = {join(folder, name) for folder in folders for name in sizes(folder)}
     if existing := [path for path in paths if path in there]:
-        _store(directory).delete(existing)
+        _bucket(directory).delete(existing)
 
 
 def remove_leftovers(directory: str) -> None:
@@ -263,7 +237,7 @@ def rmtree(path: str) -> None:
     """Removes a directory and its content, if it exists."""
     if scheme(path) is not None:
         if files := [join(path, name) for name in sizes_below(path)]:
-            _store(path).delete(files)
+            _bucket(path).delete(files)
     elif os.path.isdir(path):
         shutil.rmtree(path)
 
@@ -289,20 +263,6 @@ def below(directory: str, *names: str) -> str:
     return path
 
 
-def is_outside(directory: str, name: str) -> bool:
-    """Whether a file of a directory is a link to a file elsewhere.
-
-    In the Hugging Face cache, each file of `snapshots/REVISION` is a link into `blobs` next to `snapshots`; those
-    belong to the same dataset.
-    """
-    if scheme(directory) is not None:
-        return False
-    root, target = os.path.realpath(directory), os.path.realpath(join(directory, name))
-    cache, of_snapshot, _ = root.rpartition("/snapshots/")
-    homes = [root, *([f"{cache}/blobs"] if of_snapshot else [])]
-    return not any(os.path.commonpath([home, target]) == home for home in homes)
-
-
 join, split = os.path.join, os.path.split  # URLs have the separators of paths
 
 
@@ -315,14 +275,11 @@ def read_small(path: str) -> bytes:
     """The bytes of a metadata file.
 
     Raises:
-      UsageError: it is larger than `SMALL`, or it is a directory.
+      UsageError: it is larger than `SMALL`.
       OSError: it cannot be opened or read.
     """
-    try:
-        with open_read(path) as file:
-            content = file.read(SMALL + 1)
-    except IsADirectoryError as error:
-        raise UsageError(f"{path} is a directory, not a file") from error
+    with open_read(path) as file:
+        content = file.read(SMALL + 1)
     if len(content) > SMALL:
         raise UsageError(f"{path} is larger than {SMALL >> 20} MB, so it is not metadata")
     return content
@@ -358,23 +315,14 @@ def write_given(path: str, content: str | bytes, flag: str) -> None:
 
 
 def temporary_name(path: str) -> str:
-    """Where to write a file that `rename` gives its name: locally a unique name next to it.
-
-    A remote file appears, complete, when it is closed: it is written to `path`.
-    """
+    """A unique name next to a local file, which is written under it and then renamed."""
     directory, name = split(path)
-    return path if scheme(path) is not None else join(directory, f".{name}.{uuid.uuid4().hex[:8]}.tmp")
+    return join(directory, f".{name}.{uuid.uuid4().hex[:8]}.tmp")
 
 
 def is_temporary(name: str) -> bool:
     """Whether a file of this name was left by a killed writer."""
-    return final_name(name) is not None
-
-
-def final_name(name: str) -> str | None:
-    """The final name of a temporary file; None for any other file."""
-    match = _TEMPORARY.fullmatch(name)
-    return match[1] if match else None
+    return _TEMPORARY.fullmatch(name) is not None
 
 
 def write_text(path: str, text: str) -> None:
@@ -390,15 +338,22 @@ def write_bytes(path: str, content: bytes) -> None:
 
 @contextlib.contextmanager
 def writing(path: str) -> Iterator[BinaryIO]:
-    """Writes a file that appears, in a directory made if needed, when the block ends; discards it if that raises."""
+    """Writes a file that appears when the block ends, in a directory made if needed; not if the block raises."""
+    if scheme(path) is not None:
+        from rlds_beam.remote import upload
+
+        with upload(path) as file:
+            yield file
+        return
     temporary = temporary_name(path)
     makedirs(split(path)[0])
     try:
-        with naming(path), open_write(temporary) as file:
+        with naming(path), open(temporary, "xb") as file:
             yield file
-        rename(temporary, path)
-    except OSError:
-        discard(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
         raise
 
 

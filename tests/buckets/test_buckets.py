@@ -18,7 +18,7 @@ from lerobot_data import write_moving_data
 from processes import run, running, wait_until
 
 import rlds_beam
-from rlds_beam import storage
+from rlds_beam import remote, storage
 from rlds_beam.cli.main import main
 from rlds_beam.errors import BucketAccessError, BucketError, RldsBeamError, UsageError
 from rlds_beam.output.files import INPUTS
@@ -214,7 +214,7 @@ def test_files(bucket: str) -> None:
     root = f"{bucket}/x"
     storage.write_text(f"{root}/a.txt", "text")
     storage.write_bytes(f"{root}/empty", b"")
-    with storage.open_write(f"{root}/sub/large") as file:
+    with storage.writing(f"{root}/sub/large") as file:
         for i in range(20):
             file.write(bytes([i]) * 1_000_000)
     assert (storage.read_text(f"{root}/a.txt"), storage.read_text(f"{root}/empty")) == ("text", "")
@@ -258,11 +258,8 @@ def test_files(bucket: str) -> None:
 
 
 def test_a_failed_file_is_not_uploaded(bucket: str) -> None:
-    with contextlib.suppress(ZeroDivisionError), storage.open_write(f"{bucket}/a") as file:
+    with contextlib.suppress(ZeroDivisionError), storage.writing(f"{bucket}/a") as file:
         file.write(b"%d" % (1 // 0))
-    file = storage.open_write(f"{bucket}/b")
-    file.write(b"1")
-    del file
     assert not content(bucket)
 
 
@@ -295,7 +292,7 @@ def test_google_cloud_storage(monkeypatch: pytest.MonkeyPatch) -> None:
         root = f"{server.new_bucket().replace('s3://', 'gs://')}/x"
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         storage.write_text(f"{root}/a.txt", "text")
-        with storage.open_write(f"{root}/sub/large") as file:
+        with storage.writing(f"{root}/sub/large") as file:
             file.write(bytes(12_000_000))
         assert (storage.listdir(root), storage.sizes(root)) == (["a.txt", "sub"], {"a.txt": 4})
         assert storage.read_text(f"{root}/a.txt") == "text" and storage.size(f"{root}/sub/large") == 12_000_000
@@ -321,7 +318,7 @@ def test_errors_are_one_line(bucket: str, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in Server("s3", "http://user:secret@127.0.0.1:1").environment.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(BucketAccessError, match=r"s3://bucket/: Generic S3 error: 127\.0\.0\.1: HTTP error") as error:
+    with pytest.raises(BucketAccessError, match=r"s3://bucket/: Generic S3 error: HTTP error") as error:
         storage.exists("s3://bucket/x")
     assert "secret" not in str(error.value)
 
@@ -339,8 +336,9 @@ def test_a_profile_with_an_endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(credentials))
         storage.write_text(f"{bucket}/a", "text")
         assert storage.read_text(f"{bucket}/a") == "text"
+        remote._open_bucket.cache_clear()
         monkeypatch.delenv("AWS_PROFILE")  # no credentials: requests are unsigned
         monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
         monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        with pytest.raises(BucketAccessError, match="no credentials were found"):
+        with pytest.raises(BucketAccessError, match="lists the credentials"):
             storage.read_text(f"{bucket}/a")

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from bucket_servers import upload
 from hub_server import HubServer, hub_server
-from memory_store import memory_store
+from memory_store import memory_store, put
 from small_datasets import DATASETS
 
 import rlds_beam
-from rlds_beam import storage
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.recognition import recognize
 
@@ -47,7 +46,7 @@ def test_in_a_bucket(tmp_path: Path, name: str) -> None:
     local = made(name, tmp_path / "data")
     with memory_store() as store:
         there = upload(local, f"{store}/{local.name}")
-        storage.write_text(f"{store}/notes/a.txt", "nothing")
+        put(f"{store}/notes/a.txt", b"nothing")
         found, wanted = recognize(there), recognize(local)
         assert (found.format, found.why) == (wanted.format, wanted.why)
         assert recognize(f"{there}/").format == wanted.format

@@ -18,6 +18,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import memory_store
 import pytest
 from checkout import ROOT
 from processes import DEADLINE, start
@@ -41,7 +42,6 @@ class Server:
 
     def __init__(self, scheme: str, url: str):
         self.scheme, self.url = scheme, url
-        account = f"AccountName=devstoreaccount1;AccountKey={_AZURITE_KEY};BlobEndpoint={url}/devstoreaccount1"
         self.environment = {
             "s3": {
                 "AWS_ENDPOINT_URL": url,
@@ -50,7 +50,11 @@ class Server:
                 "AWS_REGION": "us-east-1",
             },
             "gs": {"STORAGE_EMULATOR_HOST": url},
-            "az": {"AZURE_STORAGE_CONNECTION_STRING": f"DefaultEndpointsProtocol=http;{account}"},
+            "az": {
+                "AZURE_STORAGE_ACCOUNT_NAME": "devstoreaccount1",
+                "AZURE_STORAGE_ACCOUNT_KEY": _AZURITE_KEY,
+                "AZURE_STORAGE_ENDPOINT": f"{url}/devstoreaccount1",
+            },
         }[scheme]
 
     def new_bucket(self) -> str:
@@ -59,7 +63,8 @@ class Server:
         if self.scheme == "az":
             from azure.storage.blob import BlobServiceClient
 
-            BlobServiceClient.from_connection_string(*self.environment.values()).create_container(name)
+            credentials = {"account_name": "devstoreaccount1", "account_key": _AZURITE_KEY}
+            BlobServiceClient(f"{self.url}/devstoreaccount1", credentials).create_container(name)
         else:
             headers = {"Authorization": "AWS4-HMAC-SHA256 Credential=tests/20260101/us-east-1/s3/aws4_request"}
             request = urllib.request.Request(f"{self.url}/{name}", method="PUT", headers=headers)
@@ -101,13 +106,12 @@ def wait_for_server(url: str, process: subprocess.Popen[str]) -> None:
 
 def upload(directory: Path, path: str) -> str:
     """Copies a directory, or a file, to `path` and returns `path`."""
+    write = memory_store.put if path.startswith("memory://") else storage.write_bytes
     if directory.is_file():
-        storage.write_bytes(path, directory.read_bytes())
+        write(path, directory.read_bytes())
         return path
     files = [file for file in directory.rglob("*") if file.is_file()]
-    storage.at_once(
-        lambda file: storage.write_bytes(f"{path}/{file.relative_to(directory)}", file.read_bytes()), files, path
-    )
+    storage.at_once(lambda file: write(f"{path}/{file.relative_to(directory)}", file.read_bytes()), files, path)
     return path
 
 

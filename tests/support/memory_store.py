@@ -15,3 +15,8 @@ def memory_store() -> Iterator[str]:
     files.store.clear()
     yield "memory://bucket"
     files.store.clear()
+
+
+def put(path: str, content: bytes) -> None:
+    """Writes a file to the store, which rlds-beam only reads."""
+    fsspec.filesystem("memory").pipe_file(path, content)

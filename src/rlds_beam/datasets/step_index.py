@@ -109,7 +109,7 @@ class IndexWriter:
         self.columns = [IndexedColumn(i, field, level) for i, (field, level) in enumerate(fields)]
         self._directory = directory
         names = [_STARTS, _PACKETS, _BLOB_FILE, *(c.file(part) for c in self.columns for part in _PARTS[c.kind])]
-        self._files = {name: storage.open_write(storage.below(directory, name)) for name in names}
+        self._files = {name: open(storage.below(directory, name), "wb") for name in names}  # noqa: SIM115
         self._tables: dict[int, dict[bytes, int]] = {c.number: {} for c in self.columns if c.kind == "text"}
         self.blob_size = self.steps = self.episodes = 0
         self._write(_STARTS, np.zeros(1, np.int64))

@@ -89,9 +89,8 @@ class ShardWriter:
 
     def __init__(self, path: str):
         self._path = path
-        self._temporary = storage.temporary_name(path)
-        storage.makedirs(storage.split(path)[0])
-        self._file = storage.open_write(self._temporary)
+        self._writing = storage.writing(path)
+        self._file = self._writing.__enter__()
         self._checksum = Checksum()
         self._records = self._bytes = 0
         self._first_key: object = None
@@ -116,9 +115,7 @@ class ShardWriter:
         The file survives the end of this process. To survive a power failure, all shards are flushed to the disk at
         once before the manifest is written (`storage.sync`): flushing each shard would cost a fifth of the time.
         """
-        with storage.naming(self._path):
-            self._file.close()
-        storage.rename(self._temporary, self._path)
+        self._writing.__exit__(None, None, None)
         self._open = False
         first, last = (None if key is None else str(key) for key in (self._first_key, self._last_key))
         return ShardInfo(self._records, self._bytes, str(self._checksum), first, last)
@@ -127,8 +124,8 @@ class ShardWriter:
         """Removes the unfinished files; does nothing after `commit`."""
         if self._open:
             self._open = False
-            storage.abandon(self._file)
-            storage.discard(self._temporary)
+            with contextlib.suppress(OSError):  # of a full disk, again
+                self._writing.__exit__(GeneratorExit, GeneratorExit(), None)
 
     def __enter__(self) -> ShardWriter:
         return self
@@ -287,7 +284,7 @@ class LocalFile:
         if storage.scheme(self._path) is None:
             storage.rename(self.name, self._path)
         else:
-            with open(self.name, "rb") as file, storage.open_write(self._path) as target:
+            with open(self.name, "rb") as file, storage.writing(self._path) as target:
                 while block := file.read(_BLOCK):
                     target.write(block)
             self.abort()
@@ -295,6 +292,7 @@ class LocalFile:
 
     def abort(self) -> None:
         """Removes the unfinished file; does nothing after `commit`."""
-        storage.discard(self.name)
+        with contextlib.suppress(OSError):
+            os.remove(self.name)
         if self._home is not None:
             self._home.cleanup()

@@ -124,8 +124,7 @@ def check_writable(
         return
     beside = storage.temporary_name(path)
     try:
-        with storage.open_write(beside):
-            pass
+        open(beside, "xb").close()
         os.remove(beside)
     except OSError as error:
         raise UsageError(f"{flag}={path} cannot be written to: {error.strerror}") from error

@@ -12,9 +12,8 @@ import pytest
 from bucket_servers import upload
 from exchanging import export, read_back
 from hdf5_robots import BUILDERS, droid, isaaclab, robomimic
-from memory_store import memory_store
+from memory_store import memory_store, put
 
-from rlds_beam import storage
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.formats.format_options import ProfileOptions
 from rlds_beam.formats.inputs import open_source
@@ -247,7 +246,7 @@ def test_many_files_are_planned_without_a_request_for_each(
     BUILDERS["aloha"](tmp_path, [4])
     content = (tmp_path / "episode_0.hdf5").read_bytes()
     for i in range(2000):
-        storage.write_bytes(f"{store}/in/episode_{i}.hdf5", content)
+        put(f"{store}/in/episode_{i}.hdf5", content)
     found: list[str] = []
     info = open_store(store).info
     monkeypatch.setattr(Filesystem, "info", lambda _, path: found.append(path) or info(path))

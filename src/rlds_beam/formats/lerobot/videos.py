@@ -381,7 +381,7 @@ class VideoFile:
         else:  # a range without episodes: an empty file, removed at the end
             with contextlib.suppress(Exception):  # an encoder without frames cannot be closed
                 self._close()
-            storage.open_write(self._local.name).close()
+            open(self._local.name, "wb").close()
 
     def _close(self) -> None:
         container, self._container = self._container, None

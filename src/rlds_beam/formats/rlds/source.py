@@ -52,7 +52,6 @@ class RldsSource(Source):
       features: the text of features.json (for TFDS's decoder, if ours cannot decode a field).
       info: the text of dataset_info.json; None for shard files given by name.
       texts: the bytes of text files that belong to the data, by file name (`TfdsMetadata.files`).
-      outside: see `TfdsMetadata`.
       unread: the step fields of features.json that are not in the schema because nothing needs them, by path.
       The others: see `Source`.
     """
@@ -65,7 +64,6 @@ class RldsSource(Source):
     violations: tuple[Violation, ...] = ()
     info: str | None = None
     texts: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
-    outside: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
     fps: float | None = None
@@ -115,7 +113,7 @@ class RldsSource(Source):
 
     @property
     def tfds(self) -> TfdsMetadata:
-        return TfdsMetadata(self.features, self.info, self.texts, self.outside)
+        return TfdsMetadata(self.features, self.info, self.texts)
 
     def plan(self) -> dict[str, Any]:
         return {"features_sha256": hashlib.sha256(self.features.encode()).hexdigest()}
@@ -167,7 +165,6 @@ def _open_directory(directory: str, split: str | None, features: str | None) -> 
         splits.append(slice_split(Split(name, shards), start, stop))
         violations += wrong
     texts = [name for name in sorted(there) if _TEXTS.fullmatch(name)]
-    copied = (*([] if features else [FEATURES]), DATASET_INFO, *texts)
     return RldsSource(
         "/".join(p for p in (info.name, info.config_name, info.version) if p),
         text,
@@ -177,7 +174,6 @@ def _open_directory(directory: str, split: str | None, features: str | None) -> 
         tuple(violations),
         info_text,
         {name: storage.read_small(storage.join(directory, name)) for name in texts},
-        tuple(name for name in copied if storage.is_outside(directory, name)),
         fps=meaning.fps,
         robot=meaning.robot,
         assumes_robot=bool(notes),
