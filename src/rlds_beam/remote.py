@@ -26,7 +26,6 @@ from fsspec.spec import AbstractBufferedFile
 
 from rlds_beam.errors import BucketAccessError, BucketError, RldsBeamError, UsageError, missing
 from rlds_beam.naming import is_file_path
-from rlds_beam.storage import refuse_read_only
 from rlds_beam.text import shorten, without_secrets
 
 _CLIENT = {"allow_http": True, "timeout": "300s", "connect_timeout": "5s"}  # `timeout` includes the body
@@ -88,12 +87,6 @@ def open_store(path: str) -> Store:
         )
     _used = True
     return _open_bucket(scheme, bucket) if scheme in ("s3", "gs", "az") else Filesystem(scheme)
-
-
-def open_bucket(path: str) -> Bucket:
-    """The bucket of a path that is written to. Raises the same errors, and UsageError for any other store."""
-    refuse_read_only(path, "file")
-    return cast(Bucket, open_store(path))
 
 
 @contextlib.contextmanager
@@ -329,9 +322,8 @@ class Reader(AbstractBufferedFile):
 
 
 @contextlib.contextmanager
-def upload(path: str) -> Iterator[BinaryIO]:
+def upload(store: Bucket, path: str) -> Iterator[BinaryIO]:
     """Writes a file that is uploaded at the end of the block, unless that raises."""
-    store = open_bucket(path)
     with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
         yield cast(BinaryIO, file)
         file.seek(0)

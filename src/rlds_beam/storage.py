@@ -16,7 +16,7 @@ import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
 
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.naming import is_file_path
@@ -56,9 +56,8 @@ def _store(path: str) -> Store:
 
 
 def _bucket(path: str) -> Bucket:
-    from rlds_beam import remote
-
-    return remote.open_bucket(path)
+    refuse_read_only(path, "file")
+    return cast("Bucket", _store(path))
 
 
 def pin(input: Input) -> Input:
@@ -342,7 +341,7 @@ def writing(path: str) -> Iterator[BinaryIO]:
     if scheme(path) is not None:
         from rlds_beam.remote import upload
 
-        with upload(path) as file:
+        with upload(_bucket(path), path) as file:
             yield file
         return
     temporary = temporary_name(path)
