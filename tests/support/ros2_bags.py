@@ -87,6 +87,20 @@ def camera_info(time: int, focal: float = 90.0, topic: str = "/camera/camera_inf
     return Sent(time, topic, "sensor_msgs/msg/CameraInfo", content)
 
 
+def imu(time: int, acceleration: Iterable[float], topic: str = "/imu") -> Sent:
+    still = {"x": 0.0, "y": 0.0, "z": 0.0}
+    content = {
+        "header": header(time),
+        "orientation": still | {"w": 1.0},
+        "orientation_covariance": np.zeros(9),
+        "angular_velocity": still,
+        "angular_velocity_covariance": np.zeros(9),
+        "linear_acceleration": dict(zip("xyz", map(float, acceleration), strict=True)),
+        "linear_acceleration_covariance": np.zeros(9),
+    }
+    return Sent(time, topic, "sensor_msgs/msg/Imu", content)
+
+
 def text(time: int, data: str, topic: str = "/task") -> Sent:
     return Sent(time, topic, STRING, {"data": data})
 

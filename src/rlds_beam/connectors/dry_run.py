@@ -222,7 +222,8 @@ def _labels_after(
             columns = {**{("", path): column for path, column in one.steps.items()}, **by_name}
             read = set()
             for key, column in columns.items():
-                rows = np.asarray(column) if is_numeric(column) else np.empty(0)
+                values = np.asarray(column) if is_numeric(column) else np.empty(0)
+                rows = values.reshape(-1, values.shape[-1]) if values.ndim in (2, 3) else values  # 3: windows
                 if rows.ndim == 2 and len(rows) and (rows == rows[:1]).all():
                     marks = rows[0].tolist()  # all different, and known
                     if marks and len(set(marks)) == len(marks) and labels.keys() >= set(marks):
@@ -242,16 +243,16 @@ def _mark(schema: Schema, random: np.random.Generator) -> tuple[Episode, dict[fl
     labels: dict[float, Dimension] = {}
     for path, field in schema.steps.items():
         column = episode.steps[path]
-        if len(field.shape) != 1 or not is_numeric(column):
+        if not (len(field.shape) == 1 or (len(field.shape) == 2 and field.names)) or not is_numeric(column):
             continue
         column = np.asarray(column)
         if not field.names and not (schema.representations and column.dtype.kind == "f"):
             continue
-        small, size = column.dtype.kind in "iu", column.shape[1]
+        small, size = column.dtype.kind in "iu", column.shape[-1]
         row = random.integers(1, 127, size) if small else random.uniform(0.1, 0.9, size)
         row = row.astype(np.float32).astype(column.dtype)  # the same number after a cast to float32
         columns[path] = np.broadcast_to(row, column.shape)
-        labels |= dict(zip(columns[path][0].tolist(), field.dimensions, strict=True))
+        labels |= dict(zip(row.tolist(), field.dimensions, strict=True))
     return episode.with_columns(columns), labels
 
 

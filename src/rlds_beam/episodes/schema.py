@@ -34,6 +34,10 @@ REQUIRED_STEP_FIELDS = ("observation", "action", "reward", "discount", *FLAGS)
 ADD_ACTIONS = "if the data has none, add them: for example with the connector NextStateAsAction"
 """What to do if there are no actions."""
 
+SAMPLES, SAMPLE_TIMES = "_samples", "_sample_times"
+"""The endings of the fields beside a window (k, C) of a signal that is faster than the steps: how many samples there
+are before the zeros, and their times relative to the step, (k,), in seconds."""
+
 MIN_IMAGE_PIXELS = 16
 """Minimum side of a uint8 array to be considered an image, in pixels."""
 
@@ -139,8 +143,11 @@ class Field:
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
-        """What is known of each value of a step. A name such as `delta_x` also says that a value is a difference."""
-        values = (self.representation or Representation()).split(self.known_size, self.path)
+        """What is known of each value of a step, along the last axis if they have names there.
+
+        A name such as `delta_x` also says that a value is a difference.
+        """
+        values = (self.representation or Representation()).split(len(self.names) or self.known_size, self.path)
         if len(self.names) != len(values):
             return values
         values = tuple(value._replace(name=name) for value, name in zip(values, self.names, strict=True))

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import io
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
 pytest.importorskip("rosbags")
+from edits import edited
 from ros2_bags import (
     MAPPING,
     MS,
@@ -19,6 +23,7 @@ from ros2_bags import (
     compressed,
     flag,
     header,
+    imu,
     joints,
     jpegs,
     opened,
@@ -31,6 +36,7 @@ from ros2_bags import (
 )
 
 import rlds_beam
+from rlds_beam.connectors import Resample
 from rlds_beam.errors import NeedsMappingError, UsageError
 from rlds_beam.formats.ros2.mapping import parse_mapping
 from rlds_beam.formats.ros2.source import Ros2Source
@@ -332,3 +338,57 @@ def test_a_calibration_that_changes_within_an_episode_rejects_it(tmp_path: Path)
     assert "camera_info) changes within the episode: map it to a step field" in str(episode.faults[0])
     (episode,) = read(tmp_path / "a", mapping.replace(path, "observation/image_intrinsics"))
     assert np.asarray(episode.steps["observation/image_intrinsics"])[:, 0].tolist() == [90.0] * 4 + [91.0] * 2
+
+
+WINDOW = "{topic: /imu, field: linear_acceleration, window: 200}"
+WITH_IMU = MAPPING.replace("fields:", f"fields:\n  observation/imu: {WINDOW}")
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(gaps=st.lists(st.integers(10, 120), min_size=12, max_size=40), rate=st.sampled_from([10, 5, 4, 20]))
+def test_every_sample_of_a_fast_signal_is_read_once_in_order(tmp_path: Path, gaps: list[int], rate: float) -> None:
+    """An IMU beside a camera of 10 Hz: each sample up to the last step is in one, since a step before the first."""
+    at = T0 + np.cumsum([0, *gaps]) * MS
+    values = np.arange(len(at) * 3).reshape(-1, 3) + 1.0
+    sent = [*robot(8), *(imu(int(time), row) for time, row in zip(at, values, strict=True))]
+    bag = write_bag(Path(tempfile.mkdtemp(dir=tmp_path)) / "a", sorted(sent, key=lambda one: one.time))
+    (episode,) = edited(Resample(rate, recorded_fps=10, last_action="real"), *read(bag, WITH_IMU))
+    frames = T0 + (100 * np.arange(8) + 50) * MS
+    last = {10: 7, 5: 6, 4: 5, 20: 7}[rate]  # the last frame that a new step shows
+    expected = (at > frames[0] - 100 * MS) & (at <= frames[last])
+    windows, counts, times = (
+        np.asarray(episode.steps[f"observation/imu{ending}"]) for ending in ("", "_samples", "_sample_times")
+    )
+    inside = np.arange(windows.shape[1]) < counts[:, None]
+    np.testing.assert_array_equal(windows[inside], values[expected])
+    assert not windows[~inside].any()
+    steps = np.repeat(np.arange(len(counts)) / rate * 1e9 + frames[0], counts)
+    np.testing.assert_allclose(times[inside], (at[expected] - steps) / 1e9, atol=1e-4)
+
+
+@pytest.mark.parametrize("to", ["rlds", "lerobot"])
+def test_an_imu_at_1_khz_beside_a_camera_survives_with_its_names(tmp_path: Path, to: str) -> None:
+    names = "[linear_acceleration.x, linear_acceleration.y, linear_acceleration.z]"
+    mapping = WITH_IMU.replace("field: linear_acceleration", f"field: {names}")
+    sent = [*robot(), *(imu(T0 + i * MS, [i, i + 0.25, i + 0.5]) for i in range(600))]
+    write_bag(tmp_path / "a", sorted(sent, key=lambda one: one.time))
+    (tmp_path / "topics.yaml").write_text(mapping)
+    out = tmp_path / "out/toy/1.0.0"
+    options = {"topics": str(tmp_path / "topics.yaml"), "connectors": "Resample(5)"}
+    rlds_beam.convert(str(tmp_path / "a"), str(out), to=to, **options)
+    opened = rlds_beam.open_dataset(out, unit="steps")
+    batch = next(opened.batches(3))
+    windows, counts = batch["observation/imu"], batch["observation/imu_samples"]
+    inside = np.arange(windows.shape[1]) < counts[:, None]
+    np.testing.assert_array_equal(windows[inside][:, 0], np.arange(sum(counts)))
+    assert windows.shape == (3, 400, 3) and counts.tolist() == [51, 200, 200]
+    assert opened.fields["observation/imu"].names == tuple(names.strip("[]").split(", "))
+
+
+def test_a_window_with_more_samples_than_said_is_rejected(tmp_path: Path) -> None:
+    sent = [*robot(), *(imu(T0 + i * 10 * MS, np.ones(3)) for i in range(60))]
+    mapping = WITH_IMU.replace("window: 200", "window: 9")
+    (episode,) = read(write_bag(tmp_path / "a", sorted(sent, key=lambda one: one.time)), mapping)
+    assert "observation/imu (/imu): 10 messages of a step, more than window: 9" in str(episode.faults[0])
+    (episode,) = read(tmp_path / "a", mapping.replace("window: 9", "window: 10"))
+    assert episode.steps["observation/imu"].shape == (6, 10, 3) and not episode.faults

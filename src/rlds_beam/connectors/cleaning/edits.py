@@ -21,6 +21,7 @@ from rlds_beam.episodes.columns import (
     zeros_like,
 )
 from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.schema import SAMPLES
 from rlds_beam.errors import BadEpisode, UsageError
 
 
@@ -131,6 +132,8 @@ class SubsampleSteps(EpisodeConnector, reads_images=False):
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
         count = len(episode)
+        if windows := [path for path in episode.steps if path.endswith(SAMPLES)]:
+            raise UsageError(f"SubsampleSteps would lose samples: {windows[0]} counts them: use Resample")
         if self.every == 1 or count < 2:
             return episode
         kept = np.unique([*range(0, count, self.every), count - 1])

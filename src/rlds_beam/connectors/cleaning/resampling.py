@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -29,6 +30,7 @@ from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.columns import all_below
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.representations import Dimensions, value_names
+from rlds_beam.episodes.schema import SAMPLE_TIMES, SAMPLES
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Source
@@ -78,7 +80,8 @@ class Resample(EpisodeConnector, reads_images=False):
 
     Steps begin at the time of the first one. Images are copied without decoding. Rewards go to the transition in which
     their observation arrives, so returns do not change, and the last step stays the last one. If its action is void, it
-    is at the first new time at or after its own. An action applies until the next step:
+    is at the first new time at or after its own. Windows of faster signals (`imu`, `imu_samples`) are joined, so no
+    sample is lost. An action applies until the next step:
 
         held          (default) the action at or before the new step: targets, grippers, modes
         interpolate   targets between two actions: linear; rotations on the shortest arc
@@ -217,11 +220,11 @@ class Resample(EpisodeConnector, reads_images=False):
             raise UsageError("Resample: list x, y, z in relative or interpolate if their rotation is")
         clocks = {name: self._clock(episode, name) for name in ("times", "onto") if getattr(self, name) is not None}
         if episode.key.of_probe or len(episode) < (1 if self.last_action == "real" and self.times is None else 2):
-            return episode
+            return episode.with_columns(self._join_windows(episode, None))
         line = self._timeline(episode, clocks)
         if line is None:
-            return episode
-        made = {path: column[line.shown] for path, column in episode.steps.items()}
+            return episode.with_columns(self._join_windows(episode, None))
+        made = {path: column[line.shown] for path, column in episode.steps.items()} | self._join_windows(episode, line)
         for path, mode in dict.fromkeys((path, mode) for (path, _), mode in modes.items()):
             places = [place for place, of_place in modes.items() if (place[0], of_place) == (path, mode)]
             old = _read_actions(episode, line, places)
@@ -236,6 +239,34 @@ class Resample(EpisodeConnector, reads_images=False):
             stamps = old[:1].reshape(1) + (since if old.dtype.kind == "f" else np.round(since).astype(old.dtype))
             steps[self.times] = stamps.astype(old.dtype).reshape(-1, *old.shape[1:])
         return episode.replace(steps=steps)
+
+    def _join_windows(self, episode: Episode, line: _Timeline | None) -> dict[str, Any]:
+        """The windows of faster signals: a new step has the samples of all steps since the one before.
+
+        Args:
+          line: the new steps; None if they are the old ones, with room for as many samples as others have.
+        """
+        joined: dict[str, Any] = {}
+        for path in [path.removesuffix(SAMPLES) for path in episode.steps if path.endswith(SAMPLES)]:
+            windows, counts = np.asarray(episode.steps[path]), np.asarray(episode.steps[f"{path}{SAMPLES}"])
+            if self.fps is None or self.times is not None:
+                raise UsageError(f"Resample: the windows of {path} can be joined with fps, without times")
+            size = windows.shape[1] * max(1, math.ceil((self.recorded_fps or 0) / self.fps - 1e-6))
+            shown, old = (np.arange(len(counts)), None) if line is None else (line.shown, line.edges[: len(counts)])
+            ends = np.append(0, np.cumsum(counts))[shown + 1]
+            numbers = np.diff(ends, prepend=0)
+            before, after = (
+                np.arange(most) < many[:, None] for most, many in ((windows.shape[1], counts), (size, numbers))
+            )
+            for name in (path, f"{path}{SAMPLE_TIMES}"):
+                column = np.asarray(episode.steps[name])
+                samples = column[before][: ends[-1]]  # after the last new step, they would be from the future
+                if name != path and line is not None and old is not None:
+                    samples = samples + np.repeat(old, counts)[: ends[-1]] - np.repeat(line.times, numbers)
+                joined[name] = np.zeros((len(shown), size, *column.shape[2:]), column.dtype)
+                joined[name][after] = samples
+            joined[f"{path}{SAMPLES}"] = numbers
+        return joined
 
     def _find(self, episode: Episode, argument: str, action: str, size: int | None = None) -> list[Places]:
         """The values that each entry of an argument names: `size` values, or one, or those of a whole field."""

@@ -103,6 +103,13 @@ class Ros2Format(ArrayFormat):
             if reader.field.frame:
                 arrays[path] = self._transform(bag, reader.field)
                 continue
+            if reader.field.window:
+                if source not in kinds:
+                    raise BadMessage(f"{path}: the bag has no topic {source}")
+                stream = streams[source]
+                messages = [stream.data[i] for i in np.flatnonzero(stream.inside)]
+                arrays |= reader.window(stream.times[stream.inside], messages, frames.times, kinds[source])
+                continue
             column = reader.column(streams[source].data, frames.chosen[path], kinds[source])
             if path.startswith(f"{OF_EPISODE}/"):
                 if (column != column[:1]).any():

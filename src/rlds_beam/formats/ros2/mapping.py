@@ -33,6 +33,7 @@ class TopicField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
       names_field: the path of these names in the message.
       dtype: the dtype to cast to; empty keeps the message's.
       max_age_s: the most seconds that a message may be older than its step; None is any age.
+      window: the most messages that a step holds: all since the step before; 0: it holds the latest one.
       frame: of a topic of static transforms, the frame whose pose is read; empty for others.
       path: its path, `observation/state`.
     """
@@ -43,6 +44,7 @@ class TopicField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     names_field: str = "name"
     dtype: str = ""
     max_age_s: _Age | None = None
+    window: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
     frame: str = ""
     path: str = ""
 
@@ -94,12 +96,13 @@ class TopicMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def aligned(self) -> tuple[TopicField, ...]:
         """The fields with a message for each step."""
-        return tuple(field for field in self.fields if not field.frame)
+        return tuple(field for field in self.fields if not field.frame and not field.window)
 
     @property
     def topics(self) -> tuple[str, ...]:
         """The topics whose messages are aligned with the steps, without repetition."""
-        return tuple(dict.fromkeys([*filter(None, [self.reference]), *(field.topic for field in self.aligned)]))
+        named = (field.topic for field in self.fields if not field.frame)
+        return tuple(dict.fromkeys([*filter(None, [self.reference]), *named]))
 
     def max_age(self, topic: str) -> int | None:
         """The largest age that a field of the topic allows; None is any age."""
@@ -167,6 +170,8 @@ def _check_field(path: str, entry: TopicField, others: Iterable[str], where: str
         raise UsageError(f"{where}: dtype is {entry.dtype}, not one of {', '.join(sorted(DTYPES - {'string'}))}")
     if entry.frame and (root != OF_EPISODE or entry.fields not in ((), ("base",))):
         raise UsageError(f"{where}: frame gives a pose [4, 4], or with field: base the name of its base, of an episode")
+    if entry.window and (root == OF_EPISODE or not entry.fields):
+        raise UsageError(f"{where}: window is for fields of the steps that hold numbers")
     if entry.names and len(entry.fields) != 1:
         raise UsageError(f"{where}: names selects from one field, for example field: position")
 

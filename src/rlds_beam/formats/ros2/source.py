@@ -130,7 +130,7 @@ class Ros2Source(SourceOfFiles):
         made[TIMES] = Field(TIMES, "int64")
         about = [Field(f"{OF_EPISODE}/{name}", "int64") for name in (START, DROPPED)]
         about += [text_field(f"{OF_EPISODE}/{LACKING}")]
-        fields = by_path((reader.schema for reader in readers), where)
+        fields = by_path((field for reader in readers for field in reader.made), where)
         of_episode = {path: field for path, field in fields.items() if path.startswith(f"{OF_EPISODE}/")}
         steps = {path: field for path, field in fields.items() if path not in of_episode}
         schema = Schema({**made, **steps}, by_path([*about, *of_episode.values()], where))
