@@ -354,7 +354,7 @@ def test_every_sample_of_a_fast_signal_is_read_once_in_order(tmp_path: Path, gap
     bag = write_bag(Path(tempfile.mkdtemp(dir=tmp_path)) / "a", sorted(sent, key=lambda one: one.time))
     (episode,) = edited(Resample(rate, recorded_fps=10, last_action="real"), *read(bag, WITH_IMU))
     frames = T0 + (100 * np.arange(8) + 50) * MS
-    last = {10: 7, 5: 6, 4: 5, 20: 7}[rate]  # the last frame that a new step shows
+    last = 6 if rate == 5 else 7  # the last frame that a new step shows
     expected = (at > frames[0] - 100 * MS) & (at <= frames[last])
     windows, counts, times = (
         np.asarray(episode.steps[f"observation/imu{ending}"]) for ending in ("", "_samples", "_sample_times")
@@ -387,6 +387,9 @@ def test_an_imu_at_1_khz_beside_a_camera_survives_with_its_names(tmp_path: Path,
 
 def test_a_window_with_more_samples_than_said_is_rejected(tmp_path: Path) -> None:
     sent = [*robot(), *(imu(T0 + i * 10 * MS, np.ones(3)) for i in range(60))]
+    with pytest.raises(NeedsMappingError) as caught:
+        Ros2Source.open(str(write_bag(tmp_path / "b", sorted(sent, key=lambda one: one.time))))
+    assert "  # the latest sample; window: 10 gives all since the step before" in caught.value.propose()
     mapping = WITH_IMU.replace("window: 200", "window: 9")
     (episode,) = read(write_bag(tmp_path / "a", sorted(sent, key=lambda one: one.time)), mapping)
     assert "observation/imu (/imu): 10 messages of a step, more than window: 9" in str(episode.faults[0])

@@ -220,10 +220,10 @@ class Resample(EpisodeConnector, reads_images=False):
             raise UsageError("Resample: list x, y, z in relative or interpolate if their rotation is")
         clocks = {name: self._clock(episode, name) for name in ("times", "onto") if getattr(self, name) is not None}
         if episode.key.of_probe or len(episode) < (1 if self.last_action == "real" and self.times is None else 2):
-            return episode.with_columns(self._join_windows(episode, None))
+            return self._with_room(episode)
         line = self._timeline(episode, clocks)
         if line is None:
-            return episode.with_columns(self._join_windows(episode, None))
+            return self._with_room(episode)
         made = {path: column[line.shown] for path, column in episode.steps.items()} | self._join_windows(episode, line)
         for path, mode in dict.fromkeys((path, mode) for (path, _), mode in modes.items()):
             places = [place for place, of_place in modes.items() if (place[0], of_place) == (path, mode)]
@@ -239,6 +239,11 @@ class Resample(EpisodeConnector, reads_images=False):
             stamps = old[:1].reshape(1) + (since if old.dtype.kind == "f" else np.round(since).astype(old.dtype))
             steps[self.times] = stamps.astype(old.dtype).reshape(-1, *old.shape[1:])
         return episode.replace(steps=steps)
+
+    def _with_room(self, episode: Episode) -> Episode:
+        """The episode as it is, with windows as large as those of others."""
+        windows = self._join_windows(episode, None)
+        return episode.with_columns(windows) if windows else episode
 
     def _join_windows(self, episode: Episode, line: _Timeline | None) -> dict[str, Any]:
         """The windows of faster signals: a new step has the samples of all steps since the one before.

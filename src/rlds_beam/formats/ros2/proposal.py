@@ -87,7 +87,7 @@ def proposal(paths: Sequence[str], where: str) -> str:
             lines += [*_card(bag, there, joints, driver), "", *aligned(rows)]
             lines += ["", "A mapping to start from; save it as topics.yaml, edit it, and run:"]
             lines += [f"  rlds-beam inspect {shlex.quote(where)} --from=ros2 --topics=topics.yaml", ""]
-            return "\n".join([*lines, *_mapping(fields, driver)])
+            return "\n".join([*lines, *_mapping(fields, driver, _windows(bag, there, driver))])
     except OSError as error:
         raise UsageError(str(error)) from error
     except BadMessage as error:
@@ -135,7 +135,15 @@ def _driver(facts: Sequence[TopicFacts], fields: Mapping[str, str]) -> TopicFact
     return min(drivers, key=lambda driver: (driver.rate == 0, driver.rate)) if drivers else None
 
 
-def _mapping(fields: Mapping[str, str], driver: TopicFacts | None) -> list[str]:
+def _windows(bag: Bag, facts: Sequence[TopicFacts], driver: TopicFacts | None) -> dict[str, int]:
+    """The most messages between two steps of topics of signals that are faster than the steps."""
+    steps = bag.times(driver.name) if driver else np.zeros(0)
+    fast = [fact.name for fact in facts if fact.type in _VALUES and driver and fact.rate > 1.5 * driver.rate]
+    counts = {name: np.diff(np.searchsorted(bag.times(name), steps, side="right")) for name in fast}
+    return {name: int(count.max()) for name, count in counts.items() if len(count)}
+
+
+def _mapping(fields: Mapping[str, str], driver: TopicFacts | None, windows: Mapping[str, int]) -> list[str]:
     if driver is None:
         return ["# No topic has images, joint states, or another type known to be useful: map fields of other types."]
     fps = [f"fps: {round(driver.rate)}"] if round(driver.rate) else []
@@ -147,9 +155,14 @@ def _mapping(fields: Mapping[str, str], driver: TopicFacts | None) -> list[str]:
         "end: truncated  # or terminal: episodes end because the task does",
         "episodes: bag  # or {topic: /episode, start: [start], stop: [stop]}, or {gap_s: 2}",
         "fields:",
-        *(f"  {path}: {text}" for path, text in fields.items()),
+        *(f"  {path}: {text}{_note(text, windows)}" for path, text in fields.items()),
         *([] if "action" in fields else ["  # action: {topic: ..., field: ...}  # what the robot was told to do"]),
     ]
+
+
+def _note(text: str, windows: Mapping[str, int]) -> str:
+    most = next((most for name, most in windows.items() if f"topic: {json.dumps(name)}" in text), None)
+    return f"  # the latest sample; window: {most} gives all since the step before" if most else ""
 
 
 def _fields(facts: Sequence[TopicFacts], joints: Mapping[str, Sequence[str]]) -> dict[str, str]:
