@@ -57,7 +57,8 @@ def find_last_steps(source: Source) -> LastSteps:
     if source.last_action != "unknown":
         return LastSteps(source.last_action)
     rest = [path for path in source.schema.steps if not is_action(path)]
-    kinds = Counter(kind for episode in sample_episodes(source, rest) if (kind := _kind(episode)) is not None)
+    episodes = sample_episodes(source, rest) if len(rest) < len(source.schema.steps) else ()
+    kinds = Counter(kind for episode in episodes if (kind := _kind(episode)) is not None)
     if not kinds:
         return LastSteps("void", "RLDS defines it so, and there was no episode to look at")
     seen = ", ".join(f"{what} in {number}" for what, number in kinds.most_common())

@@ -205,9 +205,9 @@ _SAMPLE_BYTES = 64 << 20  # the most bytes of records; at least one is read
 
 
 def sample_episodes(source: Source, left_out: Collection[str]) -> Iterator[Episode]:
-    """The first readable episodes of shards across the dataset, if it has actions; if possible without some fields."""
+    """The first readable episodes of shards across the dataset, if possible without some fields."""
     shards = [(split.name, shard) for split in source.splits for shard in split.shards if shard.size]
-    if not source.has_files or not any(path.partition("/")[0] == "action" for path in source.schema.steps):
+    if not source.has_files:
         return
     chosen = shards[:: -(-len(shards) // _SAMPLE_SHARDS) or 1]
     reader, size = EpisodeReader(source.without(left_out, "not looked at")), 0

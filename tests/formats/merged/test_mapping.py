@@ -389,6 +389,16 @@ def test_units_are_compared_by_name(tmp_path: Path) -> None:
         open_merged(one, other, fields="all")
 
 
+def test_units_are_compared_without_actions(tmp_path: Path) -> None:
+    for name, factor in (("radians", 1.0), ("degrees", 57.29578)):
+        made = make_episode(6, observation={"state": 3}, action=3)
+        state = np.asarray(made.steps["observation/state"]) * np.float32(factor)
+        source = write_dataset(tmp_path / f"with_{name}", [made.with_columns({"observation/state": state})], name=name)
+        rlds_beam.convert(source, tmp_path / name, to="lerobot", fps=10, map=["-action"])
+    with pytest.raises(UsageError, match=r"observation/state: other units\? up to"):
+        open_merged(str(tmp_path / "radians"), str(tmp_path / "degrees"))
+
+
 def test_differences_are_refused_by_field(tmp_path: Path) -> None:
     one = rlds(tmp_path / "one", count=lambda n: np.zeros(n, np.int32), more=lambda n: np.zeros(n, np.float32))
     two = rlds(tmp_path / "two", seed=5, count=lambda n: np.zeros(n, np.int64))
