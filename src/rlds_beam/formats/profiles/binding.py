@@ -19,7 +19,16 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, NO_REWARD, as_images, image_field, number_field
 from rlds_beam.formats.arrays.leaves import field_from_json
 from rlds_beam.formats.profiles.containers import Container, Leaf, matches
-from rlds_beam.formats.profiles.model import RECORDED, RESERVED, TO_OBSERVATION, Condition, FieldRule, Profile, TextRule
+from rlds_beam.formats.profiles.model import (
+    RECORDED,
+    RESERVED,
+    TO_OBSERVATION,
+    Condition,
+    Fact,
+    FieldRule,
+    Profile,
+    TextRule,
+)
 from rlds_beam.formats.profiles.zarr_store import OWN
 from rlds_beam.reading.base import LastAction
 from rlds_beam.reading.meaning import KEY, Meaning
@@ -345,9 +354,9 @@ def find_text(profile: Profile, container: Container) -> bytes | None:
     return None
 
 
-def find_fact(profile: Profile, container: Container, name: str) -> Any:
+def find_fact(profile: Profile, container: Container, name: Fact) -> Any:
     """A fact about the dataset that the profile finds in an episode: JSON; None if there is none."""
-    rule: TextRule | None = dict[str, TextRule](profile.facts).get(name)
+    rule = profile.facts.get(name)
     text = None if rule is None else _text(rule, container)
     try:
         return None if rule is None or text is None else _json_within(text, rule)
@@ -363,7 +372,8 @@ def holds(condition: Condition, container: Container) -> bool:
 
 def find_fps(profile: Profile, first: Container) -> tuple[float | None, str]:
     """The rate that an episode says, or the profile; and the environment whose rate it is, if it is one's."""
-    fps, seconds, steps = (find_fact(profile, first, name) for name in ("fps", "step_seconds", "decimation"))
+    fps = find_fact(profile, first, "fps")
+    seconds, steps = find_fact(profile, first, "step_seconds"), find_fact(profile, first, "decimation")
     known = _find_environment(find_fact(profile, first, "environment"))
     if _is_rate(seconds) and _is_rate(steps):
         fps = round(1 / (seconds * steps), 6)

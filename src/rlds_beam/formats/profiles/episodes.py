@@ -89,7 +89,7 @@ class EpisodeIndex(NamedTuple):
     ended: Array = np.zeros(0, bool)
 
     @property
-    def count(self) -> int:
+    def total(self) -> int:
         return len(self.groups) or len(self.ended)
 
     def open(self, whole: Container, profile: Profile, i: int) -> Container:
@@ -230,7 +230,7 @@ class ProfileFormat(ArrayFormat):
         return index_episodes(path, self.profile, self.split_masks)
 
     def count(self, path: str) -> int:
-        return self.index(path).count
+        return self.index(path).total
 
     def is_splittable(self, path: str) -> bool:
         if not self.profile.per_file:

@@ -20,7 +20,7 @@ RESERVED = ("discount", "reward", "language_instruction")
 """Step fields with their own keys."""
 
 _ROWS = re.compile(r"(?P<name>[^\[\]]+)(\[(?P<start>-?\d+)?:(?P<stop>-?\d+)?\])?")
-_Fact = Literal["name", "fps", "robot", "step_seconds", "decimation", "environment"]
+Fact = Literal["name", "fps", "robot", "step_seconds", "decimation", "environment"]
 _Size = Annotated[int, msgspec.Meta(ge=1, le=65536)]
 
 
@@ -162,7 +162,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     splits: Literal["", "mask", "folders", "names"] = ""
     fps: Annotated[float, msgspec.Meta(gt=0, lt=1e6)] | None = None
     robot: str | None = None
-    facts: dict[_Fact, TextRule] = {}
+    facts: dict[Fact, TextRule] = {}
     strip: str = ""
     note: str = ""
 

@@ -274,7 +274,7 @@ def _propose(path: str) -> list[str]:
     lines = [f"name: {naming.to_name(storage.split(path)[1].rpartition('.')[0])}"]
     lines += [f"episodes: {yaml_text(pattern or 'file')}", "fields:"]
     lines += [] if actions else ["  action: NAME_OF_A_DATASET"]
-    roles = {}
+    roles: dict[str, str] = {}
     for path, leaf in leaves.items():
         role = next((role for role, names in _ROLES.items() if path.rpartition("/")[2].lower() in names), None)
         if path in actions:
