@@ -66,7 +66,7 @@ def test_nothing_is_written(hub: HubServer, plain: Path) -> None:
     there = hub.add(plain, "robots/toy")
     for command in (["convert", plain, f"{there}-out"], ["check", "--rules", plain, f"--report={there}/r.json"]):
         code, _, err = run(command)
-        assert code == 2 and "read-only: write to a local directory, then publish it with 'rlds-beam upload'" in err
+        assert code == 2 and "'rlds-beam upload' publishes a directory on the Hub" in err
 
 
 @pytest.mark.parametrize("name", ["rlds", "lerobot"])
