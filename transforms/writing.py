@@ -40,7 +40,15 @@ from rlds_beam.trajectories.spec import TrajectorySpec
 from rlds_beam.transforms.converting import check_items, refuse_across_episodes
 from rlds_beam.transforms.elements import EpisodeCoder
 from rlds_beam.transforms.keyed_sink import WriteKeyed
-from rlds_beam.writing.keyed_parts import FROM, KeyedSink, PackedElement, PlacedElement, check_directory, read_stored
+from rlds_beam.writing.keyed_parts import (
+    FROM,
+    KeyedSink,
+    PackedElement,
+    PlacedElement,
+    check_directory,
+    read_stored,
+    stamp_rejected,
+)
 from rlds_beam.writing.rlds import EpisodeSink, RldsSink, plan_output
 
 
@@ -156,6 +164,7 @@ class WriteEpisodes(beam.PTransform[Episode, Any]):
             directory=output,
             output_plan=plan_output(to, described, check, writes, **more),
             overwrite=overwrite,
+            listed=stamp_rejected(output),
             splits=tuple(split.name for split in described.splits),
             # Without shards, of which there may be many; their counts do not hold if episodes were dropped.
             source=with_attributes(described, splits=()),
@@ -235,6 +244,7 @@ class WriteToTrajectoryRecords(beam.PTransform[Items, Any]):
             # The pipeline may change its items in unknown ways, so every run is a new plan.
             output_plan=OutputPlan.of({"from": FROM, "to": "trajectories", "pipeline": uuid.uuid4().hex}),
             overwrite=overwrite,
+            listed=stamp_rejected(output),
             shards=num_shards,
             output=TrajectoryOutput.of(output, name, spec, images, source),
             spec=spec,

@@ -98,3 +98,4 @@ def test_building_the_graph_removes_nothing(tmp_path, dataset):
     assert {p: p.read_bytes() for p in output.rglob("*") if p.is_file()} == before
     pipeline.run().wait_until_finish()
     assert read_manifest(str(output))["items"] == 36
+    assert not (output / "rejected" / "rejected.json").exists()  # from the previous pipeline

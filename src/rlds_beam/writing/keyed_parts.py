@@ -26,7 +26,7 @@ from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output.commits import load_manifest
 from rlds_beam.output.directory import check_output, is_output, make_ready
-from rlds_beam.output.files import PARTS
+from rlds_beam.output.files import PARTS, REJECTED, REJECTED_LIST
 from rlds_beam.output.plans import OutputPlan, read_plan, remove_output
 from rlds_beam.output.shards import ShardWriter
 from rlds_beam.reading.base import WorkRange
@@ -90,6 +90,7 @@ class KeyedSink(abc.ABC):
       directory: the output directory, which all workers share.
       output_plan: its plan.
       overwrite: whether what rlds-beam wrote there before is replaced.
+      listed: the stamp of the list of rejected records of an earlier pipeline (`stamp_rejected`), which are removed.
       splits: the splits in order; empty if any is taken, in the order of their names.
       shards: the largest number of ranges of a split; None chooses by size.
       unique: whether keys must be unique.
@@ -100,6 +101,7 @@ class KeyedSink(abc.ABC):
     directory: str
     output_plan: OutputPlan = dataclasses.field(default_factory=OutputPlan)
     overwrite: bool = False
+    listed: object = None
     splits: tuple[str, ...] = ()
     shards: int | None = None
 
@@ -117,7 +119,8 @@ class KeyedSink(abc.ABC):
         """
         if is_output(self.directory):
             check_directory(self.directory, overwrite=self.overwrite)
-            remove_output(self.directory, keep_rejected=not self.keeps_rejected)
+            others = self.listed is None or stamp_rejected(self.directory) != self.listed  # of this pipeline
+            remove_output(self.directory, keep_rejected=others and not self.keeps_rejected)
         make_ready(self.directory, self.output_plan)
 
     @abc.abstractmethod
@@ -165,6 +168,12 @@ def check_directory(directory: str, *, overwrite: bool) -> None:
             f"{directory} holds a finished dataset, or the output of another job: choose another directory, or pass "
             "overwrite=True"
         )
+
+
+def stamp_rejected(directory: str) -> object:
+    """What changes when `rejected/` is written again; None if there is none."""
+    path = storage.join(directory, REJECTED, REJECTED_LIST)
+    return storage.stamp(path) or (storage.checksum(path) if storage.exists(path) else None)
 
 
 class Part:
