@@ -189,9 +189,9 @@ def print_help_table(words: Sequence[str]) -> int:
     elif topic == "signals":
         from rlds_beam.checking.signals.base import SIGNALS
 
-        print("rlds-beam check measures these. --threshold=jump=6 sets a threshold,\n--reject='jump > 6' leaves")
         rows = ((signal.name, f"{signal.threshold:g} {signal.unit}", signal.summary) for signal in SIGNALS.values())
-        print(f"episodes out.\n\n{_table(rows)}")
+        print("rlds-beam check measures these. --threshold=jump=6 sets a threshold,")
+        print(f"--reject='jump > 6' leaves episodes out.\n\n{_table(rows)}")
     elif topic == "formats":
         print(
             "--from=FORMAT reads a format, --to=FORMAT writes it. Your own: --from=module:Class,\n--to=module:Class.\n"
