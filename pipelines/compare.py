@@ -14,10 +14,11 @@ from rlds_beam.options import option
 from rlds_beam.processing.job import Job, Stage, Totals
 from rlds_beam.runners.base import RunOptions
 from rlds_beam.terminal.options import PrintOptions, print_json
-from rlds_beam.text import list_few
+from rlds_beam.text import shorten
 
 if TYPE_CHECKING:
     from rlds_beam.episodes.episode import EpisodeKey
+    from rlds_beam.episodes.schema import Schema
     from rlds_beam.reading.base import Source, WorkRange
 
 __all__ = ["CompareConfig", "Comparison", "compare"]
@@ -126,8 +127,6 @@ class CompareDigests(Stage):
     name = "compare"
 
     def finish(self, total: Any, totals: Totals) -> Comparison:
-        from rlds_beam.episodes.schema import find_differences
-
         equal, added, removed, changed = compare_contents(*(sorted(totals[name]) for name in self.passes))
         fields = [list(field) for field in find_differences(*(source.schema for source in self.sources))]
         rates = ["" if source.fps is None else f"{source.fps:g}" for source in self.sources]
@@ -198,3 +197,23 @@ def main(config: CompareConfig) -> int:
     else:
         print(done)
     return DIFFERS if done.differs else 0
+
+
+def list_few(label: str, texts: Sequence[str], most: int, number: int = 0) -> list[str]:
+    """A line for each of the first `most` texts, and one for how many there are besides; `number` if that is more."""
+    lines = [f"{label:10}{shorten(text, 500)}" for text in texts[:most]]
+    more = max(number, len(texts)) - len(lines)
+    return [*lines, f"{label:10}and {more:,} more"] if more else lines
+
+
+def find_differences(first: Schema, second: Schema) -> list[tuple[str, str, str]]:
+    """The path of each field that differs, and its type in both schemas; empty if it is not there."""
+    from rlds_beam.episodes.schema import describe_type
+
+    found = []
+    for one, other in ((first.steps, second.steps), (first.metadata, second.metadata)):
+        for path in sorted({*one, *other}):
+            kinds = [describe_type(fields[path]) if path in fields else "" for fields in (one, other)]
+            if kinds[0] != kinds[1]:
+                found.append((path, kinds[0], kinds[1]))
+    return found

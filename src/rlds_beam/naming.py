@@ -24,11 +24,6 @@ def shard_name(name: str, split: str, file_format: str, number: str) -> str:
     return f"{name}-{split}.{file_format}-{number}"
 
 
-def is_range(name: str) -> bool:
-    """Whether `name` is a work range's name: `train-00003-of-00010`."""
-    return re.fullmatch(r"[^/]+-\d{5}-of-\d{5}", name) is not None
-
-
 def is_file_name(name: object) -> bool:
     """Whether `name` is a plain file name: no separator, `..`, or control character."""
     if not isinstance(name, str) or name in ("", ".", "..") or re.search(r"[/\\\x00-\x1f\x7f\ud800-\udfff]", name):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
@@ -55,11 +54,6 @@ def without_secrets(text: str) -> str:
     return _SECRET_FLAG.sub(r"\1...", text) if "--" in text else text
 
 
-def json_text(content: Any) -> str:
-    """JSON for a terminal: the values are exact, and every character is visible."""
-    return json.dumps(content, indent=2).replace("\x7f", "\\u007f")
-
-
 class EscapingStream:
     """The standard output and error of a command: the one place where text of others is escaped for a terminal.
 
@@ -106,13 +100,6 @@ def join_texts(texts: Sequence[str]) -> str:
 def some(texts: Sequence[str]) -> str:
     """The first three texts and the number of others: `a, b, c and 2 more`."""
     return ", ".join(texts[:3]) + (f" and {len(texts) - 3:,} more" if len(texts) > 3 else "")
-
-
-def list_few(label: str, texts: Sequence[str], most: int, number: int = 0) -> list[str]:
-    """A line for each of the first `most` texts, and one for how many there are besides; `number` if that is more."""
-    lines = [f"{label:10}{shorten(text, 500)}" for text in texts[:most]]
-    more = max(number, len(texts)) - len(lines)
-    return [*lines, f"{label:10}and {more:,} more"] if more else lines
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

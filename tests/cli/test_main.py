@@ -76,7 +76,7 @@ def test_version(run):
         (["--repair=non_finite"], "cannot be repaired"),
         (["--fail=no_such_rule"], "unknown rule"),
         (["--max_rejected=2.5"], "--max_rejected"),
-        (["--split=trian"], "did you mean train"),
+        (["--split=trian"], "has the splits train"),
         (["--observation_fields=camera"], "--observation_fields"),
         (["--policy_info_fn=no_such_module:f"], "no_such_module"),
         (["--features=nowhere.json"], "nowhere.json"),

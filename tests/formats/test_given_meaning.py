@@ -239,8 +239,6 @@ def test_tasks_by_the_names_of_episodes_in_their_files(tmp_path: Path) -> None:
         (tmp_path / "demos.json").write_text(json.dumps({names[0]: "second", names[1]: "first"}))
         export(tmp_path / "demos", tmp_path / f"b{number}", "rlds", task_file=tmp_path / "demos.json")
         assert texts_of(tmp_path / f"b{number}") == [{"first"}, {"second"}]
-    card = str(rlds_beam.inspect(tmp_path / "demos", task_file=tmp_path / "demos.json"))
-    assert f"demo_0 of {file.name}, demo_1 of {file.name}" in card
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ import pytest
 
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
+from rlds_beam.terminal.options import json_text
 from rlds_beam.testing import make_episode, write_dataset
-from rlds_beam.text import EscapingStream, json_text, without_secrets
+from rlds_beam.text import EscapingStream, without_secrets
 
 COMMANDS = "\x1b]52;c;cm0gLXJmIH4=\x07 \x1b[1A\x1b[2K \x9b2J \u202e \u2066 \x7f \r"
 """Sets the clipboard, hides the line above, clears the screen, reverses text."""

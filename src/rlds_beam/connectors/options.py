@@ -21,7 +21,7 @@ class MeaningOptions(Options):
     task: str | None = option(None, "instruction of the episodes that have none", metavar="TEXT")
     task_file: str | None = option(
         None,
-        "instructions by episode: CSV, JSON, JSON lines, or YAML of keys (or of the names in inspect's card) and texts",
+        "instructions by episode: CSV, JSON, JSON lines, or YAML of keys (or of names in the files, demo_0) and texts",
         metavar="FILE",
     )
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -192,20 +191,6 @@ def concatenate(columns: Sequence[Column]) -> Column:
         return first.with_data(data)
     joined: np.ndarray[Any, Any] = np.concatenate(cast("list[np.ndarray[Any, Any]]", columns))
     return joined
-
-
-JoinedColumns: TypeAlias = "Array | list[Array | None]"
-"""A field of several episodes: its numbers end to end (N, ...); or the numbers of each, None for none."""
-
-
-def join_columns(columns: Sequence[Any], lengths: Sequence[int]) -> JoinedColumns:
-    """Lays columns end to end if all are numbers of one dtype and shape, with these lengths."""
-    dtypes = {None if column is None else column.dtype for column in columns}
-    if len(dtypes) == 1 and None not in dtypes and is_numeric(columns[0]) and [*map(len, columns)] == lengths:
-        with contextlib.suppress(ValueError):  # other shapes
-            joined: Array = np.concatenate(columns)
-            return joined
-    return [column if column is not None and is_numeric(column) else None for column in columns]
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:

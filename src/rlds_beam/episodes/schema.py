@@ -295,17 +295,6 @@ def describe_type(field: Field) -> str:
     return f"{type_text(dtype, field.shape)}{encoding}{named}{represented}"
 
 
-def find_differences(first: Schema, second: Schema) -> list[tuple[str, str, str]]:
-    """The path of each field that differs, and its type in both schemas; empty if it is not there."""
-    found = []
-    for one, other in ((first.steps, second.steps), (first.metadata, second.metadata)):
-        for path in sorted({*one, *other}):
-            kinds = [describe_type(fields[path]) if path in fields else "" for fields in (one, other)]
-            if kinds[0] != kinds[1]:
-                found.append((path, kinds[0], kinds[1]))
-    return found
-
-
 MAX_UNFOLDED = 32
 """The most dimensions of a field that are all shown; two arms have 14, a humanoid has about 30."""
 

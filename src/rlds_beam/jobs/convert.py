@@ -157,6 +157,8 @@ class ConvertJob:
         pending = self.find_pending()
         if pending is not None:
             self.make_ready()
+        elif not self.adds_nothing:
+            self.remove_temporary()
         return pending or ()
 
     @property

@@ -152,7 +152,9 @@ class NumberRanges(Stage):
     name = "number"
 
     def ranges(self, totals: Totals) -> list[tuple[RangeCommit, Any]]:
-        """The commit of each finished range, and the indices that its files need."""
+        """The commit of each finished range, and the indices its files need; none if an earlier run finished it all."""
+        if not totals.get(OpenOutput.name, True) and commits.load_manifest(self.output.directory) is not None:
+            return []  # what the indices are made of may be removed already
         committed = commits.read_commits(self.output.directory)
         done = [committed[str(work)] for work in self.works if str(work) in committed]
         if len(done) < len(self.works):

@@ -153,11 +153,13 @@ class TfdsMetadata(NamedTuple):
       info: the text of dataset_info.json; None if there is none.
       files: the bytes of other files that belong to the data, by file name: class names, licenses, rlds-beam's
         provenance. They are only copied, so they may be in any encoding.
+      outside: the names of such files that are links to files outside of the dataset; these are never copied.
     """
 
     features: str
     info: str | None = None
     files: Mapping[str, bytes] = {}
+    outside: tuple[str, ...] = ()
 
 
 class VideoSpan(NamedTuple):

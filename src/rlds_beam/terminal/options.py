@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import json
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from rlds_beam._version import __version__
 from rlds_beam.errors import UsageError
 from rlds_beam.options import Options, flag_name, option
 from rlds_beam.platforms import process_seconds
-from rlds_beam.text import json_text, without_secrets
+from rlds_beam.text import without_secrets
 
 
 def parse_max_rejected(text: str) -> int | float:
@@ -101,3 +102,8 @@ class ReportOptions(PrintOptions):
         "rejected episodes to allow before exiting with code 3: a count or a fraction (0.01)",
         parse=parse_max_rejected,
     )
+
+
+def json_text(content: Any) -> str:
+    """JSON for a terminal: the values are exact, and every character is visible."""
+    return json.dumps(content, indent=2).replace("\x7f", "\\u007f")

@@ -10,21 +10,25 @@ The steps of all episodes are laid end to end, by dimension, so that one pass of
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from rlds_beam.checking.signals.base import BROKEN
 from rlds_beam.checking.steps import is_clock, runs
-from rlds_beam.episodes.columns import JoinedColumns
+from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import FLAGS, Field, Schema
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.typing import Array
+
+JoinedColumns: TypeAlias = "Array | list[Array | None]"
+"""A field of several episodes: its numbers end to end (N, ...); or the numbers of each, None for none."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -339,3 +343,13 @@ def _is_camera(field: Field) -> bool:
         return field.dtype == "uint8"
     *_, channels = field.shape or (None,)
     return field.dtype == "uint8" and len(field.shape) == 3 and channels in (1, 3, 4) and field.known_size >= 256
+
+
+def join_columns(columns: Sequence[Any], lengths: Sequence[int]) -> JoinedColumns:
+    """Lays columns end to end if all are numbers of one dtype and shape, with these lengths."""
+    dtypes = {None if column is None else column.dtype for column in columns}
+    if len(dtypes) == 1 and None not in dtypes and is_numeric(columns[0]) and [*map(len, columns)] == lengths:
+        with contextlib.suppress(ValueError):  # other shapes
+            joined: Array = np.concatenate(columns)
+            return joined
+    return [column if column is not None and is_numeric(column) else None for column in columns]

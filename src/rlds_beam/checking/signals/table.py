@@ -10,9 +10,8 @@ import numpy as np
 
 from rlds_beam.checking.signals import sensors
 from rlds_beam.checking.signals.base import MIN_EPISODES, SIGNALS, STATISTICS
-from rlds_beam.checking.signals.episodes import Context, Episodes, Layout
+from rlds_beam.checking.signals.episodes import Context, Episodes, Layout, join_columns
 from rlds_beam.checking.signals.rows import Rows
-from rlds_beam.episodes.columns import join_columns
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.typing import Array

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -262,8 +261,12 @@ class Meta:
 
     def _episodes_v3(self) -> list[EpisodeRow]:
         def read(path: str) -> Any:
-            with contextlib.suppress(UsageError):  # LeRobot writes the footer when a recording ends
+            try:
                 return _read_table(path, lambda column: not column.startswith("stats/"))
+            except UsageError as error:  # LeRobot writes the footer when a recording ends
+                if isinstance(error.__cause__, OSError):  # the file cannot be opened
+                    raise
+                return None
 
         rows: list[EpisodeRow] = []
         tables = storage.at_once(read, storage.files_below(self.root, "meta/episodes/*/*.parquet"), self.root)

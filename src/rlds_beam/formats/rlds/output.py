@@ -107,6 +107,11 @@ class RldsOutput(HoldsLastActions):
             known = ", ".join(split.name for split in source.splits)
             raise UsageError(f"--connectors: SplitEpisodes divides one split: use --split=NAME; there are {known}")
         tfds = source.tfds or TfdsMetadata("")
+        if tfds.outside:
+            raise UsageError(
+                f"--to=rlds copies {tfds.outside[0]} into the output, but in {source.dataset} it is a link to a file "
+                "outside the dataset: replace the link with the file"
+            )
         stored = None if source.tfds is None else source.schema
         if stored is not None and _is_unchanged(schema, stored):
             features = tfds.features

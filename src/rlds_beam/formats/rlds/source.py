@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import hashlib
 import math
+import os
 import re
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -52,6 +53,7 @@ class RldsSource(Source):
       features: the text of features.json (for TFDS's decoder, if ours cannot decode a field).
       info: the text of dataset_info.json; None for shard files given by name.
       texts: the bytes of text files that belong to the data, by file name (`TfdsMetadata.files`).
+      outside: see `TfdsMetadata`.
       unread: the step fields of features.json that are not in the schema because nothing needs them, by path.
       The others: see `Source`.
     """
@@ -64,6 +66,7 @@ class RldsSource(Source):
     violations: tuple[Violation, ...] = ()
     info: str | None = None
     texts: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    outside: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
     fps: float | None = None
@@ -113,7 +116,7 @@ class RldsSource(Source):
 
     @property
     def tfds(self) -> TfdsMetadata:
-        return TfdsMetadata(self.features, self.info, self.texts)
+        return TfdsMetadata(self.features, self.info, self.texts, self.outside)
 
     def plan(self) -> dict[str, Any]:
         return {"features_sha256": hashlib.sha256(self.features.encode()).hexdigest()}
@@ -165,6 +168,7 @@ def _open_directory(directory: str, split: str | None, features: str | None) -> 
         splits.append(slice_split(Split(name, shards), start, stop))
         violations += wrong
     texts = [name for name in sorted(there) if _TEXTS.fullmatch(name)]
+    copied = (*([] if features else [FEATURES]), DATASET_INFO, *texts)
     return RldsSource(
         "/".join(p for p in (info.name, info.config_name, info.version) if p),
         text,
@@ -174,6 +178,7 @@ def _open_directory(directory: str, split: str | None, features: str | None) -> 
         tuple(violations),
         info_text,
         {name: storage.read_small(storage.join(directory, name)) for name in texts},
+        tuple(name for name in copied if _is_outside(directory, name)),
         fps=meaning.fps,
         robot=meaning.robot,
         assumes_robot=bool(notes),
@@ -328,3 +333,17 @@ _ROWS = [" ".join(row.split()) for row in _TABLE.split(";")]
 
 def _fits(field: Field | None, names: tuple[str, ...]) -> bool:
     return field is not None and field.shape == (len(names),)
+
+
+def _is_outside(directory: str, name: str) -> bool:
+    """Whether a file of a dataset is a link to a file elsewhere.
+
+    In the Hugging Face cache, each file of `snapshots/REVISION` is a link into `blobs` next to `snapshots`; those
+    belong to the same dataset.
+    """
+    if storage.scheme(directory) is not None:
+        return False
+    root, target = os.path.realpath(directory), os.path.realpath(os.path.join(directory, name))
+    cache, of_snapshot, _ = root.rpartition("/snapshots/")
+    homes = [root, *([f"{cache}/blobs"] if of_snapshot else [])]
+    return not any(os.path.commonpath([home, target]) == home for home in homes)
