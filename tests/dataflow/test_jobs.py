@@ -26,6 +26,7 @@ from jobs import result_of
 from processes import DEADLINE
 from pushes import look, one_table
 
+from rlds_beam import remote
 from rlds_beam.cli.main import main
 from rlds_beam.testing import make_episode, write_dataset
 
@@ -69,6 +70,7 @@ def cloud(image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     with serving(execute, tmp_path) as served:
         for name, value in served.environment.items():
             monkeypatch.setenv(name, value)
+        remote._open_bucket.cache_clear()  # the endpoint is read once in a process
         yield served
 
 
