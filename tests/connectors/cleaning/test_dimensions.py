@@ -11,8 +11,10 @@ from rlds_beam.connectors import (
     ArrangeDimensions,
     JoinFields,
     RenameFields,
+    Resample,
     ScaleDimensions,
     SplitField,
+    SubsampleSteps,
 )
 from rlds_beam.connectors.configuration import parse
 from rlds_beam.connectors.dry_run import probe
@@ -103,6 +105,10 @@ def test_fields_are_renamed_and_added():
     calibrated = episode.replace(metadata={"episode_metadata/camera/a_intrinsics": np.eye(3)})
     (renamed,) = edited(RenameFields({"camera/a": "observation/front"}), calibrated)
     assert [*renamed.metadata] == ["episode_metadata/observation/front_intrinsics"]
+    counted = episode.with_columns({"observation/n_samples": np.arange(3)})  # counts, but of no window
+    assert edited(SubsampleSteps(1), counted)[0].steps.keys() == counted.steps.keys()
+    (resampled,) = edited(Resample(5, recorded_fps=10, last_action="real"), counted)
+    assert np.asarray(resampled.steps["observation/n_samples"]).tolist() == [0, 2]
     assert names_of({"RenameFields": {"fields": {"action": "action/arm"}}}) == {"action/arm": NAMES}
     (added,) = edited(AddField("language_instruction", "pick"), episode)
     assert added.steps["language_instruction"].tolist() == [b"pick"] * 3

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlds_beam.connectors.base import EpisodeConnector
-from rlds_beam.connectors.cleaning.selection import end_episode, keep_steps, slice_steps
+from rlds_beam.connectors.cleaning.selection import end_episode, find_windows, keep_steps, slice_steps
 from rlds_beam.connectors.fields import StepFields, check_choices, match_fields
 from rlds_beam.episodes.columns import (
     below,
@@ -21,7 +21,6 @@ from rlds_beam.episodes.columns import (
     zeros_like,
 )
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.schema import SAMPLES
 from rlds_beam.errors import BadEpisode, UsageError
 
 
@@ -132,8 +131,8 @@ class SubsampleSteps(EpisodeConnector, reads_images=False):
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
         count = len(episode)
-        if windows := [path for path in episode.steps if path.endswith(SAMPLES)]:
-            raise UsageError(f"SubsampleSteps would lose samples: {windows[0]} counts them: use Resample")
+        if windows := find_windows(episode.steps):
+            raise UsageError(f"SubsampleSteps would lose samples of {windows[0]}: use Resample, which joins windows")
         if self.every == 1 or count < 2:
             return episode
         kept = np.unique([*range(0, count, self.every), count - 1])

@@ -25,7 +25,7 @@ from rlds_beam.connectors.cleaning.rotations import (
     sound_rotations,
     write_rotations,
 )
-from rlds_beam.connectors.cleaning.selection import merge_steps, vectors, with_value
+from rlds_beam.connectors.cleaning.selection import find_windows, merge_steps, vectors, with_value
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.columns import all_below
 from rlds_beam.episodes.episode import Column, Episode
@@ -252,7 +252,7 @@ class Resample(EpisodeConnector, reads_images=False):
           line: the new steps; None if they are the old ones, with room for as many samples as others have.
         """
         joined: dict[str, Any] = {}
-        for path in [path.removesuffix(SAMPLES) for path in episode.steps if path.endswith(SAMPLES)]:
+        for path in find_windows(episode.steps):
             windows, counts = np.asarray(episode.steps[path]), np.asarray(episode.steps[f"{path}{SAMPLES}"])
             if self.fps is None or self.times is not None:
                 raise UsageError(f"Resample: the windows of {path} can be joined with fps, without times")

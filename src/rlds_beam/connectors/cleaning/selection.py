@@ -14,7 +14,7 @@ from rlds_beam.connectors.fields import StepFields, check_new, match_fields
 from rlds_beam.encoding.tfds.features import DTYPES
 from rlds_beam.episodes.columns import all_below, below, find_changed, is_number, is_numeric
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.schema import Field
+from rlds_beam.episodes.schema import SAMPLE_TIMES, SAMPLES, Field
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.text import did_you_mean
@@ -146,9 +146,16 @@ class DropFields(EpisodeConnector):
         )
 
 
-_CALIBRATION = re.compile(
-    "(?P<group>episode_metadata/)?(?P<image>.+)(?P<ending>_(?:intrinsics|distortion|distortion_model|frame_id|extrinsics|base))"
+_COMPANION = re.compile(
+    "(?P<group>episode_metadata/)?(?P<field>.+)(?P<ending>_(?:intrinsics|distortion|distortion_model|frame_id|extrinsics"
+    "|base|samples|sample_times))"
 )
+"""A field that belongs to another: a part of a camera's calibration, or of the windows of a fast signal."""
+
+
+def find_windows(steps: Mapping[str, Column]) -> list[str]:
+    """The fields of windows of signals that are faster than the steps."""
+    return [path for path in steps if f"{path}{SAMPLES}" in steps and f"{path}{SAMPLE_TIMES}" in steps]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +165,7 @@ class RenameFields(EpisodeConnector):
         fields={observation/image_0: observation/front, observation/qpos: observation/state}
 
     The calibration of a camera keeps the name of its images: `episode_metadata/observation/image_0_intrinsics` becomes
-    `episode_metadata/observation/front_intrinsics`.
+    `episode_metadata/observation/front_intrinsics`. So do the samples of a window: `observation/imu_samples`.
 
     Attributes:
       fields: old path -> new path.
@@ -179,8 +186,8 @@ class RenameFields(EpisodeConnector):
         for old, new in self.fields.items():
             if below(path, old):
                 return new + path[len(old) :]
-        camera = _CALIBRATION.fullmatch(path)
-        return f"{camera['group'] or ''}{self._rename(camera['image'])}{camera['ending']}" if camera else path
+        part = _COMPANION.fullmatch(path)
+        return f"{part['group'] or ''}{self._rename(part['field'])}{part['ending']}" if part else path
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,7 +34,7 @@ class TopicField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
       dtype: the dtype to cast to; empty keeps the message's.
       max_age_s: the most seconds that a message may be older than its step; None is any age.
       window: the most messages that a step holds: all since the step before; 0: it holds the latest one.
-      frame: of a topic of static transforms, the frame whose pose is read; empty for others.
+      frame: the frame whose pose is read, in a topic of static transforms; empty for others.
       path: its path, `observation/state`.
     """
 
