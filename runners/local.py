@@ -150,17 +150,16 @@ class _Worker:
         self._hello = pickle.dumps((sys.path, logging.getLogger().level))
 
     def work(self, content: bytes, works: Sequence[Any], pending: Any, room: threading.Semaphore, answers: Any) -> None:
-        """Sends it a stage and range after range until none is left, an error, or its death."""
+        """Sends it a stage with the first range, and range after range until none is left, an error, or its death."""
         place = 0
         try:
-            self._send(self._hello + content)
-            self._hello = b""
             while room.acquire():
                 try:
                     place = pending.popleft()
-                except IndexError:
+                except IndexError:  # and the next stage may have begun: send nothing
                     return
-                self._send(cloudpickle.dumps((place, works[place])))
+                self._send(self._hello + content + cloudpickle.dumps((place, works[place])))
+                self._hello = content = b""
                 kind = "counts"
                 while kind == "counts":
                     kind, value = pickle.load(self.process.stdout)

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -204,6 +205,28 @@ class Order(Stage):
 def test_stages_run_one_after_the_other(workers: int) -> None:
     found, _ = local.run_here((Squares(9), Order()), workers)
     assert found == list(range(sum(i * i for i in range(9))))
+
+
+def test_a_thread_that_is_late_sends_no_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other worker has finished the ranges of its stage before it began, and both work on the next stage."""
+    go, gone, held, work = threading.Event(), threading.Event(), iter([True]), local._Worker.work
+
+    def work_late(worker: local._Worker, content: bytes, works: range, *arguments: Any) -> None:
+        is_late = works == range(9) and next(held, False)
+        if is_late:
+            go.wait()
+        work(worker, content, works, *arguments)
+        if is_late:
+            gone.set()
+
+    monkeypatch.setattr(local._Worker, "work", work_late)
+    with local.Workers(2) as pool:
+        assert [*pool.process(Squares(9), {})] == [i * i for i in range(9)]
+        numbers = pool.process(Order(), {"squares": 40})
+        assert next(numbers) == [0]
+        go.set()
+        gone.wait()
+        assert [*numbers] == [[i] for i in range(1, 40)]
 
 
 def _need_a_mapping() -> None:
