@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,41 @@ def test_windows_are_the_rows_of_the_episode(steps: Dataset, history: int, chunk
         np.testing.assert_array_equal(found["action"][row], whole["action"][np.clip(ahead, low, high)])
         np.testing.assert_array_equal(found["action_is_pad"][row], ahead > high)
     assert found["reward"].shape == (len(steps),) and "reward_is_pad" not in found
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=6), min_size=1, max_size=3), st.integers(1, 4))
+def test_windows_have_every_sample_of_a_fast_signal_once_in_order(counts: list[list[int]], size: int) -> None:
+    """Up to 3 samples of a step, which are numbered, each with the time when it was taken, in steps."""
+    episodes, rows, number = [], [], 1
+    for of_steps in counts:
+        imu, times = np.zeros((len(of_steps), 3, 2)), np.zeros((len(of_steps), 3), np.float32)
+        samples: list[list[tuple[int, float]]] = []
+        for step, count in enumerate(of_steps):
+            imu[step, :count] = number + np.arange(count)[:, None]
+            times[step, :count] = (np.arange(count) - 2) / 4
+            samples.append([(number + i, step + (i - 2) / 4) for i in range(count)])
+            number += count
+        columns = {"imu": imu, "imu_samples": np.array(of_steps), "imu_sample_times": times / 10}
+        made = make_episode(len(of_steps), observation={"state": 3})
+        episodes.append(made.with_columns({f"observation/{name}": column for name, column in columns.items()}))
+        rows += [(samples, step) for step in range(len(of_steps))]
+    with tempfile.TemporaryDirectory() as directory:
+        path = write_dataset(directory, episodes)
+        with pytest.raises(UsageError, match=r"observation/imu in several steps need the rate of .*, which is unknown"):
+            open_dataset(path, unit="steps").batches(1, history=2)
+        (path / "meaning.json").write_text(json.dumps({"fps": 10}))
+        found = everything(open_dataset(path, unit="steps").batches(4, history=size, next_step=True, last_step="keep"))
+    for row, (samples, step) in enumerate(rows):
+        for prefix, now in (("", step), ("next_", step + 1)):
+            expected = [sample for some in samples[max(0, now + 1 - size) : now + 1] for sample in some]
+            values, count, times = (
+                found[f"{prefix}observation/imu{ending}"][row] for ending in ("", "_samples", "_sample_times")
+            )
+            assert count == len(expected)
+            assert values.shape == (size * 3, 2) and not values[count:].any() and not times[count:].any()
+            assert values[:count, 0].tolist() == [number for number, _ in expected]
+            np.testing.assert_allclose(times[:count] * 10, [time - now for _, time in expected], atol=1e-5)
 
 
 @pytest.mark.parametrize("unit", ["steps", "episodes"])

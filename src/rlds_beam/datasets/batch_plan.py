@@ -14,6 +14,7 @@ import numpy as np
 
 from rlds_beam.connectors.cleaning.pixels import INTRINSICS
 from rlds_beam.connectors.cleaning.relative_actions import RelativeActions
+from rlds_beam.connectors.cleaning.selection import find_windows
 from rlds_beam.datasets.base import STEPS, Indices, Loadable, Rows, StepRows, find_starts
 from rlds_beam.datasets.batches import Arrays, Batches, Content, action_field
 from rlds_beam.datasets.order import KeptSteps, Plan, Size, make_offsets
@@ -21,7 +22,7 @@ from rlds_beam.datasets.record_files import RecordFiles
 from rlds_beam.encoding.example.row_decoder import RowDecoder, objects
 from rlds_beam.encoding.wire import MalformedError
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
-from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.episodes.schema import SAMPLE_TIMES, SAMPLES, Field, Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.formats.format_options import LastStep
 from rlds_beam.formats.merged.schemas import DatasetsDifferError, merge_representations
@@ -68,6 +69,8 @@ def plan_batches(
     if relative_actions is not None:
         for dataset in datasets:
             _check_relative(relative_actions, dataset, windows)
+    signals = _find_signals(datasets, fields, windows)
+    windows |= {name: windows[path] for name, path in signals.items()}
     following = _next_observations(fields) if next_step else {}
     fields |= {name: fields[path] for name, path in following.items()}
     next_offsets = {name: windows.get(path, np.zeros(1, np.int64)) + 1 for name, path in following.items()}
@@ -98,7 +101,7 @@ def plan_batches(
         ranks > 1 if drop_last is None else bool(drop_last),
         weights,
     )
-    content = Content(fields, {**windows, **next_offsets}, size, arrays, following, relative_actions)
+    content = Content(fields, {**windows, **next_offsets}, size, arrays, following, relative_actions, signals)
     return Batches(parts, content, plan, threads)
 
 
@@ -127,6 +130,24 @@ def _check_relative(relative: RelativeActions, dataset: Loadable, windows: Mappi
         finite = np.isfinite(actions).all(axis=1) & np.isfinite(states).all(axis=1)
         if finite.any():
             relative.compare(path, actions[finite], states[finite])
+
+
+def _find_signals(
+    datasets: Sequence[Loadable], fields: Mapping[str, Field], windows: Mapping[str, Indices]
+) -> dict[str, str]:
+    """The fields of fast signals that have a window in a batch, with their signals."""
+    signals = dict[str, str]()
+    for path in windows:
+        if not all(path in find_windows(dataset.fields) for dataset in datasets):
+            continue
+        signals |= {path + ending: path for ending in ("", SAMPLES, SAMPLE_TIMES) if path + ending in fields}
+        for dataset in datasets:
+            if path + SAMPLE_TIMES in fields and dataset.fps is None:
+                raise UsageError(
+                    f"the times of the samples of {path} in several steps need the rate of {dataset.name}, which is "
+                    f"unknown: choose columns without {path}{SAMPLE_TIMES}"
+                )
+    return signals
 
 
 def _next_observations(fields: Mapping[str, Field]) -> dict[str, str]:

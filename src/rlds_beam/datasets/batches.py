@@ -18,13 +18,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal, Self, TypedDict
 
 import numpy as np
+import numpy.typing as npt
 
 from rlds_beam.connectors.cleaning.relative_actions import RelativeActions
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.datasets.base import Loadable, find_starts, prefetch
 from rlds_beam.datasets.order import IS_PAD, Indices, KeptSteps, Plan, Sampler, Size, window
 from rlds_beam.datasets.pixels import Buffers, Frames, stack
-from rlds_beam.episodes.schema import FLAGS, Field
+from rlds_beam.episodes.schema import FLAGS, SAMPLE_TIMES, SAMPLES, Field
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.format_options import LastStep
 from rlds_beam.platforms import count_cores
@@ -44,6 +45,9 @@ class BatchOptions(TypedDict, total=False):
       history: the number of steps of a window that ends at the row, for all fields of the observation, or by field.
       chunk: the number of steps of a window that begins at the row, for all fields of the action, or by field.
         Windows do not leave their episode: its first or last step is repeated, which `<field>_is_pad` marks.
+        A signal that is faster than the steps (`imu` (k, C), with `imu_samples` and `imu_sample_times`) has no more
+        dimensions: the samples of W steps are (B, W * k, C), in order of time, with zeros behind the last;
+        `imu_samples` (B,) counts them, without those of padding; `imu_sample_times` (B, W * k) are relative to the row.
       image_size: height and width to which images are resized (`pixels.decode_resized`); needs the extra `loading`.
       columns: the columns to read; None for all, or for those that all datasets of a mixture have.
       rank, ranks: this process, and how many share each global batch of `ranks * batch_size` rows.
@@ -99,6 +103,7 @@ class Content:
       arrays: the kind of the arrays.
       following: the fields of the next step: their names, and the fields that they are read from.
       relative: makes chunks of actions relative to the state of their row.
+      signals: the fast signals with a window, by their fields: samples, counts, and times.
     """
 
     fields: Mapping[str, Field]
@@ -107,6 +112,7 @@ class Content:
     arrays: Arrays
     following: Mapping[str, str] = dataclasses.field(default_factory=dict)
     relative: RelativeActions | None = None
+    signals: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def is_step(self, name: str) -> bool:
         """Whether a field with offsets is a single step instead of a window."""
@@ -308,7 +314,27 @@ class _Filling:
                     values = values & ends
                 if self._content.relative is not None and path == action_field(self._content.relative):
                     values = _relative(self._content.relative, dataset, rows, wanted, values)
+                if column_name in self._content.signals:
+                    values = self._join_samples(dataset, column_name, wanted, padding, values)
                 self._put(path, values, slots)
+
+    def _join_samples(
+        self, dataset: Loadable, path: str, wanted: Indices, padding: npt.NDArray[np.bool_], windows: Array
+    ) -> Array:
+        """The samples of a fast signal in several steps, (B, W * k, ...), or their times, or counts, (B,)."""
+        name = self._content.signals[path] + SAMPLES
+        counts = np.asarray(dataset.rows.read(wanted.ravel(), [name])[name]).reshape(wanted.shape)
+        counts = np.where(padding, 0, counts)
+        if path == name:
+            total: Array = counts.sum(axis=1, dtype=windows.dtype)
+            return total
+        if path.endswith(SAMPLE_TIMES) and dataset.fps is not None:  # checked by `plan_batches`
+            windows = windows + (self._content.offsets[path] / dataset.fps).astype(windows.dtype)[:, None]
+        rows, steps, size = windows.shape[:3]
+        joined = np.zeros((rows, steps * size, *windows.shape[3:]), windows.dtype)
+        inside = np.arange(steps * size) < counts.sum(axis=1)[:, None]
+        joined[inside] = windows[np.arange(size) < counts[:, :, None]]
+        return joined
 
     def _put(self, path: str, values: Array, slots: Indices) -> None:
         if len(slots) == self._rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -153,7 +153,7 @@ _COMPANION = re.compile(
 """A field that belongs to another: a part of a camera's calibration, or of the windows of a fast signal."""
 
 
-def find_windows(steps: Mapping[str, Column]) -> list[str]:
+def find_windows(steps: Collection[str]) -> list[str]:
     """The fields of windows of signals that are faster than the steps."""
     return [path for path in steps if f"{path}{SAMPLES}" in steps and f"{path}{SAMPLE_TIMES}" in steps]
 
