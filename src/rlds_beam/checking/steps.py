@@ -182,7 +182,7 @@ def compute_propensities(name: str, episode: Episode, flag: str = "--propensity_
       RldsBeamError: the function raised; the message names it, the place, and the episode.
     """
     function: Callable[[dict[str, Array]], Any] = resolve(name, flag)
-    steps = {p: c.decode(p) if isinstance(c, EncodedImages) else np.asarray(c) for p, c in episode.steps.items()}
+    steps = {p: c.decode_all(p) if isinstance(c, EncodedImages) else np.asarray(c) for p, c in episode.steps.items()}
     try:
         returned = function(steps)
     except Exception as error:

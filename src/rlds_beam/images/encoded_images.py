@@ -152,6 +152,24 @@ class EncodedImages:
             some = steps[start : start + count]
             yield some, self[some].decode(field)
 
+    def decode_all(self, field: str | None = None, shape: tuple[int | None, ...] | None = None) -> Array:
+        """Decodes the images as `decode` does, and `ZERO_IMAGE` to zeros: [T, H, W, C].
+
+        Args:
+          field: see `decode`, which raises the same errors.
+          shape: (height, width, channels) of zeros; by default that of the column, or of the other images.
+        """
+        there = self.data != ZERO_IMAGE
+        if there.all():
+            return self.decode(field)
+        decoded = self[there].decode(field)
+        size = [*(shape or (decoded.shape[1:] if len(decoded) else self.shape))]
+        if None in size:
+            raise BadEpisode(Violation("image_size_mismatch", "the schema leaves the size of the images open", field))
+        pixels = np.zeros((len(self), *(each or 0 for each in size)), self.dtype)
+        pixels[there] = decoded
+        return pixels
+
     def decode(self, field: str | None = None, jpeg: Jpeg = "fast") -> Array:
         """Decodes the images to [T, H, W, C] of `dtype`, as TFDS would.
 

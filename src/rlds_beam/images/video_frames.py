@@ -229,6 +229,9 @@ class VideoFrames(EncodedImages):
     def decode(self, field: str | None = None, jpeg: Jpeg = "fast") -> Array:
         return self.stack() if self.is_direct else super().decode(field, jpeg)
 
+    def decode_all(self, field: str | None = None, shape: tuple[int | None, ...] | None = None) -> Array:
+        return self.decode(field)
+
     def parts(self, count: int, field: str | None = None) -> Iterator[tuple[Array, Array]]:
         if not self.is_direct:
             yield from super().parts(count, field)

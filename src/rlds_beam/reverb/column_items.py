@@ -20,7 +20,6 @@ from rlds_beam.trajectories.converter import WindowItemConversion, WindowItemCon
 from rlds_beam.trajectories.frames import Frames
 from rlds_beam.trajectories.items import Items, UnusedSteps, Windows
 from rlds_beam.trajectories.options import ItemOptions
-from rlds_beam.trajectories.record_layout import decode_pixels
 from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 
 T = TypeVar("T")
@@ -151,5 +150,5 @@ def _values(column: Column, leaf: SpecLeaf) -> Column:
     if not isinstance(column, EncodedImages):
         return column
     flat = column.with_data(column.data.reshape(-1))
-    pixels = decode_pixels(flat, dataclasses.replace(leaf, shape=leaf.shape[column.data.ndim - 1 :]))
+    pixels = flat.decode_all(leaf.path, leaf.shape[column.data.ndim - 1 :])
     return np.ascontiguousarray(pixels.reshape(len(column), *leaf.shape))

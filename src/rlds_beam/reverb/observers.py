@@ -23,7 +23,6 @@ from rlds_beam.reverb.priorities import ConstantPriority
 from rlds_beam.reverb.target import ReverbTarget
 from rlds_beam.trajectories.items import Items
 from rlds_beam.trajectories.options import ItemOptions
-from rlds_beam.trajectories.record_layout import decode_pixels
 
 _TWICE = "Items may have been written: empty the table before you run again, or they are written twice"
 _UNLIMITED = 1 << 20
@@ -132,7 +131,8 @@ class ObserverWriter:
 
     def _pixels(self, items: Items, path: str) -> np.ndarray[Any, Any]:
         column = items.frames[path]
-        return decode_pixels(column, self._target.spec[path]) if isinstance(column, EncodedImages) else column
+        shape = self._target.spec[path].shape
+        return column.decode_all(path, shape) if isinstance(column, EncodedImages) else column
 
 
 def _make_observer(client: Any, tables: tuple[str, ...], items: ItemOptions, priority: float) -> Any:

@@ -17,7 +17,6 @@ from rlds_beam.reverb.stream import InsertStream
 from rlds_beam.reverb.target import ReverbTarget
 from rlds_beam.trajectories.frames import pad_column
 from rlds_beam.trajectories.items import Items
-from rlds_beam.trajectories.record_layout import decode_pixels
 from rlds_beam.typing import Array
 
 BATCH_BYTES = 1 << 20
@@ -174,7 +173,8 @@ class RequestEncoder:
     def _column(self, items: Items, path: str) -> Array:
         """A leaf of the frames, followed by the padding frames that the windows need."""
         column = items.frames[path]
-        values = decode_pixels(column, self._target.spec[path]) if isinstance(column, EncodedImages) else column
+        shape = self._target.spec[path].shape
+        values = column.decode_all(path, shape) if isinstance(column, EncodedImages) else column
         return pad_column(path, values, items.windows.padding)
 
 

@@ -16,7 +16,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.trajectories.frames import Frames, Kept, frame_count, to_frames
 from rlds_beam.trajectories.items import Coverage, ItemMaker, Items, UnusedSteps, item_count, predict_items
 from rlds_beam.trajectories.options import FrameOptions, Images, ItemOptions
-from rlds_beam.trajectories.record_layout import decode_pixels, encode_jpegs, is_jpeg, record_fields
+from rlds_beam.trajectories.record_layout import encode_jpegs, is_jpeg, record_fields
 from rlds_beam.trajectories.spec import TrajectorySpec
 
 JPEG_QUALITY = 95
@@ -178,5 +178,5 @@ class WindowItemConverter(Generic[T]):
                 jpegs = encode_jpegs(column, leaf, JPEG_QUALITY)
                 columns[path] = column.with_data(np.fromiter(map(bytes, jpegs), object, len(jpegs)))
             elif isinstance(column, EncodedImages):
-                columns[path] = decode_pixels(column, leaf)
+                columns[path] = column.decode_all(leaf.path, leaf.shape)
         return dataclasses.replace(frames, columns=columns)

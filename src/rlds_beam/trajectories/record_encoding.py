@@ -35,7 +35,7 @@ from rlds_beam.encoding.wire import fixed_varints, varint_width
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.trajectories.frames import LISTS, Kept, kept_entries, pad_column
 from rlds_beam.trajectories.options import Images
-from rlds_beam.trajectories.record_layout import decode_pixels, encode_jpegs, is_jpeg, record_fields, zero_jpeg
+from rlds_beam.trajectories.record_layout import encode_jpegs, is_jpeg, record_fields, zero_jpeg
 from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def _values(sources: Sequence[Bytes], kind: np.dtype[Any], length: int) -> Array
 
 def _source(leaf: SpecLeaf, column: Column, padding: int) -> Bytes:
     """The bytes of a leaf as stored in a record: [frames + padding, ...], C-contiguous."""
-    values = decode_pixels(column, leaf) if isinstance(column, EncodedImages) else column
+    values = column.decode_all(leaf.path, leaf.shape) if isinstance(column, EncodedImages) else column
     if values.dtype != leaf.numpy_dtype or values.shape[1:] != leaf.shape:
         raise ValueError(
             f"{leaf.path} is {values.dtype.name}{list(values.shape[1:])}, but the dataset's trajectories have "

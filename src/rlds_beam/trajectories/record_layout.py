@@ -33,7 +33,6 @@ from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages, StoredIma
 from rlds_beam.images.headers import JPEG_END, jpeg_start
 from rlds_beam.trajectories.frames import LISTS
 from rlds_beam.trajectories.options import CASTS, Images
-from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
     from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
@@ -110,21 +109,6 @@ def _text(leaf: SpecLeaf) -> str:
     return f"{leaf.path}: {leaf.dtype}{list(leaf.shape)}"
 
 
-def decode_pixels(images: EncodedImages, leaf: SpecLeaf) -> Array:
-    """Decodes images to [n, H, W, C] in the leaf's dtype; an empty image becomes zeros.
-
-    Raises:
-      BadEpisode: an image cannot be decoded, or its size is not the leaf's.
-    """
-    there = images.data != ZERO_IMAGE
-    if there.all():
-        return images.decode(leaf.path)
-    pixels = np.zeros((len(images), *leaf.shape), leaf.dtype)
-    if there.any():
-        pixels[there] = images[there].decode(leaf.path)
-    return pixels
-
-
 def encode_jpegs(column: Column, leaf: SpecLeaf, quality: int) -> list[bytes | memoryview]:
     """Converts the images of a column to JPEGs; JPEGs of the leaf's shape are passed on without a copy.
 
@@ -147,7 +131,9 @@ def encode_jpegs(column: Column, leaf: SpecLeaf, quality: int) -> list[bytes | m
         elif not _is_jpeg_with_shape(image, leaf.shape):
             others.append(step)
     if others:
-        for step, jpeg in zip(others, encode_jpeg(decode_pixels(column[others], leaf), quality), strict=True):
+        for step, jpeg in zip(
+            others, encode_jpeg(column[others].decode_all(leaf.path, leaf.shape), quality), strict=True
+        ):
             jpegs[step] = jpeg
     return jpegs
 

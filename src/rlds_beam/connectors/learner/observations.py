@@ -58,7 +58,7 @@ class FlattenObservations:
 
     def _flat(self, path: str, column: Column) -> Array:
         if isinstance(column, EncodedImages) or is_text(column):
-            raise UsageError(f"FlattenObservations: {path} holds images or text")
+            raise UsageError(f"FlattenObservations: {path} holds images or text: remove it with DropFields")
         if path in self.categories:
             return one_hot(column, self.categories[path], f"FlattenObservations: {path}").reshape(len(column), -1)
         return np.asarray(column, np.float32).reshape(len(column), -1)
@@ -150,7 +150,7 @@ class FrameStacking(ColumnConnector):
         for name, column in leaves(episode, fields.obs, "obs").items():
             if is_text(column):
                 continue
-            frames = column.decode(name) if isinstance(column, EncodedImages) else column
+            frames = column.decode_all(name) if isinstance(column, EncodedImages) else column
             frames = frames if frames.ndim > 1 else frames[:, None]
             padded = np.concatenate([np.zeros((self.num_frames - 1, *frames.shape[1:]), frames.dtype), frames])
             stacked = np.concatenate([padded[k : k + len(frames)] for k in range(self.num_frames)], axis=-1)

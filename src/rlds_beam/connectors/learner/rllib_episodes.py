@@ -40,7 +40,11 @@ def _space(values: Any) -> Any:
 def arrays(episode: Episode, field: str) -> Any:
     """The arrays below a step field, nested by name, or one array; images are decoded, text is left out."""
     columns = leaves(episode, field, "")
-    decoded = {p: c.decode(field) if isinstance(c, EncodedImages) else c for p, c in columns.items() if not is_text(c)}
+    decoded = {
+        path: column.decode_all(field) if isinstance(column, EncodedImages) else column
+        for path, column in columns.items()
+        if not is_text(column)
+    }
     nested = {path.strip("/"): column for path, column in decoded.items()}
     return nested[""] if "" in nested else nest(nested)
 

@@ -334,7 +334,7 @@ class AddModelOutputs:
 
     def _run(self, columns: Mapping[str, Column]) -> Arrays:
         """Calls the model once and checks its outputs."""
-        given = {n: c.decode(n) if isinstance(c, EncodedImages) else c for n, c in columns.items()}
+        given = {n: c.decode_all(n) if isinstance(c, EncodedImages) else c for n, c in columns.items()}
         rows, outputs = len(next(iter(given.values()))), self.load()(given)
         if not isinstance(outputs, Mapping) or not outputs:
             raise UsageError(f"AddModelOutputs: the model returned {outputs!r:.80}, expected a dict of arrays")
