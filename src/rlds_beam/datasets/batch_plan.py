@@ -210,7 +210,7 @@ def _check_same_meaning(path: str, datasets: Sequence[Loadable]) -> None:
             continue
         said = f"the values of {path} mean something else in {one.name} than in {other.name}"
         try:
-            merge_representations([known, field], [None, None])
+            merge_representations([known, field])
         except DatasetsDifferError:
             kinds = f"{known.representation or 'unknown'} and {field.representation or 'unknown'}"
             raise UsageError(

@@ -82,9 +82,22 @@ def robots(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str]:
 
 @pytest.fixture(scope="module")
 def all_fields(robots: tuple[str, str, str], tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A file that names the values of the robots: the first ones are the same joints."""
-    names = open_source(robots[1]).schema.names["action"]
-    own = [{"names": {path: [*names[:size]] for path in ("action", "observation/state")}} for size in (3, 7)]
+    """A file that arranges the values of the robots: the first ones are the same joints."""
+    own = [
+        {
+            "connectors": [
+                {
+                    "ArrangeDimensions": {
+                        "field": path,
+                        "order": [*range(size), *[None] * (14 - size)],
+                        "mask": f"mask/{path}",
+                    }
+                }
+                for path in ("action", "observation/state")
+            ]
+        }
+        for size in (3, 7)
+    ]
     return write(tmp_path_factory.mktemp("file"), own[0], {}, own[1], fields="all")
 
 
@@ -204,23 +217,43 @@ def test_a_program_gets_an_error_instead_of_a_proposal(robots: tuple[str, ...], 
     assert "cannot be merged" in json.loads(capsys.readouterr().out)["error"]["message"]
 
 
-def test_values_go_where_their_names_are(tmp_path: Path) -> None:
+def test_values_go_where_their_names_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = rlds(tmp_path / "one", said={"names": {"action": JOINTS, "observation/state": JOINTS}})
     turned = rlds(tmp_path / "turned", said={"names": {"action": JOINTS[::-1]}})
-    source = open_merged(one, turned)
-    assert source.schema.steps["action"].names == JOINTS
+    with pytest.raises(UsageError, match=r"action: its values have different names \(pan, lift, gripper in one"):
+        open_merged(one, turned)
+
+    def open_as_proposed(*paths: str) -> Source:
+        assert main(["inspect", *paths]) == 0
+        (tmp_path / "fields.yaml").write_text(capsys.readouterr().out)
+        return open_merged(*paths, fields=str(tmp_path / "fields.yaml"))
+
+    source = open_as_proposed(one, turned)
+    assert source.schema.steps["action"].names == JOINTS and "mask/action" not in source.schema.steps
     first, second = (np.asarray(read(source)[i].steps["action"]) for i in (0, 3))
     np.testing.assert_array_equal(first, second[:, ::-1])  # the same numbers, in the other order of joints
     joints = ["lift", "wrist", "pan", "gripper"]
     wider = rlds(tmp_path / "wider", size=4, said={"names": {"action": joints, "observation/state": joints}})
     with pytest.raises(UsageError, match=r"action: its values have different names \(pan, lift, gripper in one"):
-        open_merged(one, wider)
-    both = open_merged(one, wider, fields="all")
+        open_merged(one, wider, fields="all")
+    both = open_as_proposed(one, wider)
     assert both.schema.steps["action"].names == (*JOINTS, "wrist")
     episodes = read(both)
     assert np.asarray(episodes[0].steps["mask/action"])[0].tolist() == [True, True, True, False]
+    assert np.asarray(episodes[3].steps["mask/action"]).all()  # no connector made one there
     own = np.asarray(read(open_source(wider))[0].steps["action"])
     np.testing.assert_array_equal(np.asarray(episodes[3].steps["action"]), own[:, [2, 0, 3, 1]])
+
+
+def test_values_that_are_changes_are_added_as_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [f"delta_{name}" for name in JOINTS]
+    one = rlds(tmp_path / "one", said={"names": {"action": names}})
+    wider = rlds(tmp_path / "wider", size=4, said={"names": {"action": ["delta_wrist", *names]}})
+    assert main(["inspect", one, wider]) == 0
+    (tmp_path / "fields.yaml").write_text(capsys.readouterr().out)
+    action = open_merged(one, wider, fields=str(tmp_path / "fields.yaml")).schema.steps["action"]
+    assert action.names == (*names, "delta_wrist")
+    assert {value.relative_to for value in action.dimensions} == {"unknown"}
 
 
 def degrees(path: Path) -> str:
@@ -264,7 +297,7 @@ def test_a_file_names_splits_weights_and_formats(tmp_path: Path) -> None:
         ("inputs: [{connectors: [{Normalize: {fields: [action]}}]}, {}]", "nor be fitted to the data"),
         ("inputs: [{connectors: [AddObservationsFromEpisodesToBatch]}, {}]", "neither add columns"),
         ("inputs: [{input: other}, {}]", r"inputs\[0\]: its input is other, not .*: name the datasets in the file's"),
-        ("inputs: [{}, {names: {action: [x]}}]", "action"),
+        ("inputs: [{}, {connectors: {names: {action: [x]}, connectors: []}}]", "action"),
     ],
 )
 def test_a_wrong_file_is_one_line(content: str, message: str, tmp_path: Path) -> None:
@@ -378,15 +411,17 @@ def test_one_value_in_other_units_is_said(tmp_path: Path) -> None:
     assert any(note.startswith("action[2]: up to ") and "check that the units are the same" in note for note in notes)
 
 
-def test_units_are_compared_by_name(tmp_path: Path) -> None:
+def test_units_are_compared_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also if the vectors have other lengths, or other orders."""
     one = rlds(tmp_path / "one", said={"names": {"action": JOINTS}})
     wider = make_episode(6, observation={"state": 3}, action=4)
     action = np.asarray(wider.steps["action"]) * np.float32(57.29578)
     other = str(write_dataset(tmp_path / "wider", [wider.with_columns({"action": action})], name="wider"))
     (Path(other) / "meaning.json").write_text(json.dumps({"names": {"action": ["wrist", *JOINTS[::-1]]}}))
+    assert main(["inspect", one, other]) == 0
+    (tmp_path / "fields.yaml").write_text(capsys.readouterr().out)
     with pytest.raises(UsageError, match=r"action: other units\? up to .* in one/1.0.0, up to .* in wider/1.0.0"):
-        open_merged(one, other, fields="all")
+        open_merged(one, other, fields=str(tmp_path / "fields.yaml"))
 
 
 def test_units_are_compared_without_actions(tmp_path: Path) -> None:

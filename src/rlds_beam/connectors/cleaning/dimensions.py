@@ -12,7 +12,7 @@ from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.selection import vectors
 from rlds_beam.connectors.fields import StepFields, check_new
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.representations import Dimension, Dimensions
+from rlds_beam.episodes.representations import DIFFERENCE, Dimension, Dimensions
 from rlds_beam.errors import UsageError
 from rlds_beam.typing import Array
 
@@ -156,6 +156,10 @@ class ArrangeDimensions(EpisodeConnector, reads_images=False):
         new = [Dimension() if i is None or not old else old[i] for i in self.order]
         if self.names is not None:
             new = [value._replace(name=name) for value, name in zip(new, self.names, strict=True)]
+        change = next((value for value in old if value.relative_to), None)
+        for place, i in enumerate(self.order):
+            if i is None and change and DIFFERENCE.fullmatch(new[place].name or ""):
+                new[place] = new[place]._replace(relative_to=change.relative_to, frame=change.frame)
         return {**values, self.field: tuple(new)}
 
 

@@ -32,8 +32,7 @@ class InputMapping(msgspec.Struct, forbid_unknown_fields=True):
       input: its path: `mix_batches` opens it, others check that it is the one they are given.
       from_, split, options: as the options of a job; `from` in the file.
       weight: its share of a mixture.
-      names: the names of values that the dataset does not name.
-      connectors: what makes its fields those of the others; connectors as in `--connectors`.
+      connectors: what makes its fields those of the others; a list, or all that a file of `--connectors` may say.
     """
 
     input: str | None = None
@@ -41,7 +40,6 @@ class InputMapping(msgspec.Struct, forbid_unknown_fields=True):
     split: str | None = None
     options: dict[str, Any] = {}
     weight: Annotated[float, msgspec.Meta(gt=0)] = 1.0
-    names: dict[str, list[str]] = {}
     connectors: Any = None
 
 
@@ -73,8 +71,7 @@ class MergeMapping(msgspec.Struct, forbid_unknown_fields=True):
             raise UsageError(f"{where}: expected {', '.join(FIELDS)}, or a YAML or JSON file")
         mapping: MergeMapping = convert(parse_given(storage.read_given(given, where), given, where), cls, where)
         for i, entry in enumerate(mapping.inputs):
-            edits = {"connectors": entry.connectors or [], "names": entry.names}
-            entry.connectors = parse(edits, f"{where}: inputs[{i}]")
+            entry.connectors = parse(entry.connectors or [], f"{where}: inputs[{i}]")
         return mapping
 
 

@@ -23,8 +23,8 @@ from rlds_beam.formats.format_options import MergeOptions
 from rlds_beam.formats.merged.inputs import MergedInput, MergeMapping, Opener, open_inputs
 from rlds_beam.formats.merged.schemas import (
     FROM,
+    MASK,
     DatasetsDifferError,
-    Merge,
     check_units,
     common_value,
     describe_by_value,
@@ -41,13 +41,11 @@ from rlds_beam.reading.meaning import find_last_steps
 class MergedSource(Source):
     """Several datasets, concatenated by split. Each episode's `source_dataset` names its dataset.
 
-    Fields may differ in integer or float width: the wider one is used; in the encoding of images; or in the order of
-    named values. All other differences are refused by name, unless `--merge_fields` says what to do with them.
+    Fields may differ in integer or float width: the wider one is used; or in the encoding of images. All other
+    differences are refused by name, unless `--merge_fields` says what to do with them.
 
     Attributes:
-      inputs: the datasets.
-      merge: how their episodes become those of one.
-      mode: what happens to fields that differ.
+      mode: what happens to fields that only some datasets have.
       last_action: void if they contradict each other; then `void_datasets` are those whose last actions are.
     """
 
@@ -56,8 +54,6 @@ class MergedSource(Source):
     decoder: MergedDecoder
     splits: tuple[Split, ...]
     violations: tuple[Violation, ...]
-    inputs: tuple[MergedInput, ...]
-    merge: Merge
     mode: str
     fps: float | None
     robot: str | None
@@ -93,7 +89,7 @@ class MergedSource(Source):
         mapping = MergeMapping.load(given)
         inputs = open_inputs(paths, split, mapping, given, opener)
         try:
-            merge = merge_schemas(inputs, mapping.fields)
+            schema, merge_notes = merge_schemas(inputs, mapping.fields)
             unsure = () if mapping.same_units else check_units(inputs)
         except DatasetsDifferError as error:
             raise NeedsMappingError(
@@ -108,26 +104,20 @@ class MergedSource(Source):
         if len({*last}) > 1:
             last = [find_last_steps(source).action for source in sources]
         void = tuple(member.name for member, action in zip(inputs, last, strict=True) if action == "void")
-        facts: dict[str, Sequence[str | None]] = {
-            "the rate is left out": [f"{rate:g} Hz" if rate else None for rate in rates],
-            "the robot is left out": robots,
+        facts: dict[str, Sequence[str]] = {
+            "the rate is left out": [f"{rate:g} Hz" if rate else "unknown" for rate in rates],
+            "the robot is left out": [robot or "unknown" for robot in robots],
             "last actions are void in some": last,
         }
-        differ = [
-            f"{fact}: {describe_by_value([value or 'unknown' for value in values], inputs)}"
-            for fact, values in facts.items()
-            if len({*values}) > 1
-        ]
-        notes = (*dict.fromkeys(note for source in sources for note in source.notes), *differ, *merge.notes, *unsure)
+        differ = [f"{fact}: {describe_by_value(said, inputs)}" for fact, said in facts.items() if len({*said}) > 1]
+        notes = (*dict.fromkeys(note for source in sources for note in source.notes), *differ, *merge_notes, *unsure)
         starts, splits = _concatenate_splits(inputs)
         return cls(
-            merge.schema,
+            schema,
             _files(inputs),
-            MergedDecoder(inputs, merge, starts),
+            MergedDecoder(inputs, schema, starts),
             splits,
             tuple(violation for source in sources for violation in source.violations),
-            inputs,
-            merge,
             mapping.fields,
             common_value(rates),
             common_value(robots),
@@ -138,29 +128,30 @@ class MergedSource(Source):
 
     def without(self, paths: Collection[str], why: str) -> Source:
         inputs = []
-        for member in self.inputs:
-            own = [path for path in paths if path in member.source.schema.steps]
-            plain = not member.connecting.connectors  # which may need the fields
-            inputs.append(dataclasses.replace(member, source=member.source.without(own, why)) if plain else member)
-        merge = dataclasses.replace(self.merge, schema=self.schema.without(paths))
-        decoder = MergedDecoder(tuple(inputs), merge, self.decoder.starts)
+        for member in self.decoder.inputs:
+            if not member.connecting.connectors:  # which may need the fields
+                own = [path for path in paths if path in member.source.schema.steps]
+                member = dataclasses.replace(member, source=member.source.without(own, why))
+            inputs.append(member)
+        schema = self.schema.without(paths)
+        decoder = dataclasses.replace(self.decoder, inputs=tuple(inputs), schema=schema)
         left_out = {**self.left_out, **dict.fromkeys(paths, why)}
-        return with_attributes(
-            self, schema=merge.schema, decoder=decoder, inputs=decoder.inputs, merge=merge, left_out=left_out
-        )
+        return with_attributes(self, schema=schema, decoder=decoder, left_out=left_out)
 
     @property
     def rates(self) -> tuple[float, ...]:
-        return super().rates or tuple(dict.fromkeys(rate for member in self.inputs for rate in member.source.rates))
+        return super().rates or tuple(
+            dict.fromkeys(rate for member in self.decoder.inputs for rate in member.source.rates)
+        )
 
     def plan(self) -> dict[str, Any]:
-        members = [[m.name, m.source.plan(), m.connecting.configuration.plan()] for m in self.inputs]
+        members = [[m.name, m.source.plan(), m.connecting.configuration.plan()] for m in self.decoder.inputs]
         return {"merged": members, "fields": self.mode}
 
     @functools.cached_property
     def _shards(self) -> Mapping[str, tuple[MergedInput, Shard]]:
         """The dataset of each shard, and the shard there, by path."""
-        splits = [(member, split) for member in self.inputs for split in member.source.splits]
+        splits = [(member, split) for member in self.decoder.inputs for split in member.source.splits]
         return {shard.path: (member, shard) for member, split in splits for shard in split.shards}
 
     def companions(self, shard: Shard) -> Sequence[str]:
@@ -173,10 +164,8 @@ class MergedSource(Source):
 
     @property
     def videos(self) -> Mapping[str, Mapping[str, Any]]:
-        """The facts about a video that all datasets share; none if connectors may change it. Equal ones are copied."""
-        if any(member.connecting.connectors for member in self.inputs):
-            return {}
-        said = [member.source.videos for member in self.inputs]
+        """The facts about a video that all datasets share. Equal ones are copied, unless connectors change them."""
+        said = [member.source.videos for member in self.decoder.inputs]
         return {path: about for path, about in said[0].items() if all(own.get(path) == about for own in said)}
 
 
@@ -185,12 +174,13 @@ class MergedDecoder:
     """Decodes a record with its dataset's decoder, runs the dataset's connectors, and casts to the merged schema.
 
     Attributes:
-      inputs, merge: as in `MergedSource`.
+      inputs: the datasets.
+      schema: the merged schema.
       starts: the index of each dataset's first shard, by split.
     """
 
     inputs: tuple[MergedInput, ...]
-    merge: Merge
+    schema: Schema
     starts: Mapping[str, Sequence[int]]
 
     def decode(self, payload: bytes, key: EpisodeKey) -> Episode:
@@ -211,44 +201,31 @@ class MergedDecoder:
         if len(episodes) != 1:
             detail = f"--merge_fields: the dataset's connectors make {len(episodes)} episodes of it, not one"
             raise BadEpisode(Violation("not_an_example", detail))
-        steps = self._merge_steps(episodes[0], which)
-        metadata = {**self._merge_metadata(episodes[0]), FROM.path: member.name.encode()}
-        return episodes[0].replace(key=key, steps=steps, metadata=metadata, payload=episode.payload)
-
-    def _merge_steps(self, episode: Episode, which: int) -> dict[str, Column]:
-        places, masks = self.merge.places[which], self.merge.masks["steps"]
+        connected = episodes[0]
         steps: dict[str, Column] = {}
-        for path, field in self.merge.schema.steps.items():
-            column, place = episode.steps.get(path), places.get(path)
-            if (masked := masks.get(path)) is not None:
-                there = [i >= 0 for i in places[masked]] if masked in places else self._has(masked, which)
-                steps[path] = np.broadcast_to(np.array(there), (len(episode), *field.closed_shape))
-            elif column is None:
-                steps[path] = zeros_of(field, len(episode))
-            elif place is not None:
-                values, index = exact_cast(np.asarray(column), field.numpy_dtype, path), np.array(place)
-                steps[path] = np.where(index >= 0, values[:, index], np.zeros((), values.dtype))
+        for path, field in self.schema.steps.items():
+            if path in connected.steps:
+                steps[path] = _cast(connected.steps[path], field)
             else:
-                steps[path] = _cast(column, field)
-        return steps
-
-    def _has(self, path: str, which: int) -> bool:
-        """Whether a dataset has a field of a step, even one that is not read."""
-        return path in self.inputs[which].schema.steps
-
-    def _merge_metadata(self, episode: Episode) -> dict[str, Any]:
+                steps[path] = _fill(field, len(connected), member.schema.steps)
         metadata: dict[str, Any] = {}
-        for path, field in self.merge.schema.metadata.items():
-            value = episode.metadata.get(path)
-            if (masked := self.merge.masks["metadata"].get(path)) is not None:
-                metadata[path] = np.bool_(masked in episode.metadata)
-            elif value is None:
-                metadata[path] = zeros_of(field, 1)[0]
+        for path, field in self.schema.metadata.items():
+            value = connected.metadata.get(path)
+            if value is None:
+                metadata[path] = _fill(field, 1, member.schema.metadata)[0]
             elif field.dtype == "string" or field.holds_image_files:
                 metadata[path] = value
             else:
                 metadata[path] = exact_cast(np.asarray(value), field.numpy_dtype, path)[()]
-        return metadata
+        metadata[FROM.path] = member.name.encode()
+        return connected.replace(key=key, steps=steps, metadata=metadata, payload=episode.payload)
+
+
+def _fill(field: Field, steps: int, there: Mapping[str, Field]) -> Column:
+    """What a dataset with these fields lacks: zeros; or of a mask, whether it has the field that it is the mask of."""
+    if field.path.startswith(MASK):
+        return np.full((steps, *field.closed_shape), field.path.removeprefix(MASK) in there)
+    return zeros_of(field, steps)
 
 
 def _cast(column: Column, field: Field) -> Column:
