@@ -104,7 +104,10 @@ def test_no_complete_step(tmp_path: Path) -> None:
     late = [text(T0 + 10**10, "late")]
     sent = [one for one in robot() if one.topic != "/task"] + late
     (episode,) = read(write_bag(tmp_path / "a", sent))
-    assert "language_instruction (/task): 6 of 6 steps" in episode.faults[0].detail
+    assert (
+        "none of 6 steps is complete; lacking or older than max_age_s: language_instruction (/task): 6"
+        in episode.faults[0].detail
+    )
 
 
 def test_fixed_rate(tmp_path: Path) -> None:

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import shlex
-import sqlite3
 import struct
-import urllib.parse
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
-from rlds_beam import naming, storage
-from rlds_beam.encoding.metadata import parse_yaml
-from rlds_beam.errors import UsageError, needs
+from rlds_beam import storage
+from rlds_beam.encoding.metadata import convert, parse_yaml
+from rlds_beam.errors import RldsBeamError, UsageError, needs
 from rlds_beam.text import shorten
 from rlds_beam.typing import Array
 
 METADATA = "metadata.yaml"
 ENDINGS = (".mcap", ".db3")
 EVER = (1 << 63) - 1
-_RECOVER = "`mcap recover` saves what is intact"
+_RECOVER = "if its recorder was killed, `mcap recover` saves what is intact"
 _RECORD_HEAD = 9  # bytes before the content of an MCAP record: its kind and length
-
-
-class DamagedBag(OSError):
-    """Messages of a bag cannot be read. The text says where and why."""
+_ZSTD = b"\x28\xb5\x2f\xfd"  # the start of a compressed message; others start with 0
 
 
 class Topic(NamedTuple):
@@ -49,123 +44,92 @@ class Topic(NamedTuple):
     encoding: str = "cdr"
 
 
-class Message(NamedTuple):
-    """A message as recorded.
-
-    Attributes:
-      topic: the topic's name.
-      time: when the recorder received it, in nanoseconds.
-      data: its serialized bytes.
-    """
-
-    topic: str
-    time: int
-    data: bytes
-
-
-@dataclasses.dataclass(frozen=True)
-class BagLayout:
-    """The files of a bag.
-
-    Attributes:
-      path: its metadata.yaml, or its only file.
-      files: the files with messages, in order.
-      is_compressed: whether each message is compressed (zstd).
-    """
-
-    path: str
-    files: tuple[str, ...]
-    is_compressed: bool = False
-
-    @property
-    def size(self) -> int:
-        """Bytes on disk."""
-        return sum(storage.size(path) for path in self.files if storage.exists(path))
-
-
-def bag_layout(path: str) -> BagLayout:
-    """The files of the bag at the path of its metadata.yaml, or of its only file.
+def find_bags(input: str | Sequence[str]) -> list[str]:
+    """The bags of an input (files, globs, directories of bags), each by its metadata.yaml or its only file.
 
     Raises:
-      UsageError: the metadata is damaged, or names files outside of its directory; or the files are compressed as a
-        whole.
+      UsageError: a path has none.
+    """
+    bags: list[str] = []
+    for path in storage.paths_in(input):
+        if not storage.isdir(path):
+            found = [file for file in storage.glob(path) if file.endswith((METADATA, *ENDINGS))]
+        elif storage.exists(storage.join(path, METADATA)):
+            found = [storage.join(path, METADATA)]
+        else:
+            names = sorted(storage.listdir(path))
+            below = [storage.join(path, name, METADATA) for name in names]
+            found = [file for file in below if storage.exists(file)]
+            found += [storage.join(path, name) for name in names if name.endswith(ENDINGS)]
+        if not found:
+            raise UsageError(
+                f"{path}: no such file or directory, or no {METADATA} or {' or '.join(ENDINGS)} file in it"
+            )
+        bags += found
+    return list(dict.fromkeys(bags))
+
+
+class _Information(msgspec.Struct):
+    relative_file_paths: list[str]
+
+
+class _Metadata(msgspec.Struct):
+    rosbag2_bagfile_information: _Information
+
+
+def bag_files(path: str) -> list[str]:
+    """The files with messages, in order, of the bag at the path of its metadata.yaml, or of its only file.
+
+    Raises:
+      OSError: the metadata cannot be read, is damaged, or names files of another kind.
     """
     directory, name = storage.split(path)
     if name != METADATA:
-        return BagLayout(path, (path,))
-    content = parse_yaml(storage.read_text(path), path)
-    about = content.get("rosbag2_bagfile_information") if isinstance(content, dict) else None
-    names = about.get("relative_file_paths") if isinstance(about, dict) else None
-    if not isinstance(about, dict) or not isinstance(names, list) or not names:
-        raise UsageError(f"{path} is not the metadata of a ROS 2 bag: it has no relative_file_paths")
-    files = []
-    for entry in names:
-        file = str(entry).rpartition("/")[2]  # before version 4, the paths begin with the name of the bag's directory
-        if file.endswith((".zstd", ".zst")):
-            raise UsageError(
-                f"{storage.join(directory, file)} is compressed as a whole: decompress it (zstd -d), or convert the "
-                "bag (ros2 bag convert)"
-            )
-        if not naming.is_file_name(file) or not file.endswith(ENDINGS):
-            raise UsageError(
-                f"{path} names {shorten(repr(entry), 80)}; --from=ros2 reads {' and '.join(ENDINGS)} files"
-            )
-        files.append(storage.join(directory, file))
-    return BagLayout(path, tuple(files), str(about.get("compression_mode")).lower() == "message")
+        return [path]
+    try:
+        about = convert(parse_yaml(storage.read_text(path), path), _Metadata, path).rosbag2_bagfile_information
+    except UsageError as error:
+        raise OSError(str(error)) from error
+    # before version 4, the paths begin with the name of the bag's directory
+    names = [file.rpartition("/")[2] for file in about.relative_file_paths]
+    if others := [name for name in names if not name.endswith(ENDINGS)]:
+        raise OSError(
+            f"{path} names {shorten(others[0], 80)}, but --from=ros2 reads {' and '.join(ENDINGS)} files: "
+            "convert the bag (ros2 bag convert), or decompress its files (zstd -d)"
+        )
+    return [storage.join(directory, name) for name in names]
 
 
-def find_bags(input: str) -> list[str]:
-    """The bags at a path: itself, or those in a directory (one level down), each by the path for `bag_layout`."""
-    if not storage.isdir(input):
-        return [input]
-    here = storage.join(input, METADATA)
-    if storage.exists(here):
-        return [here]
-    names = sorted(storage.listdir(input))
-    below = [storage.join(input, name, METADATA) for name in names]
-    found = [path for path in below if storage.exists(path)]
-    return found + [storage.join(input, name) for name in names if name.endswith(ENDINGS)]
-
-
-class McapFile:
-    """An MCAP file, open for reading.
+class _McapFile:
+    """An MCAP file, open for reading until `stack` closes.
 
     Attributes:
       topics: the topics by name.
     """
 
-    def __init__(self, path: str):
+    def __init__(self, path: str, stack: contextlib.ExitStack):
         with needs("ros", "reading ROS 2 bags needs mcap"):
             from mcap.reader import make_reader
 
-        self._file = storage.open_read(path)
-        try:
-            self._reader = make_reader(self._file, validate_crcs=True)
-            summary = None
-            with contextlib.suppress(Exception):  # a file that was cut short ends with anything
-                summary = self._reader.get_summary()
-            if summary is None:
-                raise DamagedBag(f"{path} has no summary at its end: was its recorder killed? {_RECOVER}")
-        except BaseException:
-            self.close()
-            raise
+        self._file = stack.enter_context(storage.open_read(path))
+        self._reader = make_reader(self._file, validate_crcs=True)
+        summary = self._reader.get_summary()
+        if summary is None:
+            raise OSError(f"it has no summary at its end; {_RECOVER}")
         self._chunks, self._channels = summary.chunk_indexes, summary.channels
         self.topics: dict[str, Topic] = {}
         for channel in summary.channels.values():
             schema = summary.schemas.get(channel.schema_id)
-            kind, text, language = (schema.name, schema.data.decode(), schema.encoding) if schema else ("", "", "")
-            self.topics[channel.topic] = Topic(channel.topic, kind, text, language, channel.message_encoding)
+            about = (schema.name, schema.data.decode(errors="replace"), schema.encoding) if schema else ("", "", "")
+            self.topics[channel.topic] = Topic(channel.topic, *about, channel.message_encoding)
 
-    def messages(self, topics: Collection[str], start: int, stop: int) -> Iterator[Message]:
-        """The messages of these topics with a log time in [start, stop)."""
-        found = self._reader.iter_messages(topics, start, stop)
-        for _, channel, message in found:
-            yield Message(channel.topic, message.log_time, message.data)
+    def messages(self, topics: Collection[str], start: int, stop: int) -> Iterator[tuple[str, int, bytes]]:
+        for _, channel, message in self._reader.iter_messages(topics, start, stop):
+            yield channel.topic, message.log_time, message.data
 
     def times(self, topic: str) -> Array:
-        """The log times of a topic's messages, int64."""
         if not self._chunks or not all(chunk.message_index_offsets for chunk in self._chunks):
-            return np.array([message.time for message in self.messages((topic,), 0, EVER)], np.int64)
+            return np.array([time for _, time, _ in self.messages((topic,), 0, EVER)], np.int64)
         found = [np.zeros(0, np.int64)]
         for chunk in self._chunks:
             for channel, offset in chunk.message_index_offsets.items():
@@ -176,132 +140,109 @@ class McapFile:
                     found.append(entries[:, 0].astype(np.int64))
         return np.concatenate(found)
 
-    def close(self) -> None:
-        self._file.close()
 
+class _SqliteFile:
+    """A `.db3` file, rosbag2's SQLite storage, with the members of _McapFile. It must be on a local disk."""
 
-class SqliteFile:
-    """A `.db3` file, rosbag2's SQLite storage, with the members of McapFile. It must be on a local disk."""
-
-    def __init__(self, path: str):
+    def __init__(self, path: str, stack: contextlib.ExitStack):
         with needs("ros", "reading ROS 2 bags needs rosbags"):
             from rosbags.interfaces import MessageDefinitionFormat
             from rosbags.rosbag2 import Reader
 
         if storage.scheme(path) is not None:
-            raise UsageError(f"cannot read {path}: .db3 files are read from local disks only; copy the bag first")
+            raise OSError(".db3 files are read from local disks only; copy the bag first")
         if os.path.exists(f"{path}-wal") and os.path.getsize(f"{path}-wal"):
-            raise DamagedBag(
-                f"{path} was not closed: {path}-wal holds its last messages. Open it once with SQLite, on a copy of "
+            raise OSError(
+                "it was not closed, and its -wal file holds its last messages. Open it once with SQLite, on a copy of "
                 f"both files: sqlite3 {shlex.quote(path)} 'PRAGMA wal_checkpoint(TRUNCATE)'"
             )
-        self._path = path
-        self._reader = Reader(path)
-        self._reader.open()
-        languages = {MessageDefinitionFormat.MSG: "ros2msg", MessageDefinitionFormat.IDL: "ros2idl"}
-        self.topics = {
-            topic.topic: Topic(
-                topic.topic,
-                topic.msgtype,
-                topic.msgdef.data,
-                languages.get(topic.msgdef.format, ""),
-                topic.ext.serialization_format,
-            )
-            for topic in self._reader.connections
-        }
+        self._reader = stack.enter_context(Reader(path))
+        self.topics: dict[str, Topic] = {}
+        for one in self._reader.connections:
+            language = "ros2idl" if one.msgdef.format == MessageDefinitionFormat.IDL else "ros2msg"
+            encoding = one.ext.serialization_format
+            self.topics[one.topic] = Topic(one.topic, one.msgtype, one.msgdef.data, language, encoding)
 
-    def messages(self, topics: Collection[str], start: int, stop: int) -> Iterator[Message]:
+    def messages(self, topics: Collection[str], start: int, stop: int) -> Iterator[tuple[str, int, bytes]]:
         connections = [one for one in self._reader.connections if one.topic in topics]
         if connections:  # rosbags takes none for all
             for connection, time, data in self._reader.messages(connections, start, stop):
-                yield Message(connection.topic, time, data)
+                yield connection.topic, time, data
 
     def times(self, topic: str) -> Array:
-        ids = [connection.id for connection in self._reader.connections if connection.topic == topic]
-        query = f"SELECT timestamp FROM messages WHERE topic_id IN ({','.join('?' * len(ids))})"
-        uri = f"file:{urllib.parse.quote(os.path.abspath(self._path))}?mode=ro&immutable=1"
-        with contextlib.closing(sqlite3.connect(uri, uri=True)) as base:
-            return np.array([time for (time,) in base.execute(query, ids)], np.int64)
-
-    def close(self) -> None:
-        self._reader.close()
+        query = "SELECT timestamp FROM messages WHERE topic_id IN (SELECT id FROM topics WHERE name = ?)"
+        return np.array([time for (time,) in self._reader.storage.dbconn.execute(query, (topic,))], np.int64)
 
 
 @contextlib.contextmanager
 def _explain(path: str) -> Iterator[None]:
-    """Turns what the libraries raise for a damaged file into DamagedBag."""
+    """Turns what the libraries raise for a damaged file into an OSError that names it."""
     try:
         yield
-    except (DamagedBag, UsageError, ImportError, GeneratorExit):
+    except RldsBeamError:
         raise
+    except OSError as error:
+        raise OSError(f"{path} cannot be read: {shorten(error, 500)}") from error
     except Exception as error:
         hint = f"; {_RECOVER}" if path.endswith(".mcap") else ""
-        raise DamagedBag(f"{path} cannot be read: {type(error).__name__}: {shorten(error, 300)}{hint}") from error
+        raise OSError(f"{path} cannot be read: {type(error).__name__}: {shorten(error, 300)}{hint}") from error
 
 
 class Bag:
     """An open bag, as a context manager.
 
     Attributes:
-      layout: its files.
+      path: its metadata.yaml, or its only file.
+      files: its files with messages.
       topics: its topics by name.
     """
 
-    def __init__(self, layout: BagLayout):
+    def __init__(self, path: str):
         """
         Raises:
           OSError: a file is missing, or is not of a bag.
         """
-        self.layout = layout
+        self.path, self.files = path, bag_files(path)
         self.topics: dict[str, Topic] = {}
-        self._files: dict[str, McapFile | SqliteFile] = {}
+        self._readers: dict[str, _McapFile | _SqliteFile] = {}
         self._times: dict[str, Array] = {}
-        try:
-            for path in layout.files:
-                if not storage.exists(path):
-                    raise DamagedBag(f"{path} is missing, but {layout.path} names it")
-                with _explain(path):
-                    file: McapFile | SqliteFile = McapFile(path) if path.endswith(".mcap") else SqliteFile(path)
-                self._files[path] = file
-                for name, topic in file.topics.items():
+        with contextlib.ExitStack() as stack:
+            for file in self.files:
+                with _explain(file):
+                    self._readers[file] = _McapFile(file, stack) if file.endswith(".mcap") else _SqliteFile(file, stack)
+                for name, topic in self._readers[file].topics.items():
                     if self.topics.setdefault(name, topic).type != topic.type:
-                        raise DamagedBag(f"{path}: {name} is a {topic.type}, but elsewhere a {self.topics[name].type}")
-        except BaseException:
-            self.close()
-            raise
+                        raise OSError(f"{file}: {name} is a {topic.type}, but elsewhere a {self.topics[name].type}")
+            self._opened = stack.pop_all()
 
     def __enter__(self) -> Bag:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.close()
+        self._opened.close()
 
-    def close(self) -> None:
-        """Closes the files."""
-        for file in self._files.values():
-            file.close()
+    def messages(self, topics: Collection[str], start: int = 0, stop: int = EVER) -> Iterator[tuple[str, int, bytes]]:
+        """The messages of these topics with a log time in [start, stop): topic, log time, and serialized bytes.
 
-    def messages(self, topics: Collection[str], start: int = 0, stop: int = EVER) -> Iterator[Message]:
-        """The messages of these topics with a log time in [start, stop). Raises DamagedBag."""
+        They are in the order of the files, and of log times in each. Raises OSError if a file is damaged.
+        """
         import imagecodecs
 
-        for path, file in self._files.items():
-            with _explain(path):
-                for message in file.messages(topics, start, stop):
-                    if self.layout.is_compressed:
-                        message = message._replace(data=bytes(imagecodecs.zstd_decode(message.data)))
-                    yield message
+        for file, reader in self._readers.items():
+            with _explain(file):
+                for topic, time, data in reader.messages(topics, start, stop):
+                    yield topic, time, bytes(imagecodecs.zstd_decode(data)) if data[:4] == _ZSTD else data
 
     def times(self, topic: str) -> Array:
-        """The log times of a topic's messages, int64, ascending. Raises DamagedBag."""
+        """The log times of a topic's messages, int64 nanoseconds, ascending. Raises OSError as `messages`."""
         if topic not in self._times:
             found = [np.zeros(0, np.int64)]
-            for path, file in self._files.items():
-                with _explain(path):
-                    found.append(file.times(topic))
+            for file, reader in self._readers.items():
+                with _explain(file):
+                    found.append(reader.times(topic))
             self._times[topic] = np.sort(np.concatenate(found))
         return self._times[topic]
 
-    def first(self, topic: str) -> Message | None:
-        """The first message of a topic in the order of the files; None if there is none. Raises DamagedBag."""
-        return next(self.messages((topic,)), None)
+    def first(self, topic: str) -> bytes | None:
+        """The first message of a topic in the order of `messages`; None if there is none."""
+        return next((data for _, _, data in self.messages((topic,))), None)

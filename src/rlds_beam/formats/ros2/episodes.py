@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,10 +13,10 @@ from rlds_beam import storage
 from rlds_beam.encoding.base import Damage
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import ArrayFormat, Arrays
-from rlds_beam.formats.ros2.bags import EVER, Bag, BagLayout, bag_layout
+from rlds_beam.formats.ros2.bags import EVER, Bag, bag_files
 from rlds_beam.formats.ros2.fields import FieldReader, find_pose
 from rlds_beam.formats.ros2.mapping import NS, OF_EPISODE, Boundaries, TopicField, TopicMapping
-from rlds_beam.formats.ros2.messages import BadMessage, message_type, read_stamp
+from rlds_beam.formats.ros2.messages import BadMessage, MessageType, message_type, read_stamp
 from rlds_beam.text import did_you_mean, shorten
 from rlds_beam.typing import Array
 
@@ -48,7 +48,7 @@ class _Stream(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Ros2Format(ArrayFormat):
-    """ROS 2 bags, by the paths of `bags.bag_layout`.
+    """ROS 2 bags, by the paths of `bags.find_bags`.
 
     Attributes:
       mapping: which topic becomes which field.
@@ -65,12 +65,12 @@ class Ros2Format(ArrayFormat):
 
     def windows(self, path: str) -> tuple[BagWindow, ...]:
         """The windows of a bag's episodes. Raises OSError if it cannot be read."""
-        stamps = tuple(storage.stamp(file) for file in (path, *_layout(path).files))
+        stamps = tuple(storage.stamp(file) for file in (path, *bag_files(path)))
         return _windows(path, self.mapping, stamps)
 
     def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
         windows = self.windows(path)[start:stop]
-        with Bag(_layout(path)) as bag:
+        with Bag(path) as bag:
             for i, window in enumerate(windows, start):
                 try:
                     yield Damage(i, i + 1, window.damage, b"") if window.damage else self._episode(bag, window)
@@ -79,65 +79,52 @@ class Ros2Format(ArrayFormat):
 
     def _episode(self, bag: Bag, window: BagWindow) -> Arrays:
         """The arrays of an episode: those of its fields, and what is known about it."""
-        topics = [bag.topics[name] for name in self.mapping.topics if name in bag.topics]
-        for topic in topics:
-            if topic.encoding != "cdr":
-                raise BadMessage(f"{topic.name} is serialized as {topic.encoding!r}, not as cdr")
-        kinds = {topic.name: message_type(topic) for topic in topics}
-        stamped = {name for name, kind in kinds.items() if self.mapping.time == "header" and kind.has_header}
-        streams, unstamped = self._streams(bag, window, stamped)
-        steps = steps_at(self.mapping, {name: stream.times[stream.inside] for name, stream in streams.items()})
-        times = {field.path: streams[field.topic].times for field in self.mapping.aligned}
-        frames = align(steps, times, {field.path: field.max_age for field in self.mapping.aligned})
-        topic_of = {field.path: field.topic for field in self.mapping.aligned}
-        lacking = [(path, topic_of[path], number) for path, number in frames.lacking.items() if number]
+        wanted = dict.fromkeys([*self.mapping.topics, *(field.topic for field in self.mapping.fields)])
+        if missing := [name for name in wanted if name not in bag.topics]:
+            raise BadMessage(f"the bag has no topic {', '.join(missing)}")
+        kinds = {name: message_type(bag.topics[name]) for name in wanted}
+        streams, unstamped = self._streams(bag, window, kinds)
+        steps = step_times(self.mapping, {name: stream.times[stream.inside] for name, stream in streams.items()})
         if not len(steps):
             raise BadMessage(f"no message of {self.mapping.reference or 'any mapped topic'}, so it has no steps")
-        if not len(frames.times):
-            reasons = [f"{path} ({name}): {number:,} of {len(steps):,} steps" for path, name, number in lacking]
-            missing = [f"the bag has no topic {name}" for name in self.mapping.topics if name not in kinds]
-            raise BadMessage(f"no step is complete; lacking or older than max_age_s: {'; '.join(reasons + missing)}")
-        arrays: dict[str, Array] = {TIMES: frames.times}
+        complete, chosen, lacking = align(
+            steps, self.mapping.aligned, {name: stream.times for name, stream in streams.items()}
+        )
+        if not complete.any():
+            reasons = ", ".join(f"{path}: {number:,}" for path, number in lacking.items())
+            raise BadMessage(f"none of {len(steps):,} steps is complete; lacking or older than max_age_s: {reasons}")
+        times = steps[complete]
+        arrays: dict[str, Array] = {TIMES: times}
         for reader in self.readers:
-            path, source = reader.field.path, reader.field.topic
-            if reader.field.frame:
-                arrays[path] = self._transform(bag, reader.field)
+            field, kind = reader.field, kinds[reader.field.topic]
+            if field.frame:
+                sent = [kind.decode(data) for _, _, data in bag.messages((field.topic,))]
+                pose, base = find_pose(field.frame, [one for message in sent for one in message.transforms])
+                arrays[field.path] = np.array([base.encode()], object) if field.fields else pose[None]
                 continue
-            if reader.field.window:
-                if source not in kinds:
-                    raise BadMessage(f"{path}: the bag has no topic {source}")
-                stream = streams[source]
+            stream = streams[field.topic]
+            if field.window:
                 messages = [stream.data[i] for i in np.flatnonzero(stream.inside)]
-                arrays |= reader.window(stream.times[stream.inside], messages, frames.times, kinds[source])
+                arrays |= reader.window(stream.times[stream.inside], messages, times, kind)
                 continue
-            column = reader.column(streams[source].data, frames.chosen[path], kinds[source])
-            if path.startswith(f"{OF_EPISODE}/"):
+            column = reader.column(stream.data, chosen[field.path][complete], kind)
+            if field.path.startswith(f"{OF_EPISODE}/"):
                 if (column != column[:1]).any():
-                    raise BadMessage(f"{path} ({source}) changes within the episode: map it to a step field")
+                    raise BadMessage(f"{field.path} ({field.topic}) changes within the episode: map it to a step field")
                 column = column[:1]
-            arrays[path] = column
-        notes = [f"{path} ({name}): {number:,}" for path, name, number in lacking]
+            arrays[field.path] = column
+        notes = [f"{path}: {number:,}" for path, number in lacking.items()]
         notes += [f"{name}: {number:,} messages without a stamp" for name, number in unstamped.items() if number]
-        arrays[DROPPED] = np.array([frames.dropped])
+        arrays[DROPPED] = np.array([np.count_nonzero(~complete)])
         arrays[LACKING] = np.array([", ".join(notes).encode()], object)
-        arrays[START] = frames.times[:1].copy()
+        arrays[START] = times[:1].copy()
         return arrays
 
-    def _transform(self, bag: Bag, field: TopicField) -> Array:
-        """The pose of a frame, [1, 4, 4], or the name of its base, [1]."""
-        if field.topic not in bag.topics:
-            raise BadMessage(f"{field.path}: the bag has no topic {field.topic}")
-        kind = message_type(bag.topics[field.topic])
-        messages = (kind.decode(message.data) for message in bag.messages((field.topic,)))
-        pose, base = find_pose(field.frame, [one for message in messages for one in message.transforms])
-        return np.array([base.encode()], object) if field.fields else pose[None]
-
-    def _streams(self, bag: Bag, window: BagWindow, stamped: set[str]) -> tuple[dict[str, _Stream], dict[str, int]]:
-        """The messages of each topic that may count for an episode, and how many in it have no stamp.
-
-        Args:
-          stamped: the topics whose messages are taken by the stamps in their headers.
-        """
+    def _streams(
+        self, bag: Bag, window: BagWindow, kinds: Mapping[str, MessageType]
+    ) -> tuple[dict[str, _Stream], dict[str, int]]:
+        """The messages of each topic that may count for an episode, and how many in it have no stamp."""
+        stamped = {name for name in self.mapping.topics if self.mapping.time == "header" and kinds[name].has_header}
         delay = _MAX_DELAY if stamped else 0
         ages = {name: self.mapping.max_age(name) for name in self.mapping.topics}
         start = max(0, window.start - delay - max((age for age in ages.values() if age is not None), default=0))
@@ -152,12 +139,12 @@ class Ros2Format(ArrayFormat):
         unstamped = dict.fromkeys(stamped, 0)
         wanted = {reader.field.topic for reader in self.readers}
         for topics, first, last in spans:
-            for entry in bag.messages(topics, first, last):
-                stamp = read_stamp(entry.data) if entry.topic in stamped else entry.time
+            for topic, time, data in bag.messages(topics, first, last):
+                stamp = read_stamp(data) if topic in stamped else time
                 if stamp is None:
-                    unstamped[entry.topic] += window.start <= entry.time < window.stop
+                    unstamped[topic] += window.start <= time < window.stop
                 else:
-                    found[entry.topic].append((stamp, entry.time, entry.data if entry.topic in wanted else b""))
+                    found[topic].append((stamp, time, data if topic in wanted else b""))
         streams = {}
         for name, messages in found.items():
             messages.sort(key=lambda message: message[:2])
@@ -167,18 +154,11 @@ class Ros2Format(ArrayFormat):
         return streams, unstamped
 
 
-def _layout(path: str) -> BagLayout:
-    try:
-        return bag_layout(path)
-    except UsageError as error:
-        raise OSError(str(error)) from error
-
-
 @functools.lru_cache(maxsize=256)
 def _windows(path: str, mapping: TopicMapping, stamps: object) -> tuple[BagWindow, ...]:
     """The episodes of a bag, in order. Raises OSError if they cannot be told."""
     bounds = mapping.boundaries
-    with Bag(_layout(path)) as bag:
+    with Bag(path) as bag:
         try:
             if not bounds.topic:
                 return (BagWindow(0, EVER),)
@@ -187,23 +167,6 @@ def _windows(path: str, mapping: TopicMapping, stamps: object) -> tuple[BagWindo
             return tuple(_between_markers(bag, bounds))
         except (BadMessage, UsageError) as error:
             raise OSError(str(error)) from error
-
-
-def steps_at(mapping: TopicMapping, inside: Mapping[str, Array]) -> Array:
-    """The times of an episode's steps, complete or not, from the times of the messages in it.
-
-    Raises:
-      BadMessage: there would be more than `_MAX_STEPS`.
-    """
-    if mapping.reference:
-        return inside[mapping.reference]
-    every: Array = np.concatenate([np.zeros(0, np.int64), *inside.values()])
-    if not len(every):
-        return every
-    low, high = int(every.min()), int(every.max())
-    if (high - low) / 1e9 * mapping.rate > _MAX_STEPS:
-        raise BadMessage(f"its messages span {(high - low) / 1e9:,.0f} s: more than {_MAX_STEPS:,} steps")
-    return grid(low, high, mapping.rate)
 
 
 def _between_gaps(bag: Bag, topic: str, gap: int) -> list[BagWindow]:
@@ -216,9 +179,16 @@ def _between_gaps(bag: Bag, topic: str, gap: int) -> list[BagWindow]:
 
 
 def _between_markers(bag: Bag, bounds: Boundaries) -> list[BagWindow]:
-    windows: list[BagWindow] = []
+    topic = bag.topics.get(bounds.topic)
+    if topic is None:
+        hint = did_you_mean(bounds.topic, bag.topics, otherwise=f"it has {shorten(', '.join(sorted(bag.topics)))}")
+        raise UsageError(f"{bag.path} has no topic {bounds.topic} with the markers of episodes{hint}")
+    kind = message_type(topic)
+    path, windows = kind.find(bounds.field), []
     begun: int | None = None
-    for time, value in _markers(bag, bounds):
+    for _, time, data in sorted(bag.messages((topic.name,)), key=lambda message: message[1]):
+        found = path.read(kind.decode(data))
+        value = found.decode().strip() if isinstance(found, bytes) else str(found).lower()
         starts = value in bounds.start
         if not starts and value not in (*bounds.stop, *bounds.discard):
             continue
@@ -236,67 +206,54 @@ def _between_markers(bag: Bag, bounds: Boundaries) -> list[BagWindow]:
     return windows
 
 
-def _markers(bag: Bag, bounds: Boundaries) -> list[tuple[int, str]]:
-    """The values of the markers as in the mapping, by log time."""
-    topic = bag.topics.get(bounds.topic)
-    if topic is None:
-        hint = did_you_mean(bounds.topic, bag.topics, otherwise=f"it has {shorten(', '.join(sorted(bag.topics)))}")
-        raise UsageError(f"{bag.layout.path} has no topic {bounds.topic} with the markers of episodes{hint}")
-    kind = message_type(topic)
-    path, found = kind.find(bounds.field), []
-    for message in sorted(bag.messages((topic.name,)), key=lambda message: message.time):
-        value = path.read(kind.decode(message.data))
-        if isinstance(value, bytes):
-            value = value.decode().strip()
-        found.append((message.time, str(value).lower() if isinstance(value, np.bool_) else str(value)))
-    return found
-
-
-class AlignedSteps(NamedTuple):
-    """The steps of an episode.
-
-    Attributes:
-      times: the time of each complete step, int64 nanoseconds.
-      chosen: the index of the message of each step, by field.
-      dropped: the number of incomplete steps.
-      lacking: by field, the number of steps for which it has no message, or only one that is too old.
-    """
-
-    times: Array
-    chosen: Mapping[str, Array]
-    dropped: int
-    lacking: Mapping[str, int]
-
-
-def align(steps: Array, streams: Mapping[str, Array], max_ages: Mapping[str, int | None]) -> AlignedSteps:
-    """Chooses messages for steps.
+def step_times(mapping: TopicMapping, inside: Mapping[str, Array]) -> Array:
+    """The times of an episode's steps, complete or not, int64 nanoseconds, ascending.
 
     Args:
-      steps: the times of the steps, int64 nanoseconds. Equal ones give one step.
-      streams: by field, the times of its messages, int64, ascending; of equal ones the last is the latest.
-      max_ages: by field, the largest allowed age in nanoseconds; None is any.
+      inside: the times of the messages in the episode, by topic.
+
+    Raises:
+      BadMessage: there would be more than `_MAX_STEPS`.
     """
-    steps = np.unique(steps)
+    if mapping.reference:
+        return np.unique(inside[mapping.reference])
+    every: Array = np.concatenate([np.zeros(0, np.int64), *inside.values()])
+    if not len(every):
+        return every
+    first, last = int(every.min()), int(every.max())
+    thousandths = round(mapping.rate * 1_000_000)
+    count = (last - first) * thousandths // 1_000_000_000_000_000 + 1
+    if count > _MAX_STEPS:
+        raise BadMessage(f"its messages span {(last - first) / NS:,.0f} s: more than {_MAX_STEPS:,} steps")
+    whole, rest = np.divmod(np.arange(count, dtype=np.int64) * 1_000_000, thousandths)  # seconds
+    times: Array = first + whole * NS + np.round(rest * (NS / thousandths)).astype(np.int64)
+    return times
+
+
+def align(
+    steps: Array, fields: Sequence[TopicField], times: Mapping[str, Array]
+) -> tuple[Array, dict[str, Array], dict[str, int]]:
+    """Chooses for each step the latest message of each field.
+
+    Args:
+      steps: the times of the steps, int64 nanoseconds.
+      times: by topic, the times of its messages, ascending; of equal ones the last is the latest.
+
+    Returns:
+      Whether each step is complete; by the field's path, the index of the message of each step; and by field, for how
+      many steps it has no message, or only one that is too old, if there are any.
+    """
     complete = np.ones(len(steps), bool)
     chosen: dict[str, Array] = {}
     lacking: dict[str, int] = {}
-    for field, times in streams.items():
-        index = np.searchsorted(times, steps, side="right") - 1
+    for field in fields:
+        sent = times[field.topic]
+        index = np.searchsorted(sent, steps, side="right") - 1
         fits = index >= 0
-        max_age = max_ages[field]
-        if max_age is not None and len(times):
-            fits &= steps - times[np.maximum(index, 0)] <= max_age
-        chosen[field], lacking[field] = index, int(np.count_nonzero(~fits))
+        if field.max_age is not None and len(sent):
+            fits &= steps - sent[np.maximum(index, 0)] <= field.max_age
+        chosen[field.path] = index
         complete &= fits
-    kept = {field: index[complete] for field, index in chosen.items()}
-    return AlignedSteps(steps[complete], kept, int(np.count_nonzero(~complete)), lacking)
-
-
-def grid(first: int, last: int, rate: float) -> Array:
-    """The times of steps at a fixed rate, from the first message to the last, int64 nanoseconds."""
-    thousandths = round(rate * 1_000_000)
-    count = (last - first) * thousandths // 1_000_000_000_000_000 + 1
-    numbers = np.arange(count, dtype=np.int64)
-    whole, rest = np.divmod(numbers * 1_000_000, thousandths)  # seconds
-    times: Array = first + whole * 1_000_000_000 + np.round(rest * (1_000_000_000 / thousandths)).astype(np.int64)
-    return times
+        if not fits.all():
+            lacking[f"{field.path} ({field.topic})"] = int(np.count_nonzero(~fits))
+    return complete, chosen, lacking

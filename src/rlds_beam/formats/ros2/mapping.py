@@ -110,9 +110,6 @@ class TopicMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return None if None in ages else max(age for age in ages if age is not None)
 
 
-NO_MAPPING = TopicMapping(())
-
-
 def parse_mapping(content: Any, where: str) -> TopicMapping:
     """Checks the content of the file. Raises UsageError."""
     if isinstance(content, dict) and isinstance(content.get("fields"), dict):

@@ -25,7 +25,6 @@ _MAX_FIELDS = 5_000  # of a definition; an element of a fixed array of texts or 
 _DTYPES = {"byte": "uint8", "octet": "uint8", "char": "uint8"}
 _UNREADABLE = ("float128", "wchar", "wstring", "fixed")
 _STEP = re.compile(r"([A-Za-z_]\w*)(?:\[(\d{1,6})\])?")
-_COMMENT_LINES = re.compile(r"^[ \t]*(?:#[^\n]*)?\n", re.MULTILINE)
 _IDL_FILE = "=" * 80 + "\nIDL: "
 _REGISTERING = threading.Lock()  # rosbags' register() is not for several threads
 
@@ -187,8 +186,10 @@ def message_type(topic: Topic) -> MessageType:
     """The type of a topic's messages: as the bag defines it, otherwise as the latest ROS 2 distribution does.
 
     Raises:
-      UsageError: the definition cannot be parsed, or is too large.
+      UsageError: the definition cannot be parsed, or is too large; or the messages are not serialized as CDR.
     """
+    if topic.encoding != "cdr":
+        raise UsageError(f"{topic.name} is serialized as {topic.encoding!r}, not as cdr")
     with needs("ros", "reading ROS 2 bags needs rosbags"):
         from rosbags.typesys import Stores, get_typestore
 
@@ -208,7 +209,7 @@ def _defined_types(kind: str, language: str, text: str) -> Any:
     types: dict[str, Any] = {}
     try:
         if language == "ros2msg":
-            types.update(get_types_from_msg(_COMMENT_LINES.sub("", text), kind))
+            types.update(get_types_from_msg(text, kind))
         else:
             for part in text.removeprefix(_IDL_FILE).split(_IDL_FILE):
                 types.update(get_types_from_idl(part.partition("\n")[2] if text.startswith(_IDL_FILE) else part))

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rlds_beam import storage
 from rlds_beam.episodes.schema import MAX_UNFOLDED
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.ros2.bags import Bag, bag_layout
+from rlds_beam.formats.ros2.bags import Bag
 from rlds_beam.formats.ros2.fields import IMAGES, find_pose, image_reader
 from rlds_beam.formats.ros2.mapping import OF_EPISODE
 from rlds_beam.formats.ros2.messages import BadMessage, message_type
@@ -72,7 +73,7 @@ def proposal(paths: Sequence[str], where: str) -> str:
       UsageError: the bag cannot be read.
     """
     try:
-        with Bag(bag_layout(paths[0])) as bag:
+        with Bag(paths[0]) as bag:
             facts = topic_facts(bag)
             there = [fact for fact in facts if fact.messages]
             joints = {fact.name: _joints(bag, fact.name) for fact in there if fact.type == _JOINTS}
@@ -105,7 +106,7 @@ def _card(
     seconds = float(times.max() - times.min()) / 1e9
     long = f"{seconds / 60:,.1f} min" if seconds >= 60 else f"{seconds:.1f} s"
     rows = [("rate", f"{driver.rate:.1f} Hz, that of {printable(driver.name, 100)}" if driver else "unknown")]
-    rows += [("time", f"{long}, {format_size(bag.layout.size)}")]
+    rows += [("time", f"{long}, {format_size(sum(map(storage.size, bag.files)))}")]
     rows += [("cameras", _camera(bag, topic)) for topic in facts if topic.type in IMAGES]
     for topic, names in joints.items():
         shown = [printable(name, 40) for name in names[:MAX_UNFOLDED]] + ["..."] * (len(names) > MAX_UNFOLDED)
@@ -119,8 +120,8 @@ def _camera(bag: Bag, facts: TopicFacts) -> str:
     topic, first = bag.topics[facts.name], bag.first(facts.name)
     stored = "no readable message"
     try:
-        if first is not None and topic.encoding == "cdr":
-            reader = image_reader(topic.type, "image", message_type(topic).decode(first.data))
+        if first is not None:
+            reader = image_reader(topic.type, "image", message_type(topic).decode(first))
             stored = f"{reader.width} x {reader.height}, {reader.encoding}"
     except (AttributeError, UsageError, BadMessage) as error:
         stored = shorten(str(error), 100)
@@ -190,7 +191,7 @@ def _calibration(bag: Bag, facts: Sequence[TopicFacts], fields: Collection[str])
     found: dict[str, str] = {}
     static = bag.topics.get(_STATIC)
     kind = message_type(static) if static else None
-    messages = [kind.decode(message.data) for message in bag.messages((_STATIC,))] if kind else []
+    messages = [kind.decode(data) for _, _, data in bag.messages((_STATIC,))] if kind else []
     transforms = [one for message in messages for one in message.transforms]
     for fact in facts:
         image = f"observation/{_label(fact.name.removesuffix('/camera_info'))}"
@@ -217,7 +218,7 @@ def _first(bag: Bag, topic: str) -> Any:
     """The first message of a topic that has some."""
     first = bag.first(topic)
     assert first is not None
-    return message_type(bag.topics[topic]).decode(first.data)
+    return message_type(bag.topics[topic]).decode(first)
 
 
 def _label(topic: str) -> str:

@@ -33,10 +33,10 @@ from rlds_beam.formats.arrays.array_episodes import (
     select_splits,
 )
 from rlds_beam.formats.format_options import Ros2Options
-from rlds_beam.formats.ros2.bags import ENDINGS, METADATA, Bag, bag_layout, find_bags
+from rlds_beam.formats.ros2.bags import ENDINGS, METADATA, Bag, bag_files, find_bags
 from rlds_beam.formats.ros2.episodes import DROPPED, LACKING, START, TIMES, Ros2Format
 from rlds_beam.formats.ros2.fields import FieldReader, field_reader
-from rlds_beam.formats.ros2.mapping import NO_MAPPING, OF_EPISODE, TopicMapping, parse_mapping
+from rlds_beam.formats.ros2.mapping import OF_EPISODE, TopicMapping, parse_mapping
 from rlds_beam.formats.ros2.messages import BadMessage, message_type
 from rlds_beam.formats.ros2.proposal import proposal
 from rlds_beam.images.encoded_images import EncodedImages
@@ -75,14 +75,9 @@ class Ros2Decoder(ArrayDecoder):
 
 @dataclasses.dataclass(frozen=True)
 class Ros2Source(SourceOfFiles):
-    """ROS 2 bags.
+    """ROS 2 bags. Attributes: see `Source`."""
 
-    Attributes:
-      mapping: which topic becomes which field.
-      The others: see `Source`.
-    """
-
-    mapping: TopicMapping = NO_MAPPING
+    files: Ros2Format
 
     options_class = Ros2Options
     last_action = "real"
@@ -111,7 +106,7 @@ class Ros2Source(SourceOfFiles):
     ) -> Ros2Source:
         no_features("ros2", features)
         options = options or Ros2Options()
-        paths = _bags(input)
+        paths = find_bags(input)
         if options.topics is None:
             given = input if isinstance(input, str) else ",".join(input)
             raise NeedsMappingError(
@@ -136,41 +131,21 @@ class Ros2Source(SourceOfFiles):
         schema = Schema({**made, **steps}, by_path([*about, *of_episode.values()], where))
         decoder = Ros2Decoder(schema, mapping.end == "terminal")
         splits = select_splits(shards, split, name)
-        return cls(f"{name}/1.0.0", schema, decoder, splits, files, fps=mapping.fps, mapping=mapping)
+        return cls(f"{name}/1.0.0", schema, decoder, splits, files, fps=mapping.fps)
 
     def plan(self) -> dict[str, Any]:
-        assert isinstance(self.files, Ros2Format)
-        return {"topics": msgspec.to_builtins(self.mapping)}
+        return {"topics": msgspec.to_builtins(self.files.mapping)}
 
     @property
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]
-        rewards = [] if any(field.path == "reward" for field in self.mapping.fields) else [NO_REWARD]
+        rewards = [] if any(field.path == "reward" for field in self.files.mapping.fields) else [NO_REWARD]
         return (*rewards, "incomplete steps are dropped, and counted in each episode's metadata")
 
     def companions(self, shard: Shard) -> Sequence[str]:
         try:
-            files = bag_layout(shard.path).files
-        except UsageError:
+            return [path for path in bag_files(shard.path) if path != shard.path]
+        except OSError:
             return ()
-        return [path for path in files if path != shard.path]
-
-
-def _bags(input: str | Sequence[str]) -> list[str]:
-    """The bags of an input: paths, globs, or directories."""
-    bags: list[str] = []
-    for pattern in storage.paths_in(input):
-        matches = [pattern] if storage.exists(pattern) or storage.isdir(pattern) else sorted(storage.glob(pattern))
-        if not matches:
-            raise UsageError(f"{pattern}: no such file or directory")
-        for path in matches:
-            found = find_bags(path.rstrip("/"))
-            if not found:
-                raise UsageError(f"{path} has no bags: no {METADATA}, and no {' or '.join(ENDINGS)} file")
-            bags += found
-    for path in bags:
-        if not path.endswith((*ENDINGS, METADATA)):
-            raise UsageError(f"{path} is not a bag: a directory with {METADATA}, or a {' or '.join(ENDINGS)} file")
-    return list(dict.fromkeys(bags))
 
 
 def _name(paths: Sequence[str], input: str | Sequence[str]) -> str:
@@ -185,8 +160,8 @@ def _name(paths: Sequence[str], input: str | Sequence[str]) -> str:
 
 def _size(path: str) -> int:
     try:
-        return bag_layout(path).size
-    except (OSError, UsageError):
+        return sum(storage.size(file) for file in bag_files(path))
+    except OSError:
         return storage.size(path)
 
 
@@ -196,41 +171,36 @@ def _readers(paths: Sequence[str], mapping: TopicMapping, where: str) -> tuple[F
     Raises:
       UsageError: no bag has such a topic or message field, or no bag can be read.
     """
-    wanted = {field.path: field for field in mapping.fields}
     found: dict[str, FieldReader] = {}
     topics: set[str] = set()
     problem = ""
     for path in paths:
         try:
-            with Bag(bag_layout(path)) as bag:
+            with Bag(path) as bag:
                 topics |= bag.topics.keys()
-                for field in [
-                    missing for missing in wanted.values() if missing.path not in found and missing.topic in bag.topics
-                ]:
-                    topic = bag.topics[field.topic]
-                    first = bag.first(topic.name) if topic.encoding == "cdr" else None
-                    if first is not None:
-                        found[field.path] = field_reader(field, message_type(topic), first.data)
+                for field in mapping.fields:
+                    if field.path not in found and field.topic in bag.topics:
+                        first = bag.first(field.topic)
+                        if first is not None:
+                            found[field.path] = field_reader(field, message_type(bag.topics[field.topic]), first)
         except OSError as error:
             problem = problem or shorten(error, 500)
         except (AttributeError, BadMessage) as error:
             problem = problem or f"{path}: {shorten(error, 500)}"
         except UsageError as error:
             raise UsageError(f"{path}: {shorten(error, 500)}") from error
-        if found.keys() == wanted.keys():
+        if len(found) == len(mapping.fields):
             break
-    for field in wanted.values():
-        if field.path not in found:
-            _refuse(field.topic, f"{where}: {field.path}", topics, problem)
+    lacking = {field.path: field.topic for field in mapping.fields if field.path not in found}
     if mapping.reference and mapping.reference not in topics:
-        _refuse(mapping.reference, f"{where}: reference", topics, problem)
+        lacking["reference"] = mapping.reference
+    for name, topic in lacking.items():
+        if topic in topics:
+            raise UsageError(f"{where}: {name}: {topic} has no readable message{f' ({problem})' if problem else ''}")
+        if problem and not topics:
+            raise UsageError(f"no bag can be read: {problem}")
+        listed = f"the topics are {shorten(', '.join(sorted(topics)))}" if topics else "it has no topics"
+        raise UsageError(
+            f"{where}: {name}: no bag has the topic {topic}{did_you_mean(topic, topics, otherwise=listed)}"
+        )
     return tuple(found[field.path] for field in mapping.fields)
-
-
-def _refuse(topic: str, where: str, topics: set[str], problem: str) -> None:
-    if topic in topics:
-        raise UsageError(f"{where}: {topic} has no readable message{f' ({problem})' if problem else ''}")
-    if problem and not topics:
-        raise UsageError(f"no bag can be read: {problem}")
-    listed = f"the topics are {shorten(', '.join(sorted(topics)))}" if topics else "it has no topics"
-    raise UsageError(f"{where}: no bag has the topic {topic}{did_you_mean(topic, topics, otherwise=listed)}")
