@@ -140,8 +140,8 @@ def test_an_added_last_step(tmp_path: Path, steps: int) -> None:
         root["reward"], root["done"] = np.ones(steps), np.arange(steps) == steps - 1
     (episode,) = read_with(
         tmp_path,
-        "name: mine\nepisodes: file\nlast_step: added\nreward: reward\nterminal: done\n"
-        "fields: {observation/state: qpos, observation/image: image, action: action}\n",
+        "name: mine\nepisodes: file\nlast_step: added\nterminal: done\n"
+        "fields: {observation/state: qpos, observation/image: image, action: action, reward: reward}\n",
     )
     assert not episode.faults
     assert episode.steps["reward"].tolist() == [1.0] * steps + [0.0]
@@ -181,7 +181,7 @@ def test_pieces(
         root.create_dataset("camera", data=pixels, chunks=chunks, compression="gzip" if chunks else None)
     for frames in (1, 3, 100):
         monkeypatch.setattr(episodes, "_PIECE", frames * 20 * 24 * 3)
-        found = read(tmp_path, f'{{from: "camera[{start}:{stop}]", images: true}}')
+        found = read(tmp_path, f'{{from: "camera[{start}:{stop}]"}}')
         np.testing.assert_array_equal(found, pixels[start:stop])
 
 
@@ -196,7 +196,7 @@ def test_rows_of_bytes_without_an_encoding(tmp_path: Path, raw_images: str) -> N
         camera = root.create_dataset("camera", (5,), h5py.vlen_dtype(np.uint8))
         for t, frame in enumerate(pixels):
             camera[t] = frame.reshape(-1)
-    found = read(tmp_path, "{from: camera, images: true, raw_shapes: [[20, 24, 3]]}", raw_images)
+    found = read(tmp_path, "{from: camera, raw_shapes: [[20, 24, 3]]}", raw_images)
     np.testing.assert_array_equal(found, as_jpegs(pixels) if raw_images == "jpeg" else pixels)
 
 
@@ -213,15 +213,15 @@ def test_pixels_as_jpegs(tmp_path: Path) -> None:
     depth = pixels[..., :1].astype(np.uint16) * 99
     with h5py.File(tmp_path / "a.hdf5", "w") as root:
         root["a"], root["camera"], root["depth"] = np.ones((5, 2)), pixels, depth
-    np.testing.assert_array_equal(read(tmp_path, "{from: camera, images: true}", "jpeg"), as_jpegs(pixels))
-    np.testing.assert_array_equal(read(tmp_path, "{from: depth, images: true}", "jpeg"), depth)
+    np.testing.assert_array_equal(read(tmp_path, "{from: camera}", "jpeg"), as_jpegs(pixels))
+    np.testing.assert_array_equal(read(tmp_path, "{from: depth}", "jpeg"), depth)
     stored = encode_jpeg(pixels, 50)
     with h5py.File(tmp_path / "a.hdf5", "a") as root:
         camera = root.create_dataset("stored", (5,), h5py.vlen_dtype(np.uint8))
         for t, image in enumerate(stored):
             camera[t] = np.frombuffer(image, np.uint8)
     wanted = EncodedImages(np.array([*stored, None], object)[:-1], (20, 24, 3), encoding="jpeg").decode()
-    np.testing.assert_array_equal(read(tmp_path, "{from: stored, images: true}", "jpeg"), wanted)
+    np.testing.assert_array_equal(read(tmp_path, "{from: stored}", "jpeg"), wanted)
 
 
 @pytest.fixture

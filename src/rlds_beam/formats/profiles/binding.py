@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
+import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from rlds_beam import naming, storage
-from rlds_beam.encoding.metadata import parse_json, parsing
+from rlds_beam.encoding.metadata import parsing
 from rlds_beam.episodes.representations import DELTA
 from rlds_beam.episodes.schema import FLAGS, Field, Schema, by_path, is_name, text_field
 from rlds_beam.errors import UsageError
@@ -21,7 +23,6 @@ from rlds_beam.formats.arrays.leaves import field_from_json
 from rlds_beam.formats.profiles.containers import Container, Leaf, matches
 from rlds_beam.formats.profiles.model import (
     RECORDED,
-    RESERVED,
     TO_OBSERVATION,
     Condition,
     Fact,
@@ -36,13 +37,7 @@ from rlds_beam.typing import Array
 
 TEXT = "language_instruction"
 _MIN_IMAGE_PIXELS = 8  # pixels of a side
-
-_RATES = """
-CartPole 50; Pendulum 20; Acrobot 5; Ant 20; HalfCheetah 20; Hopper 125; Humanoid 66.666667; HumanoidStandup 66.666667;
-InvertedDoublePendulum 20; InvertedPendulum 25; Pusher 20; Reacher 50; Swimmer 25; Walker2d 125; PointMaze_\\w+ 100;
-AntMaze_\\w+ 20; AdroitHand(Door|Hammer|Pen|Relocate)\\w* 100; FrankaKitchen 12.5;
-Fetch(PickAndPlace|Push|Reach|Slide)\\w* 25
-"""
+_ROLES = ("reward", "discount", *FLAGS, TEXT)  # fields of one value, which no wildcard gives
 _PACKAGES = ("gymnasium.envs.", "gymnasium_robotics.")
 _OTHER_TIME = ("frame_skip", "xml_file", "model_path")  # arguments that change the time of a step
 _REPEAT = ("MaxAndSkipObservation", "AtariPreprocessing")  # wrappers that take several steps at once
@@ -56,16 +51,16 @@ class Bound(NamedTuple):
       name: the array's name, or that of joined arrays (`obs/a+b`).
       rule: the rule of the profile.
       parts: the arrays that are joined; usually one.
+      is_pixels: whether rows are frames of pixels.
       final: the arrays whose last rows are the value of the last step; None if there are none.
-      frames: how frames of pixels are encoded.
     """
 
     field: Field
     name: str
     rule: FieldRule
     parts: tuple[str, ...]
+    is_pixels: bool = False
     final: tuple[str, ...] | None = None
-    frames: str = "png"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,27 +103,18 @@ def bind_layout(profile: Profile, first: Container, raw_images: str, masks: tupl
     """
     if first.has(f"/@{OWN}"):
         return _bind_own(profile, first, raw_images)
-    leaves, notes = first.leaves, list[str]()
+    notes: list[str] = []
     bound = _bind_fields(profile, first, raw_images, notes)
-    reward, discount = (
-        next((name for name in place.split("|") if name in leaves), place)
-        for place in (profile.reward, profile.discount)
-    )
     places: dict[str, str] = {}
     for name, place in profile.metadata.items():
         if "*" in place and "@" not in place:
             places |= {name.replace("*", found[0]): array for array, found in matches(place, first.per_episode)}
         else:
             places[name] = place
-    profile = msgspec.structs.replace(profile, reward=reward, discount=discount, metadata=places)
-    fields = [binding.field for binding in bound]
-    for path, name in (("reward", reward), ("discount", discount)):
-        fields.append(number_field(path, leaves[name].dtype.name if name in leaves else "float32"))
-    fields += [field for path, field in FLAG_FIELDS.items() if not any(given.path == path for given in fields)]
-    if reward not in leaves:
-        notes.append(NO_REWARD)
+    profile = msgspec.structs.replace(profile, metadata=places)
+    steps = _with_defaults(bound, str(first), notes)
     if find_text(profile, first) is not None:
-        fields.append(text_field(TEXT))
+        steps[TEXT] = text_field(TEXT)
     elif profile.text:
         notes.append("the first episode has no text of the task: there are no texts")
     metadata = [text_field(name) for name in (("file", "group") if first.group else ("file",))]
@@ -141,19 +127,16 @@ def bind_layout(profile: Profile, first: Container, raw_images: str, masks: tupl
     metadata += [Field(f"mask/{name}", "bool") for name in masks]
     if profile.note:
         notes.append(profile.note.strip())
-    robot = find_robot(profile, first)
-    if not is_name(robot or ""):
-        robot, notes = None, [*notes, "the robot's name cannot be shown: left out"]
-    fps, environment = find_fps(profile, first)
+    fps, environment = _find_fps(profile, first)
     if environment:
         notes.append(f"the rate is that of {environment}")
-    schema = Schema(by_path(fields, str(first)), by_path(metadata, str(first)))
-    dataset = find_fact(profile, first, "name")
+    schema = Schema(steps, by_path(metadata, str(first)))
+    dataset = _find_fact(profile, first, "name")
     dataset = dataset if isinstance(dataset, str) else ""
     # of D4RL's truncated episodes, the last recorded action leads to no known observation
     is_void = profile.last_step != "kept" or profile.actions == TO_OBSERVATION or any(one.final for one in bound)
     last_action: LastAction = "void" if is_void else "real"
-    return Layout(profile, bound, schema, last_action, masks, tuple(notes), fps, robot, dataset)
+    return Layout(profile, bound, schema, last_action, masks, tuple(notes), fps, _find_robot(profile, first), dataset)
 
 
 def _bind_own(profile: Profile, first: Container, raw_images: str) -> Layout:
@@ -169,28 +152,32 @@ def _bind_own(profile: Profile, first: Container, raw_images: str) -> Layout:
                 metadata.append(field)
                 places[field.path] = key
                 continue
-            frames = "png"
-            if field.holds_image_files:
-                pixels = dataclasses.replace(field, encoding="bytes", feature="Tensor")
-                as_png = dataclasses.replace(field, encoding="png")
-                field = as_png if raw_images == "png" else as_images(pixels, raw_images)
-                frames = field.encoding
-            bound.append(Bound(field, key, FieldRule(key), (key,), None, frames))
-    profile = msgspec.structs.replace(profile, reward="", discount="", metadata=places)
+            is_pixels = field.holds_image_files
+            if is_pixels:
+                field = as_images(dataclasses.replace(field, encoding="bytes", feature="Tensor"), raw_images)
+            bound.append(Bound(field, key, FieldRule(key), (key,), is_pixels))
+    profile = msgspec.structs.replace(profile, metadata=places)
     meaning = Meaning.from_json(about.get(KEY, {}), where)
-    steps = by_path((binding.field for binding in bound), where)
-    notes = () if "reward" in steps else (NO_REWARD,)
-    added = {"reward": Field("reward", "float32"), "discount": Field("discount", "float32"), **FLAG_FIELDS}
-    steps |= {path: field for path, field in added.items() if path not in steps}
+    notes: list[str] = []
+    steps = _with_defaults(bound, where, notes)
     last_action: LastAction = "void" if meaning.last_action == "void" else "real"
     schema = Schema(steps, by_path(metadata, where))
-    return Layout(profile, tuple(bound), schema, last_action, (), notes, meaning.fps, meaning.robot)
+    return Layout(profile, tuple(bound), schema, last_action, (), tuple(notes), meaning.fps, meaning.robot)
+
+
+def _with_defaults(bound: Iterable[Bound], where: str, notes: list[str]) -> dict[str, Field]:
+    """The fields by path, and those of RLDS that the files lack; adds a note if there is no reward."""
+    steps = by_path((binding.field for binding in bound), where)
+    if "reward" not in steps:
+        notes.append(NO_REWARD)
+    defaults = {"reward": Field("reward", "float32"), "discount": Field("discount", "float32"), **FLAG_FIELDS}
+    return {**steps, **{path: field for path, field in defaults.items() if path not in steps}}
 
 
 def _bind_fields(profile: Profile, first: Container, raw_images: str, notes: list[str]) -> tuple[Bound, ...]:
     """The step fields of an episode; adds notes about arrays that are left out."""
     bound: list[Bound] = []
-    roles = (*profile.ends, profile.episode_ends, profile.reward, profile.discount, *profile.final.values())
+    roles = (*profile.ends, profile.episode_ends, *profile.final.values())
     places = [*roles, profile.terminal, *(rule.dataset for rule in profile.fields.values() if not rule.wild)]
     taken = {name for place in places if isinstance(place, str) for name in place.split("|")}
     for pattern, rule in profile.fields.items():
@@ -210,7 +197,7 @@ def _bind_fields(profile: Profile, first: Container, raw_images: str, notes: lis
                 width = sum(math.prod(part.shape[1:]) for part in own)
                 leaf = Leaf((leaf.shape[0], width), np.result_type(*(part.dtype for part in own)))
             why = _unusable(leaf)
-            if rule.wild and path in (*RESERVED, *FLAGS):
+            if rule.wild and path in _ROLES:
                 why = "has the name of another field"
             if why and rule.wild:
                 notes.append(f"{name} {why}: left out")
@@ -224,8 +211,8 @@ def _bind_fields(profile: Profile, first: Container, raw_images: str, notes: lis
                 notes.append(f"{name} does not have the {len(names)} values that the profile names: not named")
             if leaf.dtype.kind == "f" and _has_image_shape(leaf.shape[1:]):
                 notes.append(f"{name} holds images of {leaf.dtype.name} (read as an array)")
-            image = as_images(field, raw_images)
-            bound.append(Bound(image, name, rule, parts, None, "png" if image == field else image.encoding))
+            is_pixels = field.encoding == "bytes" and len(field.shape) == 3
+            bound.append(Bound(as_images(field, raw_images), name, rule, parts, is_pixels))
     bound = _leave_out_odd(bound, first.leaves, 1 if profile.last_step == RECORDED else 0, notes)
     by_path((binding.field for binding in bound), str(first))
     roots = {binding.field.path.split("/")[0] for binding in bound}
@@ -256,9 +243,9 @@ def _find_arrays(dataset: str, leaves: Mapping[str, Leaf]) -> list[tuple[str, tu
 def _true_names(rule: FieldRule, field: Field, container: Container) -> tuple[str, ...]:
     """The names that hold for the data: none, those of values that are not differences, or `robot0_x` for several."""
     names = rule.names
-    if rule.names_if is not None and not holds(rule.names_if, container):
+    if rule.names_if is not None and not _holds(rule.names_if, container):
         return ()
-    if rule.absolute_if is not None and holds(rule.absolute_if, container):
+    if rule.absolute_if is not None and _holds(rule.absolute_if, container):
         names = tuple(name.removeprefix(DELTA) for name in names)
     if not rule.per_robot:
         return names
@@ -274,7 +261,8 @@ def _leave_out_odd(bound: list[Bound], leaves: Mapping[str, Leaf], more: int, no
     rows = next((n for n, binding in zip(counts, bound, strict=True) if of_action(binding.field.path)), None)
     kept = []
     for n, binding in zip(counts, bound, strict=True):
-        if rows is None or rows <= n <= rows + more or not binding.rule.may_lack:
+        is_needed = not binding.rule.may_lack or binding.field.path in _ROLES
+        if rows is None or rows <= n <= rows + more or is_needed:
             kept.append(binding)
         else:
             notes.append(f"{binding.name} has {leaves[binding.parts[0]].shape[0]} rows, not {rows}: left out")
@@ -314,10 +302,12 @@ def _field(path: str, leaf: Leaf, rule: FieldRule, first: Container, parts: tupl
     shape = leaf.shape[1:]
     if path in FLAGS:
         return FLAG_FIELDS[path]
-    if rule.images and leaf.dtype == np.uint8 and _has_image_shape(shape):
+    if path in _ROLES and math.prod(shape) == 1 and leaf.dtype != object:
+        return number_field(path, leaf.dtype.name)
+    if leaf.dtype == np.uint8 and _has_image_shape(shape):
         return Field(path, "uint8", shape, "bytes", "Tensor")
     is_bytes = leaf.dtype.kind in "OS" and not shape
-    if rule.images and leaf.shape[0] and (is_bytes or (leaf.dtype == np.uint8 and len(shape) == 1)):
+    if leaf.shape[0] and (is_bytes or (leaf.dtype == np.uint8 and len(shape) == 1)):
         row = stored_bytes(first.read(parts[0], slice(0, 1))[0])
         image = image_field(path, row.rstrip(b"\0"))
         if image is not None:
@@ -343,38 +333,34 @@ def stored_bytes(row: Any) -> bytes:
 def find_text(profile: Profile, container: Container) -> bytes | None:
     """The task's text: that of the first place which has one; None if there is none."""
     for rule in profile.text:
-        text = _text(rule, container)
-        if text is not None and rule.json is not None:
-            content = _json_within(text, rule)
-            while isinstance(content, list):
-                content = content[0] if content else None
-            text = content.encode() if isinstance(content, str) else None
-        if text:
-            return text
+        content = _find_value(rule, container)
+        while isinstance(content, list):
+            content = content[0] if content else None
+        if content and isinstance(content, (str, bytes)):
+            return content if isinstance(content, bytes) else content.encode()
     return None
 
 
-def find_fact(profile: Profile, container: Container, name: Fact) -> Any:
-    """A fact about the dataset that the profile finds in an episode: JSON; None if there is none."""
+def _find_fact(profile: Profile, container: Container, name: Fact) -> Any:
+    """A fact about the dataset that the profile finds in an episode; None if there is none."""
     rule = profile.facts.get(name)
-    text = None if rule is None else _text(rule, container)
     try:
-        return None if rule is None or text is None else _json_within(text, rule)
-    except ValueError:
+        return None if rule is None else _find_value(rule, container)
+    except (ValueError, RecursionError):  # not JSON
         return None
 
 
-def holds(condition: Condition, container: Container) -> bool:
+def _holds(condition: Condition, container: Container) -> bool:
     """Whether an attribute contains a pattern."""
-    text = _text(TextRule(attribute=condition.attribute), container)
+    text = _find_value(TextRule(attribute=condition.attribute), container)
     return re.search(condition.contains.encode(), text or b"") is not None
 
 
-def find_fps(profile: Profile, first: Container) -> tuple[float | None, str]:
+def _find_fps(profile: Profile, first: Container) -> tuple[float | None, str]:
     """The rate that an episode says, or the profile; and the environment whose rate it is, if it is one's."""
-    fps = find_fact(profile, first, "fps")
-    seconds, steps = find_fact(profile, first, "step_seconds"), find_fact(profile, first, "decimation")
-    known = _find_environment(find_fact(profile, first, "environment"))
+    fps = _find_fact(profile, first, "fps")
+    seconds, steps = _find_fact(profile, first, "step_seconds"), _find_fact(profile, first, "decimation")
+    known = _find_environment(_find_fact(profile, first, "environment"), profile.rates)
     if _is_rate(seconds) and _is_rate(steps):
         fps = round(1 / (seconds * steps), 6)
     elif known is not None:
@@ -386,34 +372,33 @@ def _is_rate(number: Any) -> bool:
     return type(number) in (int, float) and 0 < number <= 1_000_000
 
 
-def find_robot(profile: Profile, first: Container) -> str | None:
+def _find_robot(profile: Profile, first: Container) -> str | None:
     """The robot, or several joined by a comma."""
-    robots = find_fact(profile, first, "robot")
+    robots = _find_fact(profile, first, "robot")
     robots = [robots] if isinstance(robots, str) else robots
     known = isinstance(robots, list) and robots and all(isinstance(robot, str) for robot in robots)
-    return ", ".join(robots[:8]) if known else profile.robot
+    robot = ", ".join(robots) if known else ""
+    return robot if robot and is_name(robot) else profile.robot
 
 
-def _find_environment(env_spec: Any) -> tuple[str, float] | None:
+def _find_environment(env_spec: Any, rates: Mapping[str, float]) -> tuple[str, float] | None:
     """The name and the rate of an environment by its `env_spec` (gymnasium's EnvSpec as JSON); None if unknown.
 
-    A step is the time that gymnasium 1.3 and gymnasium-robotics 1.4 simulate in it, which the environment may be drawn
-    at another rate than (Pendulum, AntMaze). No environment is created, and no code that it names is imported.
+    A step is the time that is simulated in it, which the environment may be drawn at another rate than (Pendulum,
+    AntMaze). No environment is created, and no code that it names is imported.
     """
     try:
-        spec = parse_json(env_spec, "env_spec")
+        spec = json.loads(env_spec)
         name, entry, arguments = spec["id"], spec["entry_point"], spec.get("kwargs") or {}
         wrappers = [wrapper["entry_point"] for wrapper in spec.get("additional_wrappers") or ()]
         is_known = entry.startswith(_PACKAGES) and not any(key in _OTHER_TIME for key in arguments)
         for wrapper in wrappers:
             is_known &= wrapper.startswith("gymnasium.wrappers.") and wrapper.rpartition(":")[2] not in _REPEAT
-        for row in _RATES.split(";") if is_known else ():
-            pattern, rate = row.split()
-            if re.fullmatch(rf"{pattern}-v\d{{1,3}}", name):
-                return name, float(rate)
-    except (AttributeError, KeyError, TypeError, UsageError):  # not an EnvSpec
+        found = (rate for pattern, rate in rates.items() if fnmatch.fnmatchcase(name, f"{pattern}-v*"))
+        rate = next(found, None)
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):  # not an EnvSpec
         return None
-    return None
+    return (name, rate) if is_known and rate is not None else None
 
 
 def text_files(profile: Profile, path: str) -> list[str]:
@@ -433,25 +418,22 @@ def _files(rule: TextRule, path: str) -> list[str]:
     return [file] if storage.exists(file) else []
 
 
-def _text(rule: TextRule, container: Container) -> bytes | None:
+def _find_value(rule: TextRule, container: Container) -> Any:
+    """The text of a place, or what it says in JSON; None if there is none. Raises ValueError if it is not JSON."""
+    value: Any
     if rule.file:
         files = _files(rule, container.path)
-        return storage.read_small(files[0]) if files else None
-    try:
-        value = container.attribute(rule.attribute) if rule.attribute else container.read(rule.dataset)
-    except KeyError:
-        return None
+        value = storage.read_small(files[0]) if files else None
+    else:
+        try:
+            value = container.attribute(rule.attribute) if rule.attribute else container.read(rule.dataset)
+        except KeyError:
+            return None
     value = value.reshape(-1)[0] if isinstance(value, np.ndarray) and value.size else value
-    return value if isinstance(value, bytes) else None
-
-
-def _json_within(text: bytes, rule: TextRule) -> Any:
-    """The value in a JSON text. Raises ValueError if it is not valid."""
-    try:
-        content = parse_json(text, rule.attribute or rule.dataset or rule.file)
-    except UsageError as error:
-        raise ValueError(str(error)) from None
-    for key in filter(None, (rule.json or "").split("/")):
+    if rule.json is None or not isinstance(value, bytes):
+        return value if isinstance(value, bytes) else None
+    content = json.loads(value)
+    for key in filter(None, rule.json.split("/")):
         content = content.get(key) if isinstance(content, dict) else None
     return content
 

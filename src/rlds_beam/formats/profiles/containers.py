@@ -20,7 +20,7 @@ from rlds_beam.typing import Array
 
 NPZ = (".npz",)
 HDF5 = (".hdf5", ".h5")
-_MASKS = "mask"
+_FORMAT: Any = np.lib.format  # has no types
 
 
 class Leaf(NamedTuple):
@@ -46,12 +46,10 @@ class Container:
       path: the file.
       group: the episode's group in it; empty if the file is one episode.
       ended: whether the episode has its end, which the last rows of a file may lack.
-      seekable: whether rows can be read from the middle without reading those before.
       per_episode: the arrays of which the episode has one row.
     """
 
     ended = True
-    seekable = True
     per_episode: Collection[str] = ()
 
     def __init__(self, path: str, group: str = ""):
@@ -62,8 +60,8 @@ class Container:
         """The arrays by name."""
         raise NotImplementedError
 
-    def read(self, name: str, rows: slice | None = None) -> Array:
-        """An array, or some rows; text and images as an object array of bytes. Raises KeyError if there is none."""
+    def read(self, name: str, rows: slice = slice(None)) -> Array:
+        """Rows of an array; text and images as an object array of bytes. Raises KeyError if there is none."""
         raise NotImplementedError
 
     def attribute(self, place: str) -> Any:
@@ -82,15 +80,6 @@ class Container:
     def within(self, group: str) -> Container:
         """The episode of a group."""
         raise KeyError(f"there is no {group}")
-
-    def masks(self) -> Mapping[str, frozenset[str]]:
-        """robomimic's filter keys: for each, the names of its episodes."""
-        return {}
-
-    def numbered_groups(self, parent: str = "") -> str:
-        """The pattern of numbered groups, at the root or one level below; empty if there are none."""
-        del parent
-        return ""
 
     def notes(self) -> Iterator[str]:
         """What a user should know about the file."""
@@ -214,8 +203,12 @@ class Hdf5Container(Container):
     def leaves(self) -> Mapping[str, Leaf]:
         return {name: _hdf5_leaf(dataset) for name, dataset in self._datasets.items()}
 
-    def read(self, name: str, rows: slice | None = None) -> Array:
-        return _read_dataset(self._datasets[name], rows)
+    def read(self, name: str, rows: slice = slice(None)) -> Array:
+        dataset, leaf = self._datasets[name], self.leaves[name]
+        if leaf.trouble:
+            raise TypeError(f"{dataset.name} {leaf.trouble}; supported: text, images, and numbers of one shape")
+        values = np.asarray(dataset[rows] if leaf.shape else dataset[()])
+        return as_bytes(values) if leaf.dtype == object else values
 
     def attribute(self, place: str) -> Any:
         """A number, an array of numbers, or text as bytes. Raises TypeError for other values."""
@@ -231,40 +224,20 @@ class Hdf5Container(Container):
         return array
 
     def has(self, name: str) -> bool:
+        group, is_attribute, attribute = name.rpartition("@")
         try:
-            return find_object(self._group, name) is not None if "@" not in name else self.attribute(name) is not None
+            node = find_object(self._group, group if is_attribute else name)
         except KeyError:
             return False
-        except TypeError:
-            return True
+        return attribute in node.attrs if is_attribute else True
 
     def groups(self, pattern: str) -> list[str]:
         parent, _, name = pattern.strip("/").rpartition("/")
-        node = find_object(self._root, parent)
-        if is_dataset(node):
-            raise OSError(f"{parent} is a dataset, not a group")
-        found = [match for match, _ in matches(name, list(node))]
+        found = [match for match, _ in matches(name, list(Hdf5Container(self.path, self._root, parent)._group))]
         return [f"{parent}/{match}".strip("/") for match in sorted(found, key=natural)]
 
     def within(self, group: str) -> Container:
         return Hdf5Container(self.path, self._root, group)
-
-    def masks(self) -> Mapping[str, frozenset[str]]:
-        found = {}
-        if _MASKS in self._root and not is_dataset(find_object(self._root, _MASKS)):
-            for name, dataset in list_datasets(find_object(self._root, _MASKS)):
-                values = _read_dataset(dataset).reshape(-1)
-                if values.dtype == object and "/" not in name:
-                    found[name] = frozenset(value.decode("utf-8", "replace") for value in values)
-        return found
-
-    def numbered_groups(self, parent: str = "") -> str:
-        group = find_object(self._root, parent)
-        groups = [name for name in group if not is_dataset(find_object(group, name))]
-        stems = {name.rstrip("0123456789") for name in group}
-        if len(stems) == 1 and any(name[-1:].isdecimal() for name in groups):
-            return f"{parent}/{stems.pop()}*".strip("/")
-        return "" if parent else next(filter(None, map(self.numbered_groups, groups)), "")
 
 
 def _hdf5_leaf(dataset: Any) -> Leaf:
@@ -273,18 +246,6 @@ def _hdf5_leaf(dataset: Any) -> Leaf:
     dtype = np.dtype(object) if dataset.dtype.kind in "SU" else dataset.dtype
     trouble = "" if readable else "holds lists of numbers or references"
     return Leaf(tuple(dataset.shape or ()), dtype, trouble, (*(dataset.chunks or ()), 1)[0])
-
-
-def _read_dataset(dataset: Any, rows: slice | None = None) -> Array:
-    """The values of a dataset, or some of its rows. Text and values of varying length are an object array of bytes."""
-    if (leaf := _hdf5_leaf(dataset)).trouble:
-        raise TypeError(f"{dataset.name} {leaf.trouble}; supported: text, images, and numbers of one shape")
-    place: Any = ()
-    if leaf.shape and rows is not None:
-        start, stop, _ = rows.indices(leaf.shape[0])
-        place = slice(start, max(start, stop))
-    values = np.asarray(dataset[place])
-    return as_bytes(values) if dataset.dtype.kind in "OS" else values
 
 
 class _Member(NamedTuple):
@@ -305,17 +266,15 @@ class NpzContainer(Container):
         infos = [info for info in archive.infolist() if info.filename.endswith(".npy")]
         if not infos:
             raise OSError("it holds no arrays")
-        self.seekable = all(info.compress_type == zipfile.ZIP_STORED for info in infos)
         self._members: dict[str, _Member] = {}
-        formats: Any = np.lib.format
         for info in infos:
             name, stream = info.filename.removesuffix(".npy"), closing.enter_context(archive.open(info))
-            is_first = formats.read_magic(stream) == (1, 0)
-            read = formats.read_array_header_1_0 if is_first else formats.read_array_header_2_0
+            is_first = _FORMAT.read_magic(stream) == (1, 0)
+            read = _FORMAT.read_array_header_1_0 if is_first else _FORMAT.read_array_header_2_0
             shape, fortran, dtype = read(stream)
             if dtype.hasobject:
                 raise OSError(f"{name} holds Python objects, which may run any code: save numbers or text")
-            self._members[name] = _Member(stream, stream.tell(), shape, dtype, fortran and len(shape) > 1)
+            self._members[name] = _Member(stream, stream.tell(), shape, dtype, fortran)
 
     @functools.cached_property
     def leaves(self) -> Mapping[str, Leaf]:
@@ -325,28 +284,25 @@ class NpzContainer(Container):
             found[name] = Leaf(member.shape, dtype)
         return found
 
-    def read(self, name: str, rows: slice | None = None) -> Array:
-        member = self._members[name]
-        shape, is_whole = member.shape, member.fortran or not member.shape
-        start, stop, _ = (rows or slice(None)).indices(shape[0] if shape else 0)
-        first, count = (0, shape[0] if shape else 0) if is_whole else (start, max(stop - start, 0))
-        row_bytes = math.prod(shape[1:]) * member.dtype.itemsize
-        size = count * row_bytes if shape else row_bytes
+    def read(self, name: str, rows: slice = slice(None)) -> Array:
+        stream, origin, shape, dtype, fortran = self._members[name]
         try:
-            member.stream.seek(member.start + first * row_bytes)  # back in a compressed one: reads it from its start
-            data = member.stream.read(size)
+            if fortran or not shape:
+                stream.seek(0)
+                values: Array = _FORMAT.read_array(stream, allow_pickle=False)
+                values = values[rows] if shape else values
+            else:
+                start, stop, _ = rows.indices(shape[0])
+                count, row_bytes = max(stop - start, 0), math.prod(shape[1:]) * dtype.itemsize
+                stream.seek(origin + start * row_bytes)  # back in a compressed one: reads it from its start
+                data = stream.read(count * row_bytes)
+                if len(data) != count * row_bytes:
+                    raise OSError("it is cut short")
+                values = np.frombuffer(data, dtype).reshape(count, *shape[1:])
         except Exception as error:  # zipfile and zlib raise many kinds for damaged files
             raise OSError(f"{name} cannot be read: {shorten(error)}") from error
-        if len(data) != size:
-            raise OSError(f"{name} is cut short")
-        values = np.frombuffer(data, member.dtype)
-        if member.fortran:
-            values = values.reshape(shape[::-1]).T[start:stop]
-        else:
-            values = values.reshape((count, *shape[1:]) if shape else ())
-        return (
-            as_bytes(values) if values.dtype.kind in "SU" else values.astype(values.dtype.newbyteorder("="), copy=False)
-        )
+        is_text = values.dtype.kind in "SU"
+        return as_bytes(values) if is_text else values.astype(values.dtype.newbyteorder("="), copy=False)
 
 
 @contextlib.contextmanager
@@ -392,11 +348,11 @@ class FileRows(Container):
     def leaves(self) -> Mapping[str, Leaf]:
         return self._leaves
 
-    def read(self, name: str, rows: slice | None = None) -> Array:
+    def read(self, name: str, rows: slice = slice(None)) -> Array:
         if name in self.per_episode:
             value: Array = self._whole.read(name, slice(self._number, self._number + 1))[0]
             return value
         if name not in self._leaves:
             return self._whole.read(name, rows)
-        start, stop, _ = (rows or slice(None)).indices(self._count)
+        start, stop, _ = rows.indices(self._count)
         return self._whole.read(name, slice(self._first + start, self._first + max(start, stop)))

@@ -10,16 +10,16 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.encoding.base import Damage
 from rlds_beam.episodes.columns import exact_cast, find_changed, zeros_of
 from rlds_beam.episodes.episode import Column, EpisodeKey
-from rlds_beam.episodes.schema import FLAGS, episode_flags
+from rlds_beam.episodes.schema import episode_flags
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.formats.arrays.array_episodes import (
-    NO_REWARD,
     UNREADABLE,
     ArrayDecoder,
     ArrayFormat,
@@ -121,7 +121,7 @@ def index_episodes(path: str, profile: Profile, split_masks: tuple[str, ...] = (
     """
     if profile.per_file and not profile.has_several:
         return EpisodeIndex([""])
-    key = (profile.episodes, profile.episode_ends, profile.ends, tuple(profile.final.items()), split_masks)
+    key = (msgspec.json.encode(profile), split_masks)
     if path.endswith(METADATA):  # other files of the store may change
         return _read_index.__wrapped__(path, None, *key)
     in_bucket = path.endswith(".zip") and storage.scheme(path) is not None
@@ -129,28 +129,21 @@ def index_episodes(path: str, profile: Profile, split_masks: tuple[str, ...] = (
 
 
 @functools.lru_cache(maxsize=64)
-def _read_index(
-    path: str,
-    stamp: Any,
-    pattern: str,
-    episode_ends: str,
-    ends: tuple[str, ...],
-    final: Iterable[tuple[str, str]],
-    split_masks: tuple[str, ...],
-) -> EpisodeIndex:
+def _read_index(path: str, stamp: Any, encoded: bytes, split_masks: tuple[str, ...]) -> EpisodeIndex:
     del stamp
+    profile = msgspec.json.decode(encoded, type=Profile)
     with open_container(path) as whole:
-        if pattern != "file":
-            masks = whole.masks()
+        if not profile.per_file:
+            masks = _read_masks(whole)
             order = {group: i for i, split in enumerate(split_masks) for group in masks.get(split, ())}
             last = len(split_masks)
-            groups = sorted(whole.groups(pattern), key=lambda group: order.get(group.rpartition("/")[2], last))
+            groups = sorted(whole.groups(profile.episodes), key=lambda group: order.get(group.rpartition("/")[2], last))
             return EpisodeIndex(groups, masks)
-        if episode_ends:
-            return _index_numbers(whole, episode_ends)
-        names = [name for name in ends if name in whole.leaves]
+        if profile.episode_ends:
+            return _index_numbers(whole, profile.episode_ends)
+        names = [name for name in profile.ends if name in whole.leaves]
         if not names:
-            raise OSError(f"it has no {ends[0]}, which marks the ends of episodes")
+            raise OSError(f"it has no {profile.ends[0]}, which marks the ends of episodes")
         rows = (*whole.leaves[names[0]].shape, 0)[0]
         is_end = np.zeros(rows, bool)
         for name in names:
@@ -159,10 +152,19 @@ def _read_index(
                 kind = f"{list(leaf.shape)} ({leaf.dtype})"
                 raise OSError(f"{name} has the shape {kind}, expected a flag for {rows} rows")
             is_end |= _read_flags(whole, name)
-        for name, later in final:
+        for name, later in profile.final.items():
             is_end |= _jumps(whole, name, later, rows)
     starts = np.unique(np.concatenate([[0], np.flatnonzero(is_end) + 1, [rows]]))
     return EpisodeIndex((), {}, starts, is_end[starts[1:] - 1])
+
+
+def _read_masks(whole: Container) -> Mapping[str, frozenset[str]]:
+    """robomimic's filter keys: for each, the names of its episodes."""
+    if not whole.has("mask"):
+        return {}
+    group = whole.within("mask")
+    lists = {name: group.read(name).reshape(-1) for name, leaf in group.leaves.items() if leaf.dtype == object}
+    return {name: frozenset(value.decode("utf-8", "replace") for value in values) for name, values in lists.items()}
 
 
 def _index_numbers(whole: Container, name: str) -> EpisodeIndex:
@@ -233,13 +235,7 @@ class ProfileFormat(ArrayFormat):
         return self.index(path).total
 
     def is_splittable(self, path: str) -> bool:
-        if not self.profile.per_file:
-            return True
-        try:
-            with open_container(path) as whole:
-                return self.profile.has_several and whole.seekable
-        except OSError:
-            return False
+        return not self.profile.per_file or (self.profile.has_several and not path.endswith(NPZ))
 
     def file_name(self, path: str) -> str:
         """The name of a file, relative to the directory of the dataset."""
@@ -292,9 +288,6 @@ def read_episode(layout: Layout, container: Container, name: str, masks: Mapping
             arrays[_STEPS + binding.field.path] = _rows(binding, container, binding.parts, binding.rule.rows)
         if binding.final is not None and all(p in leaves and (*leaves[p].shape, 0)[0] for p in binding.final):
             arrays[_FINAL + binding.field.path] = _rows(binding, container, binding.final, slice(-1, None))
-    for path, own in (("reward", profile.reward), ("discount", profile.discount)):
-        if own in leaves and path in layout.schema.steps:
-            arrays[_STEPS + path] = container.read(own)
     arrays[_TERMINAL] = _terminal(profile, container)
     flags = [] if profile.per_file else [_read_flags(container, name) for name in profile.ends if name in leaves]
     ended = container.ended if profile.per_file else not profile.ends
@@ -320,23 +313,22 @@ def _rows(binding: Bound, container: Container, parts: tuple[str, ...], rows: sl
     count = (*leaf.shape, 0)[0]
     start, stop, _ = rows.indices(count)
     is_encoded = field.holds_image_files
-    if field.encoding == binding.frames and leaf.dtype == field.dtype and leaf.shape[1:] == field.shape:
+    if binding.is_pixels and is_encoded and leaf.dtype == field.dtype and leaf.shape[1:] == field.shape:
         chunk = max(leaf.chunk, 1)
         step = chunk * max(_PIECE // (chunk * math.prod(leaf.shape[1:]) * leaf.dtype.itemsize), 1)
         places = [start, *range(start - start % chunk + step, stop, step), max(start, stop)]
         pieces = (container.read(parts[0], slice(a, b)) for a, b in itertools.pairwise(places))
-        return encode_frames(pieces, binding.frames)
-    arrays = [container.read(part, None if stop - start == count else slice(start, stop)) for part in parts]
+        return encode_frames(pieces, field.encoding)
+    arrays = [container.read(part, rows) for part in parts]
     array = arrays[0]
     if len(arrays) > 1:
         array = np.concatenate([part.reshape(len(part), -1) for part in arrays], axis=1)
     is_rows = array.dtype == object and array.ndim == 1
-    shape = next((shape for shape in binding.rule.raw_shapes if shape == field.shape), None)
-    if is_rows and shape and all(len(row) == math.prod(shape) for row in array):
-        frames = (np.frombuffer(row, np.uint8).reshape(1, *shape) for row in array)
+    if is_rows and binding.is_pixels and all(len(row) == math.prod(field.closed_shape) for row in array):
+        frames = (np.frombuffer(row, np.uint8).reshape(1, *field.closed_shape) for row in array)
         if is_encoded:
-            return encode_frames(frames, binding.frames)
-        return np.concatenate([np.zeros((0, *shape), np.uint8), *frames])
+            return encode_frames(frames, field.encoding)
+        return np.concatenate([np.zeros((0, *field.closed_shape), np.uint8), *frames])
     if is_encoded and (is_rows or (array.dtype == np.uint8 and array.ndim == 2)):
         # JPEGs end with FF D9 and PNGs with AE 42 60 82, so no byte of an image is lost.
         return np.fromiter((stored_bytes(row).rstrip(b"\0") for row in array), object, len(array))
@@ -353,7 +345,8 @@ def _terminal(profile: Profile, container: Container) -> Array:
     except KeyError:
         return np.array([False])
     last: Array = values.reshape(-1)[-1:] if values.size else np.array([False])
-    return np.equal(last, 0) if place == profile.discount else last
+    discount = profile.fields.get("discount")
+    return np.equal(last, 0) if discount and place == discount.dataset else last
 
 
 @dataclasses.dataclass(frozen=True)
@@ -366,7 +359,8 @@ class ProfileDecoder(ArrayDecoder):
         place, profile, bound = arrays[_WHERE][0].decode("utf-8", "replace"), self.layout.profile, self.layout.bound
         steps = {binding.field.path: _column(binding, arrays, _STEPS, binding.name, place) for binding in bound}
         rows = self._count_rows(steps, place)
-        steps |= self._numbers(arrays, rows, place)
+        if "reward" not in steps:
+            steps["reward"] = np.zeros(rows, np.float32)
         terminal = bool(exact_cast(arrays[_TERMINAL], _FLAG, f"is_terminal ({place}: {profile.terminal})")[-1])
         if profile.actions == TO_OBSERVATION and rows:
             led = ("action", "reward", "discount")
@@ -404,27 +398,6 @@ class ProfileDecoder(ArrayDecoder):
                 raise _misfit(detail, other)
         return len(steps[path])
 
-    def _numbers(self, arrays: Arrays, rows: int, place: str) -> dict[str, Column]:
-        """The columns `reward` and, if the files have it, `discount`."""
-        profile = self.layout.profile
-        columns: dict[str, Column] = {}
-        for path, name in (("reward", profile.reward), ("discount", profile.discount)):
-            field, given = self.schema.steps[path], arrays.get(_STEPS + path)
-            if any(binding.field.path == path for binding in self.layout.bound):
-                continue
-            if given is None and path == "reward" and NO_REWARD in self.layout.notes:
-                columns[path] = np.zeros(rows, field.numpy_dtype)
-            elif given is None and path == "discount" and (not name or profile.episode_ends):
-                continue
-            elif given is None:
-                raise BadEpisode(Violation("missing_field", f"{place} has no {name}", path))
-            elif given.size != rows or len(given) != rows:
-                detail = f"{place}: {name} has the shape {list(given.shape)}, but the episode has {rows} rows"
-                raise _misfit(detail, path)
-            else:
-                columns[path] = exact_cast(given.reshape(rows), field.numpy_dtype, path)
-        return columns
-
     def _metadata(self, arrays: Arrays, place: str) -> dict[str, Any]:
         metadata: dict[str, Any] = {}
         for path, field in self.schema.metadata.items():
@@ -451,8 +424,8 @@ def _column(binding: Bound, arrays: Arrays, kind: str, name: str, place: str) ->
     array = arrays.get(kind + field.path)
     if array is None:
         raise BadEpisode(Violation("missing_field", f"{place} has no {name}", field.path))
-    if field.path in FLAGS:
-        return exact_cast(array, _FLAG, field.path).reshape(len(array))
+    if not field.shape and math.prod(array.shape[1:]) == 1:
+        array = array.reshape(len(array))
     is_encoded = field.holds_image_files
     if is_encoded and array.dtype == object and array.ndim == 1:
         return EncodedImages(array, field.shape, field.dtype, field.encoding)

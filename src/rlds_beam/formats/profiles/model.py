@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import re
 from importlib import resources
 from typing import Annotated, Literal
@@ -13,15 +12,11 @@ import msgspec
 from rlds_beam import storage
 from rlds_beam.encoding.metadata import convert, parse_yaml
 from rlds_beam.errors import UsageError
-from rlds_beam.text import did_you_mean, shorten
 
 TO_OBSERVATION, RECORDED = "to_observation", "recorded"
-RESERVED = ("discount", "reward", "language_instruction")
-"""Step fields with their own keys."""
 
-_ROWS = re.compile(r"(?P<name>[^\[\]]+)(\[(?P<start>-?\d+)?:(?P<stop>-?\d+)?\])?")
+_ROWS = re.compile(r"[^\[\]]+(\[(-?\d+)?:(-?\d+)?\])?")
 Fact = Literal["name", "fps", "robot", "step_seconds", "decimation", "environment"]
-_Size = Annotated[int, msgspec.Meta(ge=1, le=65536)]
 
 
 class Condition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,6 +24,12 @@ class Condition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     attribute: str
     contains: str
+
+    def __post_init__(self) -> None:
+        try:
+            re.compile(self.contains)
+        except re.error as error:
+            raise ValueError(f"{self.contains} is no regular expression: {error}") from None
 
 
 class FieldRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,7 +40,6 @@ class FieldRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         `**` one or more. `obs/a+b` joins the vectors `obs/a` and `obs/b`; `b?` may be missing. `a|b` is the first that
         the file has.
       optional: whether an episode, and a dataset, may lack it; by default if it has wildcards.
-      images: False to keep bytes and pixels as they are; images are otherwise found by their dtype, shape, and bytes.
       raw_shapes: the possible shapes of a frame if rows are bytes without an encoding.
       names: the names of the values of a row; differences are named `delta_x`.
       per_robot: whether a row of several robots has these values for each: `robot0_delta_x`, ..., `robot1_delta_x`.
@@ -50,12 +50,15 @@ class FieldRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     source: str = msgspec.field(name="from")
     optional: bool | None = None
-    images: bool = True
-    raw_shapes: tuple[tuple[_Size, ...], ...] = ()
+    raw_shapes: tuple[tuple[int, ...], ...] = ()
     names: tuple[str, ...] = ()
     per_robot: bool = False
     names_if: Condition | None = None
     absolute_if: Condition | None = None
+
+    def __post_init__(self) -> None:
+        if _ROWS.fullmatch(self.source) is None:
+            raise ValueError(f"{self.source} is no dataset; rows are given as in name[:-1]")
 
     @property
     def dataset(self) -> str:
@@ -64,9 +67,8 @@ class FieldRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def rows(self) -> slice:
-        match = _ROWS.fullmatch(self.source)
-        bounds = (match["start"], match["stop"]) if match else (None, None)
-        return slice(*(None if bound is None else int(bound) for bound in bounds))
+        start, _, stop = self.source.partition("[")[2].rstrip("]").partition(":")
+        return slice(int(start) if start else None, int(stop) if stop else None)
 
     @property
     def wild(self) -> bool:
@@ -89,6 +91,10 @@ class TextRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dataset: str = ""
     file: str = ""
     json: str | None = None
+
+    def __post_init__(self) -> None:
+        if sum(map(bool, (self.attribute, self.dataset, self.file))) != 1:
+            raise ValueError("a text or a fact needs one of attribute, dataset, and file")
 
 
 class Recognition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -126,9 +132,8 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         terminal state; `recorded` if the observations have one row more than the actions.
       actions: `from_observation` if row t is the action taken at observation t, as in RLDS; `to_observation` if row t
         holds the action, reward, and discount that led there, and row 0 is a dummy.
-      reward, discount: the datasets; empty if there are none.
-      terminal: whether episodes end in a terminal state: a dataset, whose last row says so (that of `discount`: if it
-        is 0), an attribute, or a constant.
+      terminal: whether episodes end in a terminal state: a dataset, whose last row says so (that of the
+        discount: if it is 0), an attribute, or a constant.
       text: the places of the task's text.
       metadata: episode fields, by name: an `@attribute` or a dataset, of which an episode has a row if the profile has
         `episode_ends`. An episode may lack it: the field is then zero, or empty text.
@@ -138,7 +143,8 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
       robot: the name of the robot.
       facts: the places of the dataset's `name`, `fps`, and `robot` in the data; an episode may lack them. Instead of
         `fps`, a simulation may have its own `step_seconds`, of which `decimation` are one step, or gymnasium's
-        specification of its `environment`.
+        specification of its `environment`, whose rate is in `rates`.
+      rates: steps per second of environments, by patterns of their names.
       strip: text that is removed from the names of fields.
       note: what to know about the data, and what is not read.
     """
@@ -154,8 +160,6 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     final: dict[str, str] = {}
     last_step: Literal["kept", "added", "added_if_terminal", "recorded"] = "kept"
     actions: Literal["from_observation", "to_observation"] = "from_observation"
-    reward: str = ""
-    discount: str = ""
     terminal: bool | str = False
     text: tuple[TextRule, ...] = ()
     metadata: dict[str, str] = {}
@@ -163,8 +167,18 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fps: Annotated[float, msgspec.Meta(gt=0, lt=1e6)] | None = None
     robot: str | None = None
     facts: dict[Fact, TextRule] = {}
+    rates: dict[str, float] = {}
     strip: str = ""
     note: str = ""
+
+    def __post_init__(self) -> None:
+        for path, rule in self.fields.items():
+            if path.count("*") != rule.source.count("*"):
+                raise ValueError(f"{path} and {rule.source} have different numbers of *")
+        if not self.per_file and self.episodes.count("*") != 1:
+            raise ValueError(f"episodes is {self.episodes}, expected file, or groups such as data/demo_*")
+        if self.actions == TO_OBSERVATION and (self.final or self.last_step != "kept"):
+            raise ValueError(f"final and last_step do not fit actions: {TO_OBSERVATION}")
 
     @property
     def per_file(self) -> bool:
@@ -188,27 +202,6 @@ def parse_profile(text: str, where: str) -> Profile:
         rules = {path: {"from": rule} if isinstance(rule, str) else rule for path, rule in fields.items()}
         content = {**content, "fields": rules}
     profile: Profile = convert(content, Profile, where)
-    for path, rule in profile.fields.items():
-        place = f"{where}: fields.{shorten(path, 80)}: {shorten(repr(rule.source), 80)}"
-        if path in RESERVED:
-            raise UsageError(f"{place}: use the keys reward, discount, and text instead")
-        if _ROWS.fullmatch(rule.source) is None:
-            raise UsageError(f"{place} is no dataset; rows are given as in name[:-1]")
-        if path.count("*") != rule.source.count("*"):
-            raise UsageError(f"{place}: different numbers of *")
-        for condition in filter(None, (rule.names_if, rule.absolute_if)):
-            try:
-                re.compile(condition.contains)
-            except re.error as error:
-                raise UsageError(f"{place}: {shorten(condition.contains)} is no regular expression: {error}") from None
-    for text_rule in (*profile.text, *profile.facts.values()):
-        if sum(map(bool, (text_rule.attribute, text_rule.dataset, text_rule.file))) != 1:
-            raise UsageError(f"{where}: each text and fact needs one of attribute, dataset, and file")
-    if not profile.per_file and profile.episodes.count("*") != 1:
-        groups = shorten(repr(profile.episodes), 80)
-        raise UsageError(f"{where}: episodes is {groups}, expected file, or groups such as data/demo_*")
-    if profile.actions == TO_OBSERVATION and (profile.final or profile.last_step != "kept"):
-        raise UsageError(f"{where}: final and last_step do not fit actions: {TO_OBSERVATION}")
     return profile
 
 
@@ -229,9 +222,6 @@ def find_profile(name: str) -> Profile:
     known = shipped_profiles()
     if name in known:
         return known[name]
-    is_file = os.sep in name or name.endswith((".yaml", ".yml")) or storage.scheme(name) is not None
-    if not is_file or not storage.exists(name):
-        hint = did_you_mean(name, known, otherwise=f"choose {', '.join(known)}, or the path of a YAML file")
-        what = "no such file" if is_file else "there is no such profile"
-        raise UsageError(f"--profile={name}: {what}{hint}")
+    if not name.endswith((".yaml", ".yml")) or not storage.exists(name):
+        raise UsageError(f"--profile={name}: no such profile; choose {', '.join(known)}, or the path of a YAML file")
     return parse_profile(storage.read_text(name), name)

@@ -258,37 +258,41 @@ def _recognize(paths: Sequence[str], where: str) -> Profile:
     raise UsageError(f"{where} cannot be read: {error}")
 
 
-_ROLES = {
-    "reward": ("reward", "rewards"),
-    "terminal": ("dones", "done", "terminals", "terminal", "terminated", "is_terminal"),
-}
+_REWARDS = ("reward", "rewards")
+_TERMINALS = ("dones", "done", "terminals", "terminal", "terminated", "is_terminal")
 
 
 def _propose(path: str) -> list[str]:
     """The lines of a profile in YAML, for an unknown file: its arrays with as many rows as the action."""
     with open_container(path) as whole:
-        pattern = whole.numbered_groups()
+        groups = {re.sub(r"^((?:[^/]+/)?[^/]*?)\d+/.*", r"\1*", name) for name in whole.leaves if _is_action(name)}
+        pattern = "".join(groups) if len(groups) == 1 and "*" in "".join(groups) else ""
         leaves = whole.within(whole.groups(pattern)[0]).leaves if pattern else whole.leaves
-    actions = [path for path, leaf in leaves.items() if re.search("act(ion)?s?$|command", path.lower()) and leaf.shape]
+    actions = [name for name, leaf in leaves.items() if _is_action(name) and leaf.shape]
     rows = leaves[actions[0]].shape[:1] if actions else ()
     lines = [f"name: {naming.to_name(storage.split(path)[1].rpartition('.')[0])}"]
     lines += [f"episodes: {yaml_text(pattern or 'file')}", "fields:"]
     lines += [] if actions else ["  action: NAME_OF_A_DATASET"]
-    roles: dict[str, str] = {}
-    for path, leaf in leaves.items():
-        role = next((role for role, names in _ROLES.items() if path.rpartition("/")[2].lower() in names), None)
-        if path in actions:
-            name = "action" if len(actions) == 1 else f"action/{path.replace('/', '_')}"
-        elif role is not None:
-            roles.setdefault(role, f"{role}: {yaml_text(path)}")
+    terminals = [name for name in leaves if name.rpartition("/")[2].lower() in _TERMINALS]
+    rewards = [name for name in leaves if name.rpartition("/")[2].lower() in _REWARDS]
+    for name, leaf in leaves.items():
+        field = f"observation/{re.sub('^(observations?|obs)/', '', name)}"
+        if name in actions:
+            field = "action" if len(actions) == 1 else f"action/{name.replace('/', '_')}"
+        elif name in rewards[:1]:
+            field = "reward"
+        elif name in terminals:
             continue
+        if name in actions or (leaf.shape[:1] == rows and rows and not leaf.trouble):
+            lines.append(f"  {yaml_text(field)}: {yaml_text(name)}  # {leaf.dtype}{list(leaf.shape)}")
         else:
-            name = f"observation/{re.sub('^(observations?|obs)/', '', path)}"
-        if path in actions or (leaf.shape[:1] == rows and rows and not leaf.trouble):
-            lines.append(f"  {yaml_text(name)}: {yaml_text(path)}  # {leaf.dtype}{list(leaf.shape)}")
-        else:
-            lines.append(f"  # not read: {printable(path)} {leaf.dtype}{list(leaf.shape)}")
-    return [*lines, *roles.values(), "# if a file holds several episodes end to end: ends: [DATASET_OF_FLAGS]"]
+            lines.append(f"  # not read: {printable(name)} {leaf.dtype}{list(leaf.shape)}")
+    lines += [f"terminal: {yaml_text(name)}" for name in terminals[:1]]
+    return [*lines, "# if a file holds several episodes end to end: ends: [DATASET_OF_FLAGS]"]
+
+
+def _is_action(name: str) -> bool:
+    return re.search("act(ion)?s?$|command", name.lower()) is not None
 
 
 def _first_layout(profile: Profile, paths: Sequence[str], raw_images: str) -> tuple[Layout, tuple[str, ...]]:

@@ -224,10 +224,10 @@ class ZarrContainer(Container):
     def has(self, name: str) -> bool:
         return name in self.leaves or name.removeprefix("/@") in self._attributes
 
-    def read(self, name: str, rows: slice | None = None) -> Array:
+    def read(self, name: str, rows: slice = slice(None)) -> Array:
         leaf = self.leaves[name]
         total, length = leaf.shape[0], leaf.chunk
-        start, stop = (rows or slice(None)).indices(total)[:2]
+        start, stop = rows.indices(total)[:2]
         pieces = []
         for i in range(start // length, -(-stop // length)):
             kept = self._kept.pop(name, None)  # frees it before the next one is read
