@@ -17,15 +17,13 @@ import datetime
 import functools
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import IO, Any, BinaryIO, NamedTuple, cast
+from typing import IO, Any, NamedTuple
 
 from fsspec.spec import AbstractBufferedFile
 
 from rlds_beam.errors import BucketAccessError, BucketError, RldsBeamError, UsageError, missing
-from rlds_beam.naming import is_file_path
 from rlds_beam.text import shorten, without_secrets
 
 _CLIENT = {"allow_http": True, "timeout": "300s", "connect_timeout": "5s"}  # `timeout` includes the body
@@ -33,12 +31,10 @@ _RETRIES = {"max_retries": 8, "retry_timeout": datetime.timedelta(seconds=90)}
 _FIRST_RETRIES = {"max_retries": 2, "retry_timeout": datetime.timedelta(seconds=10)}
 _BLOCK, _BLOCKS = 2 << 20, 8
 """Bytes of a request for a file that is read, and the most blocks in memory; the next one is read ahead."""
-_IN_MEMORY = 64 << 20
-"""The most bytes of an upload in memory; larger files are in a temporary file until then."""
 _RANGES_PER_CALL = 10  # obstore sends as many requests at once
-_CALLS = 40
+_POOL = ThreadPoolExecutor(40, thread_name_prefix="remote")
 """Threads that wait for ranges: with ten requests each, 1 Gbit/s of images of 15 kB, 30 ms away."""
-_NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound")
+_UNUSABLE = re.compile("NoSuchBucket|ContainerNotFound|Could not parse path")
 _VERSIONS = ("ETag", "etag", "blob_id", "checksum", "mtime", "modified", "last_modified", "created")
 """What fsspec's filesystems say about a file that changes with its content; the first is used."""
 
@@ -97,18 +93,17 @@ def _explain(path: str, kind: type[BucketError] = BucketError) -> Iterator[None]
     except RldsBeamError:
         raise
     except Exception as error:
-        name, text = type(error).__name__, str(error)
-        has_bucket = not _NO_BUCKET.search(text)
-        if isinstance(error, FileNotFoundError) and has_bucket:
+        name, text, line = type(error).__name__, str(error), shorten_error(error)
+        if _UNUSABLE.search(text):
+            kind = BucketAccessError
+        elif isinstance(error, FileNotFoundError):
             raise FileNotFoundError(f"no such file: {path}") from None
-        if name == "PreconditionError":
-            raise BucketError(
-                f"{path} was replaced while it was read; run the command again when nothing writes to it"
-            ) from None
-        if name in ("PermissionDeniedError", "UnauthenticatedError") or re.search("status code: 40[13]", text):
-            hint = "docs/how_to/buckets.md lists the credentials"
-            raise BucketAccessError(f"{path}: {shorten_error(error)}; {hint}") from None
-        raise (kind if has_bucket else BucketAccessError)(f"{path}: {shorten_error(error)}") from None
+        elif name == "PreconditionError":
+            line = "it was replaced while it was read; run the command again when nothing writes to it"
+        elif name in ("PermissionDeniedError", "UnauthenticatedError") or re.search("status code: 40[13]", text):
+            kind = BucketAccessError
+            line += "; docs/how_to/buckets.md lists the credentials"
+        raise kind(f"{path}: {line}") from None
 
 
 def shorten_error(error: BaseException) -> str:
@@ -138,10 +133,7 @@ class Bucket:
             self._store = open_store(retry_config=_RETRIES)
 
     def _name(self, path: str) -> str:
-        name = path.removeprefix(self._root)
-        if not is_file_path(name):
-            raise UsageError(f"{shorten(path)}: expected the path of a file, without '..', '.', and '//'")
-        return name
+        return path.removeprefix(self._root)
 
     def _entry(self, about: Any) -> Entry:
         return Entry(self._root + about["path"], about["size"], about["e_tag"] or "")
@@ -162,8 +154,7 @@ class Bucket:
                 found = self._obstore.list_with_delimiter(self._store, prefix)
                 folders, files = found["common_prefixes"], found["objects"]
         entries = [Entry(self._root + name, None) for name in folders]
-        entries += [self._entry(about) for about in files if about["path"] not in folders]
-        return [entry for entry in entries if is_file_path(entry.path.removeprefix(self._root))]
+        return entries + [self._entry(about) for about in files if about["path"] not in folders]
 
     def read(self, entry: Entry, start: int, stop: int) -> bytes:
         """Reads a part of a file; raises BucketError if it was replaced since `info`."""
@@ -270,8 +261,7 @@ class Filesystem:
             root = self._files._strip_protocol(directory).rstrip("/")
             listed = self._files.find(directory, detail=True).values() if below else self._files.ls(directory)
             found = ((about["name"][len(root) :].strip("/"), about) for about in listed)
-            top = directory.rstrip("/")
-            return [self._entry(f"{top}/{name}", about) for name, about in found if is_file_path(name)]
+            return [self._entry(f"{directory.rstrip('/')}/{name}", about) for name, about in found if name]
         return []
 
     def read(self, entry: Entry, start: int, stop: int) -> bytes:
@@ -321,15 +311,6 @@ class Reader(AbstractBufferedFile):
         return self._store.read(self._entry, start, end)
 
 
-@contextlib.contextmanager
-def upload(store: Bucket, path: str) -> Iterator[BinaryIO]:
-    """Writes a file that is uploaded at the end of the block, unless that raises."""
-    with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
-        yield cast(BinaryIO, file)
-        file.seek(0)
-        store.write(path, cast(BinaryIO, file))
-
-
 def request_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> list[Callable[[], bytes]]:
     """Starts to read many ranges; returns functions that wait for their bytes.
 
@@ -338,11 +319,6 @@ def request_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> list[Callabl
     store, parts = open_store(path), list[Callable[[], bytes]]()
     for first in range(0, len(ranges), _RANGES_PER_CALL):
         some = ranges[first : first + _RANGES_PER_CALL]
-        future = _pool().submit(store.read_ranges, path, some)
+        future = _POOL.submit(store.read_ranges, path, some)
         parts += [lambda future=future, i=i: future.result()[i] for i in range(len(some))]  # type: ignore[misc]
     return parts
-
-
-@functools.cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_CALLS, thread_name_prefix="remote")

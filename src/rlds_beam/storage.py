@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import stat
+import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,7 @@ from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.naming import is_file_path
 
 if TYPE_CHECKING:
-    from rlds_beam.remote import Bucket, Entry, Store
+    from rlds_beam.remote import Bucket, Entry, Filesystem, Store
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
@@ -33,6 +34,8 @@ SMALL = 64 << 20
 
 _AT_ONCE = 32
 """Concurrent requests to a store; requests mostly wait."""
+_IN_MEMORY = 64 << 20
+"""The most bytes of an upload in memory; larger files are in a temporary file until then."""
 
 Stamp = tuple[int, int, int, int]
 """Inode, size, mtime, and ctime. A program cannot set ctime, so equal stamps mean equal content, even if a replaced
@@ -64,9 +67,8 @@ def pin(input: Input) -> Input:
     """An input with the current commit in each of its `hf://` paths, so that all later reads see the same files."""
     if not any(scheme(path) == "hf" for path in ([input] if isinstance(input, str) else input)):
         return input
-    from rlds_beam.remote import Filesystem
-
-    paths = [Filesystem("hf").pin(path) if scheme(path) == "hf" else path for path in paths_in(input)]
+    paths = paths_in(input)
+    paths = [cast("Filesystem", _store(path)).pin(path) if scheme(path) == "hf" else path for path in paths]
     return ",".join(paths) if isinstance(input, str) else paths
 
 
@@ -123,28 +125,43 @@ def checksum(path: str) -> str:
     return _store(path).info(path).checksum
 
 
-def glob(pattern: str) -> list[str]:
-    """The files that match a user's pattern (`*`, `?`, `[...]`), sorted; a file with exactly this name wins."""
-    return list(list_sizes(pattern))
+def glob(pattern: str, directory: str = "") -> dict[str, int]:
+    """The files that match a user's pattern (`*`, `?`, `[...]`), sorted, and their sizes.
 
+    In a bucket, the listing has the sizes, and `**` matches slashes.
 
-def files_below(directory: str, pattern: str) -> list[str]:
-    """The files below a directory that match a pattern, sorted; `*`, `?`, and `[` in the directory are literal."""
-    return list(list_sizes(pattern, directory))
-
-
-def list_sizes(pattern: str, directory: str = "") -> dict[str, int]:
-    """The files of `glob(pattern)`, or of `files_below(directory, pattern)`, and their sizes.
-
-    In a bucket, the listing has the sizes: there is no request for each file.
+    Args:
+      pattern: a path, relative to `directory` if given. If a file has exactly this name, it is the only match.
+      directory: a literal prefix; its characters are never wildcards.
     """
-    if scheme(directory or pattern) is not None:
-        return {entry.path: entry.size or 0 for entry in _matching(pattern, directory)}
-    if directory:
-        paths = [os.path.join(directory, name) for name in _glob.glob(pattern, root_dir=directory)]
-    else:
-        paths = [pattern] if os.path.isfile(pattern) else _glob.glob(pattern)
-    return {path: os.path.getsize(path) for path in sorted(paths) if os.path.isfile(path)}
+    if scheme(directory or pattern) is None:
+        if directory:
+            paths = [os.path.join(directory, name) for name in _glob.glob(pattern, root_dir=directory)]
+        else:
+            paths = [pattern] if os.path.isfile(pattern) else _glob.glob(pattern)
+        return {path: os.path.getsize(path) for path in sorted(paths) if os.path.isfile(path)}
+    root = f"{directory.rstrip('/')}/" if directory else ""
+    prefix = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
+    if (prefix == pattern or not directory) and (entry := _find(root + pattern)) is not None:
+        return {entry.path: entry.size or 0}
+    if prefix == pattern:
+        return {}
+    from fsspec.utils import glob_translate
+
+    try:
+        expression = re.compile(re.escape(root) + glob_translate(pattern))
+    except ValueError as error:
+        raise UsageError(f"{root}{pattern}: {error}") from None
+    parent = (root + prefix).rpartition("/")[0]
+    entries = _store(parent).list(parent, "/" in pattern[len(prefix) :] or "**" in pattern)
+    return {e.path: e.size for e in sorted(entries) if e.size is not None and expression.fullmatch(e.path)}
+
+
+def _find(path: str) -> Entry | None:
+    """A remote file; None if there is none of this name."""
+    with contextlib.suppress(FileNotFoundError):
+        return None if path.endswith("/") or path.count("/") < 3 else _store(path).info(path)
+    return None
 
 
 def listdir(path: str) -> list[str]:
@@ -154,26 +171,21 @@ def listdir(path: str) -> list[str]:
     return [split(entry.path)[1] for entry in sorted(_store(path).list(path, below=False))]
 
 
-def sizes(path: str) -> dict[str, int]:
-    """The size of each file in a directory by name, sorted; takes a single request."""
-    if scheme(path) is None:
-        with os.scandir(path) as entries:
-            return dict(sorted((entry.name, entry.stat().st_size) for entry in entries if entry.is_file()))
-    return {split(e.path)[1]: e.size for e in sorted(_store(path).list(path, below=False)) if e.size is not None}
-
-
-def sizes_below(path: str) -> dict[str, int]:
-    """The size of each file below a directory by its path relative to it; empty for a missing directory."""
-    if scheme(path) is not None:
-        root = path.rstrip("/") + "/"
-        return {file.path.removeprefix(root): file.size or 0 for file in _store(path).list(path, below=True)}
+def sizes(directory: str, below: bool = False) -> dict[str, int]:
+    """The size of each file in a directory, or `below` it, by its path relative to it, sorted; links are followed."""
+    if scheme(directory) is not None:
+        start = len(directory.rstrip("/")) + 1
+        files = sorted(_store(directory).list(directory, below))
+        return {file.path[start:]: file.size for file in files if file.size is not None}
     found = {}
-    for parent, _, names in os.walk(path):
+    for parent, folders, names in os.walk(directory):
         for name in names:
             file = os.path.join(parent, name)
-            with contextlib.suppress(FileNotFoundError):  # a worker renamed its temporary file
-                found[os.path.relpath(file, path)] = os.lstat(file).st_size
-    return found
+            with contextlib.suppress(OSError):  # a worker renamed its temporary file, or a link leads nowhere
+                found[os.path.relpath(file, directory)] = os.path.getsize(file)
+        if not below:
+            folders.clear()
+    return dict(sorted(found.items()))
 
 
 def at_once(function: Callable[[Value], Result], values: Sequence[Value], path: str) -> list[Result]:
@@ -223,7 +235,7 @@ def remove_files(directory: str, names: Iterable[str]) -> None:
 
 def remove_leftovers(directory: str) -> None:
     """Removes the temporary files of killed writers from a directory and those below it."""
-    remove_files(directory, [path for path in sizes_below(directory) if is_temporary(split(path)[1])])
+    remove_files(directory, [path for path in sizes(directory, below=True) if is_temporary(split(path)[1])])
 
 
 def remove_empty(directory: str) -> None:
@@ -235,7 +247,7 @@ def remove_empty(directory: str) -> None:
 def rmtree(path: str) -> None:
     """Removes a directory and its content, if it exists."""
     if scheme(path) is not None:
-        if files := [join(path, name) for name in sizes_below(path)]:
+        if files := [join(path, name) for name in sizes(path, below=True)]:
             _bucket(path).delete(files)
     elif os.path.isdir(path):
         shutil.rmtree(path)
@@ -339,10 +351,11 @@ def write_bytes(path: str, content: bytes) -> None:
 def writing(path: str) -> Iterator[BinaryIO]:
     """Writes a file that appears when the block ends, in a directory made if needed; not if the block raises."""
     if scheme(path) is not None:
-        from rlds_beam.remote import upload
-
-        with upload(_bucket(path), path) as file:
-            yield file
+        bucket = _bucket(path)
+        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as upload:
+            yield cast(BinaryIO, upload)
+            upload.seek(0)
+            bucket.write(path, cast(BinaryIO, upload))
         return
     temporary = temporary_name(path)
     makedirs(split(path)[0])
@@ -386,41 +399,6 @@ def sync_one(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _find(path: str) -> Entry | None:
-    """A remote file; None if there is none of this name."""
-    with contextlib.suppress(FileNotFoundError):
-        return None if path.endswith("/") or path.count("/") < 3 else _store(path).info(path)
-    return None
-
-
-def _matching(pattern: str, directory: str = "") -> list[Entry]:
-    """The remote files that match a pattern, sorted; `*` and `?` stop at slashes, `**` does not.
-
-    Args:
-      pattern: a path, relative to `directory` if given. If a file has exactly this name, it is the only match.
-      directory: a literal prefix; its characters are never wildcards.
-    """
-    root = f"{directory.rstrip('/')}/" if directory else ""
-    prefix = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
-    if (prefix == pattern or not directory) and (entry := _find(root + pattern)) is not None:
-        return [entry]
-    if prefix == pattern:
-        return []
-    from fsspec.utils import glob_translate
-
-    try:
-        expression = re.compile(re.escape(root) + glob_translate(pattern))
-    except ValueError as error:
-        raise UsageError(f"{root}{pattern}: {error}") from None
-    below = "/" in pattern[len(prefix) :] or "**" in pattern
-    parent = (root + prefix).rpartition("/")[0]
-    return sorted(
-        entry
-        for entry in _store(parent).list(parent, below)
-        if entry.size is not None and expression.fullmatch(entry.path)
-    )
 
 
 def paths_in(input: str | Sequence[str]) -> list[str]:

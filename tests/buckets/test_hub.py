@@ -48,7 +48,7 @@ def test_files(hub: HubServer, tmp_path: Path) -> None:
         assert [set(file.read(100_000)) for _ in range(21)] == [*({i} for i in range(20)), set()]
     assert storage.listdir(root) == ["a.txt", "empty", "sub"]
     assert storage.sizes(root) == {"a.txt": 4, "empty": 0}
-    assert storage.files_below(there, "**") == [f"{root}/{name}" for name in ("a.txt", "empty", "sub/b g+ä%")]
+    assert list(storage.glob("**", there)) == [f"{root}/{name}" for name in ("a.txt", "empty", "sub/b g+ä%")]
     assert [storage.isdir(f"{there}{path}") for path in ("", "/x", "/x/sub", "/x/a.txt", "/su")] == [
         True,
         True,

@@ -252,7 +252,7 @@ def publish(directory: str) -> None:
         write_plan(directory, msgspec.structs.replace(plan, appended=(*plan.appended, staged.content)))
     storage.remove_leftovers(directory)
     remove_temporary(place, read_commits(place).values())
-    files = [name for name in storage.sizes_below(place) if name not in (PLAN, MANIFEST, LOCK)]
+    files = [name for name in storage.sizes(place, below=True) if name not in (PLAN, MANIFEST, LOCK)]
     for folder in sorted({storage.split(file)[0] for file in files} - {""}):
         storage.makedirs(storage.below(directory, folder))
     replaced = {file for file in files if storage.exists(storage.below(directory, file))}

@@ -262,7 +262,7 @@ def commit_dataset(
     commits = read_commits(output)
     missing = [str(work) for work in ranges if str(work) not in commits]
     done = [commits[str(work)] for work in ranges if str(work) in commits]
-    there = storage.sizes_below(output)
+    there = storage.sizes(output, below=True)
     wrong = [problem for commit in done for problem in find_problems(there.get, commit)]
     if missing or wrong:
         storage.remove_files(output, [MANIFEST])

@@ -169,7 +169,7 @@ def holding(path: str) -> Holding | None:
 def find_finished(output: str) -> Finished:
     """The ranges whose commit and files exist."""
     commits = read_commits(output)
-    file_sizes = storage.sizes_below(output)  # after the commits, or a file written in between would be missed
+    file_sizes = storage.sizes(output, below=True)  # after the commits, or a file written in between would be missed
     manifest = load_manifest(output)
     if manifest is not None and is_merged(manifest, file_sizes.get):
         return Finished(commits, True)

@@ -206,7 +206,7 @@ class Meta:
         for row in rows.values():
             used.update({video.file: row.length for video in row.videos.values()})
         file = self._file("data_path", self._place(0))
-        for path in storage.files_below(self.root, "data/*/*.parquet"):
+        for path in storage.glob("data/*/*.parquet", self.root):
             file = path[len(self.root.rstrip("/")) + 1 :]
             if self.version == V21 and file in known:
                 continue
@@ -269,7 +269,7 @@ class Meta:
                 return None
 
         rows: list[EpisodeRow] = []
-        tables = storage.at_once(read, storage.files_below(self.root, "meta/episodes/*/*.parquet"), self.root)
+        tables = storage.at_once(read, list(storage.glob("meta/episodes/*/*.parquet", self.root)), self.root)
         for table in tables:
             if table is None:
                 continue

@@ -413,7 +413,7 @@ def _files(rule: TextRule, path: str) -> list[str]:
     while parts and parts[0] == "..":
         directory, parts = storage.split(directory.rstrip("/"))[0], parts[1:]
     if any("*" in part for part in rule.file.split("/")):
-        return storage.files_below(directory, "/".join(parts))[:1]
+        return list(storage.glob("/".join(parts), directory))[:1]
     file = storage.join(directory, *parts)
     return [file] if storage.exists(file) else []
 

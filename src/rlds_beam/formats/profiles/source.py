@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
@@ -191,16 +190,14 @@ def _find_files(input: str | Sequence[str], endings: tuple[str, ...]) -> dict[st
     sizes: dict[str, int] = {}
     if not isinstance(input, str) or not storage.isdir(input):
         for place in storage.paths_in(input):
-            found = storage.list_sizes(place)
+            found = storage.glob(place)
             if not found:
                 raise UsageError(f"{place}: no such file or directory")
             sizes |= found
-    elif storage.scheme(input) is None:
-        for directory, _, names in os.walk(input):
-            paths = [os.path.join(directory, name) for name in names if name.endswith(endings) and name[0] != "."]
-            sizes |= {path: storage.size(path) for path in paths}
     else:
-        sizes = {path: size for path, size in storage.list_sizes("**", input).items() if path.endswith(endings)}
+        for name, size in storage.sizes(input, below=True).items():
+            if name.endswith(endings) and storage.split(name)[1][0] != ".":
+                sizes[storage.join(input, name)] = size
     return {path: sizes[path] for path in sorted(sizes, key=natural)}
 
 

@@ -102,7 +102,7 @@ class ZarrStore(MutableMapping[str, Any]):
     def sizes(self) -> dict[str, int]:
         """The stored size of each file."""
         if self._archive is None:
-            return dict(sorted(storage.sizes_below(self.root).items()))
+            return storage.sizes(self.root, below=True)
         return {info.filename: info.compress_size for info in self._archive.infolist() if not info.is_dir()}
 
 

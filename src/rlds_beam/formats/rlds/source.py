@@ -138,7 +138,7 @@ def _dataset_directory(path: str) -> str:
         return storage.join(path, inner[0])
     if inner:
         raise UsageError(f"{path} holds {len(inner)} datasets: choose one of {', '.join(sorted(inner))}")
-    if below := storage.files_below(path, f"*/*/{FEATURES}"):
+    if below := list(storage.glob(f"*/*/{FEATURES}", path)):
         raise UsageError(f"{path} is not a dataset, but holds some; did you mean {storage.split(below[0])[0]}?")
     raise UsageError(
         f"{path} has no features.json, so it is not a TFDS dataset. Pass the directory with features.json and "
