@@ -274,7 +274,7 @@ def refuse_result(connector: Connector, method: str, value: Any, wanted: str, ke
 
 
 def check_order(connector: Connector, batch: Batch, *, columns: bool = False, time: bool = False) -> None:
-    """Raises ValueError if a connector comes too late.
+    """Raises UsageError if a connector comes too late.
 
     Args:
       columns, time: whether it must come before connectors that add columns, and before AddTimeDimToBatchAndZeroPad.
@@ -286,7 +286,7 @@ def check_order(connector: Connector, batch: Batch, *, columns: bool = False, ti
     )
     for is_late, others in later:
         if is_late:
-            raise ValueError(f"{short_name(connector)} must come before {others}")
+            raise UsageError(f"{short_name(connector)} must come before {others}")
 
 
 def connect(connectors: Sequence[Connector], episodes: Sequence[Episode], fields: StepFields | None = None) -> Batch:
