@@ -15,7 +15,7 @@ from exchanging import export
 from zarr_data import open_zip
 
 import rlds_beam
-from rlds_beam.reading.meaning import find_last_steps
+from rlds_beam.reading.last_steps import find_last_steps
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import make_episode, write_dataset

@@ -150,8 +150,10 @@ def test_the_parts_of_an_rt_1_action_are_differences() -> None:
 
 def test_a_layout_that_does_not_fit_gives_no_names() -> None:
     schema = Schema({"action": Field("action", "float32", (8,))})
-    assert known_meaning("bridge_orig", schema) == Meaning(5, "WidowX")
-    assert known_meaning("nyu_rot_dataset_converted_externally_to_rlds", schema) == Meaning(3, "xArm")
+    assert known_meaning("bridge_orig", schema) == Meaning(5, "WidowX", assumes_robot=True)
+    assert known_meaning("nyu_rot_dataset_converted_externally_to_rlds", schema) == Meaning(
+        3, "xArm", assumes_robot=True
+    )
     assert known_meaning("toy", schema) is None
 
 

@@ -227,11 +227,13 @@ class FittedConnector(_Declared, abc.ABC):
         return self.transform(batch)
 
 
-def rate_after(connectors: Sequence[Connector], fps: float | None) -> float | None:
-    """The rate of episodes in Hz after connectors, given that before; None if it is unknown."""
+def after_connectors(connectors: Sequence[Connector], source: Source) -> Source:
+    """The source with the rate that episodes have after connectors."""
+    meaning, fps = source.meaning, source.fps
     for connector in connectors:
         fps = connector.rate_after(fps) if hasattr(connector, "rate_after") else fps
-    return fps
+    rates = meaning.rates if fps is None else ()
+    return with_attributes(source, meaning=dataclasses.replace(meaning, fps=fps, rates=rates))
 
 
 def with_attributes(source: Source, **changes: Any) -> Source:

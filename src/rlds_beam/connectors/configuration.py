@@ -20,7 +20,7 @@ import msgspec
 
 from rlds_beam import connectors, plugins, storage
 from rlds_beam.connectors import CONNECTORS
-from rlds_beam.connectors.base import Connector, ConnectorPipeline, rate_after, with_attributes
+from rlds_beam.connectors.base import Connector, ConnectorPipeline, after_connectors
 from rlds_beam.connectors.cleaning.presets import find_preset
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.encoding.metadata import parse_given, parse_json
@@ -94,7 +94,7 @@ class Configuration:
         own: list[Connector] = []
         for connector in self.connectors:
             if hasattr(connector, "for_source"):
-                connector = connector.for_source(with_attributes(source, fps=rate_after(own, source.fps)))
+                connector = connector.for_source(after_connectors(own, source))
             own.append(connector)
         return dataclasses.replace(self, connectors=tuple(own))
 

@@ -134,15 +134,17 @@ def with_given_meaning(source: Source, options: Any) -> Source:
       UsageError: names of a field that neither the source has, nor connectors may add; or the data has other ones.
     """
     names, robot = parse_names(getattr(options, "names", ())), getattr(options, "robot_type", None)
-    if None not in (robot, source.robot) and robot != source.robot and not source.assumes_robot:
+    if None not in (robot, source.robot) and robot != source.robot and not source.meaning.assumes_robot:
         raise UsageError(
             f"--robot_type={robot}: {source.dataset} says {printable(source.robot, 40)}: leave it out, or correct what "
             "the data says"
         )
     if getattr(options, "connectors", None) is not None:  # the dry run checks the others
         names = _fitting(source.schema, names)
-    changes = {"schema": name_fields(source.schema, names)} if names else {}
-    return with_attributes(source, **changes, **({} if robot is None else {"robot": robot}))
+    changes: dict[str, Any] = {"schema": name_fields(source.schema, names)} if names else {}
+    if robot is not None:
+        changes["meaning"] = dataclasses.replace(source.meaning, robot=robot)
+    return with_attributes(source, **changes)
 
 
 def _fitting(schema: Schema, names: Names) -> Names:

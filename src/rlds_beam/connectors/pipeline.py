@@ -13,13 +13,12 @@ from rlds_beam.connectors.base import (
     Batch,
     Connector,
     FittedConnector,
+    after_connectors,
     find_module,
     full_name,
     is_users,
-    rate_after,
     run,
     short_name,
-    with_attributes,
 )
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.counts import Connected
@@ -28,7 +27,8 @@ from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.reading.base import LastAction, Source
+from rlds_beam.reading.base import Source
+from rlds_beam.reading.meaning import LastAction
 from rlds_beam.reading.reader import sample_episodes
 from rlds_beam.text import some
 from rlds_beam.user_functions import describe_error
@@ -103,7 +103,7 @@ class ConnectorRunner:
 
     def source_after(self, source: Source) -> Source:
         """The source with the rate of the returned episodes."""
-        return with_attributes(source, fps=rate_after(self.connectors, source.fps))
+        return after_connectors(self.connectors, source)
 
     def ignored_values(self, of_output: IgnoredValues | None = None) -> IgnoredValues:
         """The values to leave unchecked: all values are checked if there are connectors that may read any field.

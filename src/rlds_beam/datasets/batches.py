@@ -29,7 +29,7 @@ from rlds_beam.episodes.schema import FLAGS, SAMPLE_TIMES, SAMPLES, Field
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.format_options import LastStep
 from rlds_beam.platforms import count_cores
-from rlds_beam.reading.meaning import VOID, is_action
+from rlds_beam.reading.last_steps import VOID, is_action
 from rlds_beam.typing import Array
 
 Arrays = Literal["numpy", "torch", "jax"]

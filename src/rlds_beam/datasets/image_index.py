@@ -37,7 +37,7 @@ from rlds_beam.errors import RldsBeamError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.video_frames import Depth, VideoFrames
 from rlds_beam.images.videos import Video
-from rlds_beam.reading.base import Shard, Source, Span
+from rlds_beam.reading.base import Shard, Source, Span, VideoSpan
 from rlds_beam.typing import Array
 
 _TOGETHER = 1 << 16
@@ -182,9 +182,9 @@ _MAX_MISSED = 8
 def stored_images(source: Source, shard: Shard, episode: Episode) -> dict[bytes, Place]:
     """The place of each image of an episode, as it was read, that is in a file as it is."""
     found: dict[bytes, Place] = {}
-    for path, spans in source.image_spans(shard, episode.key.position).items():
+    for path, spans in source.media(shard, episode.key.position).items():
         column = episode.steps.get(path)
-        if isinstance(column, EncodedImages):
+        if isinstance(column, EncodedImages) and not isinstance(spans, VideoSpan):
             found |= find_images(column, spans)
     return found
 

@@ -55,7 +55,7 @@ from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.processing.job import Stage, Totals, process_here, run_stages
 from rlds_beam.processing.ranges import check_and_connect, find_duplicates, fit_connectors
 from rlds_beam.reading.base import Shard, Source, WorkRange
-from rlds_beam.reading.meaning import LastSteps, find_last_steps
+from rlds_beam.reading.last_steps import LastSteps, find_last_steps
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.terminal.job_progress import Kind, Progress
@@ -214,7 +214,7 @@ class _Builder:
             notes=self._notes,
             rejected=self._rejected,
             last_steps=dataclasses.asdict(recipe.last_steps),
-            void_datasets=source.void_datasets,
+            void_datasets=source.meaning.void_datasets,
             videos=self._videos.videos,
             scales=self._videos.scales,
         )

@@ -30,7 +30,7 @@ from rlds_beam import storage
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.images.video_frames import Depth
-from rlds_beam.reading.meaning import LastSteps
+from rlds_beam.reading.last_steps import LastSteps
 from rlds_beam.typing import Array
 
 Kind = Literal["values", "text", "images", "arrays"]

@@ -21,7 +21,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.resizing import EditedImages
 from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.reading.base import Segment
-from rlds_beam.reading.meaning import is_action
+from rlds_beam.reading.last_steps import is_action
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.typing import Array
 

@@ -34,7 +34,7 @@ from rlds_beam.processing.job import run_stages
 from rlds_beam.processing.ranges import check_and_connect, find_duplicates
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
-from rlds_beam.reading.meaning import LastSteps, find_last_steps, is_action
+from rlds_beam.reading.last_steps import LastSteps, find_last_steps, is_action
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.terminal.options import format_flags
@@ -315,8 +315,8 @@ def _card_lines(survey: Survey) -> list[str]:
     """The card: the kind of dataset, what it lacks for learners, and the next command."""
     source, card = survey.source, survey.card
     rate = f"{source.fps:g} Hz" if source.fps else "unknown"
-    if source.fps is None and len(source.rates) > 1:
-        rate = join_texts([f"{rate:g}" for rate in source.rates]) + " Hz"
+    if len(source.meaning.rates) > 1:
+        rate = join_texts([f"{rate:g}" for rate in source.meaning.rates]) + " Hz"
     shards = len({shard.path for split in source.splits for shard in split.shards})
     kind = _FILES.get(source.files.name, shorten(source.files.name, 40))
     size = f"{format_size(source.size)} in {count(shards, f'{kind} file')}"

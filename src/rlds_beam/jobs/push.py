@@ -104,7 +104,7 @@ def _open_rlds(options: PushOptions) -> PushInput:
         conversion = WindowItemConversion.of(trajectory_spec(connecting.probed.schema, frames, items))
     reader = EpisodeReader(source, Snapshot(source, _ADVICE))
     ranges = opened.ranges(whole_shards=options.across_episodes)
-    void = source.last_action != "real" and source.void_datasets is None
+    void = source.last_action != "real" and source.meaning.void_datasets is None
     keeps_last = not void if frames.last_step is None else frames.last_step != "drop"
     steps = source.most_steps()
     if steps is not None and keeps_last:

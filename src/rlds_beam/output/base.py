@@ -16,8 +16,9 @@ from rlds_beam.connectors.base import Batch, Connector
 from rlds_beam.episodes.schema import Field
 from rlds_beam.options import Options
 from rlds_beam.processing.ranges import RangeWriter
-from rlds_beam.reading.base import LastAction, WorkRange
-from rlds_beam.reading.meaning import RowRule
+from rlds_beam.reading.base import WorkRange
+from rlds_beam.reading.last_steps import RowRule
+from rlds_beam.reading.meaning import LastAction
 from rlds_beam.text import some
 from rlds_beam.trajectories.items import UnusedSteps
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from rlds_beam import naming, storage
 from rlds_beam.encoding.base import RecordFormat
@@ -13,10 +13,8 @@ from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import Schema, schema_tree
 from rlds_beam.errors import Violation
 from rlds_beam.options import Options
+from rlds_beam.reading.meaning import UNKNOWN, LastAction, Meaning
 from rlds_beam.text import count, format_size, shorten
-
-LastAction = Literal["real", "void", "unknown"]
-"""Whether the last step of an episode has the action taken at its observation, or, as RLDS defines it, none."""
 
 _COMPANIONS = 16
 """Companions whose sizes are looked at."""
@@ -190,13 +188,7 @@ class Source(abc.ABC):
       decoder: decodes a record into an episode.
       splits: the selected splits.
       violations: the faults of the dataset as a whole (missing and extra shards).
-      fps: frames per second, if the dataset says so.
-      robot: the name of the robot, if the dataset says so.
-      assumes_robot: whether its layout or its name suggests the robot, and the data does not say it.
-      last_action: whether the actions of last steps are `real` or `void`; if `unknown`, `last_steps.find_last_steps`
-        looks at some.
-      void_datasets: the datasets (`SOURCE_DATASET`) with void last actions, if these are only some of merged ones, and
-        `last_action` is void; None otherwise.
+      meaning: the rate, the robot, and what last actions are.
       left_out: the parts of the dataset that are not read, with the reasons.
       notes: what a user should know about how the data are read.
       has_files: whether the shards are files. Those of a recording are not: there is nothing to fingerprint, sample, or
@@ -206,11 +198,7 @@ class Source(abc.ABC):
       options_class: the class of the source's options. If it has any, `open` takes an instance as `options`.
     """
 
-    fps: float | None = None
-    robot: str | None = None
-    assumes_robot: bool = False
-    last_action: LastAction = "unknown"
-    void_datasets: tuple[str, ...] | None = None
+    meaning: Meaning = UNKNOWN
     left_out: Mapping[str, str] = {}
     notes: tuple[str, ...] = ()
     has_files: ClassVar[bool] = True
@@ -222,7 +210,7 @@ class Source(abc.ABC):
     files: RecordFormat
     decoder: Decoder
     splits: tuple[Split, ...]
-    violations: tuple[Violation, ...]
+    violations: tuple[Violation, ...] = ()
 
     @classmethod
     @abc.abstractmethod
@@ -296,19 +284,13 @@ class Source(abc.ABC):
         """The facts about each step field that is stored as videos (`{"video.codec": "av1", ...}`), by path."""
         return {}
 
-    def image_spans(self, shard: Shard, position: int) -> Mapping[str, Sequence[Span]]:
-        """Where the encoded images of a record may be as they are, in order, by the paths of their fields."""
+    def media(self, shard: Shard, position: int) -> Mapping[str, Sequence[Span] | VideoSpan]:
+        """Where the media of a record are as they are, by the paths of their fields.
+
+        A `VideoSpan` is a video that a web browser plays; spans may hold the encoded images, in order.
+        """
         del shard, position
         return {}
-
-    def video_spans(self, shard: Shard, position: int) -> Mapping[str, VideoSpan]:
-        """Where the videos of a record are that a web browser plays, by the paths of their fields."""
-        del shard, position
-        return {}
-
-    def without_videos(self) -> Source:
-        """The dataset without the fields of these videos; nothing decodes them then."""
-        return self
 
     def origins(self) -> Sequence[str]:
         """The key of each episode in the dataset from which it was converted; empty if it is not known."""
@@ -319,14 +301,21 @@ class Source(abc.ABC):
         return None
 
     @property
-    def rates(self) -> tuple[float, ...]:
-        """The rates that the dataset says, in Hz: several if it was merged from datasets that contradict each other."""
-        return () if self.fps is None else (self.fps,)
-
-    @property
     def tfds(self) -> TfdsMetadata | None:
         """TFDS's metadata if the records are tf.Examples as TFDS stores RLDS; otherwise None."""
         return None
+
+    @property
+    def fps(self) -> float | None:
+        return self.meaning.fps
+
+    @property
+    def robot(self) -> str | None:
+        return self.meaning.robot
+
+    @property
+    def last_action(self) -> LastAction:
+        return self.meaning.last_action
 
     @property
     def name(self) -> str:

@@ -42,12 +42,10 @@ class RecordedSource(Source):
     """Behavior policies in an environment as a source of RLDS: nothing is stored until an output writes it.
 
     Attributes:
-      dataset, schema, files, decoder, splits: as in `Source`.
+      dataset, schema, files, decoder, splits, meaning: as in `Source`.
       features: the text of the features.json that describes the records.
       functions: the versions of the user's code, by option.
       images: the encoding of images.
-      most_steps_each: the maximum number of steps of a trajectory; None if unknown.
-      fps: steps per second, if the environment says so.
     """
 
     dataset: str
@@ -58,11 +56,8 @@ class RecordedSource(Source):
     features: str
     functions: Mapping[str, Any]
     images: str
-    most_steps_each: int | None
-    fps: float | None = None
+    meaning: Meaning
 
-    violations = ()
-    last_action = "void"
     has_files = False
 
     @classmethod
@@ -136,7 +131,6 @@ def open_recording(options: RolloutOptions, shards: int | None = None) -> Record
     )
     by_name = options.env.partition(":")[0] in KINDS or isinstance(options.env, ByValue)
     functions = {} if by_name else {"--env": find_version(options.env, "--env")}
-    most = settings.step_per_trajectory or settings.max_episode_steps or environment.most_steps
     return RecordedSource(
         f"{_name(options)}/{VERSION}",
         schema,
@@ -146,8 +140,7 @@ def open_recording(options: RolloutOptions, shards: int | None = None) -> Record
         features,
         {**functions, "--policy": read_versions(options.policy)},
         options.image_encoding,
-        most,
-        environment.fps,
+        Meaning(environment.fps, last_action="void"),
     )
 
 

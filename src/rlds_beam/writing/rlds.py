@@ -46,7 +46,7 @@ from rlds_beam.processing.ranges import check_and_connect, write_range
 from rlds_beam.processing.report import Report, check_source
 from rlds_beam.reading.base import Source, Split, TfdsMetadata, WorkRange
 from rlds_beam.reading.decoding import EpisodeDecoder
-from rlds_beam.reading.meaning import MAX_RATE
+from rlds_beam.reading.meaning import MAX_RATE, Meaning
 from rlds_beam.text import count
 from rlds_beam.writing.arrays import ArrayEpisodes, ImageEncoding, check_images
 from rlds_beam.writing.keyed_parts import (
@@ -191,7 +191,6 @@ def _contents(by_split: Mapping[str, Iterable[Any]]) -> Iterator[tuple[str, int,
 class ArraySource(Source):
     """Episodes of a program, which have no files; their records are those of a dataset in this file format."""
 
-    violations = ()
     has_files = False
 
     def __init__(
@@ -361,7 +360,7 @@ class RldsSink(EpisodeSink):
             rejection = Rejection(EpisodeKey(dataset, splits[0], 0, 0), bad.violations[0].rule, bad.violations, b"")
             raise _refuse(rejection, called) from None
         source = ArraySource(dataset, episodes.schema, splits, checked_names, description, format)
-        source.fps, source.robot = fps, robot_type
+        source.meaning = Meaning(fps, robot_type)
         connecting = ConnectorRunner.for_source(Configuration(), source)
         output = RldsOutput.create(source, connecting, directory, RldsOptions(format=format))
         return cls(

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 import rlds_beam
 from rlds_beam.connectors import ConvertRotation, Resample, SubsampleSteps
-from rlds_beam.connectors.base import rate_after
 from rlds_beam.connectors.configuration import parse
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.images.codecs import encode_png
@@ -144,7 +143,7 @@ def test_at_whole_factors_it_is_subsample_steps(length, every, fps):
     before = episode(length)
     (expected,) = edited(SubsampleSteps(every), before)
     assert episode_content(resampled(before, fps=fps / every, recorded_fps=fps)) == episode_content(expected)
-    assert rate_after([SubsampleSteps(every)], fps) == Resample(fps=fps / every).rate_after(fps)
+    assert SubsampleSteps(every).rate_after(fps) == Resample(fps=fps / every).rate_after(fps)
 
 
 def test_interpolated_targets_and_held_grippers():

@@ -27,7 +27,8 @@ from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.representations import DELTA, Dimension, Dimensions, value_names
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.reading.base import LastAction, Source
+from rlds_beam.reading.base import Source
+from rlds_beam.reading.meaning import LastAction
 from rlds_beam.typing import Array
 
 

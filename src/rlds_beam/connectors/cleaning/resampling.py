@@ -147,7 +147,7 @@ class Resample(EpisodeConnector, reads_images=False):
         rate = source.fps
         if self.times is None and rate is None and self.recorded_fps is None:
             clocks = [path for path, field in source.schema.steps.items() if is_clock(field)]
-            rates = f"has {len(source.rates)} rates" if source.rates else "says no rate"
+            rates = f"has {len(source.meaning.rates)} rates" if source.meaning.rates else "says no rate"
             fix = f"pass recorded_fps, or times, a field of timestamps{', perhaps ' * bool(clocks)}{some(clocks)}"
             raise UsageError(f"Resample: {source.dataset} {rates}: {fix}")
         if self.recorded_fps is not None and rate is not None and rate != self.recorded_fps:

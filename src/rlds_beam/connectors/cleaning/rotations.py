@@ -17,7 +17,8 @@ from rlds_beam.episodes.columns import below
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.representations import EULER, ROTATIONS, Dimension, Dimensions, value_names
 from rlds_beam.errors import BadEpisode, UsageError, Violation, needs
-from rlds_beam.reading.base import LastAction, Source
+from rlds_beam.reading.base import Source
+from rlds_beam.reading.meaning import LastAction
 from rlds_beam.typing import Array
 
 if TYPE_CHECKING:

@@ -26,6 +26,7 @@ from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.headers import UndecodableImageError, read_image_header, read_pixel_format
 from rlds_beam.reading.base import Decoder, Shard, Source, Split
+from rlds_beam.reading.meaning import UNKNOWN, Meaning
 from rlds_beam.reading.plan import selected_splits, slice_split
 from rlds_beam.text import shorten
 from rlds_beam.typing import Array
@@ -120,8 +121,7 @@ class SourceOfFiles(Source):
     splits: tuple[Split, ...]
     files: RecordFormat
     violations: tuple[Violation, ...] = ()
-    fps: float | None = None
-    robot: str | None = None
+    meaning: Meaning = UNKNOWN
 
 
 def make_shard(files: ArrayFormat, index: int, path: str, size: int | None = None) -> Shard:

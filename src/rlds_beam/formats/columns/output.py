@@ -89,7 +89,7 @@ class ColumnsOutput(Output):
             features_json({field.path: row_field(field) for field in fields})  # raises if TFDS cannot nest them
         about = f"Columns of {source.dataset}, made by rlds-beam."
         left_out = _find_left_out(connectors)
-        meaning = dataclasses.replace(Meaning.of_dataset(source), last_action="unknown")
+        meaning = dataclasses.replace(source.meaning, last_action="unknown")
         held = {field.names for fields in modules.values() for field in fields}
         named = {path: names for schema in connectors.probed.schemas for path, names in schema.names.items()}
         unnamed = tuple(path for path, names in named.items() if names not in held and path not in left_out)

@@ -46,6 +46,7 @@ from rlds_beam.formats.arrays.array_episodes import (
 )
 from rlds_beam.reading.base import Shard
 from rlds_beam.reading.directory_listing import names_below, names_in
+from rlds_beam.reading.meaning import Meaning
 from rlds_beam.typing import Array
 
 LOG_METADATA = "metadata.riegeli"
@@ -229,7 +230,6 @@ class EnvLoggerSource(SourceOfFiles):
     """One log, or several. Attributes: see `Source`."""
 
     reads_several = True
-    last_action = "void"
 
     @classmethod
     def recognize(cls, path: str) -> str | None:
@@ -257,7 +257,9 @@ class EnvLoggerSource(SourceOfFiles):
         shards = tuple(make_shard(files, i, path, sizes[i]) for i, path in enumerate(paths))
         schema = _schema(files, paths)
         splits = select_splits({"train": shards}, split, name)
-        return cls(f"{name}/1.0.0", schema, EnvLoggerDecoder(schema), splits, files)
+        return cls(
+            f"{name}/1.0.0", schema, EnvLoggerDecoder(schema), splits, files, meaning=Meaning(last_action="void")
+        )
 
 
 def _shards(log: str) -> list[str]:

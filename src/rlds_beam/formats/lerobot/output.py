@@ -53,7 +53,7 @@ from rlds_beam.options import options_given
 from rlds_beam.output.base import Description, GlobalIndices, RowsOutput, RowsWriter, select_rows
 from rlds_beam.output.shards import ShardWriter, WrittenFile
 from rlds_beam.reading.base import Source, WorkRange
-from rlds_beam.reading.meaning import RowRule
+from rlds_beam.reading.last_steps import RowRule
 from rlds_beam.text import count, did_you_mean, join_texts, printable, some
 
 if TYPE_CHECKING:
@@ -375,7 +375,7 @@ class LerobotV21Output(LerobotOutput):
 
 def _whole_fps(options: LerobotOptions, source: Source) -> int:
     """The frames per second. Raises UsageError if it is unknown, contradicts the data, or is not a whole number."""
-    rates = source.rates
+    rates = source.meaning.rates
     if len(rates) > 1:
         raise UsageError(
             f"--to=lerobot: the data is {join_texts([f'{rate:g}' for rate in rates])} Hz, but LeRobot has one rate for "
@@ -386,7 +386,7 @@ def _whole_fps(options: LerobotOptions, source: Source) -> int:
         raise UsageError("--to=lerobot: the data does not say its frames per second; pass --fps, for example --fps=10")
     if not 0 < fps < 1e6:
         raise UsageError(f"--fps={fps:g}: expected a number above 0")
-    if (recorded := next(iter(rates), fps)) != fps:
+    if (recorded := next(iter(rates), source.fps or fps)) != fps:
         raise UsageError(
             f'--fps={fps:g}: the data is {recorded:g} Hz; --fps={recorded:g}, or --connectors="Resample({fps:g})": '
             f"every frame is kept, so it would play at {fps / recorded:.3g} times its speed. If the data says a wrong "

@@ -28,8 +28,9 @@ from rlds_beam.formats.lerobot.fields import episode_fields, name_notes
 from rlds_beam.formats.lerobot.metadata import EpisodeVideo, Meta
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.video_frames import Depth, video_frames
-from rlds_beam.reading.base import LastAction, Shard, Source, Span, Split, VideoSpan
+from rlds_beam.reading.base import Shard, Source, Span, Split, VideoSpan
 from rlds_beam.reading.directory_listing import names_below
+from rlds_beam.reading.meaning import Meaning
 from rlds_beam.reading.plan import parse_slice, selected_splits
 from rlds_beam.text import count, shorten
 
@@ -52,11 +53,9 @@ class LerobotSource(Source):
     fields: FeatureMap
     splits: tuple[Split, ...]
     digest: str
-    fps: float = 1.0
+    meaning: Meaning
     violations: tuple[Violation, ...] = ()
-    robot: str | None = None
     notes: tuple[str, ...] = ()
-    last_action: LastAction = "real"
 
     @classmethod
     def open(
@@ -73,12 +72,12 @@ class LerobotSource(Source):
         splits = _splits(meta, shards, ranges, split)
         name = naming.to_name(storage.split(root.rstrip("/"))[1], "lerobot")
         dataset = f"{name}/{meta.version.removeprefix('v')}"
-        fps, robot = float(meta.info["fps"]), meta.info.get("robot_type")
-        robot = robot if is_name(robot) else None
+        robot = meta.info.get("robot_type")
+        last = (meta.fields or {}).get("last_action", "real")
+        meaning = Meaning(float(meta.info["fps"]), robot if is_name(robot) else None, last_action=last)
         found = (*_notes(meta, ranges), *name_notes(meta))
         notes = tuple(f"{layout.INFO}: {note}" for note in found)
-        last = (meta.fields or {}).get("last_action", "real")
-        return cls(dataset, root, fields.schema, fields, splits, meta.digest(), fps, violations, robot, notes, last)
+        return cls(dataset, root, fields.schema, fields, splits, meta.digest(), meaning, violations, notes)
 
     @classmethod
     def recognize(cls, path: str) -> str | None:
@@ -91,7 +90,7 @@ class LerobotSource(Source):
 
     @functools.cached_property
     def decoder(self) -> LerobotDecoder:  # type: ignore[override]
-        return LerobotDecoder(self.fields, self.root, self.fps, self.last_action == "real")
+        return LerobotDecoder(self.fields, self.root, self.fps or 1.0, self.last_action == "real")
 
     def companions(self, shard: Shard) -> list[str]:
         rows = self.files.rows(shard.path)
@@ -109,30 +108,24 @@ class LerobotSource(Source):
                 videos[feature.fields[0].path] = {k: v for k, v in single if isinstance(v, str | int | float)}
         return videos
 
-    def image_spans(self, shard: Shard, position: int) -> dict[str, list[Span]]:
-        chunks = self.files.image_chunks(shard.path, position)
-        features = (feature for feature in self.fields.features if feature.kind == "image")
-        return {
-            feature.fields[0].path: [Span(shard.path, *chunk) for chunk in chunks.get(feature.name, ())]
-            for feature in features
-        }
-
-    def video_spans(self, shard: Shard, position: int) -> dict[str, VideoSpan]:
-        rows = self.files.rows(shard.path)
+    def media(self, shard: Shard, position: int) -> dict[str, Sequence[Span] | VideoSpan]:
+        rows, media = self.files.rows(shard.path), dict[str, Sequence[Span] | VideoSpan]()
         if not 0 <= position < len(rows):
-            return {}
-        row, spans = rows[position], {}
+            return media
+        row = rows[position]
         for feature in self.fields.features:
-            if feature.kind == "video" and feature.name in row.videos:
+            path = feature.fields[0].path
+            if feature.kind == "image":
+                chunks = self.files.image_chunks(shard.path, position)
+                media[path] = [Span(shard.path, *chunk) for chunk in chunks.get(feature.name, ())]
+            elif feature.kind == "video" and feature.name in row.videos:
                 video = row.videos[feature.name]
-                path, stop = storage.join(self.root, *video.file.split("/")), video.start + row.length / self.fps
-                spans[feature.fields[0].path] = VideoSpan(path, video.start, stop, row.length)
-        return spans
-
-    def without_videos(self) -> LerobotSource:
-        features = tuple(feature for feature in self.fields.features if feature.kind != "video")
-        fields = dataclasses.replace(self.fields, features=features)
-        return dataclasses.replace(self, fields=fields, schema=fields.schema)
+                file, stop = (
+                    storage.join(self.root, *video.file.split("/")),
+                    video.start + row.length / self.decoder.fps,
+                )
+                media[path] = VideoSpan(file, video.start, stop, row.length)
+        return media
 
     def origins(self) -> Sequence[str]:
         keys = [row.key for row in read_meta(self.root, self.digest).episodes]

@@ -28,7 +28,7 @@ from rlds_beam.episodes.representations import Dimension, Representation
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError
 from rlds_beam.formats.merged.inputs import Fields, MergedInput
-from rlds_beam.reading.meaning import is_action
+from rlds_beam.reading.last_steps import is_action
 from rlds_beam.reading.reader import sample_episodes
 from rlds_beam.text import printable, some
 from rlds_beam.typing import Array

@@ -33,8 +33,9 @@ from rlds_beam.formats.merged.schemas import (
 )
 from rlds_beam.images.codecs import encode_png
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.reading.base import LastAction, Shard, Source, Span, Split
-from rlds_beam.reading.meaning import find_last_steps
+from rlds_beam.reading.base import Shard, Source, Span, Split, VideoSpan
+from rlds_beam.reading.last_steps import find_last_steps
+from rlds_beam.reading.meaning import Meaning
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,19 +47,15 @@ class MergedSource(Source):
 
     Attributes:
       mode: what happens to fields that only some datasets have.
-      last_action: void if they contradict each other; then `void_datasets` are those whose last actions are.
     """
 
     schema: Schema
     files: RecordFormat
     decoder: MergedDecoder
     splits: tuple[Split, ...]
-    violations: tuple[Violation, ...]
     mode: str
-    fps: float | None
-    robot: str | None
-    last_action: LastAction
-    void_datasets: tuple[str, ...] | None
+    violations: tuple[Violation, ...]
+    meaning: Meaning
     notes: tuple[str, ...]
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -111,18 +108,23 @@ class MergedSource(Source):
         }
         differ = [f"{fact}: {describe_by_value(said, inputs)}" for fact, said in facts.items() if len({*said}) > 1]
         notes = (*dict.fromkeys(note for source in sources for note in source.notes), *differ, *merge_notes, *unsure)
+        rate, action = common_value(rates), common_value(last)
+        meaning = Meaning(
+            rate,
+            common_value(robots),
+            last_action=action or "void",
+            rates=() if rate is not None else tuple(dict.fromkeys(filter(None, rates))),
+            void_datasets=None if action else void,
+        )
         starts, splits = _concatenate_splits(inputs)
         return cls(
             schema,
             _files(inputs),
             MergedDecoder(inputs, schema, starts),
             splits,
-            tuple(violation for source in sources for violation in source.violations),
             mapping.fields,
-            common_value(rates),
-            common_value(robots),
-            common_value(last) or "void",
-            void if len({*last}) > 1 else None,
+            tuple(violation for source in sources for violation in source.violations),
+            meaning,
             notes,
         )
 
@@ -138,12 +140,6 @@ class MergedSource(Source):
         left_out = {**self.left_out, **dict.fromkeys(paths, why)}
         return with_attributes(self, schema=schema, decoder=decoder, left_out=left_out)
 
-    @property
-    def rates(self) -> tuple[float, ...]:
-        return super().rates or tuple(
-            dict.fromkeys(rate for member in self.decoder.inputs for rate in member.source.rates)
-        )
-
     def plan(self) -> dict[str, Any]:
         members = [[m.name, m.source.plan(), m.connecting.configuration.plan()] for m in self.decoder.inputs]
         return {"merged": members, "fields": self.mode}
@@ -158,9 +154,9 @@ class MergedSource(Source):
         member, own = self._shards[shard.path]
         return member.source.companions(own)
 
-    def image_spans(self, shard: Shard, position: int) -> Mapping[str, Sequence[Span]]:
+    def media(self, shard: Shard, position: int) -> Mapping[str, Sequence[Span] | VideoSpan]:
         member, own = self._shards[shard.path]
-        return {} if member.connecting.connectors else member.source.image_spans(own, position)
+        return {} if member.connecting.connectors else member.source.media(own, position)
 
     @property
     def videos(self) -> Mapping[str, Mapping[str, Any]]:

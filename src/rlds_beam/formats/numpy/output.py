@@ -26,8 +26,8 @@ from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.output.base import HoldsLastActions
 from rlds_beam.output.shards import MergedFile
-from rlds_beam.reading.base import LastAction, Source
-from rlds_beam.reading.meaning import Meaning
+from rlds_beam.reading.base import Source
+from rlds_beam.reading.meaning import LastAction
 
 OFFSETS = "episode_offsets"
 _JPEG_QUALITY = 95
@@ -75,7 +75,7 @@ class NumpyOutput(HoldsLastActions, ArraysOutput):
                 if as_bytes or make_columns([field], left_out):
                     columns.append(NumpyColumn(field, path.replace("/", "."), of_episode, as_bytes))
         splits = tuple(split.name for split in source.splits)
-        return cls(directory, source.name, splits, tuple(columns), left_out, Meaning.of_dataset(source))
+        return cls(directory, source.name, splits, tuple(columns), left_out, source.meaning)
 
     @property
     def last_action(self) -> LastAction:

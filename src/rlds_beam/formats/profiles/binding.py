@@ -31,8 +31,7 @@ from rlds_beam.formats.profiles.model import (
     TextRule,
 )
 from rlds_beam.formats.profiles.zarr_store import OWN
-from rlds_beam.reading.base import LastAction
-from rlds_beam.reading.meaning import KEY, Meaning
+from rlds_beam.reading.meaning import KEY, LastAction, Meaning
 from rlds_beam.typing import Array
 
 TEXT = "language_instruction"
@@ -71,21 +70,18 @@ class Layout:
       profile: the profile.
       bound: the step fields.
       schema: the schema.
-      last_action: see `Source`.
+      meaning: see `Source`: what the first episode says, or the profile.
       masks: the names of the filter keys.
       notes: what a user should know about the conversion.
-      fps, robot: see `Source`: what the first episode says, or the profile.
       dataset: the dataset's name, if the data says it.
     """
 
     profile: Profile
     bound: tuple[Bound, ...]
     schema: Schema
-    last_action: LastAction
+    meaning: Meaning
     masks: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    fps: float | None = None
-    robot: str | None = None
     dataset: str = ""
 
 
@@ -136,7 +132,9 @@ def bind_layout(profile: Profile, first: Container, raw_images: str, masks: tupl
     # of D4RL's truncated episodes, the last recorded action leads to no known observation
     is_void = profile.last_step != "kept" or profile.actions == TO_OBSERVATION or any(one.final for one in bound)
     last_action: LastAction = "void" if is_void else "real"
-    return Layout(profile, bound, schema, last_action, masks, tuple(notes), fps, _find_robot(profile, first), dataset)
+    robot = _find_robot(profile, first)
+    meaning = Meaning(fps, robot, last_action=last_action, assumes_robot=robot == profile.robot)
+    return Layout(profile, bound, schema, meaning, masks, tuple(notes), dataset)
 
 
 def _bind_own(profile: Profile, first: Container, raw_images: str) -> Layout:
@@ -160,9 +158,11 @@ def _bind_own(profile: Profile, first: Container, raw_images: str) -> Layout:
     meaning = Meaning.from_json(about.get(KEY, {}), where)
     notes: list[str] = []
     steps = _with_defaults(bound, where, notes)
-    last_action: LastAction = "void" if meaning.last_action == "void" else "real"
+    meaning = meaning.of_fields()
+    if meaning.last_action != "void":
+        meaning = dataclasses.replace(meaning, last_action="real")
     schema = Schema(steps, by_path(metadata, where))
-    return Layout(profile, tuple(bound), schema, last_action, (), tuple(notes), meaning.fps, meaning.robot)
+    return Layout(profile, tuple(bound), schema, meaning, (), tuple(notes))
 
 
 def _with_defaults(bound: Iterable[Bound], where: str, notes: list[str]) -> dict[str, Field]:

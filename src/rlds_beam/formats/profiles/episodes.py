@@ -381,7 +381,9 @@ class ProfileDecoder(ArrayDecoder):
             raise _misfit(f"{place} ends at row {int(ended.argmax())} of {len(ended)}", "is_last")
         steps = {**episode_flags(count, last=bool(ended[-1:].any()), terminal=terminal), **steps}
         if "discount" not in steps:
-            steps["discount"] = discounts(np.asarray(steps["is_terminal"]), real=self.layout.last_action == "real")
+            steps["discount"] = discounts(
+                np.asarray(steps["is_terminal"]), real=self.layout.meaning.last_action == "real"
+            )
         if TEXT in self.schema.steps and profile.text:
             steps[TEXT] = np.full(count, arrays[_STEPS + TEXT][0], object)
         if not rows:

@@ -30,7 +30,7 @@ from rlds_beam.formats.profiles.zarr_store import ENDS, METADATA, open_store, sh
 from rlds_beam.options import Options
 from rlds_beam.output.commits import read_manifest
 from rlds_beam.output.directory import is_output
-from rlds_beam.reading.base import LastAction, Shard, Split
+from rlds_beam.reading.base import Shard, Split
 from rlds_beam.reading.directory_listing import first_file, names_below
 from rlds_beam.reading.plan import parse_slice, selected_splits
 from rlds_beam.text import printable, shorten
@@ -78,7 +78,7 @@ class ProfileSource(SourceOfFiles):
         name = naming.to_name((layout.dataset or name).replace("/", "-"))
         splits = _find_splits(files, named, split_names, split, name)
         decoder = ProfileDecoder(layout.schema, layout)
-        return cls(f"{name}/1.0.0", layout.schema, decoder, splits, files, (), layout.fps, layout.robot)
+        return cls(f"{name}/1.0.0", layout.schema, decoder, splits, files, (), layout.meaning)
 
     @classmethod
     def find(cls, input: str | Sequence[str]) -> tuple[dict[str, int], Mapping[str, str], str]:
@@ -104,17 +104,9 @@ class ProfileSource(SourceOfFiles):
         return "; ".join(f"profile {name}: {why}" for name, why in found.items()) or None
 
     @property
-    def assumes_robot(self) -> bool:  # type: ignore[override]
-        return self.layout.robot == self.layout.profile.robot
-
-    @property
     def layout(self) -> Layout:
         """The profile and the fields."""
         return self.files.layout
-
-    @property
-    def last_action(self) -> LastAction:  # type: ignore[override]
-        return self.layout.last_action
 
     def describe(self) -> str:
         return "\n".join([super().describe(), *self.notes])

@@ -29,9 +29,9 @@ from rlds_beam.output.commits import VERSION, EarlierOutput, RangeCommit, split_
 from rlds_beam.output.files import FITTED, REPORT
 from rlds_beam.output.plans import Inputs, read_inputs, read_plan
 from rlds_beam.output.shards import RecordFileWriter, WrittenFile, open_record_file
-from rlds_beam.reading.base import LastAction, Source, TfdsMetadata, WorkRange
+from rlds_beam.reading.base import Source, TfdsMetadata, WorkRange
 from rlds_beam.reading.decoding import EpisodeDecoder
-from rlds_beam.reading.meaning import MEANING, Meaning
+from rlds_beam.reading.meaning import MEANING, LastAction, Meaning
 
 _PROVENANCE = "provenance.json"
 _MAX_SHARDS = 10_000
@@ -121,7 +121,7 @@ class RldsOutput(HoldsLastActions):
         info = json.loads(tfds.info) if tfds.info is not None else {}
         files = dict(tfds.files)
         earlier = parse_json(files[_PROVENANCE], f"{source.dataset}: {_PROVENANCE}") if files.get(_PROVENANCE) else None
-        meaning = Meaning.of(schema, source)
+        meaning = source.meaning.of_fields(schema)
         return cls(directory, name, version, kind, schema, stored, features, info, files, earlier, splits, meaning)
 
     def append_to(self, earlier: EarlierOutput, ranges: Sequence[WorkRange], directory: str) -> Self:

@@ -27,10 +27,10 @@ from rlds_beam.episodes.representations import DELTA
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError, Violation
 from rlds_beam.output.append import interrupted_plan
-from rlds_beam.reading.base import LastAction, Shard, Source, Split, TfdsMetadata
+from rlds_beam.reading.base import Shard, Source, Split, TfdsMetadata
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.directory_listing import names_in
-from rlds_beam.reading.meaning import MEANING, Meaning
+from rlds_beam.reading.meaning import MEANING, UNKNOWN, Meaning
 from rlds_beam.reading.plan import selected_splits, slice_split
 from rlds_beam.reading.shard_list import ShardList
 from rlds_beam.text import count
@@ -69,11 +69,8 @@ class RldsSource(Source):
     outside: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    fps: float | None = None
-    robot: str | None = None
-    assumes_robot: bool = False
+    meaning: Meaning = UNKNOWN
     notes: tuple[str, ...] = ()
-    last_action: LastAction = "unknown"
     random_access = True
 
     @classmethod
@@ -179,10 +176,7 @@ def _open_directory(directory: str, split: str | None, features: str | None) -> 
         info_text,
         {name: storage.read_small(storage.join(directory, name)) for name in texts},
         tuple(name for name in copied if _is_outside(directory, name)),
-        fps=meaning.fps,
-        robot=meaning.robot,
-        assumes_robot=bool(notes),
-        last_action=meaning.last_action,
+        meaning=meaning.of_fields(),
         notes=notes,
     )
 
@@ -325,7 +319,7 @@ def known_meaning(name: str, schema: Schema) -> Meaning | None:
         return None
     names = _RT_1 | next((own for start, own in _NAMES.items() if name.startswith(start)), {})
     fitting = {path: given for path, given in names.items() if _fits(schema.steps.get(path), given)}
-    return Meaning(float(known[1]), known[2], fitting)
+    return Meaning(float(known[1]), known[2], fitting, assumes_robot=True)
 
 
 _ROWS = [" ".join(row.split()) for row in _TABLE.split(";")]

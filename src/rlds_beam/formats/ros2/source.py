@@ -42,6 +42,7 @@ from rlds_beam.formats.ros2.proposal import proposal
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Shard
 from rlds_beam.reading.directory_listing import MAX_TRIED, names_below, names_in
+from rlds_beam.reading.meaning import Meaning
 from rlds_beam.text import did_you_mean, shorten
 
 _MARK = b"rosbag2_bagfile_information"
@@ -80,7 +81,6 @@ class Ros2Source(SourceOfFiles):
     files: Ros2Format
 
     options_class = Ros2Options
-    last_action = "real"
     reads_several = True
 
     @classmethod
@@ -131,7 +131,8 @@ class Ros2Source(SourceOfFiles):
         schema = Schema({**made, **steps}, by_path([*about, *of_episode.values()], where))
         decoder = Ros2Decoder(schema, mapping.end == "terminal")
         splits = select_splits(shards, split, name)
-        return cls(f"{name}/1.0.0", schema, decoder, splits, files, fps=mapping.fps)
+        meaning = Meaning(mapping.fps, last_action="real")
+        return cls(f"{name}/1.0.0", schema, decoder, splits, files, meaning=meaning)
 
     def plan(self) -> dict[str, Any]:
         return {"topics": msgspec.to_builtins(self.files.mapping)}

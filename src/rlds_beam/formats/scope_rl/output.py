@@ -112,7 +112,7 @@ class ScopeRlOutput(MergedOutput):
         left_out |= {path: f"an episode field; {_NOT_HELD}" for path in schema.metadata if path != policy}
         if source.last_action != "real":
             left_out[f"{fields.obs} (last step)"] = "SCOPE-RL has one state per action"
-        known = Meaning.of(Schema({leaf.path: leaf.field for leaf in (*states, action)}), source)
+        known = source.meaning.of_fields(Schema({leaf.path: leaf.field for leaf in (*states, action)}))
         return cls(
             directory,
             source.name,

@@ -81,7 +81,7 @@ class TrajectoryOutput(Output):
             meaning = Meaning(names=spec.names, representations=spec.representations)
             return cls(directory, name, conversion, meaning=meaning)
         meaning = dataclasses.replace(
-            Meaning.of_dataset(source),
+            source.meaning,
             names=spec.names,
             last_action="unknown",
             representations=spec.representations,

@@ -36,7 +36,7 @@ from rlds_beam.formats.profiles.zarr_store import ENDS, OWN
 from rlds_beam.output.base import FileRangeWriter, RowsOutput, RowsWriter, select_rows
 from rlds_beam.output.shards import MergedFile, ShardWriter
 from rlds_beam.reading.base import Source, WorkRange
-from rlds_beam.reading.meaning import Meaning, RowRule
+from rlds_beam.reading.last_steps import RowRule
 from rlds_beam.typing import Array
 
 Member: TypeAlias = "tuple[str, bytes]"
@@ -132,7 +132,7 @@ class ZarrOutput(ArraysOutput, RowsOutput):
         for field, key in _storable_fields(connectors.schema.metadata.values(), left_out, of_episode=True):
             columns.append(ZarrColumn(field, key, True, is_text(field), BLOSC["zstd"]))
         splits = tuple(split.name for split in source.splits)
-        meaning, rule = Meaning.of_dataset(source), RowRule.of(source, connectors.schema, options.last_step)
+        meaning, rule = source.meaning, RowRule.of(source, connectors.schema, options.last_step)
         if rule.left_out:  # each row that is left has an action
             meaning = dataclasses.replace(meaning, last_action="real")
         return cls(directory, source.name, splits, tuple(columns), left_out, meaning, rule)

@@ -78,7 +78,10 @@ class BrowsedDataset:
     @functools.cached_property
     def readable(self) -> Source:
         """The dataset without its videos, which the server never decodes."""
-        return self.source.without_videos()
+        videos = [
+            path for path in self.source.videos if self.source.schema.steps[path].dtype == "uint8"
+        ]  # not of depth
+        return self.source.without(videos, "played by the web browser") if videos else self.source
 
     @functools.cached_property
     def index(self) -> EpisodeIndex:
@@ -267,7 +270,9 @@ class BrowsedDataset:
 
     def _spans(self, key: EpisodeKey) -> Mapping[str, VideoSpan]:
         """The videos of an episode; raises UsageError if there is no such shard."""
-        return self.source.video_spans(find_shard(self.source, key), key.position) if self.source.videos else {}
+        media = self.source.media(find_shard(self.source, key), key.position) if self.source.videos else {}
+        decoded = self.readable.schema.steps
+        return {path: span for path, span in media.items() if isinstance(span, VideoSpan) and path not in decoded}
 
     def _videos(self, key: EpisodeKey) -> Mapping[str, VideoSpan]:
         try:
