@@ -20,7 +20,8 @@ from rlds_beam.formats.ros2.messages import BadMessage, MessageType, message_typ
 from rlds_beam.text import did_you_mean, shorten
 from rlds_beam.typing import Array
 
-START, DROPPED, LACKING, TIMES = "start_time_ns", "dropped_frames", "dropped", "timestamp_ns"
+START, DROPPED, LACKING = (f"{OF_EPISODE}/{name}" for name in ("start_time_ns", "dropped_frames", "dropped"))
+TIMES = "timestamp_ns"
 _MAX_STEPS = 10_000_000
 _MAX_DELAY = 10_000_000_000  # nanoseconds between a stamp and when its message is recorded
 

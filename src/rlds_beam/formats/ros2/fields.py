@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -43,58 +43,17 @@ ENCODINGS = {
 """The dtype and the number of channels of each encoding of an Image; the pixels of `bgr` become RGB."""
 
 
-class ImageReader(NamedTuple):
-    """Reads the images of a topic, all like the first one.
+def read_image(message: Any, kind: str) -> tuple[str, bytes | Array]:
+    """The encoding of an image, and the image as it was encoded, or its pixels [height, width, channels].
 
-    Attributes:
-      kind: the message type.
-      encoding: the encoding of an Image; `jpeg`, `png`, or `depth png` of a CompressedImage.
-      height, width: the size.
-      field: the step field that it becomes.
-    """
-
-    kind: str
-    encoding: str
-    height: int
-    width: int
-    field: Field
-
-    def read(self, message: Any) -> bytes | Array:
-        """The encoded image, or its pixels. Raises BadMessage if it is unlike the first one."""
-        if self.kind == COMPRESSED:
-            form, image = _decode_compressed(message)
-            if form != self.encoding:
-                raise BadMessage(f"a {form} image, but the first one is {self.encoding}")
-            return image
-        if (message.encoding, message.height, message.width) != (self.encoding, self.height, self.width):
-            raise BadMessage(
-                f"an image of {message.width}x{message.height} {shorten(message.encoding, 40)}, but the first one has "
-                f"{self.width}x{self.height} {self.encoding}"
-            )
-        return _pixels(message)
-
-
-def image_reader(kind: str, path: str, first: Any) -> ImageReader:
-    """The reader for images like the first one of a topic, a decoded message.
+    The encoding is that of an Image; `jpeg`, `png`, or `depth png` of a CompressedImage.
 
     Raises:
       UsageError: the encoding is not supported.
-      BadMessage: the image cannot be read.
+      BadMessage: the data are not pixels of the size.
     """
     if kind == IMAGE:
-        pixels = _pixels(first)
-        field = Field(path, pixels.dtype.name, pixels.shape, "bytes")
-        return ImageReader(kind, first.encoding, first.height, first.width, field)
-    encoding, image = _decode_compressed(first)
-    encoded = image_field(path, image)
-    if encoded is None or None in encoded.shape:
-        raise BadMessage("the size of its first image cannot be read")
-    height, width, _ = encoded.closed_shape
-    return ImageReader(kind, encoding, height, width, encoded)
-
-
-def _decode_compressed(message: Any) -> tuple[str, bytes]:
-    """The encoding of a CompressedImage, and the image."""
+        return message.encoding, _pixels(message)
     label, image = str(message.format), message.data.tobytes()
     if "compressedDepth" in label:
         if label.partition(";")[0].strip() not in ("16UC1", "mono16") or not image[_DEPTH_HEADER:].startswith(_PNG):
@@ -118,17 +77,28 @@ def _pixels(message: Any) -> Array:
             "Record a CompressedImage instead, or convert it with image_proc"
         )
     name, channels = ENCODINGS[message.encoding]
-    height, width, step, dtype = message.height, message.width, message.step, np.dtype(name)
-    row = width * channels * dtype.itemsize
-    padding = step - row
-    if not height or not width or padding < 0 or height * step > len(message.data) + padding:
-        raise BadMessage(
-            f"{len(message.data):,} bytes are not {width}x{height} pixels of {message.encoding} in rows of {step} bytes"
-        )
-    rows: Array = np.lib.stride_tricks.as_strided(message.data, (height, row), (step, 1), writeable=False)
-    stored = dtype.newbyteorder(">" if message.is_bigendian else "<")
-    values = np.ascontiguousarray(rows).view(stored).astype(dtype, copy=False).reshape(height, width, channels)
+    dtype, shape, step = np.dtype(name), (message.height, message.width, channels), message.step
+    row = message.width * channels * dtype.itemsize
+    try:
+        if not message.height or not row or step < row:
+            raise ValueError("they are too short")
+        stored = dtype.newbyteorder(">" if message.is_bigendian else "<")
+        strides = (step, channels * dtype.itemsize, dtype.itemsize)
+        pixels: Array = np.ndarray(shape, stored, message.data, 0, strides)
+    except (TypeError, ValueError) as error:
+        raise BadMessage(f"no pixels of shape {shape} in rows of {step} bytes: {error}") from error
+    values = pixels.astype(dtype, "C", copy=False)
     return values[..., [2, 1, 0, 3][:channels]] if message.encoding.startswith("bgr") else values
+
+
+def image_like(path: str, image: bytes | Array) -> Field:
+    """The field of images like this one. Raises BadMessage if its size cannot be read."""
+    if isinstance(image, np.ndarray):
+        return Field(path, image.dtype.name, image.shape, "bytes")
+    field = image_field(path, image)
+    if field is None or None in field.shape:
+        raise BadMessage("the size of its first image cannot be read")
+    return field
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,12 +108,12 @@ class FieldReader:
     Attributes:
       field: what the mapping says.
       schema: the field of the schema.
-      image: reads images, if it is one.
+      encoding: the encoding of the first image, and of all others; empty for other fields.
     """
 
     field: TopicField
     schema: Field
-    image: ImageReader | None = None
+    encoding: str = ""
 
     def column(self, messages: Sequence[bytes], chosen: Array, kind: MessageType) -> Array:
         """The values of these messages, [T, ...]. A message that counts for several steps is read once.
@@ -151,13 +121,11 @@ class FieldReader:
         Raises:
           BadMessage: a message does not fit; names the topic.
         """
-        if self.image is not None and kind.name != self.image.kind:
-            raise BadMessage(f"{kind.topic} is a {kind.name}, but in the first bag a {self.image.kind}")
         unique, inverse = np.unique(chosen, return_inverse=True)
         values: list[Any] = []
         try:
             for i in unique.tolist():
-                values.append(self._image(messages[i], kind) if self.image else self.value(messages[i], kind))
+                values.append(self._image(messages[i], kind) if self.encoding else self.value(messages[i], kind))
         except (AttributeError, BadMessage, UsageError) as error:
             raise BadMessage(f"{self.field.topic}: message {len(values)} of the episode: {error}") from error
         if self.schema.dtype == "string" or self.schema.holds_image_files:
@@ -204,13 +172,16 @@ class FieldReader:
             since[inside] = (times[chosen] - np.repeat(steps, counts)) / NS
         return {path: values, f"{path}{SAMPLES}": counts, f"{path}{SAMPLE_TIMES}": since}
 
-    def _image(self, data: bytes, kind: MessageType) -> Any:
+    def _image(self, data: bytes, kind: MessageType) -> bytes | Array:
         """An image as it was encoded, or pixels; pixels as a PNG or JPEG if the schema says so."""
-        assert self.image is not None
-        frame = self.image.read(kind.decode(data))
-        if isinstance(frame, np.ndarray) and self.schema.holds_image_files:
-            return encode_frames([frame[None]], self.schema.encoding)[0]
-        return frame
+        encoding, image = read_image(kind.decode(data), kind.name)
+        if encoding != self.encoding:
+            raise BadMessage(f"a {shorten(encoding, 40)} image, but the first one is {self.encoding}")
+        if isinstance(image, np.ndarray) and image.shape != self.schema.shape:
+            raise BadMessage(f"an image of shape {image.shape}, but the first one has {self.schema.shape}")
+        if isinstance(image, np.ndarray) and self.schema.holds_image_files:
+            return bytes(encode_frames([image[None]], self.schema.encoding)[0])
+        return image
 
     def value(self, data: bytes, kind: MessageType) -> Any:
         """The value of one message."""
@@ -253,26 +224,25 @@ def field_reader(field: TopicField, kind: MessageType, first: bytes) -> FieldRea
     if field.frame:
         if kind.name != _TRANSFORMS:
             raise UsageError(f"{field.path}: frame needs a topic of {_TRANSFORMS}, but {kind.topic} has {kind.name}")
-        return FieldReader(
-            field, text_field(field.path) if field.fields else number_field(field.path, "float64", (4, 4))
-        )
+        pose = number_field(field.path, "float64", (4, 4))
+        return FieldReader(field, text_field(field.path) if field.fields else pose)
     if not field.fields and kind.name in IMAGES:
         if field.dtype:
             raise UsageError(f"{kind.topic} has images, whose dtype stays; leave dtype out")
-        image = image_reader(kind.name, field.path, kind.decode(first))
-        return FieldReader(field, image.field, image)
+        encoding, image = read_image(kind.decode(first), kind.name)
+        return FieldReader(field, image_like(field.path, image), encoding)
     if not field.fields:
         names = ", ".join(name for name in kind.fields() if name != "header")
         raise UsageError(f"{field.path}: name the field of {kind.topic} ({kind.name}): it has {names}")
     dtypes = {kind.find(path).dtype for path in field.fields}
+    if dtypes & {"string", "strings"}:
+        if dtypes != {"string"} or len(field.fields) > 1 or field.dtype or field.window:
+            raise UsageError(
+                f"{field.path}: text is one string, without dtype and window; {', '.join(field.fields)} is not"
+            )
+        return FieldReader(field, text_field(field.path))
     if len(dtypes) > 1 and not field.dtype:
         raise UsageError(f"{field.path}: its fields have the types {', '.join(sorted(dtypes))}: choose one with dtype")
-    if "strings" in dtypes or ("string" in dtypes and (len(field.fields) > 1 or field.dtype)):
-        raise UsageError(f"{field.path}: text is one string, alone; {', '.join(field.fields)} is not")
-    if "string" in dtypes and field.window:
-        raise UsageError(f"{field.path}: window is for numbers, but {', '.join(field.fields)} is text")
-    if "string" in dtypes:
-        return FieldReader(field, text_field(field.path))
     message = kind.decode(first)
     values = [kind.find(path).read(message) for path in field.fields]
     if field.names and (kind.find(field.names_field).dtype != "strings" or values[0].ndim != 1):

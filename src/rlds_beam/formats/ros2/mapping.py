@@ -114,13 +114,20 @@ def parse_mapping(content: Any, where: str) -> TopicMapping:
     """Checks the content of the file. Raises UsageError."""
     if isinstance(content, dict) and isinstance(content.get("fields"), dict):
         content = {name: value for name, value in content.items() if value is not None or name == "max_age_s"}
-        oldest, fields = content.pop("max_age_s", 0.5), []
+        oldest, episodes = content.pop("max_age_s", 0.5), content.pop("episodes", "bag")
+        fields = []
         for path, entry in content["fields"].items():
-            given = _with_lists(entry, "field", "names")
+            given = _entry(entry, "field", "names")
             fields.append({"max_age_s": oldest, **given, "path": path} if isinstance(given, dict) else given)
-        episodes = content.pop("episodes", "bag")
-        given_bounds = {} if episodes == "bag" else {"episodes": _with_lists(episodes, "start", "stop", "discard")}
-        content = {**content, "fields": fields, **given_bounds}
+        content["fields"] = fields
+        if "reference" in content:
+            content["reference"] = _absolute(content["reference"])
+        if "rate" in content:
+            content.setdefault("fps", content["rate"])
+        if episodes != "bag":
+            content["episodes"] = _entry(episodes, "start", "stop", "discard")
+            if isinstance(episodes, dict) and "gap_s" in episodes and "reference" in content:
+                content["episodes"].setdefault("topic", content["reference"])
     mapping: TopicMapping = convert(content, TopicMapping, where)
     if bool(mapping.reference) == bool(mapping.rate):
         raise UsageError(
@@ -128,31 +135,30 @@ def parse_mapping(content: Any, where: str) -> TopicMapping:
         )
     if not mapping.fields:
         raise UsageError(f"{where}: fields is empty; write for example action: {{topic: /leader, field: position}}")
+    if mapping.rate and mapping.fps != mapping.rate:
+        raise UsageError(f"{where}: fps is {mapping.fps:g}, but rate is {mapping.rate:g}: leave fps out")
     paths = [field.path for field in mapping.fields]
     for field in mapping.fields:
         _check_field(field.path, field, paths, f"{where}: fields: {shorten(field.path)}")
-    if mapping.rate and mapping.fps not in (None, mapping.rate):
-        raise UsageError(f"{where}: fps is {mapping.fps:g}, but rate is {mapping.rate:g}: leave fps out")
-    reference, bounds = _absolute(mapping.reference), mapping.boundaries
-    return msgspec.structs.replace(
-        mapping,
-        fields=tuple(msgspec.structs.replace(field, topic=_absolute(field.topic)) for field in mapping.fields),
-        reference=reference,
-        fps=mapping.fps or mapping.rate or None,
-        boundaries=bounds if bounds == Boundaries() else _boundaries(bounds, reference, f"{where}: episodes"),
-    )
+    if mapping.boundaries != Boundaries():
+        _check_boundaries(mapping.boundaries, f"{where}: episodes")
+    return mapping
 
 
-def _with_lists(entry: Any, *names: str) -> Any:
+def _entry(entry: Any, *names: str) -> Any:
     """An entry of the file with lists of texts for single values; true and false as in YAML."""
     if not isinstance(entry, dict):
         return entry
-    lists: dict[str, list[str]] = {}
+    given = {**entry, "topic": _absolute(entry["topic"])} if "topic" in entry else {**entry}
     for name in names:
         value = entry.get(name)
         values = value if isinstance(value, list) else [] if value is None else [value]
-        lists[name] = [str(one).lower() if isinstance(one, bool) else str(one) for one in values]
-    return {**entry, **lists}
+        given[name] = [str(one).lower() if isinstance(one, bool) else str(one) for one in values]
+    return given
+
+
+def _absolute(topic: Any) -> Any:
+    return f"/{topic}" if isinstance(topic, str) and not topic.startswith("/") else topic
 
 
 def _check_field(path: str, entry: TopicField, others: Iterable[str], where: str) -> None:
@@ -173,20 +179,12 @@ def _check_field(path: str, entry: TopicField, others: Iterable[str], where: str
         raise UsageError(f"{where}: names selects from one field, for example field: position")
 
 
-def _boundaries(given: Boundaries, reference: str, where: str) -> Boundaries:
-    """The boundaries with the topic that counts. Raises UsageError if they contradict themselves."""
-    start, stop, discard = map(set, (given.start, given.stop, given.discard))
-    topic = _absolute(given.topic)
-    if given.gap_s is not None:
-        if start | stop | discard or not (topic or reference):
+def _check_boundaries(bounds: Boundaries, where: str) -> None:
+    start, stop, discard = map(set, (bounds.start, bounds.stop, bounds.discard))
+    if bounds.gap_s is not None:
+        if start | stop | discard or not bounds.topic:
             raise UsageError(f"{where}: gap_s goes with the topic whose gaps count, and with no markers")
-        return msgspec.structs.replace(given, topic=topic or reference)
-    if not topic or not start:
+    elif not bounds.topic or not start:
         raise UsageError(f"{where}: name the topic of markers and the values that begin an episode, start: [true]")
-    if both := start & (stop | discard) | stop & discard:
+    elif both := start & (stop | discard) | stop & discard:
         raise UsageError(f"{where}: {shorten(repr(min(both)), 40)} has two meanings")
-    return msgspec.structs.replace(given, topic=topic)
-
-
-def _absolute(topic: str) -> str:
-    return topic if topic.startswith("/") or not topic else f"/{topic}"

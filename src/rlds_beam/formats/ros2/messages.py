@@ -126,6 +126,7 @@ class MessageType:
 
     def _find(self, path: str) -> ValuePath:
         from rosbags.interfaces import Nodetype
+        from rosbags.typesys.base import normalize_fieldname
 
         steps: list[str | int] = []
         here: Any = (Nodetype.NAME, self.name)
@@ -140,7 +141,7 @@ class MessageType:
                 hint = did_you_mean(match[1], fields, otherwise=shorten(f"it has {', '.join(fields)}"))
                 raise UsageError(f"{here[1]} has no field {match[1]}{hint}")
             here = fields[match[1]]
-            steps.append(_attribute(match[1]))
+            steps.append(normalize_fieldname(match[1]))
             if match[2] is not None:
                 if here[0] not in (Nodetype.ARRAY, Nodetype.SEQUENCE):
                     raise UsageError(f"{self.name}: {match[1]} is not a list, so it has no element {match[2]}")
@@ -159,11 +160,12 @@ class MessageType:
     def _leaves(self, here: Any, steps: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
         """The numbers, texts, and lists of them in a value, with their dtypes; empty for what cannot be read."""
         from rosbags.interfaces import Nodetype
+        from rosbags.typesys.base import normalize_fieldname
 
         if here[0] == Nodetype.NAME:
             for name, inner in self.fields(here[1]).items():
                 # a list of varying length in a message is not part of a vector
-                found = self._leaves(inner, (*steps, _attribute(name)))
+                found = self._leaves(inner, (*steps, normalize_fieldname(name)))
                 yield from found if inner[0] != Nodetype.SEQUENCE else [((*steps, name), "")]
             return
         base = here if here[0] == Nodetype.BASE else here[1][0]
@@ -173,12 +175,6 @@ class MessageType:
         name = base[1][0]
         dtype = ("string" if here is base else "strings") if name == "string" else _DTYPES.get(name, name)
         yield steps, dtype
-
-
-def _attribute(name: str) -> str:
-    from rosbags.typesys.base import normalize_fieldname
-
-    return str(normalize_fieldname(name))
 
 
 @functools.lru_cache(maxsize=256)

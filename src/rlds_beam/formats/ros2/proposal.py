@@ -14,8 +14,8 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.episodes.schema import MAX_UNFOLDED
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.ros2.bags import Bag
-from rlds_beam.formats.ros2.fields import IMAGES, find_pose, image_reader
+from rlds_beam.formats.ros2.bags import Bag, Topic
+from rlds_beam.formats.ros2.fields import IMAGES, find_pose, image_like, read_image
 from rlds_beam.formats.ros2.mapping import OF_EPISODE
 from rlds_beam.formats.ros2.messages import BadMessage, message_type
 from rlds_beam.text import aligned, count, format_size, printable, shorten
@@ -53,19 +53,6 @@ class TopicFacts(NamedTuple):
     gap: float
 
 
-def topic_facts(bag: Bag) -> list[TopicFacts]:
-    """The topics of a bag in numbers, by name. Raises DamagedBag."""
-    facts = []
-    for name, topic in sorted(bag.topics.items()):
-        times = bag.times(name) / 1e9
-        between = np.diff(times)
-        span = float(times[-1] - times[0]) if len(times) > 1 else 0.0
-        rate = (len(times) - 1) / span if span > 0 else 0.0
-        jitter, gap = (float(between.std()), float(between.max())) if len(between) else (0.0, 0.0)
-        facts.append(TopicFacts(name, topic.type, len(times), rate, jitter, gap))
-    return facts
-
-
 def proposal(paths: Sequence[str], where: str) -> str:
     """Describes the first bag with a card and a table, and proposes a mapping of its topics.
 
@@ -74,32 +61,89 @@ def proposal(paths: Sequence[str], where: str) -> str:
     """
     try:
         with Bag(paths[0]) as bag:
-            facts = topic_facts(bag)
+            facts = [_topic_facts(bag, topic) for _, topic in sorted(bag.topics.items())]
             there = [fact for fact in facts if fact.messages]
-            joints = {fact.name: _joints(bag, fact.name) for fact in there if fact.type == _JOINTS}
-            fields = _fields(there, joints)
+            fields = _fields(bag, there)
             fields |= _calibration(bag, there, fields)
-            driver = _driver(facts, fields)
-            lines = [f"{paths[0]} ({count(len(paths), 'bag')} in {where})"]
+            mapped = {field["topic"] for field in fields.values()}
+            images = [fact for fact in there if fact.type in IMAGES]
+            drivers = images or [fact for fact in there if fact.name in mapped]
+            # the slowest camera, or the slowest topic of the fields; each of its messages becomes a step
+            driver = min(drivers, key=lambda fact: (fact.rate == 0, fact.rate), default=None)
             rows: list[Sequence[str]] = [("topic", "type", "messages", "Hz", "jitter ms", "longest gap s")]
             for fact in facts:
                 numbers = (f"{fact.messages:,}", f"{fact.rate:.1f}", f"{fact.jitter * 1e3:.1f}", f"{fact.gap:.2f}")
                 rows.append((printable(fact.name, 60), printable(fact.type, 60), *numbers))
-            lines += [*_card(bag, there, joints, driver), "", *aligned(rows)]
-            lines += ["", "A mapping to start from; save it as topics.yaml, edit it, and run:"]
+            lines = [f"{paths[0]} ({count(len(paths), 'bag')} in {where})", *_card(bag, there, fields, driver)]
+            lines += ["", *aligned(rows), "", "A mapping to start from; save it as topics.yaml, edit it, and run:"]
             lines += [f"  rlds-beam inspect {shlex.quote(where)} --from=ros2 --topics=topics.yaml", ""]
-            return "\n".join([*lines, *_mapping(fields, driver, _windows(bag, there, driver))])
+            return "\n".join([*lines, *_mapping(bag, there, fields, driver)])
     except OSError as error:
         raise UsageError(str(error)) from error
     except BadMessage as error:
         raise UsageError(f"{paths[0]}: {error}") from error
 
 
+def _topic_facts(bag: Bag, topic: Topic) -> TopicFacts:
+    times = bag.times(topic.name) / 1e9
+    between = np.diff(times)
+    span = float(times[-1] - times[0]) if len(times) > 1 else 0.0
+    rate = (len(times) - 1) / span if span > 0 else 0.0
+    jitter, gap = (float(between.std()), float(between.max())) if len(between) else (0.0, 0.0)
+    return TopicFacts(topic.name, topic.type, len(times), rate, jitter, gap)
+
+
+def _fields(bag: Bag, facts: Sequence[TopicFacts]) -> dict[str, dict[str, Any]]:
+    """The proposed fields, by path, as in the file."""
+    fields: dict[str, dict[str, Any]] = {}
+    for fact in facts:
+        path = "action" if _ACTION.search(fact.name) else f"observation/{_label(fact.name)}"
+        about: dict[str, Any] = {"topic": fact.name}
+        if fact.type in IMAGES:
+            path = f"observation/{_label(fact.name)}"
+        elif fact.type == _JOINTS:
+            path = "action" if path == "action" else "observation/state"
+            about |= {"field": "position", "names": list(_first(bag, fact.name).name)}
+        elif fact.type == _TEXT and _TASK.search(fact.name):
+            path = "language_instruction"
+            about |= {"field": "data", "max_age_s": None}
+        elif fact.type in _VALUES:
+            about["field"] = _VALUES[fact.type]
+        else:
+            continue
+        if path in fields and "/" not in path:  # nothing may be in a field that has a value
+            path = f"info/{path}"
+        names = (path, *(f"{path}_{i}" for i in range(2, 10_000)))
+        fields[next(name for name in names if name not in fields)] = about
+    return fields
+
+
+def _calibration(bag: Bag, facts: Sequence[TopicFacts], fields: Collection[str]) -> dict[str, dict[str, Any]]:
+    """The proposed fields of the calibration of cameras: /camera/camera_info goes with /camera/image_raw."""
+    found: dict[str, dict[str, Any]] = {}
+    transforms: list[Any] = []
+    if _STATIC in bag.topics:
+        kind = message_type(bag.topics[_STATIC])
+        for _, _, data in bag.messages((_STATIC,)):
+            transforms += kind.decode(data).transforms
+    for fact in facts:
+        image = f"observation/{_label(fact.name.removesuffix('/camera_info'))}"
+        if fact.type != _CAMERA or image not in fields:
+            continue
+        info = _first(bag, fact.name)
+        values = {"intrinsics": "k", "distortion_model": "distortion_model", "frame_id": "header.frame_id"}
+        for ending, value in (values | ({"distortion": "d"} if len(info.d) else {})).items():
+            found[f"{OF_EPISODE}/{image}_{ending}"] = {"topic": fact.name, "field": value, "max_age_s": None}
+        with contextlib.suppress(BadMessage):
+            find_pose(info.header.frame_id, transforms)
+            pose = {"topic": _STATIC, "frame": info.header.frame_id}
+            found[f"{OF_EPISODE}/{image}_extrinsics"] = pose
+            found[f"{OF_EPISODE}/{image}_base"] = {**pose, "field": "base"}
+    return found
+
+
 def _card(
-    bag: Bag,
-    facts: Sequence[TopicFacts],
-    joints: Mapping[str, Sequence[str]],
-    driver: TopicFacts | None,
+    bag: Bag, facts: Sequence[TopicFacts], fields: Mapping[str, Mapping[str, Any]], driver: TopicFacts | None
 ) -> list[str]:
     """The facts about a bag before its topics are mapped."""
     times = np.concatenate([bag.times(topic.name) for topic in facts] or [np.zeros(1)])
@@ -108,47 +152,38 @@ def _card(
     rows = [("rate", f"{driver.rate:.1f} Hz, that of {printable(driver.name, 100)}" if driver else "unknown")]
     rows += [("time", f"{long}, {format_size(sum(map(storage.size, bag.files)))}")]
     rows += [("cameras", _camera(bag, topic)) for topic in facts if topic.type in IMAGES]
-    for topic, names in joints.items():
-        shown = [printable(name, 40) for name in names[:MAX_UNFOLDED]] + ["..."] * (len(names) > MAX_UNFOLDED)
-        rows.append(("joints", f"{printable(topic, 100)}: {', '.join(shown)}"))
+    for field in fields.values():
+        if names := field.get("names"):
+            shown = [printable(name, 40) for name in names[:MAX_UNFOLDED]] + ["..."] * (len(names) > MAX_UNFOLDED)
+            rows.append(("joints", f"{printable(field['topic'], 100)}: {', '.join(shown)}"))
     labels = [label for label, _ in rows]
     return [f"{label if label not in labels[:i] else '':10}{text}" for i, (label, text) in enumerate(rows)]
 
 
 def _camera(bag: Bag, facts: TopicFacts) -> str:
     """`/camera/compressed: 640 x 480, jpeg, 30.0 Hz`."""
-    topic, first = bag.topics[facts.name], bag.first(facts.name)
-    stored = "no readable message"
     try:
-        if first is not None:
-            reader = image_reader(topic.type, "image", message_type(topic).decode(first))
-            stored = f"{reader.width} x {reader.height}, {reader.encoding}"
+        encoding, image = read_image(_first(bag, facts.name), facts.type)
+        height, width, _ = image_like("image", image).shape
+        stored = f"{width} x {height}, {encoding}"
     except (AttributeError, UsageError, BadMessage) as error:
         stored = shorten(str(error), 100)
     return f"{printable(facts.name, 100)}: {stored}, {facts.rate:.1f} Hz"
 
 
-def _driver(facts: Sequence[TopicFacts], fields: Mapping[str, str]) -> TopicFacts | None:
-    """The slowest camera, or the slowest topic of the fields; each of its messages becomes a step."""
-    images = [fact for fact in facts if fact.type in IMAGES and fact.messages]
-    others = [fact for fact in facts if any(f'"{fact.name}"' in text for text in fields.values())]
-    drivers = images or others
-    return min(drivers, key=lambda driver: (driver.rate == 0, driver.rate)) if drivers else None
-
-
-def _windows(bag: Bag, facts: Sequence[TopicFacts], driver: TopicFacts | None) -> dict[str, int]:
-    """The most messages between two steps of topics of signals that are faster than the steps."""
-    steps = bag.times(driver.name) if driver else np.zeros(0)
-    fast = [fact.name for fact in facts if fact.type in _VALUES and driver and fact.rate > 1.5 * driver.rate]
-    counts = {name: np.diff(np.searchsorted(bag.times(name), steps, side="right")) for name in fast}
-    return {name: int(count.max()) for name, count in counts.items() if len(count)}
-
-
-def _mapping(fields: Mapping[str, str], driver: TopicFacts | None, windows: Mapping[str, int]) -> list[str]:
+def _mapping(
+    bag: Bag, facts: Sequence[TopicFacts], fields: Mapping[str, Mapping[str, Any]], driver: TopicFacts | None
+) -> list[str]:
+    """The mapping as YAML, with the windows of signals that are faster than the steps."""
     if driver is None:
         return ["# No topic has images, joint states, or another type known to be useful: map fields of other types."]
+    steps = bag.times(driver.name)
+    windows: dict[str, int] = {}
+    for fact in facts:
+        if fact.type in _VALUES and fact.rate > 1.5 * driver.rate and len(steps) > 1:
+            windows[fact.name] = int(np.diff(np.searchsorted(bag.times(fact.name), steps, side="right")).max())
     fps = [f"fps: {round(driver.rate)}"] if round(driver.rate) else []
-    return [
+    lines = [
         f"reference: {json.dumps(driver.name)}  # a step for each of its messages; or rate: 30",
         "time: log  # when it was recorded; header: the stamp in the message",
         "max_age_s: 0.5  # an older message makes a step incomplete",
@@ -156,66 +191,19 @@ def _mapping(fields: Mapping[str, str], driver: TopicFacts | None, windows: Mapp
         "end: truncated  # or terminal: episodes end because the task does",
         "episodes: bag  # or {topic: /episode, start: [start], stop: [stop]}, or {gap_s: 2}",
         "fields:",
-        *(f"  {path}: {text}{_note(text, windows)}" for path, text in fields.items()),
-        *([] if "action" in fields else ["  # action: {topic: ..., field: ...}  # what the robot was told to do"]),
     ]
-
-
-def _note(text: str, windows: Mapping[str, int]) -> str:
-    most = next((most for name, most in windows.items() if f"topic: {json.dumps(name)}" in text), None)
-    return f"  # the latest sample; window: {most} gives all since the step before" if most else ""
-
-
-def _fields(facts: Sequence[TopicFacts], joints: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """The proposed fields, as YAML. `joints` has the names of the joints by topic."""
-    fields: dict[str, str] = {}
-    for fact in facts:
-        topic = f"topic: {json.dumps(fact.name)}"
-        if fact.type in IMAGES:
-            fields[_free(f"observation/{_label(fact.name)}", fields)] = f"{{{topic}}}"
-        elif fact.type == _JOINTS:
-            path = "action" if _ACTION.search(fact.name) else "observation/state"
-            names = ", ".join(json.dumps(name) for name in joints[fact.name])
-            fields[_free(path, fields)] = f"{{{topic}, field: position, names: [{names}]}}"
-        elif fact.type == _TEXT and _TASK.search(fact.name):
-            fields[_free("language_instruction", fields)] = f"{{{topic}, field: data, max_age_s: null}}"
-        elif fact.type in _VALUES:
-            path = "action" if _ACTION.search(fact.name) else f"observation/{_label(fact.name)}"
-            values = ", ".join(_VALUES[fact.type])
-            fields[_free(path, fields)] = f"{{{topic}, field: [{values}]}}"
-    return fields
-
-
-def _calibration(bag: Bag, facts: Sequence[TopicFacts], fields: Collection[str]) -> dict[str, str]:
-    """The proposed fields of the calibration of cameras, as YAML: /camera/camera_info goes with /camera/image_raw."""
-    found: dict[str, str] = {}
-    static = bag.topics.get(_STATIC)
-    kind = message_type(static) if static else None
-    messages = [kind.decode(data) for _, _, data in bag.messages((_STATIC,))] if kind else []
-    transforms = [one for message in messages for one in message.transforms]
-    for fact in facts:
-        image = f"observation/{_label(fact.name.removesuffix('/camera_info'))}"
-        if fact.type != _CAMERA or image not in fields:
-            continue
-        info = _first(bag, fact.name)
-        values = {"intrinsics": "k", "distortion_model": "distortion_model", "frame_id": "header.frame_id"}
-        for ending, value in (values | ({"distortion": "d"} if len(info.d) else {})).items():
-            text = f"{{topic: {json.dumps(fact.name)}, field: {value}, max_age_s: null}}"
-            found[f"{OF_EPISODE}/{image}_{ending}"] = text
-        with contextlib.suppress(BadMessage):
-            find_pose(info.header.frame_id, transforms)
-            pose = f"topic: {_STATIC}, frame: {json.dumps(info.header.frame_id)}"
-            found[f"{OF_EPISODE}/{image}_extrinsics"] = f"{{{pose}}}"
-            found[f"{OF_EPISODE}/{image}_base"] = f"{{{pose}, field: base}}"
-    return found
-
-
-def _joints(bag: Bag, topic: str) -> list[str]:
-    return list(_first(bag, topic).name)
+    for path, field in fields.items():
+        text = ", ".join(f"{key}: {json.dumps(value)}" for key, value in field.items())
+        most = windows.get(field["topic"])
+        note = f"  # the latest sample; window: {most} gives all since the step before" if most else ""
+        lines.append(f"  {path}: {{{text}}}{note}")
+    if "action" not in fields:
+        lines.append("  # action: {topic: ..., field: ...}  # what the robot was told to do")
+    return lines
 
 
 def _first(bag: Bag, topic: str) -> Any:
-    """The first message of a topic that has some."""
+    """The first message of a topic that has some. Raises BadMessage or UsageError if it cannot be read."""
     first = bag.first(topic)
     assert first is not None
     return message_type(bag.topics[topic]).decode(first)
@@ -227,11 +215,3 @@ def _label(topic: str) -> str:
         part for part in topic.split("/") if part not in ("", "image_raw", "compressed", "compressedDepth", "image")
     ]
     return re.sub(r"\W", "_", "_".join(parts)) or "image"
-
-
-def _free(path: str, taken: Mapping[str, str]) -> str:
-    """The path, or one with a number that is not taken yet. Nothing may be in a field that has a value."""
-    if path not in taken:
-        return path
-    path = path if "/" in path else f"info/{path}"
-    return next(name for name in (path, *(f"{path}_{i}" for i in range(2, 10_000))) if name not in taken)

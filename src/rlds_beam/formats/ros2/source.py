@@ -63,15 +63,13 @@ class Ros2Decoder(ArrayDecoder):
         steps = len(arrays[TIMES])
         marks = episode_flags(steps, last=True, terminal=self.terminal)
         columns: dict[str, Column] = {**marks, "discount": discounts(marks["is_terminal"], real=True)}
+        columns["reward"] = np.zeros(steps, np.float32)
         for path, field in self.schema.steps.items():
             if path in arrays and field.holds_image_files:
                 columns[path] = EncodedImages(arrays[path], field.shape, field.dtype, field.encoding)
             elif path in arrays:
                 columns[path] = arrays[path]
-            elif path == "reward":
-                columns[path] = np.zeros(steps, np.float32)
-        of_episode = {f"{OF_EPISODE}/{name}": arrays[name][0] for name in (START, DROPPED, LACKING)}
-        return columns, of_episode | {path: arrays[path][0] for path in self.schema.metadata if path in arrays}
+        return columns, {path: arrays[path][0] for path in self.schema.metadata if path in arrays}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,15 +118,16 @@ class Ros2Source(SourceOfFiles):
         readers = [dataclasses.replace(match, schema=as_images(match.schema, options.raw_images)) for match in found]
         files = Ros2Format(mapping, tuple(readers))
         shards = {"train": tuple(make_shard(files, i, path, _size(path)) for i, path in enumerate(paths))}
-        name = naming.to_name(_name(paths, input))
+        root = input if isinstance(input, str) and storage.isdir(input) else paths[0].removesuffix(f"/{METADATA}")
+        stem = storage.split(root.rstrip("/"))[1].removesuffix(".mcap").removesuffix(".db3")
+        name = naming.to_name(stem)
         made = {"reward": Field("reward", "float32"), "discount": Field("discount", "float32"), **FLAG_FIELDS}
         made[TIMES] = Field(TIMES, "int64")
-        about = [Field(f"{OF_EPISODE}/{name}", "int64") for name in (START, DROPPED)]
-        about += [text_field(f"{OF_EPISODE}/{LACKING}")]
-        fields = by_path((field for reader in readers for field in reader.made), where)
+        about = [Field(START, "int64"), Field(DROPPED, "int64"), text_field(LACKING)]
+        fields = by_path([*about, *(field for reader in readers for field in reader.made)], where)
         of_episode = {path: field for path, field in fields.items() if path.startswith(f"{OF_EPISODE}/")}
         steps = {path: field for path, field in fields.items() if path not in of_episode}
-        schema = Schema({**made, **steps}, by_path([*about, *of_episode.values()], where))
+        schema = Schema({**made, **steps}, of_episode)
         decoder = Ros2Decoder(schema, mapping.end == "terminal")
         splits = select_splits(shards, split, name)
         meaning = Meaning(mapping.fps, last_action="real")
@@ -147,16 +146,6 @@ class Ros2Source(SourceOfFiles):
             return [path for path in bag_files(shard.path) if path != shard.path]
         except OSError:
             return ()
-
-
-def _name(paths: Sequence[str], input: str | Sequence[str]) -> str:
-    where = input if isinstance(input, str) and len(paths) > 1 and storage.isdir(input) else paths[0]
-    directory, name = storage.split(where.rstrip("/"))
-    if name == METADATA:
-        name = storage.split(directory)[1]
-    for ending in ENDINGS:
-        name = name.removesuffix(ending)
-    return name
 
 
 def _size(path: str) -> int:
