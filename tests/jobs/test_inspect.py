@@ -9,6 +9,7 @@ from pathlib import Path
 
 import hdf5_robots
 import pytest
+from camera_episodes import write_camera_episodes
 from exchanging import export
 
 import rlds_beam
@@ -36,7 +37,7 @@ def card(capsys: pytest.CaptureFixture[str]) -> Card:
 
 @pytest.fixture(scope="module")
 def camera(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return rlds_beam.example(tmp_path_factory.mktemp("data"), camera=True, episodes=4)
+    return write_camera_episodes(tmp_path_factory.mktemp("data"), 4)
 
 
 def test_aloha(card: Card, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import browser_data
 import pytest
 from browser_page import Tab, opened
+from camera_episodes import camera_episodes
 from checkout import REAL_DATA
 
 import rlds_beam
@@ -20,7 +21,7 @@ BRIDGE = REAL_DATA / "bridge_dataset" / "1.0.0"
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> str:
-    episodes = list(make_episodes(30, camera=True))
+    episodes = list(camera_episodes(30))
     return str(write_dataset(tmp_path_factory.mktemp("data"), episodes, name="point_mass_camera"))
 
 

@@ -8,15 +8,15 @@ from typing import Any
 import browser_data
 import pytest
 from browser_page import opened
+from camera_episodes import camera_episodes
 
 from rlds_beam.cli.commands.browse import REDIRECT
-from rlds_beam.jobs.example import make_episodes
 from rlds_beam.testing import write_dataset
 
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> str:
-    episodes = list(make_episodes(200, camera=True))
+    episodes = list(camera_episodes(200))
     return str(write_dataset(tmp_path_factory.mktemp("data"), episodes, name="point_mass_camera", shards=2))
 
 

@@ -14,10 +14,10 @@ import browser_data
 import numpy as np
 import pytest
 from browser_page import DRAWN_TEXTS, painted, until
+from camera_episodes import camera_episodes
 from checkout import ROOT
 
 import rlds_beam
-from rlds_beam.jobs.example import make_episodes
 from rlds_beam.testing import write_dataset
 
 SHOTS = ROOT / "build" / "screenshots"
@@ -57,7 +57,7 @@ Opened = Callable[..., Any]
 def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a dataset with broken records, and an episode whose action jumps."""
     directory = tmp_path_factory.mktemp("one")
-    episodes = list(make_episodes(24, broken=2, camera=True))
+    episodes = list(camera_episodes(24, broken=2))
     action = np.array(episodes[7].steps["action"])
     action[3] = 500
     episodes[7] = episodes[7].with_columns({"action": action})

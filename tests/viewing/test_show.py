@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from camera_episodes import write_camera_episodes
 from exchanging import export
 
 import rlds_beam
@@ -63,7 +64,7 @@ def checked(value: Any) -> Checked:
 
 @pytest.fixture(scope="module")
 def camera(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return rlds_beam.example(tmp_path_factory.mktemp("data"), camera=True, episodes=6)
+    return write_camera_episodes(tmp_path_factory.mktemp("data"), 6)
 
 
 def test_a_row_of_a_dataset(camera: str) -> None:

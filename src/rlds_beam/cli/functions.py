@@ -228,7 +228,6 @@ def example(directory: Path, **options: Any) -> str:
       options: the fields of `ExampleConfig`.
 
     Returns:
-      The dataset directory: `directory/point_mass/1.0.0`; `point_mass_camera/1.0.0` with `camera=True`,
-      `planar_arm/1.0.0` with `robot=True`.
+      The dataset directory: `directory/point_mass/1.0.0`, or `directory/planar_arm/1.0.0` with `robot=True`.
     """
     return str(_run("example", directory, **options))

@@ -1,8 +1,8 @@
 """The episodes of `rlds-beam example`: a point mass is pushed to a goal, or a planar arm puts a block on a tray.
 
-Lengths of the arm are in meters, angles in radians; `x` points from its base to the right, `z` up from the table. A
-parallel linkage keeps its hand upright, so two joints place the fingertips. Values are rounded before they are stored
-or drawn, so machines whose sines differ in the last bit give the same bytes.
+Lengths are in meters, angles in radians; `x` points from the arm's base to the right, `z` up from the table. A parallel
+linkage keeps its hand upright, so two joints place the fingertips. Values are rounded before they are stored or drawn,
+so machines whose sines differ in the last bit give the same bytes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
+from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import episode_flags
 from rlds_beam.images.codecs import encode_jpeg
@@ -21,7 +22,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.typing import Array
 
-POINT_MASS, POINT_MASS_CAMERA, PLANAR_ARM, VERSION = "point_mass", "point_mass_camera", "planar_arm", "1.0.0"
+POINT_MASS, PLANAR_ARM, VERSION = "point_mass", "planar_arm", "1.0.0"
 JOINTS = ("shoulder", "elbow", "gripper")
 """Values of `observation/state` and `action`: two angles, and the opening of the gripper from 0 (closed) to 1."""
 MEANING = Meaning(10, PLANAR_ARM, {"observation/state": JOINTS, "action": JOINTS}, "real")
@@ -30,9 +31,7 @@ Point = tuple[float, float]
 Color = tuple[int, int, int]
 
 
-def make_episodes(
-    count: int, *, broken: int = 0, seed: int = 0, camera: bool = False, robot: bool = False
-) -> Iterator[Episode]:
+def make_episodes(count: int, *, broken: int = 0, seed: int = 0, robot: bool = False) -> Iterator[Episode]:
     """Yields episodes of 5 to 25 steps, in which a noisy controller pushes a point mass to a goal; or of the arm.
 
     Those of the arm have 30 to 60 steps. Their fields are `observation/state` and `action` (float32 [3], named
@@ -44,115 +43,52 @@ def make_episodes(
       broken: number of episodes without a last step (`missing_is_last`), as if the recording was interrupted; they are
         spread evenly.
       seed: seeds the starts, the goals, and the noise.
-      camera: add `observation/image` (JPEG), `language_instruction`, and up to 4 idle steps at the start.
       robot: an arm puts a block on a tray instead, or misses it.
     """
     interrupted = {count * i // broken for i in range(broken)}
     for i in range(count):
-        rng = np.random.default_rng([seed, i])
-        yield _move_block(rng, i, i in interrupted) if robot else _push_point(rng, i, i in interrupted, camera)
-
-
-def _make_episode(
-    name: str, number: int, columns: dict[str, Any], interrupted: bool, terminal: bool, text: str = "", **metadata: Any
-) -> Episode:
-    """An episode with the flags and the instruction; without rewards, the last transition of a terminal one has 1."""
-    steps = len(columns["action"])
-    done = terminal & (np.arange(steps) == steps - 2)
-    instruction = {"language_instruction": np.full(steps, text.encode(), object)} if text else {}
-    columns = {
-        "reward": done.astype(np.float32),
-        "discount": (~done).astype(np.float32),
-        **columns,
-        **instruction,
-        **episode_flags(steps, last=not interrupted, terminal=terminal),
-    }
-    key = EpisodeKey(f"{name}/{VERSION}", "train", 0, number)
-    return Episode(key, columns, {"episode_id": np.int64(number), **metadata})
-
-
-class _Picture:
-    """A picture to draw on with coordinates in pixels; edges are smooth, because it is drawn four times as large.
-
-    Args:
-      size: height and width.
-      color: the background.
-      zoom, left, top: magnifies the part that begins at (left, top).
-    """
-
-    def __init__(self, size: int, color: Color, zoom: float = 1, left: float = 0, top: float = 0):
-        self._image = Image.new("RGB", (4 * size, 4 * size), color)
-        self._draw, self._zoom, self._origin = ImageDraw.Draw(self._image), 4 * zoom, (left, top)
-
-    def _place(self, x: float, y: float) -> tuple[int, int]:
-        return round(self._zoom * (x - self._origin[0])), round(self._zoom * (y - self._origin[1]))
-
-    def box(self, left: float, top: float, right: float, bottom: float, color: Color, radius: float = 1) -> None:
-        """A box with round corners."""
-        (x0, y0), (x1, y1) = self._place(left, top), self._place(right, bottom)
-        if x1 > x0 and y1 > y0:
-            self._draw.rounded_rectangle((x0, y0, x1 - 1, y1 - 1), round(self._zoom * radius), color)
-
-    def line(self, start: Point, end: Point, radius: float, color: Color) -> None:
-        """A line with round ends; a disc if the ends are the same."""
-        ends = [self._place(*start), self._place(*end)]
-        self._draw.line(ends, color, round(2 * self._zoom * radius))
-        for end in ends:
-            self._draw.circle(end, round(self._zoom * radius), color)
-
-    def pixels(self) -> Array:
-        """The picture as uint8 [size, size, 3]."""
-        return np.asarray(self._image.reduce(4))
-
-
-def _encode(images: Sequence[Array], quality: int) -> EncodedImages:
-    jpegs = np.array([*encode_jpeg(np.stack(images), quality), None], object)[:-1]
-    return EncodedImages(jpegs, images[0].shape)
+        rng, whole = np.random.default_rng([seed, i]), i not in interrupted
+        columns, success = _move_block(rng, whole) if robot else _push_point(rng)
+        success = success and whole
+        steps = len(columns["action"])
+        done = success & (np.arange(steps) == steps - 2)
+        columns = {
+            "reward": done.astype(np.float32),
+            "discount": (~done).astype(np.float32),
+            **columns,
+            **episode_flags(steps, last=whole, terminal=success),
+        }
+        metadata: dict[str, Any] = {"episode_id": np.int64(i)}
+        if robot:
+            metadata["success"] = np.bool_(success)
+        key = EpisodeKey(f"{PLANAR_ARM if robot else POINT_MASS}/{VERSION}", "train", 0, i)
+        yield Episode(key, columns, metadata)
 
 
 _STEP_SECONDS, _MAX_STEPS = 0.1, 24  # an episode of that many steps is truncated: it ends, but is not terminal
 _NEAR = 0.05  # distance to the goal at which an episode ends in a terminal state
-_MAX_IDLE_STEPS = 4
-_SIDE, _HALF_WIDTH = 96, 1.25  # the camera sees -1.25 to 1.25 on both axes; y points up
 
 
-def _push_point(rng: np.random.Generator, number: int, interrupted: bool, camera: bool) -> Episode:
+def _push_point(rng: np.random.Generator) -> tuple[dict[str, Any], bool]:
+    """The columns of an episode, and whether the point reached the goal."""
     position, velocity, goal = rng.uniform(-1, 1, 2), np.zeros(2), rng.uniform(-1, 1, 2)
-    idle = number % (_MAX_IDLE_STEPS + 1) if camera else 0
-    positions, velocities, actions = [position] * (idle + 1), [velocity] * (idle + 1), [np.zeros(2)] * idle
-    moves = 0
-    while moves < _MAX_STEPS and (np.linalg.norm(goal - position) > _NEAR or moves < 4):
+    positions, velocities, actions = [position], [velocity], list[Array]()
+    while len(actions) < _MAX_STEPS and (np.linalg.norm(goal - position) > _NEAR or len(actions) < 4):
         action = np.clip(4 * (goal - position) - 2.5 * velocity + rng.normal(0, 0.5, 2), -2, 2)
         velocity = velocity + _STEP_SECONDS * action
         position = position + _STEP_SECONDS * velocity
         positions.append(position)
         velocities.append(velocity)
         actions.append(action)
-        moves += 1
     # In RLDS, the last step holds the last observation; its action, reward and discount are void.
-    columns: dict[str, Any] = {
+    columns = {
         "observation/position": np.array(positions, np.float32),
         "observation/velocity": np.array(velocities, np.float32),
         "observation/goal": np.tile(goal.astype(np.float32), (len(positions), 1)),
         "action": np.array([*actions, np.zeros(2)], np.float32),
         "reward": np.array([*(-np.linalg.norm(goal - at) for at in positions[1:]), 0], np.float32),
     }
-    text = ""
-    if camera:
-        columns["observation/image"] = _encode([_draw_point(at, goal) for at in positions], 95)
-        corner = f"{'top' if goal[1] > 0 else 'bottom'} {'right' if goal[0] > 0 else 'left'}"
-        text = f"push the point to the goal at the {corner}"
-    terminal = moves < _MAX_STEPS and not interrupted
-    return _make_episode(POINT_MASS_CAMERA if camera else POINT_MASS, number, columns, interrupted, terminal, text)
-
-
-def _draw_point(position: Array, goal: Array) -> Array:
-    """The point and its goal from above, uint8 [96, 96, 3]."""
-    picture = _Picture(_SIDE, (236, 239, 241))
-    for place, radius, color in ((goal, 9, (76, 175, 80)), (position, 5, (26, 35, 126))):
-        x, y = ((_SIDE - 1) / 2 * (1 + value / _HALF_WIDTH) + 0.5 for value in (place[0], -place[1]))
-        picture.line((x, y), (x, y), radius, color)
-    return picture.pixels()
+    return columns, len(actions) < _MAX_STEPS
 
 
 _COLORS: dict[str, Color] = {
@@ -170,22 +106,22 @@ _SENSOR_NOISE = 0.002
 _MISSES = 0.2  # the share of episodes in which the gripper closes above the block
 
 
-def _move_block(rng: np.random.Generator, number: int, interrupted: bool) -> Episode:
+def _move_block(rng: np.random.Generator, whole: bool) -> tuple[dict[str, Any], bool]:
+    """The columns of an episode, or of its first part, and whether the block is on its tray at the end."""
     arm = PlanarArm(rng)
     seen = [arm.observe()]
     for action in arm.plan[:-1]:
         arm.step(action)
         seen.append(arm.observe())
-    if interrupted:
+    if not whole:
         seen = seen[: len(seen) * 3 // 5]
-    columns = {
-        "observation/state": np.array([one["state"] for one in seen]),
-        **{f"observation/{name}": _encode([one[name] for one in seen], 90) for name in _CAMERAS},
-        "action": arm.plan[: len(seen)].astype(np.float32),
-    }
-    success = arm.success and not interrupted
-    metadata = {"success": np.bool_(success)}
-    return _make_episode(PLANAR_ARM, number, columns, interrupted, success, arm.instruction, **metadata)
+    columns = {f"observation/{name}": np.stack([one[name] for one in seen]) for name in seen[0]}
+    for name in ("front", "wrist"):
+        images = columns[f"observation/images/{name}"]
+        columns[f"observation/images/{name}"] = EncodedImages(objects(encode_jpeg(images, 90)), images.shape[1:])
+    columns["action"] = arm.plan[: len(seen)].astype(np.float32)
+    columns["language_instruction"] = np.full(len(seen), arm.instruction.encode(), object)
+    return columns, arm.success
 
 
 def forward(shoulder: float, elbow: float) -> Point:
@@ -209,11 +145,15 @@ def inverse(x: float, z: float) -> Point:
     return math.atan2(dz, x) - math.atan2(_FORE * math.sin(elbow), _UPPER + _FORE * math.cos(elbow)), elbow
 
 
-_SIZE = 128  # height and width of the arm's images
-_TABLE_ROW, _BASE_COLUMN, _SCALE = 106, 17, 200
+_SIZE, _ZOOM = 128, 6  # height and width of the images; how much larger the scene is drawn, so that edges are smooth
+_PIXELS, _CANVAS, _ORIGIN = 200 * _ZOOM, 208 * _ZOOM, (-0.285, 0.73)  # per meter; of the scene; its upper left corner
 _WALL, _TABLE, _TRAY = (205, 215, 226), (214, 178, 134), (92, 104, 120)
 _METAL, _DARK, _ARM = (206, 212, 220), (52, 58, 68), (240, 133, 40)
-_CAMERAS = ("images/front", "images/wrist")
+
+
+def _place(x: float, z: float) -> tuple[int, int]:
+    """The pixel of a point in the drawn scene."""
+    return round(_PIXELS * (x - _ORIGIN[0])), round(_PIXELS * (_ORIGIN[1] - z))
 
 
 class PlanarArm:
@@ -289,38 +229,47 @@ class PlanarArm:
         state = self._state.round(6)
         measured = (state + self._rng.uniform(-_SENSOR_NOISE, _SENSOR_NOISE, 3)).round(6)
         measured[2] = measured[2].clip(0, 1)
-        x, z = forward(state[0], state[1])
-        left, top = _BASE_COLUMN + _SCALE * x - _SIZE / 4, _TABLE_ROW - _SCALE * z - _SIZE / 4
-        views = (_Picture(_SIZE, _WALL), _Picture(_SIZE, _WALL, 2, left, top))  # the second moves with the hand
-        for picture in views:
-            self._draw(picture, state.tolist())
-        images = zip(_CAMERAS, (picture.pixels() for picture in views), strict=True)
-        return {"state": measured.astype(np.float32), **dict(images)}
+        scene, (x, z) = self._draw(state.tolist()), forward(state[0], state[1])
+        views = {
+            "front": (-0.085, 0.53, _ZOOM),
+            "wrist": (x - 0.16, z + 0.16, _ZOOM // 2),
+        }  # the second is twice as near
+        images = {}
+        for name, (left, top, factor) in views.items():
+            column, row = _place(left, top)
+            view = scene.crop((column, row, column + factor * _SIZE, row + factor * _SIZE))
+            images[f"images/{name}"] = np.asarray(view.reduce(factor))
+        return {"state": measured.astype(np.float32), **images}
 
-    def _draw(self, picture: _Picture, state: Sequence[float]) -> None:
-        """Draws what the camera in front of the table sees."""
+    def _draw(self, state: Sequence[float]) -> Image.Image:
+        """The scene as seen from the front."""
+        image = Image.new("RGB", (_CANVAS, _CANVAS), _WALL)
+        draw = ImageDraw.Draw(image)
 
-        def at(point: Sequence[float]) -> Point:
-            return _BASE_COLUMN + _SCALE * point[0], _TABLE_ROW - _SCALE * point[1]
+        def box(left: float, top: float, right: float, bottom: float, color: Color, radius: float = 0.005) -> None:
+            column, row = _place(right, bottom)
+            draw.rounded_rectangle((*_place(left, top), column - 1, row - 1), _PIXELS * radius, color)
 
-        picture.box(-_SIZE, 94, 2 * _SIZE, 2 * _SIZE, _TABLE)
-        half = _SCALE * _BLOCK / 2
-        blocks = {self._other: (self._other_x, _BLOCK / 2), self._color: self._block}
-        for color, center in blocks.items():
-            x, y = at([round(value, 6) for value in center])
-            picture.box(x - half, y - half, x + half, y + half, _COLORS[color])
-        fingers = forward(state[0], state[1])
-        joints = [at((0, _SHOULDER_Z)), at(_find_elbow(state[0])), at((fingers[0], fingers[1] + _HAND))]
-        picture.box(_BASE_COLUMN - 9, joints[0][1], _BASE_COLUMN + 9, _TABLE_ROW + 4, _DARK, 2)
-        x, top = joints[2]
-        tip, opening = top + _SCALE * _HAND + 2, _SCALE * _OPENING / 2 * state[2]
-        picture.box(x - 13, top + 4, x + 13, top + 9, _DARK, 1.5)
-        for left in (x - opening - 3.5, x + opening):
-            picture.box(left, top + 7, left + 3.5, tip, _DARK)
-        for start, end in (joints[1:], joints[:2]):
-            picture.line(start, end, 5, _ARM)
-        for joint in joints:
-            picture.line(joint, joint, 4, _METAL)
+        def rod(start: Point, end: Point, radius: float, color: Color) -> None:
+            draw.line([_place(*start), _place(*end)], color, round(2 * _PIXELS * radius))
+            for point in (start, end):
+                draw.circle(_place(*point), _PIXELS * radius, color)
+
+        draw.rectangle((0, _place(0, 0.06)[1], _CANVAS, _CANVAS), _TABLE)
+        for color, (x, z) in ((self._other, (self._other_x, _BLOCK / 2)), (self._color, self._block)):
+            x, z = round(x, 6), round(z, 6)
+            box(x - _BLOCK / 2, z + _BLOCK / 2, x + _BLOCK / 2, z - _BLOCK / 2, _COLORS[color])
+        x, tip = forward(state[0], state[1])
+        base, elbow, wrist = (0.0, _SHOULDER_Z), _find_elbow(state[0]), (x, tip + _HAND)
+        box(-0.045, _SHOULDER_Z, 0.045, -0.02, _DARK, 0.01)
+        box(x - 0.065, wrist[1] - 0.02, x + 0.065, wrist[1] - 0.045, _DARK, 0.0075)
+        opening = _OPENING / 2 * state[2]
+        for left in (x - opening - 0.0175, x + opening):
+            box(left, wrist[1] - 0.035, left + 0.0175, tip - 0.01, _DARK)
+        rod(elbow, wrist, 0.025, _ARM)
+        rod(base, elbow, 0.025, _ARM)
+        for joint in (base, elbow, wrist):
+            rod(joint, joint, 0.02, _METAL)
         for tray in _TRAYS.values():
-            x, y = at((tray, 0))
-            picture.box(x - 14, y, x + 14, y + 4, _TRAY, 1.5)
+            box(tray - 0.07, 0, tray + 0.07, -0.02, _TRAY, 0.0075)
+        return image

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from camera_episodes import camera_episodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from robot_episodes import STATE, TEXT, changed, robot_episode
@@ -31,10 +32,9 @@ from rlds_beam.checking.signals.results import find_in_dataset
 from rlds_beam.checking.validation import validate_episode
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import UsageError, Violation
-from rlds_beam.jobs.example import make_episodes
 from rlds_beam.testing import make_episode
 
-EPISODES = list(make_episodes(40, camera=True, broken=3))
+EPISODES = list(camera_episodes(40, broken=3))
 CONTEXT = Context.of_episode(EPISODES[0], decoded=2)
 
 
@@ -212,8 +212,8 @@ def test_says_what_is_wrong(text: str, message: str) -> None:
 
 
 def test_rows_and_tables_agree() -> None:
-    table = EpisodeTable(Context.of_episode(next(iter(make_episodes(1, camera=True)))))
-    for episode in make_episodes(30, camera=True):
+    table = EpisodeTable(Context.of_episode(next(iter(camera_episodes(1)))))
+    for episode in camera_episodes(30):
         table.add(episode)
     found = table.finish()
     for text in (

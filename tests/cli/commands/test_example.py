@@ -31,7 +31,7 @@ def test_the_first_validate_and_convert_succeed(tmp_path: Path, capsys: pytest.C
     assert report["items_written"] == report["steps"] - 32 > 300
 
 
-@pytest.mark.parametrize("options", [{}, {"camera": True}, {"robot": True}])
+@pytest.mark.parametrize("options", [{}, {"robot": True}])
 def test_the_same_options_give_the_same_files(tmp_path: Path, options: dict[str, bool]) -> None:
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         example(ExampleConfig(str(tmp_path / name), seed=seed, episodes=4, **options))

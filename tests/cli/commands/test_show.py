@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bucket_servers import upload
+from camera_episodes import write_camera_episodes
 from checkout import REAL_DATA
 from memory_store import memory_store
 
@@ -21,7 +22,7 @@ Show = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def camera(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return rlds_beam.example(tmp_path_factory.mktemp("data"), camera=True, episodes=6)
+    return write_camera_episodes(tmp_path_factory.mktemp("data"), 6)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import bucket_servers
 import lerobot_data as data
 import numpy as np
 import pytest
+from camera_episodes import write_camera_episodes
 from directories import bytes_of
 from exchanging import export
 from memory_store import memory_store
@@ -170,7 +171,7 @@ IMAGE = "observation/image"
 def arm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A LeRobot dataset of version 3.0, whose second episode does not start with a key frame."""
     directory = tmp_path_factory.mktemp("arm")
-    source = rlds_beam.example(directory, camera=True, episodes=4)
+    source = write_camera_episodes(directory, 4, seed=1)
     export(source, directory / "arm", "lerobot", fps=10, images="video")
     return directory / "arm"
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from browsing import browsing
+from camera_episodes import write_camera_episodes
 from checkout import REAL_DATA
 from exchanging import export
 
@@ -30,7 +31,7 @@ Convert = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return rlds_beam.example(tmp_path_factory.mktemp("data"), camera=True, episodes=EPISODES)
+    return write_camera_episodes(tmp_path_factory.mktemp("data"), EPISODES)
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +161,7 @@ def test_a_changed_companion_is_another_stamp(tmp_path: Path) -> None:
     """A video of a dataset, the second file that its episodes are read from."""
     pytest.importorskip("av")
     path = tmp_path / "out"
-    export(rlds_beam.example(tmp_path / "data", episodes=2, camera=True), path, "lerobot", fps=10, images="video")
+    export(write_camera_episodes(tmp_path / "data", 2), path, "lerobot", fps=10, images="video")
     source = open_source(str(path))
     key = EpisodeKey(source.dataset, "train", 0, 0)
     cache = EpisodeCache(source, None)

@@ -17,8 +17,7 @@ __all__ = ["ExampleConfig", "example"]
 USAGE = "DIRECTORY"
 EXAMPLES = """
     rlds-beam example data
-    rlds-beam example data --camera --broken=3
-    rlds-beam example data --robot
+    rlds-beam example data --robot --broken=3
 """
 
 
@@ -34,24 +33,11 @@ class ExampleConfig(Options):
     broken: int = option(0, "number of episodes without a last step, as if the recording was interrupted", least=0)
     shards: int = option(2, "number of TFRecord files", least=1)
     seed: int = option(0, "seed of the simulation; the same options give the same files", least=0)
-    camera: bool = option(
-        False,
-        "add a 96x96 camera image, an instruction, and idle steps at the start; "
-        "the dataset is DIRECTORY/point_mass_camera/1.0.0",
-    )
     robot: bool = option(
         False,
         "simulate an arm instead, which puts blocks on trays and sometimes misses: two 128x128 cameras, named joints, "
         "10 Hz, instructions; the dataset is DIRECTORY/planar_arm/1.0.0",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("broken", "shards"):
-            if getattr(self, name) > self.episodes:
-                raise UsageError(f"--{name}={getattr(self, name)}: must be at most {self.episodes}, the episodes")
-        if self.camera and self.robot:
-            raise UsageError("--camera and --robot are different datasets (--robot has two cameras): leave one out")
 
 
 def example(config: ExampleConfig) -> str:
@@ -61,21 +47,17 @@ def example(config: ExampleConfig) -> str:
       UsageError: the dataset already exists or cannot be written.
     """
     from rlds_beam.encoding.metadata import encode
-    from rlds_beam.encoding.tfds.rlds_dataset import default_schema, encode_example, write_dataset
-    from rlds_beam.jobs.example import MEANING, make_episodes
+    from rlds_beam.encoding.tfds.rlds_dataset import write_dataset
+    from rlds_beam.jobs.example import MEANING, PLANAR_ARM, POINT_MASS, VERSION, make_episodes
     from rlds_beam.reading import meaning
 
-    kind, seed = {"camera": config.camera, "robot": config.robot}, config.seed
-    first = next(make_episodes(1, seed=seed, **kind))
-    name, _, version = first.key.dataset.partition("/")
-    path = os.path.join(config.directory, name, version)
+    name = PLANAR_ARM if config.robot else POINT_MASS
+    path = os.path.join(config.directory, name, VERSION)
     if os.path.exists(path):
         raise UsageError(f"{path} already exists: remove it, or name another directory")
-    schema = default_schema(first)
-    episodes = make_episodes(config.episodes, broken=config.broken, seed=seed, **kind)
-    records = (encode_example(episode, schema) for episode in episodes)
+    episodes = make_episodes(config.episodes, broken=config.broken, seed=config.seed, robot=config.robot)
     try:
-        write_dataset(config.directory, records, name=name, version=version, shards=config.shards, schema=schema)
+        write_dataset(config.directory, episodes, name=name, version=VERSION, shards=config.shards)
         if config.robot:
             storage.write_text(storage.join(path, meaning.MEANING), encode(MEANING.to_json()))
     except OSError as error:

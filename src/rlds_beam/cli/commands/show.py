@@ -21,7 +21,7 @@ USAGE = "PATH"
 EXAMPLES = """
     rlds-beam show data/point_mass/1.0.0 --episode=3
     rlds-beam show data/point_mass/1.0.0 --episode=point_mass/1.0.0:train:00000@0
-    rlds-beam show data/point_mass_camera/1.0.0 --output=strip.png --curves
+    rlds-beam show data/planar_arm/1.0.0 --output=strip.png --curves
 """
 
 
