@@ -220,7 +220,7 @@ def slice_split(split: Split, start: str | None, stop: str | None) -> Split:
     if split.episodes is None:
         raise UsageError(f"{split.name} cannot be sliced: the number of episodes in its shards is unknown")
     first, last = parse_slice(split.name, split.episodes, start, stop)
-    return dataclasses.replace(split, start=first, stop=last)
+    return dataclasses.replace(split, start=split.start + first, stop=split.start + last)
 
 
 def parse_slice(name: str, total: int, start: str | None, stop: str | None) -> tuple[int, int]:

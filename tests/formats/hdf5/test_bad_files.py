@@ -117,7 +117,7 @@ def test_an_unknown_file_gets_a_proposal_that_works(tmp_path: Path, capsys: pyte
         ("name: x\nepisodes: data/demo\nfields: {action: a}", "expected file, or groups"),
         ("name: x\nepisodes: file\nfields: {action: 'a/*'}", "different numbers of [*]"),
         ("name: x\nepisodes: file\nfields: {action: 'a[1'}", "is no dataset"),
-        ("name: x\nepisodes: file\nfields: {action: a}\ntext: [{json: a}]", "needs one of attribute"),
+        ("name: x\nepisodes: file\nfields: {action: a}\ntext: [{json: a}]", "needs either from or file"),
     ],
 )
 def test_bad_profiles(text: str, said: str) -> None:

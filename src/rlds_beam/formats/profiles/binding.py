@@ -7,6 +7,7 @@ import fnmatch
 import json
 import math
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -180,6 +181,7 @@ def _bind_fields(profile: Profile, first: Container, raw_images: str, notes: lis
     roles = (*profile.ends, profile.episode_ends, *profile.final.values())
     places = [*roles, profile.terminal, *(rule.dataset for rule in profile.fields.values() if not rule.wild)]
     taken = {name for place in places if isinstance(place, str) for name in place.split("|")}
+    fitting = _rows_that_fit(profile, first.leaves)
     for pattern, rule in profile.fields.items():
         found = _find_arrays(rule.dataset, first.leaves)
         if not found and not rule.may_lack:
@@ -199,7 +201,9 @@ def _bind_fields(profile: Profile, first: Container, raw_images: str, notes: lis
             why = _unusable(leaf)
             if rule.wild and path in _ROLES:
                 why = "has the name of another field"
-            if why and rule.wild:
+            elif not why and path not in _ROLES and len(range(leaf.shape[0])[rule.rows]) not in fitting:
+                why = f"has {leaf.shape[0]} rows, not {fitting[0]}" if rule.may_lack else ""
+            if why and rule.may_lack:
                 notes.append(f"{name} {why}: left out")
                 continue
             if why:
@@ -213,8 +217,6 @@ def _bind_fields(profile: Profile, first: Container, raw_images: str, notes: lis
                 notes.append(f"{name} holds images of {leaf.dtype.name} (read as an array)")
             is_pixels = field.encoding == "bytes" and len(field.shape) == 3
             bound.append(Bound(as_images(field, raw_images), name, rule, parts, is_pixels))
-    bound = _leave_out_odd(bound, first.leaves, 1 if profile.last_step == RECORDED else 0, notes)
-    by_path((binding.field for binding in bound), str(first))
     roots = {binding.field.path.split("/")[0] for binding in bound}
     if "observation" not in roots or ("action" not in roots and not profile.episode_ends):
         lacking = "action" if "observation" in roots else "observation"
@@ -240,6 +242,17 @@ def _find_arrays(dataset: str, leaves: Mapping[str, Leaf]) -> list[tuple[str, tu
     return []
 
 
+def _rows_that_fit(profile: Profile, leaves: Mapping[str, Leaf]) -> range:
+    """The numbers of rows that go with those of the action."""
+    more = 1 if profile.last_step == RECORDED else 0
+    for path, rule in profile.fields.items():
+        for _, _, parts in _find_arrays(rule.dataset, leaves) if of_action(path) else ():
+            if not _unusable(leaves[parts[0]]):
+                rows = len(range(leaves[parts[0]].shape[0])[rule.rows])
+                return range(rows, rows + more + 1)
+    return range(sys.maxsize)
+
+
 def _true_names(rule: FieldRule, field: Field, container: Container) -> tuple[str, ...]:
     """The names that hold for the data: none, those of values that are not differences, or `robot0_x` for several."""
     names = rule.names
@@ -253,20 +266,6 @@ def _true_names(rule: FieldRule, field: Field, container: Container) -> tuple[st
     if rest or robots < 2:
         return names
     return tuple(f"robot{i}_{name}" for i in range(robots) for name in names)
-
-
-def _leave_out_odd(bound: list[Bound], leaves: Mapping[str, Leaf], more: int, notes: list[str]) -> list[Bound]:
-    """Leaves out optional arrays without a row for each action (or up to `more` rows), with notes."""
-    counts = [len(range(leaves[binding.parts[0]].shape[0])[binding.rule.rows]) for binding in bound]
-    rows = next((n for n, binding in zip(counts, bound, strict=True) if of_action(binding.field.path)), None)
-    kept = []
-    for n, binding in zip(counts, bound, strict=True):
-        is_needed = not binding.rule.may_lack or binding.field.path in _ROLES
-        if rows is None or rows <= n <= rows + more or is_needed:
-            kept.append(binding)
-        else:
-            notes.append(f"{binding.name} has {leaves[binding.parts[0]].shape[0]} rows, not {rows}: left out")
-    return kept
 
 
 def of_action(path: str) -> bool:
@@ -352,7 +351,7 @@ def _find_fact(profile: Profile, container: Container, name: Fact) -> Any:
 
 def _holds(condition: Condition, container: Container) -> bool:
     """Whether an attribute contains a pattern."""
-    text = _find_value(TextRule(attribute=condition.attribute), container)
+    text = _find_value(TextRule(condition.attribute), container)
     return re.search(condition.contains.encode(), text or b"") is not None
 
 
@@ -420,15 +419,11 @@ def _files(rule: TextRule, path: str) -> list[str]:
 
 def _find_value(rule: TextRule, container: Container) -> Any:
     """The text of a place, or what it says in JSON; None if there is none. Raises ValueError if it is not JSON."""
-    value: Any
     if rule.file:
         files = _files(rule, container.path)
-        value = storage.read_small(files[0]) if files else None
+        value: Any = storage.read_small(files[0]) if files else None
     else:
-        try:
-            value = container.attribute(rule.attribute) if rule.attribute else container.read(rule.dataset)
-        except KeyError:
-            return None
+        value = container.find(rule.source)
     value = value.reshape(-1)[0] if isinstance(value, np.ndarray) and value.size else value
     if rule.json is None or not isinstance(value, bytes):
         return value if isinstance(value, bytes) else None
@@ -442,7 +437,7 @@ def find_metadata(profile: Profile, container: Container) -> dict[str, Array | b
     """The episode's own fields that it has."""
     found: dict[str, Array | bytes] = {}
     for name, place in profile.metadata.items():
-        if container.has(place):
-            value = container.attribute(place) if "@" in place else container.read(place)
+        value = container.find(place)
+        if value is not None:
             found[name] = value if isinstance(value, bytes) else np.asarray(value)
     return found

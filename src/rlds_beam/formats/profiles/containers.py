@@ -72,6 +72,12 @@ class Container:
         """Whether there is an array or group of this name, or an attribute `@name`."""
         return name in self.leaves
 
+    def find(self, place: str, rows: slice = slice(None)) -> Any:
+        """An attribute, or rows of an array; None if there is neither."""
+        if not self.has(place):
+            return None
+        return self.attribute(place) if "@" in place else self.read(place, rows)
+
     def groups(self, pattern: str) -> list[str]:
         """The groups that match a pattern such as `data/demo_*`, sorted by number."""
         del pattern

@@ -57,7 +57,7 @@ _ROWS = 1 << 16  # observations compared at once
 _NOISE = 0.5  # if a larger fraction of next observations differ, they do not mark ends
 _PIECE = 32 << 20  # bytes of pixels held at once
 _FLAG = np.dtype(bool)
-_STEPS, _FINAL, _EPISODE, _WHERE, _TERMINAL, _ENDED = "steps/", "final/", "episode/", "where", "terminal", "ended"
+_STEPS, _EPISODE, _WHERE, _TERMINAL, _ENDED = "steps/", "episode/", "where", "terminal", "ended"
 
 
 @contextlib.contextmanager
@@ -285,9 +285,10 @@ def read_episode(layout: Layout, container: Container, name: str, masks: Mapping
     arrays: dict[str, Array] = {}
     for binding in layout.bound:
         if all(part in leaves for part in binding.parts):
-            arrays[_STEPS + binding.field.path] = _rows(binding, container, binding.parts, binding.rule.rows)
-        if binding.final is not None and all(p in leaves and (*leaves[p].shape, 0)[0] for p in binding.final):
-            arrays[_FINAL + binding.field.path] = _rows(binding, container, binding.final, slice(-1, None))
+            rows = _rows(binding, container, binding.parts, binding.rule.rows)
+            if binding.final is not None:
+                rows = np.concatenate([rows, _rows(binding, container, binding.final, slice(-1, None))])
+            arrays[_STEPS + binding.field.path] = rows
     arrays[_TERMINAL] = _terminal(profile, container)
     flags = [] if profile.per_file else [_read_flags(container, name) for name in profile.ends if name in leaves]
     ended = container.ended if profile.per_file else not profile.ends
@@ -340,10 +341,10 @@ def _terminal(profile: Profile, container: Container) -> Array:
     place = profile.terminal
     if isinstance(place, bool):
         return np.array([place])
-    try:
-        values = np.asarray(container.attribute(place) if "@" in place else container.read(place, slice(-1, None)))
-    except KeyError:
+    found = container.find(place, slice(-1, None))
+    if found is None:
         return np.array([False])
+    values = np.asarray(found)
     last: Array = values.reshape(-1)[-1:] if values.size else np.array([False])
     discount = profile.fields.get("discount")
     return np.equal(last, 0) if discount and place == discount.dataset else last
@@ -357,7 +358,7 @@ class ProfileDecoder(ArrayDecoder):
 
     def convert_arrays(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
         place, profile, bound = arrays[_WHERE][0].decode("utf-8", "replace"), self.layout.profile, self.layout.bound
-        steps = {binding.field.path: _column(binding, arrays, _STEPS, binding.name, place) for binding in bound}
+        steps = {binding.field.path: _column(binding, arrays, place) for binding in bound}
         rows = self._count_rows(steps, place)
         if "reward" not in steps:
             steps["reward"] = np.zeros(rows, np.float32)
@@ -368,13 +369,11 @@ class ProfileDecoder(ArrayDecoder):
             discount = steps.get("discount")
             if rows > 1 and isinstance(discount, np.ndarray):
                 discount[-1] = discount[-2]
-        final = {binding.field.path: binding for binding in bound if binding.final is not None}
+        has_final = any(binding.final for binding in bound)
         is_added = profile.last_step in ("added", RECORDED) or (terminal and profile.last_step == "added_if_terminal")
-        for path, column in steps.items() if final or is_added else ():
+        for path, column in steps.items() if has_final or is_added else ():
             if len(column) <= rows:
-                last = final.get(path)
-                added = last and _column(last, arrays, _FINAL, "+".join(last.final or ()), place)
-                steps[path] = with_last(column, added)
+                steps[path] = with_last(column)
         count = len(steps["reward"]) if rows else 0
         ended = arrays[_ENDED]
         if ended[:-1].any():
@@ -391,14 +390,17 @@ class ProfileDecoder(ArrayDecoder):
         return steps, self._metadata(arrays, place)
 
     def _count_rows(self, steps: Mapping[str, Column], place: str) -> int:
-        names = {binding.field.path: binding.name for binding in self.layout.bound}
+        """The rows of the action. Raises BadEpisode if others differ; observations may have the last one as well."""
+        bound = {binding.field.path: binding for binding in self.layout.bound}
         path = next(filter(of_action, steps), next(iter(steps)))
-        more = 1 if self.layout.profile.last_step == RECORDED else 0
+        rows = len(steps[path])
         for other, column in steps.items():
-            if not len(steps[path]) <= len(column) <= len(steps[path]) + more:
-                detail = f"{place}: {names[other]} has {len(column)} rows, but {names[path]} has {len(steps[path])}"
+            has_final = bound[other].final is not None and rows > 0
+            more = 1 if has_final or self.layout.profile.last_step == RECORDED else 0
+            if not rows + has_final <= len(column) <= rows + more:
+                detail = f"{place}: {bound[other].name} has {len(column)} rows, but {bound[path].name} has {rows}"
                 raise _misfit(detail, other)
-        return len(steps[path])
+        return rows
 
     def _metadata(self, arrays: Arrays, place: str) -> dict[str, Any]:
         metadata: dict[str, Any] = {}
@@ -420,12 +422,12 @@ def _misfit(detail: str, path: str) -> BadEpisode:
     return BadEpisode(Violation("wrong_dtype_or_shape", detail, path))
 
 
-def _column(binding: Bound, arrays: Arrays, kind: str, name: str, place: str) -> Column:
+def _column(binding: Bound, arrays: Arrays, place: str) -> Column:
     """The column of a field. Raises BadEpisode if the values are missing, or do not fit it."""
     field = binding.field
-    array = arrays.get(kind + field.path)
+    array = arrays.get(_STEPS + field.path)
     if array is None:
-        raise BadEpisode(Violation("missing_field", f"{place} has no {name}", field.path))
+        raise BadEpisode(Violation("missing_field", f"{place} has no {binding.name}", field.path))
     if not field.shape and math.prod(array.shape[1:]) == 1:
         array = array.reshape(len(array))
     is_encoded = field.holds_image_files

@@ -83,18 +83,18 @@ class TextRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One place of a text. Of the task's, the first that an episode has is used.
 
     Attributes:
-      attribute, dataset, file: one of them: an attribute, a dataset, or a file next to the data.
+      source: the key `from`: an attribute or a dataset.
+      file: instead, a file next to the data.
       json: if the text is in JSON: the path in it, `/` for the whole; a list stands for its first text.
     """
 
-    attribute: str = ""
-    dataset: str = ""
+    source: str = msgspec.field(default="", name="from")
     file: str = ""
     json: str | None = None
 
     def __post_init__(self) -> None:
-        if sum(map(bool, (self.attribute, self.dataset, self.file))) != 1:
-            raise ValueError("a text or a fact needs one of attribute, dataset, and file")
+        if bool(self.source) == bool(self.file):
+            raise ValueError("a text or a fact needs either from or file")
 
 
 class Recognition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -112,7 +112,7 @@ class Recognition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A layout of files. The attributes are the keys of the YAML.
+    """A layout of files. The attributes are the keys of the YAML; `docs/how_to/hdf5.md` has their details.
 
     Attributes:
       name, about: its name, and a description.
@@ -120,30 +120,17 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
       episodes: `file` if each file is an episode; otherwise the groups that are, for example `data/demo_*`.
       recognize: what identifies the layout in the first episode.
       fields: the step fields by path; `*` and `**` stand for what they matched in the dataset.
-      ends: the datasets whose rows other than 0 are the last of an episode; a file may lack some of them. With
-        `episodes: file`, the file holds several episodes end to end, which also end where the next observations of
-        `final` are not those of the next row. If groups are episodes, one without an end is rejected.
-      episode_ends: the dataset with the row after the last of each episode, if a file holds several end to end.
-      final: the group (or dataset) with the next observations by that of the observations; the last row of the next
-        observations becomes the last step, whose action is void.
-      last_step: without next observations, `kept` makes T rows T steps, and the last step keeps its action and reward,
-        as most published RLDS datasets of demonstrations do; `added` adds a step with an observation of zeros, so that
-        the last action and reward belong to a transition; `added_if_terminal` adds it only to episodes that end in a
-        terminal state; `recorded` if the observations have one row more than the actions.
-      actions: `from_observation` if row t is the action taken at observation t, as in RLDS; `to_observation` if row t
-        holds the action, reward, and discount that led there, and row 0 is a dummy.
-      terminal: whether episodes end in a terminal state: a dataset, whose last row says so (that of the
-        discount: if it is 0), an attribute, or a constant.
+      ends: the datasets whose rows other than 0 are the last of an episode; a file may lack some of them.
+      episode_ends: the dataset with the row after the last of each episode.
+      final: the group with the next observations by that of the observations; their last row is the last step's.
+      last_step: how T rows become steps if there are no next observations.
+      actions: whether row t has the action taken at observation t, or the one that led there (row 0 is a dummy).
+      terminal: whether episodes end in a terminal state: a constant, an attribute, or the last row of a dataset.
       text: the places of the task's text.
-      metadata: episode fields, by name: an `@attribute` or a dataset, of which an episode has a row if the profile has
-        `episode_ends`. An episode may lack it: the field is then zero, or empty text.
-      splits: `mask` for robomimic's filter keys, `folders` for folders named train, val, or test, `names` for files
-        named like `maze-val.npz`; empty for none of these.
-      fps: frames per second.
-      robot: the name of the robot.
-      facts: the places of the dataset's `name`, `fps`, and `robot` in the data; an episode may lack them. Instead of
-        `fps`, a simulation may have its own `step_seconds`, of which `decimation` are one step, or gymnasium's
-        specification of its `environment`, whose rate is in `rates`.
+      metadata: the episode's own fields: attributes or datasets, which an episode may lack.
+      splits: what names the splits: filter keys, folders, or the names of files.
+      fps, robot: frames per second, and the name of the robot.
+      facts: the places of such facts in the data; an episode may lack them.
       rates: steps per second of environments, by patterns of their names.
       strip: text that is removed from the names of fields.
       note: what to know about the data, and what is not read.

@@ -19,7 +19,6 @@ from rlds_beam.formats.arrays.array_episodes import (
     SourceOfFiles,
     make_shard,
     no_features,
-    select_splits,
 )
 from rlds_beam.formats.format_options import ProfileOptions
 from rlds_beam.formats.profiles.binding import Layout, bind_layout, text_files
@@ -32,7 +31,7 @@ from rlds_beam.output.commits import read_manifest
 from rlds_beam.output.directory import is_output
 from rlds_beam.reading.base import Shard, Split
 from rlds_beam.reading.directory_listing import first_file, names_below
-from rlds_beam.reading.plan import parse_slice, selected_splits
+from rlds_beam.reading.plan import selected_splits, slice_split
 from rlds_beam.text import printable, shorten
 
 ZARR = (".zarr", ".zarr.zip")
@@ -68,11 +67,9 @@ class ProfileSource(SourceOfFiles):
         if not sizes:
             raise UsageError(f"{where} has no {' or '.join(cls.endings)} file, which --from={cls.format_name} reads")
         named_profile = options.profile or cls.profile
-        profile = find_profile(named_profile) if named_profile else _recognize(list(sizes), where)
-        named = {path: size for path, size in sizes.items() if _is_named(path, profile)}
-        if not named:
-            raise UsageError(f"{where}: no file is named {profile.files}, which profile {profile.name} reads")
-        layout, split_masks = _first_layout(profile, list(named), options.raw_images)
+        profile = find_profile(named_profile) if named_profile else None
+        layout, split_masks = _bind_first(list(sizes), where, profile, options.raw_images)
+        named = {path: size for path, size in sizes.items() if _is_named(path, layout.profile)}
         root = input if isinstance(input, str) and storage.isdir(input) else ""
         files = ProfileFormat(layout, root, split_masks, cls.format_name)
         name = naming.to_name((layout.dataset or name).replace("/", "-"))
@@ -91,8 +88,11 @@ class ProfileSource(SourceOfFiles):
     @classmethod
     def recognize(cls, path: str) -> str | None:
         file = first_file(path, cls.endings)
+        if file is None or not storage.exists(file):
+            return None
         try:
-            found = _find_profiles(file) if file and storage.exists(file) else {}
+            with open_container(file) as whole:
+                found = _find_profiles(whole)
         except MissingExtraError:
             raise
         except OSError:
@@ -197,19 +197,17 @@ def _is_named(path: str, profile: Profile) -> bool:
     return fnmatch.fnmatch(storage.split(path)[1], profile.files or "*")
 
 
-def _find_profiles(path: str) -> dict[str, str]:
-    """The shipped profiles that fit a file, each with what it recognizes. Raises OSError for an unreadable file."""
+def _find_profiles(whole: Container) -> dict[str, str]:
+    """The shipped profiles that fit a file, each with what it recognizes."""
     found = {}
-    with open_container(path) as whole:
-        for name, profile in shipped_profiles().items():
-            episode = _first_episode(whole, profile)
-            if not _is_named(path, profile) or episode is None:
-                continue
-            told = profile.recognize
-            alternative = [name for name in told.any if episode.has(name)][:1]
-            fits = all(map(episode.has, told.has)) and not any(map(episode.has, told.lacks))
-            if fits and (alternative or not told.any):
-                found[name] = ", ".join((*told.has, *alternative))
+    for name, profile in shipped_profiles().items():
+        episode = _first_episode(whole, profile) if _is_named(whole.path, profile) else None
+        told = profile.recognize
+        if episode is None or not all(map(episode.has, told.has)) or any(map(episode.has, told.lacks)):
+            continue
+        alternative = [name for name in told.any if episode.has(name)][:1]
+        if alternative or not told.any:
+            found[name] = ", ".join((*told.has, *alternative))
     return found
 
 
@@ -224,42 +222,73 @@ def _first_episode(whole: Container, profile: Profile) -> Container | None:
         return None
 
 
-def _recognize(paths: Sequence[str], where: str) -> Profile:
-    """The shipped profile that fits the first readable file. Raises UsageError if none does, with a proposal."""
-    error = ""
-    for path in paths[:_MAX_TRIED]:
+def _bind_first(
+    paths: Sequence[str], where: str, profile: Profile | None, raw_images: str
+) -> tuple[Layout, tuple[str, ...]]:
+    """The layout of the first episode that can be read, and the filter keys that are splits.
+
+    Args:
+      profile: the profile; None for the shipped one that fits.
+
+    Raises:
+      UsageError: no file can be read, or no profile fits, or several do.
+    """
+    named = [path for path in paths if profile is None or _is_named(path, profile)]
+    error = f"{where}: no file is named {profile.files}, which profile {profile.name} reads" if profile else ""
+    for path in named[:_MAX_TRIED]:
         try:
-            found = _find_profiles(path)
-        except OSError as unreadable:
-            error = error or str(unreadable)
+            with open_container(path) as whole:
+                chosen = profile or _choose_profile(whole)
+                episode = _first_episode(whole, chosen)
+                if episode is None:
+                    raise OSError(f"it has no {chosen.episodes}, where profile {chosen.name} finds episodes")
+                index = index_episodes(path, chosen)
+                if chosen.episode_ends:
+                    episode = index.open(whole, chosen, 0)
+                masks = index.masks if chosen.splits == "mask" else {}
+                layout = bind_layout(chosen, episode, raw_images, tuple(sorted(masks)))
+                layout = dataclasses.replace(layout, notes=(*layout.notes, *whole.notes()))
+        except UNREADABLE as unreadable:
+            if isinstance(unreadable, UsageError):
+                raise
+            error = error if path != named[0] else f"{path} cannot be read: {shorten(unreadable)}"
             continue
-        if len(found) == 1:
-            return shipped_profiles()[next(iter(found))]
-        if found:
-            fitting = "; ".join(f"{name} ({why})" for name, why in found.items())
-            raise UsageError(f"{where}: several profiles fit: {fitting}. Choose one with --profile=NAME")
-        raise UsageError(
-            f"{path}: no shipped profile fits ({', '.join(shipped_profiles())}). Here is a proposal: edit it, save it "
-            "as profile.yaml, and pass --profile=profile.yaml",
-            "",
-            *_propose(path),
-        )
-    raise UsageError(f"{where} cannot be read: {error}")
+        splits = tuple(name for name in _SPLITS if masks.get(name))
+        names = [group.rpartition("/")[2] for group in index.groups]
+        listed = [name for split in splits for name in masks[split] if name in names]
+        whole_file = len(named) == 1 and len(splits) > 1 and sorted(listed) == sorted(names)
+        return layout, splits if whole_file else ()
+    raise UsageError(error)
+
+
+def _choose_profile(whole: Container) -> Profile:
+    """The shipped profile that fits a file. Raises UsageError if several do, or with a proposal if none does."""
+    found = _find_profiles(whole)
+    if len(found) == 1:
+        return shipped_profiles()[next(iter(found))]
+    if found:
+        fitting = "; ".join(f"{name} ({why})" for name, why in found.items())
+        raise UsageError(f"{whole.path}: several profiles fit: {fitting}. Choose one with --profile=NAME")
+    raise UsageError(
+        f"{whole.path}: no shipped profile fits ({', '.join(shipped_profiles())}). Here is a proposal: edit it, save "
+        "it as profile.yaml, and pass --profile=profile.yaml",
+        "",
+        *_propose(whole),
+    )
 
 
 _REWARDS = ("reward", "rewards")
 _TERMINALS = ("dones", "done", "terminals", "terminal", "terminated", "is_terminal")
 
 
-def _propose(path: str) -> list[str]:
+def _propose(whole: Container) -> list[str]:
     """The lines of a profile in YAML, for an unknown file: its arrays with as many rows as the action."""
-    with open_container(path) as whole:
-        groups = {re.sub(r"^((?:[^/]+/)?[^/]*?)\d+/.*", r"\1*", name) for name in whole.leaves if _is_action(name)}
-        pattern = "".join(groups) if len(groups) == 1 and "*" in "".join(groups) else ""
-        leaves = whole.within(whole.groups(pattern)[0]).leaves if pattern else whole.leaves
+    groups = {re.sub(r"^((?:[^/]+/)?[^/]*?)\d+/.*", r"\1*", name) for name in whole.leaves if _is_action(name)}
+    pattern = "".join(groups) if len(groups) == 1 and "*" in "".join(groups) else ""
+    leaves = whole.within(whole.groups(pattern)[0]).leaves if pattern else whole.leaves
     actions = [name for name, leaf in leaves.items() if _is_action(name) and leaf.shape]
     rows = leaves[actions[0]].shape[:1] if actions else ()
-    lines = [f"name: {naming.to_name(storage.split(path)[1].rpartition('.')[0])}"]
+    lines = [f"name: {naming.to_name(storage.split(whole.path)[1].rpartition('.')[0])}"]
     lines += [f"episodes: {yaml_text(pattern or 'file')}", "fields:"]
     lines += [] if actions else ["  action: NAME_OF_A_DATASET"]
     terminals = [name for name in leaves if name.rpartition("/")[2].lower() in _TERMINALS]
@@ -284,66 +313,26 @@ def _is_action(name: str) -> bool:
     return re.search("act(ion)?s?$|command", name.lower()) is not None
 
 
-def _first_layout(profile: Profile, paths: Sequence[str], raw_images: str) -> tuple[Layout, tuple[str, ...]]:
-    """The layout of the first episode that can be read, and the filter keys that are splits."""
-    error = ""
-    for path in paths[:_MAX_TRIED]:
-        try:
-            with open_container(path) as whole:
-                episode = _first_episode(whole, profile)
-                if episode is None:
-                    error = error or f"{path} has no {profile.episodes}, where profile {profile.name} finds episodes"
-                    continue
-                index = index_episodes(path, profile)
-                if profile.episode_ends:
-                    episode = index.open(whole, profile, 0)
-                masks = index.masks if profile.splits == "mask" else {}
-                layout = bind_layout(profile, episode, raw_images, tuple(sorted(masks)))
-                layout = dataclasses.replace(layout, notes=(*layout.notes, *whole.notes()))
-        except UNREADABLE as unreadable:
-            if isinstance(unreadable, UsageError):
-                raise
-            error = error or f"{path} cannot be read: {shorten(unreadable)}"
-            continue
-        splits = tuple(name for name in _SPLITS if masks.get(name))
-        names = [group.rpartition("/")[2] for group in index.groups]
-        listed = [name for split in splits for name in masks[split] if name in names]
-        whole_file = len(paths) == 1 and len(splits) > 1 and sorted(listed) == sorted(names)
-        return layout, splits if whole_file else ()
-    raise UsageError(error)
-
-
 def _find_splits(
     files: ProfileFormat, sizes: Mapping[str, int], names: Mapping[str, str], split: str | None, dataset: str
 ) -> tuple[Split, ...]:
-    if files.split_masks:
+    splits: dict[str, Split] = {}
+    if files.split_masks:  # the episodes of the file are in their order
         [(path, size)] = sizes.items()
-        return _splits_by_mask(files, path, size, split, dataset)
-    found: dict[str, list[str]] = {}
-    for path in sizes:
-        directory, name = storage.split(path)
-        named = [name.rpartition(".")[0].rpartition("-")[2]] if files.profile.splits == "names" else []
-        folders = directory.split("/")[::-1] if files.profile.splits == "folders" else []
-        by_path = next((part for part in (*named, *folders) if part in _SPLITS), "train")
-        found.setdefault(names.get(path) or by_path, []).append(path)
-    shards = {
-        name: tuple(make_shard(files, i, path, sizes[path]) for i, path in enumerate(paths))
-        for name, paths in found.items()
-    }
-    return select_splits(shards, split, dataset)
-
-
-def _splits_by_mask(files: ProfileFormat, path: str, size: int, split: str | None, dataset: str) -> tuple[Split, ...]:
-    """The filter keys of a file as splits: its episodes are in their order."""
-    shard, splits, first = make_shard(files, 0, path, size), {}, 0
-    index = files.index(path)
-    for name in files.split_masks:
-        total = sum(group.rpartition("/")[2] in index.masks[name] for group in index.groups)
-        splits[name] = first, first + total
-        first += total
-    chosen = []
-    for name, start, stop in selected_splits(split, splits, dataset):
-        low, high = splits[name]
-        begin, end = parse_slice(name, high - low, start, stop)
-        chosen.append(Split(name, (shard,), low + begin, low + end))
-    return tuple(chosen)
+        index, shard, first = files.index(path), make_shard(files, 0, path, size), 0
+        for name in files.split_masks:
+            last = first + sum(group.rpartition("/")[2] in index.masks[name] for group in index.groups)
+            splits[name] = Split(name, (shard,), first, last)
+            first = last
+    else:
+        found: dict[str, list[str]] = {}
+        for path in sizes:
+            directory, name = storage.split(path)
+            named = [name.rpartition(".")[0].rpartition("-")[2]] if files.profile.splits == "names" else []
+            folders = directory.split("/")[::-1] if files.profile.splits == "folders" else []
+            by_path = next((part for part in (*named, *folders) if part in _SPLITS), "train")
+            found.setdefault(names.get(path) or by_path, []).append(path)
+        for name, paths in found.items():
+            splits[name] = Split(name, tuple(make_shard(files, i, path, sizes[path]) for i, path in enumerate(paths)))
+    chosen = selected_splits(split, splits, dataset)
+    return tuple(slice_split(splits[name], start, stop) for name, start, stop in chosen)

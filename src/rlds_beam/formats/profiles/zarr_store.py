@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import weakref
 import zipfile
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
@@ -139,14 +138,10 @@ def open_store(path: str) -> ZarrStore:
 def _open_zip(path: str, version: object) -> zipfile.ZipFile:
     """The zip file that was opened last: reading the names of a million members takes seconds."""
     del version
-    file = storage.open_read(path)
     try:
-        opened = zipfile.ZipFile(file)
+        return zipfile.ZipFile(path if storage.scheme(path) is None else storage.open_read(path))
     except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
-        file.close()
         raise OSError(f"{path} is not a complete zip file: {printable(error)}") from error
-    weakref.finalize(opened, file.close)
-    return opened
 
 
 def shard_path(root: str) -> str:
