@@ -42,7 +42,7 @@ def test_absurd_types(definition: str, said: str) -> None:
         ("t1.g", "a/msg/T1 has no field g"),
         ("t1", "t1 is a a/msg/T1; name what to take of it: t1.f0, t1.f1"),
         ("many", r"many cannot be read; of a list of messages, name one: many\[0\]"),
-        ("a b", "is not the path of a field"),
+        ("a b", "a/msg/T0 has no field a b; it has t1, many, number"),
     ],
 )
 def test_wrong_paths(path: str, said: str) -> None:

@@ -132,14 +132,11 @@ class MessageType:
         here: Any = (Nodetype.NAME, self.name)
         for text in path.split("."):
             match = _STEP.fullmatch(text)
-            if match is None:
-                raise UsageError(f"{path!r} is not the path of a field; write for example pose.position.x")
-            if here[0] != Nodetype.NAME:
-                raise UsageError(f"{self.name} has no field {path}: {text} is not in a message")
-            fields = self.fields(here[1])
-            if match[1] not in fields:
-                hint = did_you_mean(match[1], fields, otherwise=shorten(f"it has {', '.join(fields)}"))
-                raise UsageError(f"{here[1]} has no field {match[1]}{hint}")
+            fields = self.fields(here[1]) if here[0] == Nodetype.NAME else {}
+            if match is None or match[1] not in fields:
+                owner = here[1] if here[0] == Nodetype.NAME else "a number, text, or list"
+                hint = did_you_mean(text, fields, otherwise=shorten(f"it has {', '.join(fields) or 'none'}"))
+                raise UsageError(f"{path} is not the path of a value: {owner} has no field {text}{hint}")
             here = fields[match[1]]
             steps.append(normalize_fieldname(match[1]))
             if match[2] is not None:
