@@ -21,7 +21,6 @@ from rlds_beam.typing import Array
 METADATA = "metadata.yaml"
 ENDINGS = (".mcap", ".db3")
 EVER = (1 << 63) - 1
-_RECOVER = "if its recorder was killed, `mcap recover` saves what is intact"
 _RECORD_HEAD = 9  # bytes before the content of an MCAP record: its kind and length
 _ZSTD = b"\x28\xb5\x2f\xfd"  # the start of a compressed message; others start with 0
 
@@ -115,7 +114,7 @@ class _McapFile:
         self._reader = make_reader(self._file, validate_crcs=True)
         summary = self._reader.get_summary()
         if summary is None:
-            raise OSError(f"it has no summary at its end; {_RECOVER}")
+            raise ValueError("no summary at its end")
         self._chunks, self._channels = summary.chunk_indexes, summary.channels
         self.topics: dict[str, Topic] = {}
         for channel in summary.channels.values():
@@ -184,8 +183,9 @@ def _explain(path: str) -> Iterator[None]:
     except OSError as error:
         raise OSError(f"{path} cannot be read: {shorten(error, 500)}") from error
     except Exception as error:
-        hint = f"; {_RECOVER}" if path.endswith(".mcap") else ""
-        raise OSError(f"{path} cannot be read: {type(error).__name__}: {shorten(error, 300)}{hint}") from error
+        hint = " (`mcap recover` saves what is intact)" if path.endswith(".mcap") else ""
+        cause = f"{type(error).__name__}: {shorten(error, 300)}"
+        raise OSError(f"{path} is damaged, or its recorder was killed{hint}: {cause}") from error
 
 
 class Bag:
