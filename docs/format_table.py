@@ -90,9 +90,11 @@ def table() -> str:
 
 
 def recognized_by() -> str:
-    """What tells each format that is recognized."""
+    """The names that each format is recognized by."""
     rows = [
-        f"| `{name}` | {known.known_by.replace('*', '&#42;')} |" for name, known in FORMATS.items() if known.known_by
+        f"| `{name}` | {', '.join(known.names).replace('*', '&#42;')} |"
+        for name, known in FORMATS.items()
+        if known.names
     ]
     return "\n".join(["| format | recognized by |", "|---|---|", *rows])
 

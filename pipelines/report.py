@@ -117,7 +117,7 @@ def _conversion(config: ReportConfig) -> ConversionView | None:
     Raises:
       UsageError: it is not finished.
     """
-    from rlds_beam.formats.registry import can_read
+    from rlds_beam.formats.registry import find_readable
     from rlds_beam.output.commits import read_manifest
     from rlds_beam.output.directory import holding
     from rlds_beam.viewing.report.report_file import ConversionView
@@ -126,7 +126,8 @@ def _conversion(config: ReportConfig) -> ConversionView | None:
     if held is None:
         return None
     read_manifest(config.input)
-    return ConversionView(config.input, held, ("rlds-beam", "convert", "INPUT", "OUTPUT"), can_read(held.to))
+    readable = find_readable(held.to) is not None
+    return ConversionView(config.input, held, ("rlds-beam", "convert", "INPUT", "OUTPUT"), readable)
 
 
 def _settings(config: ReportConfig, format_: str, connecting: ConnectorRunner) -> Settings:

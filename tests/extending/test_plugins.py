@@ -27,7 +27,7 @@ from rlds_beam.formats import Format
 from rlds_beam.options import Options, option
 from rlds_beam_logs_formats import JsonSource
 
-LOG = Format("logs of our robots", source="rlds_beam_logs:LogSource", known_by="*.jsonl files", names=("*.jsonl",))
+LOG = Format("logs of our robots", source="rlds_beam_logs:LogSource", names=("*.jsonl",))
 OURS = Format("not ours", source="rlds_beam_logs:LogSource")
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +163,7 @@ def test_help_and_errors_name_it(logs: Path, capsys: pytest.CaptureFixture[str])
     assert "robot_log, or module:Class" in said(capsys, "check", "--rules", "robot", "--from=robot_lag", code=2)
     assert "did you mean HalveReward" in said(capsys, "check", "--rules", "robot", "--connectors=HalvReward", code=2)
     Path("nothing").mkdir()
-    assert re.search(r"robot_log +\*\.jsonl files", said(capsys, "check", "--rules", "nothing", code=2))
+    assert re.search(r"robot_log +\*\.jsonl", said(capsys, "check", "--rules", "nothing", code=2))
 
 
 def test_a_connector(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:

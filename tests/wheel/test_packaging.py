@@ -184,7 +184,7 @@ for job, room in (("record", "recording"), ("browse", "viewing")):
 said = run("--help")[1]
 assert "convert" in said and "browse" not in said, said
 code, said = run("convert", data, f"{out}/lerobot", "--to=lerobot")
-assert code == 2 and "choose rlds, trajectories, columns" in said, said
+assert code == 2 and "rlds_beam.formats.lerobot" in said, said
 """
 
 

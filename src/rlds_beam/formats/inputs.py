@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlds_beam import naming, storage
@@ -15,7 +14,7 @@ from rlds_beam.connectors.dry_run import with_given_meaning
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.options import InputOptions, SourceOptions
-from rlds_beam.formats.recognition import Recognized, datasets_in, recognize
+from rlds_beam.formats.recognition import datasets_in, recognize
 from rlds_beam.formats.registry import MERGED, SOURCES, source_class, source_group
 from rlds_beam.options import Options
 from rlds_beam.processing.report import Report, check_source
@@ -29,7 +28,7 @@ def open_source(
     split: str | None = None,
     features: str | None = None,
     from_: str | None = None,
-    options: Options | None = None,
+    options: Options | Mapping[str, Any] | None = None,
 ) -> Source:
     """Opens a dataset. Reads only metadata, no records.
 
@@ -41,33 +40,32 @@ def open_source(
       features: the path of a features.json, needed for shard files unless it is in their directory.
       from_: the format: a name from `registry.SOURCES`, or `module:Class` of a `reading.base.Source`. None: it is
         recognized from the files (`formats.recognition`).
-      options: the options of that source (its defaults, if None).
+      options: the options of that source, or some of them by name (its defaults, if None).
 
     Raises:
       UsageError: there is nothing at the path, the metadata is unreadable or unsafe, or the split is unknown.
     """
-    dataset, name = (input, from_) if from_ is not None else _recognized(recognize(input))
-    return _open(dataset, split, features, name, options)
-
-
-def _recognized(found: Recognized) -> tuple[str, str]:
-    """The dataset and its format. Raises UsageError if it cannot be read as episodes."""
-    if found.problem is not None:
-        raise UsageError(found.problem)
-    return found.dataset, found.format
-
-
-def _open(
-    input: str | Sequence[str], split: str | None, features: str | None, from_: str, options: Options | None
-) -> Source:
-    kind = source_class(from_)
-    own: dict[str, Any] = {} if kind.options_class is Options else {"options": options or kind.options_class()}
-    pinned = storage.pin(input)
+    dataset, from_ = (input, from_) if from_ is not None else recognize(input).readable()
+    given = dataset if isinstance(dataset, str) else ",".join(dataset)
+    kind, group = source_class(from_), source_group(from_)
+    own: dict[str, Any] = {} if kind.options_class is Options else {"options": group.take(options)}
+    pinned = storage.pin(dataset)
     if from_ == MERGED:
-        own["opener"], pinned = _open_with, datasets_in(pinned)
-    given = input if isinstance(input, str) else ",".join(input)
-    with _naming(given, from_):
+        paths = storage.paths_in(pinned)
+        own["opener"], datasets = open_source, datasets_in(paths)
+        pinned = datasets if len(datasets) > 1 else paths  # `--from=merged` makes a dataset of each file
+    try:
         source = kind.open(pinned, split=split, features=features, **own)
+    except (RldsBeamError, MemoryError):
+        raise
+    except Exception as error:  # a library's, for the metadata of the dataset
+        remote = storage.scheme(given) is not None
+        of_data = isinstance(error, (ArithmeticError, AttributeError, LookupError, TypeError, ValueError))
+        if from_ not in SOURCES or (remote and not of_data):  # of the user's code, or the bucket cannot be reached
+            raise
+        detail = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        where = getattr(error, "filename", None) or given
+        raise UsageError(f"{where} cannot be read with --from={from_}: {shorten(detail or error)}") from error
     where = f"--from={from_}: {given}"
     source.schema.check_fields(where)
     for name in str(source.dataset).split("/"):
@@ -77,39 +75,13 @@ def _open(
     return source
 
 
-def _open_with(path: str, split: str | None, from_: str | None, options: Mapping[str, Any]) -> Source:
-    """Opens one of the datasets to merge, with options of its format by name."""
-    if not options:
-        return open_source(path, split, from_=from_)
-    given = source_group(from_ or recognize(path).format).options_class.create(**options)
-    return open_source(path, split, from_=from_, options=given)
-
-
-@contextlib.contextmanager
-def _naming(input: str, from_: str) -> Iterator[None]:
-    """Converts errors that libraries raise for a dataset's metadata to a UsageError that names the dataset."""
-    try:
-        yield
-    except (RldsBeamError, MemoryError):
-        raise
-    except Exception as error:
-        if from_ not in SOURCES:  # of the user's code
-            raise
-        remote = storage.scheme(input) is not None
-        if remote and not isinstance(error, (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)):
-            raise  # the bucket cannot be reached, or does not exist
-        detail = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-        where = getattr(error, "filename", None) or input
-        raise UsageError(f"{where} cannot be read with --from={from_}: {shorten(detail or error)}") from error
-
-
 def open_input(options: SourceOptions) -> Source:
     """Opens the input of a job (of several, the first), with the meaning that its options give it."""
     given = getattr(options, options.reads)
     dataset, from_ = ",".join(given) if isinstance(given, tuple) else given, options.source_format
     if options.recognized is not None:
-        dataset, from_ = _recognized(options.recognized)
-    source = _open(dataset, options.split, options.features, from_, options.from_options)
+        dataset, from_ = options.recognized.readable()
+    source = open_source(dataset, options.split, options.features, from_, options.from_options)
     return with_given_meaning(source, options)
 
 

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from rlds_beam.formats.registry import OUTPUTS, RLDS, SOURCES, TRAJECTORIES, can_read, output_group, source_group
+from rlds_beam.formats.registry import OUTPUTS, RLDS, SOURCES, TRAJECTORIES, output_group, source_group
 from rlds_beam.options import Group, Options, option
 from rlds_beam.user_functions import qualified_name
 
@@ -61,9 +61,7 @@ class SourceOptions(Options):
         if not values.get(cls.reads) or values.get("from_") is not None:
             return values
         found = recognize(values[cls.reads])
-        if not can_read(found.format):
-            return values
-        return {**values, "from_": found.format, cls.reads: found.dataset}
+        return values if found.problem else {**values, "from_": found.format, cls.reads: found.dataset}
 
     @classmethod
     def groups(cls, values: Mapping[str, Any]) -> tuple[Group, ...]:

@@ -5,25 +5,24 @@ Reads names, and the metadata or the first bytes of a file or two. What rlds-bea
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import json
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from rlds_beam import storage
 from rlds_beam.encoding.tfds.dataset_info import FEATURES
-from rlds_beam.errors import MissingExtraError, UsageError
+from rlds_beam.errors import UsageError
 from rlds_beam.formats.registry import (
     COLUMNS,
     FORMATS,
     MERGED,
     RLDS,
+    SOURCES,
     TRAJECTORIES,
-    Format,
-    can_read,
-    formats,
+    find_readable,
     other_names,
     source_class,
 )
@@ -56,7 +55,14 @@ class Recognized(NamedTuple):
     def __str__(self) -> str:
         return f"{self.format} ({self.why})"
 
+    def readable(self) -> tuple[str, str]:
+        """The dataset and its format. Raises UsageError if it cannot be read as episodes."""
+        if self.problem is not None:
+            raise UsageError(self.problem)
+        return self.dataset, self.format
 
+
+@listing_once()
 def recognize(input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Recognized:
     """The format of a dataset.
 
@@ -70,48 +76,49 @@ def recognize(input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
     """
     given = as_input(input)
     paths = storage.paths_in(storage.pin(given))
-    with listing_once():
-        if len(groups := _groups(paths)) > 1:
-            return Recognized(MERGED, f"{len(groups)} datasets", given)
-        first = next(iter(paths), "")
-        is_directory = _is_directory(first)
-        if not is_directory:
-            first = next(iter(storage.glob(first) if first else ()), "")
-        elif storage.scheme(first) is None and not names_in(first):  # empty, or it cannot be listed
-            try:
-                storage.listdir(first)
-            except OSError as error:
-                raise UsageError(f"{first} cannot be read: {error.strerror or error}") from error
-        found = _recognize_one(first) if first else Recognized(RLDS, "", given)
-        if found is None and not is_directory:
-            raise _unknown(first, 0)
-        if found is None and len(paths) > 1:
-            return Recognized(RLDS, "", given)
-        return _recognize_below(first) if found is None else found._replace(dataset=given)
-
-
-def datasets_in(input: str | Sequence[str]) -> list[str]:
-    """The datasets of an input: its directories, and its files, of which neighbors of one format are one dataset."""
-    paths = storage.paths_in(input)
-    with listing_once():
-        groups = _groups(paths)
-    return [",".join(group) for group in groups] if len(groups) > 1 else paths
-
-
-def _groups(paths: Sequence[str]) -> list[list[str]]:
-    """The paths of each dataset: neighboring files of one ending, or directories that a source reads together."""
-
-    def dataset(i: int) -> tuple[str, str | int]:
-        if not _is_directory(paths[i]):
-            return "files", paths[i].rpartition(".")[2].partition("-")[0]  # the ending
+    if (several := len(datasets_in(paths))) > 1:
+        return Recognized(MERGED, f"{several} datasets", given)
+    first = next(iter(paths), "")
+    is_directory = _is_directory(first)
+    if not is_directory:
+        first = next(iter(storage.glob(first) if first else ()), "")
+    elif storage.scheme(first) is None and not names_in(first):  # empty, or it cannot be listed
         try:
-            found = (_recognize_one(paths[i]) or _recognize_below(paths[i])).format if len(paths) > 1 else ""
-        except UsageError:
-            found = ""
-        together = can_read(found) and source_class(found).reads_several
-        return "directories", found if together else i
+            storage.listdir(first)
+        except OSError as error:
+            raise UsageError(f"{first} cannot be read: {error.strerror or error}") from error
+    found = _recognize_one(first) if first else Recognized(RLDS, "", given)
+    if found is not None:
+        return found._replace(dataset=given)
+    if not is_directory:
+        raise _unknown(first, 0)
+    return Recognized(RLDS, "", given) if len(paths) > 1 else _recognize_below(first)
 
-    return [[paths[i] for i in group] for _, group in itertools.groupby(range(len(paths)), dataset)]
+
+@listing_once()
+def datasets_in(paths: Sequence[str]) -> list[str]:
+    """The datasets of paths, in order, each as text.
+
+    Neighboring files of one ending are one dataset, and so are directories of a source that reads several.
+    """
+    if len(paths) < 2:
+        return [*paths]
+    datasets: list[list[str]] = []
+    before = ""
+    for path in paths:
+        kind = ""
+        if not _is_directory(path):
+            kind = path.rpartition(".")[2].partition("-")[0]  # the ending
+        else:
+            with contextlib.suppress(UsageError):
+                found = (_recognize_one(path) or _recognize_below(path)).format
+                kind = f"directories of {found}" if find_readable(found) and source_class(found).reads_several else ""
+        if kind and kind == before:
+            datasets[-1].append(path)
+        else:
+            datasets.append([path])
+        before = kind
+    return [",".join(own) for own in datasets]
 
 
 def as_input(given: Any) -> str:
@@ -131,41 +138,30 @@ def _recognize_one(path: str) -> Recognized | None:
     """
     if (written := _recognize_written(path)) is not None:
         return written
-    reasons, trouble = _claims(path, FORMATS)
-    if not reasons:
-        others = {name: known for name, known in formats().items() if name not in FORMATS}
-        reasons, more = _claims(path, others)
-        trouble += more
+    reasons: dict[str, str] = {}
+    trouble: list[UsageError] = []
+    for names in (SOURCES, other_names()):
+        for name in names if not reasons else ():
+            known = find_readable(name)
+            if known is None or not any(holds(path, pattern) for pattern in known.names):
+                continue
+            try:
+                why = source_class(name).recognize(path)
+            except UsageError as error:  # for example, h5py is not installed
+                trouble.append(error)
+            except (Exception, SystemExit) as error:
+                said = shorten(error) if name in FORMATS else f"--from={name}: its recognize {describe_error(error)}"
+                trouble.append(UsageError(f"{path} cannot be recognized: {said}"))
+            else:
+                reasons |= {} if why is None else {name: why}
     if len(reasons) > 1:
         both = join_texts([f"{name} ({why})" for name, why in reasons.items()])
         raise UsageError(f"{path} could be {both}: choose one, for example --from={next(iter(reasons))}")
     for name, why in reasons.items():
         return Recognized(name, why, path)
-    for problem in trouble:
-        raise problem
+    if trouble:
+        raise trouble[0]
     return None
-
-
-def _claims(path: str, known: Mapping[str, Format]) -> tuple[dict[str, str], list[UsageError]]:
-    """Why each format recognizes a file or directory, and what failed while it was asked."""
-    reasons: dict[str, str] = {}
-    trouble: list[UsageError] = []
-    for name, entry in known.items():
-        if not entry.source or not any(holds(path, pattern) for pattern in entry.names):
-            continue
-        try:
-            why = source_class(name).recognize(path)
-        except MissingExtraError as error:  # for example h5py
-            trouble.append(error)
-        except (OSError, UsageError, ArithmeticError, LookupError, ValueError) as error:
-            trouble.append(UsageError(f"{path} cannot be recognized: {shorten(error)}"))
-        except (Exception, SystemExit) as error:
-            if name in FORMATS:
-                raise
-            trouble.append(UsageError(f"--from={name}: its recognize {describe_error(error)}"))
-        else:
-            reasons |= {} if why is None else {name: why}
-    return reasons, trouble
 
 
 def _recognize_written(path: str) -> Recognized | None:
@@ -178,7 +174,7 @@ def _recognize_written(path: str) -> Recognized | None:
         return None
     writer = "a pipeline" if held.command == "pipeline" else f"rlds-beam {held.command}"
     found = Recognized(printable(held.to, 200), f"{PLAN} of {writer}", path)
-    if (held.items is not None and can_read(held.to)) or (held.to == RLDS and FEATURES in names_in(path)):
+    if (held.items is not None and find_readable(held.to)) or (held.to == RLDS and FEATURES in names_in(path)):
         return found
     written = writer + (f" from {printable(held.dataset, 200)}" if held.command == "convert" else "")
     if held.items is None:
@@ -223,11 +219,15 @@ def _recognize_below(directory: str) -> Recognized:
 
 
 def _unknown(path: str, looked: int) -> UsageError:
-    """The error for a path that no source recognizes: what was looked for."""
-    told = {name: known.known_by for name, known in formats().items() if known.source and known.known_by}
-    width = max(map(len, told))
-    known = [f"  {name:<{width}}  {known_by}" for name, known_by in told.items()]
+    """The error for a path that no source recognizes: the names that were looked for."""
+    known = [
+        (name, found.names) for name in (*SOURCES, *other_names()) if (found := find_readable(name)) and found.names
+    ]
+    width = max(len(name) for name, _ in known)
     files = "file or directory" if looked == 1 else "files and directories"
     below = f" or in the {looked:,} {files} below" if looked else ""
-    first = f"{path} is not a dataset in a known format. None of these is in it{below}:"
-    return UsageError(first, *known, "Name the format with --from=FORMAT.")
+    return UsageError(
+        f"{path} is not a dataset in a known format. These names were looked for in it{below}:",
+        *(f"  {name:<{width}}  {', '.join(patterns)}" for name, patterns in known),
+        "Name the format with --from=FORMAT. For other HDF5 and .npz files, inspect --from=hdf5 proposes a profile.",
+    )

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import inspect
 import typing
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from rlds_beam import plugins
 from rlds_beam.errors import UsageError
+from rlds_beam.formats import format_options
 from rlds_beam.options import Group, Options
 from rlds_beam.user_functions import resolve
 
@@ -32,106 +32,90 @@ class Format(NamedTuple):
     Attributes:
       about: a description for the help.
       source, output: the classes that read and write it, as `module:Class`; empty if it cannot be read or written.
-      source_options, output_options: their `options_class`, so that the help need not import them; empty if they
-        have no options.
-      known_by: what its source recognizes it by (`Source.recognize`); empty if only `--from` names it.
-      names: the names (`directory_listing.holds`) without which it is not: its source is not asked or imported.
+      source_options, output_options: the `options_class` of our formats, so that the help need not import the format.
+      names: the names of files (`directory_listing.holds`) that it is recognized by: its source is imported, and asked
+        (`Source.recognize`), only if one is there. Empty if only `--from` names it.
     """
 
     about: str
     source: str = ""
     output: str = ""
-    source_options: str = ""
-    output_options: str = ""
-    known_by: str = ""
+    source_options: type[Options] = Options
+    output_options: type[Options] = Options
     names: tuple[str, ...] = ()
 
 
-_KNOWN = {
+FORMATS = {
     RLDS: Format(
         "RLDS episodes, as stored by TFDS and EnvLogger",
         source="rlds_beam.formats.rlds.source:RldsSource",
         output="rlds_beam.formats.rlds.output:RldsOutput",
-        output_options="rlds_beam.formats.format_options:RldsOptions",
-        known_by="features.json, or *.tfrecord* and *.array_record* files",
+        output_options=format_options.RldsOptions,
         names=("features.json", "*.tfrecord*", "*.array_record*"),
     ),
     MERGED: Format(
         "several datasets, of any formats, as one",
         source="rlds_beam.formats.merged.source:MergedSource",
-        source_options="rlds_beam.formats.format_options:MergeOptions",
+        source_options=format_options.MergeOptions,
     ),
     TRAJECTORIES: Format(
         "TF-Agents trajectories: pairs, sequences, episodes",
         output="rlds_beam.formats.trajectories.output:TrajectoryOutput",
-        output_options="rlds_beam.formats.format_options:TrajectoryOptions",
+        output_options=format_options.TrajectoryOptions,
     ),
     COLUMNS: Format(
         "a row per transition, or columns from connectors",
         output="rlds_beam.formats.columns.output:ColumnsOutput",
-        output_options="rlds_beam.formats.format_options:ColumnsOptions",
+        output_options=format_options.ColumnsOptions,
     ),
     LEROBOT: Format(
         "LeRobot datasets, v3.0 and v2.1",
         source="rlds_beam.formats.lerobot.source:LerobotSource",
         output="rlds_beam.formats.lerobot.output:LerobotOutput",
-        output_options="rlds_beam.formats.format_options:LerobotOptions",
-        known_by="meta/info.json",
+        output_options=format_options.LerobotOptions,
         names=("meta/info.json",),
     ),
     "numpy": Format(
         "a .npy array per field",
         output="rlds_beam.formats.numpy.output:NumpyOutput",
-        output_options="rlds_beam.formats.format_options:ImageOptions",
+        output_options=format_options.ImageOptions,
     ),
     "npz": Format(
         "NumPy's .npz files: ExoRL, OGBench, arrays as in D4RL",
         source="rlds_beam.formats.profiles.source:NpzSource",
-        source_options="rlds_beam.formats.format_options:ProfileOptions",
-        known_by="*.npz files that fit a profile (inspect --from=npz proposes one for others)",
+        source_options=format_options.ProfileOptions,
         names=("*.npz",),
     ),
     "zarr": Format(
         "replay buffers of diffusion policy and UMI (zarr)",
         source="rlds_beam.formats.profiles.source:ZarrSource",
-        source_options="rlds_beam.formats.format_options:ProfileOptions",
+        source_options=format_options.ProfileOptions,
         output="rlds_beam.formats.zarr.output:ZarrOutput",
-        output_options="rlds_beam.formats.format_options:ZarrOptions",
-        known_by="meta/episode_ends of a zarr directory or .zarr.zip file",
+        output_options=format_options.ZarrOptions,
         names=("meta/episode_ends", "*.zarr.zip"),
     ),
     "hdf5": Format(
         "HDF5: ALOHA, robomimic, LIBERO, D4RL, Minari, ...",
         source="rlds_beam.formats.profiles.source:Hdf5Source",
-        source_options="rlds_beam.formats.format_options:ProfileOptions",
-        known_by="HDF5 files that fit a profile (inspect --from=hdf5 proposes one for others)",
+        source_options=format_options.ProfileOptions,
         names=("**/*.hdf5", "**/*.h5"),
     ),
     "envlogger": Format(
         "EnvLogger's Riegeli logs",
         source="rlds_beam.formats.envlogger.source:EnvLoggerSource",
-        known_by="metadata.riegeli, or DIRECTORY/steps.riegeli",
-        names=("metadata.riegeli", "[0-9]*"),
+        names=("metadata.riegeli", "*/steps.riegeli"),
     ),
     "ros2": Format(
         "ROS 2 bags and MCAP files",
         source="rlds_beam.formats.ros2.source:Ros2Source",
-        source_options="rlds_beam.formats.format_options:Ros2Options",
-        known_by="metadata.yaml of a bag, or *.mcap and *.db3 files",
+        source_options=format_options.Ros2Options,
         names=("*.mcap", "*.db3", "metadata.yaml", "*/metadata.yaml"),
     ),
     "scope_rl": Format(
         "SCOPE-RL's logged dataset (pickle)",
         output="rlds_beam.formats.scope_rl.output:ScopeRlOutput",
-        output_options="rlds_beam.formats.format_options:ScopeRlOptions",
+        output_options=format_options.ScopeRlOptions,
     ),
-}
-"""All formats, also those whose folder this installation lacks."""
-
-FORMATS = {
-    name: known
-    for name, known in _KNOWN.items()
-    if find_spec(".".join((known.source or known.output).split(".")[:3])) is not None
 }
 """Our formats by name, in the order of the help."""
 
@@ -155,25 +139,15 @@ def find_format(name: str) -> Format | None:
 
 def other_names() -> list[str]:
     """The formats that other packages declare, which cannot replace a built-in name. Imports nothing."""
-    return [name for name in plugins.names("formats") if name not in _KNOWN]
+    return [name for name in plugins.names("formats") if name not in FORMATS]
 
 
-def formats() -> dict[str, Format]:
-    """All formats: the built-in ones, then those of other packages that can be imported."""
-    found = dict(FORMATS)
-    for name in other_names():
-        with contextlib.suppress(UsageError):
-            if (known := find_format(name)) is not None:
-                found[name] = known
-    return found
-
-
-def can_read(name: str) -> bool:
-    """Whether `--from` takes a name. False also for a format of another package that cannot be used."""
-    try:
-        return name in SOURCES or bool((known := find_format(name)) and known.source)
-    except UsageError:
-        return False
+def find_readable(name: str) -> Format | None:
+    """The format that `--from` takes by this name; None also if it is another package's, and cannot be used."""
+    with contextlib.suppress(UsageError):
+        known = find_format(name)
+        return known if known is not None and known.source else None
+    return None
 
 
 def source_class(from_: str) -> type[Source]:
@@ -201,7 +175,7 @@ def _find_class(flag: str, name: str, base: type[Any]) -> type[Any]:
         raise UsageError(
             f"--{flag}={name}: there is no such {kind}{hint}; choose {', '.join(names)}, or module:Class for your own"
         )
-    contract = f"{'rlds_beam.reading' if flag == 'from' else 'rlds_beam.output'}.{base.__name__}"
+    contract = f"rlds_beam.{'reading' if flag == 'from' else 'output'}.{base.__name__}"
     if not (isinstance(named, type) and issubclass(named, base)):
         raise UsageError(f"--{flag}={name}: not a subclass of {contract}")
     if inspect.isabstract(named):
@@ -212,18 +186,11 @@ def _find_class(flag: str, name: str, base: type[Any]) -> type[Any]:
 
 def source_group(from_: str) -> Group:
     """The options of the source that `--from` names. Raises UsageError if there is no such source."""
-    declared = FORMATS[from_].source_options if from_ in SOURCES else source_class(from_).options_class
-    return _group("from", from_, declared)
+    options_class = FORMATS[from_].source_options if from_ in SOURCES else source_class(from_).options_class
+    return Group("from_options", f"--from={from_}", options_class)
 
 
 def output_group(to: str) -> Group:
     """The options of the output that `--to` names. Raises UsageError if there is no such output."""
-    declared = FORMATS[to].output_options if to in OUTPUTS else output_class(to).options_class
-    return _group("to", to, declared)
-
-
-def _group(flag: str, name: str, declared: Any) -> Group:
-    options_class = resolve(declared or "rlds_beam.options:Options", "") if isinstance(declared, str) else declared
-    if not (isinstance(options_class, type) and issubclass(options_class, Options)):
-        raise UsageError(f"--{flag}={name}: its options_class is not a subclass of rlds_beam.options.Options")
-    return Group(f"{flag}_options", f"--{flag}={name}", options_class)
+    options_class = FORMATS[to].output_options if to in OUTPUTS else output_class(to).options_class
+    return Group("to_options", f"--to={to}", options_class)

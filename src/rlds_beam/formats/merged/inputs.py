@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
@@ -21,8 +21,8 @@ from rlds_beam.text import count
 Fields = Literal["same", "common", "all"]
 FIELDS: tuple[Fields, ...] = get_args(Fields)
 
-Opener = Callable[[str, str | None, str | None, Mapping[str, Any]], Source]
-"""Opens a dataset, given its path, split, format (None: recognized), and the options of the format by name."""
+Opener = Callable[..., Source]
+"""Opens a dataset, as `formats.inputs.open_source`."""
 
 
 class InputMapping(msgspec.Struct, forbid_unknown_fields=True):
@@ -116,7 +116,7 @@ def open_inputs(
         where = f"--merge_fields={given}: inputs[{i}]"
         if entry.input is not None and os.path.realpath(storage.pin(entry.input)) != os.path.realpath(path):
             raise UsageError(f"{where}: its input is {entry.input}, not {path}: name the datasets in the file's order")
-        source = opener(path, entry.split or split, entry.from_, entry.options)
+        source = opener(path, entry.split or split, from_=entry.from_, options=entry.options)
         if not source.splits:
             raise UsageError(f"{path} has no episodes: it has no splits")
         if any(own.sliced for own in source.splits):
