@@ -11,16 +11,15 @@ without a fixed shape are left out.
 from __future__ import annotations
 
 import dataclasses
-import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import IO, Any
 
 import numpy as np
 
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.formats.arrays.leaves import is_text, make_columns
-from rlds_beam.formats.arrays.parts import ArraysOutput, Part, StoredColumn, read_blocks, write_merged
+from rlds_beam.formats.arrays.fields import decode_images, fields_of_numbers, is_text, read_numbers, stored_dtype
+from rlds_beam.formats.arrays.parts import INT64, ArraysOutput, Parts, StoredColumn, lengths_of
 from rlds_beam.formats.format_options import ImageOptions
 from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
@@ -31,37 +30,13 @@ from rlds_beam.reading.meaning import LastAction
 
 OFFSETS = "episode_offsets"
 _JPEG_QUALITY = 95
-_INT64 = np.dtype("<i8")
-
-
-class NumpyColumn(StoredColumn):
-    """A field; its key is the name of its file, without `.npy`."""
-
-    def encode(self, episode: Episode) -> list[bytes]:
-        """Also images, as JPEGs; JPEGs are passed on unchanged."""
-        if self.of_episode or not self.is_image:
-            return super().encode(episode)
-        column = episode.steps[self.path]
-        if not isinstance(column, EncodedImages):
-            return encode_jpeg(self.values(episode), _JPEG_QUALITY)
-        images = list(column)
-        others = [i for i, data in enumerate(images) if not data.startswith(b"\xff\xd8\xff")]
-        if others:
-            pixels = self.pixels(column[np.array(others)])
-            for i, jpeg in zip(others, encode_jpeg(pixels, _JPEG_QUALITY), strict=True):
-                images[i] = jpeg
-        return images
-
-    @property
-    def files(self) -> list[str]:
-        return [self.key, f"{self.key}.offsets"] if self.as_bytes else [self.key]
 
 
 @dataclasses.dataclass(frozen=True)
 class NumpyOutput(HoldsLastActions, ArraysOutput):
-    """A directory of arrays for each split. Attributes: see `ArraysOutput`."""
-
-    columns: tuple[NumpyColumn, ...]
+    """A directory of arrays for each split; a key is the name of a file, without `.npy`. Attributes: see
+    `ArraysOutput`.
+    """
 
     options_class = ImageOptions
 
@@ -72,8 +47,8 @@ class NumpyOutput(HoldsLastActions, ArraysOutput):
         for fields, of_episode in ((connectors.schema.steps, False), (connectors.schema.metadata, True)):
             for path, field in fields.items():
                 as_bytes = is_text(field) or (field.holds_image_files and (of_episode or options.images == "jpeg"))
-                if as_bytes or make_columns([field], left_out):
-                    columns.append(NumpyColumn(field, path.replace("/", "."), of_episode, as_bytes))
+                if as_bytes or fields_of_numbers([field], left_out):
+                    columns.append(StoredColumn(field, path.replace("/", "."), of_episode, as_bytes))
         splits = tuple(split.name for split in source.splits)
         return cls(directory, source.name, splits, tuple(columns), left_out, source.meaning)
 
@@ -83,45 +58,58 @@ class NumpyOutput(HoldsLastActions, ArraysOutput):
 
     def stored_names(self) -> Iterator[tuple[str, str]]:
         yield "the offsets of the episodes", OFFSETS
-        yield from ((column.path, name) for column in self.columns for name in column.files)
+        for column in self.columns:
+            yield column.field.path, column.key
+            if column.as_bytes:
+                yield column.field.path, f"{column.key}.offsets"
 
     def plan(self) -> dict[str, Any]:
         return {"numpy": {**self.about(), "as_bytes": [column.key for column in self.columns if column.as_bytes]}}
 
-    def merge(self, split: str, parts: Sequence[Part]) -> Iterator[MergedFile]:
-        def write(name: str, rows: int, shape: tuple[int, ...], dtype: np.dtype[Any], data: Any) -> MergedFile:
-            pieces = (piece for content in ([_npy_header(dtype, shape)], data) for piece in content)
-            return write_merged(self.directory, f"{split}/{name}.npy", split, rows, pieces)
+    def encode_bytes(self, column: StoredColumn, episode: Episode) -> list[bytes]:
+        """Texts, or images as JPEGs; JPEGs, and the images of an episode, are passed on unchanged."""
+        if column.of_episode or not column.field.holds_image_files:
+            return column.texts(episode)
+        encoded = episode.steps[column.field.path]
+        if not isinstance(encoded, EncodedImages):
+            return encode_jpeg(read_numbers(column.field, episode), _JPEG_QUALITY)
+        images = list(encoded)
+        others = [i for i, data in enumerate(images) if not data.startswith(b"\xff\xd8\xff")]
+        if others:
+            pixels = decode_images(column.field, encoded[np.array(others)])
+            for i, jpeg in zip(others, encode_jpeg(pixels, _JPEG_QUALITY), strict=True):
+                images[i] = jpeg
+        return images
 
-        episodes = sum(map(len, parts))
-        yield write(OFFSETS, episodes, (episodes + 1,), _INT64, _offsets(read_blocks(parts, 0)))
-        for column, at in zip(self.columns, self.starts, strict=True):
-            rows = sum(part.total(at) for part in parts)
-            dtype, shape = (np.dtype(np.uint8), ()) if column.as_bytes else (column.dtype, column.shape)
-            yield write(column.key, rows, (rows, *shape), dtype, read_blocks(parts, at))
-            if column.as_bytes:
-                count = sum(part.total(at + 1) for part in parts)
-                offsets = _offsets(read_blocks(parts, at + 1))
-                yield write(f"{column.key}.offsets", count, (count + 1,), _INT64, offsets)
+    def merge(self, split: str, parts: Parts) -> Iterator[MergedFile]:
+        def write(key: str, dtype: np.dtype[Any], shape: tuple[int, ...], pieces: Iterable[bytes]) -> MergedFile:
+            formats: Any = np.lib.format  # has no types
 
-    def describe_merged(self, parts: Mapping[str, Sequence[Part]]) -> dict[str, Any]:
-        return self.plan()
+            def write_npy(file: IO[bytes]) -> None:
+                header = {"descr": formats.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+                formats.write_array_header_1_0(file, header)
+                for piece in pieces:
+                    file.write(piece)
+
+            return self.write_merged(f"{split}/{key}.npy", split, shape[0], write_npy)
+
+        yield write(OFFSETS, INT64, (parts.episodes + 1,), _offsets([parts.steps]))
+        for column in self.columns:
+            shape = self.shape(column, parts)
+            if not column.as_bytes:
+                yield write(column.key, stored_dtype(column.field), shape, parts.read(column.key))
+                continue
+            lengths = lengths_of(column.key)
+            size = sum(int(block.sum()) for block in parts.integers(lengths))
+            yield write(column.key, np.dtype(np.uint8), (size,), parts.read(column.key))
+            yield write(f"{column.key}.offsets", INT64, (shape[0] + 1,), _offsets(parts.integers(lengths)))
 
 
-def _npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """The header of a `.npy` file with an array in C order."""
-    file = io.BytesIO()
-    formats: Any = np.lib.format
-    content = {"descr": formats.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    formats.write_array_header_1_0(file, content)
-    return file.getvalue()
-
-
-def _offsets(lengths: Iterable[bytes]) -> Iterator[bytes]:
-    """Converts int64 lengths to offsets, from 0."""
-    yield bytes(8)
+def _offsets(lengths: Iterable[Any]) -> Iterator[bytes]:
+    """Converts blocks of int64 lengths to offsets, from 0."""
     last = 0
-    for piece in lengths:
-        offsets = last + np.cumsum(np.frombuffer(piece, "<i8"))
+    yield bytes(8)
+    for block in lengths:
+        offsets = last + np.cumsum(block, dtype=INT64)
         last = int(offsets[-1]) if len(offsets) else last
-        yield offsets.astype("<i8").tobytes()
+        yield offsets.tobytes()

@@ -20,7 +20,7 @@ from rlds_beam.episodes.representations import DELTA
 from rlds_beam.episodes.schema import FLAGS, Field, Schema, by_path, is_name, text_field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, NO_REWARD, as_images, image_field, number_field
-from rlds_beam.formats.arrays.leaves import field_from_json
+from rlds_beam.formats.arrays.fields import field_from_json
 from rlds_beam.formats.profiles.containers import Container, Leaf, matches
 from rlds_beam.formats.profiles.model import (
     RECORDED,
