@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
+import logging
 import os
 import uuid
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
 import apache_beam as beam
 import numpy as np
+from apache_beam.pvalue import AsDict, AsSingleton
+from apache_beam.transforms.util import WaitOn
 
 from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
@@ -30,7 +34,7 @@ from rlds_beam.formats.trajectories.output import TrajectoryOutput
 from rlds_beam.output.commits import commit_dataset
 from rlds_beam.output.files import REJECTED, REJECTED_LIST, is_rejected_file
 from rlds_beam.output.plans import OutputPlan, check_files
-from rlds_beam.output.range_conversion import finish_range
+from rlds_beam.output.range_conversion import NumberRanges, RangeConverter, finish_range
 from rlds_beam.output.shards import RejectedWriter
 from rlds_beam.processing.report import Report, check_source
 from rlds_beam.reading.base import Source, WorkRange
@@ -38,18 +42,25 @@ from rlds_beam.trajectories.items import Items
 from rlds_beam.trajectories.options import Images, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec
 from rlds_beam.transforms.converting import check_items, refuse_across_episodes
-from rlds_beam.transforms.elements import EpisodeCoder
-from rlds_beam.transforms.keyed_sink import WriteKeyed
+from rlds_beam.transforms.elements import EpisodeCoder, in_global_window, refuse_windows, report_sink
 from rlds_beam.writing.keyed_parts import (
+    BUCKETS,
     FROM,
     KeyedSink,
     PackedElement,
-    PlacedElement,
+    Part,
+    Place,
+    StoredElement,
     check_directory,
+    commit,
+    name_ranges,
+    place,
     read_stored,
     stamp_rejected,
 )
-from rlds_beam.writing.rlds import EpisodeSink, RldsSink, plan_output
+from rlds_beam.writing.rlds import EpisodeSink, RldsSink
+
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,27 +68,135 @@ class _WriteOptions(OutputOptions, ConnectorOptions, CheckOptions):
     """The options of `convert` that concern what is written."""
 
 
+class WriteKeyed(beam.PTransform[Any, Any]):
+    """Writes a PCollection with a keyed sink: the result, and the rejected elements. Without Beam: `write_all`.
+
+    Args:
+      sink: packs, writes, and commits the elements.
+      writer: the name of the public transform, for errors.
+      result: the type of the sink's result.
+    """
+
+    def __init__(self, sink: KeyedSink, writer: str, result: Any):
+        super().__init__()
+        self._sink, self._writer, self._result = sink, writer, result
+
+    def expand(self, elements: beam.PCollection[Any]) -> tuple[beam.PCollection[Any], beam.PCollection[Rejection]]:
+        refuse_windows(self._writer, elements)
+        sink, root = self._sink, elements.pipeline
+        # Building the graph, which may never run, writes nothing.
+        opened = root | "Start" >> beam.Create([sink]) | "Open" >> beam.Map(_open)
+        stored = (
+            elements
+            | "AfterOpen" >> WaitOn(opened)
+            | "Store" >> beam.ParDo(_StoreFn(sink)).with_output_types(StoredElement)
+        )
+        # A sample of the keys cuts the elements into buckets of about equal numbers, which workers sort.
+        bounds = (
+            stored
+            | "Keys" >> beam.Map(lambda stored: (stored.split, stored.key))
+            | "Sample" >> beam.ApproximateQuantiles.Globally(BUCKETS + 1)
+        )
+        buckets = (
+            stored
+            | "Bucket" >> beam.Map(_find_bucket, AsSingleton(bounds)).with_output_types(tuple[Place, StoredElement])
+            | "Buckets" >> beam.GroupByKey()
+        )
+        # Their weights say in which range each element is.
+        weights = buckets | "Weigh" >> beam.MapTuple(lambda bucket, own: (bucket, sum(each.weight for each in own)))
+        ranges = (
+            buckets
+            | "Place"
+            >> beam.FlatMap(
+                lambda bucket, weights: place(bucket[0], bucket[1], weights, sink), AsDict(weights)
+            ).with_output_types(tuple[Place, StoredElement])
+            | "Ranges" >> beam.GroupByKey()
+        )
+        planned = (
+            ranges
+            | "Numbers" >> beam.Keys()
+            | "AllNumbers" >> beam.combiners.ToList()
+            | "Name" >> beam.Map(name_ranges, sink)
+        )
+        rejected = ranges | "Write" >> beam.FlatMap(_write, AsSingleton(planned)).with_output_types(Rejection)
+        finished = (
+            planned
+            | "AfterWrite" >> WaitOn(rejected)
+            | "Indices" >> beam.FlatMap(_list_indices)
+            | "Spread" >> beam.Reshuffle()
+            | "Finish" >> beam.MapTuple(lambda finisher, work: finisher.process(work, {}))
+        )
+        result = planned | "AfterAll" >> WaitOn(finished) | "Commit" >> beam.Map(commit).with_output_types(self._result)
+        return result, rejected
+
+
+def _open(sink: KeyedSink) -> None:
+    report_sink(sink.directory)
+    sink.open()
+
+
+class _StoreFn(beam.DoFn):
+    def __init__(self, sink: KeyedSink):
+        self._sink = sink
+
+    def start_bundle(self) -> None:
+        self._part: Part | None = None
+
+    def process(self, element: Any) -> None:
+        if self._part is None:
+            self._part = Part(self._sink)
+        self._part.add(element)
+
+    def finish_bundle(self) -> Iterator[Any]:
+        if self._part is not None:
+            yield from map(in_global_window, self._part.finish())
+
+
+def _find_bucket(stored: StoredElement, bounds: Sequence[tuple[str, Any]]) -> tuple[Place, StoredElement]:
+    return (stored.split, bisect.bisect_right(bounds, (stored.split, stored.key))), stored
+
+
+def _write(group: tuple[Place, Iterable[StoredElement]], sink: KeyedSink) -> Iterator[Rejection]:
+    work, in_order = sink.ranges[group[0]], sorted(group[1], key=lambda each: each.order)
+    _log.info("Writing %s of %s: %d elements", work, sink.directory, len(in_order))
+    yield from sink.write_range(work, in_order)
+    _log.info("Wrote %s of %s", work, sink.directory)
+
+
+def _list_indices(sink: KeyedSink) -> Iterator[tuple[NumberRanges, Any]]:
+    """What each range of an output with global indices still needs (`GlobalIndices`)."""
+    if isinstance(sink, EpisodeSink) and (finisher := sink.committer.finisher) is not None:
+        for work in finisher.ranges({}):
+            yield finisher, work
+
+
 class _EpisodeSink(EpisodeSink):
     """Stores episodes as Beam does."""
 
     def pack(self, episode: Episode) -> PackedElement:
-        return PackedElement(episode.key.split, episode.key, EpisodeCoder().encode(episode), _weight(episode))
+        # The size of its record, or of its arrays if it was not read from a file. Sizes of pickles differ by process.
+        columns = [column for column in episode.steps.values() if isinstance(column, np.ndarray)]
+        weight = len(episode.payload) or sum(column.nbytes for column in columns)
+        return PackedElement(episode.key.split, episode.key, EpisodeCoder().encode(episode), weight)
 
-    def read(self, placed: Sequence[PlacedElement]) -> Iterator[tuple[Episode, bool]]:
-        schema = self.connecting.probed.given
-        for episode in map(EpisodeCoder().decode, read_stored(placed)):
+    def write_range(self, work: WorkRange, elements: Sequence[StoredElement]) -> list[Rejection]:
+        rejections = list[Rejection]()
+
+        def reject(writer: RejectedWriter, rejection: Rejection) -> None:
+            rejections.append(rejection)
+
+        self.converter.convert(work, self._read(elements), edited=True, reject=reject)
+        return rejections
+
+    def _read(self, elements: Sequence[StoredElement]) -> Iterator[tuple[Episode, bool]]:
+        schema = self.converter.connecting.probed.given
+        for episode in map(EpisodeCoder().decode, read_stored(elements)):
             if not episode.faults:
                 schema.check(episode)
                 if faults := compare_with_schema(episode, schema):
                     episode = episode.replace(faults=tuple(faults))
             yield episode, episode.sound
             del episode
-
-
-def _weight(episode: Episode) -> int:
-    """The size of its record, or of its arrays if it was not read from a file. Sizes of pickles differ by process."""
-    columns = episode.steps.values()
-    return len(episode.payload) or sum(column.nbytes for column in columns if isinstance(column, np.ndarray))
 
 
 class WriteEpisodesResult(NamedTuple):
@@ -140,8 +259,6 @@ class WriteEpisodes(beam.PTransform[Episode, Any]):
         **options: Any,
     ):
         super().__init__()
-        if shards is not None and shards < 1:
-            raise UsageError(f"shards={shards}: must be at least 1")
         given = _WriteOptions.create(to=to, **{**(vars(check) if check else {}), **options})
         check = CheckOptions.of(given)
         described = with_given_meaning(with_attributes(source, schema=schema or source.schema), given)
@@ -160,28 +277,22 @@ class WriteEpisodes(beam.PTransform[Episode, Any]):
         check_directory(output, overwrite=overwrite)
         # The pipeline may change its episodes in unknown ways, so every run is a new plan.
         more = {"connectors": configuration.plan(), "pipeline": uuid.uuid4().hex}
-        self._sink = _EpisodeSink(
-            directory=output,
-            output_plan=plan_output(to, described, check, writes, **more),
+        self._sink = _EpisodeSink.of(
+            described,
+            to,
+            RangeConverter(check, connecting, writes),
+            more,
             overwrite=overwrite,
             listed=stamp_rejected(output),
-            splits=tuple(split.name for split in described.splits),
-            # Without shards, of which there may be many; their counts do not hold if episodes were dropped.
-            source=with_attributes(described, splits=()),
-            output=writes,
-            to=to,
             shards=shards,
-            check=check,
-            connecting=connecting,
             report=check_source(source, check),
         )
 
     def display_data(self) -> dict[str, Any]:
-        return {"output": self._sink.directory, "to": self._sink.to}
+        return {"output": self._sink.directory, "to": self._sink.output_plan.content["to"]}
 
     def expand(self, episodes: beam.PCollection[Episode]) -> WriteEpisodesResult:
-        written = episodes | "Write" >> WriteKeyed(self._sink, "WriteEpisodes", Report)
-        return WriteEpisodesResult(written.result, written.rejected)
+        return WriteEpisodesResult(*(episodes | "Write" >> WriteKeyed(self._sink, "WriteEpisodes", Report)))
 
 
 class WriteToTrajectoryRecordsResult(NamedTuple):
@@ -234,8 +345,6 @@ class WriteToTrajectoryRecords(beam.PTransform[Items, Any]):
         overwrite: bool = False,
     ):
         super().__init__()
-        if num_shards is not None and num_shards < 1:
-            raise UsageError(f"num_shards={num_shards}: must be at least 1")
         name = "trajectories" if source is None else source.name
         refuse_across_episodes(spec.items or ItemOptions())
         check_directory(output, overwrite=overwrite)
@@ -255,7 +364,7 @@ class WriteToTrajectoryRecords(beam.PTransform[Items, Any]):
 
     def expand(self, items: beam.PCollection[Items]) -> WriteToTrajectoryRecordsResult:
         written = items | "Write" >> WriteKeyed(self._sink, "WriteToTrajectoryRecords", dict[str, Any])
-        return WriteToTrajectoryRecordsResult(written.result, written.rejected)
+        return WriteToTrajectoryRecordsResult(*written)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -276,15 +385,14 @@ class _ItemSink(KeyedSink):
         check_items(items, self.spec)
         return PackedElement(items.key.split, items.key, items, len(items.payload) or 1)
 
-    def plan(self, ranges: Sequence[WorkRange]) -> Sequence[WorkRange]:
-        check_files(name for work in ranges for name in self.output.files(work))
-        return tuple(ranges)
+    def with_ranges(self, ranges: Mapping[Place, WorkRange]) -> Self:
+        check_files(name for work in ranges.values() for name in self.output.files(work))
+        return super().with_ranges(ranges)
 
-    def write_range(self, work: WorkRange, placed: Sequence[PlacedElement], plan: object) -> list[Rejection]:
-        del plan
+    def write_range(self, work: WorkRange, elements: Sequence[StoredElement]) -> list[Rejection]:
         rejections, writer = list[Rejection](), self.output.open_range(work)
         try:
-            for items in read_stored(placed):
+            for items in read_stored(elements):
                 try:
                     writer.write_items(items)
                 except BadEpisode as bad:
@@ -295,8 +403,9 @@ class _ItemSink(KeyedSink):
         finally:
             writer.abort()
 
-    def commit(self, plan: Sequence[WorkRange]) -> dict[str, Any]:
-        return commit_dataset(self.directory, self.output.name, plan, self.output.complete, self.output_plan.digest)
+    def commit(self) -> dict[str, Any]:
+        output, ranges = self.output, tuple(self.ranges.values())
+        return commit_dataset(self.directory, output.name, ranges, output.complete, self.output_plan.digest)
 
 
 @beam.typehints.with_input_types(Rejection)
@@ -312,7 +421,8 @@ class WriteRejected(beam.PTransform[Rejection, dict[str, Any]]):
         self._sink = _RejectedSink(directory=storage.join(output, REJECTED))
 
     def expand(self, rejected: beam.PCollection[Rejection]) -> beam.PCollection[dict[str, Any]]:
-        return (rejected | "Write" >> WriteKeyed(self._sink, "WriteRejected", dict[str, Any])).result
+        written, _ = rejected | "Write" >> WriteKeyed(self._sink, "WriteRejected", dict[str, Any])
+        return written
 
 
 class _RejectedSink(KeyedSink):
@@ -328,22 +438,19 @@ class _RejectedSink(KeyedSink):
     def pack(self, rejection: Rejection) -> PackedElement:
         return PackedElement(rejection.key.split, rejection.key, rejection, len(rejection.payload))
 
-    def plan(self, ranges: Sequence[WorkRange]) -> Sequence[WorkRange]:
-        return tuple(ranges)
-
-    def write_range(self, work: WorkRange, placed: Sequence[PlacedElement], plan: object) -> list[Rejection]:
+    def write_range(self, work: WorkRange, elements: Sequence[StoredElement]) -> list[Rejection]:
         with RejectedWriter(storage.below(self.directory, str(work))) as writer:
-            for rejection in read_stored(placed):
+            for rejection in read_stored(elements):
                 writer.add(rejection)
             writer.commit()
         return []
 
-    def commit(self, plan: Sequence[WorkRange]) -> dict[str, Any]:
+    def commit(self) -> dict[str, Any]:
         records = 0
-        for work in plan:
+        for work in self.ranges.values():
             with storage.open_read(storage.below(self.directory, f"{work}.jsonl")) as lines:
                 records += sum(1 for _ in lines)
-        content = {"records": records, "files": [f"{work}.tfrecord" for work in plan]}
+        content = {"records": records, "files": [f"{work}.tfrecord" for work in self.ranges.values()]}
         storage.write_text(storage.below(self.directory, REJECTED_LIST), encode(content))
         return content
 
@@ -396,8 +503,8 @@ class WriteToRlds(beam.PTransform):
             raise UsageError("WriteToRlds needs a PCollection of episodes for at least one split")
         sink = self._create(splits=tuple(by_split))
         named = [own | f"Split {split}" >> beam.Map(_with_split, split) for split, own in by_split.items()]
-        written = named | beam.Flatten() | "Write" >> WriteKeyed(sink, "WriteToRlds", Report)
-        return written.result
+        report, _ = named | beam.Flatten() | "Write" >> WriteKeyed(sink, "WriteToRlds", Report)
+        return report
 
 
 def _with_split(element: tuple[Any, Any], split: str) -> tuple[str, Any, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from cases import pairs
 from directories import bytes_of
-from exchanging import export, open_job, read_back
+from exchanging import commit, export, open_job, read_back
 
 from rlds_beam import naming, storage
 from rlds_beam.cli.main import main
@@ -139,7 +139,7 @@ def convert_split(dataset: Path, output: Path, to: str, split: str) -> None:
     job.make_ready()
     for work in job.ranges:
         job.converter.convert_range(work, {})
-    job.committer.commit()
+    commit(job)
 
 
 @pytest.mark.parametrize("to", OPTIONS)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from directories import bytes_of
+from exchanging import commit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -178,7 +179,7 @@ def convert_purely(config: ConvertConfig) -> Any:
     known = duplicates(job.source, job.ranges)
     for work in job.open():
         job.converter.convert_range(work, known)
-    return job.committer.commit()
+    return commit(job)
 
 
 def ids_of(items: list[dict[str, Any]], nested: bool) -> list[int]:

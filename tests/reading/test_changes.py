@@ -18,7 +18,7 @@ from rlds_beam.cli.main import main
 from rlds_beam.errors import NotVerifiedError
 from rlds_beam.formats.format_options import Ros2Options
 from rlds_beam.formats.inputs import open_source
-from rlds_beam.output.range_conversion import RangeConverter
+from rlds_beam.output.range_conversion import ConvertRanges
 from rlds_beam.processing.ranges import FitConnector
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.changes import Snapshot
@@ -146,7 +146,7 @@ def test_a_command_ends_with_exit_code_4(tmp_path, monkeypatch, capsys, job):
     flags = ["--workers=1", "--progress=none"]
     if job in ("convert", "fit"):
         before_second(
-            monkeypatch, *{"convert": (RangeConverter, "convert_range"), "fit": (FitConnector, "process")}[job], change
+            monkeypatch, *{"convert": (ConvertRanges, "convert_range"), "fit": (FitConnector, "process")}[job], change
         )
         flags += [str(tmp_path / "out"), "--shards=2"]
         if job == "fit":

@@ -14,6 +14,7 @@ from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.jobs.convert import ConvertJob, prepare
 from rlds_beam.jobs.options import ConvertOptions
+from rlds_beam.processing.job import run_stages
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
@@ -25,6 +26,13 @@ def export(data: Path | str | list[Path], output: Path | str, to: str, **options
     job = open_job(data, output, to, **options)
     for work in job.open():
         job.converter.convert_range(work, {})
+    return commit(job)
+
+
+def commit(job: ConvertJob) -> Report:
+    """Completes a dataset whose ranges are converted."""
+    if (finisher := job.committer.finisher) is not None:
+        run_stages((finisher,))
     return job.committer.commit()
 
 

@@ -16,8 +16,7 @@ from rlds_beam.writing.keyed_parts import (
     KeyedSink,
     PackedElement,
     Part,
-    PlacedElement,
-    measure,
+    StoredElement,
     name_ranges,
     place,
     read_stored,
@@ -30,11 +29,9 @@ class Numbers(KeyedSink):
     def pack(self, element: Any) -> PackedElement:
         return PackedElement(element[0], element[1], element, element[2])
 
-    def plan(self, ranges: Sequence[Any]) -> None: ...
-
     def write_range(self, *args: Any) -> Any: ...
 
-    def commit(self, plan: Any) -> None: ...
+    def commit(self) -> None: ...
 
 
 def numbers(directory: Path) -> Numbers:
@@ -51,14 +48,15 @@ def store(sink: Numbers, elements: Sequence[tuple[str, int, int]], parts: int) -
     return stored
 
 
-def cut(sink: Numbers, stored: Sequence[Any], bounds: Sequence[Any]) -> list[tuple[Any, int, Any]]:
-    """The range, the position, and the key of each element, by way of buckets."""
-    buckets: dict[int, list[Any]] = {}
+def cut(sink: Numbers, stored: Sequence[StoredElement], bounds: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """The range and the key of each element, in order, by way of buckets."""
+    buckets: dict[tuple[str, int], list[StoredElement]] = {}
     for each in stored:
-        buckets.setdefault(sum(each.order >= bound for bound in bounds), []).append(each)
-    sizes = {number: measure(own) for number, own in buckets.items()}
-    placed = [each for number, own in buckets.items() for each in place(number, own, sizes, sink)]
-    return sorted((each.range, each.position, each.stored.key) for each in placed)
+        number = sum((each.split, each.key) >= bound for bound in bounds)
+        buckets.setdefault((each.split, number), []).append(each)
+    weights = {bucket: sum(each.weight for each in own) for bucket, own in buckets.items()}
+    placed = [each for bucket, own in sorted(buckets.items()) for each in place(bucket, own, weights, sink)]
+    return [(number, each.key) for number, each in placed]
 
 
 @settings(deadline=None, max_examples=40)
@@ -81,28 +79,25 @@ def test_ranges_do_not_depend_on_parts_and_buckets(
     elements = [(split, key, weight) for (split, key), weight in keys.items()]
     random.Random(seed).shuffle(elements)
     stored = store(sink, elements, parts)
-    orders = sorted(each.order for each in stored)
+    orders = sorted((each.split, each.key) for each in stored)
     bounds = sorted(random.Random(seed).sample(orders, min(buckets, len(orders))))
     found = cut(sink, stored, bounds)
     assert found == cut(sink, store(sink, sorted(elements), 1), [])
-    by_split = [(split, key) for (split, _), _, key in found]
-    assert by_split == sorted(keys)
-    assert [position for _, position, _ in found] == [
-        i for split in ("train", "val") for i in range(sum(name == split for name, _ in keys))
-    ]
-    names = name_ranges({each[0] for each in found}, sink)
-    assert all(work.of <= 3 for work in names.values())
+    assert [(split, key) for (split, _), key in found] == sorted(keys)
+    assert found == sorted(found)
+    ranges = name_ranges({number for number, _ in found}, sink).ranges
+    assert all(work.of <= 3 for work in ranges.values())
 
 
 def test_elements_are_read_in_order_and_verified(tmp_path: Path) -> None:
     sink = numbers(tmp_path)
     stored = store(sink, [("val", 1, 5), ("train", 2, 5), ("train", 1, 5)], 2)
-    placed: list[PlacedElement] = list(place(0, stored, {0: measure(stored)}, sink))
-    assert list(read_stored(placed)) == [("train", 1, 5), ("train", 2, 5), ("val", 1, 5)]
+    in_order = sorted(stored, key=lambda each: (each.split, each.order))
+    assert list(read_stored(in_order)) == [("train", 1, 5), ("train", 2, 5), ("val", 1, 5)]
     path = Path(stored[0].part)
     path.write_bytes(path.read_bytes()[:-1] + b"!")
     with pytest.raises(NotVerifiedError, match="has changed since it was written"):
-        list(read_stored(placed))
+        list(read_stored(in_order))
 
 
 @pytest.mark.parametrize(
@@ -112,9 +107,9 @@ def test_elements_are_read_in_order_and_verified(tmp_path: Path) -> None:
 def test_what_cannot_be_ordered_is_an_error(tmp_path: Path, element: Any, message: str) -> None:
     sink = numbers(tmp_path)
 
-    def order() -> list[PlacedElement]:
+    def order() -> list[Any]:
         stored = store(sink, [("train", 1, 5), element], 1)
-        return list(place(0, stored, {0: measure(stored)}, sink))
+        return list(place(("train", 0), stored, {("train", 0): 10}, sink))
 
     with pytest.raises(UsageError, match=message):
         order()

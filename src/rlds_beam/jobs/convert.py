@@ -117,7 +117,7 @@ class ConvertJob:
         """
         with lock_output(self.target):
             if not self.adds_nothing:
-                run_stages((OpenOutput(self.open), ConvertRanges(self.converter), *self._commits()))
+                run_stages((OpenOutput(self.open), self.converter, *self._commits()))
             return self.read_report()
 
     def stages(self, pending: Sequence[WorkRange] | None = None) -> Job:
@@ -134,12 +134,13 @@ class ConvertJob:
         connecting = self.connecting
         if connecting.unfitted and (results := read_fitted(self.directory, self.plan)) is not None:
             connecting = connecting.fit(results)
-        converter = dataclasses.replace(self.converter, connecting=connecting)
+        reads = self.converter
+        converter = dataclasses.replace(reads.converter, connecting=connecting)
         if connecting.unfitted:
             ignored = connecting.ignored_values(self.output.ignored_values)
             keep = functools.partial(write_fitted, self.directory, self.plan)
-            stages += fit_connectors(converter.reader, self.check, connecting, ignored, self.ranges, keep)
-        return (*stages, ConvertRanges(converter, pending), *self._commits())
+            stages += fit_connectors(reads.reader, self.check, connecting, ignored, self.ranges, keep)
+        return (*stages, ConvertRanges(reads.reader, converter, pending), *self._commits())
 
     def _commits(self) -> Job:
         """The stages after the conversion of the ranges."""
@@ -187,9 +188,9 @@ class ConvertJob:
         return self.earlier is not None and not self.ranges
 
     @property
-    def converter(self) -> RangeConverter:
-        reader = EpisodeReader(self.source, self.snapshot)
-        return RangeConverter(reader, self.check, self.connecting, self.output, self.plan.digest)
+    def converter(self) -> ConvertRanges:
+        converter = RangeConverter(self.check, self.connecting, self.output, self.plan.digest)
+        return ConvertRanges(EpisodeReader(self.source, self.snapshot), converter)
 
     @property
     def committer(self) -> DatasetCommitter:

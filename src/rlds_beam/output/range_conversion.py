@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
+from rlds_beam.checking.verdicts import Rejection
+from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.metadata import encode
+from rlds_beam.episodes.episode import Episode
 from rlds_beam.output import append, commits
 from rlds_beam.output.base import FileRangeWriter, GlobalIndices, Output
 from rlds_beam.output.commits import EarlierOutput, RangeCommit, rejected_path
 from rlds_beam.output.files import REPORT
 from rlds_beam.output.plans import remove_parts
 from rlds_beam.output.shards import RejectedWriter, ShardInfo, WrittenFile
-from rlds_beam.processing.job import Stage, Totals, run_stages
+from rlds_beam.processing.job import Stage, Totals
 from rlds_beam.processing.ranges import Duplicates, read_range, write_range
 from rlds_beam.processing.report import Report, check_counts
 from rlds_beam.reading.base import Source, WorkRange
@@ -43,48 +47,54 @@ class OpenOutput(Stage):
 
 @dataclasses.dataclass(frozen=True)
 class RangeConverter:
-    """Converts a range of input into a finished file. Picklable.
+    """Converts the episodes of a range into finished files. Picklable.
 
     Attributes:
-      reader: reads the dataset.
       check: decides what happens to episodes that break a rule.
       connecting: runs the connectors on accepted episodes.
       output: the output, in a directory prepared by `directory.make_ready`.
       plan: the job's `OutputPlan.digest`.
     """
 
-    reader: EpisodeReader
     check: CheckOptions
     connecting: ConnectorRunner
     output: Output
     plan: str = ""
 
-    def convert_range(self, work: WorkRange, duplicates: Duplicates, results: Sequence[Any] = ()) -> RangeCommit:
-        """Reads, checks, converts, and writes one range, then commits it.
+    def convert(
+        self,
+        work: WorkRange,
+        episodes: Iterable[tuple[Episode, bool]],
+        *,
+        edited: bool = False,
+        reject: Callable[[RejectedWriter, Rejection], object] = RejectedWriter.add,
+    ) -> RangeCommit:
+        """Checks, converts, and writes one range, then commits it.
 
-        Files get their final names only when the range is complete, and converting it again gives the same bytes. If
-        it is already finished because a runner restarted the job, it is left as it is.
+        Files get their final names only when the range is complete, and converting it again gives the same bytes.
 
         Args:
-          results: the results of fitted connectors (`FitConnectors`).
+          work: the range.
+          episodes: its episodes, each with whether its numbers are sound (`read_range`).
+          edited: whether they may differ from their records, so that an output must not copy these.
+          reject: called with the writer of the range's rejected records, and each of these.
 
         Raises:
           FailedRuleError: a rule whose policy is `fail` is broken.
           NotVerifiedError: the number of written items differs from the prediction.
         """
-        output, directory = self.output, self.output.directory
-        done = commits.read_commit(directory, work, self.plan)
-        if done is not None:
-            return done
+        output, ignored = self.output, self.connecting.ignored_values(self.output.ignored_values)
         for file in output.files(work):
-            storage.below(directory, file)  # also for a user's output
+            storage.below(output.directory, file)  # also for a user's output
         writer = output.open_range(work)
+
+        def write(batch: Batch) -> None:
+            writer.write(batch.replace(read=None) if edited else batch)
+
         try:
-            with RejectedWriter(rejected_path(directory, work)) as rejected:
-                connecting = self.connecting.fit(results)
-                ignored = connecting.ignored_values(output.ignored_values)
-                episodes = read_range(self.reader, work, duplicates)
-                report = write_range(episodes, self.check, connecting, ignored, writer.write, rejected.add)
+            with RejectedWriter(rejected_path(output.directory, work)) as rejected:
+                add = functools.partial(reject, rejected)
+                report = write_range(episodes, self.check, self.connecting, ignored, write, add)
                 return finish_range(output, work, writer, report, rejected.commit(), self.plan)
         finally:
             writer.abort()
@@ -120,16 +130,18 @@ def finish_range(
 
 @dataclasses.dataclass(frozen=True)
 class ConvertRanges(Stage):
-    """Converts ranges.
+    """Reads and converts ranges.
 
     One worker processes a whole range, episode by episode, because a shard is finished only when its range is. The
     shard is then renamed atomically, so a killed run loses only the ranges in progress.
 
     Attributes:
-      converter: converts a range.
+      reader: reads the dataset.
+      converter: converts the episodes of a range.
       pending: the ranges to convert; None for those of `OpenOutput`.
     """
 
+    reader: EpisodeReader
     converter: RangeConverter
     pending: Sequence[WorkRange] | None = None
     name = "convert"
@@ -138,8 +150,23 @@ class ConvertRanges(Stage):
         pending: Sequence[WorkRange] = totals[OpenOutput.name] if self.pending is None else self.pending
         return pending
 
+    def convert_range(self, work: WorkRange, duplicates: Duplicates, results: Sequence[Any] = ()) -> RangeCommit:
+        """Converts a range, unless it is already finished because a runner restarted the job.
+
+        Args:
+          results: the results of fitted connectors (`FitConnectors`).
+
+        Raises: as `RangeConverter.convert`.
+        """
+        converter = self.converter
+        done = commits.read_commit(converter.output.directory, work, converter.plan)
+        if done is not None:
+            return done
+        converter = dataclasses.replace(converter, connecting=converter.connecting.fit(results))
+        return converter.convert(work, read_range(self.reader, work, duplicates))
+
     def process(self, work: WorkRange, totals: Totals) -> None:
-        self.converter.convert_range(work, totals.get("duplicates", {}), totals.get("fitted", ()))
+        self.convert_range(work, totals.get("duplicates", {}), totals.get("fitted", ()))
         count(ranges=1)
 
 
@@ -211,19 +238,14 @@ class DatasetCommitter:
         """Completes the ranges' files before the dataset is committed; None if they need nothing."""
         return NumberRanges(self.output, self.ranges) if isinstance(self.output, GlobalIndices) else None
 
-    def commit(self, *, numbered: bool = False) -> Report:
-        """Checks all files, writes the report and the metadata, and last the manifest.
-
-        Args:
-          numbered: whether the `finisher` has already completed the ranges' files.
+    def commit(self) -> Report:
+        """Checks all files, writes the report and the metadata, and last the manifest; after the `finisher`.
 
         Raises:
           NotVerifiedError: the files differ from the prediction.
           FailedRuleError: a shard holds an unexpected number of records, and the policy of `short_shard` is `fail`.
         """
         directory = self.output.directory
-        if not numbered and (finisher := self.finisher) is not None:
-            run_stages((finisher,))
         reports = commits.read_reports(directory, self.ranges)
         report = self.dataset_report.merge(*reports)
         report.check()
@@ -252,4 +274,4 @@ class CommitDataset(Stage):
         directory = self.committer.output.directory
         if not totals.get(OpenOutput.name, True) and commits.load_manifest(directory) is not None:
             return commits.read_report(directory)  # an earlier run finished it
-        return self.committer.commit(numbered=True)
+        return self.committer.commit()

@@ -6,7 +6,8 @@
     ranges    each reads its elements from the parts, in order, and writes them as a conversion does
 
 So equal elements give equal bytes, a worker holds one element at a time, and no value grows with their number: what
-goes through a single place is a size for each bucket, and the name of each range. `transforms/keyed_sink.py` runs this.
+goes through a single place is a size for each bucket, and the name of each range. `transforms.writing.WriteKeyed` runs
+this on Beam.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import itertools
 import pickle
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 from rlds_beam import naming, storage
 from rlds_beam.checking.verdicts import Rejection
@@ -66,20 +67,13 @@ class StoredElement(NamedTuple):
     checksum: bytes
 
     @property
-    def order(self) -> tuple[str, Any]:
-        return (self.split, self.key)
+    def order(self) -> tuple[Any, bytes]:
+        """Sorts the elements of a split; equal keys by content."""
+        return self.key, self.checksum
 
 
-class PlacedElement(NamedTuple):
-    """A stored element; the split and the number of its range; and its position in the split."""
-
-    range: tuple[str, int]
-    position: int
-    stored: StoredElement
-
-
-Sizes = dict[str, tuple[int, int]]
-"""The number of elements of each split, and their weight."""
+Place = tuple[str, int]
+"""A split, and the number of a bucket or a range of it. Elements are behind those with lower numbers."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,6 +87,7 @@ class KeyedSink(abc.ABC):
       listed: the stamp of the list of rejected records of an earlier pipeline (`stamp_rejected`), which are removed.
       splits: the splits in order; empty if any is taken, in the order of their names.
       shards: the largest number of ranges of a split; None chooses by size.
+      ranges: the ranges that have elements, once they are known (`with_ranges`).
       unique: whether keys must be unique.
       equal_keys: the error for elements with equal keys.
       keeps_rejected: whether it writes `rejected/`. Otherwise `WriteRejected` does, perhaps in the same pipeline.
@@ -104,6 +99,7 @@ class KeyedSink(abc.ABC):
     listed: object = None
     splits: tuple[str, ...] = ()
     shards: int | None = None
+    ranges: Mapping[Place, WorkRange] = dataclasses.field(default_factory=dict)
 
     unique: ClassVar[bool] = True
     equal_keys: ClassVar[str] = (
@@ -112,37 +108,39 @@ class KeyedSink(abc.ABC):
     )
     keeps_rejected: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        if self.shards is not None and self.shards < 1:
+            raise UsageError(f"{self.shards} shards: must be at least 1")
+
     def open(self) -> None:
         """Prepares the directory. Can be repeated until elements are stored.
 
         A runner may choose other bundles on the next run, so nothing of a killed one is used.
         """
-        if is_output(self.directory):
+        if is_output(self.directory):  # else `WriteRejected` may have been here first
             check_directory(self.directory, overwrite=self.overwrite)
             others = self.listed is None or stamp_rejected(self.directory) != self.listed  # of this pipeline
             remove_output(self.directory, keep_rejected=others and not self.keeps_rejected)
         make_ready(self.directory, self.output_plan)
 
     @abc.abstractmethod
-    def pack(self, element: Any) -> PackedElement:
-        """What to store of an element."""
+    def pack(self, element: Any) -> PackedElement: ...
+
+    def with_ranges(self, ranges: Mapping[Place, WorkRange]) -> Self:
+        """A copy that knows its ranges. Raises UsageError if they cannot be written."""
+        return dataclasses.replace(self, ranges=ranges)
 
     @abc.abstractmethod
-    def plan(self, ranges: Sequence[WorkRange]) -> Any:
-        """What `write_range` and `commit` need to know of all ranges. Writes nothing but their names."""
-
-    @abc.abstractmethod
-    def write_range(self, work: WorkRange, placed: Sequence[PlacedElement], plan: Any) -> list[Rejection]:
+    def write_range(self, work: WorkRange, elements: Sequence[StoredElement]) -> list[Rejection]:
         """Writes and commits a range; returns the elements that cannot be written. Can be repeated.
 
         Args:
           work: the range.
-          placed: its elements, in order; `read_stored` reads their contents.
-          plan: the result of `plan`.
+          elements: its elements, in order; `read_stored` reads their contents.
         """
 
     @abc.abstractmethod
-    def commit(self, plan: Any) -> Any:
+    def commit(self) -> Any:
         """Completes the dataset when all ranges are written, and returns the result."""
 
     def bounds(self, weight: int) -> Sequence[int]:
@@ -160,7 +158,7 @@ def check_directory(directory: str, *, overwrite: bool) -> None:
       UsageError: it holds something else, or a finished dataset, and `overwrite` is False.
     """
     existing = read_plan(directory)
-    check_output(directory, existing or OutputPlan.of({}), overwrite=overwrite)
+    check_output(directory, existing or OutputPlan(), overwrite=overwrite)
     if existing is None or overwrite:
         return
     if load_manifest(directory) is not None or existing.content.get("from") != FROM:
@@ -215,54 +213,45 @@ def _checksum(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=32).digest()
 
 
-def measure(bucket: Iterable[StoredElement]) -> Sizes:
-    """The size of a bucket."""
-    sizes: Sizes = {}
-    for stored in bucket:
-        count, weight = sizes.get(stored.split, (0, 0))
-        sizes[stored.split] = (count + 1, weight + stored.weight)
-    return sizes
-
-
 def place(
-    number: int, bucket: Iterable[StoredElement], sizes: Mapping[int, Sizes], sink: KeyedSink
-) -> Iterator[PlacedElement]:
+    bucket: Place, elements: Sequence[StoredElement], weights: Mapping[Place, int], sink: KeyedSink
+) -> Iterator[tuple[Place, StoredElement]]:
     """Sorts a bucket, and finds the range of each element.
 
     Args:
-      number: the bucket, whose elements are behind those of the buckets with lower numbers.
-      bucket: its elements.
-      sizes: the sizes of all buckets.
+      bucket: the bucket.
+      elements: its elements.
+      weights: the sum of the weights of each bucket.
       sink: says where splits are cut.
 
     Raises:
       UsageError: two elements have the same key.
     """
-    in_order = sorted(bucket, key=lambda stored: stored.order)
-    for split, own in itertools.groupby(in_order, key=lambda stored: stored.split):
-        before = [sizes[i].get(split, (0, 0)) for i in sizes if i < number]
-        position, end = sum(count for count, _ in before), sum(weight for _, weight in before)
-        bounds = sink.bounds(sum(size.get(split, (0, 0))[1] for size in sizes.values()))
-        last: StoredElement | None = None
-        for stored in own:
-            if sink.unique and last is not None and last.key == stored.key:
-                raise UsageError(sink.equal_keys.format(stored))
-            end += stored.weight
-            yield PlacedElement((split, bisect.bisect_right(bounds, end - stored.weight // 2 - 1)), position, stored)
-            position, last = position + 1, stored
+    split, number = bucket
+    own = {i: weight for (name, i), weight in weights.items() if name == split}
+    bounds, end = sink.bounds(sum(own.values())), sum(weight for i, weight in own.items() if i < number)
+    last: StoredElement | None = None
+    for stored in sorted(elements, key=lambda stored: stored.order):
+        if sink.unique and last is not None and last.key == stored.key:
+            raise UsageError(sink.equal_keys.format(stored))
+        end += stored.weight
+        yield (split, bisect.bisect_right(bounds, end - stored.weight // 2 - 1)), stored
+        last = stored
 
 
-def name_ranges(found: Iterable[tuple[str, int]], sink: KeyedSink) -> dict[tuple[str, int], WorkRange]:
-    """The name of each range that has elements, in the order of the sink's splits."""
-    by_split: dict[str, list[tuple[str, int]]] = {split: [] for split in sink.splits}
-    for each in sorted(found):
-        by_split.setdefault(each[0], []).append(each)
-    return {each: WorkRange(each[0], i, len(own), ()) for own in by_split.values() for i, each in enumerate(own)}
+def name_ranges(numbers: Iterable[Place], sink: KeyedSink) -> KeyedSink:
+    """The sink with the ranges that have elements, in the order of its splits."""
+    by_split: dict[str, list[Place]] = {split: [] for split in sink.splits}
+    for number in sorted(numbers):
+        by_split.setdefault(number[0], []).append(number)
+    return sink.with_ranges(
+        {number: WorkRange(number[0], i, len(own), ()) for own in by_split.values() for i, number in enumerate(own)}
+    )
 
 
-def read_stored(placed: Iterable[PlacedElement]) -> Iterator[Any]:
+def read_stored(elements: Iterable[StoredElement]) -> Iterator[Any]:
     """The contents of stored elements. Raises NotVerifiedError if a part has changed since it was written."""
-    for part, own in itertools.groupby((each.stored for each in placed), key=lambda stored: stored.part):
+    for part, own in itertools.groupby(elements, key=lambda stored: stored.part):
         with storage.open_read(part) as file:
             for stored in own:
                 file.seek(stored.offset)
@@ -275,9 +264,9 @@ def read_stored(placed: Iterable[PlacedElement]) -> Iterator[Any]:
                 del element  # not held while the next one is read
 
 
-def commit(plan: Any, sink: KeyedSink) -> Any:
+def commit(sink: KeyedSink) -> Any:
     """Completes the dataset, and removes the parts. Returns the result of the sink."""
-    result = sink.commit(plan)
+    result = sink.commit()
     storage.rmtree(storage.below(sink.directory, PARTS))
     return result
 
@@ -293,9 +282,12 @@ def write_all(sink: KeyedSink, elements: Iterable[Any]) -> Any:
         stored = part.finish()
     finally:
         part.abort()
-    placed = list(place(0, stored, {0: measure(stored)}, sink))
-    names = name_ranges({each.range for each in placed}, sink)
-    plan = sink.plan(list(names.values()))
-    for found, own in itertools.groupby(placed, key=lambda each: each.range):
-        sink.write_range(names[found], list(own), plan)
-    return commit(plan, sink)
+    ranges: dict[Place, list[StoredElement]] = {}
+    for split in sorted({each.split for each in stored}):
+        bucket = [each for each in stored if each.split == split]
+        for number, each in place((split, 0), bucket, {(split, 0): sum(each.weight for each in bucket)}, sink):
+            ranges.setdefault(number, []).append(each)
+    sink = name_ranges(ranges, sink)
+    for number, own in ranges.items():
+        sink.write_range(sink.ranges[number], own)
+    return commit(sink)

@@ -6,22 +6,21 @@ An episode is converted, and checked if `strict`, where it comes in, so a bad on
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import itertools
 import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal, Self
 
 import xxhash
 
 from rlds_beam import naming, storage
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.verdicts import Rejection
-from rlds_beam.connectors.base import Batch
-from rlds_beam.connectors.configuration import Configuration, Names, check_names
+from rlds_beam.connectors.base import with_attributes
+from rlds_beam.connectors.configuration import Configuration, check_names
 from rlds_beam.connectors.dry_run import name_fields
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.metadata import encode
@@ -35,25 +34,23 @@ from rlds_beam.errors import BadEpisode, FailedRuleError, UsageError, Violation
 from rlds_beam.formats.format_options import RldsOptions
 from rlds_beam.formats.outputs import check_files
 from rlds_beam.formats.rlds.output import RldsOutput
-from rlds_beam.formats.rlds.source import FORMATS
-from rlds_beam.output.base import Output, with_ranges
-from rlds_beam.output.commits import rejected_path
+from rlds_beam.formats.rlds.source import FORMATS, RldsSource
+from rlds_beam.output.base import with_ranges
 from rlds_beam.output.directory import lock_output
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, remove_output
-from rlds_beam.output.range_conversion import DatasetCommitter, finish_range
+from rlds_beam.output.range_conversion import DatasetCommitter, RangeConverter
 from rlds_beam.output.shards import RejectedWriter
-from rlds_beam.processing.ranges import check_and_connect, write_range
+from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.processing.report import Report, check_source
-from rlds_beam.reading.base import Source, Split, TfdsMetadata, WorkRange
-from rlds_beam.reading.decoding import EpisodeDecoder
+from rlds_beam.reading.base import Source, Split, WorkRange
 from rlds_beam.reading.meaning import MAX_RATE, Meaning
-from rlds_beam.text import count
 from rlds_beam.writing.arrays import ArrayEpisodes, ImageEncoding, check_images
 from rlds_beam.writing.keyed_parts import (
     FROM,
     KeyedSink,
     PackedElement,
-    PlacedElement,
+    Place,
+    StoredElement,
     check_directory,
     read_stored,
     write_all,
@@ -124,59 +121,43 @@ def write_rlds(
       UsageError: an argument or the directory cannot be used; nothing was written.
       FailedRuleError: an episode breaks a rule. Then, or if the iterator fails, nothing remains of the dataset.
     """
-    path, by_split = os.fspath(directory), _by_split(episodes, split)
-    check_directory(path, overwrite=overwrite)
-    with lock_output(path):
-        contents, read = _contents(by_split), list[tuple[str, int, Any]]()
-        for element in contents:
-            read.append(element)
-            own_split, number, content = element
-            try:
-                sink = RldsSink.create(
-                    path,
-                    content,
-                    f"{number} of split {own_split}",
-                    splits=(*by_split,),
-                    images=images,
-                    schema=schema,
-                    strict=strict,
-                    shard_bytes=shard_bytes,
-                    format=format,
-                    description=description,
-                    check=check,
-                    fps=fps,
-                    robot_type=robot_type,
-                    names=names,
-                    overwrite=overwrite,
-                    seen={},
-                )
-                break
-            except FailedRuleError:
-                if strict:
-                    raise
-        else:
-            what = f"none of {count(len(read), 'episode')} could be read" if read else "there are no episodes"
-            raise UsageError(f"write_rlds({path!r}): {what}, so the fields are unknown")
-        del element, content
-        again = (read.pop(0) for _ in range(len(read)))  # they are not held after that
-        try:
-            report: Report = write_all(sink, itertools.chain(again, contents))
-        except BaseException:
-            remove_output(path)
-            raise
-    return report
-
-
-def _by_split(episodes: Any, split: str) -> dict[str, Iterable[Any]]:
-    by_split = {split: episodes}
+    path, by_split = os.fspath(directory), {split: episodes}
     if isinstance(episodes, Mapping):
         if {"observation", "action", "steps"} & {str(name).partition("/")[0] for name in episodes}:
             raise UsageError("episodes is one episode: pass a list of episodes, for example [episode]")
         by_split = {str(name): own for name, own in episodes.items()}
-    for name, own in by_split.items():
-        if not isinstance(own, Iterable) or isinstance(own, str | bytes | Mapping):
-            raise UsageError(f"the episodes of split {name} are a {type(own).__name__}: expected a list or a generator")
-    return by_split
+    check_directory(path, overwrite=overwrite)
+    with lock_output(path):
+        contents = _contents(by_split)
+        first = next(contents, None)
+        if first is None:
+            raise UsageError(f"write_rlds({path!r}): there are no episodes, so the fields are unknown")
+        sink = RldsSink.create(
+            path,
+            first[2],
+            f"0 of split {first[0]}, which gives the fields",
+            splits=(*by_split,),
+            images=images,
+            schema=schema,
+            strict=strict,
+            shard_bytes=shard_bytes,
+            format=format,
+            description=description,
+            check=check,
+            fps=fps,
+            robot_type=robot_type,
+            names=names,
+            overwrite=overwrite,
+            seen={},
+        )
+        elements = itertools.chain([first], contents)
+        del first  # not held while the next one is made
+        try:
+            report: Report = write_all(sink, elements)
+        except BaseException:
+            remove_output(path)
+            raise
+    return report
 
 
 def _contents(by_split: Mapping[str, Iterable[Any]]) -> Iterator[tuple[str, int, Any]]:
@@ -188,110 +169,65 @@ def _contents(by_split: Mapping[str, Iterable[Any]]) -> Iterator[tuple[str, int,
             del content  # not held while the next one is made
 
 
-class ArraySource(Source):
-    """Episodes of a program, which have no files; their records are those of a dataset in this file format."""
-
-    has_files = False
-
-    def __init__(
-        self, dataset: str, schema: Schema, splits: Sequence[str], names: Names, description: str | None, format: str
-    ):
-        features = encode(features_json(schema))
-        parsed = parse_features(features, FEATURES)
-        self.dataset, self.files, self.decoder = dataset, FORMATS[format], EpisodeDecoder(parsed)
-        self.schema = name_fields(parsed, names)
-        self.splits = tuple(Split(naming.check_name(split, "the split"), ()) for split in splits)
-        self._tfds = TfdsMetadata(features, json.dumps({} if description is None else {"description": description}))
-
-    @classmethod
-    def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> Source:
-        raise UsageError("episodes of a program have no files to open: use rlds_beam.write_rlds")
-
-    @property
-    def tfds(self) -> TfdsMetadata:
-        return self._tfds
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EpisodeSink(KeyedSink):
     """Checks the episodes of each range, and writes them as a conversion does.
 
     Attributes:
-      source: the dataset of the episodes, without its shards.
-      output: the output, which does not know its ranges yet.
-      to: the name of its format.
-      check: the policy of each rule.
-      connecting: the connectors that run over the accepted episodes.
+      source: the dataset of the episodes.
+      converter: converts ranges.
       report: the report on the dataset as a whole.
-      copies_records: whether the episodes are as their records say. Otherwise the records are not copied.
     """
 
     source: Source
-    output: Output
-    to: str
-    check: CheckOptions
-    connecting: ConnectorRunner
+    converter: RangeConverter
     report: Report
 
-    copies_records: ClassVar[bool] = False
+    @classmethod
+    def of(cls, source: Source, to: str, converter: RangeConverter, more: Mapping[str, Any], **fields: Any) -> Self:
+        """Makes the sink of an output.
 
-    @abc.abstractmethod
-    def read(self, placed: Sequence[PlacedElement]) -> Iterator[tuple[Episode, bool]]:
-        """Stored episodes, in order, each with whether its numbers are sound."""
+        Args:
+          more: what else the bytes depend on.
+          fields: the other attributes.
+        """
+        output, checked = converter.output, dataclasses.asdict(converter.check)
+        del checked["fail"]  # it may end a job, but does not change what is written
+        content = {
+            "format": OUTPUT_FORMAT,
+            "from": FROM,
+            "to": to,
+            "dataset": source.dataset,
+            "splits": {split.name: {"slice": [split.start, split.stop]} for split in source.splits},
+            "check": checked,
+        }
+        plan = OutputPlan.of({**content, **output.plan(), **more})
+        return cls(
+            directory=output.directory,
+            output_plan=plan,
+            splits=tuple(split.name for split in source.splits),
+            # Without shards, of which there may be many; their counts do not hold if episodes were dropped.
+            source=with_attributes(source, splits=()),
+            converter=dataclasses.replace(converter, plan=plan.digest),
+            **fields,
+        )
 
-    def describe_rejected(self, rejection: Rejection, placed: Sequence[PlacedElement]) -> dict[str, Any]:
-        """The line of a rejected record in `rejected/`, if the sink keeps it."""
-        del placed
-        return rejection.to_json()
+    def with_ranges(self, ranges: Mapping[Place, WorkRange]) -> Self:
+        works = tuple(ranges.values())
+        output = with_ranges(self.converter.output, works)
+        check_files(output, works, self.output_plan.content["to"])
+        return dataclasses.replace(self, ranges=ranges, converter=dataclasses.replace(self.converter, output=output))
 
-    def plan(self, ranges: Sequence[WorkRange]) -> DatasetCommitter:
-        output = with_ranges(self.output, ranges)
-        check_files(output, ranges, self.to)
-        return DatasetCommitter(self.source, self.check, output, tuple(ranges), self.report, self.output_plan.digest)
+    @property
+    def committer(self) -> DatasetCommitter:
+        """Completes the dataset."""
+        converter, ranges = self.converter, tuple(self.ranges.values())
+        return DatasetCommitter(
+            self.source, converter.check, converter.output, ranges, self.report, self.output_plan.digest
+        )
 
-    def write_range(self, work: WorkRange, placed: Sequence[PlacedElement], plan: DatasetCommitter) -> list[Rejection]:
-        ignored = self.connecting.ignored_values(plan.output.ignored_values)
-        rejections, writer = list[Rejection](), plan.output.open_range(work)
-
-        def write(batch: Batch) -> None:
-            writer.write(batch if self.copies_records else batch.replace(read=None))
-
-        try:
-            with RejectedWriter(rejected_path(self.directory, work)) as rejected:
-
-                def reject(rejection: Rejection) -> None:
-                    if self.keeps_rejected:
-                        rejected.write(rejection.payload, self.describe_rejected(rejection, placed), rejection.key)
-                    else:
-                        rejections.append(rejection)
-
-                report = write_range(self.read(placed), self.check, self.connecting, ignored, write, reject)
-                finish_range(plan.output, work, writer, report, rejected.commit(), self.output_plan.digest)
-            return rejections
-        finally:
-            writer.abort()
-
-    def commit(self, plan: DatasetCommitter) -> Report:
-        return plan.commit()
-
-
-def plan_output(to: str, source: Source, check: CheckOptions, output: Output, **more: Any) -> OutputPlan:
-    """The plan of an episode sink, without its ranges: their number is not known yet.
-
-    Args:
-      more: what else the bytes depend on.
-    """
-    checked = dataclasses.asdict(check)
-    del checked["fail"]  # it may end a job, but does not change what is written
-    content = {
-        "format": OUTPUT_FORMAT,
-        "from": FROM,
-        "to": to,
-        "dataset": source.dataset,
-        "splits": {split.name: {"slice": [split.start, split.stop]} for split in source.splits},
-        "check": checked,
-    }
-    return OutputPlan.of({**content, **output.plan(), **more})
+    def commit(self) -> Report:
+        return self.committer.commit()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -312,7 +248,7 @@ class RldsSink(EpisodeSink):
     seen: dict[tuple[str, bytes], int] | None
 
     equal_keys = "two episodes of split {0.split} have the key {0.key[1]!r}: keys must be unique"
-    copies_records = keeps_rejected = True
+    keeps_rejected = True
 
     @classmethod
     def create(
@@ -344,8 +280,6 @@ class RldsSink(EpisodeSink):
           UsageError: an argument cannot be used.
           FailedRuleError: `like` is no episode of arrays.
         """
-        parent, last = storage.split(directory.rstrip("/"))
-        name, version = (storage.split(parent)[1], last) if _VERSION.fullmatch(last) else (last, "1.0.0")
         if shard_bytes < 1:
             raise UsageError(f"shard_bytes={shard_bytes}: expected a number of bytes")
         if fps is not None and not 0 < fps <= MAX_RATE:
@@ -353,26 +287,31 @@ class RldsSink(EpisodeSink):
         if robot_type is not None and not (robot_type and is_name(robot_type)):
             raise UsageError(f"robot_type={robot_type!r}: expected printable text of 1 to {MAX_NAME} characters")
         checked_names = {path: check_names(own, f"names[{path!r}]") for path, own in (names or {}).items()}
-        dataset, check = f"{name if _NAME.fullmatch(name) else 'episodes'}/{version}", check or CheckOptions()
+        parent, last = storage.split(directory.rstrip("/"))
+        name, version = (storage.split(parent)[1], last) if _VERSION.fullmatch(last) else (last, "1.0.0")
         try:
             episodes = ArrayEpisodes.declared(check_images(images), schema or Schema({})).like(like)
         except BadEpisode as bad:
-            rejection = Rejection(EpisodeKey(dataset, splits[0], 0, 0), bad.violations[0].rule, bad.violations, b"")
-            raise _refuse(rejection, called) from None
-        source = ArraySource(dataset, episodes.schema, splits, checked_names, description, format)
-        source.meaning = Meaning(fps, robot_type)
+            raise _refuse(called, bad.violations) from None
+        features = encode(features_json(episodes.schema))
+        source = RldsSource(
+            dataset=f"{name if _NAME.fullmatch(name) else 'episodes'}/{version}",
+            features=features,
+            schema=name_fields(parse_features(features, FEATURES), checked_names),
+            files=FORMATS[format],
+            splits=tuple(Split(naming.check_name(split, "the split"), ()) for split in splits),
+            info=json.dumps({} if description is None else {"description": description}),
+            meaning=Meaning(fps, robot_type),
+        )
         connecting = ConnectorRunner.for_source(Configuration(), source)
         output = RldsOutput.create(source, connecting, directory, RldsOptions(format=format))
-        return cls(
-            directory=directory,
-            output_plan=plan_output("rlds", source, check, output, shard_bytes=shard_bytes),
+        check = check or CheckOptions()
+        return cls.of(
+            source,
+            "rlds",
+            RangeConverter(check, connecting, output),
+            {"shard_bytes": shard_bytes},
             overwrite=overwrite,
-            splits=(*splits,),
-            source=source,
-            output=output,
-            to="rlds",
-            check=check,
-            connecting=connecting,
             report=check_source(source, check),
             episodes=episodes,
             shard_bytes=shard_bytes,
@@ -386,45 +325,44 @@ class RldsSink(EpisodeSink):
             raise UsageError(f"the key of an episode is {key!r:.60}: expected text or an integer")
         episode = self.episodes.episode(content, EpisodeKey(self.source.dataset, split, 0, 0))
         payload, faults = episode.payload, episode.faults
-        if self.seen is not None and not faults and self.check.policy("duplicate_episode") != "accept":
+        if self.seen is not None and not faults:
             first = self.seen.setdefault((split, xxhash.xxh3_128_digest(payload)), key)
             if first != key:
-                original = EpisodeKey(self.source.dataset, split, 0, first)
-                faults = (Violation("duplicate_episode", f"byte-identical to {original}"),)
+                faults = (Violation("duplicate_episode", f"byte-identical to episode {first}"),)
         if self.strict:
-            ignored = self.connecting.ignored_values(self.output.ignored_values)
+            check, connecting = self.converter.check, self.converter.connecting
+            ignored = connecting.ignored_values(self.converter.output.ignored_values)
             episode = episode.replace(faults=faults)
-            rejected = check_and_connect(episode, self.check, self.connecting, ignored, bool).verdict.rejected
+            rejected = check_and_connect(episode, check, connecting, ignored, bool).verdict.rejected
             if rejected is not None:
-                raise _refuse(rejected, f"{key!r} of split {split}")
+                raise _refuse(f"{key!r} of split {split}", rejected.violations)
         # Numbers come before texts, which cannot be compared with them.
         return PackedElement(split, (type(key) is str, key), (payload, faults), len(payload) + OVERHEAD)
 
-    def read(self, placed: Sequence[PlacedElement]) -> Iterator[tuple[Episode, bool]]:
-        for each, (payload, faults) in zip(placed, read_stored(placed), strict=True):
-            key = EpisodeKey(self.source.dataset, each.stored.split, 0, each.position)
+    def write_range(self, work: WorkRange, elements: Sequence[StoredElement]) -> list[Rejection]:
+        def reject(writer: RejectedWriter, rejection: Rejection) -> None:
+            line = {**rejection.to_json(), "id": elements[rejection.key.position].key[1]}
+            writer.write(rejection.payload, line, rejection.key)
+
+        self.converter.convert(work, self._read(work, elements), reject=reject)
+        return []
+
+    def _read(self, work: WorkRange, elements: Sequence[StoredElement]) -> Iterator[tuple[Episode, bool]]:
+        for position, (payload, faults) in enumerate(read_stored(elements)):
+            key = EpisodeKey(self.source.dataset, work.split, work.index, position)
             readable = all(fault.rule == "duplicate_episode" for fault in faults)
             episode = self.source.decoder.decode(payload, key) if readable else Episode(key, {}, payload=payload)
             yield episode.replace(faults=faults), False
 
-    def describe_rejected(self, rejection: Rejection, placed: Sequence[PlacedElement]) -> dict[str, Any]:
-        stored = placed[rejection.key.position - placed[0].position].stored
-        return {**rejection.to_json(), "id": stored.key[1]}
-
     def bounds(self, weight: int) -> Sequence[int]:
         return range(self.shard_bytes, weight, self.shard_bytes)
 
-    def plan(self, ranges: Sequence[WorkRange]) -> DatasetCommitter:
-        if not ranges:
-            raise UsageError(f"{self.directory}: there are no episodes to write")
-        return super().plan(ranges)
 
-
-def _refuse(rejection: Rejection, called: str) -> FailedRuleError:
+def _refuse(called: str, violations: Sequence[Violation]) -> FailedRuleError:
     """The error for a bad episode."""
-    more = len(rejection.violations) - 1
+    more = len(violations) - 1
     others = f" (and {more} more)" if more else ""
     return FailedRuleError(
-        f"episode {called}: {rejection.rule}: {rejection.detail}{others}. Nothing was written; strict=False writes the "
-        "good episodes, and keeps the bad ones in rejected/"
+        f"episode {called}: {violations[0]}{others}. Nothing was written; strict=False writes the good episodes, and "
+        "keeps the bad ones in rejected/"
     )

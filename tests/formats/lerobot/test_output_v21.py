@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from directories import bytes_of
+from exchanging import commit
 
 import rlds_beam
 from rlds_beam.episodes.schema import Field, Schema
@@ -137,7 +138,7 @@ def test_a_link_instead_of_a_directory_is_refused(source, tmp_path):
     (path / "data").mkdir()
     (path / "data/chunk-000").symlink_to(tmp_path / "other")
     with pytest.raises(UsageError, match="is a link"):
-        job.committer.commit()
+        commit(job)
     assert not list((tmp_path / "other").iterdir())
 
 
