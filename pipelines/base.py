@@ -98,9 +98,8 @@ def run_ranges(config: Any, job: ConvertJob, pending: Sequence[WorkRange]) -> Fi
         stages = job.stages(pending=pending)
         return run(stages, config, job.source.input_bytes, progress, job.target)[1]
     except DiskError as error:
-        remedy = "Free some space, then run" if error.is_full else "Run"
-        text = f"{_disk(str(error), job.directory)}; {_progress(job)} and kept. {remedy} the same command again."
-        raise DiskError(text) from error
+        text = f"{_disk(str(error), job.directory)}; {_progress(job)} and kept"
+        raise DiskError(f"{text}. When that is solved, run the same command again.") from error
     except RldsBeamError as error:
         if error.exit_code != RldsBeamError.exit_code:
             raise

@@ -129,7 +129,7 @@ def stats(config: StatsConfig) -> StatsOutcome:
             statistics["fields"][path]["names"] = [*names]
     if config.output is not None and statistics["episodes"]:
         written = statistics_in(config.format, statistics, action=config.action, proprio=config.proprio)
-        storage.write_given(config.output, json.dumps(written, indent=2) + "\n", "--output")
+        storage.write_text(config.output, json.dumps(written, indent=2) + "\n")
     return StatsOutcome(report, statistics)
 
 

@@ -138,7 +138,10 @@ class DataflowRunner(BeamRunner):
         return f"Dataflow job {job}, {url}"
 
     def done(self) -> Done | None:
-        return None if self.result is None else Done.of_metrics(read_metrics(self.result))
+        if self.result is None:
+            return None
+        metrics = read_metrics(self.result)
+        return Done(**{name: metrics.get(name, 0) for name in Done._fields})
 
     def wait(self) -> None:
         try:

@@ -11,7 +11,6 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Literal
 
 from rlds_beam.text import shorten, without_secrets
 
@@ -54,22 +53,16 @@ class MissingExtraError(UsageError, ImportError):
     """A package of an optional extra is not installed; the message names the extra."""
 
 
-Extra = Literal[
-    "tf", "agents", "arrayrecord", "hdf5", "lerobot", "view", "record", "rotations", "envlogger", "rllib", "gcs", "gcp",
-    "s3", "demo", "ros", "zarr", "hub", "loading",
-]  # fmt: skip
-"""The extras of pyproject.toml that a message may name."""
-
 _TENSORFLOW = ("tf", "agents", "envlogger", "demo")  # these need TensorFlow 2.15
 _LINUX = ("agents", "envlogger", "demo")  # their packages have wheels for Linux only; elsewhere they install the others
 
 
-def pip_install(extra: Extra | None = None) -> str:
+def pip_install(extra: str | None = None) -> str:
     """The command that installs rlds-beam or an extra; installers take the extras of an installed checkout."""
     return f"pip install 'rlds-beam[{extra}]'" if extra else "pip install rlds-beam"
 
 
-def missing(extra: Extra, what: str) -> MissingExtraError:
+def missing(extra: str, what: str) -> MissingExtraError:
     """The error for something that needs an extra.
 
     Args:
@@ -86,7 +79,7 @@ def missing(extra: Extra, what: str) -> MissingExtraError:
 
 
 @contextlib.contextmanager
-def needs(extra: Extra, what: str) -> Iterator[None]:
+def needs(extra: str, what: str) -> Iterator[None]:
     """Wraps imports of optional packages: if one fails, the error names the extra to install.
 
         with needs("agents", "load_trajectories needs TensorFlow and TF-Agents"):
@@ -101,8 +94,10 @@ def needs(extra: Extra, what: str) -> Iterator[None]:
         raise missing(extra, f"{what} ({error})") from error
 
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_DISK = (*_FULL, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.EFBIG, errno.EIO)
+_DISK = {
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.EFBIG,
+    errno.EIO,
+}  # fmt: skip
 
 
 class DiskError(RldsBeamError):
@@ -112,11 +107,6 @@ class DiskError(RldsBeamError):
     def of(cls, number: int, path: str) -> DiskError | None:
         """The error for an `errno`; None if it is not about a disk."""
         return cls(f"{path} cannot be written: {os.strerror(number)}") if number in _DISK else None
-
-    @property
-    def is_full(self) -> bool:
-        """Whether free space would solve it."""
-        return any(os.strerror(number) in str(self) for number in _FULL)
 
 
 class OutOfMemoryError(RldsBeamError, MemoryError):
@@ -133,17 +123,6 @@ class NotVerifiedError(RldsBeamError):
     """The output differs from the prediction (exit code 4)."""
 
     exit_code = 4
-
-
-@contextlib.contextmanager
-def naming_limits() -> Iterator[None]:
-    """Turns a MemoryError in the block into an `OutOfMemoryError`: one line."""
-    try:
-        yield
-    except OutOfMemoryError:
-        raise
-    except MemoryError as error:
-        raise OutOfMemoryError.of(error) from error
 
 
 class BucketError(RldsBeamError):

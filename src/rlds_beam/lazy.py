@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rlds_beam.plugins import Kind
+
     lockless_property = functools.cached_property
 else:
 
@@ -33,7 +35,7 @@ _EXPORT = re.compile(r"^    from (\S+) import (\w+) as \2$", re.MULTILINE)
 
 
 def exports(
-    package: str, homes: Mapping[str, str] | None = None, others: str | None = None
+    package: str, homes: Mapping[str, str] | None = None, others: Kind | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """The `__getattr__`, `__dir__`, and `__all__` of a package whose names are imported when they are first used.
 
@@ -46,8 +48,7 @@ def exports(
       package: the package's `__name__`.
       homes: exported name -> the module that defines it; by default, what the package's source imports as above, so
         that programs and type checkers read the same list.
-      others: the function, as `module:function`, that finds what another package declares under a name that is not
-        among them (`plugins`); it returns None if none does.
+      others: what other packages declare under a name that is not among them.
     """
 
     if homes is None:
@@ -59,8 +60,9 @@ def exports(
         if name not in homes:
             # `from package import module` also asks for a module's name
             if others is not None and name[:1] != "_" and importlib.util.find_spec(f"{package}.{name}") is None:
-                module, _, function = others.partition(":")
-                if (value := getattr(importlib.import_module(module), function)(name)) is not None:
+                from rlds_beam import plugins
+
+                if (value := plugins.find(others, name)) is not None:
                     return value
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(importlib.import_module(homes[name]), name)

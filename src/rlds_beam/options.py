@@ -143,19 +143,16 @@ class Options:
                 made[group.field] = group.take(given)
             unknown = [name for name in unknown if name not in names]
         if unknown:
-            raise unknown_option(cls, unknown[0], groups)
+            raise unknown_option(cls, unknown[0])
         return cls(**made)
 
 
-def unknown_option(config_class: type[Options], name: str, chosen: Sequence[Group] = ()) -> UsageError:
+def unknown_option(config_class: type[Options], name: str) -> UsageError:
     """The error for an option that a job and the chosen formats lack: which format has it, or the nearest option."""
-    owners = [group for group in config_class.known_groups() if name in option_names(group.options_class)]
-    if owners:
-        instead = [group.choice for group in chosen if group.field in {owner.field for owner in owners}]
-        choices = join_texts([owner.choice for owner in owners])
-        other = f", not {' or '.join(instead)}" if instead else ""
-        return UsageError(f"--{flag_name(name)} is an option of {choices}{other}")
-    classes = (config_class, *(group.options_class for group in (*chosen, *config_class.known_groups())))
+    groups = config_class.known_groups()
+    if owners := [group.choice for group in groups if name in option_names(group.options_class)]:
+        return UsageError(f"--{flag_name(name)} is an option of {join_texts(owners)}")
+    classes = (config_class, *(group.options_class for group in groups))
     names = dict.fromkeys(f"--{flag_name(name)}" for options_class in classes for name in option_names(options_class))
     flag = f"{'-' if len(name) == 1 else '--'}{flag_name(name)}"
     return UsageError(f"unknown option {flag}{did_you_mean(flag, names)}")

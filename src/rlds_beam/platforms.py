@@ -111,25 +111,11 @@ def locked(path: str, wait: bool = False) -> Iterator[bool]:
             os.close(held)
 
 
-@contextlib.contextmanager
-def same_priority() -> Iterator[None]:
-    """Undoes that a library makes its threads and ours real-time threads in the block, as SVT-AV1 does for root."""
-    before = _schedulers()
-    yield
-    if hasattr(os, "sched_setscheduler"):
-        for thread, policy in _schedulers().items():
-            usual = before.get(thread, os.SCHED_OTHER)
-            if policy != usual == os.SCHED_OTHER:
-                with contextlib.suppress(ProcessLookupError):  # it has ended
-                    os.sched_setscheduler(thread, usual, os.sched_param(0))
-
-
-def _schedulers() -> dict[int, int]:
-    """The scheduling policy of each thread of this process, without those that end meanwhile."""
-    if not hasattr(os, "sched_getscheduler") or not os.path.isdir(_THREADS):
-        return {}
-    found = {}
+def reset_priority() -> None:
+    """Makes the real-time threads of this process usual ones: for root, SVT-AV1 makes its own and ours real-time."""
+    if not hasattr(os, "sched_setscheduler") or not os.path.isdir(_THREADS):
+        return
     for thread in map(int, os.listdir(_THREADS)):
-        with contextlib.suppress(ProcessLookupError):
-            found[thread] = os.sched_getscheduler(thread)
-    return found
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            if os.sched_getscheduler(thread) == os.SCHED_FIFO:
+                os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))

@@ -67,8 +67,3 @@ def find(kind: Kind, name: str) -> Any:
     expect_user_code(entries[0].module)
     with user_code(f"{where} ({entries[0].value})"):
         return entries[0].load()
-
-
-def find_connector(name: str) -> Any:
-    """The connector that an installed package declares; None if none does. Raises UsageError as `find` does."""
-    return find("connectors", name)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
 
-from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.errors import UsageError
 from rlds_beam.naming import is_file_path
 
 if TYPE_CHECKING:
@@ -315,14 +315,6 @@ def read_given(path: str, where: str) -> str:
         return read_text(path)
     except OSError as error:
         raise UsageError(f"{where}: {error.strerror or error}") from error
-
-
-def write_given(path: str, content: str | bytes, flag: str) -> None:
-    """Writes a small file that a user names with an option. Raises RldsBeamError if it cannot."""
-    try:
-        write_bytes(path, content.encode() if isinstance(content, str) else content)
-    except OSError as error:
-        raise RldsBeamError(f"{flag}={path} cannot be written to: {error}") from error
 
 
 def temporary_name(path: str) -> str:

@@ -82,13 +82,10 @@ class ByValue(str):
 
     value: Any
 
-    def __new__(cls, name: str, value: Any) -> ByValue:
+    def __new__(cls, name: str, value: Any = None) -> ByValue:  # pickle gives the name, and then sets the value
         self = super().__new__(cls, name)
         self.value = value
         return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ByValue, (str(self), self.value)
 
 
 def qualified_name(value: Callable[..., Any]) -> str:
@@ -103,7 +100,12 @@ def qualified_name(value: Callable[..., Any]) -> str:
     except (AttributeError, KeyError):
         imported = None
     if imported is value and module != "__main__":
-        _search_where_found(str(module))
+        top = str(module).partition(".")[0]
+        package = sys.modules[top]
+        file = getattr(package, "__file__", None) or next(iter(getattr(package, "__path__", ())), None)
+        if file is not None and top != "rlds_beam":  # so that workers find what was imported from anywhere
+            path = Path(file).resolve()
+            _search(str(path.parent.parent if path.name == "__init__.py" else path.parent))
         return f"{module}:{name}"
     if not isinstance(value, (types.FunctionType, type)):
         raise UsageError(f"{value!r} is a {type(value).__name__}; give a function or a class, or module:function")
@@ -270,13 +272,3 @@ def _search(directory: str) -> None:
     if directory not in _user_modules.directories:
         _user_modules.directories.append(directory)
         os.environ[_PATH] = json.dumps(_user_modules.directories)
-
-
-def _search_where_found(module: str) -> None:
-    """Lets worker processes find a module that this process has imported from anywhere."""
-    top = module.partition(".")[0]
-    package = sys.modules.get(top)
-    file = getattr(package, "__file__", None) or next(iter(getattr(package, "__path__", ())), None)
-    if file is not None and top != "rlds_beam":
-        path = Path(file).resolve()
-        _search(str(path.parent.parent if path.name == "__init__.py" else path.parent))

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 VERBOSE = "RLDS_BEAM_VERBOSE"
@@ -53,11 +53,6 @@ class Done(NamedTuple):
 
     def __sub__(self, other: Done) -> Done:
         return Done(*(a - b for a, b in zip(self, other)))  # noqa: B905
-
-    @classmethod
-    def of_metrics(cls, metrics: Mapping[str, Any]) -> Done:
-        """Makes one from a job's metrics, which have the same names."""
-        return cls(**{name: metrics.get(name, 0) for name in cls._fields})
 
 
 _counts = dict.fromkeys(Done._fields, 0)

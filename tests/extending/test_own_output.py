@@ -84,7 +84,7 @@ def test_convert(data, tmp_path):
     ("flags", "said"),
     [
         (["--to=test_own_output:HeldWriter"], "not a subclass of rlds_beam.output.Output"),
-        ([OWN, "--items=frames"], "--items is an option of --to=trajectories, not --to="),
+        ([OWN, "--items=frames"], "--items is an option of --to=trajectories"),
         ([OWN, "--connectors=test_own_output:COLUMNS"], "this output cannot hold columns, but connectors add"),
     ],
 )

@@ -79,10 +79,10 @@ def test_the_help_lists_the_options_of_the_chosen_formats(run: Run) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--fps=3"], "--fps is an option of --to=lerobot, not --to=trajectories"),
-        (["--to=numpy", "--format=parquet"], "--format is an option of --to=rlds and --to=columns, not --to=numpy"),
+        (["--fps=3"], "--fps is an option of --to=lerobot"),
+        (["--to=numpy", "--format=parquet"], "--format is an option of --to=rlds and --to=columns"),
         (["--to=rlds", "--format=parquet"], "argument --format: invalid choice: 'parquet'"),
-        ([OUTPUT, "--fps=3"], f"--fps is an option of --to=lerobot, not {OUTPUT}"),
+        ([OUTPUT, "--fps=3"], "--fps is an option of --to=lerobot"),
         ([OUTPUT, "--gamma=-1"], "--gamma=-1.0: must be at least 0"),
         ([OUTPUT, "--gamma=2"], "--gamma=2.0: it must be at most 1"),
         (["--to=npz"], "--to=npz: there is no such output (npz can only be read); choose rlds, "),
@@ -138,5 +138,5 @@ def test_options_of_a_recognized_format_work_in_python(format: str, tmp_path: Pa
         config = ConvertConfig.create(data, tmp_path / "out", raw_images=value)
         assert config.source_format == format
         assert config.from_options == source_group(format).options_class(raw_images=value)
-    with pytest.raises(UsageError, match=r"^--fps is an option of --to=lerobot, not --to=trajectories$"):
+    with pytest.raises(UsageError, match=r"^--fps is an option of --to=lerobot$"):
         ConvertConfig.create(data, tmp_path / "out", fps=10)

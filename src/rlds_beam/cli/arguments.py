@@ -58,7 +58,7 @@ def parse(config_class: type[Config], parser: argparse.ArgumentParser, words: Se
         values, unknown = {**recognized, **vars(namespace)}, [word for word in rest if word.startswith("-")]
     if unknown:
         name = unknown[0].lstrip("-").partition("=")[0]
-        raise unknown_option(config_class, name, config_class.groups(values))
+        raise unknown_option(config_class, name)
     if rest:
         raise UsageError(f"unexpected argument {rest[0]!r}; quote patterns: '*.tfrecord*'")
     return config_class.create(**{name: value for name, value in values.items() if name not in ("verbose", "quiet")})

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
-from rlds_beam.errors import UsageError, naming_limits, pip_install
+from rlds_beam.errors import UsageError, pip_install
 from rlds_beam.options import Options
 from rlds_beam.text import did_you_mean
 
@@ -78,8 +78,7 @@ def _run(job_name: str, *paths: Any, **options: Any) -> Any:
     for name in _OF_THE_COMMAND:
         if name in options and name in config_class.__dataclass_fields__:
             raise UsageError(f"{name} is an option of the command only: look at the result of the function instead")
-    with naming_limits():
-        return getattr(job, job_name)(config_class.create(*paths, **options))
+    return getattr(job, job_name)(config_class.create(*paths, **options))
 
 
 def convert(input: Path | Sequence[Path], output: Path, **options: Any) -> ConvertOutcome:

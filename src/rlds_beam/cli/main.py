@@ -22,7 +22,7 @@ from rlds_beam import worker_status
 from rlds_beam._version import __version__
 from rlds_beam.cli import arguments
 from rlds_beam.cli.functions import JOBS, find_job
-from rlds_beam.errors import RldsBeamError, UsageError, naming_limits
+from rlds_beam.errors import OutOfMemoryError, RldsBeamError, UsageError
 from rlds_beam.platforms import keep_freed_memory
 from rlds_beam.terminal.options import begin, print_json
 from rlds_beam.text import EscapingStream, did_you_mean, without_secrets
@@ -107,6 +107,8 @@ def _run_reporting_errors(words: list[str], beam_options: tuple[str, ...], of_th
     except KeyboardInterrupt:
         left = "nothing was written" if "--dry_run" in words else _LEFT.get(words[0], "nothing was written")
         return _print_failure(words, "KeyboardInterrupt", f"interrupted; {left}", 128 + signal.SIGINT)
+    except MemoryError as error:
+        return _print_failure(words, "OutOfMemoryError", str(OutOfMemoryError.of(error)), OutOfMemoryError.exit_code)
     except BrokenPipeError:  # `| head` has read enough
         _discard_stdout()
         return 128 + signal.SIGPIPE
@@ -285,7 +287,6 @@ def _run_job(name: str, words: list[str], beam_options: tuple[str, ...], of_this
     prints = not silent or getattr(config, "json", False) or getattr(config, "format", None)
     before = worker_status.interrupts()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(naming_limits())
         stack.enter_context(_logging(not {"-v", "--verbose"}.isdisjoint(words)))
         stack.enter_context(worker_status.as_ctrl_c())
         if not prints:

@@ -99,5 +99,5 @@ _OTHERS = {
 __getattr__, __dir__, __all__ = lazy.exports(
     __name__,
     {name: f"{__name__}.{module}" for name, module in (CONNECTORS | _OTHERS).items()},
-    "rlds_beam.plugins:find_connector",
+    "connectors",
 )

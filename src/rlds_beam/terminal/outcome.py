@@ -134,11 +134,11 @@ def write_report(content: Mapping[str, Any] | str, path: str | None) -> None:
     """Writes a report, a text or JSON, to the path of `--report`, from this process rather than a worker.
 
     Raises:
-      RldsBeamError: the file cannot be written.
+      OSError: the file cannot be written.
     """
     if path is not None:
         text = content if isinstance(content, str) else json.dumps(content, indent=2) + "\n"
-        storage.write_given(path, text, "--report")
+        storage.write_text(path, text)
 
 
 def timing_line(figures: Mapping[str, Any]) -> str:

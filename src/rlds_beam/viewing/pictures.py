@@ -160,9 +160,9 @@ def write_episode(episode: Episode, path: str, options: FileOptions) -> None:
     Raises:
       UsageError: the kind of file is unknown, or the episode has nothing to show.
       MissingExtraError: a package for this kind of file is missing.
-      RldsBeamError: the file cannot be written.
+      OSError: the file cannot be written.
     """
-    storage.write_given(path, WRITERS[kind_of_file(path)](episode, options), "--output")
+    storage.write_bytes(path, WRITERS[kind_of_file(path)](episode, options))
 
 
 def _png(episode: Episode, options: FileOptions) -> bytes:

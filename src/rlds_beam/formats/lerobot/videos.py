@@ -40,7 +40,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.video_frames import DEPTH_PIXELS, Depth, VideoFrames, color_pixels, unreadable
 from rlds_beam.images.videos import Video
 from rlds_beam.output.shards import LocalFile, ShardInfo, ShardWriter
-from rlds_beam.platforms import same_priority
+from rlds_beam.platforms import reset_priority
 from rlds_beam.typing import Array
 
 PIXELS = "yuv420p"
@@ -343,8 +343,9 @@ class VideoFile:
         for image in pixels:
             frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(image), _ARRAYS[self._encoding.pixels])
             frame.pts = self.frames
-            with contextlib.nullcontext() if self.frames else same_priority():  # the first frame opens the encoder
-                packets = self._stream.encode(frame)
+            packets = self._stream.encode(frame)
+            if not self.frames:  # the first one opens the encoder
+                reset_priority()
             self.frames += 1
             self._container.mux(packets)
 

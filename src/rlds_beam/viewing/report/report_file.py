@@ -148,7 +148,7 @@ class ReportWriter:
           gathered: what a pass over the dataset found.
         """
         page = render(self.document(gathered)).encode()
-        storage.write_given(self.path, page, "--output")
+        storage.write_bytes(self.path, page)
         return ReportOutcome(None if gathered is None else gathered.report, self.path, len(page))
 
     def stages(self, connecting: ConnectorRunner | None) -> Job:
