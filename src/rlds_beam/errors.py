@@ -57,11 +57,6 @@ _TENSORFLOW = ("tf", "agents", "envlogger", "demo")  # these need TensorFlow 2.1
 _LINUX = ("agents", "envlogger", "demo")  # their packages have wheels for Linux only; elsewhere they install the others
 
 
-def pip_install(extra: str | None = None) -> str:
-    """The command that installs rlds-beam or an extra; installers take the extras of an installed checkout."""
-    return f"pip install 'rlds-beam[{extra}]'" if extra else "pip install rlds-beam"
-
-
 def missing(extra: str, what: str) -> MissingExtraError:
     """The error for something that needs an extra.
 
@@ -75,7 +70,7 @@ def missing(extra: str, what: str) -> MissingExtraError:
         hint = f", on Python 3.11 (this is {python}): TensorFlow 2.15 supports no newer version"
     elif extra in _LINUX and sys.platform != "linux":
         hint = ", on Linux: Reverb and EnvLogger support no other system"
-    return MissingExtraError(f"{what}: {pip_install(extra)}{hint}")
+    return MissingExtraError(f"{what}: pip install 'rlds-beam[{extra}]'{hint}")
 
 
 @contextlib.contextmanager

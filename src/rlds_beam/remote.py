@@ -230,18 +230,14 @@ class Filesystem:
     def __init__(self, scheme: str):
         import fsspec
 
+        is_hub = scheme == "hf"
+        options: Any = {"endpoint": os.environ.get("HF_ENDPOINT")} if is_hub else {"use_listings_cache": False}
         try:
-            options: Any = {"use_listings_cache": False}
-            if scheme == "hf":
-                options = {"endpoint": os.environ.get("HF_ENDPOINT")}
             self._files: Any = fsspec.filesystem(scheme, **options)
         except (ImportError, ValueError) as error:
-            if scheme == "hf":
+            if is_hub:
                 raise missing("hub", f"hf:// needs huggingface_hub ({error})") from error
-            raise UsageError(
-                f"fsspec does not read {scheme}:// ({shorten_error(error)}); use a local path or s3://, gs://, az://, "
-                "hf://"
-            ) from error
+            raise UsageError(f"fsspec does not read {scheme}:// ({shorten_error(error)})") from error
 
     def _entry(self, path: str, about: Any) -> Entry:
         if about["type"] == "directory":

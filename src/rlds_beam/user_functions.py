@@ -10,7 +10,6 @@ import contextlib
 import functools
 import hashlib
 import importlib
-import importlib.abc
 import importlib.machinery
 import inspect
 import json
@@ -21,7 +20,7 @@ import traceback
 import types
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from rlds_beam.errors import RldsBeamError, UsageError
 
@@ -58,19 +57,16 @@ def check_configurable(value: Any, name: str, where: str, also: Callable[[Any], 
     )
 
 
-class _UserModules(importlib.abc.MetaPathFinder):
+class _UserModules:
     """Finds modules in the user's directories; the last finder, so namespace packages (google) are found before."""
 
-    def __init__(self) -> None:
-        self.directories: list[str] = []
+    directories: ClassVar[list[str]] = []
 
-    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
+    @classmethod
+    def find_spec(cls, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
         if path is not None:  # a submodule is found through its package's path
             return None
-        return importlib.machinery.PathFinder.find_spec(name, self.directories, target)
-
-
-_user_modules = _UserModules()
+        return importlib.machinery.PathFinder.find_spec(name, cls.directories, target)
 
 
 class ByValue(str):
@@ -267,8 +263,8 @@ def search_as_the_parent() -> None:
 
 def _search(directory: str) -> None:
     """Searches a directory for modules that are found nowhere else, also in worker processes that start later."""
-    if _user_modules not in sys.meta_path:
-        sys.meta_path.append(_user_modules)
-    if directory not in _user_modules.directories:
-        _user_modules.directories.append(directory)
-        os.environ[_PATH] = json.dumps(_user_modules.directories)
+    if not _UserModules.directories:
+        sys.meta_path.append(_UserModules)
+    if directory not in _UserModules.directories:
+        _UserModules.directories.append(directory)
+        os.environ[_PATH] = json.dumps(_UserModules.directories)

@@ -81,7 +81,7 @@ def test_a_dataset_in_a_store_is_found_by_one_listing(remote: str, tmp_path: Pat
 
 def test_an_unknown_scheme_is_an_error() -> None:
     for operation in (storage.open_read, storage.exists, storage.size, storage.glob):
-        with pytest.raises(UsageError, match=r"fsspec does not read nosuch://.*; use a local path or s3://"):
+        with pytest.raises(UsageError, match=r"fsspec does not read nosuch://"):
             operation("nosuch://bucket/a")
     with pytest.raises(UsageError, match=r"only local files, s3://, .* can be written to"):
         storage.write_bytes("memory://bucket/a", b"")

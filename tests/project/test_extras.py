@@ -27,6 +27,10 @@ TASKS = {"all", "rl", "robots", "view"}
 """Extras that only include others, so that no message names them."""
 
 
+def pip_install(extra: str) -> str:
+    return f"pip install 'rlds-beam[{extra}]'"
+
+
 def test_errors_name_the_extras_of_the_project() -> None:
     files = [file for folder in ("src", "pipelines", "runners", "transforms") for file in (ROOT / folder).rglob("*.py")]
     named = {name for file in files for name in re.findall(r'\b(?:missing|needs)\(\s*"(\w+)"', file.read_text())}
@@ -47,9 +51,7 @@ def test_an_import_that_fails_is_a_usage_error_and_an_import_error() -> None:
     with pytest.raises(ImportError) as caught, errors.needs("tf", "this needs that"):
         importlib.import_module("no_such_module")
     assert isinstance(caught.value, UsageError) and caught.value.exit_code == 2
-    assert str(caught.value).startswith(
-        f"this needs that (No module named 'no_such_module'): {errors.pip_install('tf')}"
-    )
+    assert str(caught.value).startswith(f"this needs that (No module named 'no_such_module'): {pip_install('tf')}")
 
 
 # Tests with packages that are really missing: environments of `make test-pythons`.
@@ -70,7 +72,7 @@ def test_rllib_features_need_ray(capsys: pytest.CaptureFixture[str], tmp_path: P
     (tmp_path / "pieces.yaml").write_text("- FromRllib: {connector: 'my_pieces:Clip'}\n")
     flags = [str(toy(tmp_path)), str(tmp_path / "out"), f"--connectors={tmp_path / 'pieces.yaml'}"]
     assert main(["convert", *flags]) == 2
-    assert f"FromRllib needs Ray: {errors.pip_install('rllib')}" in capsys.readouterr().err
+    assert f"FromRllib needs Ray: {pip_install('rllib')}" in capsys.readouterr().err
 
 
 def toy(directory: Path, **columns: Any) -> Path:
@@ -121,7 +123,7 @@ def test_a_command_names_the_extra_in_one_line(case: str, tmp_path: Path, capsys
     without(module)
     assert main(arguments(tmp_path)) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(rf"rlds-beam: .+: {re.escape(errors.pip_install(extra))}(, on Python 3\.11 .*)?", line)
+    assert re.fullmatch(rf"rlds-beam: .+: {re.escape(pip_install(extra))}(, on Python 3\.11 .*)?", line)
 
 
 def load(directory: Path) -> None:
@@ -138,7 +140,7 @@ CALLS: dict[str, Callable[[Path], Any]] = {
 @pytest.mark.parametrize("case", CALLS)
 def test_a_call_names_the_extra(case: str, tmp_path: Path) -> None:
     without("tensorflow", "tf_agents", "reverb")
-    with pytest.raises(MissingExtraError, match=re.escape(errors.pip_install("agents"))) as caught:
+    with pytest.raises(MissingExtraError, match=re.escape(pip_install("agents"))) as caught:
         CALLS[case](tmp_path)
     assert len(str(caught.value).splitlines()) == 1
     assert ("this is 3." in str(caught.value)) == (sys.version_info >= (3, 12))

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
-from rlds_beam.errors import UsageError, pip_install
+from rlds_beam.errors import UsageError
 from rlds_beam.options import Options
 from rlds_beam.text import did_you_mean
 
@@ -68,7 +68,7 @@ def find_job(name: str) -> tuple[Job, type[Options]]:
         job = importlib.import_module(f"rlds_beam.{'cli.commands' if name in _COMMANDS else 'pipelines'}.{name}")
         return cast("Job", job), getattr(job, f"{name.capitalize()}Config")
     if name in _JOBS:
-        raise UsageError(f"{name} needs rlds_beam.{_ROOMS[name]}, which is not installed: {pip_install()}")
+        raise UsageError(f"{name} needs rlds_beam.{_ROOMS[name]}, which is not installed: pip install rlds-beam")
     raise UsageError(f"unknown command {name!r}{did_you_mean(name, [*JOBS, 'help'])}")
 
 
