@@ -230,10 +230,7 @@ class PlanarArm:
         measured = (state + self._rng.uniform(-_SENSOR_NOISE, _SENSOR_NOISE, 3)).round(6)
         measured[2] = measured[2].clip(0, 1)
         scene, (x, z) = self._draw(state.tolist()), forward(state[0], state[1])
-        views = {
-            "front": (-0.085, 0.53, _ZOOM),
-            "wrist": (x - 0.16, z + 0.16, _ZOOM // 2),
-        }  # the second is twice as near
+        views = {"front": (-0.085, 0.53, _ZOOM), "wrist": (x - 0.16, z + 0.16, _ZOOM // 2)}  # left, top, and zoom
         images = {}
         for name, (left, top, factor) in views.items():
             column, row = _place(left, top)

@@ -224,6 +224,23 @@ class DropBefore:
         return batch.replace(episodes=tuple(e for e in batch.episodes if e.key.position != self.position - 1))
 
 
+def test_a_recording_whose_last_frames_are_not_encoded_is_saved_without_them(arm: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut"
+    rlds_beam.convert(arm, cut, to="lerobot", lerobot_version="2.1")
+    lines = (cut / "meta/episodes.jsonl").read_text().splitlines(keepends=True)
+    (cut / "meta/episodes.jsonl").write_text("".join(lines[:3]))
+    (cut / "meta/rlds_beam.json").unlink()
+    (video,) = cut.rglob("episode_000003.mp4")
+    video.unlink()
+    images = cut / "images" / video.parent.name / "episode_000003"
+    images.mkdir(parents=True)
+    (note,) = (note for note in rlds_beam.open_source(str(cut)).notes if "was cut" in note)
+    assert "3 of 4 episodes can be converted, but not episode 3: its frames are not in " in note
+    assert f"{video}: LeRobot has not encoded {images}" in note
+    report = rlds_beam.check(cut, rules=True).report
+    assert (report.valid, report.rejected) == (3, 1)
+
+
 def test_changed_frames_are_encoded(arm: Path, tmp_path: Path) -> None:
     done = rlds_beam.convert(arm, tmp_path / "out", to="lerobot", connectors="FlipChannels")
     assert "4 of 4 episodes encoded again, not copied: connectors change frames" in str(done)

@@ -252,7 +252,9 @@ class Meta:
             try:
                 video = Video.of(self.path(file))
             except (OSError, ValueError, av.FFmpegError) as error:
-                raise ValueError(f"its frames are not in {self.path(file)}: {shorten(error)}") from None
+                images = self.path(f"images/{key}/episode{'_' if self.version == V21 else '-'}{index:06d}")
+                reason = f"LeRobot has not encoded {images}" if storage.exists(images) else shorten(error)
+                raise ValueError(f"its frames are not in {self.path(file)}: {reason}") from None
             if (left := len(video) - used.get(file, 0)) > 0:
                 break
         if left < length:
