@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.images.codecs import Jpeg
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.video_frames import VideoFrames
 
 Indices = npt.NDArray[np.int64]
 STEPS = "steps/"
@@ -87,6 +91,24 @@ def prefetch(rows: Rows, indices: Indices, path: str) -> None:
     start = getattr(rows, "prefetch", None)
     if start is not None:
         start(indices, path)
+
+
+def episode_fields(steps: Iterable[Field], metadata: Iterable[Field]) -> dict[str, Field]:
+    """The columns of a row, if it is an episode: those of its steps, `steps/...` (T, ...), and its metadata."""
+    fields = {}
+    for field in steps:
+        path = STEPS + field.path
+        fields[path] = dataclasses.replace(field, path=path, shape=(None, *field.shape))
+    return {**fields, **{field.path: field for field in metadata}}
+
+
+def join_episodes(field: Field, columns: Sequence[Column]) -> Column:
+    """One column with a row for each episode, from the columns of their steps."""
+    if not field.holds_image_files:
+        return objects(columns)
+    images = [column for column in columns if isinstance(column, EncodedImages)]
+    rows = [column if isinstance(column, VideoFrames) else column.data for column in images]
+    return EncodedImages(objects(rows), field.shape[-3:], field.dtype)
 
 
 class PerThread(Generic[T]):

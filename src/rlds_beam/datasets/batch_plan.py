@@ -15,7 +15,16 @@ import numpy as np
 from rlds_beam.connectors.cleaning.pixels import INTRINSICS
 from rlds_beam.connectors.cleaning.relative_actions import RelativeActions
 from rlds_beam.connectors.cleaning.selection import find_windows
-from rlds_beam.datasets.base import STEPS, Indices, Loadable, Rows, StepRows, find_starts
+from rlds_beam.datasets.base import (
+    STEPS,
+    Indices,
+    Loadable,
+    Rows,
+    StepRows,
+    episode_fields,
+    find_starts,
+    join_episodes,
+)
 from rlds_beam.datasets.batches import Arrays, Batches, Content, action_field
 from rlds_beam.datasets.order import KeptSteps, Plan, Size, make_offsets
 from rlds_beam.datasets.record_files import RecordFiles
@@ -248,45 +257,24 @@ class EpisodeRows:
 
     @functools.cached_property
     def fields(self) -> Mapping[str, Field]:
-        steps = {
-            STEPS + path: dataclasses.replace(field, path=STEPS + path, shape=(None, *field.shape))
-            for path, field in self.schema.steps.items()
-        }
-        return {**steps, **self.schema.metadata}
-
-    def episodes(self, indices: Indices) -> list[Episode]:
-        """Reads episodes by index.
-
-        Raises:
-          RldsBeamError: an episode cannot be read; `rlds-beam check --rules` lists all of these.
-        """
-        numbers = indices + self.first
-        return [self._episode(payload, int(i)) for i, payload in zip(numbers, self.records.read(numbers), strict=True)]
-
-    def _episode(self, payload: bytes, index: int) -> Episode:
-        try:
-            return self.decoder.decode(payload, EpisodeKey("dataset/1.0.0", "all", 0, index))
-        except BadEpisode as bad:
-            raise self._unreadable(index, str(bad)) from bad
-
-    def _unreadable(self, index: int, why: str) -> RldsBeamError:
-        path, number = self.records.place(index)
-        return RldsBeamError(
-            f"{path}, record {number}: {why}; `rlds-beam check` lists all such records, `convert` leaves them out"
-        )
+        return episode_fields(self.schema.steps.values(), self.schema.metadata.values())
 
     def read(self, indices: Indices, wanted: Sequence[str]) -> dict[str, Column]:
-        episodes = self.episodes(indices)
+        numbers, episodes = indices + self.first, list[Episode]()
+        for index, payload in zip(numbers.tolist(), self.records.read(numbers), strict=True):
+            try:
+                episodes.append(self.decoder.decode(payload, EpisodeKey("dataset/1.0.0", "all", 0, index)))
+            except BadEpisode as bad:
+                path, number = self.records.place(index)
+                raise RldsBeamError(
+                    f"{path}, record {number}: {bad}; `rlds-beam check` lists such records, `convert` leaves them out"
+                ) from bad
         return {path: self._column(path, episodes) for path in wanted}
 
     def _column(self, path: str, episodes: Sequence[Episode]) -> Column:
         field = self.fields[path]
         if path.startswith(STEPS):
-            columns = [episode.steps[path.removeprefix(STEPS)] for episode in episodes]
-            if field.holds_image_files:
-                data = [column.data for column in columns if isinstance(column, EncodedImages)]
-                return EncodedImages(objects(data), field.shape[-3:], field.dtype)
-            return objects(columns)
+            return join_episodes(field, [episode.steps[path.removeprefix(STEPS)] for episode in episodes])
         values = [episode.metadata[path] for episode in episodes]
         if field.holds_image_files:
             return EncodedImages(objects(values), field.shape, field.dtype)

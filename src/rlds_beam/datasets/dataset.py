@@ -44,27 +44,19 @@ class Dataset(Viewable):
     pickled. Text is `bytes`. A column whose shape varies between rows is an object array.
 
     Attributes:
+      rows: the storage of the rows.
+      name: the path that was opened.
       fields: dtype and shape of each column of a row; a dimension that varies between rows is None.
       jpeg: how JPEGs are decoded.
       fps: steps per second, after the connectors; None if unknown.
     """
 
     def __init__(self, rows: Rows, name: str, images: Images = "pixels", jpeg: Jpeg = "fast", fps: float | None = None):
-        self._rows, self._name, self._images, self.jpeg, self.fps = rows, name, images, jpeg, fps
-
-    @property
-    def name(self) -> str:
-        """The path that was opened."""
-        return self._name
-
-    @property
-    def rows(self) -> Rows:
-        """The storage of the rows."""
-        return self._rows
+        self.rows, self.name, self._images, self.jpeg, self.fps = rows, name, images, jpeg, fps
 
     @property
     def fields(self) -> Mapping[str, Field]:
-        return self._rows.fields
+        return self.rows.fields
 
     @property
     def columns(self) -> Mapping[str, Array]:
@@ -72,12 +64,12 @@ class Dataset(Viewable):
         return _Columns(self)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.rows)
 
     def __repr__(self) -> str:
-        void = int(self._rows.void.sum()) if isinstance(self._rows, IndexedSteps) else 0
+        void = int(self.rows.void.sum()) if isinstance(self.rows, IndexedSteps) else 0
         without = f", of which batches leave out {count(void, 'last step')} without an action" if void else ""
-        return f"Dataset {self._name}: {count(len(self), 'row')}{without}\n{tree({'row': fields_text(self.fields)})}"
+        return f"Dataset {self.name}: {count(len(self), 'row')}{without}\n{tree({'row': fields_text(self.fields)})}"
 
     @overload
     def __getitem__(self, index: int) -> Row: ...
@@ -137,12 +129,12 @@ class Dataset(Viewable):
         numbers = indices.astype(np.int64)
         if numbers.size and not (-count <= numbers.min() and numbers.max() < count):
             wrong = numbers[(numbers < -count) | (numbers >= count)][0]
-            raise IndexError(f"row {wrong} is out of range: {self._name} has {count}")
+            raise IndexError(f"row {wrong} is out of range: {self.name} has {count}")
         return np.where(numbers < 0, numbers + count, numbers)
 
     def _read(self, indices: Indices, wanted: Sequence[str] | None = None) -> dict[str, Array]:
         paths = list(self.fields) if wanted is None else wanted
-        return {path: self._array(path, column) for path, column in self._rows.read(indices, paths).items()}
+        return {path: self._array(path, column) for path, column in self.rows.read(indices, paths).items()}
 
     def _column(self, path: str) -> Array:
         """All rows of a column, read `_AT_ONCE` at a time."""
@@ -163,7 +155,7 @@ class Dataset(Viewable):
                 return objects([row.data if isinstance(row, VideoFrames) else row for row in column.data])
             return _pixels(column, path, self.jpeg)
         except BadEpisode as bad:
-            raise RldsBeamError(f"{self._name}: {path}: {bad}") from bad
+            raise RldsBeamError(f"{self.name}: {path}: {bad}") from bad
 
 
 class _Columns(Mapping[str, Array]):

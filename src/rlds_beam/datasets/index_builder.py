@@ -47,7 +47,7 @@ from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.encoding.tfrecord.framing import HEADER
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.images.encoded_images import EncodedImages, StoredImages
 from rlds_beam.images.resizing import EditedImages
@@ -55,7 +55,7 @@ from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.processing.job import Stage, Totals, process_here, run_stages
 from rlds_beam.processing.ranges import check_and_connect, find_duplicates, fit_connectors
 from rlds_beam.reading.base import Shard, Source, WorkRange
-from rlds_beam.reading.last_steps import LastSteps, find_last_steps
+from rlds_beam.reading.last_steps import find_last_steps
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.terminal.job_progress import Kind, Progress
@@ -85,16 +85,6 @@ class Recipe:
     source: Source
     check: CheckOptions
     connecting: ConnectorRunner
-
-    @property
-    def schema(self) -> Schema:
-        """The schema after the connectors."""
-        return self.connecting.schema
-
-    @functools.cached_property
-    def last_steps(self) -> LastSteps:
-        """What the last steps are; if known when the recipe is pickled, a worker need not look again."""
-        return find_last_steps(self.source)
 
     def digest(self) -> str:
         """The digest of everything that the index depends on."""
@@ -173,8 +163,9 @@ class _Builder:
         self._recipe, self._process = recipe, process
         self._notes: list[str] = []
         self._rejected: Counter[str] = Counter()
-        steps, metadata = (self._select_fields(fields) for fields in (recipe.schema.steps, recipe.schema.metadata))
-        metadata = [field for field in metadata if field.path not in recipe.schema.steps]
+        schema = recipe.connecting.schema  # after the connectors
+        steps, metadata = (self._select_fields(fields) for fields in (schema.steps, schema.metadata))
+        metadata = [field for field in metadata if field.path not in schema.steps]
         self._writer = IndexWriter(directory, steps, metadata)
         self._files = list(dict.fromkeys(shard.path for split in recipe.source.splits for shard in split.shards))
         self._videos = VideoWriter(self._files)
@@ -213,7 +204,7 @@ class _Builder:
             edits={path: [record for _, record in records.values()] for path, records in self._edits.items()},
             notes=self._notes,
             rejected=self._rejected,
-            last_steps=dataclasses.asdict(recipe.last_steps),
+            last_steps=dataclasses.asdict(find_last_steps(source)),
             void_datasets=source.meaning.void_datasets,
             videos=self._videos.videos,
             scales=self._videos.scales,

@@ -204,7 +204,7 @@ def _index(source: Source, options: LoadOptions, unit: Unit | None) -> tuple[Row
     """The steps or episodes of an indexed dataset, and its steps per second."""
     recipe = make_recipe(source, options)
     index = open_index(recipe)
-    if left_out := index.content["rejected"]:
+    if left_out := index.rejected:
         rules = ", ".join(f"{rule} ({number:,})" for rule, number in left_out.items())
         warnings.warn(
             f"{source.dataset}: {count(sum(left_out.values()), 'episode')} left out, which break rules: {rules}. "

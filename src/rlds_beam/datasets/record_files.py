@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -179,52 +178,30 @@ _CACHED = 256 << 20
 """Bytes of columns cached, by all threads."""
 
 
-@dataclasses.dataclass(frozen=True)
 class ParquetRowReader:
     """Rows of Parquet files (`base.Rows`). The columns of a row group are read together, and the last ones are kept.
 
     Of images that the file holds as they are, only the places are kept, and each is read on its own.
 
-    Attributes:
+    Args:
       files: the files, in order.
       stored: the columns.
     """
 
-    files: tuple[RecordFile, ...]
-    stored: tuple[Field, ...]
+    def __init__(self, files: Sequence[RecordFile], stored: Sequence[Field]):
+        self.files = files
+        self.fields = {field.path: field for field in stored}
+        self._starts: Indices = np.cumsum([0, *(records or 0 for _, records in files)], dtype=np.int64)
+        self._open: PerThread[_File] = PerThread(functools.partial(_open, fields=stored))
+        self._columns: Cache[Column] = Cache(_CACHED)
+        self._places: dict[_Key, Array] = {}
+        self._images = PlaceReader([path for path, _ in files])
 
-    @functools.cached_property
-    def fields(self) -> Mapping[str, Field]:
-        return {field.path: field for field in self.stored}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ParquetRowReader, (self.files, list(self.fields.values()))
 
     def __len__(self) -> int:
         return int(self._starts[-1])
-
-    @functools.cached_property
-    def _starts(self) -> Indices:
-        return np.concatenate([[0], np.cumsum([records for _, records in self.files])]).astype(np.int64)
-
-    @functools.cached_property
-    def _open(self) -> PerThread[_File]:
-        return PerThread(functools.partial(_open, fields=self.stored))
-
-    @functools.cached_property
-    def _columns(self) -> Cache[Column]:
-        return Cache(_CACHED)
-
-    @functools.cached_property
-    def _places(self) -> dict[_Key, Array]:
-        return {}
-
-    @functools.cached_property
-    def _images(self) -> PlaceReader:
-        return PlaceReader([path for path, _ in self.files])
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"files": self.files, "stored": self.stored}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
 
     @property
     def is_remote(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.checking.validation import validate_episode
-from rlds_beam.datasets.base import STEPS, Indices
+from rlds_beam.datasets.base import STEPS, Indices, episode_fields, join_episodes
 from rlds_beam.datasets.image_index import IndexedVideos, PlaceReader
 from rlds_beam.datasets.index_builder import Recipe
 from rlds_beam.datasets.step_index import BLOB, FIRST_VIDEO, StepIndex
@@ -98,16 +97,12 @@ class IndexedSteps:
             places = self.index.maps(path)[0][indices]
             framed = places["file"] < BLOB
             self._reader.prefetch(places[~framed])
-            if framed.any():
-                self._prefetch_frames(places[framed])
-
-    def _prefetch_frames(self, places: Array) -> None:
-        """The same for frames of videos: their packets from the key frame on."""
-        numbers = FIRST_VIDEO - places["file"].astype(np.int64)
-        for number in np.unique(numbers).tolist():
-            video = self._videos[number]
-            for start, stop, _ in video.runs(np.unique(places["offset"][numbers == number])):
-                self._reader.prefetch(video.packets["place"][start:stop])
+            frames = places[framed]
+            numbers = FIRST_VIDEO - frames["file"].astype(np.int64)
+            for number in np.unique(numbers).tolist():  # the packets from the key frame on
+                video = self._videos[number]
+                for start, stop, _ in video.runs(np.unique(frames["offset"][numbers == number])):
+                    self._reader.prefetch(video.packets["place"][start:stop])
 
     def column(self, path: str, rows: Indices | slice) -> Column:
         """The values of a column in these rows, which are episodes for an episode-level field."""
@@ -116,7 +111,11 @@ class IndexedSteps:
         if column.kind == "values":
             return np.array(parts[0][rows])
         if column.kind == "text":
-            return _text(parts[0][rows], parts[1], parts[2])
+            codes, ends, text = parts[0][rows], parts[1], parts[2]
+            unique, inverse = np.unique(codes, return_inverse=True)
+            starts = np.where(unique > 0, ends[np.maximum(unique - 1, 0)], 0)
+            spans = zip(starts.tolist(), ends[unique].tolist(), strict=True)
+            return objects([bytes(text[start:stop]) for start, stop in spans])[inverse].reshape(codes.shape)
         places = parts[0][rows]
         if column.kind == "images":
             return self._edit(path, self._images(field, places), places["edit"])
@@ -176,14 +175,9 @@ class IndexedEpisodes:
 
     @functools.cached_property
     def fields(self) -> Mapping[str, Field]:
-        fields = {}
-        for path, column in self._steps.index.columns.items():
-            field = column.field
-            if not column.per_episode:
-                path = STEPS + path
-                field = dataclasses.replace(field, path=path, shape=(None, *field.shape))
-            fields[path] = field
-        return fields
+        columns = self._steps.index.columns.values()
+        steps = (column.field for column in columns if not column.per_episode)
+        return episode_fields(steps, (column.field for column in columns if column.per_episode))
 
     def read(self, indices: Indices, wanted: Sequence[str]) -> dict[str, Column]:
         return {path: self._column(path, indices) for path in wanted}
@@ -194,20 +188,7 @@ class IndexedEpisodes:
         starts = self._steps.starts
         spans = [slice(int(starts[i]), int(starts[i + 1])) for i in indices.tolist()]
         columns = [self._steps.column(path.removeprefix(STEPS), span) for span in spans]
-        field = self.fields[path]
-        if field.holds_image_files:
-            images = [column for column in columns if isinstance(column, EncodedImages)]
-            data = [image if isinstance(image, VideoFrames) else image.data for image in images]
-            return EncodedImages(objects(data), field.shape[-3:], field.dtype)
-        return objects(columns)
-
-
-def _text(codes: Array, ends: Array, text: Array) -> Array:
-    """The values with these codes, as an object array of bytes."""
-    unique, inverse = np.unique(codes, return_inverse=True)
-    starts = np.where(unique > 0, ends[np.maximum(unique - 1, 0)], 0)
-    values = [bytes(text[start:stop]) for start, stop in zip(starts.tolist(), ends[unique].tolist(), strict=True)]
-    return objects(values)[inverse].reshape(codes.shape)
+        return join_episodes(self.fields[path], columns)
 
 
 def edited_images(recipe: Recipe, index: StepIndex) -> Edited:

@@ -91,7 +91,7 @@ def _first_frames(dataset: Dataset) -> Iterator[str]:
     """The first image of some rows, for each camera."""
     rows = spread(len(dataset), _ROWS)
     cameras = [path for path, field in dataset.fields.items() if field.holds_image_files][:_CAMERAS] if rows else []
-    images = dataset._rows.read(np.array(rows), cameras) if cameras else {}
+    images = dataset.rows.read(np.array(rows), cameras) if cameras else {}
     for path, column in images.items():
         if isinstance(column, EncodedImages):
             firsts = [value if isinstance(value, bytes) else next(iter(value), b"") for value in column.data]
@@ -128,7 +128,7 @@ def shown_episode(source: Source, episode: int | str) -> ShownEpisode:
 def shown_row(dataset: Dataset, number: int) -> ShownEpisode:
     """A row of a dataset with random access. Raises UsageError if the dataset has no such row."""
     try:
-        return of_row(dataset[number], f"{dataset._name}: row {number}")
+        return of_row(dataset[number], f"{dataset.name}: row {number}")
     except IndexError as error:
         raise UsageError(str(error)) from None
 
