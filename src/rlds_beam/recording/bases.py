@@ -62,11 +62,6 @@ def stack_states(states: Sequence[State]) -> State:
     return tuple(np.stack(leaf) for leaf in zip(*states, strict=True))
 
 
-def unstack_states(state: State, count: int) -> list[State]:
-    """The state of each environment."""
-    return [tuple(leaf[i] for leaf in state) for i in range(count)]
-
-
 def take_rows(nested: Any, rows: Any) -> Any:
     """These rows of an array, or of arrays nested in dicts and tuples."""
     if isinstance(nested, dict):

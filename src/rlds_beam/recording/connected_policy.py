@@ -17,7 +17,7 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
 from rlds_beam.recording.bases import State, check_state, replay, stack_states, take_rows
 from rlds_beam.recording.episode_buffer import cast_recorded
-from rlds_beam.recording.models import is_model, load_module
+from rlds_beam.recording.models import RLModulePolicy, is_model, load_model
 from rlds_beam.recording.policies import Acted, HistoryPolicy, Propensity
 from rlds_beam.recording.spaces import Structure
 from rlds_beam.typing import Array
@@ -195,8 +195,13 @@ def _connectors(named: Any) -> tuple[Connector, ...]:
 
 
 def _model(base: Any) -> Model:
+    if isinstance(base, str) and is_model(base):
+        model = load_model(base)
+        if not isinstance(model, RLModulePolicy):
+            raise UsageError(f"--policy: {base}: a ModulePolicy needs a function, or rl_module:DIRECTORY")
+        return model
     if isinstance(base, str):
-        base = load_module(base) if is_model(base) else resolve(base, "--policy")
+        base = resolve(base, "--policy")
     if isinstance(base, type):
         base = base()
     return base  # type: ignore[no-any-return]

@@ -64,27 +64,13 @@ def gym_actuators(env: Any) -> list[str]:
     if not type(env).__module__.startswith("gymnasium.envs.mujoco."):
         return []
     model = env.unwrapped.model
-    return _if_all([_actuator(model, i) for i in range(model.nu)])
-
-
-def _actuator(model: Any, index: int) -> str:
-    """The name of an actuator, or else of the joint that it moves."""
-    name = model.actuator(index).name
-    if not name and model.actuator_trntype[index] == _JOINT_TRANSMISSION:
-        name = model.joint(model.actuator_trnid[index, 0]).name
-    return str(name)
-
-
-def below_dm_wrappers(env: Any) -> Any:
-    """The environment inside the wrappers of dm_control's suite, all of which take one step at a time."""
-    while type(env).__module__.startswith("dm_control.suite.wrappers."):
-        env = env._env
-    return env
-
-
-def dm_rate(env: Any) -> float | None:
-    """Steps per second of an environment of dm_control, whose class knows its control timestep."""
-    return _compute_rate(env.control_timestep()) if hasattr(type(env), "control_timestep") else None
+    names = []
+    for i in range(model.nu):
+        name = model.actuator(i).name
+        if not name and model.actuator_trntype[i] == _JOINT_TRANSMISSION:
+            name = model.joint(model.actuator_trnid[i, 0]).name
+        names.append(str(name))
+    return names if all(names) else []
 
 
 def dm_actuators(env: Any) -> list[str]:
@@ -96,10 +82,7 @@ def dm_actuators(env: Any) -> list[str]:
     ):
         return []
     model = env.physics.model
-    return _if_all([str(model.id2name(i, "actuator")) for i in range(model.nu)])
-
-
-def _if_all(names: list[str]) -> list[str]:
+    names = [str(model.id2name(i, "actuator")) for i in range(model.nu)]
     return names if all(names) else []
 
 
@@ -181,7 +164,8 @@ class GymEnvironment(Environment):
         self.fps = gym_rate(inner)
         self.action = self.action.with_names(gym_actuators(inner))
         self._scalar = self.action.alone is not None and self.action.alone.kind == "discrete"
-        self._takes_seed = "seed" in inspect.signature(env.reset).parameters or _takes_anything(env.reset)
+        parameters = inspect.signature(env.reset).parameters.values()
+        self._takes_seed = any(one.name == "seed" or one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
 
     def reset(self, seed: int | None) -> Any:
         if seed is None:
@@ -207,10 +191,6 @@ class GymEnvironment(Environment):
         self._env.close()
 
 
-def _takes_anything(function: Callable[..., Any]) -> bool:
-    return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
-
-
 class DmEnvironment(Environment):
     """A dm_env environment: an end with discount 0 is a terminal state, any other end a truncation."""
 
@@ -220,9 +200,10 @@ class DmEnvironment(Environment):
         self._env, self._reseed = env, reseed
         self.observation = from_spec(env.observation_spec(), "observation_spec")
         self.action = from_spec(env.action_spec(), "action_spec")
-        inner = below_dm_wrappers(env)
-        self.fps = dm_rate(inner)
-        if names := dm_actuators(inner):
+        while type(env).__module__.startswith("dm_control.suite.wrappers."):  # all of them take one step at a time
+            env = env._env
+        self.fps = _compute_rate(env.control_timestep()) if hasattr(type(env), "control_timestep") else None
+        if names := dm_actuators(env):
             self.action = self.action.with_names(names)
 
     def reset(self, seed: int | None) -> Any:
@@ -328,16 +309,11 @@ def _make(name: str, config: Mapping[str, Any]) -> Environment:
             import gym  # the old package, which the user installs
         # Registered environments may share objects, as those of rtbgym do.
         return GymEnvironment(copy.deepcopy(gym.make(rest, **config)))
-    return _dm_control(rest, config)
-
-
-def _dm_control(name: str, config: Mapping[str, Any]) -> Environment:
-    with needs("demo", f"--env=dm_control:{name} needs dm_control"):
+    with needs("demo", f"--env={name} needs dm_control"):
         os.environ.setdefault("MUJOCO_GL", "disable")  # physics only, unless the user wants pixels
         from dm_control import suite
-    domain, _, task = name.partition("/")
-    env = suite.load(domain, task, task_kwargs={"random": 0, **config})
-    return DmEnvironment(env, _reseed_suite)
+    domain, _, task = rest.partition("/")
+    return DmEnvironment(suite.load(domain, task, task_kwargs={"random": 0, **config}), _reseed_suite)
 
 
 def _reseed_suite(env: Any, seed: int) -> None:

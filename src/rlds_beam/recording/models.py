@@ -252,18 +252,6 @@ class RLModulePolicy(BasePolicy):
         return self._inputs(observations)
 
 
-def load_module(name: str) -> RLModulePolicy:
-    """Loads a model as a function of columns.
-
-    Raises:
-      UsageError: the model has no distribution of actions, or cannot be loaded.
-    """
-    model = load_model(name)
-    if not isinstance(model, RLModulePolicy):
-        raise UsageError(f"--policy: {name}: a ModulePolicy needs a function, or rl_module:DIRECTORY")
-    return model
-
-
 def _d3rlpy(path: str) -> BasePolicy:
     try:
         import d3rlpy

@@ -330,12 +330,12 @@ class UniformOver(Distribution):
 
     def propensity(self, actions: Actions) -> Propensity:
         flat = np.asarray(actions[0], np.float64).reshape(len(actions[0]), -1)
-        logs = (self._log_density(flat) if self._real else np.broadcast_to(self._log_choice(), flat.shape)).sum(axis=1)
+        if self._real:
+            logs = self._log_density(flat).sum(axis=1)
+        else:
+            number = self._high - self._low + 1.0 if self._leaf.kind == "box" else self._sizes
+            logs = np.broadcast_to(-safe_log(np.asarray(number, np.float64)), flat.shape).sum(axis=1)
         return Propensity(np.exp(logs), logs)
-
-    def _log_choice(self) -> Array:
-        number = self._high - self._low + 1.0 if self._leaf.kind == "box" else self._sizes
-        return -safe_log(np.asarray(number, np.float64))
 
     def _log_density(self, flat: Array) -> Array:
         low, high = np.where(self._below, self._low, 0), np.where(self._above, self._high, 0)

@@ -33,15 +33,10 @@ def load_policies(names: Sequence[str]) -> tuple[BehaviorPolicy, ...]:
     return tuple(policies)
 
 
-def read_versions(names: Sequence[str]) -> dict[str, Any]:
-    """The versions of the policies' code and models as JSON, by name, to detect edits."""
-    versions: dict[str, Any] = {}
-    for name in names:
-        versions[str(name)] = "in the name" if isinstance(name, ByValue) else _version(name)
-    return versions
-
-
-def _version(name: str) -> Any:
+def read_version(name: str) -> Any:
+    """The version of a policy's code and model as JSON, to detect edits."""
+    if isinstance(name, ByValue):
+        return "in the name"
     call = _CALL.fullmatch(name)
     arguments = _arguments(name, call["arguments"]) if call else {"base_policy": name}
     base = arguments["base_policy"]

@@ -14,7 +14,7 @@ import numpy as np
 
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.recording.bases import State, stack_states, unstack_states
+from rlds_beam.recording.bases import State, stack_states
 from rlds_beam.recording.environments import Environment, Outcome
 from rlds_beam.recording.episode_buffer import EpisodeBuffer, cast_recorded
 from rlds_beam.recording.policies import Actions, BehaviorPolicy, HistoryPolicy, Propensity
@@ -269,8 +269,8 @@ def _states(slots: Sequence[_Slot]) -> State | None:
 
 def _keep(slots: Sequence[_Slot], state: State | None) -> None:
     if state is not None:
-        for slot, own in zip(slots, unstack_states(state, len(slots)), strict=True):
-            slot.state = own
+        for row, slot in enumerate(slots):
+            slot.state = tuple(leaf[row] for leaf in state)
 
 
 def _rows(values: Array) -> Any:

@@ -25,7 +25,7 @@ from rlds_beam.reading.meaning import Meaning
 from rlds_beam.recording.environments import KINDS, Environment, make_environment, observed_dtypes
 from rlds_beam.recording.options import RolloutOptions
 from rlds_beam.recording.policies import BehaviorPolicy, HistoryPolicy, Random
-from rlds_beam.recording.policy_loader import load_policies, read_versions
+from rlds_beam.recording.policy_loader import load_policies, read_version
 from rlds_beam.recording.rollout import PROPENSITY, RolloutSettings, info_fields
 from rlds_beam.recording.rollouts import RecordedDecoder, Rollout, RolloutFormat, plan_rollouts, recorded_schema
 from rlds_beam.text import count
@@ -138,7 +138,7 @@ def open_recording(options: RolloutOptions, shards: int | None = None) -> Record
         RecordedDecoder(),
         splits,
         features,
-        {**functions, "--policy": read_versions(options.policy)},
+        {**functions, "--policy": {str(name): read_version(name) for name in options.policy}},
         options.image_encoding,
         Meaning(environment.fps, last_action="void"),
     )
