@@ -172,7 +172,7 @@ def stages(config: CheckConfig, opened: OpenedInput, writer: SignalsWriter) -> J
     """
     from rlds_beam.checking.signals.episodes import Context
     from rlds_beam.checking.signals.table import EpisodeTable
-    from rlds_beam.processing.ranges import summarize
+    from rlds_beam.processing.ranges import Summarize
     from rlds_beam.reading.changes import Snapshot
     from rlds_beam.reading.reader import EpisodeReader
 
@@ -181,7 +181,7 @@ def stages(config: CheckConfig, opened: OpenedInput, writer: SignalsWriter) -> J
     if not config.rules:
         measured = EpisodeTable(Context.of(source.schema, fps=source.fps, decoded=config.decode))
     reader, finish = EpisodeReader(source, Snapshot(source)), functools.partial(_finish, writer)
-    return summarize(source, reader, rules, opened.connecting, finish, measured=measured)
+    return Summarize(reader, rules, opened.connecting, finish, measured).job(source)
 
 
 def _finish(writer: SignalsWriter, summary: RangeSummary) -> tuple[dict[str, Any], Report]:

@@ -90,13 +90,13 @@ class StatsConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, Inp
 def stages(config: StatsConfig, opened: OpenedInput) -> Job:
     """The stages of the job: the report on the records, and the statistics of the accepted episodes as JSON."""
     from rlds_beam.connectors.statistics.episode_statistics import Groups
-    from rlds_beam.processing.ranges import summarize
+    from rlds_beam.processing.ranges import Summarize
     from rlds_beam.reading.changes import Snapshot
     from rlds_beam.reading.reader import EpisodeReader
 
     groups = functools.partial(Groups, config.by, config.target_propensity_fn)
     reader = EpisodeReader(opened.source, Snapshot(opened.source))
-    return summarize(opened.source, reader, opened.check, opened.connecting, _finish, groups=groups)
+    return Summarize(reader, opened.check, opened.connecting, _finish, groups=groups).job(opened.source)
 
 
 def _finish(summary: RangeSummary) -> tuple[Report, dict[str, Any]]:

@@ -179,8 +179,8 @@ def as_side_input(duplicates: beam.PCollection[Duplicates] | None) -> Any:
 def _mark(piece: Piece, files: RecordFormat) -> Iterator[tuple[int, tuple[int, int]]]:
     """The fingerprint of each record of a segment, with the number of the segment and the position."""
     number, (_, segment) = piece
-    found = scan(files, number, segment)
-    yield from zip(found.marks.view(np.int64).tolist(), map(tuple, found.places.tolist()), strict=True)
+    for mark, index, position in scan(files, number, segment).tolist():
+        yield mark, (index, position)
 
 
 def _keep_equal(mark: int, places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -20,7 +20,7 @@ from exchanging import commit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rlds_beam.checking.duplicates import Fingerprints, confirm, duplicates_among, scan
+from rlds_beam.checking.duplicates import confirm, duplicates_among, find_suspects, scan
 from rlds_beam.cli.main import main
 from rlds_beam.encoding.metadata import encode
 from rlds_beam.encoding.tfds.rlds_dataset import default_schema, encode_example
@@ -167,8 +167,7 @@ def sound_regions(shard: Path) -> tuple[dict[int, bytes], bytes]:
 def duplicates(source: Any, ranges: Any) -> Mapping[EpisodeKey, EpisodeKey]:
     """`FindDuplicateEpisodes` without Beam."""
     segments = [(work.split, segment) for work in ranges for segment in work.segments]
-    marks = Fingerprints.concatenate(scan(source.files, i, s) for i, (_, s) in enumerate(segments))
-    suspects = marks.suspects().items()
+    suspects = find_suspects(np.concatenate([scan(source.files, i, s) for i, (_, s) in enumerate(segments)])).items()
     found = (confirm(source.dataset, source.files, *segments[i], places) for i, places in suspects)
     return duplicates_among(itertools.chain.from_iterable(found))
 

@@ -21,38 +21,24 @@ from rlds_beam.reading.changes import naming_shard
 from rlds_beam.typing import Array
 
 
-@dataclasses.dataclass(frozen=True)
-class Fingerprints:
-    """Fingerprints of many records, in columns (24 bytes per record).
+def scan(files: RecordFormat, index: int, segment: Segment) -> Array:
+    """The intact records of a segment, int64 [N, 3]: length and CRC32C combined, the segment's index, and the position.
 
-    Attributes:
-      marks: the length and CRC32C of each payload, combined, uint64 [N].
-      places: the index of the segment and the position in it, int64 [N, 2].
+    Raises:
+      UsageError: the segment cannot be read.
     """
-
-    marks: Array
-    places: Array
-
-    @classmethod
-    def concatenate(cls, parts: Iterable[Fingerprints]) -> Fingerprints:
-        parts = [cls(np.zeros(0, np.uint64), np.zeros((0, 2), np.int64)), *parts]
-        return cls(np.concatenate([p.marks for p in parts]), np.concatenate([p.places for p in parts]))
-
-    def suspects(self) -> dict[int, Array]:
-        """The positions of records whose fingerprint is not unique, int64 [N], ascending, by segment."""
-        _, inverse, counts = np.unique(self.marks, return_inverse=True, return_counts=True)
-        places = self.places[counts[inverse] > 1]
-        places = places[np.lexsort((places[:, 1], places[:, 0]))]
-        indices, starts = np.unique(places[:, 0], return_index=True)
-        return dict(zip(indices.tolist(), np.split(places[:, 1], starts[1:]), strict=False))
-
-
-def scan(files: RecordFormat, segment_index: int, segment: Segment) -> Fingerprints:
-    """The fingerprints of a segment's records, except damaged ones. Raises UsageError if it cannot be read."""
     with naming_shard(segment.shard.path):
         positions, lengths, crcs = files.scan(segment.shard.path, segment.start, segment.stop)
-    marks = (lengths.astype(np.uint64) << np.uint64(32)) ^ crcs
-    return Fingerprints(marks, np.stack([np.full_like(positions, segment_index), positions], axis=1))
+    return np.stack([(lengths.astype(np.int64) << 32) ^ crcs, np.full_like(positions, index), positions], axis=1)
+
+
+def find_suspects(records: Array) -> dict[int, Array]:
+    """The positions of records (int64 [N, 3], as `scan`) that are not unique, int64 [N], ascending, by segment."""
+    _, inverse, counts = np.unique(records[:, 0], return_inverse=True, return_counts=True)
+    places = records[counts[inverse] > 1, 1:]
+    places = places[np.lexsort((places[:, 1], places[:, 0]))]
+    indices, starts = np.unique(places[:, 0], return_index=True)
+    return dict(zip(indices.tolist(), np.split(places[:, 1], starts[1:]), strict=False))
 
 
 Suspects = tuple[str, Segment, Array]

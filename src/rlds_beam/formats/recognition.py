@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from rlds_beam import storage
 from rlds_beam.encoding.tfds.dataset_info import FEATURES
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.directory_listing import holds, listing_once, names_in
 from rlds_beam.formats.registry import (
     COLUMNS,
     FORMATS,
@@ -28,7 +29,6 @@ from rlds_beam.formats.registry import (
 )
 from rlds_beam.output.directory import holding
 from rlds_beam.output.files import PLAN
-from rlds_beam.reading.directory_listing import holds, listing_once, names_in
 from rlds_beam.text import count, join_texts, printable, shorten
 from rlds_beam.user_functions import describe_error
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from rlds_beam import storage
+from rlds_beam.checking.duplicates import Duplicates
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.connectors.base import Batch
@@ -23,7 +24,7 @@ from rlds_beam.output.files import REPORT
 from rlds_beam.output.plans import remove_parts
 from rlds_beam.output.shards import RejectedWriter, ShardInfo, WrittenFile
 from rlds_beam.processing.job import Stage, Totals
-from rlds_beam.processing.ranges import Duplicates, read_range, write_range
+from rlds_beam.processing.ranges import read_range, write_range
 from rlds_beam.processing.report import Report, check_counts
 from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.reading.reader import EpisodeReader

@@ -9,15 +9,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from rlds_beam.checking.duplicates import (
-    Fingerprints,
+    Duplicates,
     Hashed,
     Suspects,
     confirm,
     duplicates_among,
+    find_suspects,
     mark_duplicate,
     scan,
 )
@@ -28,20 +31,18 @@ from rlds_beam.connectors.base import Accumulator, Batch
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.connectors.statistics.episode_statistics import DatasetStatistics, Groups
 from rlds_beam.encoding.base import RecordFormat
-from rlds_beam.episodes.episode import Episode, EpisodeKey
+from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import BadEpisode
 from rlds_beam.processing.job import Job, Stage, Totals
 from rlds_beam.processing.report import Processed, Report
 from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.typing import Array
 from rlds_beam.worker_status import count
 
 if TYPE_CHECKING:
     from rlds_beam.checking.signals.table import EpisodeTable
-
-Duplicates = Mapping[EpisodeKey, EpisodeKey]
-"""The result of `FindDuplicateEpisodes`: each duplicate and the episode it repeats."""
 
 
 class RangeWriter(Protocol):
@@ -156,10 +157,8 @@ def find_duplicates(source: Source, name: str = "duplicates") -> Job:
 
     Workers read the framing of all records, and the payload of records with equal fingerprints.
     """
-    suspects = f"suspects of {name}"
-    return FindSuspects(suspects, source.files, plan_ranges(source)), HashSuspects(
-        name, source.dataset, source.files, suspects
-    )
+    find = FindSuspects(f"suspects of {name}", source.files, plan_ranges(source))
+    return find, HashSuspects(name, source.dataset, source.files, find.name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,17 +179,17 @@ class FindSuspects(Stage):
     def describe(self, work: tuple[int, WorkRange]) -> str:
         return super().describe(work[1])
 
-    def process(self, work: tuple[int, WorkRange], totals: Totals) -> Fingerprints:
+    def process(self, work: tuple[int, WorkRange], totals: Totals) -> Array:
         number, segments = work[0], work[1].segments
         count(scanned=len(segments))
-        return Fingerprints.concatenate(scan(self.files, number + i, segment) for i, segment in enumerate(segments))
+        return self.merge(scan(self.files, number + i, segment) for i, segment in enumerate(segments))
 
-    def merge(self, partials: Iterable[Fingerprints]) -> Fingerprints:
+    def merge(self, partials: Iterable[Array]) -> Array:
         # 24 bytes per record, all in one place: 60 MB for all episodes of Open X-Embodiment.
-        return Fingerprints.concatenate(partials)
+        return np.concatenate([np.zeros((0, 3), np.int64), *partials])
 
-    def finish(self, total: Fingerprints, totals: Totals) -> list[Suspects]:
-        positions = total.suspects()
+    def finish(self, total: Array, totals: Totals) -> list[Suspects]:
+        positions = find_suspects(total)
         segments = ((work.split, segment) for work in self.all_ranges for segment in work.segments)
         return [(*segment, positions[i]) for i, segment in enumerate(segments) if i in positions]
 
@@ -217,7 +216,7 @@ class HashSuspects(Stage):
     def merge(self, partials: Iterable[list[Hashed]]) -> list[Hashed]:
         return [*itertools.chain.from_iterable(partials)]
 
-    def finish(self, total: list[Hashed], totals: Totals) -> Mapping[EpisodeKey, EpisodeKey]:
+    def finish(self, total: list[Hashed], totals: Totals) -> Duplicates:
         return duplicates_among(total)
 
 
@@ -237,17 +236,15 @@ def fit_connectors(
       reader, check, connecting, ignored: as in `write_range`.
       ranges: all ranges, also those that are already converted.
       keep: called with the results, to save them for another run.
-      name: the name of the last stage; it and those before it give the results (`ConnectorRunner.fit`) so far.
+      name: the name of the last stage.
       duplicates: the name of the stage that found the duplicates, if any did.
     """
     check = dataclasses.replace(check, fail=())  # failing is up to the conversion
-    names = [f"{name} {i}" for i in range(1, connecting.unfitted)] + [name]
-    return tuple(
-        FitConnector(
-            name, reader, check, connecting, ignored, ranges, before, duplicates, keep if name == names[-1] else None
-        )
-        for before, name in itertools.pairwise(["", *names])
-    )
+    fit = FitConnector("", reader, check, connecting, ignored, ranges, duplicates)
+    stages = list[Stage]()
+    for i in range(1, connecting.unfitted):
+        stages.append(dataclasses.replace(fit, name=f"{name} {i}", before=stages[-1].name if stages else ""))
+    return (*stages, dataclasses.replace(fit, name=name, before=stages[-1].name if stages else "", keep=keep))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,9 +260,9 @@ class FitConnector(Stage):
     connecting: ConnectorRunner
     ignored: IgnoredValues
     all_ranges: Sequence[WorkRange]
-    before: str
     duplicates: str
-    keep: Callable[[Any], None] | None
+    before: str = ""
+    keep: Callable[[Any], None] | None = None
     large = True
 
     def ranges(self, totals: Totals) -> Iterable[WorkRange]:
@@ -311,61 +308,49 @@ class RangeSummary:
     signals: EpisodeTable | None
 
 
-def summarize(
-    source: Source,
-    reader: EpisodeReader,
-    check: CheckOptions,
-    connecting: ConnectorRunner,
-    finish: Callable[[RangeSummary], Any],
-    *,
-    measured: EpisodeTable | None = None,
-    groups: Callable[[str], Groups] | None = None,
-    name: str = "summary",
-) -> Job:
-    """The stages that read and check a dataset, and run connectors over the accepted episodes.
-
-    Args:
-      source: the dataset.
-      reader: reads it.
-      check: the policy of each rule.
-      connecting: the connectors that run over accepted episodes.
-      finish: makes the result of the last stage from the `RangeSummary` of all ranges.
-      measured: an empty table for the signals; None to measure nothing.
-      groups: makes the `Groups` of a part of the data, by its name; None to compute no statistics.
-      name: the name of the last stage.
-    """
-    duplicates, fitted, ranges = f"duplicates of {name}", f"fitted for {name}", plan_ranges(source)
-    stages: list[Stage] = []
-    if check.policy("duplicate_episode") != "accept":
-        stages += find_duplicates(source, duplicates)
-    if connecting.unfitted:
-        ignored = connecting.ignored_values()
-        stages += fit_connectors(reader, check, connecting, ignored, ranges, name=fitted, duplicates=duplicates)
-    last = Summarize(name, ranges, reader, check, connecting, measured, groups, duplicates, fitted, finish)
-    return (*stages, last)
-
-
 @dataclasses.dataclass(frozen=True)
 class Summarize(Stage):
-    """Reads, checks, connects, and summarizes every range; see `summarize`."""
+    """Reads and checks every range, runs connectors over the accepted episodes, and summarizes them.
 
-    name: str
-    all_ranges: Sequence[WorkRange]
+    Attributes:
+      reader: reads the dataset.
+      check: the policy of each rule.
+      connecting: the connectors that run over accepted episodes.
+      finisher: makes the result from the `RangeSummary` of all ranges.
+      measured: an empty table for the signals; None to measure nothing.
+      groups: makes the `Groups` of a part of the data, by its name; None to compute no statistics.
+      all_ranges: the ranges of the dataset; `job` sets them.
+    """
+
     reader: EpisodeReader
     check: CheckOptions
     connecting: ConnectorRunner
-    measured: EpisodeTable | None
-    groups: Callable[[str], Groups] | None
-    duplicates: str
-    fitted: str
     finisher: Callable[[RangeSummary], Any]
+    measured: EpisodeTable | None = None
+    groups: Callable[[str], Groups] | None = None
+    name: str = "summary"
+    all_ranges: Sequence[WorkRange] = ()
     large = True
+
+    def job(self, source: Source) -> Job:
+        """The stages that summarize a dataset: the search for duplicates, fitting the connectors, and this one."""
+        last, stages = dataclasses.replace(self, all_ranges=plan_ranges(source)), list[Stage]()
+        duplicates, ignored = f"duplicates of {self.name}", self.connecting.ignored_values()
+        if self.check.policy("duplicate_episode") != "accept":
+            stages += find_duplicates(source, duplicates)
+        if self.connecting.unfitted:
+            name, ranges = f"fitted for {self.name}", last.all_ranges
+            stages += fit_connectors(
+                self.reader, self.check, self.connecting, ignored, ranges, name=name, duplicates=duplicates
+            )
+        return (*stages, last)
 
     def ranges(self, totals: Totals) -> Iterable[WorkRange]:
         return self.all_ranges
 
     def process(self, work: WorkRange, totals: Totals) -> RangeSummary:
-        connecting, duplicates = self.connecting.fit(totals.get(self.fitted, ())), totals.get(self.duplicates, {})
+        connecting = self.connecting.fit(totals.get(f"fitted for {self.name}", ()))
+        duplicates = totals.get(f"duplicates of {self.name}", {})
         groups = None if self.groups is None else self.groups(str(work))
         signals = None if self.measured is None else self.measured.merge()
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from rlds_beam import storage, worker_status
-from rlds_beam.checking.duplicates import mark_duplicate
+from rlds_beam.checking.duplicates import Duplicates, mark_duplicate
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.pipeline import ConnectorRunner
@@ -83,7 +83,7 @@ class EpisodePusher:
     def push(
         self,
         work: WorkRange,
-        duplicates: Mapping[EpisodeKey, EpisodeKey],
+        duplicates: Duplicates,
         writer: Writer,
         results: Sequence[Any] = (),
     ) -> Pushed:
@@ -118,9 +118,7 @@ class EpisodePusher:
         report.bytes_written, report.unused = writer.sent_bytes - sent, dict(items.unused_steps)
         return _push(report, items.due, writer.acknowledged - before, self.target)
 
-    def count(
-        self, work: WorkRange, duplicates: Mapping[EpisodeKey, EpisodeKey], results: Sequence[Any] = ()
-    ) -> Pushed:
+    def count(self, work: WorkRange, duplicates: Duplicates, results: Sequence[Any] = ()) -> Pushed:
         """Counts the range's maximum number of items: reads and checks it, but writes nothing."""
         connecting, ignored = (
             self.connecting.fit(results),

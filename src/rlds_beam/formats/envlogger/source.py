@@ -44,8 +44,8 @@ from rlds_beam.formats.arrays.array_episodes import (
     select_splits,
     unpack,
 )
+from rlds_beam.formats.directory_listing import names_below, names_in
 from rlds_beam.reading.base import Shard
-from rlds_beam.reading.directory_listing import names_below, names_in
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.typing import Array
 

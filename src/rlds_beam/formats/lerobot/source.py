@@ -21,6 +21,7 @@ from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema, is_name
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.formats.arrays.array_episodes import discounts
+from rlds_beam.formats.directory_listing import names_below
 from rlds_beam.formats.lerobot import language, layout
 from rlds_beam.formats.lerobot.data import EPISODE, LerobotFiles, read_meta
 from rlds_beam.formats.lerobot.features import DISCOUNT, REWARD, FeatureMap, LerobotFeature
@@ -29,7 +30,6 @@ from rlds_beam.formats.lerobot.metadata import EpisodeVideo, Meta
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.video_frames import Depth, video_frames
 from rlds_beam.reading.base import Shard, Source, Span, Split, VideoSpan
-from rlds_beam.reading.directory_listing import names_below
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.reading.plan import parse_slice, selected_splits
 from rlds_beam.text import count, shorten

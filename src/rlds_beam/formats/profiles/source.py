@@ -20,6 +20,7 @@ from rlds_beam.formats.arrays.array_episodes import (
     make_shard,
     no_features,
 )
+from rlds_beam.formats.directory_listing import first_file, names_below
 from rlds_beam.formats.format_options import ProfileOptions
 from rlds_beam.formats.profiles.binding import Layout, bind_layout, text_files
 from rlds_beam.formats.profiles.containers import HDF5, NPZ, Container, natural
@@ -30,7 +31,6 @@ from rlds_beam.options import Options
 from rlds_beam.output.commits import read_manifest
 from rlds_beam.output.directory import is_output
 from rlds_beam.reading.base import Shard, Split
-from rlds_beam.reading.directory_listing import first_file, names_below
 from rlds_beam.reading.plan import selected_splits, slice_split
 from rlds_beam.text import printable, shorten
 

@@ -26,10 +26,10 @@ from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.episodes.representations import DELTA
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError, Violation
+from rlds_beam.formats.directory_listing import names_in
 from rlds_beam.output.append import interrupted_plan
 from rlds_beam.reading.base import Shard, Source, Split, TfdsMetadata
 from rlds_beam.reading.decoding import EpisodeDecoder
-from rlds_beam.reading.directory_listing import names_in
 from rlds_beam.reading.meaning import MEANING, UNKNOWN, Meaning
 from rlds_beam.reading.plan import selected_splits, slice_split
 from rlds_beam.reading.shard_list import ShardList

@@ -32,6 +32,7 @@ from rlds_beam.formats.arrays.array_episodes import (
     no_features,
     select_splits,
 )
+from rlds_beam.formats.directory_listing import MAX_TRIED, names_below, names_in
 from rlds_beam.formats.format_options import Ros2Options
 from rlds_beam.formats.ros2.bags import ENDINGS, METADATA, Bag, bag_files, find_bags
 from rlds_beam.formats.ros2.episodes import DROPPED, LACKING, START, TIMES, Ros2Format
@@ -41,7 +42,6 @@ from rlds_beam.formats.ros2.messages import BadMessage, message_type
 from rlds_beam.formats.ros2.proposal import proposal
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Shard
-from rlds_beam.reading.directory_listing import MAX_TRIED, names_below, names_in
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.text import did_you_mean, shorten
 

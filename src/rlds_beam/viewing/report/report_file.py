@@ -35,7 +35,7 @@ from rlds_beam.output.commits import load_manifest, read_manifest
 from rlds_beam.output.directory import Holding
 from rlds_beam.output.files import REPORT
 from rlds_beam.processing.job import Job, Stage, Totals
-from rlds_beam.processing.ranges import summarize
+from rlds_beam.processing.ranges import Summarize
 from rlds_beam.processing.report import Report, check_counts, left_out_lines
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.reader import EpisodeReader
@@ -69,9 +69,7 @@ class Input:
         reader, measured = EpisodeReader(self.source), EpisodeTable(self.context)
         groups = functools.partial(Groups, None, None)
         check = self.settings.check
-        return summarize(
-            self.source, reader, check, connecting, Gathered.of, measured=measured, groups=groups, name=name
-        )
+        return Summarize(reader, check, connecting, Gathered.of, measured, groups, name).job(self.source)
 
     def part(self, gathered: Gathered) -> Json:
         """Its part of the report; reads the episodes that it shows."""
