@@ -41,7 +41,6 @@ from rlds_beam.processing.ranges import find_duplicates, fit_connectors
 from rlds_beam.processing.report import Report, check_counts
 from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.reading.changes import Snapshot
-from rlds_beam.reading.plan import select_unfinished
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reading.shard_list import RangeList
 from rlds_beam.user_functions import find_version
@@ -98,7 +97,10 @@ class ConvertJob:
         if self.adds_nothing:
             return None
         finished = directory.status(self.directory, self.plan, overwrite=self.overwrite)
-        return None if finished.complete else select_unfinished(self.ranges, finished.ranges)
+        if finished.complete:
+            return None
+        left = [i for i, work in enumerate(self.ranges) if str(work) not in finished.ranges]
+        return self.ranges.choose(left) if isinstance(self.ranges, RangeList) else [self.ranges[i] for i in left]
 
     def make_ready(self) -> None:
         """Prepares the output directory, after `find_pending`. Raises UsageError if it cannot be written to."""

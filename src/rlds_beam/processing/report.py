@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import heapq
-import itertools
 import shlex
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -24,9 +24,8 @@ from rlds_beam.encoding.metadata import Count
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import FailedRuleError, NotVerifiedError, UsageError, Violation
-from rlds_beam.reading.base import Segment, Shard, Source
-from rlds_beam.reading.changes import naming_shard
-from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.reading.base import Shard, Source
+from rlds_beam.reading.reader import sample_episodes
 from rlds_beam.text import count, format_size, shorten
 from rlds_beam.trajectories.items import UnusedSteps, merge_unused, unused_lines
 
@@ -171,23 +170,17 @@ class Report(msgspec.Struct):
     def merge(self, *others: Report) -> Report:
         """Returns the sum as a new report; order and grouping do not matter."""
         reports = (self, *others)
-        rules = merge_counts(report.rules for report in reports)
-        shards: dict[str, int] = {}
+        rules, shards = merge_counts(report.rules for report in reports), Counter[str]()
         for report in reports:
-            for shard, records in report.shards.items():
-                shards[shard] = shards.get(shard, 0) + records
-        left_out = {path: why for report in reports for path, why in report.left_out.items()}
-        unused = merge_unused(report.unused for report in reports)
-        dropped = merge_dropped(report.dropped for report in reports)
-        connectors = merge_connected(report.connectors for report in reports)
+            shards.update(report.shards)
         return Report(
             **sums(*reports),
             rules={rule: rules[rule] for rule in RULES if rule in rules},
             shards=dict(sorted(shards.items())),
-            unused=unused,
-            left_out=left_out,
-            dropped=dropped,
-            connectors=connectors,
+            unused=merge_unused(report.unused for report in reports),
+            left_out={path: why for report in reports for path, why in report.left_out.items()},
+            dropped=merge_dropped(report.dropped for report in reports),
+            connectors=merge_connected(report.connectors for report in reports),
             notes=tuple(dict.fromkeys(note for report in reports for note in report.notes)),
         )
 
@@ -330,15 +323,12 @@ def check_counts(source: Source, read: Mapping[str, int], options: CheckOptions)
     said = "the dataset's metadata" if source.tfds is None else DATASET_INFO
     for split in source.splits:
         taken: Iterable[tuple[Shard, int, int | None]] = ((shard, 0, shard.records) for shard in split.shards)
-        of_slice = ""
-        if split.sliced:
-            taken, stop = split.taken, "" if split.stop is None else split.stop
-            of_slice = f" of {split.name}[{split.start or ''}:{stop}]"
-        for shard, low, high in taken:
+        for shard, low, high in split.taken if split.sliced else taken:
             key = EpisodeKey(source.dataset, split.name, shard.index, 0)
             records = read.get(key.shard_name, 0)
             if high is None or records == high - low:
                 continue
+            of_slice = " of the slice" if split.sliced else ""
             detail = f"{shard.path} holds {count(records, 'record')}{of_slice}; {said} says {high - low:,}"
             if policy == "fail":
                 raise FailedRuleError(f"short_shard: {detail}. {ADVICE['short_shard'].capitalize()}")
@@ -350,13 +340,8 @@ def check_counts(source: Source, read: Mapping[str, int], options: CheckOptions)
 
 def _schema_mismatch(source: Source) -> Iterator[Violation]:
     """Yields a violation if all of the first records break the schema in the same way."""
-    reader, samples = EpisodeReader(source), list[dict[tuple[str, str | None], Violation]]()
-    sound = ((split.name, shard) for split in source.splits for shard in split.shards if shard.size)
-    shards = [*itertools.islice(sound, _FIRST_EPISODES)]
-    for split, shard in shards:
-        with naming_shard(shard.path):
-            for episode in itertools.islice(reader.read(split, Segment(shard)), -(-_FIRST_EPISODES // len(shards))):
-                samples.append({(fault.rule, fault.field): fault for fault in episode.faults})
+    episodes = sample_episodes(source, most=_FIRST_EPISODES, unreadable=True)
+    samples = [{(fault.rule, fault.field): fault for fault in episode.faults} for episode in episodes]
     if len(samples) < _ENOUGH:
         return
     for rule, field in set.intersection(*map(set, samples)):

@@ -30,12 +30,8 @@ _VIDEO_SAMPLE, _VIDEO_SAMPLES = 1 << 20, 16
 """The block size in bytes and the number of blocks hashed of a long video. They include its beginning and end, which
 hold the sizes of all frames of an MP4 file."""
 
-_AT_ONCE = 1024
-"""Shards whose fingerprints are computed together."""
-_SMALL = 256 << 10
-"""Bytes of a file below which threads cost more than they gain: most of the time is Python's."""
-_THREADS = 32
-"""Shards read at a time: with large records or requests, most of the time is spent waiting."""
+_AT_ONCE, _THREADS = 1024, 32
+"""Shards whose fingerprints are computed together, and those read at a time: most of the time is spent waiting."""
 
 
 class Snapshot:
@@ -104,7 +100,7 @@ class Snapshot:
         return [shard.path, *self._companions.get((split, shard.index), ())]
 
     def _fingerprint_all(self, split: str, shards: Sequence[Shard]) -> Array:
-        """The fingerprints of shards, bytes (N,); in several threads, unless the files are small and local."""
+        """The fingerprints of shards, bytes (N,); in several threads."""
 
         def fingerprint_shard(shard: Shard) -> bytes:
             return (fingerprint_files(self._files, self._paths(split, shard)) or "").encode()
@@ -112,10 +108,7 @@ class Snapshot:
         waiting, parts = iter(shards), list[Array]()
         with ThreadPoolExecutor(_THREADS) as pool:
             while some := [*itertools.islice(waiting, _AT_ONCE)]:
-                remote = storage.scheme(some[0].path) is not None
-                small = not remote and sum(shard.size for shard in some) < len(some) * _SMALL
-                prints = map(fingerprint_shard, some) if small else pool.map(fingerprint_shard, some)
-                parts.append(np.array([*prints], np.bytes_))
+                parts.append(np.array([*pool.map(fingerprint_shard, some)], np.bytes_))
         return np.concatenate(parts)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections.abc import Collection, Container, Iterator, Sequence
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.encoding.base import RecordFormat, has_offsets
 from rlds_beam.errors import UsageError
-from rlds_beam.reading.base import Segment, Shard, Source, Split, WorkRange
+from rlds_beam.reading.base import Segment, Shard, Source, Split
 from rlds_beam.reading.changes import naming_shard
 from rlds_beam.reading.shard_list import RangeList, ShardList, SplitRanges
 from rlds_beam.text import count
@@ -80,12 +80,6 @@ def select_segments(source: Source, split: Split) -> list[Segment]:
         else Segment(shard, *source.files.positions(shard.path, low, high))
         for shard, low, high in split.taken
     ]
-
-
-def select_unfinished(ranges: Sequence[WorkRange], finished: Container[str]) -> Sequence[WorkRange]:
-    """The ranges whose names are not among those that are finished, in order."""
-    left = [i for i, work in enumerate(ranges) if str(work) not in finished]
-    return ranges.choose(left) if isinstance(ranges, RangeList) else [ranges[i] for i in left]
 
 
 def _lay_out(source: Source, split: Split) -> tuple[SplitRanges, Array]:

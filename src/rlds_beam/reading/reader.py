@@ -11,7 +11,7 @@ from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import compare_with_schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError, Violation
 from rlds_beam.reading.base import Segment, Shard, Source
-from rlds_beam.reading.changes import Snapshot
+from rlds_beam.reading.changes import Snapshot, naming_shard
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.text import count
 from rlds_beam.user_functions import describe_error
@@ -54,38 +54,28 @@ class EpisodeReader:
         """
         records = self.files.read(segment.shard.path, segment.start, segment.stop)
         yield from self.decode_batches(split, segment, records)
-        self.verify(split, segment.shard)
+        if self._snapshot is not None:
+            self._snapshot.verify(split, segment.shard)
 
     def decode_batches(
         self, split: str, segment: Segment, records: Iterable[Record | Damage]
     ) -> Iterator[list[Episode]]:
         """Decodes records of a segment, in the batches of `batches`."""
-        for batch in self._together_or_alone(records):
-            yield self.episodes(split, segment, batch)
-            del batch  # freed before the next ones are read
-
-    def _together_or_alone(self, records: Iterable[Record | Damage]) -> Iterator[list[Record | Damage]]:
-        """The records in batches."""
         most = 1 if self._together is None else MAX_RECORDS
         waiting: list[Record | Damage] = []
         size = 0
         for record in records:
             if waiting and size + len(record.payload) > BATCH_BYTES:
-                yield waiting
+                yield self.episodes(split, segment, waiting)
                 waiting, size = [], 0
             waiting.append(record)
             size += len(record.payload)
-            del record
+            del record  # freed before the next ones are read
             if size >= BATCH_BYTES or len(waiting) == most:
-                yield waiting
+                yield self.episodes(split, segment, waiting)
                 waiting, size = [], 0
         if waiting:
-            yield waiting
-
-    def verify(self, split: str, shard: Shard) -> None:
-        """Raises NotVerifiedError if the shard has changed since the snapshot."""
-        if self._snapshot is not None:
-            self._snapshot.verify(split, shard)
+            yield self.episodes(split, segment, waiting)
 
     def episodes(self, split: str, segment: Segment, records: Sequence[Record | Damage]) -> list[Episode]:
         """Decodes records into episodes."""
@@ -199,22 +189,29 @@ def _count(source: Source) -> Iterator[tuple[str, Shard, int, int]]:
             yield split.name, shard, 0, len(source.files.scan(shard.path).positions) if records is None else records
 
 
-_SAMPLE_EPISODES = 32  # the most episodes to look at
 _SAMPLE_SHARDS = 8  # the most shards
 _SAMPLE_BYTES = 64 << 20  # the most bytes of records; at least one is read
 
 
-def sample_episodes(source: Source, left_out: Collection[str]) -> Iterator[Episode]:
-    """The first readable episodes of shards across the dataset, if possible without some fields."""
+def sample_episodes(
+    source: Source, left_out: Collection[str] = (), most: int = 32, *, unreadable: bool = False
+) -> Iterator[Episode]:
+    """The first episodes of shards across the dataset, if possible without some fields; none of a recording.
+
+    Args:
+      source: the dataset.
+      left_out: the step fields that are not needed.
+      most: the most episodes to read.
+      unreadable: whether to yield unreadable ones also, with their faults.
+    """
     shards = [(split.name, shard) for split in source.splits for shard in split.shards if shard.size]
-    if not source.has_files:
-        return
-    chosen = shards[:: -(-len(shards) // _SAMPLE_SHARDS) or 1]
+    chosen = shards[:: -(-len(shards) // min(most, _SAMPLE_SHARDS)) or 1] if source.has_files else []
     reader, size = EpisodeReader(source.without(left_out, "not looked at")), 0
     for split, shard in chosen:
-        for episode in itertools.islice(reader.read(split, Segment(shard)), -(-_SAMPLE_EPISODES // len(chosen))):
-            size += len(episode.payload)
-            if not episode.faults:
-                yield episode
-            if size > _SAMPLE_BYTES:
-                return
+        with naming_shard(shard.path):
+            for episode in itertools.islice(reader.read(split, Segment(shard)), -(-most // len(chosen))):
+                size += len(episode.payload)
+                if unreadable or not episode.faults:
+                    yield episode
+                if size > _SAMPLE_BYTES:
+                    return

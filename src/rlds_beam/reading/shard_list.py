@@ -120,9 +120,6 @@ class CompactList(Sequence[Item]):
             return NotImplemented
         return len(self) == len(other) and all(map(lambda one, two: one == two, self, other))
 
-    def __hash__(self) -> int:
-        return hash(tuple(self))
-
 
 class ShardList(CompactList[Shard]):
     """The shards of a split in one directory.
@@ -210,17 +207,9 @@ class SplitRanges(CompactList[WorkRange]):
         segments = (Segment(shard, start, None if stop < 0 else stop) for shard, start, stop in places)
         return WorkRange(self.split, index, self._length, tuple(segments))
 
-    def segments(self) -> Array:
-        """The segments of all ranges, int64 (N, 4): the range, the shard's index, start, and stop or -1."""
-        columns, ranges = self.columns, np.repeat(np.arange(self._length), np.diff(self.columns["first"]))
-        indices = shard_indices(self.shards)[columns["shard"]]
-        return np.stack([ranges, indices, columns["start"], columns["stop"]], axis=1)
 
-
-def list_segments(ranges: Sequence[WorkRange], split: str) -> Array:
-    """The segments of the ranges of a split, as `SplitRanges.segments`, with the number of each range."""
-    if isinstance(ranges, RangeList) and ranges.is_whole and split in ranges.splits:
-        return ranges.splits[split].segments()
+def list_segments(ranges: Iterable[WorkRange], split: str) -> Array:
+    """The segments of the ranges of a split, int64 (N, 4): the range, the shard's index, start, and stop or -1."""
     rows = [
         (work.index, segment.shard.index, segment.start, -1 if segment.stop is None else segment.stop)
         for work in ranges
@@ -252,11 +241,6 @@ class RangeList(CompactList[WorkRange]):
         split = bisect.bisect_right(self._ends, number)
         ranges = [*self.splits.values()][split]
         return ranges[number - (self._ends[split - 1] if split else 0)]
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it has all ranges of its splits, in order."""
-        return self._chosen is None
 
     def bare(self) -> list[WorkRange]:
         """The ranges without what they read: enough for the names of their files."""
