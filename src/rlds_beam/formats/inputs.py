@@ -47,8 +47,8 @@ def open_source(
     """
     dataset, from_ = (input, from_) if from_ is not None else recognize(input).readable()
     given = dataset if isinstance(dataset, str) else ",".join(dataset)
-    kind, group = source_class(from_), source_group(from_)
-    own: dict[str, Any] = {} if kind.options_class is Options else {"options": group.take(options)}
+    kind, taken = source_class(from_), source_group(from_).take(options)
+    own: dict[str, Any] = {} if kind.options_class is Options else {"options": taken}
     pinned = storage.pin(dataset)
     if from_ == MERGED:
         paths = storage.paths_in(pinned)

@@ -296,6 +296,7 @@ def test_a_file_names_splits_weights_and_formats(tmp_path: Path) -> None:
         ("inputs: [{connectors: [RenameFields: {fields: {x: y}}]}, {}]", "RenameFields: there is no field x"),
         ("inputs: [{connectors: [{Normalize: {fields: [action]}}]}, {}]", "nor be fitted to the data"),
         ("inputs: [{connectors: [AddObservationsFromEpisodesToBatch]}, {}]", "neither add columns"),
+        ("inputs: [{options: {profile: aloha}}, {}]", "unknown option --profile"),
         ("inputs: [{input: other}, {}]", r"inputs\[0\]: its input is other, not .*: name the datasets in the file's"),
         ("inputs: [{}, {connectors: {names: {action: [x]}, connectors: []}}]", "action"),
     ],

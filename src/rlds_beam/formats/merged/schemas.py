@@ -24,7 +24,7 @@ from rlds_beam.connectors.cleaning.language import TASK_FIELDS
 from rlds_beam.encoding.metadata import yaml_text
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import SOURCE_DATASET
-from rlds_beam.episodes.representations import Dimension, Representation
+from rlds_beam.episodes.representations import Representation
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError
 from rlds_beam.formats.merged.inputs import Fields, MergedInput
@@ -45,6 +45,11 @@ _RATIO = 20.0  # units differ if values are so many times larger: radians and de
 _SMALL = 1e-3  # values of this size may be noise, which has no unit
 
 Fact = TypeVar("Fact")
+
+
+def is_mask(field: Field) -> bool:
+    """Whether a field says which values of another one a dataset has."""
+    return field.path.startswith(MASK) and field.dtype == "bool"
 
 
 class DatasetsDifferError(ValueError):
@@ -92,10 +97,7 @@ def merge_schemas(inputs: Sequence[MergedInput], mode: Fields) -> tuple[Schema, 
             if lacking and path in TASK_FIELDS:
                 text = f"no instruction in {lacking} (--task, or FillLanguage in the file of --merge_fields, gives one)"
                 notes[text].append(path)
-            elif lacking and path.startswith(MASK):
-                if field.dtype != "bool":
-                    wrong.append(f"{path}: it has the name of a mask, but is missing in {lacking}: rename it")
-            elif lacking and field.dtype != "string":
+            elif lacking and field.dtype != "string" and not is_mask(field):
                 masked.append(MASK + path)
                 notes["fields that some datasets lack are zeros there, as their masks say"].append(path)
             if not field.names and any(other.names for other in own):
@@ -186,30 +188,23 @@ def merge_representations(fields: Sequence[Field]) -> Representation | None:
     """What all datasets that have a field say of its values; None if that is nothing.
 
     Raises:
-      DatasetsDifferError: two of them contradict each other.
+      DatasetsDifferError: two of them contradict each other. What is not said to be a difference is absolute.
     """
     if not any(field.names or field.representation for field in fields):
         return None
-    rows = [field.dimensions for field in fields]
-    if len({any(value.relative_to for value in row) for row in rows}) > 1:
+    known = [Representation.join(field.dimensions) or Representation() for field in fields]
+    rotations = {own.rotations for own in known}
+    changes = {(own.relative_to is None, own.absolute) for own in known}
+    references, frames = {own.relative_to for own in known}, {own.frame for own in known}
+    if len(rotations - {()}) > 1 or len(changes) > 1 or len(references - {"unknown"}) > 1:
         raise DatasetsDifferError
-    rotations = {known.rotations for row in rows if (known := Representation.join(row)) and known.rotations}
-    if len({len(turned) for turned in rotations}) < len(rotations):  # as many, but of other kinds or at other places
-        raise DatasetsDifferError
-    return Representation.join([_merge_dimension(values) for values in zip(*rows, strict=False)])
-
-
-def _merge_dimension(values: Sequence[Dimension]) -> Dimension:
-    """What the datasets know of one value. What is not said to be a difference is absolute."""
-    references = {value.relative_to for value in values}
-    turned = {(value.rotation, value.place) for value in values}
-    absolute = None in references and len(references) > 1
-    if absolute or len(references - {"unknown"}) > 1 or len({of for of in turned if of[0] is not None}) > 1:
-        raise DatasetsDifferError
-    merged = values[0] if len(turned) == 1 else values[0].straighten()
-    reference = "unknown" if len(references) > 1 else merged.relative_to
-    frame = merged.frame if len({value.frame for value in values}) == 1 else None
-    return merged._replace(relative_to=reference, frame=frame)
+    merged = Representation(
+        known[0].rotations if len(rotations) == 1 else (),
+        known[0].relative_to if len(references) == 1 else "unknown",
+        known[0].frame if len(frames) == 1 else None,
+        known[0].absolute,
+    )
+    return None if merged == Representation() else merged
 
 
 def check_units(inputs: Sequence[MergedInput]) -> tuple[str, ...]:

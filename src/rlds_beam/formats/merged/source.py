@@ -28,6 +28,7 @@ from rlds_beam.formats.merged.schemas import (
     check_units,
     common_value,
     describe_by_value,
+    is_mask,
     merge_schemas,
     propose,
 )
@@ -219,7 +220,7 @@ class MergedDecoder:
 
 def _fill(field: Field, steps: int, there: Mapping[str, Field]) -> Column:
     """What a dataset with these fields lacks: zeros; or of a mask, whether it has the field that it is the mask of."""
-    if field.path.startswith(MASK):
+    if is_mask(field):
         return np.full((steps, *field.closed_shape), field.path.removeprefix(MASK) in there)
     return zeros_of(field, steps)
 
