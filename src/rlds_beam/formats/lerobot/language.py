@@ -125,13 +125,12 @@ def rows_array(name: str, texts: Sequence[str]) -> pa.Array:
     """Texts as a language column."""
     import pyarrow as pa
 
-    known = {text: [_stored(row) for row in _rows(name, text)] for text in dict.fromkeys(texts)}
+    known = {text: _rows(name, text) for text in dict.fromkeys(texts)}
+    for rows in known.values():
+        for row in rows:
+            if row.get("tool_calls") is not None:
+                row["tool_calls"] = [json.dumps(call, ensure_ascii=False) for call in row["tool_calls"]]
     return pa.array([known[text] for text in texts], arrow_type(name))
-
-
-def _stored(row: dict[str, Any]) -> dict[str, Any]:
-    calls = row.get("tool_calls")
-    return row if calls is None else {**row, "tool_calls": [json.dumps(call, ensure_ascii=False) for call in calls]}
 
 
 def arrow_type(name: str) -> pa.DataType:

@@ -338,12 +338,6 @@ class LerobotV21Output(LerobotOutput):
     def range_videos(self, work: WorkRange) -> list[str]:
         return [f"{DIRECTORY}/{work}.{feature.name}.videos" for feature in self.frames.videos]
 
-    def _episode_files(self, episode: int) -> list[str]:
-        """The names of an episode's files: its frames, then its videos."""
-        place = layout.place_of_episode(episode)
-        videos = [layout.EPISODE_VIDEO_PATH.format(video_key=feature.name, **place) for feature in self.frames.videos]
-        return [layout.EPISODE_DATA_PATH.format(**place), *videos]
-
     def finish_range(self, commit: RangeCommit, indices: Any) -> RangeCommit:
         facts, numbers = self.facts(commit), RangeNumbers(**indices)
         if not facts.frames:
@@ -354,10 +348,12 @@ class LerobotV21Output(LerobotOutput):
         videos = [split_pack(self._path(p.file), ends) for p, ends in zip(packs, facts.ends.tolist(), strict=True)]
         files = [file for file in commit.files if file.role == "temporary"]
         for episode, (key, length) in enumerate(zip(facts.keys, lengths, strict=True), numbers.first_episode):
-            data, *names = self._episode_files(episode)
-            shard = write_data_file(self._path(data), self.frames.stored, [next(tables)], [(key, length)])
-            files.append(WrittenFile(data, shard, length))
-            for name, video in zip(names, videos, strict=True):
+            place = layout.place_of_episode(episode)
+            name = layout.EPISODE_DATA_PATH.format(**place)
+            shard = write_data_file(self._path(name), self.frames.stored, [next(tables)], [(key, length)])
+            files.append(WrittenFile(name, shard, length))
+            for feature, video in zip(self.frames.videos, videos, strict=True):
+                name = layout.EPISODE_VIDEO_PATH.format(video_key=feature.name, **place)
                 with ShardWriter(self._path(name)) as writer:
                     writer.write([next(video)], length, key)
                     files.append(WrittenFile(name, writer.commit(), length, role="part"))

@@ -33,7 +33,7 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.episodes.episode import Column
-from rlds_beam.errors import BadEpisode, UsageError, Violation, needs
+from rlds_beam.errors import BadEpisode, UsageError, needs
 from rlds_beam.formats.format_options import Codec, LerobotOptions
 from rlds_beam.formats.lerobot.features import DEPTH_KEYS, LerobotFeature
 from rlds_beam.images.encoded_images import EncodedImages
@@ -243,12 +243,10 @@ class PixelFrames:
                 try:
                     pixels = EncodedImages(objects([image]), feature.shape, column.dtype).decode(feature.path)[0]
                 except BadEpisode as bad:
-                    raise BadEpisode(*(_name_frame(fault, step) for fault in bad.violations)) from None
+                    faults = bad.violations
+                    named = (dataclasses.replace(f, detail=f"{f.detail} (its frame {step})", step=step) for f in faults)
+                    raise BadEpisode(*named) from None
             yield pixels if feature.depth is None else feature.depth.quantize(pixels[..., 0])
-
-
-def _name_frame(fault: Violation, step: int) -> Violation:
-    return dataclasses.replace(fault, detail=f"{fault.detail} (its frame {step})", step=step)
 
 
 class VideoFile:
