@@ -14,7 +14,7 @@ from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import FLAGS, MAX_UNFOLDED, Schema, dimension_labels
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.thumbnails import is_image
-from rlds_beam.text import count, printable
+from rlds_beam.text import printable
 from rlds_beam.typing import Array
 
 MAX_DIMENSIONS = 64
@@ -147,12 +147,6 @@ def format_range(values: np.ndarray[Any, Any]) -> str:
     text = f"always {low:.4g}" if low == high and values.size > 1 else f"{low:.4g}"
     text = text if low == high else f"{low:.4g} to {high:.4g}"
     return f"{text}, {bad:,} NaN or infinite" if bad else text
-
-
-def format_texts(column: np.ndarray[Any, Any]) -> str:
-    """A text column: its first text, and how many others follow."""
-    others = len({*column.tolist()}) - 1
-    return f'"{printable(column[0])}"' + (f" and {count(others, 'other text')}" if others else "")
 
 
 def _places(flag: np.ndarray[Any, Any]) -> str:

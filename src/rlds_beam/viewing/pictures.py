@@ -77,13 +77,6 @@ def draw_curves(curves: Sequence[Curve], height: int, width: int) -> Array:
     return np.asarray(image)
 
 
-def with_cursor(plot: Array, step: int, steps: int) -> Array:
-    """A copy with a vertical line at a step."""
-    marked = plot.copy()
-    marked[:, round(_x_of(step, steps, plot.shape[1]))] = _CURSOR
-    return marked
-
-
 def _x_of(step: float, steps: int, width: int) -> float:
     """The pixel column of a step."""
     left, right = (_GUTTER, width - _RIGHT) if width >= _MIN_LABELED else (0, width - 1)
@@ -226,7 +219,9 @@ def _frames(episode: Episode, options: FileOptions) -> Iterator[Array]:
         frame = frame[: size[0], : size[1]]  # a camera whose images have several sizes
         frame = np.pad(frame, ((0, size[0] - frame.shape[0]), (0, size[1] - frame.shape[1]), (0, 0)))
         if plots is not None:
-            frame = np.concatenate([frame, with_cursor(plots, step, steps)])
+            marked = plots.copy()
+            marked[:, round(_x_of(step, steps, plots.shape[1]))] = _CURSOR
+            frame = np.concatenate([frame, marked])
         yield np.pad(frame, ((0, len(frame) % 2), (0, frame.shape[1] % 2), (0, 0)), mode="edge")
 
 

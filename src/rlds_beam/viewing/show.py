@@ -36,7 +36,6 @@ from rlds_beam.viewing.facts import (
     find_flags,
     find_instruction,
     format_range,
-    format_texts,
     is_text_column,
 )
 from rlds_beam.viewing.pictures import find_cameras
@@ -242,8 +241,12 @@ class ShownEpisode:
             if path in curves:
                 yield path, max(curves[path].labels, key=len, default=""), ""
             elif path not in flags:
-                one_text = is_text_column(column) and len(column)
-                yield path, "", format_texts(np.asarray(column)) if one_text else kind_of_column(column)
+                text = kind_of_column(column)
+                if is_text_column(column) and len(column):
+                    texts = np.asarray(column).tolist()
+                    others = len({*texts}) - 1
+                    text = f'"{printable(texts[0])}"' + (f" and {count(others, 'other text')}" if others else "")
+                yield path, "", text
         for path in FLAGS:
             if path in flags:
                 yield path, "", flags[path]

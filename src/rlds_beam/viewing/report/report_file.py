@@ -119,7 +119,10 @@ class ConversionView:
     def part(self, part: Json | None) -> Json:
         """The part of the output (its items, if no source reads it) with the rules that records of the input broke."""
         shown = items_part(self.path, self.held) if part is None else part
-        rules = rejected_rules(read_report(self.path), self.command)
+        rules = collect_rules(read_report(self.path), {}, self.command)
+        for rule in rules:
+            for sample in rule["samples"]:  # an output in the same format has episodes with the keys of its input
+                sample["key"] = f"rejected/{sample['key']}"
         return {**shown, "rules": [*rules, *shown["rules"]]}
 
 
@@ -235,17 +238,6 @@ def describe_conversion(path: str, held: Holding, report: Report) -> Json:
         ],
         "left_out": [printable(line, _MAX_CHARACTERS) for line in left_out_lines(report.left_out)],
     }
-
-
-def rejected_rules(report: Report, command: tuple[str, ...]) -> list[Json]:
-    """The rules that records of the input broke, as `collect_rules`.
-
-    No episode of the output may have the keys of their samples: an output in the same format has those of its input.
-    """
-    rules = collect_rules(report, {}, command)
-    for sample in (sample for rule in rules for sample in rule["samples"]):
-        sample["key"] = f"rejected/{sample['key']}"
-    return rules
 
 
 def items_part(path: str, held: Holding) -> Json:
