@@ -17,8 +17,8 @@ from __future__ import annotations
 import dataclasses
 import pickle
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
 
 import numpy as np
 
@@ -37,35 +37,23 @@ from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.typing import Array
 
-_NOT_HELD = "SCOPE-RL has no such field"
-_PROPENSITIES = ("propensity", "action_logp")
-_POLICY = re.compile(r"(^|/)policy$")
-
 
 @dataclasses.dataclass(frozen=True)
 class ScopeRlOutput(MergedOutput):
     """A logged dataset for each split.
 
     Attributes:
-      directory, name, splits: see `MergedOutput`.
-      states: the fields that are concatenated to the state.
-      action, reward: the fields of a step.
-      propensity: the propensity of the action, if recorded (`action_logp` is its logarithm).
-      info: the fields of numbers by key.
+      directory, name, splits, left_out, meaning: see `ArraysOutput`.
+      columns: the written fields by part column: `state/<key>`, `action`, `reward`, `info/<key>`, and `pscore` if a
+        propensity is recorded (`action_logp` is its logarithm).
       policy: the episode field with the name of its policy.
       options: the options of the job.
-      left_out: the fields not written, with the reasons.
-      meaning: what is known of the dataset.
     """
 
     directory: str
     name: str
     splits: tuple[str, ...]
-    states: tuple[Field, ...]
-    action: Field
-    reward: Field
-    propensity: Field | None
-    info: dict[str, Field]
+    columns: dict[str, Field]
     policy: str | None
     options: ScopeRlOptions
     left_out: dict[str, str]
@@ -74,70 +62,69 @@ class ScopeRlOutput(MergedOutput):
     options_class = ScopeRlOptions
 
     @classmethod
-    def create(
-        cls, source: Source, connectors: ConnectorRunner, directory: str, options: ScopeRlOptions
-    ) -> ScopeRlOutput:
+    def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: ScopeRlOptions) -> Self:
         schema, fields = connectors.schema, connectors.configuration.fields
         left_out: dict[str, str] = {}
 
-        def numbers_below(name: str) -> tuple[Field, ...]:
+        def numbers_below(name: str) -> list[Field]:
             paths = nest_order(all_below(schema.steps, name))
-            return tuple(fields_of_numbers((schema.steps[path] for path in paths), left_out))
+            return fields_of_numbers((schema.steps[path] for path in paths), left_out)
 
-        states = numbers_below(fields.obs)
-        if wrong := [field for field in states if len(field.shape) > 1 or field.holds_image_files]:
-            raise UsageError(f"--to=scope_rl: states must be vectors, not {wrong[0]}: leave it out")
+        states, actions, rewards = (numbers_below(name) for name in (fields.obs, fields.actions, fields.rewards))
         if not states:
             raise UsageError("--to=scope_rl: the dataset has no numeric observation")
-        action = _single(numbers_below(fields.actions), "action")
-        if len(action.shape) > 1 or (_stored(action) is np.int64 and action.known_size != 1):
+        if wrong := [field for field in states if len(field.shape) > 1 or field.holds_image_files]:
+            raise UsageError(f"--to=scope_rl: states must be vectors, not {wrong[0]}: leave it out")
+        for role, of_role in (("action", actions), ("reward", rewards)):
+            if len(of_role) != 1:
+                names = ", ".join(field.path for field in of_role) or "none"
+                hint = "" if actions else f"; {ADD_ACTIONS}"
+                raise UsageError(f"--to=scope_rl: the {role} must be one array, but the dataset has {names}{hint}")
+        (action,), (reward,) = actions, rewards
+        if len(action.shape) > 1 or (action.numpy_dtype.kind in "iub" and action.known_size != 1):
             raise UsageError(f"--to=scope_rl: an action must be an integer or a vector of floats, not {action}")
-        reward = _single(numbers_below(fields.rewards), "reward")
-        if reward.known_size != 1 or reward.holds_image_files:
+        if reward.known_size != 1:
             raise UsageError(f"--to=scope_rl: the reward must be one number per step, not {reward}")
-        propensity = next((schema.steps[path] for path in _PROPENSITIES if path in schema.steps), None)
+        columns = {f"state/{field.path.partition('/')[2] or field.path}": field for field in states}
+        columns |= {"action": action, "reward": reward}
+        for path in ("propensity", "action_logp"):
+            if path in schema.steps:
+                columns.setdefault("pscore", schema.steps[path])
         infos = [field for path, field in schema.steps.items() if below(path, fields.infos) and not field.shape]
-        prefix = f"{fields.infos}/"
-        info = {field.path.removeprefix(prefix): field for field in fields_of_numbers(infos, left_out)}
-        policy = next((path for path in schema.metadata if _POLICY.search(path)), None)
-        held = {field.path for field in (*states, action, reward, *info.values())}
-        held |= {*FLAGS, *([propensity.path] if propensity else [])} | left_out.keys()
-        left_out |= {path: _NOT_HELD for path in schema.steps if path not in held}
-        left_out |= {path: f"an episode field; {_NOT_HELD}" for path in schema.metadata if path != policy}
+        for field in fields_of_numbers(infos, left_out):
+            columns[f"info/{field.path.removeprefix(fields.infos + '/')}"] = field
+        policy = next((path for path in schema.metadata if path.rpartition("/")[2] == "policy"), None)
+        held = {*FLAGS, *left_out, *(field.path for field in columns.values())}
+        left_out |= {path: "SCOPE-RL has no such field" for path in schema.steps if path not in held}
+        left_out |= {path: "an episode field; SCOPE-RL has none" for path in schema.metadata if path != policy}
         if source.last_action != "real":
             left_out[f"{fields.obs} (last step)"] = "SCOPE-RL has one state per action"
         known = source.meaning.of_fields(Schema({field.path: field for field in (*states, action)}))
         meaning = dataclasses.replace(known, last_action="unknown")  # it holds no last actions
         splits = tuple(split.name for split in source.splits)
-        return cls(
-            directory, source.name, splits, states, action, reward, propensity, info, policy, options, left_out, meaning
-        )
+        return cls(directory, source.name, splits, columns, policy, options, left_out, meaning)
 
     @property
     def discrete(self) -> bool:
         """Whether an action is an integer."""
-        return _stored(self.action) is np.int64
+        return self._stored("action") == np.int64
 
-    def _file(self, split: str) -> str:
-        """The file name that SCOPE-RL's `MultipleLoggedDataset` looks for."""
-        kind, policy = "discrete" if self.discrete else "continuous", self.options.behavior_policy or self.name
-        return f"logged_dataset_{kind}_{re.sub(r'[^A-Za-z0-9_.-]', '_', policy)}_{self.splits.index(split)}.pickle"
+    def _stored(self, column: str) -> np.dtype[Any]:
+        """The dtype of SCOPE-RL's values."""
+        is_integer = column.startswith(("action", "info/")) and self.columns[column].numpy_dtype.kind in "iub"
+        return np.dtype(np.int64 if is_integer else np.float64)
 
     def plan(self) -> dict[str, Any]:
         own = {"fields": self.describe().fields, **dataclasses.asdict(self.options)}
         return {"scope_rl": own, **self.meaning.entry()}
 
     def describe(self) -> Description:
-        pscore = f"pscore: {self.propensity}" if self.propensity else "pscore: None, no propensity is recorded"
-        states = [f"state: {field}" for field in self.states]
-        info = [f"info/{key}: {field}" for key, field in self.info.items()]
-        fields = [*states, f"action: {self.action}", f"reward: {self.reward}", pscore, *info]
-        return Description(fields, self.left_out)
+        none = [] if "pscore" in self.columns else ["pscore: None, no propensity is recorded"]
+        return Description([*(f"{name}: {field}" for name, field in self.columns.items()), *none], self.left_out)
 
     @property
     def part_columns(self) -> tuple[str, ...]:
-        infos = (f"info/{key}" for key in self.info)
-        return (STEPS, "state", "action", "reward", "pscore", "terminated", "policy", lengths_of("policy"), *infos)
+        return (STEPS, *self.columns, "terminated", "policy", lengths_of("policy"))
 
     def check_batch(self, batch: Batch) -> None:
         for episode in batch.episodes:
@@ -149,28 +136,18 @@ class ScopeRlOutput(MergedOutput):
             raise not_representable("the episode has no action, which SCOPE-RL needs")
         if steps is not None and end > steps:
             raise not_representable(f"{end} actions, but --step_per_trajectory={steps}")
-
-        def read(field: Field, dtype: type) -> Array:
-            return representable(read_numbers(field, episode, end).reshape(end, -1), dtype, field.path)
-
-        action = read(self.action, _stored(self.action))
-        if self.discrete and self.options.n_actions is not None and action.max() >= self.options.n_actions:
-            raise not_representable(f"action {action.max()}, but --n_actions={self.options.n_actions}")
-        pscore = np.ones(end)
-        if self.propensity is not None:
-            pscore = read_numbers(self.propensity, episode, end).reshape(end, -1)[:, 0].astype(np.float64)
-            pscore = np.exp(pscore) if self.propensity.path == "action_logp" else pscore
         policy = text_bytes(episode.metadata[self.policy], self.policy) if self.policy else b""
-        return {
+        encoded = {
             STEPS: np.array(end, INT64),
-            "state": np.concatenate([read(field, np.float64) for field in self.states], axis=1),
-            "action": action,
-            "reward": read(self.reward, np.float64),
-            "pscore": pscore,
             "terminated": np.array(episode.steps["is_terminal"][-1], bool),
-            **{f"info/{key}": read(field, _stored(field)) for key, field in self.info.items()},
             **encode_values("policy", [policy]),
         }
+        for name, field in self.columns.items():
+            encoded[name] = representable(read_numbers(field, episode, end), self._stored(name), field.path)
+        n_actions = self.options.n_actions
+        if self.discrete and n_actions is not None and encoded["action"].max() >= n_actions:
+            raise not_representable(f"action {encoded['action'].max()}, but --n_actions={n_actions}")
+        return encoded
 
     def notes(self, manifest: Mapping[str, Any]) -> list[str]:
         return [
@@ -180,77 +157,62 @@ class ScopeRlOutput(MergedOutput):
 
     def merge(self, split: str, parts: Parts) -> Iterator[MergedFile]:
         content = self._logged_dataset(self.splits.index(split), parts)
-        name = self._file(split)
+        policy = re.sub(r"[^A-Za-z0-9_.-]", "_", self.options.behavior_policy or self.name)
+        # The name that SCOPE-RL's `MultipleLoggedDataset` looks for.
+        name = f"logged_dataset_{content['action_type']}_{policy}_{content['dataset_id']}.pickle"
         yield self.write_merged(name, split, parts.episodes, lambda file: pickle.dump(content, file, protocol=5))
 
     def _logged_dataset(self, dataset_id: int, parts: Parts) -> dict[str, Any]:
         """SCOPE-RL's dict of a split, in memory."""
         lengths = parts.steps[:, None]
         steps = self.options.step_per_trajectory or int(lengths.max())
-        rows = (np.cumsum(lengths)[:, None] - lengths + np.minimum(np.arange(steps), lengths - 1)).reshape(-1)
-
-        def padded(name: str, dtype: type, width: tuple[int, ...] = ()) -> Array:
-            data = b"".join(parts.read(name))
-            column: Array = np.frombuffer(data, dtype).reshape(lengths.sum(), *width)[rows]
-            return column  # its last row is repeated
-
         place = np.arange(steps)
-        is_padding, at_end = place >= lengths, place == lengths - 1
-        dimensions = self.action.known_size
-        action = padded("action", _stored(self.action), () if self.discrete else (dimensions,))
-        reward, pscore = padded("reward", np.float64), padded("pscore", np.float64)
-        reward[is_padding.reshape(-1)], pscore[is_padding.reshape(-1)] = 0, 1
-        if not self.discrete:  # SCOPE-RL repeats the joint density for each dimension
-            pscore = np.repeat(pscore[:, None], dimensions, axis=1)
-        terminated = np.frombuffer(b"".join(parts.read("terminated")), bool)[:, None]
-        policies = {name.decode("utf-8", "backslashreplace") for name in parts.values("policy") if name}
-        n_actions = self.options.n_actions or (int(action.max()) + 1 if self.discrete else None)
+        rows = (np.cumsum(lengths)[:, None] - lengths + np.minimum(place, lengths - 1)).reshape(-1)
+        is_padding, at_end = (place >= lengths).reshape(-1), (place == lengths - 1).reshape(-1)
+        terminated = np.frombuffer(b"".join(parts.read("terminated")), bool).repeat(steps)
+
+        def padded(name: str) -> Array:
+            """A column, [size, width]: its last row is repeated."""
+            data = np.frombuffer(b"".join(parts.read(name)), self._stored(name))
+            column: Array = data.reshape(lengths.sum(), -1)[rows]
+            return column
+
         state_keys: list[str] = []
-        for field in self.states:
-            name = field.path.partition("/")[2] or field.path
-            unnamed = [f"{name}_{i}" for i in range(field.known_size)] if field.shape else [name]
-            state_keys += field.names or unnamed
-
-        def marks(where: Array) -> Array:
-            return where.astype(np.float64).reshape(-1)
-
+        for name, field in self.columns.items():
+            if name.startswith("state/"):
+                key = name.removeprefix("state/")
+                unnamed = [f"{key}_{i}" for i in range(field.known_size)] if field.shape else [key]
+                state_keys += field.names or unnamed
+        action, reward = padded("action"), padded("reward")[:, 0]
+        dimensions, pscore = action.shape[1], None
+        reward[is_padding] = 0
+        if (propensity := self.columns.get("pscore")) is not None:
+            pscore = np.exp(padded("pscore")) if propensity.path == "action_logp" else padded("pscore")
+            pscore[is_padding] = 1
+            # SCOPE-RL repeats the joint density for each dimension.
+            pscore = pscore[:, 0] if self.discrete else np.repeat(pscore[:, :1], dimensions, axis=1)
+        policies = {name.decode("utf-8", "backslashreplace") for name in parts.values("policy") if name}
         return {
             "size": is_padding.size,
             "n_trajectories": len(lengths),
             "step_per_trajectory": steps,
             "action_type": "discrete" if self.discrete else "continuous",
-            "n_actions": n_actions if self.discrete else None,
+            "n_actions": (self.options.n_actions or int(action.max()) + 1) if self.discrete else None,
             "action_dim": None if self.discrete else dimensions,
             "action_meaning": None,
-            "action_keys": None if self.discrete else list(self.action.names) or None,
+            "action_keys": None if self.discrete else list(self.columns["action"].names) or None,
             "state_dim": len(state_keys),
             "state_keys": state_keys,
-            "state": padded("state", np.float64, (len(state_keys),)),
-            "action": action,
+            "state": np.concatenate([padded(name) for name in self.columns if name.startswith("state/")], axis=1),
+            "action": action[:, 0] if self.discrete else action,
             "reward": reward,
-            "done": marks(is_padding | at_end),
-            "terminal": marks(at_end & (lengths == steps)),
-            "info": {key: padded(f"info/{key}", _stored(field)) for key, field in self.info.items()},
-            "pscore": pscore if self.propensity else None,
+            "done": (is_padding | at_end).astype(np.float64),
+            "terminal": (at_end & (parts.steps == steps).repeat(steps)).astype(np.float64),
+            "info": {n.removeprefix("info/"): padded(n)[:, 0] for n in self.columns if n.startswith("info/")},
+            "pscore": pscore,
             "behavior_policy": self.options.behavior_policy or "+".join(sorted(policies)) or self.name,
             "dataset_id": dataset_id,
-            "mask": marks(~is_padding),
-            "terminated": marks(at_end & terminated),
-            "truncated": marks(at_end & ~terminated),
+            "mask": (~is_padding).astype(np.float64),
+            "terminated": (at_end & terminated).astype(np.float64),
+            "truncated": (at_end & ~terminated).astype(np.float64),
         }
-
-
-def _single(fields: Sequence[Field], role: str) -> Field:
-    """The only field of numbers. Raises UsageError if there are none or several."""
-    if not fields:
-        hint = f"; {ADD_ACTIONS}" if role == "action" else ""
-        raise UsageError(f"--to=scope_rl: the dataset has no numeric {role}{hint}")
-    if len(fields) > 1:
-        names = ", ".join(field.path for field in fields)
-        raise UsageError(f"--to=scope_rl: the {role} must be one array, but the dataset has {names}: join them")
-    return fields[0]
-
-
-def _stored(field: Field) -> type:
-    """The type of the numbers that SCOPE-RL has for a field."""
-    return np.int64 if field.numpy_dtype.kind in "iub" else np.float64
