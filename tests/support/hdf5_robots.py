@@ -177,7 +177,8 @@ def robotwin(directory: Path, steps: list[int]) -> Written:
         vector, coded = rng.normal(size=(count, 14)), jpegs(count, rng)
         root["joint_action/vector"], root["joint_action/left_arm"] = vector, vector[:, :6]
         root.create_dataset("observation/head_camera/rgb", data=coded, dtype=f"S{max(map(len, coded))}")
-        root["observation/head_camera/intrinsic_cv"] = rng.normal(size=(count, 3, 3)).astype(np.float32)
+        matrices = rng.normal(size=(count, 3, 3)).astype(np.float32)
+        root["observation/head_camera/intrinsic_cv"] = matrices
         root["endpose/left_endpose"], root["pointcloud"] = rng.normal(size=(count, 7)), np.zeros((count, 0))
         texts = directory / "instructions" / f"episode{i}.json"
         texts.parent.mkdir(exist_ok=True)
@@ -186,6 +187,7 @@ def robotwin(directory: Path, steps: list[int]) -> Written:
             {
                 "observation/state": vector[:-1],
                 "observation/image_head_camera": coded[:-1],
+                "observation/image_head_camera_intrinsics": matrices[:-1],
                 "action": vector[1:],
                 "language_instruction": [f"lift block {i}".encode()] * (count - 1),
             }
@@ -254,12 +256,17 @@ def droid(directory: Path, steps: list[int]) -> Written:
         root.attrs["success"], root.attrs["current_task"] = True, ""
         root["observation/controller_info/movement_enabled"] = np.ones(count, bool)
         root["observation/camera_type/1234"] = np.zeros(count, int)
+        pose, matrix = rng.normal(size=(count, 6)), rng.normal(size=(count, 3, 3))
+        root["observation/camera_extrinsics/1234_left"] = pose
+        root["observation/camera_intrinsics/1234_left"] = matrix
         root["action/joint_velocity"], root["action/gripper_position"] = velocity, gripper
         (directory / f"lab/success/{i}/metadata_a+{i}.json").write_text(json.dumps({"current_task": "tidy up"}))
         written.append(
             {
                 "observation/joint_positions": joints,
                 "observation/gripper_position": gripper,
+                "observation/1234_left_extrinsics": pose,
+                "observation/1234_left_intrinsics": matrix,
                 "action/joint_velocity": velocity,
                 "language_instruction": [b"tidy up"] * count,
             }

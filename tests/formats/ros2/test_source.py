@@ -395,6 +395,6 @@ def test_a_window_with_more_samples_than_said_is_rejected(tmp_path: Path) -> Non
     assert "  # the latest sample; window: 10 gives all since the step before" in caught.value.propose()
     mapping = WITH_IMU.replace("window: 200", "window: 9")
     (episode,) = read(write_bag(tmp_path / "a", sorted(sent, key=lambda one: one.time)), mapping)
-    assert "observation/imu (/imu): 10 messages of a step, more than window: 9" in str(episode.faults[0])
+    assert "observation/imu: 10 samples of a step, more than window: 9" in str(episode.faults[0])
     (episode,) = read(tmp_path / "a", mapping.replace("window: 9", "window: 10"))
     assert episode.steps["observation/imu"].shape == (6, 10, 3) and not episode.faults

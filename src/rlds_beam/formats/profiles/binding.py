@@ -21,6 +21,7 @@ from rlds_beam.episodes.schema import FLAGS, Field, Schema, by_path, is_name, te
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, NO_REWARD, as_images, image_field, number_field
 from rlds_beam.formats.arrays.fields import field_from_json
+from rlds_beam.formats.arrays.windows import window_fields
 from rlds_beam.formats.profiles.containers import Container, Leaf, matches
 from rlds_beam.formats.profiles.model import (
     RECORDED,
@@ -52,6 +53,7 @@ class Bound(NamedTuple):
       rule: the rule of the profile.
       parts: the arrays that are joined; usually one.
       is_pixels: whether rows are frames of pixels.
+      times: the array with the times of a window's samples.
       final: the arrays whose last rows are the value of the last step; None if there are none.
     """
 
@@ -60,7 +62,13 @@ class Bound(NamedTuple):
     rule: FieldRule
     parts: tuple[str, ...]
     is_pixels: bool = False
+    times: str = ""
     final: tuple[str, ...] | None = None
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The fields of the schema: also the number and the times of a window's samples."""
+        return window_fields(self.field, self.rule.window) if self.rule.window else (self.field,)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +176,7 @@ def _bind_own(profile: Profile, first: Container, raw_images: str) -> Layout:
 
 def _with_defaults(bound: Iterable[Bound], where: str, notes: list[str]) -> dict[str, Field]:
     """The fields by path, and those of RLDS that the files lack; adds a note if there is no reward."""
-    steps = by_path((binding.field for binding in bound), where)
+    steps = by_path((field for binding in bound for field in binding.fields), where)
     if "reward" not in steps:
         notes.append(NO_REWARD)
     defaults = {"reward": Field("reward", "float32"), "discount": Field("discount", "float32"), **FLAG_FIELDS}
@@ -180,6 +188,7 @@ def _bind_fields(profile: Profile, first: Container, raw_images: str, notes: lis
     bound: list[Bound] = []
     roles = (*profile.ends, profile.episode_ends, *profile.final.values())
     places = [*roles, profile.terminal, *(rule.dataset for rule in profile.fields.values() if not rule.wild)]
+    places += [profile.times, *(rule.times for rule in profile.fields.values())]
     taken = {name for place in places if isinstance(place, str) for name in place.split("|")}
     fitting = _rows_that_fit(profile, first.leaves)
     for pattern, rule in profile.fields.items():
@@ -190,8 +199,7 @@ def _bind_fields(profile: Profile, first: Container, raw_images: str, notes: lis
             if rule.wild and name in taken:
                 continue
             taken.add(name)
-            fill = iter(wildcards)
-            path = re.sub(r"\*\*|\*", lambda _: next(fill), pattern)  # noqa: B023
+            path = _fill(pattern, wildcards)
             path = path.replace(profile.strip, "") if profile.strip else path
             own = [first.leaves[part] for part in parts]
             leaf = own[0]
@@ -201,7 +209,9 @@ def _bind_fields(profile: Profile, first: Container, raw_images: str, notes: lis
             why = _unusable(leaf)
             if rule.wild and path in _ROLES:
                 why = "has the name of another field"
-            elif not why and path not in _ROLES and len(range(leaf.shape[0])[rule.rows]) not in fitting:
+            elif (
+                not (why or rule.window) and path not in _ROLES and len(range(leaf.shape[0])[rule.rows]) not in fitting
+            ):
                 why = f"has {leaf.shape[0]} rows, not {fitting[0]}" if rule.may_lack else ""
             if why and rule.may_lack:
                 notes.append(f"{name} {why}: left out")
@@ -216,7 +226,10 @@ def _bind_fields(profile: Profile, first: Container, raw_images: str, notes: lis
             if leaf.dtype.kind == "f" and _has_image_shape(leaf.shape[1:]):
                 notes.append(f"{name} holds images of {leaf.dtype.name} (read as an array)")
             is_pixels = field.encoding == "bytes" and len(field.shape) == 3
-            bound.append(Bound(as_images(field, raw_images), name, rule, parts, is_pixels))
+            if rule.window and (is_pixels or field.encoding not in ("none", "bytes")):
+                raise UsageError(f"{first}: {name}: window is for numbers, not for images or text")
+            times = _fill(rule.times, wildcards)
+            bound.append(Bound(as_images(field, raw_images), name, rule, parts, is_pixels, times))
     roots = {binding.field.path.split("/")[0] for binding in bound}
     if "observation" not in roots or ("action" not in roots and not profile.episode_ends):
         lacking = "action" if "observation" in roots else "observation"
@@ -224,6 +237,12 @@ def _bind_fields(profile: Profile, first: Container, raw_images: str, notes: lis
     if "action" not in roots:
         notes.append("no action (see NextStateAsAction)")
     return _with_final(profile, bound, first.leaves)
+
+
+def _fill(pattern: str, wildcards: tuple[str, ...]) -> str:
+    """A pattern with what its wildcards stand for."""
+    fill = iter(wildcards)
+    return re.sub(r"\*\*|\*", lambda _: next(fill), pattern)
 
 
 def _find_arrays(dataset: str, leaves: Mapping[str, Leaf]) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
@@ -279,11 +298,11 @@ def _with_final(profile: Profile, bound: list[Bound], leaves: Mapping[str, Leaf]
     for binding in bound:
         final = None
         group = next((group for group in profile.final if f"{binding.name}/".startswith(f"{group}/")), None)
-        if group is not None:
+        if group is not None and not binding.rule.window:
             later = tuple(profile.final[group] + part[len(group) :] for part in binding.parts)
             final = later if all(name in leaves for name in later) else None
         with_final.append(binding._replace(final=final))
-    observations = [binding for binding in with_final if binding.field.path.startswith("observation")]
+    observations = [one for one in with_final if one.field.path.startswith("observation") and not one.rule.window]
     return tuple(with_final if all(observation.final for observation in observations) else bound)
 
 

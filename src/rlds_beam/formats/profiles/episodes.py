@@ -28,6 +28,7 @@ from rlds_beam.formats.arrays.array_episodes import (
     encode_frames,
     with_last,
 )
+from rlds_beam.formats.arrays.windows import cut_windows
 from rlds_beam.formats.profiles.binding import (
     TEXT,
     Bound,
@@ -57,7 +58,8 @@ _ROWS = 1 << 16  # observations compared at once
 _NOISE = 0.5  # if a larger fraction of next observations differ, they do not mark ends
 _PIECE = 32 << 20  # bytes of pixels held at once
 _FLAG = np.dtype(bool)
-_STEPS, _EPISODE, _WHERE, _TERMINAL, _ENDED = "steps/", "episode/", "where", "terminal", "ended"
+_STEPS, _TIMES, _EPISODE, _WHERE, _TERMINAL, _ENDED = "steps/", "times/", "episode/", "where", "terminal", "ended"
+_NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
 @contextlib.contextmanager
@@ -289,6 +291,10 @@ def read_episode(layout: Layout, container: Container, name: str, masks: Mapping
             if binding.final is not None:
                 rows = np.concatenate([rows, _rows(binding, container, binding.final, slice(-1, None))])
             arrays[_STEPS + binding.field.path] = rows
+        if binding.times in leaves:
+            arrays[_TIMES + binding.field.path] = container.read(binding.times)
+    if profile.times in leaves:
+        arrays[_TIMES] = container.read(profile.times)
     arrays[_TERMINAL] = _terminal(profile, container)
     flags = [] if profile.per_file else [_read_flags(container, name) for name in profile.ends if name in leaves]
     ended = container.ended if profile.per_file else not profile.ends
@@ -358,7 +364,14 @@ class ProfileDecoder(ArrayDecoder):
 
     def convert_arrays(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
         place, profile, bound = arrays[_WHERE][0].decode("utf-8", "replace"), self.layout.profile, self.layout.bound
-        steps = {binding.field.path: _column(binding, arrays, place) for binding in bound}
+        steps: dict[str, Column] = {}
+        for binding in bound:
+            column, path, size = _column(binding, arrays, place), binding.field.path, binding.rule.window
+            if size:
+                samples, times = (read_times(arrays[_TIMES + name], profile.time_unit, place) for name in (path, ""))
+                steps |= cut_windows(binding.field, size, samples, times, np.asarray(column).__getitem__)
+            else:
+                steps[path] = column
         rows = self._count_rows(steps, place)
         if "reward" not in steps:
             steps["reward"] = np.zeros(rows, np.float32)
@@ -391,14 +404,15 @@ class ProfileDecoder(ArrayDecoder):
 
     def _count_rows(self, steps: Mapping[str, Column], place: str) -> int:
         """The rows of the action. Raises BadEpisode if others differ; observations may have the last one as well."""
-        bound = {binding.field.path: binding for binding in self.layout.bound}
+        bound = {field.path: binding for binding in self.layout.bound for field in binding.fields}
         path = next(filter(of_action, steps), next(iter(steps)))
         rows = len(steps[path])
         for other, column in steps.items():
             has_final = bound[other].final is not None and rows > 0
             more = 1 if has_final or self.layout.profile.last_step == RECORDED else 0
             if not rows + has_final <= len(column) <= rows + more:
-                detail = f"{place}: {bound[other].name} has {len(column)} rows, but {bound[path].name} has {rows}"
+                name = self.layout.profile.times if bound[other].rule.window else bound[other].name
+                detail = f"{place}: {name} has {len(column)} rows, but {bound[path].name} has {rows}"
                 raise _misfit(detail, other)
         return rows
 
@@ -416,6 +430,16 @@ class ProfileDecoder(ArrayDecoder):
             else:
                 metadata[path] = exact_cast(value[None], field.numpy_dtype, path)[0]
         return metadata
+
+
+def read_times(times: Array, unit: str, place: str) -> Array:
+    """Times as int64 nanoseconds. Raises ValueError if they are not ascending numbers."""
+    scale = _NANOSECONDS[unit]
+    exact = np.round(times * float(scale)) if times.dtype.kind == "f" else times.astype(np.int64) * scale
+    if not np.isfinite(exact).all() or (np.diff(exact) < 0).any():
+        raise ValueError(f"{place}: the times are not ascending")
+    nanoseconds: Array = exact.reshape(-1).astype(np.int64)
+    return nanoseconds
 
 
 def _misfit(detail: str, path: str) -> BadEpisode:

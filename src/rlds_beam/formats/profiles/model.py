@@ -40,6 +40,8 @@ class FieldRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         `**` one or more. `obs/a+b` joins the vectors `obs/a` and `obs/b`; `b?` may be missing. `a|b` is the first that
         the file has.
       optional: whether an episode, and a dataset, may lack it; by default if it has wildcards.
+      times: the dataset with the times of the rows, if these are the samples of a signal that is faster than the steps.
+      window: the most samples of a step.
       raw_shapes: the possible shapes of a frame if rows are bytes without an encoding.
       names: the names of the values of a row; differences are named `delta_x`.
       per_robot: whether a row of several robots has these values for each: `robot0_delta_x`, ..., `robot1_delta_x`.
@@ -50,6 +52,8 @@ class FieldRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     source: str = msgspec.field(name="from")
     optional: bool | None = None
+    times: str = ""
+    window: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
     raw_shapes: tuple[tuple[int, ...], ...] = ()
     names: tuple[str, ...] = ()
     per_robot: bool = False
@@ -59,6 +63,8 @@ class FieldRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if _ROWS.fullmatch(self.source) is None:
             raise ValueError(f"{self.source} is no dataset; rows are given as in name[:-1]")
+        if bool(self.times) != bool(self.window):
+            raise ValueError("times and window go together")
 
     @property
     def dataset(self) -> str:
@@ -128,6 +134,8 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
       terminal: whether episodes end in a terminal state: a constant, an attribute, or the last row of a dataset.
       text: the places of the task's text.
       metadata: the episode's own fields: attributes or datasets, which an episode may lack.
+      times: the dataset with the times of the steps, for signals with their own times.
+      time_unit: the unit of all times.
       splits: what names the splits: filter keys, folders, or the names of files.
       fps, robot: frames per second, and the name of the robot.
       facts: the places of such facts in the data; an episode may lack them.
@@ -150,6 +158,8 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     terminal: bool | str = False
     text: tuple[TextRule, ...] = ()
     metadata: dict[str, str] = {}
+    times: str = ""
+    time_unit: Literal["s", "ms", "us", "ns"] = "s"
     splits: Literal["", "mask", "folders", "names"] = ""
     fps: Annotated[float, msgspec.Meta(gt=0, lt=1e6)] | None = None
     robot: str | None = None
@@ -162,6 +172,8 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for path, rule in self.fields.items():
             if path.count("*") != rule.source.count("*"):
                 raise ValueError(f"{path} and {rule.source} have different numbers of *")
+        if any(rule.window for rule in self.fields.values()) and (self.has_several or not self.times):
+            raise ValueError("window needs the times of the steps (times), in episodes with their own file or group")
         if not self.per_file and self.episodes.count("*") != 1:
             raise ValueError(f"episodes is {self.episodes}, expected file, or groups such as data/demo_*")
         if self.actions == TO_OBSERVATION and (self.final or self.last_step != "kept"):

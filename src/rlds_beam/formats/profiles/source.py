@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import msgspec
+import numpy as np
 
 from rlds_beam import naming, storage
 from rlds_beam.encoding.metadata import yaml_text
@@ -20,11 +21,18 @@ from rlds_beam.formats.arrays.array_episodes import (
     make_shard,
     no_features,
 )
+from rlds_beam.formats.arrays.windows import window_edges
 from rlds_beam.formats.directory_listing import first_file, names_below
 from rlds_beam.formats.format_options import ProfileOptions
 from rlds_beam.formats.profiles.binding import Layout, bind_layout, text_files
 from rlds_beam.formats.profiles.containers import HDF5, NPZ, Container, natural
-from rlds_beam.formats.profiles.episodes import ProfileDecoder, ProfileFormat, index_episodes, open_container
+from rlds_beam.formats.profiles.episodes import (
+    ProfileDecoder,
+    ProfileFormat,
+    index_episodes,
+    open_container,
+    read_times,
+)
 from rlds_beam.formats.profiles.model import Profile, find_profile, shipped_profiles
 from rlds_beam.formats.profiles.zarr_store import ENDS, METADATA, open_store, shard_path
 from rlds_beam.options import Options
@@ -285,7 +293,8 @@ def _propose(whole: Container) -> list[str]:
     """The lines of a profile in YAML, for an unknown file: its arrays with as many rows as the action."""
     groups = {re.sub(r"^((?:[^/]+/)?[^/]*?)\d+/.*", r"\1*", name) for name in whole.leaves if _is_action(name)}
     pattern = "".join(groups) if len(groups) == 1 and "*" in "".join(groups) else ""
-    leaves = whole.within(whole.groups(pattern)[0]).leaves if pattern else whole.leaves
+    episode = whole.within(whole.groups(pattern)[0]) if pattern else whole
+    leaves = episode.leaves
     actions = [name for name, leaf in leaves.items() if _is_action(name) and leaf.shape]
     rows = leaves[actions[0]].shape[:1] if actions else ()
     lines = [f"name: {naming.to_name(storage.split(whole.path)[1].rpartition('.')[0])}"]
@@ -293,7 +302,12 @@ def _propose(whole: Container) -> list[str]:
     lines += [] if actions else ["  action: NAME_OF_A_DATASET"]
     terminals = [name for name in leaves if name.rpartition("/")[2].lower() in _TERMINALS]
     rewards = [name for name in leaves if name.rpartition("/")[2].lower() in _REWARDS]
+    times = {name: leaf for name, leaf in leaves.items() if re.search("time|stamp", name) and len(leaf.shape) == 1}
+    clock = next((name for name, leaf in times.items() if leaf.shape == rows), "")
+    unit, windows = _guess_unit(episode, clock) if clock else "s", 0
     for name, leaf in leaves.items():
+        own = [time for time in times if time.rpartition("/")[0] == name.rpartition("/")[0] and time != name]
+        stream = next((time for time in own if times[time].shape == leaf.shape[:1] != rows), "")
         field = f"observation/{re.sub('^(observations?|obs)/', '', name)}"
         if name in actions:
             field = "action" if len(actions) == 1 else f"action/{name.replace('/', '_')}"
@@ -303,10 +317,22 @@ def _propose(whole: Container) -> list[str]:
             continue
         if name in actions or (leaf.shape[:1] == rows and rows and not leaf.trouble):
             lines.append(f"  {yaml_text(field)}: {yaml_text(name)}  # {leaf.dtype}{list(leaf.shape)}")
+        elif clock and stream and leaf.dtype.kind in "biuf":
+            samples, steps = (read_times(episode.read(time), unit, time) for time in (stream, clock))
+            size, windows = int(np.diff(window_edges(samples, steps)).max()), windows + 1
+            entry = f"{{from: {yaml_text(name)}, times: {yaml_text(stream)}, window: {size}}}"
+            lines.append(f"  {yaml_text(field)}: {entry}  # all samples since the step before")
         else:
             lines.append(f"  # not read: {printable(name)} {leaf.dtype}{list(leaf.shape)}")
+    lines += [f"times: {yaml_text(clock)}", f"time_unit: {unit}"] if windows else []
     lines += [f"terminal: {yaml_text(name)}" for name in terminals[:1]]
     return [*lines, "# if a file holds several episodes end to end: ends: [DATASET_OF_FLAGS]"]
+
+
+def _guess_unit(episode: Container, clock: str) -> str:
+    """The unit of the times of the steps, by which there are 1 to 1,000 steps a second."""
+    interval = float(np.median(np.diff(episode.read(clock)))) or 1.0
+    return next((unit for unit, most in (("s", 1), ("ms", 1e3), ("us", 1e6)) if interval <= most), "ns")
 
 
 def _is_action(name: str) -> bool:

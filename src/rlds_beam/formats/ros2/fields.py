@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.episodes.schema import SAMPLE_TIMES, SAMPLES, Field, text_field
+from rlds_beam.episodes.schema import Field, text_field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import encode_frames, image_field, number_field
-from rlds_beam.formats.ros2.mapping import NS, TopicField
+from rlds_beam.formats.arrays.windows import cut_windows, window_fields
+from rlds_beam.formats.ros2.mapping import TopicField
 from rlds_beam.formats.ros2.messages import BadMessage, MessageType, concatenate
 from rlds_beam.text import did_you_mean, shorten
 from rlds_beam.typing import Array
@@ -137,40 +138,16 @@ class FieldReader:
 
     @property
     def made(self) -> tuple[Field, ...]:
-        """The fields of the schema that it becomes. A window of up to k messages is (k, C), zeros behind the last."""
-        if not self.field.window:
-            return (self.schema,)
-        path, size = self.schema.path, self.field.window
-        samples = number_field(path, self.schema.dtype, (size, *self.schema.closed_shape)).with_names(self.schema.names)
-        return (
-            samples,
-            number_field(f"{path}{SAMPLES}", "int64"),
-            number_field(f"{path}{SAMPLE_TIMES}", "float32", (size,)),
-        )
+        """The fields of the schema that it becomes: also the number and the times of a window's samples."""
+        return window_fields(self.schema, self.field.window) if self.field.window else (self.schema,)
 
     def window(self, times: Array, messages: Sequence[bytes], steps: Array, kind: MessageType) -> dict[str, Array]:
-        """The columns of `made`: for each step, the messages since the step before; at the first one, of a usual step.
-
-        Args:
-          times: the times of the messages, int64 nanoseconds, ascending.
-          steps: the times of the steps.
-
-        Raises:
-          BadMessage: a message does not fit, or a window has more than `field.window`.
-        """
-        path, size = self.schema.path, self.field.window
-        usual = int(np.median(np.diff(steps))) if len(steps) > 1 else steps[0] - times[0] + 1 if len(times) else 0
-        edges = np.searchsorted(times, [steps[0] - usual, *steps], side="right")
-        counts = np.diff(edges)
-        if counts.max() > size:
-            raise BadMessage(f"{path} ({kind.topic}): {counts.max():,} messages of a step, more than window: {size:,}")
-        inside = np.arange(size) < counts[:, None]
-        values = np.zeros((len(steps), size, *self.schema.closed_shape), self.schema.numpy_dtype)
-        since = np.zeros((len(steps), size), np.float32)
-        if len(chosen := np.arange(edges[0], edges[-1])):
-            values[inside] = self.column(messages, chosen, kind)
-            since[inside] = (times[chosen] - np.repeat(steps, counts)) / NS
-        return {path: values, f"{path}{SAMPLES}": counts, f"{path}{SAMPLE_TIMES}": since}
+        """The columns of `made`, of messages at these times. Raises BadMessage as `column`, or if a step has more."""
+        size = self.field.window
+        try:
+            return cut_windows(self.schema, size, times, steps, lambda chosen: self.column(messages, chosen, kind))
+        except ValueError as error:
+            raise BadMessage(str(error)) from error
 
     def _image(self, data: bytes, kind: MessageType) -> bytes | Array:
         """An image as it was encoded, or pixels; pixels as a PNG or JPEG if the schema says so."""
