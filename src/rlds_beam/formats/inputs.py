@@ -13,7 +13,7 @@ from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.dry_run import with_given_meaning
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.formats.options import InputOptions, SourceOptions
+from rlds_beam.formats.options import SourceOptions
 from rlds_beam.formats.recognition import datasets_in, recognize
 from rlds_beam.formats.registry import MERGED, SOURCES, source_class, source_group
 from rlds_beam.options import Options
@@ -43,7 +43,8 @@ def open_source(
       options: the options of that source, or some of them by name (its defaults, if None).
 
     Raises:
-      UsageError: there is nothing at the path, the metadata is unreadable or unsafe, or the split is unknown.
+      UsageError: there is nothing at the path, the metadata is unreadable or unsafe, there are no splits, or the split
+        is unknown.
     """
     dataset, from_ = (input, from_) if from_ is not None else recognize(input).readable()
     given = dataset if isinstance(dataset, str) else ",".join(dataset)
@@ -66,6 +67,8 @@ def open_source(
         detail = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         where = getattr(error, "filename", None) or given
         raise UsageError(f"{where} cannot be read with --from={from_}: {shorten(detail or error)}") from error
+    if not source.splits:
+        raise UsageError(f"{given} has no episodes: it has no splits")
     where = f"--from={from_}: {given}"
     source.schema.check_fields(where)
     for name in str(source.dataset).split("/"):
@@ -83,18 +86,6 @@ def open_input(options: SourceOptions) -> Source:
         dataset, from_ = options.recognized.readable()
     source = open_source(dataset, options.split, options.features, from_, options.from_options)
     return with_given_meaning(source, options)
-
-
-def open_for_job(options: InputOptions) -> Source:
-    """Calls `open_input`, and requires splits.
-
-    Raises:
-      UsageError: the errors of `open_source`; or there are no splits.
-    """
-    source = open_input(options)
-    if not source.splits:
-        raise UsageError(f"{options.input}: the input has no episodes: it has no splits")
-    return source
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,9 +19,6 @@ from rlds_beam.output.base import Output
 from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.text import shorten
 
-_MAX_BYTES = 230
-"""Maximum bytes of a name: file systems allow 255, and a file's name gets an ending, and more while it is written."""
-
 
 def create_output(source: Source, connecting: ConnectorRunner, directory: str, options: OutputOptions) -> Output:
     """Creates the output that `options.to` names, for a dataset. Writes nothing.
@@ -34,8 +31,7 @@ def create_output(source: Source, connecting: ConnectorRunner, directory: str, o
         raise UsageError(f"--connectors: SplitEpisodes needs --to=rlds, not --to={options.to}: convert to RLDS first")
     if not kind.writes_columns:
         connecting.refuse_columns("--to=columns")
-    arguments = connecting.source_after(source), connecting, directory, options.to_options
-    output = kind.create(*arguments)
+    output = kind.create(connecting.source_after(source), connecting, directory, options.to_options)
     _check_stored_names(output, options.to)
     return output
 
@@ -62,8 +58,6 @@ def _check_stored_names(output: Output, to: str) -> None:
             why = f"it would be stored as {name}, and so would {taken[name]}"
         elif not is_file_path(name) or not name.isprintable():
             why = "its name cannot name a file or an object"
-        elif max(len(part.encode()) for part in name.split("/")) > _MAX_BYTES:
-            why = f"its name has more than {_MAX_BYTES} bytes"
         if why is not None:
             raise UsageError(
                 f"--to={to}: the field {shorten(path, 60)!r} cannot be stored: {why}. Rename it with --connectors"

@@ -170,7 +170,7 @@ def _recognize_written(path: str) -> Recognized | None:
         held = holding(path) if PLAN in names_in(path) else None
     except OSError:
         return None
-    if held is None or not (held.to in FORMATS or ":" in held.to or held.to in other_names()):
+    if held is None:
         return None
     writer = "a pipeline" if held.command == "pipeline" else f"rlds-beam {held.command}"
     found = Recognized(printable(held.to, 200), f"{PLAN} of {writer}", path)
@@ -224,8 +224,7 @@ def _unknown(path: str, looked: int) -> UsageError:
         (name, found.names) for name in (*SOURCES, *other_names()) if (found := find_readable(name)) and found.names
     ]
     width = max(len(name) for name, _ in known)
-    files = "file or directory" if looked == 1 else "files and directories"
-    below = f" or in the {looked:,} {files} below" if looked else ""
+    below = f" or in the {looked:,} files and directories below" if looked else ""
     return UsageError(
         f"{path} is not a dataset in a known format. These names were looked for in it{below}:",
         *(f"  {name:<{width}}  {', '.join(patterns)}" for name, patterns in known),

@@ -12,7 +12,7 @@ from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.base import with_attributes
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.errors import DiskError, UsageError
-from rlds_beam.formats.inputs import open_for_job, prepare_input
+from rlds_beam.formats.inputs import open_input, prepare_input
 from rlds_beam.formats.outputs import check_files, configuration_for, create_output
 from rlds_beam.formats.registry import FORMATS
 from rlds_beam.jobs.options import ConvertOptions
@@ -214,7 +214,7 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
     Raises:
       UsageError: the input, the options, or the output cannot be used.
     """
-    source = named = open_for_job(options) if isinstance(options, ConvertOptions) else options.open_source()
+    source = named = open_input(options) if isinstance(options, ConvertOptions) else options.open_source()
     configuration = configuration_for(options, source.schema)
     opened = prepare_input(options, source, configuration)
     check, connecting = CheckOptions.of(opened.check), opened.connecting

@@ -10,7 +10,7 @@ from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.inputs import open_for_job, prepare_input
+from rlds_beam.formats.inputs import prepare_input
 from rlds_beam.formats.registry import RLDS
 from rlds_beam.formats.trajectories.written_items import ConvertedRange, is_converted, open_converted
 from rlds_beam.jobs.options import PushOptions
@@ -90,7 +90,7 @@ def open_input(options: PushOptions) -> PushInput:
 
 def _open_rlds(options: PushOptions) -> PushInput:
     configuration = Configuration.of(options)
-    opened = prepare_input(options, open_for_job(options), configuration)
+    opened = prepare_input(options, configuration=configuration)
     source, check, connecting = opened.source, CheckOptions.of(opened.check), opened.connecting
     frames, items = FrameOptions.of(options), ItemOptions.of(options)
     conversion: ItemConversion

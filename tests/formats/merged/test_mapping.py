@@ -351,7 +351,9 @@ def test_videos_of_equal_coding_are_copied(tmp_path: Path) -> None:
     data, _ = write_moving_data(tmp_path / "data")
     for name in ("a", "b"):
         convert_here(data, tmp_path / name, to="lerobot", fps=10, images="video")
-    convert_here(f"{tmp_path / 'a'},{tmp_path / 'b'}", tmp_path / "out", to="lerobot")
+    order = {"ArrangeDimensions": {"field": "action", "order": [0, None]}}
+    file = write(tmp_path, *[{"connectors": [order]}] * 2)
+    convert_here(f"{tmp_path / 'a'},{tmp_path / 'b'}", tmp_path / "out", to="lerobot", merge_fields=file)
     plan = json.loads((tmp_path / "out" / "plan.json").read_text())
     assert '"copied"' in json.dumps(plan)
     wanted = [episode for name in "ab" for episode in read(open_source(str(tmp_path / name)))]

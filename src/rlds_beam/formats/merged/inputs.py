@@ -117,8 +117,6 @@ def open_inputs(
         if entry.input is not None and os.path.realpath(storage.pin(entry.input)) != os.path.realpath(path):
             raise UsageError(f"{where}: its input is {entry.input}, not {path}: name the datasets in the file's order")
         source = opener(path, entry.split or split, from_=entry.from_, options=entry.options)
-        if not source.splits:
-            raise UsageError(f"{path} has no episodes: it has no splits")
         if any(own.sliced for own in source.splits):
             raise UsageError(f"{path}: slices of splits cannot be merged: convert them with --split first")
         try:
