@@ -223,38 +223,23 @@ class DmEnvironment(Environment):
         self._env.close()
 
 
-class NewEachEpisode(Environment):
-    """Environments from a factory that takes a seed: a new one for each seeded episode."""
-
-    def __init__(self, make: Callable[[int], Environment]):
-        self._make = make
-        self._env = make(0)
-        self.observation, self.action = self._env.observation, self._env.action
-        self.most_steps, self.ends, self.fps = self._env.most_steps, self._env.ends, self._env.fps
-
-    def reset(self, seed: int | None) -> Any:
-        if seed is not None:
-            self._env.close()
-            self._env = self._make(seed)
-        return self._env.reset(seed)
-
-    def step(self, action: Any) -> Outcome:
-        return self._env.step(action)
-
-    def close(self) -> None:
-        self._env.close()
-
-
 class NamedEnvironment(Environment):
-    """An environment whose errors name it."""
+    """An environment whose errors name it.
 
-    def __init__(self, env: Environment, name: str):
-        self._env, self._name = env, name
+    Args:
+      make: makes the environment of a seed, if each seeded episode needs a new one.
+    """
+
+    def __init__(self, env: Environment, name: str, make: Callable[[int], Environment] | None = None):
+        self._env, self._name, self._make = env, name, make
         self.observation, self.action = env.observation, env.action
         self.most_steps, self.ends, self.fps = env.most_steps, env.ends, env.fps
 
     def reset(self, seed: int | None) -> Any:
         try:
+            if seed is not None and self._make is not None:
+                self._env.close()
+                self._env = self._make(seed)
             return self._env.reset(seed)
         except RldsBeamError:
             raise
@@ -286,20 +271,20 @@ def make_environment(name: str, config: Mapping[str, Any]) -> Environment:
       UsageError: there is no such environment, or it cannot be recorded or seeded.
     """
     try:
-        return NamedEnvironment(_make(name, config), name)
+        if isinstance(name, ByValue) or (":" in name and name.partition(":")[0] not in KINDS):
+            return _of_factory(name, config)
+        return NamedEnvironment(_of_kind(name, config), name)
     except RldsBeamError:
         raise
     except Exception as error:
         raise UsageError(f"--env={name}: {type(error).__name__}: {error}") from error
 
 
-def _make(name: str, config: Mapping[str, Any]) -> Environment:
+def _of_kind(name: str, config: Mapping[str, Any]) -> Environment:
     kind, _, rest = name.partition(":")
-    if not (isinstance(name, ByValue) or ":" in name):
+    if not rest:
         places = f"gymnasium:{name}, dm_control:cheetah/run, or module:function"
         raise UsageError(f"--env={name}: say where it comes from: {places}")
-    if isinstance(name, ByValue) or kind not in KINDS:
-        return _of_factory(name, config)
     if kind == "gymnasium":
         with needs("record", f"--env={name} needs gymnasium"):
             import gymnasium
@@ -321,21 +306,22 @@ def _reseed_suite(env: Any, seed: int) -> None:
     env.task.random.seed(seed)
 
 
-def _of_factory(name: str, config: Mapping[str, Any]) -> Environment:
+def _of_factory(name: str, config: Mapping[str, Any]) -> NamedEnvironment:
     """Creates an environment with `module:function`, or copies one passed as an object."""
     factory: Any = resolve(name, "--env", callable_only=False)
     if isinstance(name, ByValue) and not callable(factory):
-        return as_environment(copy.deepcopy(factory), name)
+        return NamedEnvironment(as_environment(copy.deepcopy(factory), name), name)
     if not callable(factory):
         raise UsageError(f"--env={name} is a {type(factory).__name__}; expected a function that creates an environment")
     hint = "a factory takes the arguments of --env_config, and optionally a seed"
 
-    def make(**more: int) -> Any:
-        return call_factory(factory, f"--env={name}", hint, **config, **more)
+    seeded = "seed" in inspect.signature(factory).parameters
 
-    if "seed" in inspect.signature(factory).parameters:
-        return NewEachEpisode(lambda seed: as_environment(make(seed=seed), name, seeded=True))
-    return as_environment(make(), name)
+    def make(seed: int) -> Environment:
+        more = {"seed": seed} if seeded else {}
+        return as_environment(call_factory(factory, f"--env={name}", hint, **config, **more), name, seeded=seeded)
+
+    return NamedEnvironment(make(0), name, make if seeded else None)
 
 
 def as_environment(env: Any, name: str, *, seeded: bool = False) -> Environment:
