@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from rlds_beam.checking.signals.results import DatasetFinding, SignalsWriter
     from rlds_beam.formats.inputs import OpenedInput
+    from rlds_beam.jobs.summary import RangeSummary
     from rlds_beam.processing.job import Job
-    from rlds_beam.processing.ranges import RangeSummary
     from rlds_beam.processing.report import Report
     from rlds_beam.reading.base import Source
 
@@ -172,7 +172,7 @@ def stages(config: CheckConfig, opened: OpenedInput, writer: SignalsWriter) -> J
     """
     from rlds_beam.checking.signals.episodes import Context
     from rlds_beam.checking.signals.table import EpisodeTable
-    from rlds_beam.processing.ranges import Summarize
+    from rlds_beam.jobs.summary import Summarize
     from rlds_beam.reading.changes import Snapshot
     from rlds_beam.reading.reader import EpisodeReader
 

@@ -22,8 +22,8 @@ from rlds_beam.text import did_you_mean, some
 if TYPE_CHECKING:
     from rlds_beam.episodes.schema import Schema
     from rlds_beam.formats.inputs import OpenedInput
+    from rlds_beam.jobs.summary import RangeSummary
     from rlds_beam.processing.job import Job
-    from rlds_beam.processing.ranges import RangeSummary
     from rlds_beam.processing.report import Report
     from rlds_beam.reading.base import Source
 
@@ -90,7 +90,7 @@ class StatsConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, Inp
 def stages(config: StatsConfig, opened: OpenedInput) -> Job:
     """The stages of the job: the report on the records, and the statistics of the accepted episodes as JSON."""
     from rlds_beam.connectors.statistics.episode_statistics import Groups
-    from rlds_beam.processing.ranges import Summarize
+    from rlds_beam.jobs.summary import Summarize
     from rlds_beam.reading.changes import Snapshot
     from rlds_beam.reading.reader import EpisodeReader
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rlds_beam.output.base import (
     Description,
-    FileRangeWriter,
     GlobalIndices,
     Output,
 )
@@ -17,7 +16,6 @@ __all__ = [
     "Description",
     "EarlierOutput",
     "EpisodeWriter",
-    "FileRangeWriter",
     "GlobalIndices",
     "MergedFile",
     "Output",

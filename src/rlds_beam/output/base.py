@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch, Connector
@@ -25,18 +25,7 @@ from rlds_beam.trajectories.items import UnusedSteps
 if TYPE_CHECKING:
     from rlds_beam.connectors.pipeline import ConnectorRunner
     from rlds_beam.output.commits import EarlierOutput, RangeCommit
-    from rlds_beam.output.shards import ShardInfo, WrittenFile
     from rlds_beam.reading.base import Source
-
-
-class FileRangeWriter(RangeWriter, Protocol):
-    """A `RangeWriter` of one file; for several files, `finish` returns a `WrittenFile` for each (`Output.files`).
-
-    A writer may have `unused_steps`, available after `finish`: the `UnusedSteps` that are in no item, by reason
-    (`trajectories.items.REASONS`).
-    """
-
-    def finish(self) -> ShardInfo | tuple[WrittenFile, ...]: ...
 
 
 class Description(NamedTuple):
@@ -105,7 +94,7 @@ class Output(abc.ABC):
         """The name of a range's file, relative to the directory: `name` or `name/name`."""
 
     @abc.abstractmethod
-    def open_range(self, work: WorkRange) -> FileRangeWriter:
+    def open_range(self, work: WorkRange) -> RangeWriter:
         """Opens a writer of that file."""
 
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:

@@ -18,13 +18,13 @@ from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.metadata import encode
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.output import append, commits
-from rlds_beam.output.base import FileRangeWriter, GlobalIndices, Output
+from rlds_beam.output.base import GlobalIndices, Output
 from rlds_beam.output.commits import EarlierOutput, RangeCommit, rejected_path
 from rlds_beam.output.files import REPORT
 from rlds_beam.output.plans import remove_parts
 from rlds_beam.output.shards import RejectedWriter, ShardInfo, WrittenFile
 from rlds_beam.processing.job import Stage, Totals
-from rlds_beam.processing.ranges import read_range, write_range
+from rlds_beam.processing.ranges import RangeWriter, read_range, write_range
 from rlds_beam.processing.report import Report, check_counts
 from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.reading.reader import EpisodeReader
@@ -104,7 +104,7 @@ class RangeConverter:
 def finish_range(
     output: Output,
     work: WorkRange,
-    writer: FileRangeWriter,
+    writer: RangeWriter,
     report: Report,
     rejected: ShardInfo | None,
     plan: str,

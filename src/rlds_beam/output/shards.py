@@ -135,7 +135,7 @@ class ShardWriter:
 
 
 class EpisodeWriter:
-    """Writes one record for each episode, to one file (`output.base.FileRangeWriter`).
+    """Writes one record for each episode, to one file (`processing.ranges.RangeWriter`).
 
     Args:
       path: the file.

@@ -1,7 +1,6 @@
 """Reads, checks, connects, and writes the episodes of a work range: what every job does.
 
-Also the stages that come before those of a job (the search for duplicates, fitting connectors), and those of jobs that
-summarize episodes and write none.
+Also the stages that come before those of a job: the search for duplicates, and fitting connectors.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -29,7 +28,6 @@ from rlds_beam.checking.validation import screen_batches, validate_episode
 from rlds_beam.checking.verdicts import IgnoredValues, Rejection, Verdict, count_verdict
 from rlds_beam.connectors.base import Accumulator, Batch
 from rlds_beam.connectors.pipeline import ConnectorRunner
-from rlds_beam.connectors.statistics.episode_statistics import DatasetStatistics, Groups
 from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import BadEpisode
@@ -41,12 +39,12 @@ from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.typing import Array
 from rlds_beam.worker_status import count
 
-if TYPE_CHECKING:
-    from rlds_beam.checking.signals.table import EpisodeTable
-
 
 class RangeWriter(Protocol):
     """Writes the checked episodes of one work range, in order.
+
+    A writer may have `unused_steps`, available after `finish`: the `UnusedSteps` that are in no item, by reason
+    (`trajectories.items.REASONS`).
 
     Attributes:
       predicted: the number of items expected from the episodes so far, calculated and not counted.
@@ -63,7 +61,7 @@ class RangeWriter(Protocol):
         """
 
     def finish(self) -> Any:
-        """Completes the range and gives the file its name; for a single file, returns its `ShardInfo`."""
+        """Completes the range and names its files; returns the file's `ShardInfo`, or some `WrittenFile`s."""
 
     def abort(self) -> None:
         """Removes the unfinished files; does nothing after `finish`."""
@@ -290,92 +288,3 @@ class FitConnector(Stage):
         if self.keep is not None:
             self.keep(results)
         return results
-
-
-@dataclasses.dataclass(frozen=True)
-class RangeSummary:
-    """The findings of some ranges.
-
-    Attributes:
-      report: the report on the records read.
-      statistics: the statistics of the accepted episodes, after any connectors; empty if not computed.
-      signals: the signals of every record, as read, except those of which connectors kept nothing. None if they are not
-        measured.
-    """
-
-    report: Report
-    statistics: DatasetStatistics
-    signals: EpisodeTable | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Summarize(Stage):
-    """Reads and checks every range, runs connectors over the accepted episodes, and summarizes them.
-
-    Attributes:
-      reader: reads the dataset.
-      check: the policy of each rule.
-      connecting: the connectors that run over accepted episodes.
-      finisher: makes the result from the `RangeSummary` of all ranges.
-      measured: an empty table for the signals; None to measure nothing.
-      groups: makes the `Groups` of a part of the data, by its name; None to compute no statistics.
-      all_ranges: the ranges of the dataset; `job` sets them.
-    """
-
-    reader: EpisodeReader
-    check: CheckOptions
-    connecting: ConnectorRunner
-    finisher: Callable[[RangeSummary], Any]
-    measured: EpisodeTable | None = None
-    groups: Callable[[str], Groups] | None = None
-    name: str = "summary"
-    all_ranges: Sequence[WorkRange] = ()
-    large = True
-
-    def job(self, source: Source) -> Job:
-        """The stages that summarize a dataset: the search for duplicates, fitting the connectors, and this one."""
-        last, stages = dataclasses.replace(self, all_ranges=plan_ranges(source)), list[Stage]()
-        duplicates, ignored = f"duplicates of {self.name}", self.connecting.ignored_values()
-        if self.check.policy("duplicate_episode") != "accept":
-            stages += find_duplicates(source, duplicates)
-        if self.connecting.unfitted:
-            name, ranges = f"fitted for {self.name}", last.all_ranges
-            stages += fit_connectors(
-                self.reader, self.check, self.connecting, ignored, ranges, name=name, duplicates=duplicates
-            )
-        return (*stages, last)
-
-    def ranges(self, totals: Totals) -> Iterable[WorkRange]:
-        return self.all_ranges
-
-    def process(self, work: WorkRange, totals: Totals) -> RangeSummary:
-        connecting = self.connecting.fit(totals.get(f"fitted for {self.name}", ()))
-        duplicates = totals.get(f"duplicates of {self.name}", {})
-        groups = None if self.groups is None else self.groups(str(work))
-        signals = None if self.measured is None else self.measured.merge()
-
-        def add(batch: Batch) -> None:
-            if groups is not None:
-                for accepted in batch.episodes:
-                    groups.add(accepted)
-
-        def measure(episode: Episode, record: Processed) -> None:
-            if signals is not None and (record.written or record.verdict.rejected is not None):
-                signals.add(episode, record.verdict)
-
-        ignored = self.connecting.ignored_values()
-        episodes = read_range(self.reader, work, duplicates)
-        report = write_range(episodes, self.check, connecting, ignored, add, measure=measure)
-        return RangeSummary(report, DatasetStatistics() if groups is None else groups.finish(), signals)
-
-    def merge(self, partials: Iterable[RangeSummary]) -> RangeSummary:
-        summaries = [*partials]
-        signals = [summary.signals for summary in summaries if summary.signals is not None]
-        return RangeSummary(
-            Report().merge(*(summary.report for summary in summaries)),
-            DatasetStatistics().merge(*(summary.statistics for summary in summaries)),
-            None if self.measured is None else self.measured.merge(*signals),
-        )
-
-    def finish(self, total: RangeSummary, totals: Totals) -> Any:
-        return self.finisher(total)

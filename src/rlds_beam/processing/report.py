@@ -196,11 +196,6 @@ class Report(msgspec.Struct):
         if (wrong := imbalance(self.episodes, self.steps, self.connectors)) is not None:
             raise NotVerifiedError(f"--connectors: {wrong}")
 
-    def exceeds(self, max_rejected: int | float) -> bool:
-        """Whether more records were rejected than allowed: an int is a count, a float a fraction of all records."""
-        allowed = max_rejected if isinstance(max_rejected, int) else max_rejected * self.records
-        return self.rejected > allowed
-
     def __repr__(self) -> str:
         return f"<Report: {self.line()}>"
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from rlds_beam import naming, storage
 from rlds_beam.encoding.base import RecordFormat
+from rlds_beam.encoding.tfds.dataset_info import TfdsMetadata
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import Schema, schema_tree
 from rlds_beam.errors import Violation
@@ -141,23 +142,6 @@ class Span(NamedTuple):
     file: str
     start: int
     stop: int
-
-
-class TfdsMetadata(NamedTuple):
-    """TFDS's metadata of a dataset.
-
-    Attributes:
-      features: the text of features.json.
-      info: the text of dataset_info.json; None if there is none.
-      files: the bytes of other files that belong to the data, by file name: class names, licenses, rlds-beam's
-        provenance. They are only copied, so they may be in any encoding.
-      outside: the names of such files that are links to files outside of the dataset; these are never copied.
-    """
-
-    features: str
-    info: str | None = None
-    files: Mapping[str, bytes] = {}
-    outside: tuple[str, ...] = ()
 
 
 class VideoSpan(NamedTuple):

@@ -14,13 +14,13 @@ import numpy as np
 
 from rlds_beam._version import __version__
 from rlds_beam.encoding.metadata import encode
-from rlds_beam.encoding.tfds.dataset_info import FEATURES
+from rlds_beam.encoding.tfds.dataset_info import FEATURES, TfdsMetadata
 from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.encoding.tfds.rlds_dataset import features_json
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.output.commits import VERSION
-from rlds_beam.reading.base import Shard, Source, Split, TfdsMetadata
+from rlds_beam.reading.base import Shard, Source, Split
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.recording.environments import KINDS, Environment, make_environment, observed_dtypes
 from rlds_beam.recording.options import RolloutOptions

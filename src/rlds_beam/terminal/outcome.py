@@ -40,7 +40,8 @@ def failure(report: Report, options: ReportOptions, place: str, unmet: Sequence[
     for rule in DATASET_RULES:
         if rule in report.rules and report.rules[rule].rejected:
             reasons.append(f"{report.rules[rule].samples[0].detail} (--accept={rule} accepts that)")
-    if report.exceeds(options.max_rejected):
+    is_count = isinstance(options.max_rejected, int)  # otherwise a fraction of all records
+    if report.rejected > options.max_rejected * (1 if is_count else report.records):
         were = "was" if report.rejected == 1 else "were"
         text = f"{report.rejected:,} of {count(report.records, 'record')} {were} rejected"
         if is_written:

@@ -6,8 +6,8 @@ The file is untrusted: names and templates become file names, so they must not l
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -127,3 +127,20 @@ def dataset_info_json(
         ],
     }
     return info | ({"configName": config_name} if config_name else {})
+
+
+class TfdsMetadata(NamedTuple):
+    """TFDS's metadata of a dataset.
+
+    Attributes:
+      features: the text of features.json.
+      info: the text of dataset_info.json; None if there is none.
+      files: the bytes of other files that belong to the data, by file name: class names, licenses, rlds-beam's
+        provenance. They are only copied, so they may be in any encoding.
+      outside: the names of such files that are links to files outside of the dataset; these are never copied.
+    """
+
+    features: str
+    info: str | None = None
+    files: Mapping[str, bytes] = {}
+    outside: tuple[str, ...] = ()

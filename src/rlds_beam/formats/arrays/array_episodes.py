@@ -22,12 +22,12 @@ from rlds_beam.episodes.columns import zeros_like
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import FLAGS, Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, Violation
+from rlds_beam.formats.splits import selected_splits, slice_split
 from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.headers import UndecodableImageError, read_image_header, read_pixel_format
 from rlds_beam.reading.base import Decoder, Shard, Source, Split
 from rlds_beam.reading.meaning import UNKNOWN, Meaning
-from rlds_beam.reading.plan import selected_splits, slice_split
 from rlds_beam.text import shorten
 from rlds_beam.typing import Array
 

@@ -22,9 +22,10 @@ from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
 from rlds_beam.formats.arrays.fields import field_json, read_numbers, stored_dtype
-from rlds_beam.output.base import Description, FileRangeWriter, Output
+from rlds_beam.output.base import Description, Output
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.shards import MergedFile, ShardInfo, ShardWriter
+from rlds_beam.processing.ranges import RangeWriter
 from rlds_beam.reading.base import WorkRange
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.typing import Array
@@ -47,7 +48,7 @@ def encode_values(key: str, values: Sequence[bytes]) -> dict[str, Array]:
 
 
 class PartWriter:
-    """Writes the part of a range (`output.base.FileRangeWriter`)."""
+    """Writes the part of a range (`processing.ranges.RangeWriter`)."""
 
     def __init__(self, output: MergedOutput, path: str):
         self._output, self._shard, self.predicted = output, ShardWriter(path), 0
@@ -176,7 +177,7 @@ class MergedOutput(Output):
     def file(self, work: WorkRange) -> str:
         return f"parts/{work}.part"
 
-    def open_range(self, work: WorkRange) -> FileRangeWriter:
+    def open_range(self, work: WorkRange) -> RangeWriter:
         return PartWriter(self, storage.below(self.directory, self.file(work)))
 
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:

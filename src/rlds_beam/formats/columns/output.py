@@ -164,7 +164,7 @@ class ColumnsOutput(Output):
 
 
 class ColumnsWriter:
-    """Writes the rows of batches to a file for each module (`output.base.FileRangeWriter`).
+    """Writes the rows of batches to a file for each module (`processing.ranges.RangeWriter`).
 
     Attributes:
       predicted: the rows of the batches so far, from the lengths of their columns.

@@ -354,7 +354,7 @@ def check_size(feature: LerobotFeature, column: Column) -> None:
 
 
 class LerobotWriter:
-    """The `output.base.FileRangeWriter` of a LeRobot dataset.
+    """The `processing.ranges.RangeWriter` of a LeRobot dataset.
 
     Args:
       directory: the directory of the dataset.

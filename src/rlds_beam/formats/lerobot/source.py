@@ -27,11 +27,11 @@ from rlds_beam.formats.lerobot.data import EPISODE, LerobotFiles, read_meta
 from rlds_beam.formats.lerobot.features import DISCOUNT, REWARD, FeatureMap, LerobotFeature
 from rlds_beam.formats.lerobot.fields import episode_fields, name_notes
 from rlds_beam.formats.lerobot.metadata import EpisodeVideo, Meta
+from rlds_beam.formats.splits import parse_slice, selected_splits
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.video_frames import Depth, video_frames
 from rlds_beam.reading.base import Shard, Source, Span, Split, VideoSpan
 from rlds_beam.reading.meaning import Meaning
-from rlds_beam.reading.plan import parse_slice, selected_splits
 from rlds_beam.text import count, shorten
 
 

@@ -35,11 +35,11 @@ from rlds_beam.formats.profiles.episodes import (
 )
 from rlds_beam.formats.profiles.model import Profile, find_profile, shipped_profiles
 from rlds_beam.formats.profiles.zarr_store import ENDS, METADATA, open_store, shard_path
+from rlds_beam.formats.splits import selected_splits, slice_split
 from rlds_beam.options import Options
 from rlds_beam.output.commits import read_manifest
 from rlds_beam.output.directory import is_output
 from rlds_beam.reading.base import Shard, Split
-from rlds_beam.reading.plan import selected_splits, slice_split
 from rlds_beam.text import printable, shorten
 
 ZARR = (".zarr", ".zarr.zip")

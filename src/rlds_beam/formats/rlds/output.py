@@ -16,7 +16,7 @@ from rlds_beam.connectors.fields import OUTPUT_SPLIT
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.arrayrecord import check_writable
 from rlds_beam.encoding.metadata import encode, load_json, parse_json
-from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES, dataset_info_json
+from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES, TfdsMetadata, dataset_info_json
 from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.encoding.tfds.rlds_dataset import edited_features, same_storage
 from rlds_beam.episodes.episode import Episode
@@ -29,7 +29,7 @@ from rlds_beam.output.commits import VERSION, EarlierOutput, RangeCommit, split_
 from rlds_beam.output.files import FITTED, REPORT
 from rlds_beam.output.plans import Inputs, read_inputs, read_plan
 from rlds_beam.output.shards import RecordFileWriter, WrittenFile, open_record_file
-from rlds_beam.reading.base import Source, TfdsMetadata, WorkRange
+from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.meaning import MEANING, LastAction, Meaning
 
@@ -217,7 +217,7 @@ class RldsOutput(HoldsLastActions):
 
 
 class RldsWriter:
-    """Writes episodes to one file, or one for each split (`output.base.FileRangeWriter`).
+    """Writes episodes to one file, or one for each split (`processing.ranges.RangeWriter`).
 
     Attributes:
       predicted: the number of episodes so far.

@@ -20,18 +20,25 @@ from typing import Any
 from rlds_beam import naming, storage
 from rlds_beam.encoding.arrayrecord import ArrayRecordFormat
 from rlds_beam.encoding.base import RecordFormat
-from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES, DatasetInfo, SplitInfo, read_dataset_info
+from rlds_beam.encoding.tfds.dataset_info import (
+    DATASET_INFO,
+    FEATURES,
+    DatasetInfo,
+    SplitInfo,
+    TfdsMetadata,
+    read_dataset_info,
+)
 from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.episodes.representations import DELTA
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError, Violation
 from rlds_beam.formats.directory_listing import names_in
+from rlds_beam.formats.splits import selected_splits, slice_split
 from rlds_beam.output.append import interrupted_plan
-from rlds_beam.reading.base import Shard, Source, Split, TfdsMetadata
+from rlds_beam.reading.base import Shard, Source, Split
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.meaning import MEANING, UNKNOWN, Meaning
-from rlds_beam.reading.plan import selected_splits, slice_split
 from rlds_beam.reading.shard_list import ShardList
 from rlds_beam.text import count
 

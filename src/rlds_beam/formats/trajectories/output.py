@@ -135,7 +135,7 @@ class TrajectoryOutput(Output):
 
 
 class TrajectoryWriter:
-    """Writes the items of episodes to one TFRecord file (`output.base.FileRangeWriter`)."""
+    """Writes the items of episodes to one TFRecord file (`processing.ranges.RangeWriter`)."""
 
     def __init__(self, path: str, conversion: WindowItemConversion):
         self._path, self._fields = path, conversion.fields

@@ -36,8 +36,9 @@ from rlds_beam.formats.arrays.fields import (
 from rlds_beam.formats.arrays.parts import INT64, ArraysOutput, Parts, StoredColumn, lengths_of
 from rlds_beam.formats.format_options import ZarrOptions
 from rlds_beam.formats.profiles.zarr_store import ENDS, OWN
-from rlds_beam.output.base import FileRangeWriter, RowsOutput, RowsWriter, select_rows
+from rlds_beam.output.base import RowsOutput, RowsWriter, select_rows
 from rlds_beam.output.shards import MergedFile
+from rlds_beam.processing.ranges import RangeWriter
 from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.reading.last_steps import RowRule
 
@@ -109,7 +110,7 @@ class ZarrOutput(ArraysOutput, RowsOutput):
     def predict(self, batches: Iterable[Batch]) -> int:
         return sum(len(select_rows(batch, self.rule).episodes) for batch in batches)
 
-    def open_range(self, work: WorkRange) -> FileRangeWriter:
+    def open_range(self, work: WorkRange) -> RangeWriter:
         writer = super().open_range(work)
         return RowsWriter(writer, self.rule) if self.rule.left_out else writer
 

@@ -24,7 +24,7 @@ from rlds_beam.connectors.statistics.episode_statistics import DatasetStatistics
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import Violation
-from rlds_beam.processing.ranges import RangeSummary
+from rlds_beam.jobs.summary import RangeSummary
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source, Split
 from rlds_beam.reading.reader import read_episode

@@ -31,11 +31,11 @@ from rlds_beam.connectors.statistics.episode_statistics import Groups
 from rlds_beam.datasets.opening import open_dataset
 from rlds_beam.encoding.metadata import decode
 from rlds_beam.errors import UsageError
+from rlds_beam.jobs.summary import Summarize
 from rlds_beam.output.commits import load_manifest, read_manifest
 from rlds_beam.output.directory import Holding
 from rlds_beam.output.files import REPORT
 from rlds_beam.processing.job import Job, Stage, Totals
-from rlds_beam.processing.ranges import Summarize
 from rlds_beam.processing.report import Report, check_counts, left_out_lines
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.reader import EpisodeReader
