@@ -101,14 +101,8 @@ class _CheckFn(beam.DoFn):
     def process(self, episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> Iterator[Any]:
         batches: list[Batch] = []
         ignored = self._connecting.ignored_values()
-        record = check_and_connect(
-            mark_duplicate(episode, duplicates),
-            self._options,
-            self._connecting,
-            ignored,
-            batches.append,
-            sound=episode.sound,
-        )
+        marked = mark_duplicate(episode, duplicates)
+        record = check_and_connect(marked, self._options, self._connecting, ignored, batches.append)
         count_verdict(record.verdict)
         for batch in batches:
             yield from batch.episodes

@@ -195,9 +195,7 @@ class _ReadEpisodesFn(beam.DoFn, RestrictionProvider):
         elif not tracker.try_claim(restriction.start):
             return
         records = self._claim(segment, tracker, restriction.stop, splittable)
-        for episode, sound in screen_batches(self._reader.decode_batches(split, segment, records)):
-            yield episode.note(sound=sound)
-            del episode  # not held while the next one is read
+        yield from screen_batches(self._reader.decode_batches(split, segment, records))
         _log.info("Read %s from %d to %d", segment.shard.path, restriction.start, tracker.current_restriction().stop)
 
     def _claim(self, segment: Segment, tracker: Any, stop: int, splittable: bool) -> Iterator[Record | Damage]:

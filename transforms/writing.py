@@ -188,14 +188,14 @@ class _EpisodeSink(EpisodeSink):
         self.converter.convert(work, self._read(elements), edited=True, reject=reject)
         return rejections
 
-    def _read(self, elements: Sequence[StoredElement]) -> Iterator[tuple[Episode, bool]]:
+    def _read(self, elements: Sequence[StoredElement]) -> Iterator[Episode]:
         schema = self.converter.connecting.probed.given
         for episode in map(EpisodeCoder().decode, read_stored(elements)):
             if not episode.faults:
                 schema.check(episode)
                 if faults := compare_with_schema(episode, schema):
                     episode = episode.replace(faults=tuple(faults))
-            yield episode, episode.sound
+            yield episode
             del episode
 
 

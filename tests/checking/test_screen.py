@@ -54,10 +54,10 @@ def test_sound_episodes_break_no_rule(chosen: list[tuple[int, str]]) -> None:
     sound = are_sound(episodes)
     for options in OPTIONS:
         for ignored in IGNORED:
-            for episode, flag in screen_batches([[*episodes]]):
-                assert flag == sound
-                expected = described(validate_episode(episode, options, ignored))
-                assert described(validate_episode(episode, options, ignored, sound=flag)) == expected
+            for episode in screen_batches([[*episodes]]):
+                assert episode.sound == sound
+                expected = described(validate_episode(episode.replace(), options, ignored))
+                assert described(validate_episode(episode, options, ignored)) == expected
 
 
 def test_faults_and_other_columns_are_not_overlooked() -> None:

@@ -36,7 +36,6 @@ def validate_episode(
     options: CheckOptions,
     ignored: IgnoredValues = IgnoredValues(),
     *,
-    sound: bool = False,
     names: Mapping[str, Sequence[str]] = {},
     fps: float | None = None,
 ) -> Verdict:
@@ -51,14 +50,13 @@ def validate_episode(
       options: the policy of each rule.
       ignored: the values that are not checked. Void values that are NaN or infinite become 0 in the accepted
         episode, unless `non_finite` is accepted.
-      sound: whether its numbers are known to break no rule (`are_sound`).
       names: the names of the values of fields, by path, for the details.
       fps: the steps per second that the dataset declares, if it does.
 
     Raises:
       FailedRuleError: the policy of a broken rule is `fail`.
     """
-    violations = find_violations(episode, options, ignored, sound=sound, names=names, fps=fps)
+    violations = find_violations(episode, options, ignored, names=names, fps=fps)
     if options.reject is not None and all(options.policy(v.rule) in ("accept", "repair") for v in violations):
         from rlds_beam.checking.signals.conditions import broken_conditions, context_for, parse_conditions
         from rlds_beam.checking.signals.episodes import Context
@@ -67,7 +65,7 @@ def validate_episode(
         beyond = broken_conditions(episode, conditions, context_for(conditions, Context.of_episode(episode)))
         violations += () if beyond is None else (beyond,)
     if not violations:
-        cleared = episode if sound else _clear_void(episode, options, ignored)
+        cleared = episode if episode.sound else _clear_void(episode, options, ignored)
         return Verdict(episode.key, (cleared,), size=len(episode.payload))
     by_policy: dict[str, list[Violation]] = {}
     for violation in violations:
@@ -100,7 +98,6 @@ def find_violations(
     options: CheckOptions,
     ignored: IgnoredValues = IgnoredValues(),
     *,
-    sound: bool = False,
     names: Mapping[str, Sequence[str]] = {},
     fps: float | None = None,
 ) -> tuple[Violation, ...]:
@@ -108,7 +105,6 @@ def find_violations(
 
     Args:
       ignored: the values that are not checked.
-      sound: whether its numbers are known to break no rule.
       names: the names of the values of fields, by path, for the details.
       fps: the steps per second that the dataset declares, if it does.
     """
@@ -116,7 +112,7 @@ def find_violations(
     if episode.last_action_is_real:
         ignored = dataclasses.replace(ignored, last_step=False)
     if len(episode):
-        if not sound:
+        if not episode.sound:
             violations += _numbers(episode.steps, options, ignored, names)
         for path, column in episode.steps.items():
             if isinstance(column, EncodedImages):
@@ -291,8 +287,8 @@ def repair_episode(episode: Episode, rules: Collection[str]) -> tuple[Episode, .
     return tuple(p.replace(key=dataclasses.replace(episode.key, part=i)) for i, p in enumerate(parts))
 
 
-def screen_batches(batches: Iterable[list[Episode]]) -> Iterator[tuple[Episode, bool]]:
-    """Yields the episodes of each batch in order, each with whether its numbers are sound (`are_sound`).
+def screen_batches(batches: Iterable[list[Episode]]) -> Iterator[Episode]:
+    """Yields the episodes of each batch in order, marked if their numbers are sound (`are_sound`).
 
     Empties the batches, so that each episode is freed before the next one is read.
     """
@@ -300,7 +296,7 @@ def screen_batches(batches: Iterable[list[Episode]]) -> Iterator[tuple[Episode, 
         sound = are_sound(episodes)
         episodes.reverse()
         while episodes:
-            yield episodes.pop(), sound
+            yield episodes.pop().note(sound=sound)
 
 
 def are_sound(episodes: Sequence[Episode]) -> bool:

@@ -264,7 +264,7 @@ class ReadParts(Stage):
         source, connecting = self.recipe.source, self.recipe.connecting.fit(totals.get("fitted", ()))
         part, reader, ignored = _Part(), EpisodeReader(source), connecting.ignored_values()
         for segment in work.segments:
-            for episode, sound in screen_batches(reader.batches(work.split, segment)):
+            for episode in screen_batches(reader.batches(work.split, segment)):
                 episode = mark_duplicate(episode, totals.get("duplicates", {}))
                 made: list[tuple[int, list[Any]]] = []
 
@@ -276,7 +276,7 @@ class ReadParts(Stage):
                         locate = functools.partial(self._locate, read, i, shard, stored, part.videos)
                         made.append((len(episode), self._values(episode, locate)))
 
-                verdict = check_and_connect(episode, self.recipe.check, connecting, ignored, write, sound=sound).verdict
+                verdict = check_and_connect(episode, self.recipe.check, connecting, ignored, write).verdict
                 count_verdict(verdict)
                 if verdict.rejected is not None:
                     part.rejected[verdict.rejected.rule] += 1

@@ -65,7 +65,7 @@ class RangeConverter:
     def convert(
         self,
         work: WorkRange,
-        episodes: Iterable[tuple[Episode, bool]],
+        episodes: Iterable[Episode],
         *,
         edited: bool = False,
         reject: Callable[[RejectedWriter, Rejection], object] = RejectedWriter.add,
@@ -76,7 +76,7 @@ class RangeConverter:
 
         Args:
           work: the range.
-          episodes: its episodes, each with whether its numbers are sound (`read_range`).
+          episodes: its episodes (`read_range`).
           edited: whether they may differ from their records, so that an output must not copy these.
           reject: called with the writer of the range's rejected records, and each of these.
 

@@ -73,21 +73,18 @@ def check_and_connect(
     connecting: ConnectorRunner,
     ignored: IgnoredValues,
     write: Callable[[Batch], object],
-    *,
-    sound: bool = False,
 ) -> Processed:
     """Checks one record, runs the connectors on its accepted episodes, and writes all or none of the result.
 
     Args:
       episode: the episode as read, with its faults; marked if it is a duplicate.
       write: writes the batch, unless the connectors dropped all of it; raises BadEpisode if that fails.
-      sound: see `validate_episode`.
 
     Raises:
       FailedRuleError: the episode breaks a rule whose policy is `fail`.
     """
     names, fps = connecting.probed.given.names, connecting.fps
-    verdict = validate_episode(episode, check, ignored, sound=sound, names=names, fps=fps)
+    verdict = validate_episode(episode, check, ignored, names=names, fps=fps)
     if verdict.rejected is not None:
         return Processed(verdict)
     try:
@@ -106,19 +103,19 @@ def check_and_connect(
     return Processed(verdict, batch.connected, batch.dropped, written)
 
 
-def read_range(reader: EpisodeReader, work: WorkRange, duplicates: Duplicates) -> Iterator[tuple[Episode, bool]]:
-    """Reads the episodes of a range in order, marked if they are duplicates, each with whether its numbers are sound.
+def read_range(reader: EpisodeReader, work: WorkRange, duplicates: Duplicates) -> Iterator[Episode]:
+    """Reads the episodes of a range in order, marked if they are duplicates, or their numbers are sound.
 
     The reader keeps none of them: episodes may be large.
     """
     for segment in work.segments:
-        for episode, sound in screen_batches(reader.batches(work.split, segment)):
-            yield mark_duplicate(episode, duplicates), sound
+        for episode in screen_batches(reader.batches(work.split, segment)):
+            yield mark_duplicate(episode, duplicates)
             del episode
 
 
 def write_range(
-    episodes: Iterable[tuple[Episode, bool]],
+    episodes: Iterable[Episode],
     check: CheckOptions,
     connecting: ConnectorRunner,
     ignored: IgnoredValues,
@@ -129,7 +126,7 @@ def write_range(
     """Checks, connects, and writes the episodes of a range.
 
     Args:
-      episodes: the episodes, each with whether its numbers are sound (`read_range`).
+      episodes: the episodes (`read_range`).
       write: writes the batch of a record, as `RangeWriter.write`.
       reject: called with each rejected record.
       measure: called with each record: as it was read, and the result.
@@ -138,8 +135,8 @@ def write_range(
       FailedRuleError: a rule whose policy is `fail` is broken.
     """
     report = Report()
-    for episode, sound in episodes:
-        record = check_and_connect(episode, check, connecting, ignored, write, sound=sound)
+    for episode in episodes:
+        record = check_and_connect(episode, check, connecting, ignored, write)
         report.add(record)
         count_verdict(record.verdict)
         if record.verdict.rejected is not None and reject is not None:
@@ -269,8 +266,8 @@ class FitConnector(Stage):
     def process(self, work: WorkRange, totals: Totals) -> list[tuple[str, Accumulator]]:
         connecting, duplicates = self.connecting.fit(totals.get(self.before, ())), totals.get(self.duplicates, {})
         accumulator = connecting.accumulator()
-        for episode, sound in read_range(self.reader, work, duplicates):
-            verdict = validate_episode(episode, self.check, self.ignored, sound=sound)
+        for episode in read_range(self.reader, work, duplicates):
+            verdict = validate_episode(episode, self.check, self.ignored)
             if verdict.rejected is None:
                 with contextlib.suppress(BadEpisode):  # it will be rejected
                     connecting.accumulate(accumulator, verdict.episodes)

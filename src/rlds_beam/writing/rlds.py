@@ -347,12 +347,12 @@ class RldsSink(EpisodeSink):
         self.converter.convert(work, self._read(work, elements), reject=reject)
         return []
 
-    def _read(self, work: WorkRange, elements: Sequence[StoredElement]) -> Iterator[tuple[Episode, bool]]:
+    def _read(self, work: WorkRange, elements: Sequence[StoredElement]) -> Iterator[Episode]:
         for position, (payload, faults) in enumerate(read_stored(elements)):
             key = EpisodeKey(self.source.dataset, work.split, work.index, position)
             readable = all(fault.rule == "duplicate_episode" for fault in faults)
             episode = self.source.decoder.decode(payload, key) if readable else Episode(key, {}, payload=payload)
-            yield episode.replace(faults=faults), False
+            yield episode.replace(faults=faults)
 
     def bounds(self, weight: int) -> Sequence[int]:
         return range(self.shard_bytes, weight, self.shard_bytes)
