@@ -6,7 +6,7 @@ import dataclasses
 
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch
-from rlds_beam.output.base import Description, Output, with_ranges
+from rlds_beam.output.base import Description, Output
 from rlds_beam.reading.base import WorkRange
 from rlds_beam.testing import make_episode
 
@@ -45,6 +45,6 @@ def test_the_defaults():
     assert output.files(RANGES[0]) == ("train-00000-of-00002.txt",)
     assert output.ignored_values == IgnoredValues(frozenset({"y"}))
     assert not output.whole_shards
-    assert with_ranges(output, RANGES) is output
+    assert output.with_ranges(RANGES) is output
     assert output.complete([]) == {}
     assert output.notes({}) == [] and not output.stored_names()

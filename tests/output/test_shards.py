@@ -36,7 +36,8 @@ def plan(**content: Any) -> OutputPlan:
 
 def open_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> directory.Finished:
     """The progress of an earlier run; makes an unfinished output ready."""
-    finished = directory.status(output, plan, overwrite=overwrite)
+    directory.check_output(output, plan, overwrite=overwrite)
+    finished = directory.Finished() if overwrite else directory.find_finished(output)
     if not finished.complete:
         directory.make_ready(output, plan, overwrite=overwrite)
     return finished
@@ -56,9 +57,10 @@ def commit_range(
     written = WrittenFile(file, shard, counts.pop("predicted", shard.records), (file + SPEC,))
     plan = read_plan(str(output))
     digest = "" if plan is None else plan.digest
-    return commits.commit_range(
-        str(output), work, [written], **{"rejected": None, "report": Report(), "plan": digest, **counts}
-    )
+    given = {"rejected": None, "report": Report(), "plan": digest, **counts}
+    commit = RangeCommit(split=work.split, index=work.index, of=work.of, files=(written,), **given)
+    commits.commit_range(str(output), commit)
+    return commit
 
 
 def commit_dataset(output: Path | str, ranges: Sequence[WorkRange], fields: Sequence[Field]) -> dict[str, Any]:

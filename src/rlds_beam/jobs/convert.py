@@ -18,7 +18,7 @@ from rlds_beam.formats.registry import FORMATS
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.output import directory
 from rlds_beam.output.append import append_plan, continue_output, number_ranges, open_earlier, select_new
-from rlds_beam.output.base import Output, with_ranges
+from rlds_beam.output.base import Output
 from rlds_beam.output.commits import (
     EarlierOutput,
     read_commits,
@@ -96,7 +96,8 @@ class ConvertJob:
             raise UsageError(f"another command changed {self.target} meanwhile: run the same command again")
         if self.adds_nothing:
             return None
-        finished = directory.status(self.directory, self.plan, overwrite=self.overwrite)
+        directory.check_output(self.directory, self.plan, overwrite=self.overwrite)
+        finished = directory.Finished() if self.overwrite else directory.find_finished(self.directory)
         if finished.complete:
             return None
         left = [i for i, work in enumerate(self.ranges) if str(work) not in finished.ranges]
@@ -229,7 +230,7 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
     output = create_output(named, connecting, options.output, options)
     ranges = opened.ranges(options.shards, whole_shards=output.whole_shards)
     if earlier is None:
-        output = with_ranges(output, ranges)
+        output = output.with_ranges(ranges)
     else:
         ranges = number_ranges(earlier, ranges)
         output = continue_output(output, earlier, ranges, options.to)

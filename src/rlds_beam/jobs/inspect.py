@@ -29,7 +29,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.headers import UndecodableImageError, read_image_header
 from rlds_beam.images.resizing import EditedImages
 from rlds_beam.images.video_frames import VideoFrames
-from rlds_beam.output.base import Output, with_ranges
+from rlds_beam.output.base import Output
 from rlds_beam.processing.job import run_stages
 from rlds_beam.processing.ranges import check_and_connect, find_duplicates
 from rlds_beam.processing.report import Report
@@ -134,7 +134,7 @@ def survey(source: Source, config: Any) -> Survey:
     remote = any(storage.scheme(shard.path) for split in source.splits for shard in split.shards)
     # For a large dataset even the framing is not read completely: an estimate may start anywhere.
     ranges = plan_ranges(source, whole_shards=output is not None and output.whole_shards, exact=small)
-    output = None if output is None else with_ranges(output, ranges)
+    output = None if output is None else output.with_ranges(ranges)
     sampled = ranges[:: 1 if small else -(-len(ranges) // _SAMPLED_RANGES)]
     limit, duplicates = config.sample_bytes, dict[EpisodeKey, EpisodeKey]()
     if not small:

@@ -27,7 +27,7 @@ import msgspec
 from rlds_beam import storage
 from rlds_beam.connectors.base import with_attributes
 from rlds_beam.errors import NotVerifiedError, UsageError
-from rlds_beam.output.base import Output, with_ranges
+from rlds_beam.output.base import Output
 from rlds_beam.output.commits import EarlierOutput, load_manifest, read_commits, remove_temporary
 from rlds_beam.output.directory import find_finished
 from rlds_beam.output.files import APPEND, COMMITS, LOCK, MANIFEST, PLAN
@@ -105,7 +105,7 @@ def continue_output(output: Output, earlier: EarlierOutput, ranges: Sequence[Wor
     """The output that adds these ranges to an earlier one. Raises UsageError if `--to` cannot."""
     if earlier.plan.content["to"] != to:
         raise UsageError(f"{earlier.directory} was written with --to={earlier.plan.content['to']}, not --to={to}")
-    whole = with_ranges(output, (*earlier.ranges, *ranges))
+    whole = output.with_ranges((*earlier.ranges, *ranges))
     added = whole.append_to(earlier, ranges, staging(earlier.directory))
     if added is None:
         raise UsageError(
@@ -123,10 +123,9 @@ def append_plan(earlier: EarlierOutput, content: Mapping[str, Any], inputs: byte
         for side in (earlier.plan.content, plan.content)
     )
     if changes := differences(old, new):
-        said = "; ".join([*changes[:2], *(["..."] if changes[2:] else [])])
         raise UsageError(
-            f"--append: {earlier.directory} was written with other options or fields ({said}): use the same, or "
-            "convert to another directory"
+            f"--append: {earlier.directory} was written with other options or fields ({some(changes)}): use the same, "
+            "or convert to another directory"
         )
     return plan
 

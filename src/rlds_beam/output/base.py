@@ -131,6 +131,11 @@ class Output(abc.ABC):
         """The names of the sidecar files of a range's file."""
         return tuple(file + ending for ending in self.sidecars)
 
+    def with_ranges(self, ranges: Sequence[WorkRange]) -> Self:
+        """A copy that knows all ranges of the plan, if its files' names depend on those of other splits."""
+        del ranges
+        return self
+
     @property
     def whole_shards(self) -> bool:
         """Whether each input shard must be one range, because the order of its episodes matters."""
@@ -172,11 +177,6 @@ class GlobalIndices(Output):
     The indices are known only when all ranges are finished. Then each range gets its own and writes its final files.
     """
 
-    def with_ranges(self, ranges: Sequence[WorkRange]) -> Self:
-        """A copy that knows all ranges of the plan; for file names that depend on other splits' ranges."""
-        del ranges
-        return self
-
     @abc.abstractmethod
     def global_indices(self, commits: Sequence[RangeCommit]) -> list[Any]:
         """The indices that each range's files need, as JSON."""
@@ -188,14 +188,6 @@ class GlobalIndices(Output):
         Files that the commit no longer names are then removed. It may be killed and run again: equal indices must give
         equal bytes.
         """
-
-
-def with_ranges(output: Output, ranges: Sequence[WorkRange]) -> Output:
-    """A copy of the output that knows all ranges of the plan."""
-    return output.with_ranges(ranges) if isinstance(output, GlobalIndices) else output
-
-
-_STORE_FLOAT32 = "--connectors=CastFields stores float32, as LeRobot's recorders do"
 
 
 class HoldsLastActions(Output):
@@ -235,12 +227,13 @@ class RowsOutput(HoldsLastActions):
     def notes(self, manifest: Mapping[str, Any]) -> list[str]:
         del manifest
         found = self.rule.last_steps
+        store = "--connectors=CastFields stores float32, as LeRobot's recorders do"
         said = self.rule.left_out and found is not None and found.assumed
         roles = ("action", "observation")
         double = [f.path for f in self.fields if f.dtype == "float64" and f.path.split("/")[0] in roles]
         return [
             *([f"note      last steps are {found}"] if said else []),
-            *([f"float64   {some(double)}; {_STORE_FLOAT32}"] if double else []),
+            *([f"float64   {some(double)}; {store}"] if double else []),
         ]
 
 

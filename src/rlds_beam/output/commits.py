@@ -5,7 +5,6 @@ The manifest is written when every range is finished and checked, with TFDS's me
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -98,43 +97,14 @@ def rejected_path(output: str, work: WorkRange) -> str:
     return storage.below(output, REJECTED, str(work))
 
 
-def commit_range(
-    output: str,
-    work: WorkRange,
-    files: Iterable[WrittenFile],
-    *,
-    rejected: ShardInfo | None,
-    report: Report,
-    plan: str,
-) -> RangeCommit:
-    """Marks a range as finished; its files and rejected records already have their final names.
-
-    Args:
-      files: the written files.
-      rejected: the range's rejected records, if any.
-      report: the report on the range.
-      plan: the job's `OutputPlan.digest`.
+def commit_range(output: str, commit: RangeCommit) -> None:
+    """Writes or replaces the commit of a range, whose files already have their final names.
 
     Raises:
       NotVerifiedError: the number of written items differs from the prediction.
     """
-    commit = RangeCommit(
-        split=work.split,
-        index=work.index,
-        of=work.of,
-        files=tuple(files),
-        rejected=rejected,
-        report=report,
-        plan=plan,
-    )
     for problem in _wrong_counts(commit):
         raise NotVerifiedError(storage.join(output, problem))
-    write_commit(output, commit)
-    return commit
-
-
-def write_commit(output: str, commit: RangeCommit) -> None:
-    """Writes or replaces a range's commit."""
     storage.write_text(storage.below(output, COMMITS, f"{commit.range}.json"), encode(commit))
 
 
@@ -148,12 +118,8 @@ def read_commits(output: str, ranges: Sequence[str] | None = None) -> dict[str, 
       UsageError: a commit is malformed.
     """
     directory, plan = storage.join(output, COMMITS), read_plan(output)
-    if ranges is None:
-        files = [name for name in storage.listdir(directory) if name.endswith(".json")]
-        names = [name for name in files if not storage.is_temporary(name)]
-    else:
-        names = [f"{name}.json" for name in ranges]
-    paths = [storage.join(directory, name) for name in names]
+    names = storage.listdir(directory) if ranges is None else [f"{name}.json" for name in ranges]
+    paths = [storage.join(directory, name) for name in names if name.endswith(".json")]
     read = storage.at_once(lambda path: decode_whole(path, RangeCommit), paths, directory)
     known = () if plan is None else plan.digests
     return {commit.range: commit for commit in read if commit is not None and commit.plan in known}
@@ -167,8 +133,7 @@ def read_reports(output: str, ranges: Iterable[WorkRange]) -> list[Report]:
 
 def read_report(output: str) -> Report:
     """The report of a finished dataset. Raises UsageError if it is malformed."""
-    path = storage.join(output, REPORT)
-    return decode(path, Report)
+    return decode(storage.join(output, REPORT), Report)
 
 
 def read_commit(output: str, work: WorkRange, plan: str) -> RangeCommit | None:
@@ -180,16 +145,15 @@ def read_commit(output: str, work: WorkRange, plan: str) -> RangeCommit | None:
     Raises:
       UsageError: the commit is malformed.
     """
+
+    def size_of(name: str) -> int | None:
+        path = storage.join(output, name)
+        return storage.size(path) if storage.exists(path) else None
+
     commit = decode_whole(storage.join(output, COMMITS, f"{work}.json"), RangeCommit)
-    if commit is None or commit.plan != plan or any(find_problems(functools.partial(_size, output), commit)):
+    if commit is None or commit.plan != plan or any(find_problems(size_of, commit)):
         return None
     return commit
-
-
-def _size(output: str, name: str) -> int | None:
-    """The size of a file; None if it does not exist."""
-    path = storage.join(output, name)
-    return storage.size(path) if storage.exists(path) else None
 
 
 def remove_temporary(output: str, commits: Iterable[RangeCommit]) -> None:
@@ -352,12 +316,6 @@ class _Manifest(msgspec.Struct):
     shards: tuple[_File, ...]
     rejected: tuple[_Rejected, ...]
     plan_sha256: str
-
-
-def is_merged(manifest: Mapping[str, Any], size_of: Callable[[str], int | None]) -> bool:
-    """Whether the files merged from the ranges exist; False for an output without such files."""
-    files = manifest["shards"] if manifest.get("merged") is True else []
-    return bool(files) and all(size_of(file["file"]) == file["bytes"] for file in files)
 
 
 def _manifest(

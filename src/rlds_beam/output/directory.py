@@ -35,7 +35,7 @@ import msgspec
 from rlds_beam import platforms, storage
 from rlds_beam.encoding.metadata import decode_whole, encode
 from rlds_beam.errors import DiskError, UsageError
-from rlds_beam.output.commits import RangeCommit, find_problems, is_merged, load_manifest, read_commits
+from rlds_beam.output.commits import RangeCommit, find_problems, load_manifest, read_commits
 from rlds_beam.output.files import COMMITS, FITTED, INPUTS, LOCK, MANIFEST, REJECTED
 from rlds_beam.output.plans import OutputPlan, differences, read_plan, remove_output, write_plan
 
@@ -104,15 +104,6 @@ def check_apart(output: str | None, input: str | Sequence[str] | None, flag: str
             raise UsageError(f"{flag}={output} {where}: choose a directory outside it")
 
 
-def status(output: str, plan: OutputPlan, *, overwrite: bool = False) -> Finished:
-    """The progress of an earlier run of the plan; none with `overwrite`. Writes nothing.
-
-    Same arguments and errors as `check_output`.
-    """
-    check_output(output, plan, overwrite=overwrite)
-    return Finished() if overwrite or not is_output(output) else find_finished(output)
-
-
 def make_ready(output: str, plan: OutputPlan, *, overwrite: bool = False) -> None:
     """Prepares an unfinished output directory for writing, after `check_output`."""
     if overwrite:
@@ -171,9 +162,10 @@ def find_finished(output: str) -> Finished:
     commits = read_commits(output)
     file_sizes = storage.sizes(output, below=True)  # after the commits, or a file written in between would be missed
     manifest = load_manifest(output)
-    if manifest is not None and is_merged(manifest, file_sizes.get):
-        return Finished(commits, True)
-    if manifest is not None:
+    if manifest is not None and manifest.get("merged"):
+        if all(file_sizes.get(file["file"]) == file["bytes"] for file in manifest["shards"]):
+            return Finished(commits, True)
+    elif manifest is not None:
         whole = {
             n: commit for n, commit in commits.items() if not any(find_problems(file_sizes.get, commit, complete=True))
         }

@@ -33,8 +33,7 @@ LOCK = ".rlds-beam.lock"
 
 def is_rejected_file(name: str) -> bool:
     """Whether a file in `REJECTED` holds a range's rejected records."""
-    stem, _, ending = name.rpartition(".")
-    return ending in ("tfrecord", "jsonl") and is_range(stem)
+    return re.fullmatch(r"[^/]+-\d{5}-of-\d{5}\.(tfrecord|jsonl)", name) is not None
 
 
 def inputs_file(digest: str) -> str:
@@ -66,8 +65,3 @@ def compute_checksum(path: str) -> str:
         while block := file.read(_BLOCK):
             checksum.update(block)
     return str(checksum)
-
-
-def is_range(name: str) -> bool:
-    """Whether `name` is a work range's name: `train-00003-of-00010`."""
-    return re.fullmatch(r"[^/]+-\d{5}-of-\d{5}", name) is not None

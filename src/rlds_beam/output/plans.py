@@ -36,7 +36,7 @@ from rlds_beam.output.files import (
     inputs_file,
 )
 from rlds_beam.reading.shard_list import ShardList, list_segments
-from rlds_beam.text import format_size, shorten
+from rlds_beam.text import shorten
 from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
@@ -117,20 +117,11 @@ def check_files(files: Iterable[str]) -> None:
 
 
 def write_plan(output: str, plan: OutputPlan) -> None:
-    """Writes plan.json, which marks the directory as rlds-beam's.
-
-    Raises:
-      UsageError: it would be too large to read again. A job writes it first, so no work is lost.
-    """
-    content = msgspec.json.encode(msgspec.structs.replace(plan, inputs=b"")) + b"\n"
-    if len(content) > storage.SMALL:
-        raise UsageError(
-            f"{output}: the plan takes {format_size(len(content))}, and the limit is {format_size(storage.SMALL)}: "
-            "convert one split or a part of the files at a time"
-        )
+    """Writes plan.json, which marks the directory as rlds-beam's."""
     if plan.inputs:
         storage.write_bytes(storage.below(output, inputs_file(plan.content["inputs"])), plan.inputs)
-    storage.write_bytes(storage.below(output, PLAN), content)
+    content = msgspec.json.encode(msgspec.structs.replace(plan, inputs=b""))
+    storage.write_bytes(storage.below(output, PLAN), content + b"\n")
 
 
 def read_plan(output: str) -> OutputPlan | None:

@@ -126,7 +126,11 @@ def finish_range(
     report.items_written = sum(file.shard.records for file in written if file.role == "items")
     report.bytes_written = sum(file.shard.bytes for file in written if file.role != "temporary")
     report.unused = dict(getattr(writer, "unused_steps", {}))
-    return commits.commit_range(output.directory, work, written, rejected=rejected, report=report, plan=plan)
+    commit = RangeCommit(
+        split=work.split, index=work.index, of=work.of, files=written, rejected=rejected, report=report, plan=plan
+    )
+    commits.commit_range(output.directory, commit)
+    return commit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,7 +211,7 @@ class NumberRanges(Stage):
             size = sum(file.shard.bytes for file in finished.kept)
             report = msgspec.structs.replace(finished.report, bytes_written=size)
             finished = msgspec.structs.replace(finished, numbers=numbers, report=report)
-            commits.write_commit(self.output.directory, finished)
+            commits.commit_range(self.output.directory, finished)
         written = self.output.files(WorkRange(commit.split, commit.index, commit.of, ()))
         remove_parts(self.output.directory, {*written} - {*finished.names})
 
@@ -252,14 +256,12 @@ class DatasetCommitter:
         report.check()
         report = report.merge(check_counts(self.source, report.shards, self.check))
         report.left_out = dict(self.output.describe().left_out)
-        if (earlier := self.earlier) is None:
-            storage.write_text(storage.below(directory, REPORT), encode(report))
-            commits.commit_dataset(directory, self.source.name, self.ranges, self.output.complete, self.plan)
-        else:  # what the whole has is written next to the new files, then all of it is moved into the output
-            whole = commits.read_report(earlier.directory).merge(report)
-            storage.write_text(storage.below(directory, REPORT), encode(whole))
-            name = str(earlier.manifest["name"])
-            commits.commit_dataset(directory, name, self.ranges, self.output.complete, self.plan, earlier)
+        name, whole, earlier = self.source.name, report, self.earlier
+        if earlier is not None:  # what the whole has is written next to the new files
+            name, whole = str(earlier.manifest["name"]), commits.read_report(earlier.directory).merge(report)
+        storage.write_text(storage.below(directory, REPORT), encode(whole))
+        commits.commit_dataset(directory, name, self.ranges, self.output.complete, self.plan, earlier)
+        if earlier is not None:
             append.publish(earlier.directory)
         return report
 

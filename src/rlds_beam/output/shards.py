@@ -202,21 +202,12 @@ class RejectedWriter:
         self.abort()
 
 
-class TFRecordFileWriter:
+class TFRecordFileWriter(ShardWriter):
     """Writes records to a TFRecord file."""
-
-    def __init__(self, path: str):
-        self._shard = ShardWriter(path)
 
     def add(self, payload: bytes, key: object, crc: int | None = None) -> None:
         """Writes a record of the episode `key`; `crc` is its masked CRC32C, if known."""
-        self._shard.write(frame_record(payload, crc), 1, key)
-
-    def commit(self) -> ShardInfo:
-        return self._shard.commit()
-
-    def abort(self) -> None:
-        self._shard.abort()
+        self.write(frame_record(payload, crc), 1, key)
 
 
 class ArrayRecordFileWriter:
@@ -258,9 +249,6 @@ def open_record_file(kind: str, path: str) -> RecordFileWriter:
     return TFRecordFileWriter(path)
 
 
-_BLOCK = 4 << 20
-
-
 class LocalFile:
     """A local temporary file that becomes a file of an output, possibly in a bucket.
 
@@ -285,7 +273,7 @@ class LocalFile:
             storage.rename(self.name, self._path)
         else:
             with open(self.name, "rb") as file, storage.writing(self._path) as target:
-                while block := file.read(_BLOCK):
+                while block := file.read(4 << 20):
                     target.write(block)
             self.abort()
         return ShardInfo(records, size, checksum, first_key, last_key)

@@ -185,11 +185,7 @@ def _align(given: Mapping[str, Column | bytes]) -> dict[str, Column]:
     """Columns of equal length: texts repeated, and void values for the last step if it has an observation alone."""
     lengths = {path: len(column) for path, column in given.items() if not isinstance(column, bytes)}
     observed = [lengths[path] for path in all_below(lengths, "observation")] or list(lengths.values())
-    if not observed:
-        raise BadEpisode(
-            Violation("wrong_dtype_or_shape", "all fields are one text, so the number of steps is unknown")
-        )
-    steps = max(observed, key=observed.count)
+    steps = max(observed, key=observed.count, default=0)
     columns: dict[str, Column] = {}
     wrong: list[Violation] = []
     for path, column in given.items():
@@ -225,10 +221,7 @@ def _derive(columns: Mapping[str, Column], ends: Mapping[str, Any], length: int)
 
 def _at_the_end(name: str, value: Any) -> bool:
     """Whether an episode ended so: one truth value, or one for each step, of which only the last may be true."""
-    try:
-        array = np.asarray(value, bool).ravel()
-    except Exception as error:
-        raise BadEpisode(Violation("wrong_dtype_or_shape", f"expected a truth value: {error}", name)) from None
+    array = np.asarray(_as_array(name, value, None), bool).ravel()
     early = np.flatnonzero(array[:-1])
     if len(early):
         detail = f"True at step {early[0]} of {len(array)}: cut the data into episodes first"

@@ -40,13 +40,9 @@ FROM = "pipeline"
 
 
 class PackedElement(NamedTuple):
-    """An element to store.
+    """What is stored of an element; keys can be compared with each other.
 
-    Attributes:
-      split: its split.
-      key: its key, whose type can be compared with that of the other keys.
-      content: what is stored.
-      weight: the size that counts for ranges; the same for equal elements, as sizes of pickles are not.
+    The weight counts for the sizes of ranges. It is the same for equal elements, as sizes of pickles are not.
     """
 
     split: str
@@ -203,10 +199,6 @@ class Part:
         self._file.commit()
         return self._stored
 
-    def abort(self) -> None:
-        """Removes the part; does nothing after `finish`."""
-        self._file.abort()
-
 
 def _checksum(content: bytes) -> bytes:
     """A cryptographic hash, since content is unpickled: nobody else can write content with the same one."""
@@ -275,13 +267,10 @@ def write_all(sink: KeyedSink, elements: Iterable[Any]) -> Any:
     """Writes all elements in this process, without Beam, and returns the result of the sink."""
     sink.open()
     part = Part(sink)
-    try:
-        for element in elements:
-            part.add(element)
-            del element  # not held while the next one is made
-        stored = part.finish()
-    finally:
-        part.abort()
+    for element in elements:
+        part.add(element)
+        del element  # not held while the next one is made
+    stored = part.finish()
     ranges: dict[Place, list[StoredElement]] = {}
     for split in sorted({each.split for each in stored}):
         bucket = [each for each in stored if each.split == split]

@@ -35,7 +35,6 @@ from rlds_beam.formats.format_options import RldsOptions
 from rlds_beam.formats.outputs import check_files
 from rlds_beam.formats.rlds.output import RldsOutput
 from rlds_beam.formats.rlds.source import FORMATS, RldsSource
-from rlds_beam.output.base import with_ranges
 from rlds_beam.output.directory import lock_output
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, remove_output
 from rlds_beam.output.range_conversion import DatasetCommitter, RangeConverter
@@ -44,6 +43,7 @@ from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.processing.report import Report, check_source
 from rlds_beam.reading.base import Source, Split, WorkRange
 from rlds_beam.reading.meaning import MAX_RATE, Meaning
+from rlds_beam.text import some
 from rlds_beam.writing.arrays import ArrayEpisodes, ImageEncoding, check_images
 from rlds_beam.writing.keyed_parts import (
     FROM,
@@ -214,7 +214,7 @@ class EpisodeSink(KeyedSink):
 
     def with_ranges(self, ranges: Mapping[Place, WorkRange]) -> Self:
         works = tuple(ranges.values())
-        output = with_ranges(self.converter.output, works)
+        output = self.converter.output.with_ranges(works)
         check_files(output, works, self.output_plan.content["to"])
         return dataclasses.replace(self, ranges=ranges, converter=dataclasses.replace(self.converter, output=output))
 
@@ -360,9 +360,7 @@ class RldsSink(EpisodeSink):
 
 def _refuse(called: str, violations: Sequence[Violation]) -> FailedRuleError:
     """The error for a bad episode."""
-    more = len(violations) - 1
-    others = f" (and {more} more)" if more else ""
     return FailedRuleError(
-        f"episode {called}: {violations[0]}{others}. Nothing was written; strict=False writes the good episodes, and "
-        "keeps the bad ones in rejected/"
+        f"episode {called}: {some([*map(str, violations)])}. Nothing was written; strict=False writes the good "
+        "episodes, and keeps the bad ones in rejected/"
     )
