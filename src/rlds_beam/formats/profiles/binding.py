@@ -110,13 +110,6 @@ def bind_layout(profile: Profile, first: Container, raw_images: str, masks: tupl
         return _bind_own(profile, first, raw_images)
     notes: list[str] = []
     bound = _bind_fields(profile, first, raw_images, notes)
-    places: dict[str, str] = {}
-    for name, place in profile.metadata.items():
-        if "*" in place and "@" not in place:
-            places |= {name.replace("*", found[0]): array for array, found in matches(place, first.per_episode)}
-        else:
-            places[name] = place
-    profile = msgspec.structs.replace(profile, metadata=places)
     steps = _with_defaults(bound, str(first), notes)
     if find_text(profile, first) is not None:
         steps[TEXT] = text_field(TEXT)
@@ -132,9 +125,7 @@ def bind_layout(profile: Profile, first: Container, raw_images: str, masks: tupl
     metadata += [Field(f"mask/{name}", "bool") for name in masks]
     if profile.note:
         notes.append(profile.note.strip())
-    fps, environment = _find_fps(profile, first)
-    if environment:
-        notes.append(f"the rate is that of {environment}")
+    fps = _find_fps(profile, first, notes)
     schema = Schema(steps, by_path(metadata, str(first)))
     dataset = _find_fact(profile, first, "name")
     dataset = dataset if isinstance(dataset, str) else ""
@@ -374,16 +365,18 @@ def _holds(condition: Condition, container: Container) -> bool:
     return re.search(condition.contains.encode(), text or b"") is not None
 
 
-def _find_fps(profile: Profile, first: Container) -> tuple[float | None, str]:
-    """The rate that an episode says, or the profile; and the environment whose rate it is, if it is one's."""
-    fps = _find_fact(profile, first, "fps")
+def _find_fps(profile: Profile, first: Container, notes: list[str]) -> float | None:
+    """The rate that an episode says, or the profile; adds a note if it is that of an environment."""
     seconds, steps = _find_fact(profile, first, "step_seconds"), _find_fact(profile, first, "decimation")
-    known = _find_environment(_find_fact(profile, first, "environment"), profile.rates)
     if _is_rate(seconds) and _is_rate(steps):
-        fps = round(1 / (seconds * steps), 6)
-    elif known is not None:
-        return known[1], known[0]
-    return fps if _is_rate(fps) else profile.fps, ""
+        return round(1 / float(seconds * steps), 6)
+    environment = _find_environment(_find_fact(profile, first, "environment"), profile.rates)
+    if environment is not None:
+        notes.append(f"the rate is that of {environment[0]}")
+        return environment[1]
+    fps = _find_fact(profile, first, "fps")
+    rate: float | None = fps if _is_rate(fps) else profile.fps
+    return rate
 
 
 def _is_rate(number: Any) -> bool:
@@ -393,10 +386,9 @@ def _is_rate(number: Any) -> bool:
 def _find_robot(profile: Profile, first: Container) -> str | None:
     """The robot, or several joined by a comma."""
     robots = _find_fact(profile, first, "robot")
-    robots = [robots] if isinstance(robots, str) else robots
-    known = isinstance(robots, list) and robots and all(isinstance(robot, str) for robot in robots)
-    robot = ", ".join(robots) if known else ""
-    return robot if robot and is_name(robot) else profile.robot
+    if isinstance(robots, list) and all(isinstance(robot, str) for robot in robots):
+        robots = ", ".join(robots)
+    return robots if robots and is_name(robots) else profile.robot
 
 
 def _find_environment(env_spec: Any, rates: Mapping[str, float]) -> tuple[str, float] | None:
@@ -456,7 +448,9 @@ def find_metadata(profile: Profile, container: Container) -> dict[str, Array | b
     """The episode's own fields that it has."""
     found: dict[str, Array | bytes] = {}
     for name, place in profile.metadata.items():
-        value = container.find(place)
-        if value is not None:
-            found[name] = value if isinstance(value, bytes) else np.asarray(value)
+        arrays = matches(place, container.per_episode) if "*" in place else [(place, ())]
+        for array, wildcards in arrays:
+            value = container.find(array)
+            if value is not None:
+                found[_fill(name, wildcards)] = value if isinstance(value, bytes) else np.asarray(value)
     return found

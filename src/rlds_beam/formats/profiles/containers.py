@@ -324,11 +324,12 @@ def open_npz(path: str) -> Iterator[Container]:
 
 
 class FileRows(Container):
-    """Rows `first` to `last` of a file that holds episodes end to end.
+    """Rows of a file that holds episodes end to end.
 
     Args:
       whole: the file.
       number: the episode's number.
+      rows: its rows.
       ended: whether an array says that the episode ends.
       per_step: the arrays with a row for each step.
       per_episode: the arrays with a row for each episode.
@@ -338,17 +339,16 @@ class FileRows(Container):
         self,
         whole: Container,
         number: int,
-        first: int,
-        last: int,
+        rows: range,
         ended: bool,
         per_step: Mapping[str, Leaf],
         per_episode: Collection[str],
     ):
-        super().__init__(whole.path, f"rows {first} to {last}")
+        super().__init__(whole.path, f"rows {rows.start} to {rows.stop}")
         self.ended, self.per_episode = ended, per_episode
         self.attribute, self.has = whole.attribute, whole.has  # type: ignore[method-assign]
-        self._whole, self._number, self._first, self._count = whole, number, first, last - first
-        self._leaves = {name: leaf._replace(shape=(last - first, *leaf.shape[1:])) for name, leaf in per_step.items()}
+        self._whole, self._number, self._rows = whole, number, rows
+        self._leaves = {name: leaf._replace(shape=(len(rows), *leaf.shape[1:])) for name, leaf in per_step.items()}
 
     @property
     def leaves(self) -> Mapping[str, Leaf]:
@@ -360,5 +360,5 @@ class FileRows(Container):
             return value
         if name not in self._leaves:
             return self._whole.read(name, rows)
-        start, stop, _ = rows.indices(self._count)
-        return self._whole.read(name, slice(self._first + start, self._first + max(start, stop)))
+        own = self._rows[rows]
+        return self._whole.read(name, slice(own.start, max(own.start, own.stop)))

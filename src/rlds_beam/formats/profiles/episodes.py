@@ -101,18 +101,15 @@ class EpisodeIndex(NamedTuple):
         starts, ended, leaves = self.starts, self.ended, whole.leaves
         if profile.episode_ends and i < len(ended) and not ended[i]:
             raise OSError(f"there are rows after {starts[i]:,}, where the last episode ends")
-        per_episode: list[str] = []
-        if profile.episode_ends:
-            episodes = leaves[profile.episode_ends].shape
-            named = {name for place in profile.metadata.values() for name, _ in matches(place, leaves)}
-            named.add(profile.episode_ends)
-            per_step = {name: leaf for name, leaf in leaves.items() if name not in named}
-            named.discard(profile.episode_ends)
-            per_episode = sorted(name for name in named if leaves[name].shape[:1] == episodes)
+        ends, per_episode = profile.episode_ends, list[str]()
+        if ends:
+            others = {name for place in profile.metadata.values() for name, _ in matches(place, leaves)} - {ends}
+            per_step = {name: leaf for name, leaf in leaves.items() if name not in {ends, *others}}
+            per_episode = sorted(name for name in others if leaves[name].shape[:1] == leaves[ends].shape)
         else:
             per_step = {name: leaf for name, leaf in leaves.items() if leaf.shape[:1] == (int(starts[-1]),)}
-        first, last, has_end = (int(starts[i]), int(starts[i + 1]), bool(ended[i])) if len(ended) else (0, 0, True)
-        return FileRows(whole, i, first, last, has_end, per_step, per_episode)
+        rows = range(int(starts[i]), int(starts[i + 1])) if len(ended) else range(0)
+        return FileRows(whole, i, rows, not len(ended) or bool(ended[i]), per_step, per_episode)
 
 
 def index_episodes(path: str, profile: Profile, split_masks: tuple[str, ...] = ()) -> EpisodeIndex:
@@ -149,11 +146,10 @@ def _read_index(path: str, stamp: Any, encoded: bytes, split_masks: tuple[str, .
         rows = (*whole.leaves[names[0]].shape, 0)[0]
         is_end = np.zeros(rows, bool)
         for name in names:
-            leaf = whole.leaves[name]
-            if leaf.shape[:1] != (rows,) or leaf.dtype.kind not in "biuf" or math.prod(leaf.shape[1:]) != 1:
-                kind = f"{list(leaf.shape)} ({leaf.dtype})"
-                raise OSError(f"{name} has the shape {kind}, expected a flag for {rows} rows")
-            is_end |= _read_flags(whole, name)
+            flags = _read_flags(whole, name)
+            if len(flags) != rows:
+                raise OSError(f"{name} has {len(flags)} values, expected a flag for {rows} rows")
+            is_end |= flags
         for name, later in profile.final.items():
             is_end |= _jumps(whole, name, later, rows)
     starts = np.unique(np.concatenate([[0], np.flatnonzero(is_end) + 1, [rows]]))
