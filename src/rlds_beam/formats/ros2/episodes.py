@@ -13,6 +13,7 @@ from rlds_beam import storage
 from rlds_beam.encoding.base import Damage
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import ArrayFormat, Arrays
+from rlds_beam.formats.arrays.windows import cut_windows
 from rlds_beam.formats.ros2.bags import EVER, Bag, bag_files
 from rlds_beam.formats.ros2.fields import FieldReader, find_pose
 from rlds_beam.formats.ros2.mapping import NS, OF_EPISODE, Boundaries, TopicField, TopicMapping
@@ -75,7 +76,7 @@ class Ros2Format(ArrayFormat):
             for i, window in enumerate(windows, start):
                 try:
                     yield Damage(i, i + 1, window.damage, b"") if window.damage else self._episode(bag, window)
-                except (BadMessage, OSError, UsageError) as error:
+                except (OSError, UsageError, ValueError) as error:
                     yield Damage(i, i + 1, shorten(error, 500), b"")
 
     def _episode(self, bag: Bag, window: BagWindow) -> Arrays:
@@ -106,7 +107,8 @@ class Ros2Format(ArrayFormat):
             stream = streams[field.topic]
             if field.window:
                 messages = [stream.data[i] for i in np.flatnonzero(stream.inside)]
-                arrays |= reader.window(stream.times[stream.inside], messages, times, kind)
+                read = functools.partial(reader.column, messages, kind=kind)
+                arrays |= cut_windows(reader.schema, field.window, stream.times[stream.inside], times, read)
                 continue
             column = reader.column(stream.data, chosen[field.path][complete], kind)
             if field.path.startswith(f"{OF_EPISODE}/"):
@@ -163,20 +165,14 @@ def _windows(path: str, mapping: TopicMapping, stamps: object) -> tuple[BagWindo
         try:
             if not bounds.topic:
                 return (BagWindow(0, EVER),)
-            if bounds.gap_s is not None:
-                return tuple(_between_gaps(bag, bounds.topic, round(bounds.gap_s * NS)))
-            return tuple(_between_markers(bag, bounds))
+            if bounds.gap_s is None:
+                return tuple(_between_markers(bag, bounds))
+            times = bag.times(bounds.topic)
+            breaks = np.flatnonzero(np.diff(times) > round(bounds.gap_s * NS))
+            parts = np.split(times, breaks + 1) if len(times) else []
+            return tuple(BagWindow(int(part[0]), int(part[-1]) + 1) for part in parts)
         except (BadMessage, UsageError) as error:
             raise OSError(str(error)) from error
-
-
-def _between_gaps(bag: Bag, topic: str, gap: int) -> list[BagWindow]:
-    times = bag.times(topic)
-    if not len(times):
-        return []
-    breaks = np.flatnonzero(np.diff(times) > gap)
-    starts, ends = times[[0, *(breaks + 1)]].tolist(), times[[*breaks, -1]].tolist()
-    return [BagWindow(start, end + 1) for start, end in zip(starts, ends, strict=True)]
 
 
 def _between_markers(bag: Bag, bounds: Boundaries) -> list[BagWindow]:

@@ -15,7 +15,7 @@ import numpy as np
 from rlds_beam.episodes.schema import Field, text_field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import encode_frames, image_field, number_field
-from rlds_beam.formats.arrays.windows import cut_windows, window_fields
+from rlds_beam.formats.arrays.windows import window_fields
 from rlds_beam.formats.ros2.mapping import TopicField
 from rlds_beam.formats.ros2.messages import BadMessage, MessageType, concatenate
 from rlds_beam.text import did_you_mean, shorten
@@ -140,14 +140,6 @@ class FieldReader:
     def made(self) -> tuple[Field, ...]:
         """The fields of the schema that it becomes: also the number and the times of a window's samples."""
         return window_fields(self.schema, self.field.window) if self.field.window else (self.schema,)
-
-    def window(self, times: Array, messages: Sequence[bytes], steps: Array, kind: MessageType) -> dict[str, Array]:
-        """The columns of `made`, of messages at these times. Raises BadMessage as `column`, or if a step has more."""
-        size = self.field.window
-        try:
-            return cut_windows(self.schema, size, times, steps, lambda chosen: self.column(messages, chosen, kind))
-        except ValueError as error:
-            raise BadMessage(str(error)) from error
 
     def _image(self, data: bytes, kind: MessageType) -> bytes | Array:
         """An image as it was encoded, or pixels; pixels as a PNG or JPEG if the schema says so."""
