@@ -125,7 +125,8 @@ class ArrangeDimensions(EpisodeConnector, reads_images=False):
     Attributes:
       field: a vector of numbers.
       order: for each value of the result, its index in the vector; null for zeros.
-      names: the names of the result; by default those of the values, if there are only such.
+      names: the names of the result; by default those of the values, if there are only such. An added value that is
+        named as a change (`delta_x`) is one if others are.
       mask: a new field that says which values are not added; none by default.
     """
 

@@ -296,9 +296,11 @@ def _propose_orders(inputs: Sequence[MergedInput]) -> list[list[str]]:
     orders = list[list[str]]([] for _ in inputs)
     for path in dict.fromkeys(path for member in inputs for path in member.schema.steps):
         own = {i: member.schema.steps[path] for i, member in enumerate(inputs) if path in member.schema.steps}
+        if not all(map(is_vector, own.values())):
+            continue
         shapes, named = {field.shape for field in own.values()}, {field.names for field in own.values()}
         changes = {any(value.relative_to for value in field.dimensions) for field in own.values()}
-        if (len(shapes) == 1 and len(named - {()}) < 2) or not all(map(is_vector, own.values())) or len(changes) > 1:
+        if len(changes) > 1 or (len(shapes) == 1 and len(named - {()}) < 2):
             continue
         names: dict[int, Sequence[str]] = {}
         for i, field in own.items():
