@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import itertools
 import math
 import struct
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +16,6 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-from rlds_beam import storage
 from rlds_beam.encoding.base import Damage, Headers, Record, RecordFormat
 from rlds_beam.encoding.tfds.features import DTYPES
 from rlds_beam.episodes.columns import zeros_like
@@ -33,10 +33,7 @@ from rlds_beam.typing import Array
 
 Arrays: TypeAlias = "Mapping[str, Array]"
 
-UNREADABLE = (OSError, KeyError, RuntimeError, ValueError, TypeError)
-"""Raised by libraries for damaged files and missing objects."""
-
-_WIDE = ("float64", "uint64")
+UNREADABLE = (OSError, KeyError, RuntimeError, ValueError, TypeError)  # what libraries raise for damaged files
 
 
 def number_field(path: str, dtype: str, shape: tuple[int, ...] = ()) -> Field:
@@ -47,11 +44,10 @@ def number_field(path: str, dtype: str, shape: tuple[int, ...] = ()) -> Field:
     """
     if dtype not in DTYPES:
         raise UsageError(f"{path} holds {dtype} values, which cannot be read; supported: {', '.join(sorted(DTYPES))}")
-    return Field(path, dtype, shape, "bytes" if dtype in _WIDE else "none")
+    return Field(path, dtype, shape, "bytes" if dtype in ("float64", "uint64") else "none")
 
 
-NO_REWARD = "no reward is recorded: it is 0"
-"""The note of sources whose data lacks rewards."""
+NO_REWARD = "no reward is recorded: it is 0"  # the note of sources whose data lacks rewards
 
 FLAG_FIELDS = {name: Field(name, "bool") for name in FLAGS}
 
@@ -87,7 +83,11 @@ class ArrayFormat(abc.ABC):
         position = start
         try:
             for episode in self.episodes(path, start, last):
-                record = episode if isinstance(episode, Damage) else _record(position, episode)
+                record: Record | Damage
+                try:
+                    record = episode if isinstance(episode, Damage) else Record(position, pack(episode))
+                except (TypeError, ValueError) as error:
+                    record = Damage(position, position + 1, f"the episode cannot be read: {shorten(error)}", b"")
                 del episode  # an episode may have a gigabyte: only its record is kept
                 yield record
                 del record
@@ -124,9 +124,8 @@ class SourceOfFiles(Source):
     meaning: Meaning = UNKNOWN
 
 
-def make_shard(files: ArrayFormat, index: int, path: str, size: int | None = None) -> Shard:
+def make_shard(files: ArrayFormat, index: int, path: str, size: int) -> Shard:
     """A file of this size as a shard, with its episode count (unknown if it cannot be read)."""
-    size = storage.size(path) if size is None else size
     try:
         return Shard(index, path, size, files.count(path))
     except OSError:
@@ -143,13 +142,6 @@ def no_features(source: str, features: str | None) -> None:
     """Raises UsageError if `--features` is given."""
     if features is not None:
         raise UsageError(f"--features={features}: --from={source} takes no features.json; the files have it all")
-
-
-def _record(position: int, arrays: Arrays) -> Record | Damage:
-    try:
-        return Record(position, pack(arrays))
-    except (TypeError, ValueError) as error:
-        return Damage(position, position + 1, f"the episode cannot be read: {shorten(error)}", b"")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,12 +174,12 @@ class ArrayDecoder(abc.ABC):
         return Episode(key, steps, metadata, payload)
 
 
-def with_last(column: Column, last: Column | None = None) -> Column:
-    """A column of transitions with a value added for the last step: zeros by default."""
+def with_last(column: Column) -> Column:
+    """A column of transitions with zeros added for the last step."""
+    last = zeros_like(column, 1)
     if isinstance(column, EncodedImages):
-        data = np.append(column.data, (last or zeros_like(column, 1)).data)
-        return column.with_data(data)
-    return np.concatenate([column, zeros_like(column, 1) if last is None else last])
+        return column.with_data(np.append(column.data, last.data))
+    return np.concatenate([column, last])
 
 
 def discounts(terminal: Array, *, real: bool = False) -> Array:
@@ -242,11 +234,11 @@ def encode_frames(pieces: Iterable[Array], encoding: str) -> Array:
     return np.fromiter(rows, object, len(rows))
 
 
-LENGTHS = " lengths"
-_NAMES = {np.dtype(bool): "BOOL"}
-_NAMES |= {np.dtype(f"{kind}{size}"): f"{kind.upper()}{8 * size}" for kind in "iu" for size in (1, 2, 4, 8)}
-_NAMES |= {np.dtype(f"f{size}"): f"F{8 * size}" for size in (2, 4, 8)}
-_DTYPES = {name: dtype.newbyteorder("<") for dtype, name in _NAMES.items()}
+_LENGTHS = " lengths"  # ends the name of the array with the lengths of texts
+_DTYPES = {"BOOL": np.dtype(bool)}
+_DTYPES |= {f"{kind.upper()}{8 * size}": np.dtype(f"<{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)}
+_DTYPES |= {f"F{8 * size}": np.dtype(f"<f{size}") for size in (2, 4, 8)}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 def pack(arrays: Mapping[str, Array]) -> bytes:
@@ -256,13 +248,24 @@ def pack(arrays: Mapping[str, Array]) -> bytes:
     Raises:
       ValueError: an array has another dtype, or an object is not text.
     """
+    plain: dict[str, Array] = {}
+    for name, array in arrays.items():
+        if array.dtype != object:
+            plain[name] = array
+            continue
+        texts = [value.encode() if isinstance(value, str) else value for value in array.reshape(-1)]
+        for text in texts:
+            if not isinstance(text, bytes):
+                raise ValueError(f"{name} holds a {type(text).__name__}, expected text")
+        plain[name] = np.frombuffer(b"".join(texts), np.uint8)
+        plain[name + _LENGTHS] = np.array([len(text) for text in texts], np.int64).reshape(array.shape)
     header, buffers, at = {}, [], 0
-    for name, array in _plain(arrays).items():
-        kind = _NAMES.get(array.dtype.newbyteorder("="))
-        if kind is None:
+    for name, array in plain.items():
+        dtype = array.dtype.newbyteorder("<")
+        if dtype not in _NAMES:
             raise ValueError(f"{name} holds {array.dtype} values")
-        data = array.astype(array.dtype.newbyteorder("<"), "C", copy=False).reshape(-1).view(np.uint8).data
-        header[name] = {"dtype": kind, "shape": array.shape, "data_offsets": (at, at + len(data))}
+        data = array.astype(dtype, "C", copy=False).reshape(-1).view(np.uint8).data
+        header[name] = {"dtype": _NAMES[dtype], "shape": array.shape, "data_offsets": (at, at + len(data))}
         buffers.append(data)
         at += len(data)
     text = msgspec.json.encode(header)
@@ -271,54 +274,19 @@ def pack(arrays: Mapping[str, Array]) -> bytes:
 
 def unpack(payload: bytes) -> dict[str, Array]:
     """The packed arrays, as views of the payload. Raises ValueError if the payload was not written by `pack`."""
-    arrays: dict[str, Array] = {}
+    plain: dict[str, Array] = {}
     try:
         (size,) = struct.unpack_from("<Q", payload)
         for name, about in msgspec.json.decode(payload[8 : 8 + size]).items():
             dtype, shape = _DTYPES[about["dtype"]], about["shape"]
             start = 8 + size + about["data_offsets"][0]
-            arrays[name] = np.frombuffer(payload, dtype, math.prod(shape), start).reshape(shape)
+            plain[name] = np.frombuffer(payload, dtype, math.prod(shape), start).reshape(shape)
     except (struct.error, AttributeError, IndexError, KeyError, TypeError, msgspec.DecodeError) as error:
         raise ValueError(f"not the arrays of an episode ({error})") from None
-    if not arrays:
-        raise ValueError("not the arrays of an episode")
-    return _with_text(arrays)
-
-
-def _plain(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    plain: dict[str, Array] = {}
-    for name, array in arrays.items():
-        if array.dtype == object:
-            values = [_text(name, value) for value in array.reshape(-1)]
-            plain[name] = np.frombuffer(b"".join(values), np.uint8)
-            lengths = np.fromiter(map(len, values), np.int64, len(values))
-            plain[name + LENGTHS] = lengths.reshape(array.shape)
-        else:
-            plain[name] = array
-    return plain
-
-
-def _text(name: str, value: Any) -> bytes:
-    if isinstance(value, str):
-        return value.encode()
-    if not isinstance(value, bytes):
-        raise ValueError(f"{name} holds a {type(value).__name__}, expected text")
-    return value
-
-
-def _with_text(arrays: dict[str, Array]) -> dict[str, Array]:
-    decoded = {}
-    for name, array in arrays.items():
-        lengths = arrays.get(name + LENGTHS)
-        if lengths is not None:
-            decoded[name] = split_bytes(array.tobytes(), lengths.reshape(-1)).reshape(lengths.shape)
-        elif not name.endswith(LENGTHS):
-            decoded[name] = array
-    return decoded
-
-
-def split_bytes(data: bytes, lengths: Array) -> Array:
-    """Splits concatenated bytes into an object array."""
-    ends = np.cumsum(lengths).tolist()
-    starts = [0, *ends[:-1]]
-    return np.fromiter((data[start:end] for start, end in zip(starts, ends, strict=True)), object, len(ends))
+    arrays = {name: array for name, array in plain.items() if not name.endswith(_LENGTHS)}
+    for name in arrays:
+        if (lengths := plain.get(name + _LENGTHS)) is not None:
+            data, ends = plain[name].tobytes(), np.cumsum(lengths).tolist()
+            texts = (data[start:end] for start, end in itertools.pairwise([0, *ends]))
+            arrays[name] = np.fromiter(texts, object, len(ends)).reshape(lengths.shape)
+    return arrays

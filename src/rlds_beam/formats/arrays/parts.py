@@ -32,8 +32,7 @@ from rlds_beam.typing import Array
 
 BLOCK_BYTES = 4 << 20
 INT64 = np.dtype("<i8")
-STEPS = "/steps"
-"""The part column with the number of steps of each episode. No key of an array begins with a slash."""
+STEPS = "/steps"  # the part column with the number of steps of each episode; no key begins with a slash
 
 
 def lengths_of(key: str) -> str:
@@ -146,13 +145,7 @@ class Parts:
 
 
 class MergedOutput(Output):
-    """An output of a few large files.
-
-    Attributes:
-      splits: the names of the dataset's splits.
-    """
-
-    splits: tuple[str, ...]
+    """An output of a few large files."""
 
     @property
     @abc.abstractmethod
@@ -208,20 +201,13 @@ class StoredColumn:
     of_episode: bool = False
     as_bytes: bool = False
 
-    def texts(self, episode: Episode) -> list[bytes]:
-        """The text of each step, or of the episode. Raises BadEpisode for other values."""
-        path = self.field.path
-        if self.of_episode:
-            return [text_bytes(episode.metadata[path], path)]
-        return [text_bytes(value, path) for value in episode.steps[path]]
-
 
 @dataclasses.dataclass(frozen=True)
 class ArraysOutput(MergedOutput):
     """An output with an array of all values of each field.
 
     Attributes:
-      directory, splits: see `MergedOutput`.
+      directory: where the files go.
       name: the name of the dataset.
       columns: the stored fields.
       left_out: the fields not written, with the reasons.
@@ -230,14 +216,16 @@ class ArraysOutput(MergedOutput):
 
     directory: str
     name: str
-    splits: tuple[str, ...]
     columns: tuple[StoredColumn, ...]
     left_out: dict[str, str]
     meaning: Meaning
 
-    @abc.abstractmethod
     def encode_bytes(self, column: StoredColumn, episode: Episode) -> list[bytes]:
-        """The values of a column `as_bytes`. Raises BadEpisode as `encode`."""
+        """The values of a column `as_bytes`: by default its texts. Raises BadEpisode as `encode`."""
+        path = column.field.path
+        if column.of_episode:
+            return [text_bytes(episode.metadata[path], path)]
+        return [text_bytes(value, path) for value in episode.steps[path]]
 
     def describe(self) -> Description:
         return Description([str(column.field) for column in self.columns], self.left_out)

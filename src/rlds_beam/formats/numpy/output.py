@@ -34,9 +34,7 @@ _JPEG_QUALITY = 95
 
 @dataclasses.dataclass(frozen=True)
 class NumpyOutput(HoldsLastActions, ArraysOutput):
-    """A directory of arrays for each split; a key is the name of a file, without `.npy`. Attributes: see
-    `ArraysOutput`.
-    """
+    """A directory for each split, with a file for each key: `KEY.npy`. Attributes: see `ArraysOutput`."""
 
     options_class = ImageOptions
 
@@ -49,8 +47,7 @@ class NumpyOutput(HoldsLastActions, ArraysOutput):
                 as_bytes = is_text(field) or (field.holds_image_files and (of_episode or options.images == "jpeg"))
                 if as_bytes or fields_of_numbers([field], left_out):
                     columns.append(StoredColumn(field, path.replace("/", "."), of_episode, as_bytes))
-        splits = tuple(split.name for split in source.splits)
-        return cls(directory, source.name, splits, tuple(columns), left_out, source.meaning)
+        return cls(directory, source.name, tuple(columns), left_out, source.meaning)
 
     @property
     def last_action(self) -> LastAction:
@@ -69,7 +66,7 @@ class NumpyOutput(HoldsLastActions, ArraysOutput):
     def encode_bytes(self, column: StoredColumn, episode: Episode) -> list[bytes]:
         """Texts, or images as JPEGs; JPEGs, and the images of an episode, are passed on unchanged."""
         if column.of_episode or not column.field.holds_image_files:
-            return column.texts(episode)
+            return super().encode_bytes(column, episode)
         encoded = episode.steps[column.field.path]
         if not isinstance(encoded, EncodedImages):
             return encode_jpeg(read_numbers(column.field, episode), _JPEG_QUALITY)

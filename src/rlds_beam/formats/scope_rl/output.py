@@ -43,7 +43,7 @@ class ScopeRlOutput(MergedOutput):
     """A logged dataset for each split.
 
     Attributes:
-      directory, name, splits, left_out, meaning: see `ArraysOutput`.
+      directory, name, left_out, meaning: see `ArraysOutput`; `splits`: the names of the dataset's splits.
       columns: the written fields by part column: `state/<key>`, `action`, `reward`, `info/<key>`, and `pscore` if a
         propensity is recorded (`action_logp` is its logarithm).
       policy: the episode field with the name of its policy.

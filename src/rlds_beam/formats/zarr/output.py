@@ -26,13 +26,7 @@ from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
-from rlds_beam.formats.arrays.fields import (
-    fields_of_numbers,
-    is_text,
-    not_representable,
-    read_numbers,
-    stored_dtype,
-)
+from rlds_beam.formats.arrays.fields import fields_of_numbers, is_text, not_representable, read_numbers, stored_dtype
 from rlds_beam.formats.arrays.parts import INT64, ArraysOutput, Parts, StoredColumn, lengths_of
 from rlds_beam.formats.format_options import ZarrOptions
 from rlds_beam.formats.profiles.zarr_store import ENDS, OWN
@@ -56,8 +50,7 @@ BLOSC: dict[str, dict[str, Any]] = {
 JPEGXL = {"id": "imagecodecs_jpegxl", "effort": 3, "lossless": True, "numthreads": 1}
 """Lossless JPEG XL, with options that UMI's `JpegXl` and imagecodecs' `Jpegxl` share."""
 
-_LARGE = 1 << 16
-"""Rows of this size are chunks, compressed when the range is written."""
+_LARGE = 1 << 16  # rows of this size in bytes are chunks, compressed when the range is written
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,17 +70,15 @@ class ZarrOutput(ArraysOutput, RowsOutput):
     def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: ZarrOptions) -> ZarrOutput:
         left_out: dict[str, str] = {}
         columns = []
-        for field, key in _storable_fields(connectors.schema.steps.values(), left_out):
-            is_large = math.prod(field.closed_shape) * stored_dtype(field).itemsize >= _LARGE
-            as_bytes = is_text(field) or field.holds_image_files or is_large
-            columns.append(StoredColumn(field, key, False, as_bytes))
-        for field, key in _storable_fields(connectors.schema.metadata.values(), left_out, of_episode=True):
-            columns.append(StoredColumn(field, key, True, is_text(field)))
-        splits = tuple(split.name for split in source.splits)
+        for fields, of_episode in ((connectors.schema.steps, False), (connectors.schema.metadata, True)):
+            for field, key in _choose_keys(fields.values(), left_out, of_episode):
+                is_large = math.prod(field.closed_shape) * stored_dtype(field).itemsize >= _LARGE
+                is_chunk = not of_episode and (field.holds_image_files or is_large)
+                columns.append(StoredColumn(field, key, of_episode, is_text(field) or is_chunk))
         meaning, rule = source.meaning, RowRule.of(source, connectors.schema, options.last_step)
         if rule.left_out:  # each row that is left has an action
             meaning = dataclasses.replace(meaning, last_action="real")
-        return cls(directory, source.name, splits, tuple(columns), left_out, meaning, rule, options)
+        return cls(directory, source.name, tuple(columns), left_out, meaning, rule, options)
 
     @property
     def fields(self) -> list[Field]:
@@ -119,7 +110,7 @@ class ZarrOutput(ArraysOutput, RowsOutput):
         import imagecodecs
 
         if is_text(column.field):
-            texts = column.texts(episode)
+            texts = super().encode_bytes(column, episode)
             if any(text.endswith(b"\0") for text in texts):
                 path = column.field.path
                 raise not_representable("a text ends with a zero byte, which arrays of bytes do not keep", path)
@@ -161,9 +152,7 @@ class ZarrOutput(ArraysOutput, RowsOutput):
                 yield from _write_array(column.key, shape, dtype, compressor, parts.read(column.key))
 
 
-def _storable_fields(
-    fields: Iterable[Field], left_out: dict[str, str], *, of_episode: bool = False
-) -> Iterator[tuple[Field, str]]:
+def _choose_keys(fields: Iterable[Field], left_out: dict[str, str], of_episode: bool) -> Iterator[tuple[Field, str]]:
     """The fields that zarr can hold, with the keys of their arrays: `data/state` for observation/state."""
     kept = []
     for field in fields:
