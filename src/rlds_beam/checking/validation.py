@@ -18,7 +18,6 @@ from rlds_beam.checking.steps import (
     propensity_violations,
 )
 from rlds_beam.checking.verdicts import IgnoredValues, Rejection, Verdict
-from rlds_beam.episodes.columns import is_float
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import FLAGS, named_dimension
 from rlds_beam.errors import BadEpisode, FailedRuleError, Violation
@@ -93,6 +92,13 @@ def validate_episode(
     return Verdict(episode.key, (), violations, rejection, size=len(episode.payload))
 
 
+def _is_float(dtype: np.dtype[Any]) -> bool:
+    """Whether values of this dtype may be NaN or infinite."""
+    kind = dtype.kind
+    # numpy reports bfloat16 as kind V, like a structured dtype.
+    return kind == "f" or (kind == "V" and dtype.name == "bfloat16")
+
+
 def find_violations(
     episode: Episode,
     options: CheckOptions,
@@ -138,7 +144,7 @@ def _numbers(
     """Yields what `are_sound` rules out."""
     yield from _boundaries(steps)
     for path, column in steps.items():
-        if isinstance(column, EncodedImages) or not is_float(column.dtype):
+        if isinstance(column, EncodedImages) or not _is_float(column.dtype):
             continue
         if np.count_nonzero(np.isfinite(column)) < column.size:
             bad, is_void = ~np.isfinite(column), ignored.last_step and path.partition("/")[0] in _VOID
@@ -173,7 +179,7 @@ def _clear_void(episode: Episode, options: CheckOptions, ignored: IgnoredValues)
     changed: dict[str, Column] = {}
     last = _last(episode.steps)
     for path, column in episode.steps.items():
-        if path.partition("/")[0] in _VOID and isinstance(column, np.ndarray) and is_float(column.dtype):
+        if path.partition("/")[0] in _VOID and isinstance(column, np.ndarray) and _is_float(column.dtype):
             bad = ~np.isfinite(column)
             bad[~last] = False
             if bad.any():
@@ -317,7 +323,7 @@ def are_sound(episodes: Sequence[Episode]) -> bool:
         dtypes = {part.dtype for part in parts}
         if len(dtypes) > 1:
             return False
-        if not isinstance(parts[0], EncodedImages) and (is_float(parts[0].dtype) or path in (*FLAGS, "discount")):
+        if not isinstance(parts[0], EncodedImages) and (_is_float(parts[0].dtype) or path in (*FLAGS, "discount")):
             try:
                 joined[path] = np.concatenate(parts)
             except ValueError:  # other shapes

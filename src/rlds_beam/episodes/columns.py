@@ -193,13 +193,6 @@ def concatenate(columns: Sequence[Column]) -> Column:
     return joined
 
 
-def is_float(dtype: np.dtype[Any]) -> bool:
-    """Whether values of this dtype may be NaN or infinite."""
-    kind = dtype.kind
-    # numpy reports bfloat16 as kind V, like a structured dtype.
-    return kind == "f" or (kind == "V" and dtype.name == "bfloat16")
-
-
 def transitions(episode: Episode) -> int:
     """The number of transitions, T. A void last step only holds the final observation, a real one is a transition.
 
