@@ -499,8 +499,6 @@ class WriteToRlds(beam.PTransform):
 
     def expand(self, episodes: Any) -> Any:
         by_split = episodes if isinstance(episodes, dict) else {self._split: episodes}
-        if not by_split:
-            raise UsageError("WriteToRlds needs a PCollection of episodes for at least one split")
         sink = self._create(splits=tuple(by_split))
         named = [own | f"Split {split}" >> beam.Map(_with_split, split) for split, own in by_split.items()]
         report, _ = named | beam.Flatten() | "Write" >> WriteKeyed(sink, "WriteToRlds", Report)

@@ -35,15 +35,6 @@ _STARTS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
 _CHANNELS = (1, 3, 4)
 
 
-def check_images(images: ImageEncoding | Mapping[str, ImageEncoding]) -> Images:
-    """Checks the argument `images`; raises UsageError if it is neither an encoding nor a dict of them."""
-    by_path: dict[str, ImageEncoding] = {"": "png", **images} if isinstance(images, Mapping) else {"": images}
-    for name in by_path.values():
-        if name not in IMAGE_ENCODINGS:
-            raise UsageError(f"images={images!r}: expected {', '.join(IMAGE_ENCODINGS)}, or one of them by field")
-    return by_path
-
-
 @dataclasses.dataclass(frozen=True)
 class ArrayEpisodes:
     """Converts dicts of arrays to episodes. Picklable.
@@ -57,12 +48,16 @@ class ArrayEpisodes:
     schema: Schema
 
     @classmethod
-    def declared(cls, images: Images, schema: Schema) -> ArrayEpisodes:
+    def declared(cls, images: ImageEncoding | Images, schema: Schema) -> ArrayEpisodes:
         """What is known before the first episode: fields whose dtype and shape are given.
 
         Raises:
-          UsageError: RLDS cannot store a field.
+          UsageError: RLDS cannot store a field, or there is no such encoding of images.
         """
+        by_path: Images = {"": "png", **images} if isinstance(images, Mapping) else {"": images}
+        for name in by_path.values():
+            if name not in IMAGE_ENCODINGS:
+                raise UsageError(f"images={images!r}: expected {', '.join(IMAGE_ENCODINGS)}, or one of them by field")
 
         def stored(field: Field) -> Field:  # numbers that a tf.Example would round as bytes
             if field.dtype == "string" or field.encoding != "none":
@@ -74,7 +69,7 @@ class ArrayEpisodes:
             fields = [stored(dataclasses.replace(field, path=_name(path))) for path, field in schema.metadata.items()]
         except (BadEpisode, TypeError) as error:
             raise UsageError(f"schema: {error}") from error
-        return cls(images, Schema(steps, {field.path: field for field in fields}))
+        return cls(by_path, Schema(steps, {field.path: field for field in fields}))
 
     def like(self, content: Any) -> ArrayEpisodes:
         """Converts episodes with the fields of this one.

@@ -44,7 +44,7 @@ from rlds_beam.processing.report import Report, check_source
 from rlds_beam.reading.base import Source, Split, WorkRange
 from rlds_beam.reading.meaning import MAX_RATE, Meaning
 from rlds_beam.text import some
-from rlds_beam.writing.arrays import ArrayEpisodes, ImageEncoding, check_images
+from rlds_beam.writing.arrays import ArrayEpisodes, ImageEncoding
 from rlds_beam.writing.keyed_parts import (
     FROM,
     KeyedSink,
@@ -290,7 +290,7 @@ class RldsSink(EpisodeSink):
         parent, last = storage.split(directory.rstrip("/"))
         name, version = (storage.split(parent)[1], last) if _VERSION.fullmatch(last) else (last, "1.0.0")
         try:
-            episodes = ArrayEpisodes.declared(check_images(images), schema or Schema({})).like(like)
+            episodes = ArrayEpisodes.declared(images, schema or Schema({})).like(like)
         except BadEpisode as bad:
             raise _refuse(called, bad.violations) from None
         features = encode(features_json(episodes.schema))
