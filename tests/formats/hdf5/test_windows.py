@@ -130,6 +130,14 @@ def test_inspect_measures_the_windows(tmp_path: Path) -> None:
     assert open_source(str(tmp_path), from_="hdf5", options=options).schema.steps["observation/imu/data"].shape[0] == 34
 
 
+@pytest.mark.parametrize(("steps", "times"), [([1, 2, 3], [5, 1, 2, 3]), ([1], [0, 1]), ([1, 2], [7, 8, 9])])
+def test_inspect_proposes_no_window_if_the_times_give_none(tmp_path: Path, steps: Any, times: Any) -> None:
+    write(tmp_path / "a.hdf5", np.array(steps) * 10**9, np.array(times) * 10**9, unit="s")
+    with pytest.raises(UsageError) as error:
+        open_source(str(tmp_path), from_="hdf5")
+    assert f"  # not read: imu/data float64[{len(times)}, 3]" in error.value.args[1:]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -302,12 +302,14 @@ def _propose(whole: Container) -> list[str]:
     lines += [] if actions else ["  action: NAME_OF_A_DATASET"]
     terminals = [name for name in leaves if name.rpartition("/")[2].lower() in _TERMINALS]
     rewards = [name for name in leaves if name.rpartition("/")[2].lower() in _REWARDS]
-    times = {name: leaf for name, leaf in leaves.items() if re.search("time|stamp", name) and len(leaf.shape) == 1}
-    clock = next((name for name, leaf in times.items() if leaf.shape == rows), "")
+    numbers = {name: leaf for name, leaf in leaves.items() if leaf.dtype.kind in "iuf"}
+    times = {name: leaf for name, leaf in numbers.items() if re.search("time|stamp", name) and len(leaf.shape) == 1}
+    clock = next((name for name, leaf in times.items() if leaf.shape == rows > (1,)), "")
     unit, windows = _guess_unit(episode, clock) if clock else "s", 0
     for name, leaf in leaves.items():
         own = [time for time in times if time.rpartition("/")[0] == name.rpartition("/")[0] and time != name]
         stream = next((time for time in own if times[time].shape == leaf.shape[:1] != rows), "")
+        size = _measure_window(episode, clock, stream, unit) if clock and stream and name in numbers else 0
         field = f"observation/{re.sub('^(observations?|obs)/', '', name)}"
         if name in actions:
             field = "action" if len(actions) == 1 else f"action/{name.replace('/', '_')}"
@@ -317,9 +319,8 @@ def _propose(whole: Container) -> list[str]:
             continue
         if name in actions or (leaf.shape[:1] == rows and rows and not leaf.trouble):
             lines.append(f"  {yaml_text(field)}: {yaml_text(name)}  # {leaf.dtype}{list(leaf.shape)}")
-        elif clock and stream and leaf.dtype.kind in "biuf":
-            samples, steps = (read_times(episode.read(time), unit, time) for time in (stream, clock))
-            size, windows = int(np.diff(window_edges(samples, steps)).max()), windows + 1
+        elif size:
+            windows += 1
             entry = f"{{from: {yaml_text(name)}, times: {yaml_text(stream)}, window: {size}}}"
             lines.append(f"  {yaml_text(field)}: {entry}  # all samples since the step before")
         else:
@@ -333,6 +334,15 @@ def _guess_unit(episode: Container, clock: str) -> str:
     """The unit of the times of the steps, by which there are 1 to 1,000 steps a second."""
     interval = float(np.median(np.diff(episode.read(clock)))) or 1.0
     return next((unit for unit, most in (("s", 1), ("ms", 1e3), ("us", 1e6)) if interval <= most), "ns")
+
+
+def _measure_window(episode: Container, clock: str, stream: str, unit: str) -> int:
+    """The most samples of a step; 0 if the times are not ascending."""
+    try:
+        samples, steps = (read_times(episode.read(time), unit, time) for time in (stream, clock))
+    except ValueError:
+        return 0
+    return int(np.diff(window_edges(samples, steps)).max())
 
 
 def _is_action(name: str) -> bool:
