@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rlds_beam.connectors import AbsoluteActions, ConvertRotation, RelativeActions
 from rlds_beam.errors import BadEpisode
 from rlds_beam.formats.inputs import open_source
+from rlds_beam.reading.meaning import Meaning
 from rlds_beam.testing import make_episode, write_dataset
 
 transform = pytest.importorskip("scipy.spatial.transform", exc_type=ImportError)
@@ -145,6 +146,6 @@ def test_a_real_last_action_of_zeros_is_converted(tmp_path):
     source = open_source(str(data))
     for connector in (RelativeActions(), AbsoluteActions(), ConvertRotation("action", "axis_angle", "6d", 3)):
         for said in ("real", "void", "unknown"):
-            known = connector.for_source(dataclasses.replace(source, last_action=said))
+            known = connector.for_source(dataclasses.replace(source, meaning=Meaning(last_action=said)))
             assert known.last_action == said and known.inverse.last_action == said
         assert dataclasses.replace(connector, last_action="void").for_source(source).last_action == "void"
