@@ -36,6 +36,7 @@ from rlds_beam.output.commits import load_manifest, read_manifest
 from rlds_beam.output.directory import holding, is_output
 from rlds_beam.output.files import MANIFEST
 from rlds_beam.reading.base import Source
+from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.meaning import KEY, Meaning
 from rlds_beam.text import count, did_you_mean, shorten
 
@@ -112,7 +113,8 @@ def open_dataset(
         raise UsageError(f"module={module} is for the output of `rlds-beam convert --to=columns`, not for {where}")
     given = LoadOptions.create(where, split=split, **options)
     source = open_input(given)
-    if unit != "steps" and source.random_access and not options.keys() - _OF_INPUT:
+    of_records = source.has_files and isinstance(source.decoder, EpisodeDecoder)  # found without an index
+    if unit != "steps" and of_records and not options.keys() - _OF_INPUT:
         return Dataset(_episode_rows(source), where, images, jpeg, source.fps)
     rows, fps = _index(source, given, unit)
     return Dataset(rows, where, images, jpeg, fps)

@@ -177,7 +177,6 @@ class Source(abc.ABC):
       notes: what a user should know about how the data are read.
       has_files: whether the shards are files. Those of a recording are not: there is nothing to fingerprint, sample, or
         compare before they are read, and each is its own range.
-      random_access: whether each record is an episode, in files whose records `open_dataset` finds without an index.
       reads_several: whether `open` takes several directories as one dataset.
       options_class: the class of the source's options. If it has any, `open` takes an instance as `options`.
     """
@@ -186,7 +185,6 @@ class Source(abc.ABC):
     left_out: Mapping[str, str] = {}
     notes: tuple[str, ...] = ()
     has_files: ClassVar[bool] = True
-    random_access: ClassVar[bool] = False
     reads_several: ClassVar[bool] = False
     options_class: ClassVar[type[Options]] = Options
     dataset: str

@@ -78,7 +78,6 @@ class RldsSource(Source):
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
     meaning: Meaning = UNKNOWN
     notes: tuple[str, ...] = ()
-    random_access = True
 
     @classmethod
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> RldsSource:
