@@ -61,7 +61,7 @@ class RangeWriter(Protocol):
         """
 
     def finish(self) -> Any:
-        """Completes the range and names its files; returns the file's `ShardInfo`, or some `WrittenFile`s."""
+        """Completes the range and names its files; returns a `ShardInfo`, or a list of `WrittenFile`."""
 
     def abort(self) -> None:
         """Removes the unfinished files; does nothing after `finish`."""
