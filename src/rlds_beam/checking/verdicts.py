@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import heapq
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from rlds_beam import worker_status
+from rlds_beam.encoding.metadata import Count
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import BadEpisode, Violation
 
@@ -68,8 +70,7 @@ class Rejection:
     @property
     def detail(self) -> str:
         """The detail of the rejecting rule's violation."""
-        violation = next(v for v in self.violations if v.rule == self.rule)
-        return f"{violation.field}: {violation.detail}" if violation.field else violation.detail
+        return _describe(next(v for v in self.violations if v.rule == self.rule))
 
     def to_json(self) -> dict[str, Any]:
         """The record's line in `rejected/`."""
@@ -146,3 +147,51 @@ def sums(one: Any, *others: Any) -> dict[str, int]:
 @functools.cache
 def _numbers(kind: type[msgspec.Struct]) -> list[str]:
     return [field.name for field in msgspec.structs.fields(kind) if field.default == 0]
+
+
+def _describe(violation: Violation) -> str:
+    return f"{violation.field}: {violation.detail}" if violation.field else violation.detail
+
+
+SAMPLES = 5
+"""The number of samples per rule; those with the smallest keys are kept."""
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """A violation: the key of the episode as text, and what is wrong with it."""
+
+    key: str
+    detail: str
+
+    @property
+    def place(self) -> tuple[EpisodeKey, str]:
+        """What samples are sorted by."""
+        return EpisodeKey.parse(self.key), self.detail
+
+
+def _smallest(samples: Iterable[Sample]) -> tuple[Sample, ...]:
+    return tuple(heapq.nsmallest(SAMPLES, samples, key=lambda sample: sample.place))
+
+
+class RuleCount(msgspec.Struct, frozen=True):
+    """The records or shards that broke a rule, by outcome.
+
+    `samples` are the violations with the smallest keys, each with its detail.
+    """
+
+    accepted: Count = 0
+    repaired: Count = 0
+    rejected: Count = 0
+    samples: tuple[Sample, ...] = ()
+
+    def add(self, other: RuleCount) -> RuleCount:
+        """Returns the sum."""
+        return RuleCount(**sums(self, other), samples=_smallest((*self.samples, *other.samples)))
+
+    def count(self, violation: Violation, key: EpisodeKey, outcome: str) -> RuleCount:
+        """Returns the counts with one more violation."""
+        detail, samples = _describe(violation), self.samples
+        if len(samples) < SAMPLES or (key, detail) < samples[-1].place:
+            samples = _smallest((*samples, Sample(str(key), detail)))
+        counted: dict[str, Any] = {outcome: getattr(self, outcome) + 1, "samples": samples}
+        return msgspec.structs.replace(self, **counted)

@@ -91,15 +91,6 @@ def join_pictures(pictures: Sequence[Array], height: int) -> Array:
     return np.asarray(np.concatenate(spaced, axis=1)[:, :-GAP])
 
 
-def stack_rows(rows: Sequence[Array]) -> Array:
-    """Rows of pictures (`join_pictures`) below each other, uint8 [H, W, 3]; empty if there are none."""
-    if not rows:
-        return np.zeros((0, 0, 3), np.uint8)
-    width = max(row.shape[1] for row in rows)
-    padded = [np.pad(row, ((0, GAP), (0, width - row.shape[1]), (0, 0)), constant_values=255) for row in rows]
-    return np.asarray(np.concatenate(padded)[:-GAP])
-
-
 def _decode(data: bytes, height: int) -> tuple[Array, str | None]:
     """The pixels of a stored image, and what is wrong with it although it can be shown."""
     if not data:

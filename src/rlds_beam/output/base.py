@@ -8,16 +8,20 @@ without an action.
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+
+import numpy as np
 
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch, Connector
-from rlds_beam.episodes.schema import Field
+from rlds_beam.episodes.episode import SOURCE_DATASET, Column, Episode
+from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.options import Options
 from rlds_beam.processing.ranges import RangeWriter
 from rlds_beam.reading.base import WorkRange
-from rlds_beam.reading.last_steps import RowRule
+from rlds_beam.reading.last_steps import LastSteps, find_last_steps, is_action
 from rlds_beam.reading.meaning import LastAction
 from rlds_beam.text import some
 from rlds_beam.trajectories.items import UnusedSteps
@@ -204,6 +208,70 @@ class HoldsLastActions(Output):
     @property
     def ignored_values(self) -> IgnoredValues:
         return IgnoredValues.of(self.last_action, self.describe().left_out)
+
+
+def ends(episode: Episode) -> bool:
+    """Whether the last step of an episode is marked as the last; true if it has no such field."""
+    last = episode.steps.get("is_last")
+    return bool(len(episode)) and (last is None or bool(np.asarray(last)[-1]))
+
+
+def without_last(episode: Episode) -> Episode:
+    """The steps before the last one. The end of the episode is marked in the one that leads there, as in LeRobot."""
+    rows = episode.slice(0, len(episode) - 1)
+    marks: dict[str, Column] = {}
+    for path in ("is_last", "is_terminal"):
+        if len(rows) and path in rows.steps:
+            marks[path] = np.concatenate([np.asarray(rows.steps[path])[:-1], np.asarray(episode.steps[path])[-1:]])
+    return rows.with_columns(marks)
+
+
+@dataclasses.dataclass(frozen=True)
+class RowRule:
+    """Selects the steps that become rows of an observation and an action.
+
+        RLDS, void   o0 a0 r0   o1 a1 r1   o2 (void)         rows   o0 a0 r0   o1 a1 r1
+        RLDS, real   o0 a0      o1 a1      o2 a2             rows   o0 a0      o1 a1      o2 a2
+
+    Attributes:
+      left_out: whether last steps are left out.
+      last_steps: what they are; None if it did not matter, because the user chose.
+      kept_void: whether the user keeps last steps whose actions the source says are void.
+      only_of: the datasets whose last steps are left out (`Meaning.void_datasets`); None: all.
+    """
+
+    left_out: bool = False
+    last_steps: LastSteps | None = None
+    kept_void: bool = False
+    only_of: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, source: Source, schema: Schema, choice: Literal["drop", "keep"] | None) -> RowRule:
+        """The rule for a dataset: void last steps are left out unless the user chose.
+
+        Args:
+          schema: the schema of the episodes, after connectors; without actions, all steps are rows.
+        """
+        if choice is not None:
+            return cls(choice == "drop", kept_void=choice == "keep" and source.last_action == "void")
+        if not any(is_action(path) for path in schema.steps):
+            return cls()
+        last_steps = find_last_steps(source)
+        return cls(last_steps.action == "void", last_steps, only_of=source.meaning.void_datasets)
+
+    def rows(self, episode: Episode) -> Episode:
+        """The rows of an episode, perhaps none."""
+        name = episode.metadata.get(SOURCE_DATASET)
+        other = self.only_of is not None and isinstance(name, bytes) and name.decode() not in self.only_of
+        return without_last(episode) if self.left_out and ends(episode) and not other else episode
+
+    def to_json(self) -> dict[str, Any]:
+        """The rule as an entry of a plan."""
+        found = {} if self.last_steps is None else {key: v for key, v in vars(self.last_steps).items() if v}
+        found |= {"kept_void": True} if self.kept_void else {}
+        found |= {"only_of": [*self.only_of]} if self.only_of is not None else {}
+        matters = self.left_out or self.kept_void or found.get("assumed")
+        return {"last_step": {"left_out": self.left_out, **found}} if matters else {}
 
 
 class RowsOutput(HoldsLastActions):

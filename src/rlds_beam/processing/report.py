@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import heapq
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
 
 from rlds_beam.checking.rules import ADVICE, REPORTED, RULES, CheckOptions
-from rlds_beam.checking.verdicts import Verdict, merge_counts, sums
+from rlds_beam.checking.verdicts import RuleCount, Verdict, merge_counts, sums
 from rlds_beam.connectors.counts import (
     Connected,
     Dropped,
@@ -24,13 +23,10 @@ from rlds_beam.encoding.metadata import Count
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import FailedRuleError, NotVerifiedError, UsageError, Violation
-from rlds_beam.reading.base import Shard, Source
+from rlds_beam.reading.base import Source
 from rlds_beam.reading.reader import sample_episodes
 from rlds_beam.text import count, format_size, shorten
 from rlds_beam.trajectories.items import UnusedSteps, merge_unused, unused_lines
-
-SAMPLES = 5
-"""The number of samples per rule; those with the smallest keys are kept."""
 
 EMPTY = "nothing: the input has no episodes"
 """The message of every command for an empty dataset."""
@@ -38,40 +34,8 @@ EMPTY = "nothing: the input has no episodes"
 OUTCOMES = ("accepted", "repaired", "rejected")
 
 
-class Sample(msgspec.Struct, frozen=True):
-    """A violation: the key of the episode as text, and what is wrong with it."""
-
-    key: str
-    detail: str
-
-    @property
-    def place(self) -> tuple[EpisodeKey, str]:
-        """What samples are sorted by."""
-        return EpisodeKey.parse(self.key), self.detail
-
-
-def _smallest(samples: Iterable[Sample]) -> tuple[Sample, ...]:
-    return tuple(heapq.nsmallest(SAMPLES, samples, key=lambda sample: sample.place))
-
-
 _NAMED = 5
 """The fields left out for the same reason that are named."""
-
-
-class RuleCount(msgspec.Struct, frozen=True):
-    """The records or shards that broke a rule, by outcome.
-
-    `samples` are the violations with the smallest keys, each with its detail.
-    """
-
-    accepted: Count = 0
-    repaired: Count = 0
-    rejected: Count = 0
-    samples: tuple[Sample, ...] = ()
-
-    def add(self, other: RuleCount) -> RuleCount:
-        """Returns the sum."""
-        return RuleCount(**sums(self, other), samples=_smallest((*self.samples, *other.samples)))
 
 
 class Processed(NamedTuple):
@@ -158,13 +122,7 @@ class Report(msgspec.Struct):
 
     def add_violation(self, violation: Violation, key: EpisodeKey, outcome: str = "rejected") -> Report:
         """Counts a violation alone, in place: for example of a shard (`missing_shard`), whose key has position 0."""
-        detail = f"{violation.field}: {violation.detail}" if violation.field else violation.detail
-        known = self.rules.get(violation.rule, RuleCount())
-        samples, sample = known.samples, Sample(str(key), detail)
-        if len(samples) < SAMPLES or (key, detail) < samples[-1].place:
-            samples = _smallest((*samples, sample))
-        counted = {outcome: getattr(known, outcome) + 1, "samples": samples}
-        self.rules[violation.rule] = msgspec.structs.replace(known, **counted)
+        self.rules[violation.rule] = self.rules.get(violation.rule, RuleCount()).count(violation, key, outcome)
         return self
 
     def merge(self, *others: Report) -> Report:
@@ -317,8 +275,7 @@ def check_counts(source: Source, read: Mapping[str, int], options: CheckOptions)
     report, policy = Report(), options.policy("short_shard")
     said = "the dataset's metadata" if source.tfds is None else DATASET_INFO
     for split in source.splits:
-        taken: Iterable[tuple[Shard, int, int | None]] = ((shard, 0, shard.records) for shard in split.shards)
-        for shard, low, high in split.taken if split.sliced else taken:
+        for shard, low, high in split.taken:
             key = EpisodeKey(source.dataset, split.name, shard.index, 0)
             records = read.get(key.shard_name, 0)
             if high is None or records == high - low:

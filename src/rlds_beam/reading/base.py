@@ -66,24 +66,25 @@ class Split:
         return max(0, min(total, total if self.stop is None else self.stop) - self.start)
 
     @property
-    def taken(self) -> list[tuple[Shard, int, int]]:
-        """The shards of a slice, each with its first record and the one after its last."""
-        stop = self.stop if self.stop is not None else self.start + (self.episodes or 0)
-        taken, first = [], 0
+    def taken(self) -> Iterator[tuple[Shard, int, int | None]]:
+        """The shards (of the slice), each with its first record and the one after its last; None if unknown."""
+        if not self.sliced:
+            yield from ((shard, 0, shard.records) for shard in self.shards)
+            return
+        stop, first = self.start + (self.episodes or 0) if self.stop is None else self.stop, 0
         for shard in self.shards:
             count = shard.records or 0
             low, high = max(self.start - first, 0), min(stop - first, count)
             if low < high:
-                taken.append((shard, low, high))
+                yield shard, low, high
             first += count
-        return taken
 
     @property
     def size(self) -> int:
         """Bytes on disk; for a slice, its share of each shard, by records."""
         if not self.sliced:
             return sum(shard.size for shard in self.shards)
-        return sum(shard.size * (high - low) // (shard.records or 1) for shard, low, high in self.taken)
+        return sum(shard.size * ((high or 0) - low) // (shard.records or 1) for shard, low, high in self.taken)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -71,12 +71,10 @@ def plan_ranges(
 
 def select_segments(source: Source, split: Split) -> list[Segment]:
     """The segment of each shard that belongs to the split's slice of episodes."""
-    if not split.sliced:
-        return [Segment(shard) for shard in split.shards]
     return [
         Segment(shard)
         if low == 0 and high == shard.records
-        else Segment(shard, *source.files.positions(shard.path, low, high))
+        else Segment(shard, *source.files.positions(shard.path, low, high or 0))
         for shard, low, high in split.taken
     ]
 
@@ -98,12 +96,9 @@ def _lay_out(source: Source, split: Split) -> tuple[SplitRanges, Array]:
 
 
 def _segment_bytes(source: Source, segment: Segment) -> int:
-    shard = segment.shard
-    if segment.start == 0 and segment.stop is None:
-        return shard.size
-    end = source.files.end(shard.path, shard.size)
-    stop = end if segment.stop is None else min(segment.stop, end)
-    return shard.size * max(0, stop - segment.start) // max(1, end)
+    shard, stop = segment.shard, segment.stop
+    end = shard.size if segment == Segment(shard) else source.files.end(shard.path, shard.size)
+    return shard.size * max(0, min(end if stop is None else stop, end) - segment.start) // max(1, end)
 
 
 def _cut(

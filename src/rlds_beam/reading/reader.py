@@ -181,12 +181,8 @@ def episode_at(source: Source, number: int) -> Episode:
 def _count(source: Source) -> Iterator[tuple[str, Shard, int, int]]:
     """The split, the shard, and the range of records of each shard."""
     for split in source.splits:
-        if split.sliced:
-            yield from ((split.name, shard, low, high) for shard, low, high in split.taken)
-            continue
-        for shard in split.shards:
-            records = shard.records
-            yield split.name, shard, 0, len(source.files.scan(shard.path).positions) if records is None else records
+        for shard, low, high in split.taken:
+            yield split.name, shard, low, len(source.files.scan(shard.path).positions) if high is None else high
 
 
 _SAMPLE_SHARDS = 8  # the most shards
@@ -204,8 +200,11 @@ def sample_episodes(
       most: the most episodes to read.
       unreadable: whether to yield unreadable ones also, with their faults.
     """
-    shards = [(split.name, shard) for split in source.splits for shard in split.shards if shard.size]
-    chosen = shards[:: -(-len(shards) // min(most, _SAMPLE_SHARDS)) or 1] if source.has_files else []
+    shards = ((split.name, shard) for split in source.splits for shard in split.shards)  # there may be a million
+    total, chosen = sum(len(split.shards) for split in source.splits), list[tuple[str, Shard]]()
+    for i, (split, shard) in enumerate(shards if source.has_files else ()):
+        if shard.size and len(chosen) <= i * min(most, _SAMPLE_SHARDS) // total:
+            chosen.append((split, shard))
     reader, size = EpisodeReader(source.without(left_out, "not looked at")), 0
     for split, shard in chosen:
         with naming_shard(shard.path):

@@ -17,12 +17,12 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError, needs
 from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.images.thumbnails import (
+    GAP,
     find_image,
     is_image,
     join_pictures,
     small_pixels,
     spread,
-    stack_rows,
 )
 from rlds_beam.text import join_texts, printable
 from rlds_beam.typing import Array
@@ -45,7 +45,11 @@ def strip(episode: Episode, count: int, height: int) -> Array:
     for path in find_cameras(episode) if steps else ():
         column = episode.steps[path]
         rows.append(join_pictures([small_pixels(find_image(column, step), height)[0] for step in steps], height))
-    return stack_rows(rows)
+    if not rows:
+        return np.zeros((0, 0, 3), np.uint8)
+    width = max(row.shape[1] for row in rows)
+    padded = [np.pad(row, ((0, GAP), (0, width - row.shape[1]), (0, 0)), constant_values=255) for row in rows]
+    return np.asarray(np.concatenate(padded)[:-GAP])
 
 
 COLORS = ((59, 130, 246), (245, 158, 11), (16, 185, 129), (239, 68, 68), (139, 92, 246), (236, 72, 153), (20, 184, 166))

@@ -13,7 +13,7 @@ from rlds_beam.episodes.columns import exact_cast
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, UsageError, Violation
-from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
+from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.typing import Array
 
 
@@ -54,19 +54,8 @@ def read_numbers(field: Field, episode: Episode, stop: int | None = None) -> Arr
     """
     column = episode.steps[field.path][:stop]
     if isinstance(column, EncodedImages):
-        column = decode_images(field, column)
+        column = column.decode_all(field.path, field.closed_shape)
     return np.ascontiguousarray(column.reshape(len(column), *field.closed_shape), stored_dtype(field))
-
-
-def decode_images(field: Field, column: EncodedImages) -> Array:
-    """The decoded images; missing ones are zeros. Raises BadEpisode as `read_numbers`."""
-    there = column.data != ZERO_IMAGE
-    if there.all():
-        return column.decode(field.path)
-    pixels = np.zeros((len(column), *field.closed_shape), field.dtype)
-    if there.any():
-        pixels[there] = column[there].decode(field.path)
-    return pixels
 
 
 def representable(values: Array, dtype: Any, path: str) -> Array:

@@ -50,10 +50,9 @@ from rlds_beam.formats.lerobot.totals import (
 from rlds_beam.formats.lerobot.videos import PIXELS, Encoding, VideoFile, VideoPack, split_pack
 from rlds_beam.images.video_frames import Depth
 from rlds_beam.options import options_given
-from rlds_beam.output.base import Description, GlobalIndices, RowsOutput, RowsWriter, select_rows
+from rlds_beam.output.base import Description, GlobalIndices, RowRule, RowsOutput, RowsWriter, select_rows
 from rlds_beam.output.shards import ShardWriter, WrittenFile
 from rlds_beam.reading.base import Source, WorkRange
-from rlds_beam.reading.last_steps import RowRule
 from rlds_beam.text import count, did_you_mean, join_texts, printable, some
 
 if TYPE_CHECKING:

@@ -198,7 +198,7 @@ def _splits(
             start, stop = start + first, start + last
         if (start, stop) != (0, total):
             _check_order(meta, name)
-        taken = Split(name, shards, start, stop).taken
+        taken = [*Split(name, shards, start, stop).taken]
         own = tuple(shard for shard, _, _ in taken)
         first = taken[0][1] if taken else 0
         whole = all((low, high) == (0, shard.records) for shard, low, high in taken)

@@ -18,7 +18,7 @@ import numpy as np
 
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.formats.arrays.fields import decode_images, fields_of_numbers, is_text, read_numbers, stored_dtype
+from rlds_beam.formats.arrays.fields import fields_of_numbers, is_text, read_numbers, stored_dtype
 from rlds_beam.formats.arrays.parts import INT64, ArraysOutput, Parts, StoredColumn, lengths_of
 from rlds_beam.formats.format_options import ImageOptions
 from rlds_beam.images.codecs import encode_jpeg
@@ -73,7 +73,7 @@ class NumpyOutput(HoldsLastActions, ArraysOutput):
         images = list(encoded)
         others = [i for i, data in enumerate(images) if not data.startswith(b"\xff\xd8\xff")]
         if others:
-            pixels = decode_images(column.field, encoded[np.array(others)])
+            pixels = encoded[np.array(others)].decode_all(column.field.path, column.field.closed_shape)
             for i, jpeg in zip(others, encode_jpeg(pixels, _JPEG_QUALITY), strict=True):
                 images[i] = jpeg
         return images

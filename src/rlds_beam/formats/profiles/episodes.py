@@ -243,10 +243,9 @@ class ProfileFormat(ArrayFormat):
     def names(self, splits: Iterable[Split], dataset: str) -> Iterator[tuple[EpisodeKey, tuple[str, ...]]]:
         """See `Source.episode_names`."""
         for split in splits:
-            whole = [(shard, 0, shard.records or 0) for shard in split.shards]
-            for shard, low, high in split.taken if split.sliced else whole:
+            for shard, low, high in split.taken:
                 file, groups = self.file_name(shard.path), self.index(shard.path).groups
-                for i in range(low, min(high, len(groups))):
+                for i in range(low, min(high or 0, len(groups))):
                     short = groups[i].rpartition("/")[2]
                     of_group = (f"{short} of {file}", short, groups[i])
                     names = of_group if short else (file, storage.split(file)[1])

@@ -30,11 +30,10 @@ from rlds_beam.formats.arrays.fields import fields_of_numbers, is_text, not_repr
 from rlds_beam.formats.arrays.parts import INT64, ArraysOutput, Parts, StoredColumn, lengths_of
 from rlds_beam.formats.format_options import ZarrOptions
 from rlds_beam.formats.profiles.zarr_store import ENDS, OWN
-from rlds_beam.output.base import RowsOutput, RowsWriter, select_rows
+from rlds_beam.output.base import RowRule, RowsOutput, RowsWriter, select_rows
 from rlds_beam.output.shards import MergedFile
 from rlds_beam.processing.ranges import RangeWriter
 from rlds_beam.reading.base import Source, WorkRange
-from rlds_beam.reading.last_steps import RowRule
 
 Member: TypeAlias = "tuple[str, bytes]"
 
