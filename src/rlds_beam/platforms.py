@@ -113,9 +113,8 @@ def locked(path: str, wait: bool = False) -> Iterator[bool]:
 
 def reset_priority() -> None:
     """Makes the real-time threads of this process usual ones: for root, SVT-AV1 makes its own and ours real-time."""
-    if not hasattr(os, "sched_setscheduler") or not os.path.isdir(_THREADS):
-        return
-    for thread in map(int, os.listdir(_THREADS)):
-        with contextlib.suppress(ProcessLookupError):  # it has ended
-            if os.sched_getscheduler(thread) == os.SCHED_FIFO:
-                os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
+    if sys.platform == "linux" and os.path.isdir(_THREADS):
+        for thread in map(int, os.listdir(_THREADS)):
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                if os.sched_getscheduler(thread) == os.SCHED_FIFO:
+                    os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
