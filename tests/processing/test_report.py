@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.validation import validate_episode
-from rlds_beam.checking.verdicts import Verdict
+from rlds_beam.checking.verdicts import SAMPLES, Verdict
 from rlds_beam.encoding.metadata import decode_json, encode
 from rlds_beam.episodes.episode import EpisodeKey
-from rlds_beam.processing.report import SAMPLES, Report
+from rlds_beam.processing.report import Report
 from rlds_beam.testing import BREAKABLE, make_episode
 
 OPTIONS = CheckOptions(repair=("missing_is_last", "unexpected_is_last"), accept=("discount_out_of_range",))
