@@ -179,10 +179,10 @@ def sizes(directory: str, below: bool = False) -> dict[str, int]:
         return {file.path[start:]: file.size for file in files if file.size is not None}
     found = {}
     for parent, folders, names in os.walk(directory):
+        prefix = "" if parent == directory else f"{os.path.relpath(parent, directory)}/"
         for name in names:
-            file = os.path.join(parent, name)
             with contextlib.suppress(OSError):  # a worker renamed its temporary file, or a link leads nowhere
-                found[os.path.relpath(file, directory)] = os.path.getsize(file)
+                found[prefix + name] = os.path.getsize(os.path.join(parent, name))
         if not below:
             folders.clear()
     return dict(sorted(found.items()))

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from rlds_beam import storage
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output import directory
 from rlds_beam.output.commits import RangeCommit, commit_dataset, commit_range, load_manifest, read_commit, read_commits
-from rlds_beam.output.plans import OutputPlan
+from rlds_beam.output.plans import OutputPlan, read_plan, write_plan
 from rlds_beam.output.shards import ShardWriter, WrittenFile
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import WorkRange
@@ -78,3 +79,12 @@ def test_a_link_in_place_of_a_directory_is_rejected(output: Path, tmp_path: Path
     for plan in (PLAN, OutputPlan.of({"another": 1})):
         with pytest.raises(UsageError, match="is a link"):
             directory.check_output(str(output), plan, overwrite=True)
+
+
+def test_a_plan_that_could_not_be_read_again_is_refused(tmp_path, monkeypatch):
+    plan = OutputPlan.of({"splits": {"train": {"shards": ["name"] * 2000}}})
+    write_plan(str(tmp_path), plan)
+    assert read_plan(str(tmp_path)) == plan
+    monkeypatch.setattr(storage, "SMALL", 10_000)
+    with pytest.raises(UsageError, match="convert a part of the splits"):
+        write_plan(str(tmp_path), plan)

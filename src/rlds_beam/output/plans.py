@@ -36,7 +36,7 @@ from rlds_beam.output.files import (
     inputs_file,
 )
 from rlds_beam.reading.shard_list import ShardList, list_segments
-from rlds_beam.text import shorten
+from rlds_beam.text import format_size, shorten
 from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
@@ -117,11 +117,18 @@ def check_files(files: Iterable[str]) -> None:
 
 
 def write_plan(output: str, plan: OutputPlan) -> None:
-    """Writes plan.json, which marks the directory as rlds-beam's."""
+    """Writes plan.json, which marks the directory as rlds-beam's.
+
+    Raises:
+      UsageError: it would be too large to read again. A job writes it first, so no work is lost.
+    """
+    content = msgspec.json.encode(msgspec.structs.replace(plan, inputs=b"")) + b"\n"
+    if len(content) > storage.SMALL:
+        taken = format_size(len(content))
+        raise UsageError(f"{output}: the plan takes {taken}: convert a part of the splits at a time")
     if plan.inputs:
         storage.write_bytes(storage.below(output, inputs_file(plan.content["inputs"])), plan.inputs)
-    content = msgspec.json.encode(msgspec.structs.replace(plan, inputs=b""))
-    storage.write_bytes(storage.below(output, PLAN), content + b"\n")
+    storage.write_bytes(storage.below(output, PLAN), content)
 
 
 def read_plan(output: str) -> OutputPlan | None:

@@ -207,9 +207,17 @@ class SplitRanges(CompactList[WorkRange]):
         segments = (Segment(shard, start, None if stop < 0 else stop) for shard, start, stop in places)
         return WorkRange(self.split, index, self._length, tuple(segments))
 
+    def list_segments(self) -> Array:
+        """See `list_segments`."""
+        columns, ranges = self.columns, np.repeat(np.arange(self._length), np.diff(self.columns["first"]))
+        indices = shard_indices(self.shards)[columns["shard"]]
+        return np.stack([ranges, indices, columns["start"], columns["stop"]], axis=1)
+
 
 def list_segments(ranges: Iterable[WorkRange], split: str) -> Array:
     """The segments of the ranges of a split, int64 (N, 4): the range, the shard's index, start, and stop or -1."""
+    if isinstance(ranges, RangeList) and ranges.is_whole and split in ranges.splits:
+        return ranges.splits[split].list_segments()  # there may be a million
     rows = [
         (work.index, segment.shard.index, segment.start, -1 if segment.stop is None else segment.stop)
         for work in ranges
@@ -241,6 +249,11 @@ class RangeList(CompactList[WorkRange]):
         split = bisect.bisect_right(self._ends, number)
         ranges = [*self.splits.values()][split]
         return ranges[number - (self._ends[split - 1] if split else 0)]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has all ranges of its splits, in order."""
+        return self._chosen is None
 
     def bare(self) -> list[WorkRange]:
         """The ranges without what they read: enough for the names of their files."""
