@@ -37,7 +37,7 @@ def convert(data: Path, images: str) -> dict[str, float]:
         job.open()
         began, steps = time.process_time(), 0
         for work in job.ranges:
-            steps += job.converter.convert_range(work, {}).report["steps"]
+            steps += job.converter.convert_range(work, {}).report.steps
         seconds = time.process_time() - began
         output = sum(p.stat().st_size for p in Path(job.directory).glob("*.tfrecord-*") if p.suffix != ".spec")
         return {"input_bytes": job.source.size / steps, "output_bytes": output / steps, "cpu_us": 1e6 * seconds / steps}

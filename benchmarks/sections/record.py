@@ -55,7 +55,7 @@ def _workers(sizes: Sizes) -> list[Figure]:
             found.append(_command(sizes.of(4000, 1000), count))
     one, two = best(runs[1]), best(runs[2])
     table(
-        f"rlds-beam record: {one.content['transitions']:,} steps of CartPole, a Q network in numpy",
+        f"rlds-beam record: {one.content['steps']:,} steps of CartPole, a Q network in numpy",
         ["workers", "steps/s", "at work s", "start-up s", "ratio"],
         ["1", f"{one.rate:,.0f}", f"{one.working:.2f}", f"{one.start_up:.1f}", ""],
         ["2", f"{two.rate:,.0f}", f"{two.working:.2f}", f"{two.start_up:.1f}", f"{two.rate / one.rate:.2f}"],
