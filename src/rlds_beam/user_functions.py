@@ -212,7 +212,6 @@ def call_factory(factory: Callable[..., Any], flag: str, hint: str, **arguments:
     return factory(**arguments)
 
 
-@functools.lru_cache(maxsize=8)
 def _import(name: str, flag: str) -> Callable[..., Any]:
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
@@ -263,8 +262,9 @@ def search_as_the_parent() -> None:
 
 def _search(directory: str) -> None:
     """Searches a directory for modules that are found nowhere else, also in worker processes that start later."""
-    if not _UserModules.directories:
-        sys.meta_path.append(_UserModules)
+    finders: list[Any] = sys.meta_path
+    if _UserModules not in finders:
+        finders.append(_UserModules)
     if directory not in _UserModules.directories:
         _UserModules.directories.append(directory)
         os.environ[_PATH] = json.dumps(_UserModules.directories)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import linecache
 import os
 import subprocess
 import sys
@@ -88,3 +90,17 @@ def test_an_error_is_the_users_if_it_came_through_a_module_that_the_user_named(n
     with pytest.raises(ValueError, match=r"no steps|property name") as error:
         make_episode("no steps like these") if named.startswith("rlds_beam") else json.loads("{")
     assert user_functions.is_users(error.value) is expected
+
+
+def test_a_module_that_was_imported_again_is_used(tmp_path, monkeypatch):
+    """In a notebook, for example: neither the function nor its version is the old one."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file, versions = tmp_path / "edited_module.py", []
+    for value in (1, 22):
+        file.write_text(f"def info():\n    return {value}\n")
+        monkeypatch.delitem(sys.modules, "edited_module", raising=False)
+        importlib.invalidate_caches()
+        linecache.clearcache()
+        assert user_functions.resolve("edited_module:info", "--policy_info_fn")() == value
+        versions.append(user_functions.find_version("edited_module:info"))
+    assert versions[0] != versions[1]

@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 from versions import FORMATS, episodes, make_shards, record
 
-from rlds_beam import user_functions
-
 
 @pytest.mark.parametrize(
     ("kind", "flags"), [("tfrecord", ()), *((kind, ("--accept=duplicate_episode",)) for kind in FORMATS)]
@@ -69,7 +67,6 @@ def module(tmp_path, monkeypatch):
 
     def forget() -> None:
         sys.modules.pop(name, None)
-        user_functions._import.cache_clear()
         importlib.invalidate_caches()
         linecache.clearcache()
         shutil.rmtree("__pycache__", ignore_errors=True)
