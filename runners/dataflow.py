@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rlds_beam import storage
-from rlds_beam.errors import RldsBeamError, UsageError, missing
+from rlds_beam.errors import RldsBeamError, UsageError, missing_extra
 from rlds_beam.runners.base import RunOptions
 from rlds_beam.runners.beam import BeamRunner, read_metrics
 from rlds_beam.worker_status import Done
@@ -72,7 +72,7 @@ def check(options: RunOptions) -> None:
     except ModuleNotFoundError:  # not even google.cloud is installed
         is_installed = False
     if not is_installed:  # our extra, because apache-beam[gcp] cannot be installed with TensorFlow 2.15
-        raise missing("gcp", "--runner=dataflow needs google.cloud.dataflow")
+        raise missing_extra("gcp", "--runner=dataflow needs google.cloud.dataflow")
 
 
 def _refuse(what: str, why: str) -> UsageError:

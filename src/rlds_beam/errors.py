@@ -57,7 +57,7 @@ _TENSORFLOW = ("tf", "agents", "envlogger", "demo")  # these need TensorFlow 2.1
 _LINUX = ("agents", "envlogger", "demo")  # their packages have wheels for Linux only; elsewhere they install the others
 
 
-def missing(extra: str, what: str) -> MissingExtraError:
+def missing_extra(extra: str, what: str) -> MissingExtraError:
     """The error for something that needs an extra.
 
     Args:
@@ -86,7 +86,7 @@ def needs(extra: str, what: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise missing(extra, f"{what} ({error})") from error
+        raise missing_extra(extra, f"{what} ({error})") from error
 
 
 _DISK = {

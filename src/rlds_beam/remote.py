@@ -23,7 +23,7 @@ from typing import IO, Any, NamedTuple
 
 from fsspec.spec import AbstractBufferedFile
 
-from rlds_beam.errors import BucketAccessError, BucketError, RldsBeamError, UsageError, missing
+from rlds_beam.errors import BucketAccessError, BucketError, RldsBeamError, UsageError, missing_extra
 from rlds_beam.text import shorten, without_secrets
 
 _CLIENT = {"allow_http": True, "timeout": "300s", "connect_timeout": "5s"}  # `timeout` includes the body
@@ -236,7 +236,7 @@ class Filesystem:
             self._files: Any = fsspec.filesystem(scheme, **options)
         except (ImportError, ValueError) as error:
             if is_hub:
-                raise missing("hub", f"hf:// needs huggingface_hub ({error})") from error
+                raise missing_extra("hub", f"hf:// needs huggingface_hub ({error})") from error
             raise UsageError(f"fsspec does not read {scheme}:// ({shorten_error(error)})") from error
 
     def _entry(self, path: str, about: Any) -> Entry:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from rlds_beam.connectors.base import Batch, check_order
 from rlds_beam.connectors.fields import check_choices
 from rlds_beam.episodes.columns import with_final_observation
-from rlds_beam.errors import UsageError, missing
+from rlds_beam.errors import UsageError, missing_extra
 from rlds_beam.user_functions import resolve
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class FromRllib:
         if self.initial_state is not None and self.max_seq_len is None:
             raise UsageError("FromRllib: initial_state needs max_seq_len")
         if importlib.util.find_spec("ray") is None:
-            raise missing("rllib", "FromRllib needs Ray")
+            raise missing_extra("rllib", "FromRllib needs Ray")
         for name in ("connector", "observation_space", "action_space", "rl_module"):
             value = getattr(self, name)
             if isinstance(value, str):

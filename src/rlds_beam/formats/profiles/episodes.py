@@ -81,7 +81,7 @@ class EpisodeIndex(NamedTuple):
     Attributes:
       groups: the group of each; an empty name if the file is an episode.
       masks: robomimic's filter keys: for each, the names of its episodes.
-      starts: of episodes end to end: the first row of each, then the number of rows.
+      starts: the first row of each episode, then the number of rows, if a file holds them end to end.
       ended: whether each of these has an end.
     """
 
@@ -363,7 +363,11 @@ class ProfileDecoder(ArrayDecoder):
         for binding in bound:
             column, path, size = _column(binding, arrays, place), binding.field.path, binding.rule.window
             if size:
-                samples, times = (read_times(arrays[_TIMES + name], profile.time_unit, place) for name in (path, ""))
+                places = {_TIMES + path: binding.times, _TIMES: profile.times}
+                for name, dataset in places.items():
+                    if name not in arrays:
+                        raise BadEpisode(Violation("missing_field", f"{place} has no {dataset}", path))
+                samples, times = (read_times(arrays[name], profile.time_unit, place) for name in places)
                 steps |= cut_windows(binding.field, size, samples, times, np.asarray(column).__getitem__)
             else:
                 steps[path] = column
@@ -430,7 +434,7 @@ class ProfileDecoder(ArrayDecoder):
 def read_times(times: Array, unit: str, place: str) -> Array:
     """Times as int64 nanoseconds. Raises ValueError if they are not ascending numbers."""
     scale = _NANOSECONDS[unit]
-    exact = np.round(times * float(scale)) if times.dtype.kind == "f" else times.astype(np.int64) * scale
+    exact = np.round(times.astype(np.float64) * scale) if times.dtype.kind == "f" else times.astype(np.int64) * scale
     if not np.isfinite(exact).all() or (np.diff(exact) < 0).any():
         raise ValueError(f"{place}: the times are not ascending")
     nanoseconds: Array = exact.reshape(-1).astype(np.int64)

@@ -77,7 +77,7 @@ def proposal(paths: Sequence[str], where: str) -> str:
             lines = [f"{paths[0]} ({count(len(paths), 'bag')} in {where})", *_card(bag, there, fields, driver)]
             lines += ["", *aligned(rows), "", "A mapping to start from; save it as topics.yaml, edit it, and run:"]
             lines += [f"  rlds-beam inspect {shlex.quote(where)} --from=ros2 --topics=topics.yaml", ""]
-            return "\n".join([*lines, *_mapping(bag, there, fields, driver)])
+            return "\n".join([*lines, *_write_mapping(bag, there, fields, driver)])
     except OSError as error:
         raise UsageError(str(error)) from error
     except BadMessage as error:
@@ -171,7 +171,7 @@ def _camera(bag: Bag, facts: TopicFacts) -> str:
     return f"{printable(facts.name, 100)}: {stored}, {facts.rate:.1f} Hz"
 
 
-def _mapping(
+def _write_mapping(
     bag: Bag, facts: Sequence[TopicFacts], fields: Mapping[str, Mapping[str, Any]], driver: TopicFacts | None
 ) -> list[str]:
     """The mapping as YAML, with the windows of signals that are faster than the steps."""

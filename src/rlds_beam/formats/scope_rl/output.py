@@ -107,9 +107,9 @@ class ScopeRlOutput(MergedOutput):
     @property
     def discrete(self) -> bool:
         """Whether an action is an integer."""
-        return self._stored("action") == np.int64
+        return self._stored_dtype("action") == np.int64
 
-    def _stored(self, column: str) -> np.dtype[Any]:
+    def _stored_dtype(self, column: str) -> np.dtype[Any]:
         """The dtype of SCOPE-RL's values."""
         is_integer = column.startswith(("action", "info/")) and self.columns[column].numpy_dtype.kind in "iub"
         return np.dtype(np.int64 if is_integer else np.float64)
@@ -143,7 +143,7 @@ class ScopeRlOutput(MergedOutput):
             **encode_values("policy", [policy]),
         }
         for name, field in self.columns.items():
-            encoded[name] = representable(read_numbers(field, episode, end), self._stored(name), field.path)
+            encoded[name] = representable(read_numbers(field, episode, end), self._stored_dtype(name), field.path)
         n_actions = self.options.n_actions
         if self.discrete and n_actions is not None and encoded["action"].max() >= n_actions:
             raise not_representable(f"action {encoded['action'].max()}, but --n_actions={n_actions}")
@@ -173,7 +173,7 @@ class ScopeRlOutput(MergedOutput):
 
         def padded(name: str) -> Array:
             """A column, [size, width]: its last row is repeated."""
-            data = np.frombuffer(b"".join(parts.read(name)), self._stored(name))
+            data = np.frombuffer(b"".join(parts.read(name)), self._stored_dtype(name))
             column: Array = data.reshape(lengths.sum(), -1)[rows]
             return column
 
