@@ -4,7 +4,7 @@
 language          go          -                refused   go; ""     go; ""
 action            x, y        y, x             refused   refused    refused: ArrangeDimensions orders them
 observation/wrist             (96, 96, 3)      refused   left out   black in a; mask/observation/wrist
-observation/front (96, 128)   (128, 128)       refused   refused    refused: ResizeImages
+observation/front (96, 128)   (128, 128)       refused   refused    images of any size
 count             int32       int64            int64     int64      int64
 """
 
