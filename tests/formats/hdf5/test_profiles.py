@@ -82,14 +82,13 @@ def test_rlds_reads_as_the_source(made: tuple[str, Path, Any], tmp_path: Path) -
             )
 
 
-def test_filter_keys_are_splits(tmp_path: Path) -> None:
+def test_filter_keys_are_fields(tmp_path: Path) -> None:
     robomimic(tmp_path, STEPS)
-    source = open_source(str(tmp_path), from_="hdf5")
-    assert {one.name: one.episodes for one in source.splits} == {"train": 11, "valid": 1}
-    (last,) = read_back(tmp_path, "hdf5", split="valid")
-    assert last.metadata["group"] == b"data/demo_11"
-    assert (last.metadata["mask/valid"], last.metadata["mask/20_percent"]) == (True, False)
-    assert len(read_back(tmp_path, "hdf5", split="train[2:5]")) == 3
+    assert {one.name: one.episodes for one in open_source(str(tmp_path), from_="hdf5").splits} == {"train": 12}
+    listed = [one.metadata["mask/valid"] for one in read_back(tmp_path, "hdf5")]
+    assert listed == [False] * 11 + [True]
+    (first,) = read_back(tmp_path, "hdf5", split="train[:1]")
+    assert (first.metadata["mask/train"], first.metadata["mask/20_percent"]) == (True, True)
 
 
 def test_without_next_observations_the_last_step_keeps_its_action(tmp_path: Path) -> None:

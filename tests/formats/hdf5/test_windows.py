@@ -118,26 +118,6 @@ def test_times_that_descend_or_are_missing(tmp_path: Path) -> None:
     assert "times are not ascending" in str(descends.faults[0]) and "has no stamps" in str(lacks.faults[0])
 
 
-def test_inspect_measures_the_windows(tmp_path: Path) -> None:
-    write(tmp_path / "a.hdf5", np.arange(1, 31) * 10**9 // 30, np.arange(1000) * 10**6, unit="s")
-    with pytest.raises(UsageError) as error:
-        open_source(str(tmp_path), from_="hdf5")
-    proposal = "\n".join(error.value.args[1:])
-    assert "observation/imu/data: {from: imu/data, times: imu/time, window: 34}" in proposal
-    assert "times: stamps\ntime_unit: s\n" in proposal
-    (tmp_path / "profile.yaml").write_text(proposal)
-    options = ProfileOptions(profile=str(tmp_path / "profile.yaml"))
-    assert open_source(str(tmp_path), from_="hdf5", options=options).schema.steps["observation/imu/data"].shape[0] == 34
-
-
-@pytest.mark.parametrize(("steps", "times"), [([1, 2, 3], [5, 1, 2, 3]), ([1], [0, 1]), ([1, 2], [7, 8, 9])])
-def test_inspect_proposes_no_window_if_the_times_give_none(tmp_path: Path, steps: Any, times: Any) -> None:
-    write(tmp_path / "a.hdf5", np.array(steps) * 10**9, np.array(times) * 10**9, unit="s")
-    with pytest.raises(UsageError) as error:
-        open_source(str(tmp_path), from_="hdf5")
-    assert f"  # not read: imu/data float64[{len(times)}, 3]" in error.value.args[1:]
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -154,7 +154,7 @@ def _bind_own(profile: Profile, first: Container, raw_images: str) -> Layout:
             if is_pixels:
                 field = as_images(dataclasses.replace(field, encoding="bytes", feature="Tensor"), raw_images)
             bound.append(Bound(field, key, FieldRule(key), (key,), is_pixels))
-    profile = msgspec.structs.replace(profile, metadata=places)
+    profile = msgspec.structs.replace(profile, metadata=places, splits="files")
     meaning = Meaning.from_json(about.get(KEY, {}), where)
     notes: list[str] = []
     steps = _with_defaults(bound, where, notes)
@@ -162,7 +162,8 @@ def _bind_own(profile: Profile, first: Container, raw_images: str) -> Layout:
     if meaning.last_action != "void":
         meaning = dataclasses.replace(meaning, last_action="real")
     schema = Schema(steps, by_path(metadata, where))
-    return Layout(profile, tuple(bound), schema, meaning, (), tuple(notes))
+    dataset = about.get("dataset")
+    return Layout(profile, tuple(bound), schema, meaning, (), tuple(notes), dataset if isinstance(dataset, str) else "")
 
 
 def _with_defaults(bound: Iterable[Bound], where: str, notes: list[str]) -> dict[str, Field]:

@@ -112,32 +112,28 @@ class EpisodeIndex(NamedTuple):
         return FileRows(whole, i, rows, not len(ended) or bool(ended[i]), per_step, per_episode)
 
 
-def index_episodes(path: str, profile: Profile, split_masks: tuple[str, ...] = ()) -> EpisodeIndex:
-    """Finds the episodes of a file; those of groups are in the order of `split_masks`.
+def index_episodes(path: str, profile: Profile) -> EpisodeIndex:
+    """Finds the episodes of a file.
 
     Raises:
       OSError: the file cannot be read, or the arrays of ends are missing or wrong.
     """
     if profile.per_file and not profile.has_several:
         return EpisodeIndex([""])
-    key = (msgspec.json.encode(profile), split_masks)
+    key = msgspec.json.encode(profile)
     if path.endswith(METADATA):  # other files of the store may change
-        return _read_index.__wrapped__(path, None, *key)
+        return _read_index.__wrapped__(path, None, key)
     in_bucket = path.endswith(".zip") and storage.scheme(path) is not None
-    return _read_index(path, storage.checksum(path) if in_bucket else storage.stamp(path), *key)
+    return _read_index(path, storage.checksum(path) if in_bucket else storage.stamp(path), key)
 
 
 @functools.lru_cache(maxsize=64)
-def _read_index(path: str, stamp: Any, encoded: bytes, split_masks: tuple[str, ...]) -> EpisodeIndex:
+def _read_index(path: str, stamp: Any, encoded: bytes) -> EpisodeIndex:
     del stamp
     profile = msgspec.json.decode(encoded, type=Profile)
     with open_container(path) as whole:
         if not profile.per_file:
-            masks = _read_masks(whole)
-            order = {group: i for i, split in enumerate(split_masks) for group in masks.get(split, ())}
-            last = len(split_masks)
-            groups = sorted(whole.groups(profile.episodes), key=lambda group: order.get(group.rpartition("/")[2], last))
-            return EpisodeIndex(groups, masks)
+            return EpisodeIndex(whole.groups(profile.episodes), _read_masks(whole))
         if profile.episode_ends:
             return _index_numbers(whole, profile.episode_ends)
         names = [name for name in profile.ends if name in whole.leaves]
@@ -213,13 +209,11 @@ class ProfileFormat(ArrayFormat):
     Attributes:
       layout: the fields.
       root: the directory of the dataset, to which the names of files are relative.
-      split_masks: the filter keys that are splits; the episodes of a file are in the order of these.
       name: the name of the format.
     """
 
     layout: Layout
     root: str = ""
-    split_masks: tuple[str, ...] = ()
     name: str = "hdf5"
 
     @property
@@ -227,7 +221,7 @@ class ProfileFormat(ArrayFormat):
         return self.layout.profile
 
     def index(self, path: str) -> EpisodeIndex:
-        return index_episodes(path, self.profile, self.split_masks)
+        return index_episodes(path, self.profile)
 
     def count(self, path: str) -> int:
         return self.index(path).total

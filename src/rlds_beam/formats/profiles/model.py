@@ -136,7 +136,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
       metadata: the episode's own fields: attributes or datasets, which an episode may lack.
       times: the dataset with the times of the steps, for signals with their own times.
       time_unit: the unit of all times.
-      splits: what names the splits: filter keys, folders, or the names of files.
+      splits: what names the splits: folders, the ends of file names (`maze-val.npz`), or whole file names.
       fps, robot: frames per second, and the name of the robot.
       facts: the places of such facts in the data; an episode may lack them.
       rates: steps per second of environments, by patterns of their names.
@@ -160,7 +160,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metadata: dict[str, str] = {}
     times: str = ""
     time_unit: Literal["s", "ms", "us", "ns"] = "s"
-    splits: Literal["", "mask", "folders", "names"] = ""
+    splits: Literal["", "folders", "names", "files"] = ""
     fps: Annotated[float, msgspec.Meta(gt=0, lt=1e6)] | None = None
     robot: str | None = None
     facts: dict[Fact, TextRule] = {}

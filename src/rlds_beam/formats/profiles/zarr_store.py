@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam import naming, storage
-from rlds_beam.errors import BucketError, UsageError, needs
+from rlds_beam.errors import BucketError, needs
 from rlds_beam.formats.profiles.containers import Container, Leaf, as_bytes
 from rlds_beam.text import printable, shorten
 from rlds_beam.typing import Array
@@ -125,11 +125,16 @@ def _codec_names(about: Any) -> Iterator[str]:
             yield from _codec_names({"codecs": [*inner.get("codecs", ()), *inner.get("index_codecs", ())]})
 
 
+def store_root(path: str) -> str:
+    """The directory of the store whose `meta/episode_ends` has its metadata at a path; another path as it is."""
+    return path[: path.rindex(f"/{ENDS}/")] if path.endswith(METADATA) else path
+
+
 def open_store(path: str) -> ZarrStore:
-    """Opens the store of a `shard_path`. Raises OSError if it cannot be read."""
+    """Opens a zip file, or the store of a `store_root`. Raises OSError if it cannot be read."""
     is_version_2()
-    if not path.endswith(".zip"):
-        return ZarrStore(path[: -len(f"/{ENDS}/") - len(storage.split(path)[1])], None)
+    if path.endswith(METADATA):
+        return ZarrStore(store_root(path), None)
     version = storage.stamp(path) if storage.scheme(path) is None else storage.checksum(path)  # empty if unknown
     return ZarrStore(path, _open_zip(path, version) if version else _open_zip.__wrapped__(path, None))
 
@@ -142,19 +147,6 @@ def _open_zip(path: str, version: object) -> zipfile.ZipFile:
         return zipfile.ZipFile(path if storage.scheme(path) is None else storage.open_read(path))
     except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
         raise OSError(f"{path} is not a complete zip file: {printable(error)}") from error
-
-
-def shard_path(root: str) -> str:
-    """The file that represents a store: the zip file, or the metadata of `meta/episode_ends`.
-
-    Raises:
-      UsageError: the path is not a store with episodes.
-    """
-    places = [root] if root.endswith(".zip") else [storage.join(root, *ENDS.split("/"), name) for name in METADATA]
-    for path in places:
-        if storage.exists(path):
-            return path
-    raise UsageError(f"{root} is not a zarr store with episodes: there is no {ENDS}")
 
 
 class ZarrContainer(Container):
