@@ -56,7 +56,7 @@ def make_thumbnails(source: PushInput, episodes: int | None = None) -> list[Fram
 
 
 def items_of(frames: Sequence[Frames], options: ItemOptions) -> list[Items]:
-    return [Items(episode, Windows.of(len(episode), options)) for episode in frames]
+    return [Items(episode, Windows.from_frames(len(episode), options)) for episode in frames]
 
 
 def target_of(options: PushOptions) -> ReverbTarget:

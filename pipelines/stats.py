@@ -142,7 +142,7 @@ def prepare(config: StatsConfig) -> OpenedInput:
     from rlds_beam.connectors.configuration import Configuration
     from rlds_beam.formats.inputs import open_input, prepare_input
 
-    source, configuration = open_input(config), Configuration.of(config)
+    source, configuration = open_input(config), Configuration.from_options(config)
     if config.target_propensity_fn is None:
         source = without_images(source, config, configuration.connectors, (config.by or "",))
     opened = prepare_input(config, source, configuration)

@@ -29,15 +29,19 @@ def plain(error: BaseException) -> RldsBeamError:
     if (match := _OURS.search(text)) is not None:  # in the text of an error of Beam
         kind: type[RldsBeamError] = getattr(rlds_beam.errors, match["name"], RldsBeamError)
         return kind(match["message"])
-    if isinstance(error, OSError) and error.filename and (disk := DiskError.of(error.errno or 0, str(error.filename))):
+    if (
+        isinstance(error, OSError)
+        and error.filename
+        and (disk := DiskError.from_errno(error.errno or 0, str(error.filename)))
+    ):
         return disk
     match = _ERRNO.search(text)
-    if match is not None and (disk := DiskError.of(int(match["number"]), match["path"])) is not None:
+    if match is not None and (disk := DiskError.from_errno(int(match["number"]), match["path"])) is not None:
         return disk
     lines = [line for line in text.strip().splitlines() if line.strip()]
     memory = _MEMORY.search(lines[-1] if lines else "")
     if isinstance(error, MemoryError) or memory is not None:
-        return OutOfMemoryError.of(memory["said"] if memory else _STEP.sub("", text))
+        return OutOfMemoryError.from_detail(memory["said"] if memory else _STEP.sub("", text))
     if is_users(error):
         return RldsBeamError(_STEP.sub("", f"your code {describe_error(error)}"))
     return RldsBeamError(f"{type(error).__name__}: {lines[-1] if lines else error}")

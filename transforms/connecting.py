@@ -63,7 +63,7 @@ class ConnectEpisodes(beam.PTransform[Episode, Episode]):
         configuration = Configuration(tuple(connectors))
         self._names = ", ".join(getattr(connector, "__name__", type(connector).__name__) for connector in connectors)
         if isinstance(read, Schema):
-            self._runner, self._source = ConnectorRunner.of(configuration, read), None
+            self._runner, self._source = ConnectorRunner.from_configuration(configuration, read), None
         else:
             self._runner, self._source = ConnectorRunner.for_source(configuration, read), read
         if self._runner.unfitted:
@@ -153,7 +153,7 @@ class EpisodeModelHandler(ModelHandler[Episode, Episode, AddModelOutputs]):
 class ComputeStatistics(beam.PTransform[Episode, DatasetStatistics]):
     """Computes one `DatasetStatistics` from a PCollection of `Episode`, or one for each window of it.
 
-    Without Beam: `DatasetStatistics.of`.
+    Without Beam: `DatasetStatistics.from_episodes`.
 
     Means and standard deviations may differ in their last bits from run to run, because they depend on how the runner
     bundles the episodes; all other statistics do not. The command `stats` computes them by range, and merges the ranges

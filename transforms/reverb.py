@@ -72,7 +72,7 @@ class WriteToReverb(beam.PTransform[Items, Any]):
         super().__init__()
         refuse_across_episodes(spec.items or ItemOptions())
         reverb = ReverbOptions(reverb=_several(servers), table=_several(tables), **options)
-        self._conversion = WindowItemConversion.of(spec)
+        self._conversion = WindowItemConversion.from_spec(spec)
         self._target, self._baseline = open_target(reverb, spec, self._conversion.items, make_salt(self._conversion))
 
     def expand(self, items: beam.PCollection[Items]) -> WriteToReverbResult:

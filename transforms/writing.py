@@ -355,7 +355,7 @@ class WriteToTrajectoryRecords(beam.PTransform[Items, Any]):
             overwrite=overwrite,
             listed=stamp_rejected(output),
             shards=num_shards,
-            output=TrajectoryOutput.of(output, name, spec, images, source),
+            output=TrajectoryOutput.from_options(output, name, spec, images, source),
             spec=spec,
         )
 

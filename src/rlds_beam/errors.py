@@ -99,7 +99,7 @@ class DiskError(RldsBeamError):
     """A file cannot be written: the disk is full or read-only, or access is denied (exit code 1)."""
 
     @classmethod
-    def of(cls, number: int, path: str) -> DiskError | None:
+    def from_errno(cls, number: int, path: str) -> DiskError | None:
         """The error for an `errno`; None if it is not about a disk."""
         return cls(f"{path} cannot be written: {os.strerror(number)}") if number in _DISK else None
 
@@ -108,7 +108,7 @@ class OutOfMemoryError(RldsBeamError, MemoryError):
     """This machine, or a limit of this process, has too little memory for the work (exit code 1)."""
 
     @classmethod
-    def of(cls, detail: object) -> OutOfMemoryError:
+    def from_detail(cls, detail: object) -> OutOfMemoryError:
         """The error for a MemoryError's text, which may be empty."""
         said = f" ({shorten(detail)})" if str(detail).strip() else ""
         return cls(f"there is not enough memory{said}: use fewer --workers, or a machine with more memory")

@@ -129,7 +129,7 @@ EDIT = "; return the episode, or [] to drop it"
 def test_a_connector_with_a_wrong_result_is_named_before_any_work(connector, said):
     schema = Schema({"reward": Field("reward", "float32"), "is_first": Field("is_first", "bool")})
     with pytest.raises(UsageError) as caught:
-        ConnectorRunner.of(Configuration((connector,)), schema)
+        ConnectorRunner.from_configuration(Configuration((connector,)), schema)
     assert said in str(caught.value)
 
 

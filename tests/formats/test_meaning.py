@@ -413,7 +413,7 @@ def test_columns_keep_the_names_of_the_fields_that_they_hold(reacher: Path, tmp_
     from rlds_beam.formats.columns.row_files import ColumnsManifest
 
     done = rlds_beam.convert(reacher, tmp_path / "out", to="columns", format=kind, names=NAMED, robot_type="arm")
-    manifest = ColumnsManifest.of(json.loads((tmp_path / "out" / "manifest.json").read_text()), "out")
+    manifest = ColumnsManifest.from_manifest(json.loads((tmp_path / "out" / "manifest.json").read_text()), "out")
     (fields,) = manifest.modules.values()
     found = {field.path: list(field.names) for field in fields if field.names}
     assert found == {"actions": NAMED["action"], "obs": NAMED["observation"]} and "note" not in str(done)

@@ -56,7 +56,7 @@ def read_representations(output: Path, to: str) -> dict[str, Representation]:
     if to in ("columns", "numpy", "scope_rl", "trajectories"):  # no sources
         manifest = json.loads((output / "manifest.json").read_text())
         if to == "columns":
-            (fields,) = ColumnsManifest.of(manifest, str(output)).modules.values()
+            (fields,) = ColumnsManifest.from_manifest(manifest, str(output)).modules.values()
             names = {"actions": "action", "obs/state": "observation/state"}
             return {names[f.path]: f.representation for f in fields if f.path in names and f.representation}
         if to == "numpy":

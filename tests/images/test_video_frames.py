@@ -97,7 +97,7 @@ def test_frames_are_those_of_the_whole_video(directory, kind):
 
 @given(numbers=st.lists(st.integers(0, COUNT - 1), max_size=8), kind=st.sampled_from(KINDS))
 def test_any_frames(directory, numbers, kind):
-    video = Video.of(str(directory / kind))
+    video = Video.probe(str(directory / kind))
     wanted = np.unique(np.array(numbers, np.int64))
     found = dict(video.decode(wanted))
     assert sorted(found) == wanted.tolist()
@@ -176,7 +176,7 @@ def test_what_is_checked_before_decoding(directory, tmp_path, monkeypatch):
 
 def test_a_frame_that_ffmpeg_guesses_is_an_error(directory, tmp_path):
     """FFmpeg fills in damaged blocks, and says so only in a flag of the frame."""
-    whole, packets = (directory / "h264").read_bytes(), Video.of(str(directory / "h264")).packets
+    whole, packets = (directory / "h264").read_bytes(), Video.probe(str(directory / "h264")).packets
     guessed = 0
     for middle in (packets["offset"] + packets["size"] // 2)[:10].tolist():
         path = tmp_path / f"{middle}"

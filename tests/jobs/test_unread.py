@@ -67,7 +67,7 @@ def read(source, **options):
                 verdict = validate_episode(one, CheckOptions(**options))
                 report.add(verdict)
                 accepted += verdict.episodes
-    return report, DatasetStatistics.of(accepted).to_json()
+    return report, DatasetStatistics.from_episodes(accepted).to_json()
 
 
 @pytest.mark.parametrize("seed", range(cases(12)))

@@ -49,7 +49,7 @@ def made(frames: list[Frames], options: ItemOptions) -> list[dict[str, Any]]:
     """The items of each run of frames, computed by the core alone."""
     found = []
     for one in frames:
-        items = Items(one, Windows.of(len(one), options))
+        items = Items(one, Windows.from_frames(len(one), options))
         columns = {path: items.gather(path) for path in one.columns}
         if options.items == "frames":
             columns = {path: column[:, 0] for path, column in columns.items()}  # type: ignore[index]

@@ -99,7 +99,7 @@ def test_the_file_is_the_same_to_the_last_byte_on_every_run(tmp_path):
     checked = read_back(data, "rlds")
     for _ in range(5):
         parts = np.array_split(rng.permutation(len(checked)), rng.integers(1, 9))
-        every = [DatasetStatistics.of(checked[i] for i in part) for part in parts]
+        every = [DatasetStatistics.from_episodes(checked[i] for i in part) for part in parts]
         other = every[0].merge(*every[1:]).to_json()
         np.testing.assert_allclose(numbers(other), numbers(content), rtol=1e-9)
 

@@ -60,7 +60,7 @@ def made(lengths: list[int], options: ItemOptions) -> list[Items]:
 
 def of(items: Items, text: str) -> np.ndarray:
     priority: Priority = pickle.loads(pickle.dumps(resolve_priority(text)))
-    found = priority.of(items)
+    found = priority.compute(items)
     assert (found.dtype, found.shape) == (np.float64, (len(items),))
     return found
 

@@ -57,12 +57,12 @@ def test_histograms_count_all_finite_values() -> None:
     rng = np.random.default_rng(0)
     values = rng.normal(size=(5000, 3))
     expected = [np.histogram(values[:, d], BINS, (values[:, d].min(), values[:, d].max()))[0] for d in range(3)]
-    np.testing.assert_array_equal(LeafStatistics.of(values).to_full_json()["histogram"], expected)
-    scalar = LeafStatistics.of(np.array([1, 1, 1])).to_full_json()["histogram"]
+    np.testing.assert_array_equal(LeafStatistics.from_values(values).to_full_json()["histogram"], expected)
+    scalar = LeafStatistics.from_values(np.array([1, 1, 1])).to_full_json()["histogram"]
     assert scalar == [3, *[0] * (BINS - 1)]
-    assert LeafStatistics.of(np.array([-1.7e308, 1.7e308])).to_full_json()["histogram"] == [1, *[0] * 14, 1]
-    assert sum(LeafStatistics.of(np.array([0.0, np.inf, np.nan])).to_full_json()["histogram"]) == 0
-    assert "histogram" not in LeafStatistics.of(np.zeros((2, 65))).to_full_json()
+    assert LeafStatistics.from_values(np.array([-1.7e308, 1.7e308])).to_full_json()["histogram"] == [1, *[0] * 14, 1]
+    assert sum(LeafStatistics.from_values(np.array([0.0, np.inf, np.nan])).to_full_json()["histogram"]) == 0
+    assert "histogram" not in LeafStatistics.from_values(np.zeros((2, 65))).to_full_json()
 
 
 HEADER = ("name", "size", "detail")

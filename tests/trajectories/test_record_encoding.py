@@ -79,7 +79,7 @@ def every_dtype() -> tuple[SpecLeaf, ...]:
 
 
 def make_items(leaves: tuple[SpecLeaf, ...], options: ItemOptions, n: int = 7, seed: int = 0) -> Items:
-    return Items(make_frames(leaves, n, seed), Windows.of(n, options))
+    return Items(make_frames(leaves, n, seed), Windows.from_frames(n, options))
 
 
 def spec_of(leaves: tuple[SpecLeaf, ...], options: ItemOptions) -> TrajectorySpec:
@@ -196,7 +196,7 @@ def test_columns_may_be_views(tmp_path):
     strided = np.repeat(frames["observation"], 2, axis=0)[::2]
     viewed = Frames({**frames.columns, "action": unaligned, "observation": strided}, KEY)
     encoder = TrajectoryEncoder(spec_of(leaves, PAIRS))
-    windows = Windows.of(6, PAIRS)
+    windows = Windows.from_frames(6, PAIRS)
     got, want = (b"".join(map(bytes, encoder.encode(Items(f, windows)).buffers)) for f in (viewed, frames))
     assert got == want
 
@@ -223,7 +223,7 @@ def image_items(options, n=5, gray=False):
     data[-1] = ZERO_IMAGE
     frames.columns["observation/camera"] = EncodedImages(data, (16, 24, 3))
     frames.columns["observation/depth"][:] = smooth[:, :8, :8]
-    return leaves, Items(frames, Windows.of(n, options))
+    return leaves, Items(frames, Windows.from_frames(n, options))
 
 
 @pytest.mark.parametrize("name", ["pairs", "frames", "tiled", "episodes"])

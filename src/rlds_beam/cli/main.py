@@ -108,7 +108,9 @@ def _run_reporting_errors(words: list[str], beam_options: tuple[str, ...], of_th
         left = "nothing was written" if "--dry_run" in words else _LEFT.get(words[0], "nothing was written")
         return _print_failure(words, "KeyboardInterrupt", f"interrupted; {left}", 128 + signal.SIGINT)
     except MemoryError as error:
-        return _print_failure(words, "OutOfMemoryError", str(OutOfMemoryError.of(error)), OutOfMemoryError.exit_code)
+        return _print_failure(
+            words, "OutOfMemoryError", str(OutOfMemoryError.from_detail(error)), OutOfMemoryError.exit_code
+        )
     except BrokenPipeError:  # `| head` has read enough
         _discard_stdout()
         return 128 + signal.SIGPIPE

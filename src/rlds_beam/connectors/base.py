@@ -389,15 +389,15 @@ class ConnectorPipeline(list[Connector]):
 
 def find_module(episode: Episode) -> str:
     """The module that learns from the episode: metadata `module_id`, or `default_policy`."""
-    return _text(episode, "module_id") or DEFAULT_MODULE_ID
+    return _metadata_text(episode, "module_id") or DEFAULT_MODULE_ID
 
 
 def find_agent(episode: Episode) -> str:
     """The agent of the episode: metadata `agent_id`; empty for a single agent."""
-    return _text(episode, "agent_id")
+    return _metadata_text(episode, "agent_id")
 
 
-def _text(episode: Episode, name: str) -> str:
+def _metadata_text(episode: Episode, name: str) -> str:
     value = episode.metadata.get(name, "")
     return value.decode() if isinstance(value, bytes) else str(value)
 

@@ -73,7 +73,7 @@ class Configuration:
     names: Names = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, options: Any) -> Configuration:
+    def from_options(cls, options: Any) -> Configuration:
         """The connectors of a job's options: its lists of episodes, its tasks, its preset's, then its own."""
         name, preset = getattr(options, "connectors", None), getattr(options, "preset", None)
         given = cls() if name is None else load(name)

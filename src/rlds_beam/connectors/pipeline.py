@@ -50,7 +50,7 @@ class ConnectorRunner:
     last_action: LastAction = "unknown"
 
     @classmethod
-    def of(cls, configuration: Configuration, schema: Schema) -> ConnectorRunner:
+    def from_configuration(cls, configuration: Configuration, schema: Schema) -> ConnectorRunner:
         """Returns the runner for a dataset. Raises UsageError if the connectors cannot process its episodes."""
         return cls(configuration, probe(configuration, schema))
 

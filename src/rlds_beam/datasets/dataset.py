@@ -112,11 +112,11 @@ class Dataset(Viewable):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:
         """The rows of a batch, read together; a torch `DataLoader` calls this."""
-        return list(_rows(self._read(self._check_indices(np.asarray(indices, np.int64)))))
+        return list(_split_columns(self._read(self._check_indices(np.asarray(indices, np.int64)))))
 
     def __iter__(self) -> Iterator[Row]:
         for first in range(0, len(self), _AT_ONCE):
-            yield from _rows(self[first : first + _AT_ONCE])
+            yield from _split_columns(self[first : first + _AT_ONCE])
 
     def _check_indices(self, indices: Array) -> Indices:
         count = len(self)
@@ -174,7 +174,7 @@ class _Columns(Mapping[str, Array]):
         return len(self._dataset.fields)
 
 
-def _rows(columns: Mapping[str, Array]) -> Iterator[Row]:
+def _split_columns(columns: Mapping[str, Array]) -> Iterator[Row]:
     count = len(next(iter(columns.values()))) if columns else 0
     for i in range(count):
         yield {path: column[i] for path, column in columns.items()}

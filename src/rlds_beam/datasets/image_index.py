@@ -76,7 +76,7 @@ class PlaceReader:
     def prefetch(self, places: Array) -> None:
         """Requests the bytes of remote files, if any, at these places, `PLACE` [k]; `read` then waits for them."""
         if self._remote:
-            self._request([row for row in _rows(places) if row[1] in self._remote])
+            self._request([row for row in _sort_places(places) if row[1] in self._remote])
 
     def read(self, places: Array) -> list[bytes]:
         """Reads the bytes at each place, `PLACE` [k], in any order; b"" for a size of 0.
@@ -84,7 +84,7 @@ class PlaceReader:
         Raises:
           RldsBeamError: they do not match their checksum, or the file cannot be read.
         """
-        found, rows = [b""] * len(places), _rows(places)
+        found, rows = [b""] * len(places), _sort_places(places)
         if self._remote:
             remote = [row for row in rows if row[1] in self._remote]
             rows = [row for row in rows if row[1] not in self._remote]
@@ -144,7 +144,7 @@ def _cut(content: Callable[[], bytes], start: int, size: int) -> bytes:
     return data if len(data) == size else data[start : start + size]
 
 
-def _rows(places: Array) -> list[_Row]:
+def _sort_places(places: Array) -> list[_Row]:
     """The places in the order of files and offsets, without those of images of zeros."""
     order, rows = np.lexsort((places["offset"], places["file"])).tolist(), places.tolist()
     found = []

@@ -138,7 +138,7 @@ def open_index(recipe: Recipe, process: Process = process_here) -> StepIndex:
                     shutil.rmtree(unfinished, ignore_errors=True)
             _build(recipe, directory, process)
     except OSError as error:
-        disk = DiskError.of(error.errno or 0, directory)
+        disk = DiskError.from_errno(error.errno or 0, directory)
         detail = str(disk or f"cannot write to {directory}: {error.strerror or error}")
         raise UsageError(f"{detail}. Set {CACHE} to a directory for the index of {recipe.source.dataset}") from error
     return StepIndex(directory)

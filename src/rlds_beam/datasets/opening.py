@@ -140,7 +140,7 @@ def _open_converted(path: str, split: str | None, module: str | None) -> tuple[R
         stored = (*map(meaning.name_field, read_fields(manifest, path)), *read_kept_fields(manifest, path))
         files = _files(path, manifest["shards"], split)
         return ExampleRows(RecordFiles(files, TFRecordFormat()), stored, find_stacks(stored)), path, meaning.fps
-    columns = ColumnsManifest.of(manifest, path)
+    columns = ColumnsManifest.from_manifest(manifest, path)
     chosen = columns.choose(module, path)
     fields = columns.modules[chosen]
     own = [shard for shard in manifest["shards"] if shard["file"].startswith(f"{chosen}/")]

@@ -188,7 +188,7 @@ class Sampler:
             together = np.arange(first, min(first + plan.together, plan.counts[0]))
             self._step += 1
             if len(mine := together[plan.share(len(together))]):
-                return self._rows(0, epoch, mine), np.zeros(len(mine), np.int64)
+                return self._shuffle_rows(0, epoch, mine), np.zeros(len(mine), np.int64)
         return None
 
     def _mix_batch(self, weights: Sequence[float], mine: slice) -> tuple[Indices, Indices]:
@@ -202,12 +202,12 @@ class Sampler:
             epochs, positions = np.divmod(self._used[number] + np.arange(len(chosen)), count)
             for epoch in np.unique(epochs).tolist():
                 now = epochs == epoch
-                rows[chosen[now]] = self._rows(number, epoch, positions[now])
+                rows[chosen[now]] = self._shuffle_rows(number, epoch, positions[now])
             self._used[number] += len(chosen)
         self._step += 1
         return rows[mine], datasets[mine]
 
-    def _rows(self, dataset: int, epoch: int, positions: Indices) -> Indices:
+    def _shuffle_rows(self, dataset: int, epoch: int, positions: Indices) -> Indices:
         """The rows at positions of an epoch."""
         if not self._plan.shuffle:
             return positions

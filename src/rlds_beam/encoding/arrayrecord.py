@@ -124,7 +124,7 @@ class ArrayRecordFormat:
         yield from read_records(path, start, stop)
 
     def scan(self, path: str, start: int = 0, stop: int | None = None) -> Headers:
-        return Headers.of(read_records(path, start, stop))
+        return Headers.from_records(read_records(path, start, stop))
 
     def is_splittable(self, path: str) -> bool:
         return True

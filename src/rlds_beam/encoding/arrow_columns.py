@@ -90,16 +90,16 @@ def to_arrow(field: Field, column: Column, rows: int) -> pa.Array:
     if column.dtype == object and None in dims:
         parts = [np.asarray(value) for value in column]
         for part in parts:
-            _check(field, part.dtype, part.shape)
+            _check_field(field, part.dtype, part.shape)
         flat_values = np.concatenate([part.ravel() for part in parts] or [np.empty(0, field.numpy_dtype)])
     else:
-        _check(field, column.dtype, column.shape[1:])
+        _check_field(field, column.dtype, column.shape[1:])
         flat_values = np.ascontiguousarray(column).ravel()
     values = pa.array(flat_values.astype(_WIDER.get(field.dtype, field.dtype), copy=False))
     return _nest(values, _sizes(column, dims), field)
 
 
-def _check(field: Field, dtype: Any, shape: tuple[int, ...]) -> None:
+def _check_field(field: Field, dtype: Any, shape: tuple[int, ...]) -> None:
     same = len(shape) == len(field.shape) and all(a in (None, b) for a, b in zip(field.shape, shape, strict=True))
     if dtype != field.numpy_dtype or not same:
         raise ValueError(f"{field.path} is {dtype}{list(shape)}, but expected {field}")

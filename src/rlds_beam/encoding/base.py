@@ -34,7 +34,7 @@ class CheckedRecord(Record):
     crc: int
 
     @classmethod
-    def of(cls, position: int, payload: bytes, crc: int) -> CheckedRecord:
+    def from_payload(cls, position: int, payload: bytes, crc: int) -> CheckedRecord:
         record = cls(position, payload)
         record.crc = crc
         return record
@@ -72,7 +72,7 @@ class Headers(NamedTuple):
     payload_crcs: npt.NDArray[np.uint32]
 
     @classmethod
-    def of(cls, records: Iterable[Record | Damage]) -> Headers:
+    def from_records(cls, records: Iterable[Record | Damage]) -> Headers:
         """Computes the headers of records; damaged regions are skipped."""
         rows = [(r.position, len(r.payload), google_crc32c.value(r.payload)) for r in records if isinstance(r, Record)]
         positions, lengths, crcs = zip(*rows, strict=True) if rows else ((), (), ())

@@ -126,5 +126,5 @@ def prepare_input(
       UsageError: the input or a connector cannot be used.
     """
     source = open_input(options) if source is None else source
-    configuration = Configuration.of(options) if configuration is None else configuration
+    configuration = Configuration.from_options(options) if configuration is None else configuration
     return OpenedInput(source, options, ConnectorRunner.for_source(configuration, source))

@@ -75,9 +75,13 @@ def configuration_for(options: Any, schema: Schema) -> Configuration:
     Raises:
       UsageError: there is no such output, or no such connectors, or they cannot process the input's episodes.
     """
-    configuration = Configuration.of(options)
+    configuration = Configuration.from_options(options)
     kind = output_class(options.to)
     defaults = kind.default_connectors
-    if defaults and options.connectors is not None and ConnectorRunner.of(configuration, schema).probed.modules:
+    if (
+        defaults
+        and options.connectors is not None
+        and ConnectorRunner.from_configuration(configuration, schema).probed.modules
+    ):
         return configuration
     return dataclasses.replace(configuration, connectors=(*configuration.connectors, *defaults))

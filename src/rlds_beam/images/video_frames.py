@@ -290,7 +290,7 @@ def video_frames(
         import av
 
     try:
-        video = Video.of(path)
+        video = Video.probe(path)
         (check_colors if scale is None else scale.check)(av.VideoFormat(video.format))
         first = video.frame_at(start, fps)
     except (OSError, ValueError, av.FFmpegError) as error:

@@ -74,7 +74,7 @@ class Video:
         self.read: Packets = read or functools.partial(_packets_of_file, path, packets)
 
     @classmethod
-    def of(cls, path: str) -> Video:
+    def probe(cls, path: str) -> Video:
         """Lists the packets of a file; kept for the last files.
 
         Raises:
@@ -84,7 +84,7 @@ class Video:
         return _scan(path, storage.stamp(path) if is_local else storage.checksum(path) or storage.size(path))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Video.of, (self.path,)
+        return Video.probe, (self.path,)
 
     @contextlib.contextmanager
     def template(self) -> Iterator[Any]:

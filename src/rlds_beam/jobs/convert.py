@@ -108,7 +108,7 @@ class ConvertJob:
         try:
             directory.make_ready(self.directory, self.plan, overwrite=self.overwrite)
         except OSError as error:
-            disk = DiskError.of(error.errno or 0, self.directory)
+            disk = DiskError.from_errno(error.errno or 0, self.directory)
             raise UsageError(
                 str(disk or f"{self.directory} cannot be written to: {error.strerror or error}")
             ) from error

@@ -89,7 +89,7 @@ def open_input(options: PushOptions) -> PushInput:
 
 
 def _open_rlds(options: PushOptions) -> PushInput:
-    configuration = Configuration.of(options)
+    configuration = Configuration.from_options(options)
     opened = prepare_input(options, configuration=configuration)
     source, check, connecting = opened.source, CheckOptions.of(opened.check), opened.connecting
     frames, items = FrameOptions.of(options), ItemOptions.of(options)
@@ -97,11 +97,11 @@ def _open_rlds(options: PushOptions) -> PushInput:
     if options.columns:
         for name in options_given(options, FrameOptions, ItemOptions):
             raise UsageError(f"--{name} has no effect with --columns: connectors define the rows")
-        conversion = ColumnItemConversion.of(connecting.probed, options.module)
+        conversion = ColumnItemConversion.from_probe(connecting.probed, options.module)
         items = conversion.items
     else:
         connecting.refuse_columns("--columns")
-        conversion = WindowItemConversion.of(trajectory_spec(connecting.probed.schema, frames, items))
+        conversion = WindowItemConversion.from_spec(trajectory_spec(connecting.probed.schema, frames, items))
     reader = EpisodeReader(source, Snapshot(source, _ADVICE))
     ranges = opened.ranges(whole_shards=options.across_episodes)
     void = source.last_action != "real" and source.meaning.void_datasets is None

@@ -196,7 +196,7 @@ def lock_output(directory: str) -> Iterator[None]:
                 f"another rlds-beam is writing into {directory}: wait until it ends, or choose another directory"
             ) from None
         except OSError as error:
-            disk = DiskError.of(error.errno or 0, directory)
+            disk = DiskError.from_errno(error.errno or 0, directory)
             raise UsageError(
                 str(disk or f"cannot write to {error.filename or directory}: {error.strerror or error}")
             ) from error

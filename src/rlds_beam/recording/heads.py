@@ -73,25 +73,27 @@ class BaseHead(BehaviorPolicy):
     def check(self, leaf: SpaceLeaf) -> None:
         """Checks the head's arguments against the action; raises UsageError."""
 
-    def of(self, base: BasePolicy, observations: Any) -> Distribution:
+    def distribution_for(self, base: BasePolicy, observations: Any) -> Distribution:
         """The distribution of actions for N observations, given a base policy."""
-        raise UsageError(f"{type(self).__name__} must implement `of`, which returns its distribution of actions")
+        raise UsageError(
+            f"{type(self).__name__} must implement `distribution_for`, which returns its distribution of actions"
+        )
 
     def distribution(self, observations: Any) -> Distribution:
-        return self.of(self.base, observations)
+        return self.distribution_for(self.base, observations)
 
     def initial_state(self) -> State | None:
         return self.base.initial_state()
 
     def advance(self, observations: Any, state: State) -> tuple[Distribution, State]:
         output, after = self.base.advance(observations, state)
-        return self.of(self.base.given(output), observations), after
+        return self.distribution_for(self.base.given(output), observations), after
 
     def replay(self, observations: Any, lengths: Array, state: State) -> Distribution:
         def step(rows: Array, before: State) -> tuple[Array, State]:
             return self.base.advance(take_rows(observations, rows), before)
 
-        return self.of(self.base.given(replay(step, lengths, state)), observations)
+        return self.distribution_for(self.base.given(replay(step, lengths, state)), observations)
 
     # The other methods of SCOPE-RL's heads.
 
@@ -167,7 +169,7 @@ class EpsilonGreedyHead(BaseHead):
     def randomness(self) -> tuple[int, int]:
         return EpsilonGreedy.uniform, 0
 
-    def of(self, base: BasePolicy, observations: Any) -> EpsilonGreedy:
+    def distribution_for(self, base: BasePolicy, observations: Any) -> EpsilonGreedy:
         values = base.values_or_greedy(observations, self.n_actions)
         if values.ndim == 1:
             return EpsilonGreedy(values, self.epsilon, _require_actions(self, self.n_actions), self._start, None)
@@ -206,7 +208,7 @@ class SoftmaxHead(BaseHead):
     def randomness(self) -> tuple[int, int]:
         return SoftmaxDistribution.uniform, 0
 
-    def of(self, base: BasePolicy, observations: Any) -> SoftmaxDistribution:
+    def distribution_for(self, base: BasePolicy, observations: Any) -> SoftmaxDistribution:
         values = base.values(observations, self.n_actions)
         return SoftmaxDistribution(values.astype(np.float64) / self.tau, self._start)
 
@@ -241,7 +243,7 @@ class GaussianHead(BaseHead):
     def randomness(self) -> tuple[int, int]:
         return 0, _width(self)
 
-    def of(self, base: BasePolicy, observations: Any) -> Gaussian:
+    def distribution_for(self, base: BasePolicy, observations: Any) -> Gaussian:
         return Gaussian(base.greedy(observations).astype(np.float64), self.sigma)
 
     def calc_action_choice_probability(self, greedy_action: Array, action: Array) -> Array:
@@ -283,7 +285,7 @@ class TruncatedGaussianHead(BaseHead):
     def randomness(self) -> tuple[int, int]:
         return _width(self), 0
 
-    def of(self, base: BasePolicy, observations: Any) -> TruncatedGaussian:
+    def distribution_for(self, base: BasePolicy, observations: Any) -> TruncatedGaussian:
         return self._of(base.greedy(observations))
 
     def calc_action_choice_probability(self, greedy_action: Array, action: Array) -> Array:
@@ -307,7 +309,7 @@ class OnlineHead(BaseHead):
             raise UsageError("OnlineHead needs an environment with one action; this one takes several")
         self._leaf = action.alone
 
-    def of(self, base: BasePolicy, observations: Any) -> Distribution:
+    def distribution_for(self, base: BasePolicy, observations: Any) -> Distribution:
         start = self._start if self._leaf is None or self._leaf.kind == "discrete" else 0
         return _Greedy(self._greedy(base, observations) + start)
 

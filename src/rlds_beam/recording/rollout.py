@@ -233,7 +233,7 @@ class _Acting:
             distribution, state = self._policy.advance(observations, state)
             _keep(slots, state)
         sampled = distribution.sample(self._uniform[:count], self._normal[:count])
-        self._check(sampled, count)
+        self._check_actions(sampled, count)
         pairs = list(zip(self._action.leaves, sampled, strict=True))
         stored = tuple(_to_stored(leaf, values, clip=not self._unclipped) for leaf, values in pairs)
         for_env = stored
@@ -241,7 +241,7 @@ class _Acting:
             for_env = tuple(_to_stored(leaf, v, clip=True) for leaf, v in zip(self._action.leaves, stored, strict=True))
         return stored, for_env, distribution.propensity(stored) if self._policy.has_propensity else None
 
-    def _check(self, actions: Actions, count: int) -> None:
+    def _check_actions(self, actions: Actions, count: int) -> None:
         for leaf, values in zip(self._action.leaves, actions, strict=True):
             if values.shape != (count, *leaf.shape):
                 raise UsageError(
@@ -250,7 +250,7 @@ class _Acting:
                 )
 
     def _step(self, slots: Sequence[_Slot], stored: Actions, for_env: Actions, propensity: Propensity | None) -> None:
-        self._check(stored, len(slots))
+        self._check_actions(stored, len(slots))
         custom: list[dict[str, Any]] = [{}] * len(slots)
         if propensity is not None:
             values, logs = propensity

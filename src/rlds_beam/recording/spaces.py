@@ -85,7 +85,7 @@ class Structure:
     leaves: tuple[SpaceLeaf, ...]
 
     @classmethod
-    def of(cls, tree: Any) -> Structure:
+    def from_tree(cls, tree: Any) -> Structure:
         """Creates the structure of a tree, and sets the paths of its leaves."""
         named = _with_name(tree, ())
         return cls(named, tuple(_leaves(named)))
@@ -102,7 +102,7 @@ class Structure:
 
     def with_names(self, names: Sequence[str]) -> Structure:
         """A copy whose only leaf has these names of its values; the structure itself if it has several leaves."""
-        return self if self.alone is None else Structure.of(dataclasses.replace(self.alone, names=tuple(names)))
+        return self if self.alone is None else Structure.from_tree(dataclasses.replace(self.alone, names=tuple(names)))
 
     def flatten(self, value: Any) -> tuple[Any, ...]:
         """The values of the leaves, in order."""
@@ -156,7 +156,7 @@ def from_space(space: Any, what: str) -> Structure:
     Raises:
       UsageError: the space cannot be recorded.
     """
-    return Structure.of(_space_tree(space, what))
+    return Structure.from_tree(_space_tree(space, what))
 
 
 def _space_tree(space: Any, what: str) -> Any:
@@ -200,7 +200,7 @@ def _multi_binary(space: Any) -> SpaceLeaf:
     return SpaceLeaf("", "multi_discrete", np.dtype(space.dtype).name, shape, sizes=np.full(shape, 2, np.int64))
 
 
-def _text(space: Any) -> SpaceLeaf:
+def _text_space(space: Any) -> SpaceLeaf:
     return SpaceLeaf("", "text", "string")
 
 
@@ -209,7 +209,7 @@ _SPACES: dict[str, Callable[[Any], SpaceLeaf]] = {
     "Discrete": _discrete,
     "MultiDiscrete": _multi_discrete,
     "MultiBinary": _multi_binary,
-    "Text": _text,
+    "Text": _text_space,
 }
 
 
@@ -223,7 +223,7 @@ def from_spec(spec: Any, what: str) -> Structure:
     Raises:
       UsageError: the spec cannot be recorded.
     """
-    return Structure.of(_spec_tree(spec, what))
+    return Structure.from_tree(_spec_tree(spec, what))
 
 
 def _spec_tree(spec: Any, what: str) -> Any:

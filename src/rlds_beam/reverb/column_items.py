@@ -42,7 +42,7 @@ class ColumnItemConversion:
     spec: TrajectorySpec
 
     @classmethod
-    def of(cls, probed: Probed, module: str | None) -> ColumnItemConversion:
+    def from_probe(cls, probed: Probed, module: str | None) -> ColumnItemConversion:
         """The items of a module's columns.
 
         Raises:

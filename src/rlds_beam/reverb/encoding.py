@@ -125,7 +125,7 @@ class ItemEncoder:
         """
         if not windows.count:
             return Cut([], windows, priorities, seeds)
-        self._check(columns, windows)
+        self._check_columns(columns, windows)
         length, count = self._align(windows), len(columns[0])
         skipped = windows.start // length * length  # frames before the first window
         begins = range(skipped, count, length)
@@ -159,7 +159,7 @@ class ItemEncoder:
         contents = portions(items, chunks, self._tables, len(self._leaves), squeeze=self._squeeze)
         return [message([portion]) for portion in contents]
 
-    def _check(self, columns: Sequence[Array], windows: Windows) -> None:
+    def _check_columns(self, columns: Sequence[Array], windows: Windows) -> None:
         needed = windows.start + (windows.count - 1) * windows.stride + windows.length
         for i, (column, (dtype, shape)) in enumerate(zip(columns, self._leaves, strict=True)):
             if column.dtype != dtype or column.shape[1:] != shape or len(column) < needed:

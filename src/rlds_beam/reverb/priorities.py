@@ -36,7 +36,7 @@ class Priority(Protocol):
     def check(self, spec: TrajectorySpec) -> None:
         """Raises UsageError if items of this spec cannot have such a priority."""
 
-    def of(self, items: Items) -> Array:
+    def compute(self, items: Items) -> Array:
         """The priorities of the items, float64 [K], finite and not negative.
 
         Raises:
@@ -71,7 +71,7 @@ class ConstantPriority:
     def check(self, spec: TrajectorySpec) -> None:
         """Accepts any spec."""
 
-    def of(self, items: Items) -> Array:
+    def compute(self, items: Items) -> Array:
         return np.full(len(items), self.value)
 
 
@@ -97,18 +97,18 @@ class LeafPriority:
             reason = f"no such leaf{hint} (--policy_info_fields=NAME adds a step field as policy_info/NAME)"
         raise UsageError(f"{_FLAG}={self.path}: {reason}. Available: {', '.join(usable) or 'none'}")
 
-    def of(self, items: Items) -> Array:
+    def compute(self, items: Items) -> Array:
         if not len(items):
             return np.zeros(0)
         values = cast(Array, _window(items, self.path)).reshape(len(items), -1).astype(np.float64)
         if "step_type" not in items.frames.columns:  # a row of columns has one value
-            return _check(values[:, 0], self.path)
+            return _check_priorities(values[:, 0], self.path)
         counts = cast(Array, _window(items, "step_type")) != LAST
         counts[:, -1] = False
         counts[:, 0] |= ~counts.any(axis=1)
         with np.errstate(invalid="ignore", over="ignore"):  # NaN and infinity are rejected below
             means = np.where(counts, values, 0).sum(axis=1) / counts.sum(axis=1)
-        return _check(means, self.path)
+        return _check_priorities(means, self.path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,8 +140,8 @@ class FunctionPriority:
                 f"{error}"
             ) from error
 
-    def of(self, items: Items) -> Array:
-        return _check(self._call(items), self.name) if len(items) else np.zeros(0)
+    def compute(self, items: Items) -> Array:
+        return _check_priorities(self._call(items), self.name) if len(items) else np.zeros(0)
 
     def _call(self, items: Items) -> Array:
         columns = nest({path: _window(items, path) for path in items.frames.columns})
@@ -169,7 +169,7 @@ def _views(values: Array, windows: Windows) -> Array:
     return np.moveaxis(views, -1, 1)[windows.start : stop : windows.stride]
 
 
-def _check(values: Array, source: str) -> Array:
+def _check_priorities(values: Array, source: str) -> Array:
     bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
     if len(bad):
         more = f" ({len(bad)} such items)" if len(bad) > 1 else ""

@@ -198,7 +198,7 @@ def compare_tables(
             fault = f"{server} was restarted: items that it had acknowledged may be lost"
             faults += [fault] if fault not in faults else []
             continue
-        check = _check(server, old, new, predicted.get(server, 0), acknowledged.get(server, 0))
+        check = _compare_counts(server, old, new, predicted.get(server, 0), acknowledged.get(server, 0))
         fault, note = _judge(check, old, new, before.allow_eviction)
         checks.append(msgspec.structs.replace(check, note=note))
         faults += [f"{server}, table {old.name!r}: {fault}"] if fault else []
@@ -207,7 +207,7 @@ def compare_tables(
     return tuple(checks)
 
 
-def _check(server: str, old: TableInfo, new: TableInfo, predicted: int, acknowledged: int) -> TableCheck:
+def _compare_counts(server: str, old: TableInfo, new: TableInfo, predicted: int, acknowledged: int) -> TableCheck:
     inserted = new.limiter.inserts - old.limiter.inserts
     return TableCheck(
         server=server,
@@ -344,8 +344,8 @@ def fitting_axes(table: TableInfo, spec: TrajectorySpec, where: str) -> tuple[Sh
     outer = min(axes, key=lambda outer: len(misfits[outer]))
     pairs = misfits[outer]
     told = [
-        f"{given.path}: the table has {_text(wanted.dtype, wanted.shape)}, "
-        f"the dataset {_text(given.dtype, (*outer, *given.shape))}"
+        f"{given.path}: the table has {_describe_leaf(wanted.dtype, wanted.shape)}, "
+        f"the dataset {_describe_leaf(given.dtype, (*outer, *given.shape))}"
         for wanted, given in pairs[:_AT_MOST]
     ]
     if len(pairs) > _AT_MOST:
@@ -423,5 +423,5 @@ def _remedies(remedy: str, name: str) -> str:
     return f"Add {remedy}; or {serve}" if remedy else serve
 
 
-def _text(dtype: str, shape: Shape | None) -> str:
+def _describe_leaf(dtype: str, shape: Shape | None) -> str:
     return f"{dtype} of any shape" if shape is None else f"{dtype}{list(shape)}"

@@ -153,7 +153,7 @@ class RequestEncoder:
         target, key, windows = self._target, items.frames.key, items.windows
         target.spec.check(items.frames)
         columns = [self._column(items, path) for path in (leaf.path for leaf in target.spec.leaves)]
-        priorities = target.priority.of(items)
+        priorities = target.priority.compute(items)
         identity = (str(key), target.salt, *(_checksum(column) for column in columns))
         stream = key.shard_name if target.items.across_episodes else str(key)
         cut = self._encoder.cut(

@@ -43,7 +43,7 @@ def statistics_lines(content: Mapping[str, Any], fields: Sequence[str] = ()) -> 
     for path, leaf in [*content["fields"].items(), *((name, content[name]) for name in OF_EPISODES if content[name])]:
         if fields and not is_chosen(path, fields):
             continue
-        own = _rows(path, leaf)
+        own = _field_rows(path, leaf)
         shown = own if fields else own[: shown_dimensions(len(own))]
         if not fields and path not in OF_EPISODES and len(rows) + len(shown) > _MAX_ROWS:
             shown = []
@@ -60,7 +60,7 @@ def statistics_lines(content: Mapping[str, Any], fields: Sequence[str] = ()) -> 
     return [*lines, *_propensity_lines(content.get("propensities"))]
 
 
-def _rows(path: str, leaf: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def _field_rows(path: str, leaf: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """The rows of a field, one for each dimension; the last cell is a histogram from the minimum to the maximum."""
     values = [np.reshape(leaf[name], -1) for name in _COLUMNS]
     shape = np.shape(leaf["mean"])

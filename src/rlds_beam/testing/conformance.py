@@ -352,7 +352,7 @@ class ConnectorTests:
     def _runner(self) -> ConnectorRunner:
         """The connectors, fitted to the episodes."""
         episodes = self._episodes()
-        runner = ConnectorRunner.of(Configuration(flat(self.connectors())), default_schema(episodes[0]))
+        runner = ConnectorRunner.from_configuration(Configuration(flat(self.connectors())), default_schema(episodes[0]))
         while runner.unfitted:
             accumulator = runner.accumulator()
             for episode in episodes:

@@ -36,7 +36,7 @@ class WindowItemConversion:
     keep: tuple[Kept, ...] = ()
 
     @classmethod
-    def of(cls, spec: TrajectorySpec, images: Images = "raw") -> WindowItemConversion:
+    def from_spec(cls, spec: TrajectorySpec, images: Images = "raw") -> WindowItemConversion:
         """The conversion whose result a spec describes.
 
         Raises:

@@ -61,7 +61,7 @@ def windows(n_frames: int, options: ItemOptions) -> Index:
     L is 1 for single frames, and n_frames for whole episodes. An episode longer than `max_sequence_length` has no
     items.
     """
-    return Windows.of(n_frames, options).index()
+    return Windows.from_frames(n_frames, options).index()
 
 
 def predict_items(n_frames: Iterable[int], options: ItemOptions) -> int:
@@ -93,7 +93,7 @@ class Windows:
     frames: int
 
     @classmethod
-    def of(cls, n_frames: int, options: ItemOptions) -> Windows:
+    def from_frames(cls, n_frames: int, options: ItemOptions) -> Windows:
         """Returns the windows of an episode; see `windows`."""
         length = n_frames if options.items == "episodes" else _length(options)
         return cls(0, item_count(n_frames, options), length, options.stride, n_frames)
@@ -189,7 +189,7 @@ class ItemMaker:
         options = self._options
         if not options.across_episodes:
             check_length(len(frames), options)
-            return Items(frames, Windows.of(len(frames), options))
+            return Items(frames, Windows.from_frames(len(frames), options))
         length, stride = _length(options), options.stride
         self._seen += len(frames)
         buffer = frames if self._tail is None else self._tail.append(frames)
@@ -208,7 +208,7 @@ class ItemMaker:
             return None
         if not options.tile_end_of_episodes and seen >= _length(options):
             return None
-        return Items(tail, Windows.of(len(tail), options))
+        return Items(tail, Windows.from_frames(len(tail), options))
 
 
 def _length(options: ItemOptions) -> int:

@@ -181,7 +181,9 @@ def policy_info_columns(
         raise RldsBeamError(
             f"--policy_info_fn={name} {describe_error(error)}, called with the {count} steps of {key}"
         ) from error
-    columns: dict[str, Column] = {path: _check(name, path, values, count) for path, values in returned.items()}
+    columns: dict[str, Column] = {
+        path: _check_policy_info(name, path, values, count) for path, values in returned.items()
+    }
     twice = sorted(columns.keys() & fields.keys())
     if twice or (fields and "policy_info" in columns):
         what = twice[0] if twice else "an array without a name"
@@ -193,7 +195,7 @@ def policy_info_columns(
     return {path: columns[path] for path in nest_order(columns)}
 
 
-def _check(name: str, path: str, values: Any, count: int) -> np.ndarray[Any, Any]:
+def _check_policy_info(name: str, path: str, values: Any, count: int) -> np.ndarray[Any, Any]:
     array = np.asarray(values)
     if array.dtype.kind in "OSU":
         raise UsageError(

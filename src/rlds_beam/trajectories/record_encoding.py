@@ -171,7 +171,7 @@ class TrajectoryEncoder:
     def _blocks(self, group: Sequence[PreparedItems], template: Template) -> Iterator[tuple[FramedRows, int]]:
         """Yields the payloads of all items in blocks that reuse one buffer, with the number of rows filled."""
         if self._room is None or self._room.template is not template:
-            self._room = RecordBlock.of(template)
+            self._room = RecordBlock.from_template(template)
         _, records, holes = self._room
         step, starts = len(records.payload), _starts(group)
         length = group[0].windows.length

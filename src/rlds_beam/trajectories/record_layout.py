@@ -53,7 +53,7 @@ def record_fields(spec: TrajectorySpec, images: Images = "raw") -> tuple[Field, 
     Raises:
       UsageError: the format cannot hold a leaf's dtype or shape; the message suggests a cast.
     """
-    _check(spec.leaves)
+    _check_dtypes(spec.leaves)
     fields: list[Field] = []
     for leaf in spec.leaves:
         fields += _leaf_fields(leaf, spec.item_shape, images)
@@ -69,32 +69,32 @@ def _leaf_fields(leaf: SpecLeaf, item_shape: tuple[int | None, ...], images: Ima
     shape = (*item_shape, *leaf.shape)
     if is_jpeg(leaf, images):
         if leaf.shape[-1] not in _IMAGE_CHANNELS:
-            raise UsageError(f"{_text(leaf)}: a JPEG holds 1 or 3 channels; write it with --images=raw")
+            raise UsageError(f"{_describe_leaf(leaf)}: a JPEG holds 1 or 3 channels; write it with --images=raw")
         if item_shape in ((), (None,)):
             return [Field(leaf.path, leaf.dtype, shape, "jpeg", "Image")]
         return [Field(f"{leaf.path}/{i}", leaf.dtype, leaf.shape, "jpeg", "Image") for i in range(item_shape[0] or 0)]
     if images == "jpeg" and leaf.dtype == "uint8" and len(shape) == 3 and item_shape != (None,):
         raise UsageError(
-            f"{_text(leaf)}: TF-Agents' compress_image=True would read items of shape {list(shape)} as JPEGs; write "
-            f"the dataset with --images=raw{_or_leave_out([leaf])}"
+            f"{_describe_leaf(leaf)}: TF-Agents' compress_image=True would read items of shape {list(shape)} as JPEGs; "
+            f"write the dataset with --images=raw{_or_leave_out([leaf])}"
         )
     return [Field(leaf.path, leaf.dtype, shape, "none" if leaf.dtype in LISTS else "bytes")]
 
 
-def _check(leaves: Sequence[SpecLeaf]) -> None:
+def _check_dtypes(leaves: Sequence[SpecLeaf]) -> None:
     """Raises UsageError that lists every leaf that TF-Agents cannot read."""
     refused = [leaf for leaf in leaves if leaf.dtype not in CASTS]
     if refused:
         casts = ",".join(f"{leaf.path}={_CASTS.get(leaf.dtype, 'float32')}" for leaf in refused)
         dtypes = " and ".join(dict.fromkeys(leaf.dtype for leaf in refused))
         raise UsageError(
-            f"{', '.join(map(_text, refused))}: TF-Agents cannot read {dtypes} from a TFRecord; cast it: "
+            f"{', '.join(map(_describe_leaf, refused))}: TF-Agents cannot read {dtypes} from a TFRecord; cast it: "
             f"--cast={shlex.quote(casts)}{_or_leave_out(refused)}"
         )
     empty = [leaf for leaf in leaves if 0 in leaf.shape]
     if empty:
         remedy = _or_leave_out(empty) or ", or remove it before converting"
-        raise UsageError(f"{', '.join(map(_text, empty))}: a dimension of size 0 holds nothing{remedy}")
+        raise UsageError(f"{', '.join(map(_describe_leaf, empty))}: a dimension of size 0 holds nothing{remedy}")
 
 
 def _or_leave_out(leaves: Sequence[SpecLeaf]) -> str:
@@ -105,7 +105,7 @@ def _or_leave_out(leaves: Sequence[SpecLeaf]) -> str:
     return f", or leave it out ({'; '.join(where)})" if where else ""
 
 
-def _text(leaf: SpecLeaf) -> str:
+def _describe_leaf(leaf: SpecLeaf) -> str:
     return f"{leaf.path}: {leaf.dtype}{list(leaf.shape)}"
 
 

@@ -211,7 +211,7 @@ class ShownEpisode:
 
     def _fields(self, width: int) -> Iterator[str]:
         drawn = {curve.path: curve for curve in find_curves(self.episode, names=self.names) if not curve.is_embedding}
-        rows = list(self._rows(drawn))
+        rows = list(self._list_fields(drawn))
         names = max((len(row[0]) for row in rows), default=0)
         labels = max((len(row[1]) for row in rows), default=0)
         ranges = [format_range(c.values[:, i]) for c in drawn.values() for i in range(c.values.shape[1])]
@@ -234,7 +234,7 @@ class ShownEpisode:
             if name not in drawn:
                 yield f"{printable(name):{names}} {label:{labels}}  {text}"
 
-    def _rows(self, curves: Mapping[str, Curve]) -> Iterator[Row]:
+    def _list_fields(self, curves: Mapping[str, Curve]) -> Iterator[Row]:
         """All fields: those with curves, which have no text, and the others."""
         flags = dict(find_flags(self.episode))
         for path, column in self.episode.steps.items():

@@ -254,7 +254,7 @@ def _step_column(path: str, value: Any, field: Field | None) -> Column | bytes:
     if isinstance(value, EncodedImages):
         return value
     if isinstance(value, str | bytes):
-        return _text(path, value)
+        return _encode_text(path, value)
     array = _as_array(path, value, field)
     if not array.ndim:
         raise _wrong(path, "one value, but expected one for each step; values of an episode go below 'metadata'")
@@ -266,10 +266,10 @@ def _step_column(path: str, value: Any, field: Field | None) -> Column | bytes:
 def _value(path: str, value: Any, field: Field | None) -> Any:
     """An episode's value: text as bytes, or a numpy scalar or array. Raises BadEpisode for other objects."""
     if isinstance(value, str | bytes):
-        return _text(path, value)
+        return _encode_text(path, value)
     array = _as_array(path, value, field)
     if array.dtype == object or array.dtype.kind in "SU":
-        array = _objects(_text(path, value) for value in array.ravel().tolist()).reshape(array.shape)
+        array = _objects(_encode_text(path, value) for value in array.ravel().tolist()).reshape(array.shape)
     return array[()]
 
 
@@ -350,7 +350,7 @@ def _as_array(path: str, value: Any, field: Field | None) -> Array:
 
 def _of_objects(path: str, array: Array, field: Field | None) -> Column:
     """Text, or encoded images: an object array of bytes."""
-    flat = [_text(path, value) for value in array.ravel().tolist()]
+    flat = [_encode_text(path, value) for value in array.ravel().tolist()]
     data = _objects(flat)
     images = field.holds_image_files if field is not None else bool(flat) and flat[0].startswith(_STARTS)
     if not images or array.ndim != 1:
@@ -365,7 +365,7 @@ def _of_objects(path: str, array: Array, field: Field | None) -> Column:
     return EncodedImages(data, (header.height, header.width, channels), dtype, kind)
 
 
-def _text(path: str, value: Any) -> bytes:
+def _encode_text(path: str, value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):

@@ -21,7 +21,7 @@ def test_every_preset_is_valid(name):
     preset = read_presets()[name]
     config = ConvertConfig.create("in", "out", preset=name, repair="missing_is_first")
     assert config.repair == ("missing_is_first", *preset.repair)
-    assert len(Configuration.of(config).connectors) == len(preset.connectors)
+    assert len(Configuration.from_options(config).connectors) == len(preset.connectors)
     assert preset.connectors or preset.repair
     assert preset.fault and all(source.startswith("https://") for source in preset.source)
     fields = [path for one in preset.connectors for options in one.values() for path in _named(options)]

@@ -35,7 +35,7 @@ def cuts(count: int) -> st.SearchStrategy[list[int]]:
 @settings(max_examples=50, deadline=None)
 def test_merged_statistics_equal_numpy_on_the_whole_data(seed, where, order):
     values = np.random.default_rng(seed).normal(3.0, 2.0, (300, 2, 2)).astype(np.float32)
-    parts = [LeafStatistics.of(part) for part in np.split(values, where)]
+    parts = [LeafStatistics.from_values(part) for part in np.split(values, where)]
     order.shuffle(parts)
     merged = parts[0].merge(*parts[1:])
     found, wide = merged.to_json(), values.astype(np.float64)
@@ -53,8 +53,8 @@ def test_quantiles_of_many_values_are_within_the_stated_error_however_the_data_a
     monkeypatch.setattr(distributions, "EXACT", 1000)
     rng = np.random.default_rng(5)
     values = (scale * np.stack([rng.normal(size=50_000), rng.exponential(size=50_000) - 1], axis=1)).astype(np.float32)
-    one = ValueDistribution.of(values.T)
-    parts = [ValueDistribution.of(part.T) for part in np.split(values, [10, 700, 5_000, 41_234])]
+    one = ValueDistribution.from_parts(values.T)
+    parts = [ValueDistribution.from_parts(part.T) for part in np.split(values, [10, 700, 5_000, 41_234])]
     many = pickle.loads(pickle.dumps(parts[3].merge(parts[1], parts[0]))).merge(parts[4], parts[2])
     assert not one.exact
     np.testing.assert_array_equal(one.quantiles(Q), many.quantiles(Q))
@@ -67,7 +67,7 @@ def test_the_last_step_counts_its_observation_but_not_its_void_values():
     for episode in episodes:
         episode.steps["action"][-1] = np.nan
         episode.steps["reward"][-1] = np.nan
-    parts = [EpisodeStatistics.of(episode) for episode in episodes]
+    parts = [EpisodeStatistics.from_episodes(episode) for episode in episodes]
     found = EpisodeStatistics().merge(*parts).to_json()
     assert (found["episodes"], found["transitions"]) == (2, 11)
     assert found["fields"]["observation"]["count"] == 13
@@ -94,7 +94,7 @@ def test_adding_rows_one_by_one_equals_adding_them_at_once(bound, monkeypatch):
     np.testing.assert_allclose([found.mean, found.std], [wide.mean(0), wide.std(0)], rtol=1e-10)
     np.testing.assert_array_equal([found.low, found.high], [wide.min(0), wide.max(0)])
     found_quantiles = found.distribution.quantiles(Q)
-    np.testing.assert_array_equal(found_quantiles, ValueDistribution.of(values.T).quantiles(Q))
+    np.testing.assert_array_equal(found_quantiles, ValueDistribution.from_parts(values.T).quantiles(Q))
 
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False)
@@ -147,7 +147,7 @@ def test_parts_give_the_same_bits_in_whatever_order_they_are_merged(seed, where,
     values = np.stack([odd_column(np.random.default_rng([seed, i])) for i in range(2)], axis=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(distributions, "EXACT", bound)
-        parts = [LeafStatistics.of(part, f"{i:03}") for i, part in enumerate(np.split(values, where))]
+        parts = [LeafStatistics.from_values(part, f"{i:03}") for i, part in enumerate(np.split(values, where))]
         expected = parts[0].merge(*parts[1:]).to_json()
         while len(parts) > 1:
             order.shuffle(parts)
@@ -214,7 +214,7 @@ def episodes():
 
 @pytest.fixture(scope="module")
 def own(episodes) -> dict[str, Any]:
-    return {"dataset": "toy/1.0.0", **DatasetStatistics.of(episodes).to_json()}
+    return {"dataset": "toy/1.0.0", **DatasetStatistics.from_episodes(episodes).to_json()}
 
 
 def load(format: str, own: dict[str, Any], **fields: str) -> Any:

@@ -114,7 +114,8 @@ def test_every_mode_with_every_mask_matches_the_project(mode, constant, theirs):
     )
     one = episode(0, 400, action=np.concatenate([x, x[:1]]))
     stats = {
-        name: np.array(values) for name, values in DatasetStatistics.of([one]).to_json()["fields"]["action"].items()
+        name: np.array(values)
+        for name, values in DatasetStatistics.from_episodes([one]).to_json()["fields"]["action"].items()
     }
     for mask in itertools.product([True, False], repeat=5):
         normalize = fitted(Normalize("action", mode, mask={"action": mask}, constant=constant), [one])
@@ -127,7 +128,7 @@ def test_every_mode_with_every_mask_matches_the_project(mode, constant, theirs):
 
 
 def test_statistics_from_a_file_equal_those_of_the_data(tmp_path):
-    content = DatasetStatistics.of(EPISODES).to_json()
+    content = DatasetStatistics.from_episodes(EPISODES).to_json()
     file = tmp_path / "stats.json"
     file.write_text(json.dumps(content))
     own = fitted(Normalize(["action"]), EPISODES)

@@ -131,7 +131,7 @@ class TestStatistics:
         assert "effective size" in printed
 
     def test_wrong_propensities_do_not_pass(self):
-        parts = [PropensityStatistics.of(logged(seed, wrong=0.5)) for seed in range(40)]
+        parts = [PropensityStatistics.from_episode(logged(seed, wrong=0.5)) for seed in range(40)]
         found = PropensityStatistics.merged(parts).to_json()
         assert found["calibration"]["largest_deviation"] > 4.5
         assert found["calibration"]["actions"]["0"]["mean"] == pytest.approx(2, abs=0.4)
@@ -147,7 +147,7 @@ class TestStatistics:
             policy /= policy.sum(axis=1, keepdims=True)
             actions = (policy.cumsum(axis=1) < rng.random((transitions, 1))).sum(axis=1).clip(0, 4)
             found = recorded(policy[np.arange(transitions), actions], np.ones(transitions), actions)
-            deviations.append(PropensityStatistics.of(found).to_json()["calibration"]["largest_deviation"])
+            deviations.append(PropensityStatistics.from_episode(found).to_json()["calibration"]["largest_deviation"])
         assert max(deviations) < 4
 
     def test_missing_support_shows(self):
@@ -156,14 +156,14 @@ class TestStatistics:
         parts = []
         for _ in range(20):
             actions = rng.integers(0, 2, 50)
-            parts.append(PropensityStatistics.of(recorded(np.full(50, 0.5), np.full(50, 0.25), actions)))
+            parts.append(PropensityStatistics.from_episode(recorded(np.full(50, 0.5), np.full(50, 0.25), actions)))
         assert PropensityStatistics.merged(parts).to_json()["support"]["mean"] == pytest.approx(0.5)
 
     def test_the_effective_size_of_weights_beyond_float64(self):
         """One of ten episodes weighs 1e600 and another half as much; the others weigh 1e-600."""
         episodes = [recorded([1e-3] * 200, [1.0] * 200), recorded([1e-3] * 200, [1.0] * 199 + [0.5])]
         episodes += [recorded([1.0] * 200, [1e-3] * 200)] * 8
-        sizes = PropensityStatistics.merged([PropensityStatistics.of(e) for e in episodes]).to_json()
+        sizes = PropensityStatistics.merged([PropensityStatistics.from_episode(e) for e in episodes]).to_json()
         assert sizes["effective_sample_size"]["episodes"] == pytest.approx(1.5**2 / 1.25)
         with pytest.raises(UsageError, match=r"the target_propensity at step 1, -1, is negative"):
-            PropensityStatistics.of(recorded([0.5, 0.5], [0.5, -1.0]))
+            PropensityStatistics.from_episode(recorded([0.5, 0.5], [0.5, -1.0]))

@@ -155,7 +155,7 @@ def test_a_damaged_frame_is_found_when_it_is_decoded(source, output, tmp_path):
         (tmp_path / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "copy" / name).write_bytes(content)
     path = min((tmp_path / "copy").rglob("*image_0*/**/*.mp4"))
-    packet = Video.of(str(path)).packets[2]
+    packet = Video.probe(str(path)).packets[2]
     content = bytearray(path.read_bytes())
     content[packet["offset"] + 3 : packet["offset"] + packet["size"]] = bytes(int(packet["size"]) - 3)
     path.write_bytes(content)
@@ -186,7 +186,7 @@ def pixels(directory: Path, episodes: int = 4) -> list[Any]:
 def packets(directory: Path) -> list[int]:
     """The checksums of all packets."""
     files = sorted(directory.rglob("*.mp4"))
-    return [int(crc) for file in files for crc in Video.of(str(file)).packets["crc"]]
+    return [int(crc) for file in files for crc in Video.probe(str(file)).packets["crc"]]
 
 
 def info(directory: Path) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def test_a_whole_file_is_copied_packet_by_packet(arm: Path, tmp_path: Path) -> N
 def test_an_episode_after_a_gap_is_encoded_with_those_before_it(arm: Path, tmp_path: Path) -> None:
     starts = np.cumsum([0, *(len(frames) for frames in pixels(arm))])
     (file,) = arm.rglob("*.mp4")
-    odd = next(i for i in (2, 3) if not Video.of(str(file)).packets["key"][starts[i]])
+    odd = next(i for i in (2, 3) if not Video.probe(str(file)).packets["key"][starts[i]])
     done = rlds_beam.convert(arm, tmp_path / "out", to="lerobot", connectors=[DropBefore(odd)])
     said = "3 of 3 episodes encoded again, not copied: some do not begin at a key frame"
     assert said in str(done)
@@ -255,7 +255,7 @@ def test_one_file_for_each_episode(arm: Path, tmp_path: Path) -> None:
     done = rlds_beam.convert(arm, tmp_path / "out", to="lerobot", lerobot_version="2.1")
     (file,) = arm.rglob("*.mp4")
     starts = np.cumsum([0, *(len(frames) for frames in pixels(arm))])[:4]
-    inner = int((~Video.of(str(file)).packets["key"][starts]).sum())
+    inner = int((~Video.probe(str(file)).packets["key"][starts]).sum())
     assert inner and f"{inner} of 4 episodes encoded again, not copied: some do not begin at a key frame" in str(done)
     assert len(list((tmp_path / "out").rglob("*.mp4"))) == 4
     for copied, stored in zip(pixels(tmp_path / "out"), pixels(arm), strict=True):

@@ -68,7 +68,7 @@ def rows(request: pytest.FixtureRequest, dataset: Path, table: pa.Table, tmp_pat
         file = tmp_path_factory.mktemp("signals") / "signals.parquet"
         pq.write_table(table, file, row_group_size=13)
         return TableRows(TableFile.open(str(file)), index)
-    return TableRows(TableFile.of(table), index)
+    return TableRows(TableFile.from_table(table), index)
 
 
 def expected(table: pa.Table, query: Query) -> list[str]:
@@ -140,7 +140,7 @@ def test_queries_about_other_columns_are_refused(rows: TableRows) -> None:
 
 def test_a_slice_of_the_dataset_shows_its_rows(dataset: Path, table: pa.Table) -> None:
     index = EpisodeIndex(open_source(str(dataset), "train[10:40]"))
-    rows = TableRows(TableFile.of(table), index)
+    rows = TableRows(TableFile.from_table(table), index)
     assert [row["key"] for row in rows.show(rows.select(Query()), "testing/1.0.0", [])] == list(
         map(str, index.keys(0, 99))
     )

@@ -19,11 +19,11 @@ NUMBERS = st.lists(st.floats(width=32, allow_nan=True, allow_infinity=True), min
 
 
 def weighted(values: Any) -> tuple[Array, Array]:
-    return ValueDistribution.of(np.asarray(values, np.float64)[None]).weighted(0)
+    return ValueDistribution.from_parts(np.asarray(values, np.float64)[None]).weighted(0)
 
 
 def described(values: Any) -> Json:
-    return make_distribution(LeafStatistics.of(np.asarray(values)), 0, "")
+    return make_distribution(LeafStatistics.from_values(np.asarray(values)), 0, "")
 
 
 @given(NUMBERS)

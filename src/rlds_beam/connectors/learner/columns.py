@@ -255,7 +255,7 @@ class ComputeReturnsToGo(ColumnConnector):
 
     def add(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
         real = real_transitions(episode)
-        return {"returns_to_go": _rows(discounted_sums(_rewards(episode, fields, real), self.gamma), episode)}
+        return {"returns_to_go": _pad_rows(discounted_sums(_rewards(episode, fields, real), self.gamma), episode)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,7 +286,10 @@ class GeneralAdvantageEstimation(ColumnConnector):
             values[real] = 0
         deltas = _rewards(episode, fields, real) + self.gamma * values[1:] - values[:-1]
         advantages = discounted_sums(deltas, self.gamma * self.lambda_)
-        return {"advantages": _rows(advantages, episode), "value_targets": _rows(advantages + values[:-1], episode)}
+        return {
+            "advantages": _pad_rows(advantages, episode),
+            "value_targets": _pad_rows(advantages + values[:-1], episode),
+        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -346,7 +349,7 @@ def _rewards(episode: Episode, fields: StepFields, count: int) -> Array:
     return np.asarray(episode.steps[fields.rewards][:count], np.float64).reshape(count)
 
 
-def _rows(values: Array, episode: Episode) -> Array:
+def _pad_rows(values: Array, episode: Episode) -> Array:
     """Rows (T,), float32, with 0 for a timestep that was added."""
     rows = np.zeros(transitions(episode), np.float32)
     rows[: len(values)] = values

@@ -52,7 +52,7 @@ class Moments:
     parts: Mapping[str, _Sums]
 
     @staticmethod
-    def of(columns: Array, part: str = "") -> Moments:
+    def from_columns(columns: Array, part: str = "") -> Moments:
         """Computes the moments of values (D, N), N > 0, of one part of the data."""
         dimensions, count = columns.shape
         width = min(count, _ROWS)
@@ -155,7 +155,7 @@ class ValueDistribution:
         return self.buckets is None
 
     @staticmethod
-    def of(*parts: Array) -> ValueDistribution:
+    def from_parts(*parts: Array) -> ValueDistribution:
         """Returns the distribution of values (D, N), counted if there are too many to keep."""
         if sum(part.shape[1] for part in parts) <= exact_rows(len(parts[0])):
             return ValueDistribution(parts)
@@ -172,7 +172,7 @@ class ValueDistribution:
         kept = tuple(part for summary in every for part in summary.parts)
         counted = [summary.buckets for summary in every if summary.buckets is not None]
         if not counted:
-            return ValueDistribution.of(*kept)
+            return ValueDistribution.from_parts(*kept)
         if kept:
             counted.append(tuple(map(_count, np.concatenate(kept, axis=1))))
         return ValueDistribution((), tuple(map(_add, zip(*counted, strict=True))))

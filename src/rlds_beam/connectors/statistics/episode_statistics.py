@@ -51,7 +51,7 @@ class LeafStatistics:
     distribution: ValueDistribution
 
     @staticmethod
-    def of(values: Array, part: str = "") -> LeafStatistics:
+    def from_values(values: Array, part: str = "") -> LeafStatistics:
         """Computes the statistics of values (N, ...), N > 0, of one part of the data."""
         builder = LeafBuilder(part)
         builder.add(np.asarray(values))
@@ -64,7 +64,7 @@ class LeafStatistics:
         """Computes the statistics of contiguous columns (D, N), N > 0, of one part of the data."""
         # Adding 0.0 turns -0.0 into 0.0, so that the result does not depend on which of them comes first.
         low, high = (bound(axis=1).astype(np.float64) + 0.0 for bound in (columns.min, columns.max))
-        return LeafStatistics(shape, Moments.of(columns, part), low, high, distribution)
+        return LeafStatistics(shape, Moments.from_columns(columns, part), low, high, distribution)
 
     def merge(self, *others: LeafStatistics) -> LeafStatistics:
         """Merges the statistics. Raises ValueError if the shapes differ."""
@@ -134,7 +134,7 @@ class EpisodeStatistics:
     propensities: PropensityStatistics | None = None
 
     @staticmethod
-    def of(*episodes: Episode, fields: StepFields | None = None) -> EpisodeStatistics:
+    def from_episodes(*episodes: Episode, fields: StepFields | None = None) -> EpisodeStatistics:
         """Computes the statistics of episodes. Of void last steps only observations count."""
         builder = StatisticsBuilder(fields)
         for episode in episodes:
@@ -222,7 +222,7 @@ class LeafBuilder:
         """The statistics of all rows so far; there must be at least one."""
         if not self._parts:
             columns = self._room[:, : self._used].copy()
-            return LeafStatistics.of_columns(columns, self._shape, ValueDistribution.of(columns), self._part)
+            return LeafStatistics.of_columns(columns, self._shape, ValueDistribution.from_parts(columns), self._part)
         if self._used:
             self._count()
         self._parts = [_merge(self._parts)]
@@ -273,7 +273,7 @@ class StatisticsBuilder:
         if rewards is not None and is_numeric(rewards):
             self._returns.append(np.sum(np.asarray(rewards)[:count], dtype=np.float64))
         self._lengths.append(count)
-        propensities = PropensityStatistics.of(episode, fields, self._part)
+        propensities = PropensityStatistics.from_episode(episode, fields, self._part)
         if propensities is not None:
             self._propensities.append(propensities)
         if len(self._propensities) > _PARTS * _PARTS:
@@ -286,9 +286,9 @@ class StatisticsBuilder:
             return EpisodeStatistics()
         leaves = {path: leaf.finish() for path, leaf in sorted(self._leaves.items())}
         lengths, returns = np.array(self._lengths), np.array(self._returns)
-        of_returns = LeafStatistics.of(returns, self._part) if len(returns) else None
+        of_returns = LeafStatistics.from_values(returns, self._part) if len(returns) else None
         propensities = PropensityStatistics.merged(self._propensities)
-        of_lengths = LeafStatistics.of(lengths, self._part)
+        of_lengths = LeafStatistics.from_values(lengths, self._part)
         return EpisodeStatistics(len(lengths), int(lengths.sum()), leaves, of_lengths, of_returns, propensities)
 
 
@@ -308,7 +308,7 @@ class DatasetStatistics:
     groups: Mapping[tuple[str, str], EpisodeStatistics] = dataclasses.field(default_factory=dict)
 
     @staticmethod
-    def of(episodes: Iterable[Episode], by: str | None = None) -> DatasetStatistics:
+    def from_episodes(episodes: Iterable[Episode], by: str | None = None) -> DatasetStatistics:
         """Computes the statistics of episodes.
 
         Args:
@@ -348,7 +348,7 @@ class Groups:
     """Adds episodes one by one, each to its group.
 
     Args:
-      by: as for `DatasetStatistics.of`.
+      by: as for `DatasetStatistics.from_episodes`.
       target_propensity_fn: a `module:function` that returns the propensities of a target policy. They replace the step
         field `target_propensity`.
       part: the name of the part of the data that the episodes are from (`Moments`).

@@ -226,7 +226,7 @@ class PropensityStatistics:
     weights: Array | None
 
     @staticmethod
-    def of(episode: Episode, fields: StepFields | None = None, part: str = "") -> PropensityStatistics | None:
+    def from_episode(episode: Episode, fields: StepFields | None = None, part: str = "") -> PropensityStatistics | None:
         """Computes the statistics of one episode; None unless it has transitions that all record a propensity above 0.
 
         Args:
@@ -251,7 +251,7 @@ class PropensityStatistics:
                 wrong = "is negative" if target[step] < 0 else f"overflows float64 when divided by the {BEHAVIOR}"
                 raise UsageError(f"{episode.key}: the {TARGET} at step {step}, {target[step]:g}, {wrong}")
             weight = (np.log(target) - np.log(behavior)).sum()
-        moments = Moments.of(ratios[None], part)
+        moments = Moments.from_columns(ratios[None], part)
         return PropensityStatistics(float(behavior.min()), count, actions, moments, np.array([weight]))
 
     @staticmethod
@@ -351,4 +351,4 @@ def _by_action(episode: Episode, fields: StepFields, behavior: Array, part: str)
     actions, inverse = np.unique(column[: len(behavior)], return_inverse=True)
     with np.errstate(over="ignore"):
         values = np.minimum(1 / behavior, np.finfo(np.float64).max)
-    return {int(action): Moments.of(values[None, inverse == i], part) for i, action in enumerate(actions)}
+    return {int(action): Moments.from_columns(values[None, inverse == i], part) for i, action in enumerate(actions)}

@@ -148,7 +148,7 @@ class LoggedDataset(Mapping[str, Any]):
         return np.array([len(values) - 1 for values in self._read("steps/reward")], np.int64)
 
     @functools.cached_property
-    def _rows(self) -> tuple[Dataset, Array]:
+    def _policy_rows(self) -> tuple[Dataset, Array]:
         """The dataset, and the rows that belong to this policy."""
         if _plan(self.path).digest != self._plan:
             raise UsageError(f"{self.path} has been replaced by another recording: use a different path for each")
@@ -162,7 +162,7 @@ class LoggedDataset(Mapping[str, Any]):
     @functools.cached_property
     def _columns(self) -> dict[str, Array]:
         """All columns, read in one pass over the records."""
-        dataset, rows = self._rows
+        dataset, rows = self._policy_rows
         wanted = ("steps/observation", "steps/action", "steps/reward", f"steps/{PROPENSITY}", f"steps/{INFO}/")
         paths = [p for p in dataset.fields if p.startswith((*wanted, "episode_metadata/"))]
         return dataset.select(rows, paths)
@@ -207,7 +207,7 @@ class LoggedDataset(Mapping[str, Any]):
         return self._at_ends(ages == most).astype(np.float64)
 
     def _pscore(self) -> Array | None:
-        dataset, _ = self._rows
+        dataset, _ = self._policy_rows
         return self._steps(PROPENSITY) if f"steps/{PROPENSITY}" in dataset.fields else None
 
     def _info(self) -> dict[str, Any]:

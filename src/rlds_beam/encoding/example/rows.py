@@ -63,7 +63,7 @@ class RecordBlock(NamedTuple):
     holes: tuple[Array, ...]
 
     @classmethod
-    def of(cls, template: Template) -> RecordBlock:
+    def from_template(cls, template: Template) -> RecordBlock:
         records = FramedRows(max(1, BLOCK_BYTES // max(1, len(template.row))), len(template.row))
         records.payload[:] = template.row  # unchanged when the holes are filled
         holes = (records.payload[:, start : start + size].view((np.void, size)) for start, size in template.places)
@@ -243,7 +243,7 @@ class RowEncoder:
         )
         template = make_template(holes, whole)
         if self._room is None or self._room.template is not template:
-            self._room = RecordBlock.of(template)
+            self._room = RecordBlock.from_template(template)
         return _fill(self._room, sources, rows)
 
 

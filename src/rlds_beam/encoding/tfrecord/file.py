@@ -141,7 +141,7 @@ def _chain(finder: FrameFinder, position: int) -> Iterator[Record | Damage]:
             crc = masked_crc(payload)
             if FOOTER.pack(crc) != data[footer : footer + FOOTER.size]:
                 break
-            yield CheckedRecord.of(base + offset, payload, crc)
+            yield CheckedRecord.from_payload(base + offset, payload, crc)
             offset = footer + FOOTER.size
         position = base + offset
         unit = _next_unit(finder, position)
@@ -163,7 +163,7 @@ def _next_unit(finder: FrameFinder, position: int) -> Record | Damage | None:
         payload = finder.payload(position, expected)
         if payload is not None:
             (crc,) = FOOTER.unpack_from(window.data, position + HEADER.size + expected - window.base)
-            return CheckedRecord.of(position, payload, crc)
+            return CheckedRecord.from_payload(position, payload, crc)
     # Keep these bytes: going back for them would decompress a gzip stream again.
     there = 0 if expected is None else window.load(position, min(expected, MAX_RECORD_BYTES) + OVERHEAD)
     held = window.bytes_at(position, BLOCK)

@@ -96,7 +96,7 @@ class ArrayFormat(abc.ABC):
             yield from (Damage(i, i + 1, f"the file cannot be read: {error}", b"") for i in range(position, last))
 
     def scan(self, path: str, start: int = 0, stop: int | None = None) -> Headers:
-        return Headers.of(self.read(path, start, stop))
+        return Headers.from_records(self.read(path, start, stop))
 
     def is_splittable(self, path: str) -> bool:
         return True

@@ -117,9 +117,9 @@ class ColumnsOutput(Output):
         return Description(lines, self.left_out, "row")
 
     def predict(self, batches: Iterable[Batch]) -> int:
-        return sum(rows for batch in batches for _, rows in self._rows(batch).values())
+        return sum(rows for batch in batches for _, rows in self._check_rows(batch).values())
 
-    def _rows(self, batch: Batch) -> dict[str, tuple[Columns, int]]:
+    def _check_rows(self, batch: Batch) -> dict[str, tuple[Columns, int]]:
         """The columns and row count of each module that has rows."""
         tables = {}
         for module, columns in by_module(batch).items():
@@ -188,7 +188,7 @@ class ColumnsWriter:
         return sum(self._predicted.values())
 
     def write(self, batch: Batch) -> None:
-        tables = self._output._rows(batch)
+        tables = self._output._check_rows(batch)
         prepared = [(m, rows, self._files[m].prepare(columns, rows)) for m, (columns, rows) in tables.items() if rows]
         for module, rows, content in prepared:  # nothing can fail after preparing
             self._files[module].add(content, batch.episodes[0].key)

@@ -177,7 +177,7 @@ class ColumnsManifest:
     meaning: Meaning = dataclasses.field(default_factory=Meaning)
 
     @classmethod
-    def of(cls, manifest: Mapping[str, Any], path: str) -> ColumnsManifest:
+    def from_manifest(cls, manifest: Mapping[str, Any], path: str) -> ColumnsManifest:
         """Reads the columns of the output at `path`.
 
         Raises:

@@ -131,7 +131,7 @@ class LerobotFiles:
     def _table(self, frames: _Frames, row: EpisodeRow) -> pa.Table | str:
         import pyarrow as pa
 
-        table = frames.of(row.index)
+        table = frames.table_of(row.index)
         if table.num_rows != row.length:
             return f"{table.num_rows} frames, but meta/ says {row.length} for episode {row.index}"
         tasks = read_meta(self.root, self.digest).tasks
@@ -178,7 +178,7 @@ class _Frames:
         self._ends = np.cumsum(groups, dtype=np.int64)
         self._held: tuple[int, Any] = (-1, None)
 
-    def of(self, episode: int) -> pa.Table:
+    def table_of(self, episode: int) -> pa.Table:
         """The frames of an episode; an empty table if the file does not have it.
 
         Raises:

@@ -250,7 +250,7 @@ class Meta:
         for number in itertools.count(index if self.version == V21 else 0):
             file = self._file("video_path", {**self._place(number), "video_key": key})
             try:
-                video = Video.of(self.path(file))
+                video = Video.probe(self.path(file))
             except (OSError, ValueError, av.FFmpegError) as error:
                 images = self.path(f"images/{key}/episode{'_' if self.version == V21 else '-'}{index:06d}")
                 reason = f"LeRobot has not encoded {images}" if storage.exists(images) else shorten(error)

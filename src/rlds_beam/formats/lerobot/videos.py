@@ -327,7 +327,7 @@ class VideoFile:
         os.replace(self._local.name, copied)
         try:
             frames, self.frames = np.arange(self.frames), 0
-            self._encode(color_pixels(frame) for _, frame in Video.of(copied).decode(frames))
+            self._encode(color_pixels(frame) for _, frame in Video.probe(copied).decode(frames))
         finally:
             os.unlink(copied)
 

@@ -34,7 +34,7 @@ class _Leaf(NamedTuple):
     in_steps: bool
     stored_alike: bool
 
-    def of(self, episode: Episode) -> Any:
+    def value_of(self, episode: Episode) -> Any:
         """The step column, or the episode's value."""
         return (episode.steps if self.in_steps else episode.metadata).get(self.field.path)
 
@@ -72,7 +72,10 @@ class RecordEncoder:
         """
         if self._copies and read is not None and episode.steps is read.steps and episode.metadata is read.metadata:
             return read.payload
-        kept = [leaf.stored_alike and read is not None and leaf.of(episode) is leaf.of(read) for leaf in self._leaves]
+        kept = [
+            leaf.stored_alike and read is not None and leaf.value_of(episode) is leaf.value_of(read)
+            for leaf in self._leaves
+        ]
         if read is not None and self._copies and all(kept):
             return read.payload
         self._schema.check(episode)
@@ -87,7 +90,7 @@ class RecordEncoder:
         return join_entries(entry for _, entry in sorted(entries.items()))
 
     def _entry(self, leaf: _Leaf, episode: Episode) -> bytes:
-        value, field = leaf.of(episode), leaf.field
+        value, field = leaf.value_of(episode), leaf.field
         if not field.fast:
             raise RldsBeamError(
                 f"--to=rlds: {episode.key}: {field.path} is a {field.feature}, which can only be copied, but a "

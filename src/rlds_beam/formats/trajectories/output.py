@@ -63,12 +63,12 @@ class TrajectoryOutput(Output):
     ) -> TrajectoryOutput:
         frames, items = FrameOptions.of(options), ItemOptions.of(options)
         spec = trajectory_spec(connectors.schema, frames, items, options.keep)
-        output = cls.of(directory, source.name, spec, options.images, source)
+        output = cls.from_options(directory, source.name, spec, options.images, source)
         _ = output.conversion.fields  # raises if the format cannot hold a leaf
         return output
 
     @classmethod
-    def of(
+    def from_options(
         cls, directory: str, name: str, spec: TrajectorySpec, images: Images, source: Source | None
     ) -> TrajectoryOutput:
         """The output of items.
@@ -76,7 +76,7 @@ class TrajectoryOutput(Output):
         Args:
           source: the dataset that they are made from; None if unknown.
         """
-        conversion = WindowItemConversion.of(spec, images)
+        conversion = WindowItemConversion.from_spec(spec, images)
         if source is None:
             meaning = Meaning(names=spec.names, representations=spec.representations)
             return cls(directory, name, conversion, meaning=meaning)

@@ -105,7 +105,7 @@ class ConvertedDataset:
             with storage.open_read(work.path) as file:
                 reader = RecordRows(file, work.path, checksum)
                 position = 0
-                while rows := _rows(reader, self.batch):
+                while rows := _read_records(reader, self.batch):
                     key = EpisodeKey(self.dataset, work.split, work.index, position)
                     yield self._items(rows, decoder, key, work)
                     position = reader.position
@@ -198,11 +198,11 @@ def _ranges(path: str, shards: list[dict[str, Any]], split: str | None) -> tuple
                 file = storage.join(path, s["file"])
                 ranges.append(ConvertedRange(file, name, i, s["records"], s["bytes"], s["checksum"]))
     for work in ranges:
-        _check(work)
+        _check_file(work)
     return tuple(ranges)
 
 
-def _check(work: ConvertedRange) -> None:
+def _check_file(work: ConvertedRange) -> None:
     again = "fetch it again, or convert the dataset again"
     if not storage.exists(work.path):
         raise UsageError(f"{work.path} is missing, but the manifest lists it: {again}")
@@ -226,7 +226,7 @@ def make_spec(fields: list[Field]) -> tuple[TrajectorySpec, dict[str, tuple[str,
     return TrajectorySpec(tuple(leaves.values()), item_shape), jpegs
 
 
-def _rows(reader: RecordRows, count: int) -> list[Bytes]:
+def _read_records(reader: RecordRows, count: int) -> list[Bytes]:
     """The next `count` records, or fewer at the end of the file."""
     blocks: list[Bytes] = []
     while count and (rows := reader.read(count)) is not None:

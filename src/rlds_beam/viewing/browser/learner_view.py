@@ -176,7 +176,7 @@ def _item(made: _MadeItems, number: int, unchanged: bool) -> Json:
       unchanged: whether connectors left the number of steps as it was, so that frames are steps of the episode.
     """
     steps = None if made.index is None or not unchanged else made.index[number][:_MAX_STEPS].tolist()
-    values = {path: _rows(column, number, made.kind) for path, column in made.columns.items()}
+    values = {path: _list_frames(column, number, made.kind) for path, column in made.columns.items()}
     return {
         "number": number,
         "length": _length(made, number),
@@ -194,7 +194,7 @@ def _length(made: _MadeItems, number: int) -> int:
     return 1
 
 
-def _rows(column: Column, number: int, kind: str) -> list[Any]:
+def _list_frames(column: Column, number: int, kind: str) -> list[Any]:
     """The values of an item's frames; of the item, if it has no frames."""
     if isinstance(column, EncodedImages):
         data: Any = column.data[number]

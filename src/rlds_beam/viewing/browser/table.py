@@ -96,7 +96,7 @@ class TableFile:
         return cls(storage.open_read(path), path)
 
     @classmethod
-    def of(cls, table: pa.Table) -> TableFile:
+    def from_table(cls, table: pa.Table) -> TableFile:
         """A table in memory."""
         import pyarrow.parquet as pq
 
@@ -215,7 +215,7 @@ class TableRows:
         if not self.is_known("rule"):
             return {}
         with self._lock:
-            rules, codes = self._text("rule")
+            rules, codes = self._encode_texts("rule")
         counts = np.bincount(codes[self._rows][codes[self._rows] >= 0], minlength=len(rules)).tolist()
         return {rule: count for rule, count in zip(rules.to_pylist(), counts, strict=True) if count}
 
@@ -251,7 +251,7 @@ class TableRows:
         if query.split:
             rows = rows[self._equal("split", query.split)[rows]]
         if query.rule in ("accepted", "rejected"):
-            rejected = self._text("rule")[1] >= 0 if self.is_known("rule") else np.zeros(len(self._table), bool)
+            rejected = self._encode_texts("rule")[1] >= 0 if self.is_known("rule") else np.zeros(len(self._table), bool)
             rows = rows[(rejected == (query.rule == "rejected"))[rows]]
         elif query.rule:
             rows = rows[self._equal("rule", query.rule)[rows]]
@@ -266,7 +266,7 @@ class TableRows:
         if query.sort not in self.names:
             raise UsageError(f"there is no column {query.sort!r:.80}{did_you_mean(query.sort, self.names)}")
         if self.is_text(query.sort):
-            texts, codes = self._text(query.sort)
+            texts, codes = self._encode_texts(query.sort)
             ranks = np.full(len(texts) + 1, -1)  # the last is that of missing texts
             ranks[pc.sort_indices(texts).to_numpy()] = np.arange(len(texts))
             ranks = ranks[codes[rows]]
@@ -278,7 +278,7 @@ class TableRows:
         order = np.argsort(-keys if query.descending else keys, kind="stable")
         return np.concatenate([there[order], rows[missing]])
 
-    def _text(self, name: str) -> tuple[Any, Any]:
+    def _encode_texts(self, name: str) -> tuple[Any, Any]:
         """The different texts of a column, and the number of each row's text; -1 if it has none."""
         if name not in self._texts:
             if len(self._texts) == _HELD:
@@ -303,7 +303,7 @@ class TableRows:
 
         if not self.is_known(name):
             return np.zeros(len(self._table), bool)
-        texts, codes = self._text(name)
+        texts, codes = self._encode_texts(name)
         passed = pc.match_substring(texts, text, ignore_case=True) if within else pc.equal(texts, text)
         found: Mask = np.append(passed.to_numpy(zero_copy_only=False), False)[codes]
         return found
@@ -417,7 +417,7 @@ class DatasetTable:
             connecting = ConnectorRunner.for_reading(self._shown.source)
             totals = run_stages(self._shown.stages(connecting, "measured"), self._process)
             gathered: Gathered = totals["measured"]
-            self.rows, self.gathered = TableRows(TableFile.of(gathered.table), self._index), gathered
+            self.rows, self.gathered = TableRows(TableFile.from_table(gathered.table), self._index), gathered
             self._state = "done"
         except StoppedError:
             self._state = "stopped"

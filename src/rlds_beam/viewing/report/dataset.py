@@ -71,7 +71,7 @@ class Gathered(NamedTuple):
     findings: tuple[DatasetFinding, ...]
 
     @classmethod
-    def of(cls, summary: RangeSummary) -> Gathered:
+    def from_summary(cls, summary: RangeSummary) -> Gathered:
         """The results of a pass over all ranges."""
         signals = summary.signals
         assert signals is not None

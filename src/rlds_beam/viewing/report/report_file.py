@@ -69,7 +69,7 @@ class Input:
         reader, measured = EpisodeReader(self.source), EpisodeTable(self.context)
         groups = functools.partial(Groups, None, None)
         check = self.settings.check
-        return Summarize(reader, check, connecting, Gathered.of, measured, groups, name).job(self.source)
+        return Summarize(reader, check, connecting, Gathered.from_summary, measured, groups, name).job(self.source)
 
     def part(self, gathered: Gathered) -> Json:
         """Its part of the report; reads the episodes that it shows."""
