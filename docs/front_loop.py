@@ -157,7 +157,7 @@ def main() -> None:
     episodes = episodes[-5:] + episodes[:-5]  # the interrupted one in the second row
     frames = [*play(episodes)]
     with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
-        path = rlds_beam.example("data", robot=True, episodes=8, broken=1, shards=1)
+        path = rlds_beam.example("data", robot=True, episodes=8, broken=1)
         rlds_beam.convert(path, "converted", to="lerobot")
         batch = next(rlds_beam.open_dataset("converted", unit="steps").batches(64, history=2, chunk=8))
     frames += window(batch, int(np.flatnonzero(batch["is_first"])[1]))

@@ -42,7 +42,7 @@ def test_files_may_be_a_list_of_paths(dataset: Path) -> None:
 
 
 def test_stats_and_example_are_functions_like_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    directory = rlds_beam.example(tmp_path / "data", episodes=6, broken=1, shards=2)
+    directory = rlds_beam.example(tmp_path / "data", episodes=6, broken=1)
     assert directory == str(tmp_path / "data" / "point_mass" / "1.0.0")
     outcome = rlds_beam.stats(directory, repair="missing_is_last", output=tmp_path / "stats.json", workers=1)
     assert (outcome.report.records, outcome.report.rejected, outcome.statistics["episodes"]) == (6, 0, 6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 import hashlib
 import json
 import math
@@ -31,11 +32,10 @@ def test_the_values_are_the_same_on_every_machine() -> None:
 
 @given(radius=st.floats(0.05, 0.515), angle=st.floats(-1.2, 1.5))
 def test_inverse_kinematics_inverts_forward_kinematics(radius: float, angle: float) -> None:
-    x, z = forward(0, 0)
-    x, z = radius * math.cos(angle), z + radius * math.sin(angle)  # about the shoulder
-    shoulder, elbow = inverse(x, z)
+    tip = 0.14j + cmath.rect(radius, angle)  # about the shoulder, less the length of the hand
+    shoulder, elbow = inverse(tip)
     assert -math.pi <= elbow <= 0
-    np.testing.assert_allclose(forward(shoulder, elbow), (x, z), atol=1e-7)
+    assert forward(shoulder, elbow) == pytest.approx(tip, abs=1e-7)
 
 
 def test_replayed_actions_give_the_recorded_states(episodes: list[rlds_beam.Episode]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
-import shutil
 
 from rlds_beam import storage
 from rlds_beam.errors import UsageError
@@ -25,26 +24,18 @@ EXAMPLES = """
 class ExampleConfig(Options):
     """Write a small RLDS dataset in TFDS layout: simulated episodes of a point mass pushed to a goal, or of an arm."""
 
-    directory: str = option(
-        dataclasses.MISSING, "directory to write to; the dataset is DIRECTORY/point_mass/1.0.0", positional=True
-    )
+    directory: str = option(dataclasses.MISSING, "directory to write to", positional=True)
     _: dataclasses.KW_ONLY
     episodes: int = option(32, "number of episodes", least=1)
     broken: int = option(0, "number of episodes without a last step, as if the recording was interrupted", least=0)
-    shards: int = option(2, "number of TFRecord files", least=1)
-    seed: int = option(0, "seed of the simulation; the same options give the same files", least=0)
-    robot: bool = option(
-        False,
-        "simulate an arm instead, which puts blocks on trays and sometimes misses: two 128x128 cameras, named joints, "
-        "10 Hz, instructions; the dataset is DIRECTORY/planar_arm/1.0.0",
-    )
+    robot: bool = option(False, "simulate an arm with two cameras, which puts blocks on trays, instead of a point mass")
 
 
 def example(config: ExampleConfig) -> str:
-    """Writes the dataset, without TensorFlow, and returns its directory.
+    """Writes the dataset, without TensorFlow, and returns its directory: DIRECTORY/point_mass/1.0.0, or planar_arm.
 
     Raises:
-      UsageError: the dataset already exists or cannot be written.
+      UsageError: the dataset already exists.
     """
     from rlds_beam.encoding.metadata import encode
     from rlds_beam.encoding.tfds.rlds_dataset import write_dataset
@@ -55,25 +46,16 @@ def example(config: ExampleConfig) -> str:
     path = os.path.join(config.directory, name, VERSION)
     if os.path.exists(path):
         raise UsageError(f"{path} already exists: remove it, or name another directory")
-    episodes = make_episodes(config.episodes, broken=config.broken, seed=config.seed, robot=config.robot)
-    try:
-        write_dataset(config.directory, episodes, name=name, version=VERSION, shards=config.shards)
-        if config.robot:
-            storage.write_text(storage.join(path, meaning.MEANING), encode(MEANING.to_json()))
-    except OSError as error:
-        shutil.rmtree(path, ignore_errors=True)
-        raise UsageError(f"{path} cannot be written: {error}") from error
+    episodes = make_episodes(config.episodes, broken=config.broken, robot=config.robot)
+    write_dataset(config.directory, episodes, name=name, version=VERSION, shards=2)
+    if config.robot:
+        storage.write_text(storage.join(path, meaning.MEANING), encode(MEANING.to_json()))
     return path
 
 
 def main(config: ExampleConfig) -> int:
-    """Writes the dataset, prints the next commands to try, and returns the exit code."""
+    """Writes the dataset, prints the next command to try, and returns the exit code."""
     path = example(config)
-    dataset = shlex.quote(path)
-    print(f"wrote     {path}: {count(config.episodes, 'episode')} in {count(config.shards, 'shard')}")
-    print(f"next      rlds-beam inspect {dataset}")
-    if config.robot:
-        repair = " --repair=missing_is_last" if config.broken else ""
-        print(f"          rlds-beam show {dataset} --output=strip.png")
-        print(f"          rlds-beam convert {dataset} lerobot --to=lerobot{repair}")
+    print(f"wrote     {path}: {count(config.episodes, 'episode')} in 2 shards")
+    print(f"next      rlds-beam inspect {shlex.quote(path)}")
     return 0
