@@ -8,6 +8,7 @@ import hashlib
 import io
 import itertools
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, NotRequired, TypedDict
@@ -27,7 +28,7 @@ from rlds_beam.images.videos import Video
 from rlds_beam.output.append import interrupted_plan
 from rlds_beam.text import shorten
 
-_NUMBERS = ["episode_index", "frame_index", "index", "task_index"]
+_NUMBERS = ["episode_index", "frame_index", "index"]
 _Seconds = Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
 
 
@@ -171,8 +172,14 @@ class Meta:
 
     @functools.cached_property
     def _entries(self) -> tuple[list[EpisodeRow], dict[int, str] | None]:
-        with parsing(self.path("meta")):
-            rows = self._episodes_v21() if self.version == V21 else self._episodes_v3()
+        total, recorded = self.info["total_episodes"], self.fields is None
+        try:
+            with parsing(self.path("meta")):
+                rows = self._episodes_v21() if self.version == V21 else self._episodes_v3()
+        except UsageError as error:
+            if recorded and isinstance(error.__cause__, ValueError):  # LeRobot writes the footer when a recording ends
+                return self._recover()
+            raise
         for row in rows:
             convert([row.index, row.length], list[Count], f"{self.path('meta')}: an episode's index and length")
             convert(row.key, str | None, f"{self.path('meta')}: {EPISODE_KEY}")
@@ -180,13 +187,12 @@ class Meta:
                 [video.start for video in row.videos.values()], list[_Seconds], f"{self.path('meta')}: from_timestamp"
             )
         rows.sort(key=lambda row: row.index)
-        total, files = self.info["total_episodes"], {row.file for row in rows}
         if len(rows) > total and interrupted_plan(self.root) is not None:
             rows = rows[:total]
+        files = {row.file for row in rows}
         further = self._file("data_path", self._place(len(files)))  # LeRobot writes it before the metadata
-        is_cut = len(rows) != total or (further not in files and storage.exists(self.path(further)))
-        if is_cut and self.fields is None:
-            return self._recover({row.index: row for row in rows})
+        if recorded and (len(rows) != total or (further not in files and storage.exists(self.path(further)))):
+            return self._recover()
         if len(rows) != total:
             raise UsageError(
                 f"{self.root}: meta/ describes {len(rows)} episodes, but info.json says {total}: some of its files are "
@@ -199,17 +205,13 @@ class Meta:
         size = self.info.get("chunks_size", layout.CHUNK)
         return layout.place_of_episode(number, size) if self.version == V21 else layout.place(number, size)
 
-    def _recover(self, rows: dict[int, EpisodeRow]) -> tuple[list[EpisodeRow], dict[int, str]]:
-        """Adds the episodes that meta/ lacks; from the first on that is not whole, they have a fault."""
-        faults, fault, known = dict[int, str](), "", {row.file for row in rows.values()}
-        used, frames = Counter[str](), sum(row.length for row in rows.values())
-        for row in rows.values():
-            used.update({video.file: row.length for video in row.videos.values()})
+    def _recover(self) -> tuple[list[EpisodeRow], dict[int, str]]:
+        """The episodes in data/ of a recording that was cut; from the first that is not whole, they have a fault."""
+        rows, faults, fault = dict[int, EpisodeRow](), dict[int, str](), ""
+        used, frames = Counter[str](), 0
         file = self._file("data_path", self._place(0))
         for path in storage.glob("data/*/*.parquet", self.root):
             file = path[len(self.root.rstrip("/")) + 1 :]
-            if self.version == V21 and file in known:
-                continue
             try:
                 with storage.open_read(path) as opened:
                     table = open_data_file(opened, self.info["features"]).read(columns=_NUMBERS, use_threads=False)
@@ -217,24 +219,21 @@ class Meta:
             except UNREADABLE as error:
                 fault = fault or f"{path} is damaged: {shorten(error)}"
                 continue
-            for own in np.split(numbers, np.flatnonzero(np.diff(numbers[0])) + 1, axis=1):
-                index, length = int(own[0, 0]) if own.size else 0, own.shape[1]
-                if index in rows:
-                    continue
-                videos, steps = dict[str, EpisodeVideo](), np.arange(length)
-                whole = (own[0] == len(rows)) & (own[1] == steps) & (own[2] == frames + steps)
-                if not whole.all() or not set(own[3].tolist()) <= set(self.tasks):
-                    fault = fault or f"{path}: episode {index} is not whole, or has a task that is not in meta/"
+            starts = np.flatnonzero(np.diff(numbers[0], prepend=-1))
+            for own in np.split(numbers, starts, axis=1)[1:]:
+                index, steps, videos = int(own[0, 0]), np.arange(own.shape[1]), dict[str, EpisodeVideo]()
+                if not fault and not (own == [steps * 0 + len(rows), steps, frames + steps]).all():
+                    fault = f"{path}: episode {index} is not whole"
                 try:
                     if not fault:
-                        videos = {key: self._find_video(key, index, length, used) for key in self.video_keys}
+                        videos = {key: self._find_video(key, index, len(steps), used) for key in self.video_keys}
                 except ValueError as error:
                     fault = str(error)
                 if fault:
                     faults[index] = fault
-                used.update({video.file: length for video in videos.values()})
-                rows[index] = EpisodeRow(index, length, file, videos, {})
-                frames += length
+                used.update({video.file: len(steps) for video in videos.values()})
+                rows[index] = EpisodeRow(index, len(steps), file, videos, {})
+                frames += len(steps)
         for index in set(range(self.info["total_episodes"])) - set(rows):
             faults[index] = fault or f"info.json counts episode {index}, but data/ does not have it"
             rows[index] = EpisodeRow(index, 0, file, {}, {})
@@ -252,9 +251,7 @@ class Meta:
             try:
                 video = Video.probe(self.path(file))
             except (OSError, ValueError, av.FFmpegError) as error:
-                images = self.path(f"images/{key}/episode{'_' if self.version == V21 else '-'}{index:06d}")
-                reason = f"LeRobot has not encoded {images}" if storage.exists(images) else shorten(error)
-                raise ValueError(f"its frames are not in {self.path(file)}: {reason}") from None
+                raise ValueError(f"its frames are not in {self.path(file)}: {shorten(error)}") from None
             if (left := len(video) - used.get(file, 0)) > 0:
                 break
         if left < length:
@@ -263,18 +260,10 @@ class Meta:
 
     def _episodes_v3(self) -> list[EpisodeRow]:
         def read(path: str) -> Any:
-            try:
-                return _read_table(path, lambda column: not column.startswith("stats/"))
-            except UsageError as error:  # LeRobot writes the footer when a recording ends
-                if isinstance(error.__cause__, OSError):  # the file cannot be opened
-                    raise
-                return None
+            return _read_table(path, lambda column: not column.startswith("stats/"))
 
         rows: list[EpisodeRow] = []
-        tables = storage.at_once(read, list(storage.glob("meta/episodes/*/*.parquet", self.root)), self.root)
-        for table in tables:
-            if table is None:
-                continue
+        for table in storage.at_once(read, list(storage.glob("meta/episodes/*/*.parquet", self.root)), self.root):
             names = [n for n in table.column_names if not n.startswith(("data/", "videos/", "meta/"))]
             more = [name for name in names if name not in layout.EPISODE_COLUMNS]
             for row in table.to_pylist():
@@ -347,16 +336,15 @@ def open_data_file(file: Any, features: Mapping[str, Any] | None) -> Any:
             raise
         types, sizes = dict[str, pa.DataType](), list[int]()
         for name, about in features.items():  # the order and the types of LeRobot
-            shape = about["shape"] if about["shape"] != [1] else []
             if about["dtype"] == "image":
                 types[name] = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
                 sizes += [1, 1]
             elif about["dtype"] != "video":
                 text = about["dtype"] == "string"
                 types[name] = pa.string() if text else pa.from_numpy_dtype(np.dtype(about["dtype"]))
-                for _ in shape:
-                    types[name] = pa.list_(types[name], shape[0] if len(shape) == 1 else -1)
-                sizes.append(int(np.prod(shape, dtype=np.int64)))
+                for _ in about["shape"] if about["shape"] != [1] else ():
+                    types[name] = pa.list_(types[name])
+                sizes.append(math.prod(about["shape"]))
         file.seek(0)
         try:
             return verified_parquet(io.BytesIO(restore_footer(file.read(), pa.schema(types.items()), sizes)))
