@@ -15,10 +15,9 @@ from pathlib import Path
 
 from rlds_beam.cli import arguments
 from rlds_beam.cli.functions import JOBS, find_job
-from rlds_beam.cli.main import EXIT_CODES, HELP, job_parser
+from rlds_beam.cli.main import EXIT_CODES, job_parser
 from rlds_beam.formats.registry import FORMATS, OUTPUTS, SOURCES, output_group, source_group
 from rlds_beam.options import Options
-from rlds_beam.runners.base import DataflowOptions, FlinkOptions
 
 REFERENCE = Path(__file__).parent / "reference"
 TEMPLATE = Path(__file__).parents[1] / "examples" / "dataflow" / "flex_template.py"
@@ -41,8 +40,8 @@ HEAD = f"""\
 
 {{commands}}
 
-`rlds-beam COMMAND --help` shows the options of a command; `rlds-beam help rules`, `signals`, `formats`, and
-`connectors` list those.
+`rlds-beam COMMAND --help` shows the options of a command. [Formats](formats.md), [rules](rules.md),
+[signals](signals.md), and [connectors](connectors.md) have pages of their own.
 {WRITTEN}
 The input is the directory of a dataset (for TFDS, the one with `features.json`), several files of one, a directory in a
 [bucket](../how_to/buckets.md), or a dataset of the [Hub](../how_to/buckets.md#the-hugging-face-hub). `convert` writes
@@ -90,7 +89,7 @@ def page() -> str:
     }
     lines = [f"- [`rlds-beam {name}`](#rlds-beam-{name}): {line}" for name, line in JOBS.items()]
     codes = [f"- **{code}**: {marked(text)}" for code, text in EXIT_CODES.items()]
-    parts = [HEAD.format(commands="\n".join([*lines, f"- `rlds-beam help`: {HELP}"]), codes="\n".join(codes))]
+    parts = [HEAD.format(commands="\n".join(lines), codes="\n".join(codes))]
     for name, own in groups.items():
         parts += command(name, {title: options for title, options in own.items() if title not in shared})
         common = [title for title in own if title in shared]
@@ -99,7 +98,7 @@ def page() -> str:
     for title, names in shared.items():
         options = list(dict.fromkeys(option for name in names for option in groups[name][title]))
         parts += [f"### {title}\n", *options, ""]
-    parts += ["## Options of the formats\n", *format_options(), "## Options of Flink and Dataflow\n", *runner_options()]
+    parts += ["## Options of the formats\n", *format_options()]
     return "\n".join(parts)
 
 
@@ -129,36 +128,25 @@ def format_options() -> Iterator[str]:
         groups += [output_group(name)] if name in OUTPUTS else []
         for group in groups:
             if group.options_class is not Options:
-                yield from [f"### `{group.choice}`\n", *of_class(group.options_class), ""]
-
-
-def runner_options() -> Iterator[str]:
-    for name, options_class in (("flink", FlinkOptions), ("dataflow", DataflowOptions)):
-        yield from [f"### `--runner={name}`\n", *of_class(options_class), ""]
-
-
-def of_class(options_class: type[Options]) -> Iterator[str]:
-    """The options of a group."""
-    parser = arguments.Parser("", add_help=False)
-    arguments.add_options(parser, options_class, dict([vars(options_class).get("shown_with", ("", ""))]))
-    for _, options in sections(parser):
-        yield from options
+                parser = arguments.Parser(add_help=False)
+                arguments.add_options(parser, group.options_class)
+                options = [option for _, options in sections(parser) for option in options]
+                yield from [f"### `{group.choice}`\n", *options, ""]
 
 
 def sections(parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[str]]]:
     """The titles of a parser's groups, each with its visible options; as the help shows them."""
     for group in parser._action_groups:
-        title = str(group.title).removesuffix(" (rlds-beam help rules)")
-        visible = [a for a in group._group_actions if a.help != argparse.SUPPRESS and a.dest not in _EVERYWHERE]
+        visible = [a for a in group._group_actions if a.dest not in _EVERYWHERE]
         if visible:
-            title = {"positional arguments": "Arguments", "options": "Options"}.get(title, title)
+            title = {"positional arguments": "Arguments", "options": "Options"}.get(str(group.title), str(group.title))
             yield marked(title), list(map(option, visible))
 
 
 def option(action: argparse.Action) -> str:
     """An option as an item of a list."""
     name = action.option_strings[-1] if action.option_strings else str(action.metavar)
-    text = marked((action.help or "").replace("%%", "%")).replace("rlds-beam help formats", "[list](formats.md)")
+    text = marked((action.help or "").replace("%%", "%"))
     if action.option_strings and action.nargs != 0:
         name += "=..." if action.choices else f"={action.metavar}"
     if action.choices:

@@ -23,7 +23,7 @@ HEAD = """\
 # Connectors
 
 A connector is a function over the episodes of a record: it edits them, drops them, or adds columns for a learner.
-`rlds-beam help connectors FrameStacking` shows the whole docstring of one, with each argument.
+In Python, `help(rlds_beam.connectors.FrameStacking)` shows the whole docstring of one, with each argument.
 [Edit episodes](../how_to/connectors.md) shows how to use them. `docs/connector_reference.py` writes this page from the
 docstrings.
 

@@ -18,7 +18,7 @@ HEAD = """\
 # Rules
 
 Every episode is checked before it is used: by `rlds-beam check`, and by every command that reads episodes.
-`rlds-beam help rules` lists the rules in the terminal. `docs/rule_reference.py` generates this page.
+`docs/rule_reference.py` generates this page.
 
 ## What happens to a fault
 

@@ -22,7 +22,7 @@ HEAD = """\
 
 `rlds-beam check` measures these signals of every episode ([Find bad episodes](../how_to/check.md)). A signal is a
 number; it rejects nothing by itself. An episode whose value is beyond the threshold is worth a look. Set another
-threshold with `--threshold=jump=6`. `rlds-beam help signals` lists the signals in the terminal.
+threshold with `--threshold=jump=6`.
 `docs/signal_reference.py` writes this page.
 
 - **Episodes are measured as read**, before repairs and connectors. Rejected records are measured too, if they

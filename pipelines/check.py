@@ -70,7 +70,7 @@ class CheckConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, Inp
     decode: int = option(3, "images to decode of each camera and episode; 0 for none", least=0)
     reject: str | None = option(
         None,
-        "choose episodes to leave out by their signals, for example 'jump > 6, steps < 5' (rlds-beam help signals)",
+        "choose episodes to leave out by their signals, for example 'jump > 6, steps < 5'",
         metavar="CONDITIONS",
     )
     write_exclude: str | None = option(

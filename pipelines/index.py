@@ -59,9 +59,6 @@ def main(config: IndexConfig) -> int:
     built = index(dataclasses.replace(config, workers=config.workers or count_cores()))
     seconds, size = elapsed(), sum(storage.sizes(built.directory).values())
     rejected = sum(built.rejected.values())
-    allowed: float = config.max_rejected
-    if isinstance(allowed, float):
-        allowed *= rejected + built.episodes
     if config.json:
         facts = {"episodes": built.episodes, "steps": len(built), "rejected": built.rejected, "bytes": size}
         print_json({"index": built.directory, **facts, "seconds": round(seconds, 3)})
@@ -74,7 +71,7 @@ def main(config: IndexConfig) -> int:
     if not len(built):
         print("failed with exit code 3: there are no steps; the rules or the connectors left nothing", file=sys.stderr)
         return 3
-    if rejected > allowed:
+    if rejected > config.max_rejected_of(rejected + built.episodes):
         text = f"{rejected:,} episodes break rules and are left out. Accept: --max_rejected={rejected}"
         print(f"failed with exit code 3: {text}", file=sys.stderr)
         return 3

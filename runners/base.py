@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import Literal
 
 from rlds_beam.errors import UsageError
 from rlds_beam.options import Options, option
@@ -24,7 +24,6 @@ _INSTEAD = {
 class DataflowOptions(Options):
     """Dataflow (--runner=dataflow); all paths must be gs:// paths."""
 
-    shown_with: ClassVar[tuple[str, str]] = ("runner", "dataflow")
     project: str | None = option(None, "Google Cloud project of the job")
     region: str | None = option(None, "region of the workers, e.g. us-central1")
     temp_location: str | None = option(None, "gs:// directory for temporary files", metavar="DIR")
@@ -40,7 +39,6 @@ class DataflowOptions(Options):
 class FlinkOptions(Options):
     """Flink (--runner=flink); the names are those of Beam's flags."""
 
-    shown_with: ClassVar[tuple[str, str]] = ("runner", "flink")
     flink_master: str | None = option(None, "host:port of the JobManager's REST interface", metavar="HOST:PORT")
     flink_job_server_jar: str | None = option(
         None, "Beam's job server for that Flink version (default: downloaded if missing)", metavar="FILE"
@@ -60,10 +58,10 @@ class RunOptions(FlinkOptions, DataflowOptions):
 
     runner: str = option(
         "local",
-        "local, or a Beam runner: direct, prism, flink, dataflow, module:Class (--runner=flink --help: its options)",
+        "local, or a Beam runner: direct, prism, flink, dataflow, module:Class",
     )
     workers: int | None = option(None, "local worker processes (default: one per core if faster)", least=1)
-    beam_options: tuple[str, ...] = option((), "Beam's own flags, as a list", hidden=True)
+    beam_options: tuple[str, ...] = ()  # Beam's own flags
 
     def __post_init__(self) -> None:
         super().__post_init__()

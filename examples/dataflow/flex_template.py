@@ -17,7 +17,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from rlds_beam.cli.arguments import Parser, add_options, parse
+from rlds_beam.options import option_names
 from rlds_beam.pipelines.convert import ConvertConfig
+from rlds_beam.runners.base import DataflowOptions, FlinkOptions
 
 HIDDEN = {"help", "verbose", "quiet", "dry_run", "json", "progress", "max_rejected", "allow_empty", "runner", "workers"}
 """Options of a terminal, or of other runners."""
@@ -28,14 +30,14 @@ CLOUD = {"project", "region", "temp_location", "staging_location"}
 
 def actions() -> Iterator[tuple[argparse.Action, str]]:
     """Each option of `convert` once, with the format that it needs."""
-    parser, seen = Parser("", add_help=False), {*HIDDEN}
+    parser, seen = Parser(add_help=False), {*HIDDEN, *option_names(FlinkOptions), *option_names(DataflowOptions)}
     add_options(parser, ConvertConfig)
     groups = ConvertConfig.known_groups()
     for needs, options_class in (("", None), *((f"{group.choice}: ", group.options_class) for group in groups)):
         if options_class is not None:
             add_options(parser, options_class)
         for action in parser._actions:
-            if action.help != argparse.SUPPRESS and action.dest not in seen:
+            if action.dest not in seen:
                 seen.add(action.dest)
                 yield action, needs
 
@@ -46,7 +48,7 @@ def name_of(action: argparse.Action) -> str:
 
 def parameter(action: argparse.Action, needs: str) -> dict[str, Any]:
     """An option as a template's parameter."""
-    text = " ".join((action.help or "").replace("%%", "%").replace(" (rlds-beam help formats)", "").split())
+    text = " ".join((action.help or "").replace("%%", "%").split())
     name = name_of(action)
     found: dict[str, Any] = {
         "name": name,
@@ -116,7 +118,7 @@ def launch(argv: list[str]) -> None:
 
     words, beam = arguments(argv)
     template = [flag for flag in beam if flag.startswith("--template_location=")]
-    config = parse(ConvertConfig, Parser("convert"), words)
+    config = parse(ConvertConfig, Parser(prog="convert"), words)
     config = dataclasses.replace(config, beam_options=tuple(flag for flag in beam if flag not in template))
     dataflow.check(config)
     options = PipelineOptions([*dataflow.beam_flags(config), *template])

@@ -142,7 +142,7 @@ class Violation:
     """A rule that an episode breaks, and where.
 
     Attributes:
-      rule: the rule's id, for example `missing_is_last`; `rlds-beam help rules` lists all rules.
+      rule: the rule's id, for example `missing_is_last`.
       detail: what is wrong: `NaN at step 17`.
       field: the step field, if the rule is about one.
       step: the index of the first bad step, if the rule is about steps.

@@ -28,17 +28,16 @@ __all__ = ["Options", "option"]
 
 
 def option(default: Any, help: str, **metadata: Any) -> Any:
-    """A dataclass field with a help text.
+    """A dataclass field with a help text; a field without one is no flag.
 
     Args:
       default: the option's default value.
       help: the help text of its flag.
-      metadata: `least` and `most`: the smallest and largest allowed number. `needs`: another option without which it
-        has no effect: `pad_end_of_episodes` or `items=sequences`. `metavar`: the name of its value in the help. `code`:
-        it names a function as `module:function`, whose code becomes part of the plan. `by_value`: it takes any object
-        for a name. `parse`: a function that reads its text. `short`: a short spelling of its flag: `("-o",)`.
-        `repeated`: a flag for each value. `mapping`: a list of KEY=VALUE, which is a mapping in Python. `positional`:
-        no flag; `several`: one or more of them. `hidden`: neither a flag nor in the help.
+      metadata: `least`: the smallest allowed number. `needs`: another option without which it has no effect:
+        `pad_end_of_episodes` or `items=sequences`. `metavar`: the name of its value in the help. `code`: it names a
+        function as `module:function`, whose code becomes part of the plan. `by_value`: it takes any object for a name.
+        `short`: a short spelling of its flag: `("-o",)`. `repeated`: a flag for each value. `mapping`: a list of
+        KEY=VALUE, which is a mapping in Python. `positional`: no flag; `several`: one or more of them.
     """
     return dataclasses.field(default=default, metadata={"help": help, **metadata})
 
@@ -58,14 +57,9 @@ class Group(NamedTuple):
 
     def take(self, value: Any) -> Options:
         """The group's options, given as such, by name, or not at all. Raises UsageError if they cannot be used."""
-        if value is None or isinstance(value, Mapping):
-            try:
-                return self.options_class.create(**(value or {}))
-            except ValueError as error:  # of a user's `__post_init__`
-                raise error if isinstance(error, UsageError) else UsageError(f"{self.choice}: {error}") from error
-        if type(value) is not self.options_class:
-            raise UsageError(f"{self.choice} takes {self.options_class.__name__}, not {type(value).__name__}")
-        return value
+        if type(value) is self.options_class:
+            return value
+        return self.options_class.create(**(value or {}))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,25 +74,26 @@ class Options:
     """
 
     def __post_init__(self) -> None:
-        hints = type_hints(type(self))
+        hints, checked = type_hints(type(self)), {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if value is not field.default and hints[field.name] is not Any:
-                taken = check_value(value, hints[field.name], field)
-                object.__setattr__(self, field.name, taken)  # how a frozen dataclass initializes itself
+                checked[field.name] = check_value(value, hints[field.name], field)
+        for group in self.groups(vars(self)):
+            checked[group.field] = group.take(getattr(self, group.field))
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)  # how a frozen dataclass initializes itself
         for field in dataclasses.fields(self):
             name, _, choice = field.metadata.get("needs", "").partition("=")
-            if not name or getattr(self, field.name) in (field.default, None):
+            if not name or getattr(self, field.name) == field.default:
                 continue
             if getattr(self, name) != choice if choice else not getattr(self, name):
                 raise UsageError(f"--{flag_name(field.name)} needs --{field.metadata['needs']}")
-        for group in self.groups(vars(self)):
-            object.__setattr__(self, group.field, group.take(getattr(self, group.field)))
 
     @classmethod
     def of(cls, options: Any) -> Self:
         """This group's options, taken from a config that includes them."""
-        return cls(**{field.name: getattr(options, field.name) for field in dataclasses.fields(cls)})
+        return cls(**{name: getattr(options, name) for name in option_names(cls)})
 
     @classmethod
     def groups(cls, values: Mapping[str, Any]) -> tuple[Group, ...]:
@@ -126,24 +121,18 @@ class Options:
           UsageError: an option is unknown or belongs to another format, or its value is not allowed.
         """
         names = [field.name for field in dataclasses.fields(cls) if not field.kw_only]
-        if len(positional) > len(names):
-            raise TypeError(f"{cls.__name__} takes {len(names)} positional arguments, not {len(positional)}")
         values: Mapping[str, Any] = {**dict(zip(names, positional, strict=False)), **options}
         own, groups = option_names(cls), cls.groups(values)
-        if values.keys() - {*own, *(name for group in groups for name in option_names(group.options_class))}:
+        if not values.keys() <= {*own, *(name for group in groups for name in option_names(group.options_class))}:
             values = cls.open_input(values)
             groups = cls.groups(values)
-        made = {name: values[name] for name in own if name in values}
-        unknown = [name for name in values if name not in own]
-        for group in groups:
-            names = option_names(group.options_class)
-            if given := {name: values[name] for name in names if name in values}:
-                if group.field in made:
-                    raise UsageError(f"{next(iter(given))} and {group.field} were both given: use one of them")
-                made[group.field] = group.take(given)
-            unknown = [name for name in unknown if name not in names]
-        if unknown:
-            raise unknown_option(cls, unknown[0])
+        made: dict[str, Any] = {name: value for name, value in values.items() if name in own}
+        for name, value in values.items():
+            owners = [group.field for group in groups if name in option_names(group.options_class)]
+            if name not in own and not owners:
+                raise unknown_option(cls, name)
+            for field in owners:
+                made.setdefault(field, {})[name] = value
         return cls(**made)
 
 
@@ -152,10 +141,10 @@ def unknown_option(config_class: type[Options], name: str) -> UsageError:
     groups = config_class.known_groups()
     if owners := [group.choice for group in groups if name in option_names(group.options_class)]:
         return UsageError(f"--{flag_name(name)} is an option of {join_texts(owners)}")
-    classes = (config_class, *(group.options_class for group in groups))
-    names = dict.fromkeys(f"--{flag_name(name)}" for options_class in classes for name in option_names(options_class))
+    names = [name for group in groups for name in option_names(group.options_class)]
+    flags = [f"--{flag_name(name)}" for name in (*option_names(config_class), *names)]
     flag = f"{'-' if len(name) == 1 else '--'}{flag_name(name)}"
-    return UsageError(f"unknown option {flag}{did_you_mean(flag, names)}")
+    return UsageError(f"unknown option {flag}{did_you_mean(flag, flags)}")
 
 
 def option_names(options_class: type[Options]) -> list[str]:
@@ -176,14 +165,11 @@ def options_given(options: Any, *groups: type[Options]) -> list[str]:
 
 def type_hints(options_class: type[Any]) -> dict[str, Any]:
     """The type of each option by name; `int` for `int | None`."""
-    return {name: _without_none(hint) for name, hint in typing.get_type_hints(options_class).items()}
-
-
-def _without_none(hint: Any) -> Any:
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
-        return kinds[0] if len(kinds) == 1 else typing.Union[tuple(kinds)]  # noqa: UP007
-    return hint
+    unions = (types.UnionType, typing.Union)
+    hints = typing.get_type_hints(options_class)
+    return {
+        name: typing.get_args(hint)[0] if typing.get_origin(hint) in unions else hint for name, hint in hints.items()
+    }
 
 
 def check_value(value: Any, kind: Any, field: dataclasses.Field[Any]) -> Any:
@@ -194,46 +180,37 @@ def check_value(value: Any, kind: Any, field: dataclasses.Field[Any]) -> Any:
     if typing.get_origin(kind) is typing.Literal:
         choices = typing.get_args(kind)
         if value not in choices:
-            hint = did_you_mean(str(value), map(str, choices))
-            raise UsageError(f"{flag}={value}: expected one of {', '.join(map(str, choices))}{hint}")
+            hint = did_you_mean(str(value), choices)
+            raise UsageError(f"{flag}={value}: expected one of {', '.join(choices)}{hint}")
         return value
     if typing.get_origin(kind) is tuple:
-        parts = _take_list(flag, value, field)
-        return tuple(_take_text(flag, part, field) for part in parts if not (isinstance(part, str) and part == ""))
-    if kind is str and field.metadata.get("positional") and isinstance(value, (list, tuple)):
-        return ",".join(_take_text(flag, part, field) for part in value)
+        return tuple(_to_text(part, field) for part in _to_list(value, field))
+    if kind is str and field.metadata.get("several") and isinstance(value, (list, tuple)):
+        return ",".join(_to_text(part, field) for part in value)
     if kind is str:
-        return _take_text(flag, value, field)
-    if isinstance(value, str) and "parse" in field.metadata:
-        return field.metadata["parse"](value)
+        return _to_text(value, field)
     expected = bool if kind is bool else numbers.Integral if kind is int else numbers.Real
     if not isinstance(value, expected) or isinstance(value, bool) != (kind is bool):
-        raise UsageError(f"{flag}={value!r}: expected {getattr(kind, '__name__', 'a number')}")
-    least, most = field.metadata.get("least", -math.inf), field.metadata.get("most", math.inf)
-    if not value >= least:
+        raise UsageError(f"{flag}={value!r}: expected {kind.__name__}")
+    if not value >= (least := field.metadata.get("least", -math.inf)):
         raise UsageError(f"{flag}={value}: must be at least {least}")
-    if value > most:
-        raise UsageError(f"{flag}={value}: must be at most {most}")
     return value
 
 
-def _take_list(flag: str, value: Any, field: dataclasses.Field[Any]) -> Sequence[Any]:
+def _to_list(value: Any, field: dataclasses.Field[Any]) -> Sequence[Any]:
     """The values of an option with several: of a list, of comma-separated text, of a mapping."""
     if isinstance(value, Mapping) and field.metadata.get("mapping"):
         return [
-            f"{key}={own if isinstance(own, (str, os.PathLike)) else json.dumps(list(own))}"
-            for key, own in value.items()
+            f"{key}={own if isinstance(own, (str, os.PathLike)) else json.dumps([*own])}" for key, own in value.items()
         ]
     if isinstance(value, (list, tuple, set, frozenset)):
         return list(value)
-    if field.metadata.get("repeated") or isinstance(value, os.PathLike):  # one flag per value, which may have commas
-        return [value]
-    if isinstance(value, str):
-        return value.split(",")
-    raise UsageError(f"{flag}={value!r}: expected a list of text")
+    if isinstance(value, str) and not field.metadata.get("repeated"):  # one flag per value, which may have commas
+        return [part for part in value.split(",") if part]
+    return [value]
 
 
-def _take_text(flag: str, value: Any, field: dataclasses.Field[Any]) -> str:
+def _to_text(value: Any, field: dataclasses.Field[Any]) -> str:
     """The text of a value: itself, a path, the name of a function, or what stands for an object."""
     if isinstance(value, str):
         return value
@@ -243,4 +220,4 @@ def _take_text(flag: str, value: Any, field: dataclasses.Field[Any]) -> str:
         return by_value(field.name, value)
     if callable(value):
         return qualified_name(value)
-    raise UsageError(f"{flag}={value!r}: expected text, not {type(value).__name__}")
+    raise UsageError(f"--{flag_name(field.name)}={value!r}: expected text, not {type(value).__name__}")

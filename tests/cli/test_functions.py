@@ -64,7 +64,7 @@ def test_stats_and_example_are_functions_like_the_others(tmp_path: Path, capsys:
     [
         ({"items": "frame"}, "--items=frame: expected one of pairs, .*; did you mean frames"),
         ({"sequence_length": "8"}, "--sequence_length='8': expected int"),
-        ({"observation_fields": 3}, "--observation_fields=3: expected a list of text"),
+        ({"observation_fields": 3}, "--observation_fields=3: expected text, not int"),
         ({"policy_info_fn": functools.partial(min, 1)}, "give a function or a class, or module:function"),
         ({"itmes": "pairs"}, "unknown option --itmes; did you mean --items"),
         ({"dry_run": True}, "dry_run is an option of the command only"),

@@ -82,7 +82,7 @@ def test_exit_code_3_says_why_and_what_accepts_it(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ("--max_rejected=many", "--max_rejected=many: expected a count (12) or a fraction of the records (0.05 or 5%)"),
+        ("--max_rejected=many", "argument --max_rejected: invalid float value: 'many'"),
         ("--workers=x", "argument --workers: invalid int value: 'x'"),
         ("--split", "argument --split: expected one argument"),
         ("--shards=-3", "--shards=-3: must be at least 1"),

@@ -122,8 +122,6 @@ def test_a_config_is_json_and_pickles() -> None:
     assert pickle.loads(pickle.dumps(config)) == config
     assert ConvertConfig(**json.loads(json.dumps(dataclasses.asdict(config)))) == config
     assert ConvertConfig("in", "out").to_options == TrajectoryOptions()
-    with pytest.raises(UsageError, match="--to=lerobot takes LerobotOptions, not TrajectoryOptions"):
-        ConvertConfig("in", "out", to="lerobot", to_options=TrajectoryOptions())
     with pytest.raises(UsageError, match="unknown option --fsp; did you mean --fps"):
         ConvertConfig("in", "out", to="lerobot", to_options={"fsp": 10})
 

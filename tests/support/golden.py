@@ -53,7 +53,7 @@ CASES = (
     "jpeg --items=episodes",
     f"jpeg --images=jpeg {_SEQUENCES}=3 --across_episodes",
     "broken",
-    f"broken {_REPAIR} --accept=non_finite,discount_out_of_range --max_rejected=50%",
+    f"broken {_REPAIR} --accept=non_finite,discount_out_of_range --max_rejected=0.5",
     f"several {_REPAIR} {_SEQUENCES}=2 --pad_end_of_episodes --tile_end_of_episodes",
     "damaged --max_rejected=10",
 )

@@ -11,7 +11,7 @@ import pytest
 
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
-from rlds_beam.terminal.options import json_text
+from rlds_beam.terminal.options import print_json
 from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.text import EscapingStream, without_secrets
 
@@ -26,10 +26,11 @@ def check_characters(text: str) -> None:
     assert not found, (sorted(found), text)
 
 
-def test_json_for_a_terminal_is_exact_and_visible() -> None:
-    content = {COMMANDS: [COMMANDS, "é"]}
-    assert json.loads(json_text(content)) == content
-    check_characters(json_text(content))
+def test_json_for_a_terminal_is_exact_and_visible(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({COMMANDS: [COMMANDS, "é"]})
+    text = capsys.readouterr().out
+    assert json.loads(text)[COMMANDS] == [COMMANDS, "é"]
+    check_characters(text)
 
 
 @pytest.mark.parametrize(

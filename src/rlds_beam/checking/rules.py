@@ -137,7 +137,7 @@ _IMAGE_RULES = frozenset(("undecodable_image", "image_too_large", "image_size_mi
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckOptions(Options):
-    """What to do with an episode that breaks a rule (rlds-beam help rules).
+    """What to do with an episode that breaks a rule.
 
     If a rule is named several times, fail wins over repair, and repair over accept.
     """
@@ -163,7 +163,7 @@ class CheckOptions(Options):
             for rule in getattr(self, policy):
                 if rule not in RULES:
                     hint = did_you_mean(rule, RULES)
-                    raise UsageError(f"--{policy}={rule}: unknown rule{hint} (rlds-beam help rules lists them)")
+                    raise UsageError(f"--{policy}={rule}: unknown rule{hint}")
                 if policy not in POLICIES[rule]:
                     can = ", ".join(r for r in RULES if policy in POLICIES[r])
                     raise UsageError(f"--{policy}={rule}: {rule} cannot be {policy}ed; these can: {can}")

@@ -1,10 +1,9 @@
 """The jobs as functions: `rlds_beam.convert("data/point_mass/1.0.0", "pairs", items="pairs")`.
 
-Keyword arguments are the fields of the job's config and of the options of its formats, which check their values:
-`rlds-beam convert --help` describes them. An input is a dataset directory, or files, of any format that
-`rlds-beam help formats` lists. Functions, sources, outputs, environments, and policies may be given as objects. All
-raise `UsageError` if an option, an input, or an output cannot be used, before anything is written; `RldsBeamError` if
-the job fails; and `FailedRuleError` if an episode breaks a rule of `fail`.
+Keyword arguments are the fields of the job's config and of the options of its formats: `rlds-beam convert --help`
+describes them. Functions, sources, outputs, environments, and policies may be given as objects. All raise `UsageError`
+if an option, an input, or an output cannot be used, before anything is written; `RldsBeamError` if the job fails; and
+`FailedRuleError` if an episode breaks a rule of `fail`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
 from rlds_beam.errors import UsageError
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 
 Path = str | os.PathLike[str]
 
-_JOBS = {
+JOBS = {
     "example": "write a small dataset to try the other commands on",
     "record": "run policies in environments and record the episodes",
     "inspect": "show what a dataset holds, and predict a conversion",
@@ -43,33 +41,26 @@ _JOBS = {
     "compare": "show what changed between two versions of a dataset",
     "browse": "look at episodes in a web browser on this machine",
     "convert": "check a dataset and write it in another format",
-    "index": "build the index of steps that open_dataset reads, with many processes",
+    "index": "build the index of steps that open_dataset reads",
     "upload": "publish what convert or record wrote on the Hugging Face Hub",
     "push": "check a dataset and write it to Reverb tables",
     "serve": "run a Reverb server with tables that fit a dataset",
 }
+"""The jobs, each with its line in the help."""
 
 _COMMANDS = ("browse", "example", "inspect", "serve", "show", "upload")
 """Those without a pipeline: their modules are in `cli.commands`, the others in `pipelines`."""
-
-_ROOMS = {"record": "recording", **dict.fromkeys(("show", "report", "compare", "browse"), "viewing")}
-"""The package that a job needs, if it is one that an installation may lack."""
-
-JOBS = {name: line for name, line in _JOBS.items() if name not in _ROOMS or find_spec(f"rlds_beam.{_ROOMS[name]}")}
-"""The jobs of this installation, each with its line in the help."""
 
 _OF_THE_COMMAND = ("dry_run", "expect", "json", "keep_serving", "max_rejected")
 """Options without effect here: what a command prints, its exit code, and how long it runs."""
 
 
 def find_job(name: str) -> tuple[Job, type[Options]]:
-    """A job and its config. Raises UsageError if there is none of that name, or if it is not installed."""
-    if name in JOBS:
-        job = importlib.import_module(f"rlds_beam.{'cli.commands' if name in _COMMANDS else 'pipelines'}.{name}")
-        return cast("Job", job), getattr(job, f"{name.capitalize()}Config")
-    if name in _JOBS:
-        raise UsageError(f"{name} needs rlds_beam.{_ROOMS[name]}, which is not installed: pip install rlds-beam")
-    raise UsageError(f"unknown command {name!r}{did_you_mean(name, [*JOBS, 'help'])}")
+    """A job and its config. Raises UsageError if there is none of that name."""
+    if name not in JOBS:
+        raise UsageError(f"unknown command {name!r}{did_you_mean(name, JOBS)}")
+    job = importlib.import_module(f"rlds_beam.{'cli.commands' if name in _COMMANDS else 'pipelines'}.{name}")
+    return cast("Job", job), getattr(job, f"{name.capitalize()}Config")
 
 
 def _run(job_name: str, *paths: Any, **options: Any) -> Any:

@@ -324,7 +324,7 @@ def connector_names() -> list[str]:
     return [*CONNECTORS, *(name for name in plugins.names("connectors") if name not in CONNECTORS)]
 
 
-def connector_class(name: str, where: str = "help connectors") -> Any:
+def connector_class(name: str, where: str) -> Any:
     """The class (or function) of a connector.
 
     Args:
@@ -340,9 +340,3 @@ def connector_class(name: str, where: str = "help connectors") -> Any:
         raise UsageError(f"{where}: there is no connector {shorten(name)}{did_you_mean(name, connector_names())}")
     check_configurable(found, name, where)
     return found
-
-
-def summary(name: str) -> str:
-    """The first sentence of a connector's docstring."""
-    text = " ".join((inspect.getdoc(connector_class(name)) or "").partition("\n\n")[0].split())
-    return re.split(r"(?<=[.:])\s(?=[A-Z])", text)[0].removesuffix(":")

@@ -210,7 +210,7 @@ def _index(source: Source, options: LoadOptions, unit: Unit | None) -> tuple[Row
         rules = ", ".join(f"{rule} ({number:,})" for rule, number in left_out.items())
         warnings.warn(
             f"{source.dataset}: {count(sum(left_out.values()), 'episode')} left out, which break rules: {rules}. "
-            "`rlds-beam check` lists them, and `rlds-beam help rules` says which can be accepted or repaired",
+            "`rlds-beam check` lists them",
             stacklevel=3,
         )
     for note in index.content["notes"]:

@@ -19,14 +19,12 @@ if TYPE_CHECKING:
 class SourceOptions(Options):
     """What to read."""
 
-    from_: str | None = option(
-        None, "format of the input (rlds-beam help formats), or module:Class (default: recognized)", metavar="FORMAT"
-    )
+    from_: str | None = option(None, f"{', '.join(SOURCES)}, or module:Class (default: recognized)", metavar="FORMAT")
     split: str | None = option(
         None, "split or slice as in TFDS: train, train[:10%], train+test (all splits by default)", metavar="SPLIT"
     )
     features: str | None = option(None, "features.json, if it is not in the input's directory", metavar="FILE")
-    from_options: Any = option(None, "the options of the input's format", hidden=True)
+    from_options: Any = None  # the options of the input's format
 
     reads: ClassVar[str] = ""
     """The option with the input, whose format is recognized; of several inputs, the first one's."""
@@ -88,7 +86,7 @@ class InputOptions(SourceOptions):
 
 def to_option(default: str) -> Any:
     """The option `to` of a job, with its default format."""
-    return option(default, "format of the output (rlds-beam help formats), or module:Class", metavar="FORMAT")
+    return option(default, f"{', '.join(OUTPUTS)}, or module:Class", metavar="FORMAT")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,7 +95,7 @@ class OutputOptions(Options):
 
     to: str = to_option(TRAJECTORIES)
     robot_type: str | None = option(None, "robot name, if the data does not say it")
-    to_options: Any = option(None, "the options of the output's format", hidden=True)
+    to_options: Any = None  # the options of the output's format
 
     @classmethod
     def groups(cls, values: Mapping[str, Any]) -> tuple[Group, ...]:

@@ -40,14 +40,13 @@ def failure(report: Report, options: ReportOptions, place: str, unmet: Sequence[
     for rule in DATASET_RULES:
         if rule in report.rules and report.rules[rule].rejected:
             reasons.append(f"{report.rules[rule].samples[0].detail} (--accept={rule} accepts that)")
-    is_count = isinstance(options.max_rejected, int)  # otherwise a fraction of all records
-    if report.rejected > options.max_rejected * (1 if is_count else report.records):
+    if report.rejected > options.max_rejected_of(report.records):
         were = "was" if report.rejected == 1 else "were"
         text = f"{report.rejected:,} of {count(report.records, 'record')} {were} rejected"
         if is_written:
             written = report.records - report.rejected - sum(counts.records for counts in report.dropped.values())
             text = f"{written:,} of {count(report.records, 'episode')} {'is' if written == 1 else 'are'} in {place}"
-        fewer = f" (now {options.max_rejected})" if options.max_rejected else ""
+        fewer = f" (now {options.max_rejected:g})" if options.max_rejected else ""
         reasons.append(f"{text}; --max_rejected={report.rejected}{fewer} accepts that")
     if (why := empty_reason(report, options)) is not None:
         reasons.append(why)

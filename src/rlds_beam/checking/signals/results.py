@@ -39,7 +39,7 @@ def check_signal(name: str, option: str) -> None:
     """Raises UsageError if there is no signal of this name."""
     if name not in SIGNALS:
         hint = did_you_mean(name, SIGNALS)
-        raise UsageError(f"{option}: there is no signal {name!r}{hint} (rlds-beam help signals)")
+        raise UsageError(f"{option}: there is no signal {name!r}{hint}")
 
 
 def parse_thresholds(texts: Iterable[str]) -> dict[str, float]:

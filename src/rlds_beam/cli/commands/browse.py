@@ -54,7 +54,7 @@ class BrowseConfig(OutputOptions, ConnectorOptions, CheckOptions, SourceOptions)
         None, "signals.parquet of rlds-beam check; it makes the list sortable at once", metavar="FILE"
     )
     no_scan: bool = option(False, "do not read all episodes in the background; the list can then not be sorted")
-    port: int = option(0, "port on 127.0.0.1 (0: a free one)", least=0, most=65535)
+    port: int = option(0, "port on 127.0.0.1 (0: a free one)", least=0)
     no_open: bool = option(False, "print the address, but do not open it")
 
 

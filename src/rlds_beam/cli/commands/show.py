@@ -42,8 +42,8 @@ class ShowConfig(SourceOptions):
     )
     curves: bool = option(False, "draw curves beneath the images of a .png, .jpg, or .mp4 file")
     frames: int = option(8, "pictures of each camera, evenly spaced; not for videos", least=1)
-    height: int | None = option(None, "height of a picture in pixels", metavar="N", least=8, most=4096)
-    fps: float | None = option(None, "frames per second, if not in the data", metavar="N", least=0.001, most=1000)
+    height: int | None = option(None, "height of a picture in pixels", metavar="N", least=8)
+    fps: float | None = option(None, "frames per second, if not in the data", metavar="N", least=0.001)
 
 
 def show(config: ShowConfig) -> ShownEpisode:

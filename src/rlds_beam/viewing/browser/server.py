@@ -35,6 +35,7 @@ from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.errors import RldsBeamError, UsageError, needs
 from rlds_beam.formats.inputs import open_input
+from rlds_beam.text import shorten
 from rlds_beam.viewing.browser.dataset import BrowsedDataset, compare
 from rlds_beam.viewing.browser.table import TableFile, signals_beside
 
@@ -118,9 +119,9 @@ def _listening(port: int) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((HOST, port))
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         bound.close()
-        raise UsageError(f"--port={port}: {error.strerror}; choose another port, or 0 for a free one") from error
+        raise UsageError(f"--port={port}: {shorten(error)}; choose another port, or 0 for a free one") from error
     return bound
 
 
