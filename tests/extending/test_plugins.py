@@ -27,8 +27,15 @@ from rlds_beam.formats import Format
 from rlds_beam.options import Options, option
 from rlds_beam_logs_formats import JsonSource
 
-LOG = Format("logs of our robots", source="rlds_beam_logs:LogSource", names=("*.jsonl",))
+LOG = Format(
+    "logs of our robots", source="rlds_beam_logs:LogSource", names=("*.jsonl",), recognize="rlds_beam_logs:recognize"
+)
 OURS = Format("not ours", source="rlds_beam_logs:LogSource")
+
+def recognize(path):
+    if "fails" in path:
+        raise RuntimeError("no idea")
+    return "it has .jsonl files"
 
 @dataclasses.dataclass(frozen=True)
 class LogOptions(Options):
@@ -38,12 +45,6 @@ class LogOptions(Options):
 @dataclasses.dataclass(frozen=True)
 class LogSource(JsonSource):
     options_class = LogOptions
-
-    @classmethod
-    def recognize(cls, path):
-        if "fails" in path:
-            raise RuntimeError("no idea")
-        return "it has .jsonl files"
 
     @classmethod
     def open(cls, input, *, split=None, features=None, options):

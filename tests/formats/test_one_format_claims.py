@@ -15,7 +15,6 @@ from small_datasets import minari_hdf5
 from zarr_data import episode_arrays, write_buffer
 
 from rlds_beam.formats.recognition import recognize
-from rlds_beam.formats.registry import SOURCES, source_class
 from rlds_beam.testing import make_episode, write_dataset
 
 Write = Callable[[Path], Path]
@@ -98,9 +97,7 @@ WRITERS: dict[str, tuple[str, Write]] = {
 def test_one_format_claims_it(tmp_path: Path, writer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, write = WRITERS[writer]
     path = write(tmp_path)
-    claimed = {name: why for name in SOURCES if (why := source_class(name).recognize(str(path))) is not None}
-    assert list(claimed) == [expected], claimed
-    assert recognize(path).format == expected
+    assert recognize(path).format == expected  # and no other: that is an error
     if writer == "minari":  # a dataset of Minari is also found by its data directory
         assert recognize(path / "data").format == "hdf5"
     if path.is_file():

@@ -1,4 +1,4 @@
-"""Recognize the format of a dataset from its files, by asking every source of the registry.
+"""Recognize the format of a dataset from its files, by what the registry says of every format.
 
 Reads names, and the metadata or the first bytes of a file or two. What rlds-beam wrote is known from its plan.json.
 """
@@ -25,12 +25,11 @@ from rlds_beam.formats.registry import (
     TRAJECTORIES,
     find_readable,
     other_names,
-    source_class,
 )
 from rlds_beam.output.directory import holding
 from rlds_beam.output.files import PLAN
 from rlds_beam.text import count, join_texts, printable, shorten
-from rlds_beam.user_functions import describe_error
+from rlds_beam.user_functions import describe_error, resolve
 
 _LEVELS = 2  # how far below a directory datasets are looked for
 _MAX_LOOKS = {True: 24, False: 200}  # files and directories to look at there: in a bucket, and on a disk
@@ -112,7 +111,8 @@ def datasets_in(paths: Sequence[str]) -> list[str]:
         else:
             with contextlib.suppress(UsageError):
                 found = (_recognize_one(path) or _recognize_below(path)).format
-                kind = f"directories of {found}" if find_readable(found) and source_class(found).reads_several else ""
+                known = find_readable(found)
+                kind = f"directories of {found}" if known is not None and known.reads_several else ""
         if kind and kind == before:
             datasets[-1].append(path)
         else:
@@ -143,10 +143,11 @@ def _recognize_one(path: str) -> Recognized | None:
     for names in (SOURCES, other_names()):
         for name in names if not reasons else ():
             known = find_readable(name)
-            if known is None or not any(holds(path, pattern) for pattern in known.names):
+            why = next((pattern for pattern in known.names if holds(path, pattern)), None) if known else None
+            if known is None or why is None:
                 continue
             try:
-                why = source_class(name).recognize(path)
+                why = resolve(known.recognize, f"--from={name}")(path) if known.recognize else why
             except UsageError as error:  # for example, h5py is not installed
                 trouble.append(error)
             except (Exception, SystemExit) as error:

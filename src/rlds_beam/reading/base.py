@@ -178,7 +178,6 @@ class Source(abc.ABC):
       notes: what a user should know about how the data are read.
       has_files: whether the shards are files. Those of a recording are not: there is nothing to fingerprint, sample, or
         compare before they are read, and each is its own range.
-      reads_several: whether `open` takes several directories as one dataset.
       options_class: the class of the source's options. If it has any, `open` takes an instance as `options`.
     """
 
@@ -186,7 +185,6 @@ class Source(abc.ABC):
     left_out: Mapping[str, str] = {}
     notes: tuple[str, ...] = ()
     has_files: ClassVar[bool] = True
-    reads_several: ClassVar[bool] = False
     options_class: ClassVar[type[Options]] = Options
     dataset: str
     schema: Schema
@@ -220,16 +218,6 @@ class Source(abc.ABC):
         """
         del paths, why
         return self
-
-    @classmethod
-    def recognize(cls, path: str) -> str | None:
-        """Says in a few words why a path holds this format (`features.json`); None if it does not.
-
-        Looks at names, and at the start or the metadata of at most one file. Never raises for what a path holds: a
-        damaged dataset is still recognized if its names tell, and `open` says what is wrong with it.
-        """
-        del path
-        return None
 
     def __str__(self) -> str:
         return f"{self.describe()}\n{schema_tree(self.schema)}"

@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import itertools
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,7 +43,6 @@ from rlds_beam.formats.arrays.array_episodes import (
     select_splits,
     unpack,
 )
-from rlds_beam.formats.directory_listing import names_below, names_in
 from rlds_beam.reading.base import Shard
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.typing import Array
@@ -228,16 +226,6 @@ def _value(value: Any) -> Any:
 @dataclasses.dataclass(frozen=True)
 class EnvLoggerSource(SourceOfFiles):
     """One log, or several. Attributes: see `Source`."""
-
-    reads_several = True
-
-    @classmethod
-    def recognize(cls, path: str) -> str | None:
-        names = names_in(path)
-        if LOG_METADATA in names:
-            return LOG_METADATA
-        shards = itertools.islice((name for name in names if name.isdecimal()), 4)
-        return next((f"{name}/{STEPS}" for name in shards if STEPS in names_below(path, name)), None)
 
     def companions(self, shard: Shard) -> list[str]:
         directory = storage.split(shard.path)[0]

@@ -21,7 +21,6 @@ from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema, is_name
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.formats.arrays.array_episodes import discounts
-from rlds_beam.formats.directory_listing import names_below
 from rlds_beam.formats.lerobot import language, layout
 from rlds_beam.formats.lerobot.data import EPISODE, LerobotFiles, read_meta
 from rlds_beam.formats.lerobot.features import DISCOUNT, REWARD, FeatureMap, LerobotFeature
@@ -78,11 +77,6 @@ class LerobotSource(Source):
         found = (*_notes(meta, ranges), *name_notes(meta))
         notes = tuple(f"{layout.INFO}: {note}" for note in found)
         return cls(dataset, root, fields.schema, fields, splits, meta.digest(), meaning, violations, notes)
-
-    @classmethod
-    def recognize(cls, path: str) -> str | None:
-        meta, _, info = layout.INFO.partition("/")
-        return layout.INFO if info in names_below(path, meta) else None
 
     @property
     def files(self) -> LerobotFiles:  # type: ignore[override]

@@ -21,7 +21,7 @@ from rlds_beam.formats.arrays.array_episodes import (
     no_features,
     select_splits,
 )
-from rlds_beam.formats.directory_listing import first_file, names_below
+from rlds_beam.formats.directory_listing import first_file
 from rlds_beam.formats.format_options import ProfileOptions
 from rlds_beam.formats.profiles.binding import Layout, bind_layout, text_files
 from rlds_beam.formats.profiles.containers import HDF5, NPZ, Container, natural
@@ -47,7 +47,6 @@ class ProfileSource(SourceOfFiles):
 
     files: ProfileFormat
 
-    reads_several = True
     options_class: ClassVar[type[Options]] = ProfileOptions
     format_name: ClassVar[str]
     endings: ClassVar[tuple[str, ...]]
@@ -89,6 +88,7 @@ class ProfileSource(SourceOfFiles):
 
     @classmethod
     def recognize(cls, path: str) -> str | None:
+        """Says which profiles fit the first file of a path (`Format.recognize`)."""
         file = first_file(path, cls.endings)
         if file is None or not storage.exists(file):
             return None
@@ -143,12 +143,6 @@ class ZarrSource(ProfileSource):
     """Zarr stores with a profile: replay buffers of diffusion policy and UMI, and what `--to=zarr` wrote."""
 
     format_name, endings, profile = "zarr", (".zarr.zip", *(f"/{ENDS}/{name}" for name in METADATA)), "replay_buffer"
-
-    @classmethod
-    def recognize(cls, path: str) -> str | None:
-        if path.endswith(".zip"):
-            return "a .zarr.zip file" if path.endswith(cls.endings) and storage.exists(path) else None
-        return ENDS if {*METADATA} & {*names_below(path, *ENDS.split("/"))} else None
 
     def companions(self, shard: Shard) -> list[str]:
         if shard.path.endswith(".zip"):

@@ -86,15 +86,6 @@ class RldsSource(Source):
             return _open_directory(_dataset_directory(input), split, features)
         return _open_files(_expand(input), split, features)
 
-    @classmethod
-    def recognize(cls, path: str) -> str | None:
-        names = names_in(path)
-        if any(name.endswith(".spec") for name in names) or (not names and storage.exists(f"{path}.spec")):
-            return None  # trajectories
-        if FEATURES in names:
-            return FEATURES
-        return next((name for name in names or (storage.split(path)[1],) if _SHARD.search(name)), None)
-
     def __getstate__(self) -> dict[str, Any]:
         # dataset_info.json has a number for each shard.
         state = {name: value for name, value in vars(self).items() if name != "decoder"}
@@ -130,6 +121,16 @@ class RldsSource(Source):
             return None  # compressed
         size = sum(shard.size for split in self.splits for shard in split.shards)
         return size // _least_step_bytes(self.schema)
+
+
+def recognize(path: str) -> str | None:
+    """Says why a path holds RLDS (`Format.recognize`)."""
+    names = names_in(path)
+    if any(name.endswith(".spec") for name in names) or (not names and storage.exists(f"{path}.spec")):
+        return None  # trajectories
+    if FEATURES in names:
+        return FEATURES
+    return next((name for name in names or (storage.split(path)[1],) if _SHARD.search(name)), None)
 
 
 def _dataset_directory(path: str) -> str:

@@ -79,19 +79,6 @@ class Ros2Source(SourceOfFiles):
     files: Ros2Format
 
     options_class = Ros2Options
-    reads_several = True
-
-    @classmethod
-    def recognize(cls, path: str) -> str | None:
-        if path.endswith(ENDINGS):
-            return f"a .{path.rpartition('.')[2]} file"
-        names = names_in(path)
-        bags = [name for name in names if name.endswith(ENDINGS)]
-        if METADATA not in names and bags:
-            return bags[0]
-        inside = [METADATA] if METADATA in names else []
-        inside += [f"{name}/{METADATA}" for name in names[:MAX_TRIED] if METADATA in names_below(path, name)]
-        return next((name for name in inside if _MARK in storage.read_small(storage.join(path, name))), None)
 
     @classmethod
     def open(
@@ -146,6 +133,19 @@ class Ros2Source(SourceOfFiles):
             return [path for path in bag_files(shard.path) if path != shard.path]
         except OSError:
             return ()
+
+
+def recognize(path: str) -> str | None:
+    """Says why a path holds bags (`Format.recognize`)."""
+    if path.endswith(ENDINGS):
+        return f"a .{path.rpartition('.')[2]} file"
+    names = names_in(path)
+    bags = [name for name in names if name.endswith(ENDINGS)]
+    if METADATA not in names and bags:
+        return bags[0]
+    inside = [METADATA] if METADATA in names else []
+    inside += [f"{name}/{METADATA}" for name in names[:MAX_TRIED] if METADATA in names_below(path, name)]
+    return next((name for name in inside if _MARK in storage.read_small(storage.join(path, name))), None)
 
 
 def _size(path: str) -> int:
