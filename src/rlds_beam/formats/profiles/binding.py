@@ -36,12 +36,13 @@ from rlds_beam.formats.profiles.zarr_store import OWN
 from rlds_beam.reading.meaning import KEY, LastAction, Meaning
 from rlds_beam.typing import Array
 
-TEXT = "language_instruction"
+TEXT, MASK = "language_instruction", "mask/"
 _MIN_IMAGE_PIXELS = 8  # pixels of a side
 _ROLES = ("reward", "discount", *FLAGS, TEXT)  # fields of one value, which no wildcard gives
-_PACKAGES = ("gymnasium.envs.", "gymnasium_robotics.")
-_OTHER_TIME = ("frame_skip", "xml_file", "model_path")  # arguments that change the time of a step
-_REPEAT = ("MaxAndSkipObservation", "AtariPreprocessing")  # wrappers that take several steps at once
+_OTHER_TIME = re.compile(  # of an environment that is not gymnasium's, or a step that takes another time than usual
+    r'"entry_point": *"(?!gymnasium\.envs\.|gymnasium\.wrappers\.|gymnasium_robotics\.)|"frame_skip"|"xml_file"'
+    r'|"model_path"|MaxAndSkipObservation|AtariPreprocessing'
+)
 
 
 class Bound(NamedTuple):
@@ -80,7 +81,6 @@ class Layout:
       bound: the step fields.
       schema: the schema.
       meaning: see `Source`: what the first episode says, or the profile.
-      masks: the names of the filter keys.
       notes: what a user should know about the conversion.
       dataset: the dataset's name, if the data says it.
     """
@@ -89,12 +89,11 @@ class Layout:
     bound: tuple[Bound, ...]
     schema: Schema
     meaning: Meaning
-    masks: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     dataset: str = ""
 
 
-def bind_layout(profile: Profile, first: Container, raw_images: str, masks: tuple[str, ...] = ()) -> Layout:
+def bind_layout(profile: Profile, first: Container, raw_images: str, masks: Iterable[str] = ()) -> Layout:
     """Binds a profile to an episode.
 
     Args:
@@ -122,7 +121,7 @@ def bind_layout(profile: Profile, first: Container, raw_images: str, masks: tupl
             metadata.append(text_field(name, () if isinstance(value, bytes) else value.shape))
         else:
             metadata.append(number_field(name, value.dtype.name, value.shape))
-    metadata += [Field(f"mask/{name}", "bool") for name in masks]
+    metadata += [Field(MASK + name, "bool") for name in masks]
     if profile.note:
         notes.append(profile.note.strip())
     fps = _find_fps(profile, first, notes)
@@ -134,7 +133,7 @@ def bind_layout(profile: Profile, first: Container, raw_images: str, masks: tupl
     last_action: LastAction = "void" if is_void else "real"
     robot = _find_robot(profile, first)
     meaning = Meaning(fps, robot, last_action=last_action, assumes_robot=robot == profile.robot)
-    return Layout(profile, bound, schema, meaning, masks, tuple(notes), dataset)
+    return Layout(profile, bound, schema, meaning, tuple(notes), dataset)
 
 
 def _bind_own(profile: Profile, first: Container, raw_images: str) -> Layout:
@@ -163,7 +162,7 @@ def _bind_own(profile: Profile, first: Container, raw_images: str) -> Layout:
         meaning = dataclasses.replace(meaning, last_action="real")
     schema = Schema(steps, by_path(metadata, where))
     dataset = about.get("dataset")
-    return Layout(profile, tuple(bound), schema, meaning, (), tuple(notes), dataset if isinstance(dataset, str) else "")
+    return Layout(profile, tuple(bound), schema, meaning, tuple(notes), dataset if isinstance(dataset, str) else "")
 
 
 def _with_defaults(bound: Iterable[Bound], where: str, notes: list[str]) -> dict[str, Field]:
@@ -398,18 +397,12 @@ def _find_environment(env_spec: Any, rates: Mapping[str, float]) -> tuple[str, f
     A step is the time that is simulated in it, which the environment may be drawn at another rate than (Pendulum,
     AntMaze). No environment is created, and no code that it names is imported.
     """
-    try:
-        spec = json.loads(env_spec)
-        name, entry, arguments = spec["id"], spec["entry_point"], spec.get("kwargs") or {}
-        wrappers = [wrapper["entry_point"] for wrapper in spec.get("additional_wrappers") or ()]
-        is_known = entry.startswith(_PACKAGES) and not any(key in _OTHER_TIME for key in arguments)
-        for wrapper in wrappers:
-            is_known &= wrapper.startswith("gymnasium.wrappers.") and wrapper.rpartition(":")[2] not in _REPEAT
-        found = (rate for pattern, rate in rates.items() if fnmatch.fnmatchcase(name, f"{pattern}-v*"))
-        rate = next(found, None)
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):  # not an EnvSpec
+    text = env_spec if isinstance(env_spec, str) else ""
+    name = re.search(r'"id": *"([^"]+)"', text)
+    if name is None or _OTHER_TIME.search(text):
         return None
-    return (name, rate) if is_known and rate is not None else None
+    found = ((name[1], rate) for pattern, rate in rates.items() if fnmatch.fnmatchcase(name[1], f"{pattern}-v*"))
+    return next(found, None)
 
 
 def text_files(profile: Profile, path: str) -> list[str]:

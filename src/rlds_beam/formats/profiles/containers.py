@@ -87,10 +87,6 @@ class Container:
         """The episode of a group."""
         raise KeyError(f"there is no {group}")
 
-    def notes(self) -> Iterator[str]:
-        """What a user should know about the file."""
-        return iter(())
-
     def __str__(self) -> str:
         return f"{self.path}: {self.group}" if self.group else self.path
 
@@ -108,8 +104,19 @@ def natural(text: str) -> list[tuple[int, str]]:
     return [(int(part), part) if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
-def as_bytes(values: Array) -> Array:
-    """Text or bytes of any shape as an object array of bytes. Raises TypeError for other objects."""
+def plain_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype of `plain_values`."""
+    return np.dtype(object) if dtype.kind in "OSUT" else dtype.newbyteorder("=")
+
+
+def plain_values(values: Array) -> Array:
+    """Numbers in this machine's byte order; text of any shape as an object array of bytes.
+
+    Raises:
+      TypeError: the values are other objects.
+    """
+    if values.dtype.kind not in "OSUT":
+        return values.astype(values.dtype.newbyteorder("="), copy=False)
     flat = [_to_bytes(value) for value in values.reshape(-1).tolist()]
     return np.fromiter(flat, object, len(flat)).reshape(values.shape)
 
@@ -213,8 +220,7 @@ class Hdf5Container(Container):
         dataset, leaf = self._datasets[name], self.leaves[name]
         if leaf.trouble:
             raise TypeError(f"{dataset.name} {leaf.trouble}; supported: text, images, and numbers of one shape")
-        values = np.asarray(dataset[rows] if leaf.shape else dataset[()])
-        return as_bytes(values) if leaf.dtype == object else values
+        return plain_values(np.asarray(dataset[rows] if leaf.shape else dataset[()]))
 
     def attribute(self, place: str) -> Any:
         """A number, an array of numbers, or text as bytes. Raises TypeError for other values."""
@@ -249,19 +255,8 @@ class Hdf5Container(Container):
 def _hdf5_leaf(dataset: Any) -> Leaf:
     varies = (dataset.dtype.metadata or {}).get("vlen") if dataset.dtype.kind == "O" else None
     readable = dataset.shape is not None and (dataset.dtype.kind != "O" or varies in (str, bytes) or varies == np.uint8)
-    dtype = np.dtype(object) if dataset.dtype.kind in "SU" else dataset.dtype
     trouble = "" if readable else "holds lists of numbers or references"
-    return Leaf(tuple(dataset.shape or ()), dtype, trouble, (*(dataset.chunks or ()), 1)[0])
-
-
-class _Member(NamedTuple):
-    """An array of an `.npz` file, whose values begin at `start` of its stream."""
-
-    stream: IO[bytes]
-    start: int
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    fortran: bool
+    return Leaf(tuple(dataset.shape or ()), plain_dtype(dataset.dtype), trouble, (*(dataset.chunks or ()), 1)[0])
 
 
 class NpzContainer(Container):
@@ -269,29 +264,29 @@ class NpzContainer(Container):
 
     def __init__(self, path: str, archive: zipfile.ZipFile, closing: contextlib.ExitStack):
         super().__init__(path)
-        infos = [info for info in archive.infolist() if info.filename.endswith(".npy")]
-        if not infos:
-            raise OSError("it holds no arrays")
-        self._members: dict[str, _Member] = {}
-        for info in infos:
+        self._leaves: dict[str, Leaf] = {}
+        self._members: dict[str, tuple[IO[bytes], int, np.dtype[Any], bool]] = {}  # with the place of the first row
+        for info in archive.infolist():
+            if not info.filename.endswith(".npy"):
+                continue
             name, stream = info.filename.removesuffix(".npy"), closing.enter_context(archive.open(info))
             is_first = _FORMAT.read_magic(stream) == (1, 0)
             read = _FORMAT.read_array_header_1_0 if is_first else _FORMAT.read_array_header_2_0
             shape, fortran, dtype = read(stream)
             if dtype.hasobject:
                 raise OSError(f"{name} holds Python objects, which may run any code: save numbers or text")
-            self._members[name] = _Member(stream, stream.tell(), shape, dtype, fortran)
+            self._members[name] = stream, stream.tell(), dtype, fortran
+            self._leaves[name] = Leaf(shape, plain_dtype(dtype))
+        if not self._leaves:
+            raise OSError("it holds no arrays")
 
-    @functools.cached_property
+    @property
     def leaves(self) -> Mapping[str, Leaf]:
-        found = {}
-        for name, member in self._members.items():
-            dtype = np.dtype(object) if member.dtype.kind in "SU" else member.dtype.newbyteorder("=")
-            found[name] = Leaf(member.shape, dtype)
-        return found
+        return self._leaves
 
     def read(self, name: str, rows: slice = slice(None)) -> Array:
-        stream, origin, shape, dtype, fortran = self._members[name]
+        stream, origin, dtype, fortran = self._members[name]
+        shape = self._leaves[name].shape
         try:
             if fortran or not shape:
                 stream.seek(0)
@@ -301,14 +296,10 @@ class NpzContainer(Container):
                 start, stop, _ = rows.indices(shape[0])
                 count, row_bytes = max(stop - start, 0), math.prod(shape[1:]) * dtype.itemsize
                 stream.seek(origin + start * row_bytes)  # back in a compressed one: reads it from its start
-                data = stream.read(count * row_bytes)
-                if len(data) != count * row_bytes:
-                    raise OSError("it is cut short")
-                values = np.frombuffer(data, dtype).reshape(count, *shape[1:])
+                values = np.frombuffer(stream.read(count * row_bytes), dtype).reshape(count, *shape[1:])
         except Exception as error:  # zipfile and zlib raise many kinds for damaged files
             raise OSError(f"{name} cannot be read: {shorten(error)}") from error
-        is_text = values.dtype.kind in "SU"
-        return as_bytes(values) if is_text else values.astype(values.dtype.newbyteorder("="), copy=False)
+        return plain_values(values)
 
 
 @contextlib.contextmanager
@@ -331,8 +322,8 @@ class FileRows(Container):
       number: the episode's number.
       rows: its rows.
       ended: whether an array says that the episode ends.
-      per_step: the arrays with a row for each step.
-      per_episode: the arrays with a row for each episode.
+      per_file: the arrays without a row for each step.
+      per_episode: those of them with a row for each episode.
     """
 
     def __init__(
@@ -341,14 +332,18 @@ class FileRows(Container):
         number: int,
         rows: range,
         ended: bool,
-        per_step: Mapping[str, Leaf],
+        per_file: Collection[str],
         per_episode: Collection[str],
     ):
         super().__init__(whole.path, f"rows {rows.start} to {rows.stop}")
         self.ended, self.per_episode = ended, per_episode
         self.attribute, self.has = whole.attribute, whole.has  # type: ignore[method-assign]
         self._whole, self._number, self._rows = whole, number, rows
-        self._leaves = {name: leaf._replace(shape=(len(rows), *leaf.shape[1:])) for name, leaf in per_step.items()}
+        self._leaves = {
+            name: leaf._replace(shape=(len(rows), *leaf.shape[1:]))
+            for name, leaf in whole.leaves.items()
+            if name not in per_file
+        }
 
     @property
     def leaves(self) -> Mapping[str, Leaf]:

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -30,6 +30,7 @@ from rlds_beam.formats.arrays.array_episodes import (
 )
 from rlds_beam.formats.arrays.windows import cut_windows
 from rlds_beam.formats.profiles.binding import (
+    MASK,
     TEXT,
     Bound,
     Layout,
@@ -98,18 +99,13 @@ class EpisodeIndex(NamedTuple):
         """An episode of the file. Raises OSError for rows that no episode has."""
         if self.groups:
             return whole.within(self.groups[i]) if self.groups[i] else whole
-        starts, ended, leaves = self.starts, self.ended, whole.leaves
-        if profile.episode_ends and i < len(ended) and not ended[i]:
+        starts, ended, leaves, ends = self.starts, self.ended, whole.leaves, profile.episode_ends
+        if ends and i < len(ended) and not ended[i]:
             raise OSError(f"there are rows after {starts[i]:,}, where the last episode ends")
-        ends, per_episode = profile.episode_ends, list[str]()
-        if ends:
-            others = {name for place in profile.metadata.values() for name, _ in matches(place, leaves)} - {ends}
-            per_step = {name: leaf for name, leaf in leaves.items() if name not in {ends, *others}}
-            per_episode = sorted(name for name in others if leaves[name].shape[:1] == leaves[ends].shape)
-        else:
-            per_step = {name: leaf for name, leaf in leaves.items() if leaf.shape[:1] == (int(starts[-1]),)}
+        metadata = sorted({name for place in profile.metadata.values() for name, _ in matches(place, leaves)} - {ends})
+        per_episode = [name for name in metadata if ends and leaves[name].shape[:1] == leaves[ends].shape]
         rows = range(int(starts[i]), int(starts[i + 1])) if len(ended) else range(0)
-        return FileRows(whole, i, rows, not len(ended) or bool(ended[i]), per_step, per_episode)
+        return FileRows(whole, i, rows, not len(ended) or bool(ended[i]), [ends, *metadata], per_episode)
 
 
 def index_episodes(path: str, profile: Profile) -> EpisodeIndex:
@@ -253,9 +249,7 @@ class ProfileFormat(ArrayFormat):
                 try:
                     episode = index.open(whole, self.profile, i)
                     place = f"{name}: {episode.group}".rstrip(": ")
-                    short = episode.group.rpartition("/")[2]
-                    listed = {mask: short in members for mask, members in index.masks.items()}
-                    arrays = read_episode(self.layout, episode, name, listed)
+                    arrays = read_episode(self.layout, episode, name, index.masks)
                 except (*UNREADABLE, UsageError) as error:
                     yield Damage(i, i + 1, f"{place} cannot be read: {' '.join(str(error).split())}", b"")
                     continue
@@ -263,14 +257,14 @@ class ProfileFormat(ArrayFormat):
                 del arrays
 
 
-def read_episode(layout: Layout, container: Container, name: str, masks: Mapping[str, bool]) -> Arrays:
+def read_episode(layout: Layout, container: Container, name: str, masks: Mapping[str, Collection[str]]) -> Arrays:
     """The arrays of an episode, as packed into its record.
 
     Args:
       layout: the fields.
       container: the episode.
       name: the file's name in the dataset.
-      masks: for each filter key, whether it lists the episode.
+      masks: the file's filter keys: for each, the names of its episodes.
     """
     leaves, profile = container.leaves, layout.profile
     arrays: dict[str, Array] = {}
@@ -295,7 +289,9 @@ def read_episode(layout: Layout, container: Container, name: str, masks: Mapping
     if TEXT in layout.schema.steps and profile.text:
         values[_STEPS + TEXT] = find_text(profile, container) or b""
     values |= {_EPISODE + field: value for field, value in find_metadata(profile, container).items()}
-    values |= {f"{_EPISODE}mask/{mask}": np.array(masks.get(mask, False)) for mask in layout.masks}
+    for path in layout.schema.metadata:
+        if path.startswith(MASK) and _EPISODE + path not in values:
+            values[_EPISODE + path] = np.array(container.group.rpartition("/")[2] in masks.get(path[len(MASK) :], ()))
     arrays |= {place: np.array([v, None], object)[:1] if isinstance(v, bytes) else v for place, v in values.items()}
     return arrays
 

@@ -230,8 +230,7 @@ def _bind_first(paths: Sequence[str], where: str, profile: Profile | None, raw_i
                 index = index_episodes(path, chosen)
                 if chosen.episode_ends:
                     episode = index.open(whole, chosen, 0)
-                layout = bind_layout(chosen, episode, raw_images, tuple(sorted(index.masks)))
-                return dataclasses.replace(layout, notes=(*layout.notes, *whole.notes()))
+                return bind_layout(chosen, episode, raw_images, sorted(index.masks))
         except UNREADABLE as unreadable:
             if isinstance(unreadable, UsageError):
                 raise

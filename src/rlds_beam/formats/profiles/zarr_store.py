@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import zipfile
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from rlds_beam import naming, storage
 from rlds_beam.errors import BucketError, needs
-from rlds_beam.formats.profiles.containers import Container, Leaf, as_bytes
+from rlds_beam.formats.profiles.containers import Container, Leaf, plain_dtype, plain_values
 from rlds_beam.text import printable, shorten
 from rlds_beam.typing import Array
 
@@ -42,7 +41,7 @@ _CODECS = {
 """Codecs and filters that decode bytes and do nothing else. `pickle` would run the store's code."""
 
 
-class ZarrStore(MutableMapping[str, Any]):
+class ZarrStore(Mapping[str, Any]):
     """The files of a store by key (`data/img/0.0.0.0`), which zarr reads as a store.
 
     Attributes:
@@ -84,12 +83,6 @@ class ZarrStore(MutableMapping[str, Any]):
         from zarr.core.buffer import default_buffer_prototype
 
         return default_buffer_prototype().buffer.from_bytes(content)
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        raise TypeError("the store is read-only")
-
-    def __delitem__(self, key: str) -> None:
-        raise TypeError("the store is read-only")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.sizes)
@@ -173,8 +166,7 @@ class ZarrContainer(Container):
                 if key.startswith("meta/") and key != ENDS:  # nothing that an episode needs
                     continue
                 raise
-            dtype = np.dtype(object) if array.dtype.kind in "OSUT" else array.dtype.newbyteorder("=")
-            found[key] = Leaf(tuple(array.shape), dtype, "", array.chunks[0])
+            found[key] = Leaf(tuple(array.shape), plain_dtype(array.dtype), "", array.chunks[0])
         return dict(sorted(found.items()))
 
     def _open(self, key: str, metadata: str) -> Any:
@@ -189,7 +181,8 @@ class ZarrContainer(Container):
         if codecs[-1:] == ["blosc"]:
             self._store.blosc.add(key)
         try:
-            store = self._store if is_version_2() else zarr.storage.MemoryStore(self._store, read_only=True)
+            stores = zarr.storage
+            store = stores.KVStore(self._store) if is_version_2() else stores.MemoryStore(self._store, read_only=True)
             array = zarr.open_array(store=store, path=key, mode="r")
         except Exception as error:  # zarr raises what its parts raise
             raise OSError(f"{key}: {shorten(error)}") from error
@@ -228,21 +221,8 @@ class ZarrContainer(Container):
 
     def _decode(self, name: str, start: int, stop: int) -> Array:
         try:
-            values = np.asarray(self._arrays[name][start:stop])
-            is_text = values.dtype.kind in "OSUT"
-            return as_bytes(values) if is_text else values.astype(values.dtype.newbyteorder("="), copy=False)
+            return plain_values(np.asarray(self._arrays[name][start:stop]))
         except (BucketError, MemoryError):
             raise
         except Exception as error:  # any codec's
             raise OSError(f"rows {start:,} to {stop:,} of {name} cannot be decoded: {shorten(error)}") from error
-
-    def notes(self) -> Iterator[str]:
-        """The arrays that lack chunks, which read as their fill values."""
-        for name, array in self._arrays.items():
-            # zarr 3 counts those of an array whose name begins with this one's.
-            sizes = zip(array.shape, getattr(array, "shards", None) or array.chunks, strict=True)
-            expected = math.prod(-(-total // length) for total, length in sizes)
-            files = (key for key in self._store.sizes if key.startswith(f"{name}/"))
-            missing = expected - sum(not key.endswith((*METADATA, ".zattrs")) for key in files)
-            if array.shape[0] and missing > 0:
-                yield f"{name} lacks {missing:,} of {expected:,} chunks (read as {array.fill_value})"
