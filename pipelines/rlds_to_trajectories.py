@@ -26,7 +26,7 @@ def define_pipeline(
     frames: FrameOptions | None = None,
     check: CheckOptions | None = None,
     connectors: Sequence[Connector] = (),
-) -> rb.WriteToTrajectoryRecordsResult:
+) -> rb.WriteResult:
     """Writes the items of the dataset `input` to `output`, with rejected episodes in `output/rejected`."""
     read = rb.ReadFromRlds(input)
     connect = rb.ConnectEpisodes(connectors, read.source)
@@ -37,7 +37,7 @@ def define_pipeline(
     checked = episodes | rb.ValidateEpisodes(check, repeated)  # whole episodes, is_first on step 0, is_last on T - 1
     connected = checked.accepted | connect  # Episode: edited, split, or dropped
     converted = connected.episodes | convert  # Items: K pairs [K, 2, ...], or K padded sequences [K, L, ...]
-    written: rb.WriteToTrajectoryRecordsResult = converted.items | write  # K tf.Examples of [L, ...]
+    written: rb.WriteResult = converted.items | write  # K tf.Examples of [L, ...]
     rejected = (checked.rejected, connected.rejected, converted.rejected, written.rejected)
     _ = rejected | beam.Flatten() | rb.WriteRejected(output)  # the original bytes of each record, and the reason
     return written

@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     from rlds_beam.transforms.rows import EpisodesToRows as EpisodesToRows
     from rlds_beam.transforms.rows import RejectionsToRows as RejectionsToRows
     from rlds_beam.transforms.writing import WriteEpisodes as WriteEpisodes
-    from rlds_beam.transforms.writing import WriteEpisodesResult as WriteEpisodesResult
     from rlds_beam.transforms.writing import WriteRejected as WriteRejected
+    from rlds_beam.transforms.writing import WriteResult as WriteResult
     from rlds_beam.transforms.writing import WriteToRlds as WriteToRlds
     from rlds_beam.transforms.writing import WriteToTrajectoryRecords as WriteToTrajectoryRecords
-    from rlds_beam.transforms.writing import WriteToTrajectoryRecordsResult as WriteToTrajectoryRecordsResult
 
 __getattr__, __dir__, __all__ = lazy.exports(__name__)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import functools
 import logging
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Unpack
 
 import apache_beam as beam
 import numpy as np
@@ -33,7 +32,7 @@ from rlds_beam.formats.rlds.output import RldsOutput
 from rlds_beam.formats.trajectories.output import TrajectoryOutput
 from rlds_beam.output.commits import commit_dataset
 from rlds_beam.output.files import REJECTED, REJECTED_LIST, is_rejected_file
-from rlds_beam.output.plans import OutputPlan, check_files
+from rlds_beam.output.plans import OutputPlan
 from rlds_beam.output.range_conversion import NumberRanges, RangeConverter, finish_range
 from rlds_beam.output.shards import RejectedWriter
 from rlds_beam.processing.report import Report, check_source
@@ -47,7 +46,6 @@ from rlds_beam.writing.keyed_parts import (
     BUCKETS,
     FROM,
     KeyedSink,
-    PackedElement,
     Part,
     Place,
     StoredElement,
@@ -56,9 +54,8 @@ from rlds_beam.writing.keyed_parts import (
     name_ranges,
     place,
     read_stored,
-    stamp_rejected,
 )
-from rlds_beam.writing.rlds import EpisodeSink, RldsSink
+from rlds_beam.writing.rlds import EpisodeSink, RldsSink, WriteOptions
 
 _log = logging.getLogger(__name__)
 
@@ -68,21 +65,37 @@ class _WriteOptions(OutputOptions, ConnectorOptions, CheckOptions):
     """The options of `convert` that concern what is written."""
 
 
-class WriteKeyed(beam.PTransform[Any, Any]):
-    """Writes a PCollection with a keyed sink: the result, and the rejected elements. Without Beam: `write_all`.
+class WriteResult(NamedTuple):
+    """The outputs of `WriteEpisodes` and `WriteToTrajectoryRecords`.
 
-    Args:
-      sink: packs, writes, and commits the elements.
-      writer: the name of the public transform, for errors.
-      result: the type of the sink's result.
+    Attributes:
+      written: a PCollection of one element, once the dataset is finished: the `Report` of `WriteEpisodes`, with the
+        counts of episodes and items, or the manifest of `WriteToTrajectoryRecords`, a dict.
+      rejected: a PCollection of `Rejection`: episodes that break a rule, or that cannot be written.
     """
 
-    def __init__(self, sink: KeyedSink, writer: str, result: Any):
-        super().__init__()
-        self._sink, self._writer, self._result = sink, writer, result
+    written: beam.PCollection[Any]
+    rejected: beam.PCollection[Rejection]
 
-    def expand(self, elements: beam.PCollection[Any]) -> tuple[beam.PCollection[Any], beam.PCollection[Rejection]]:
-        refuse_windows(self._writer, elements)
+
+class _WriteKeyed(beam.PTransform[Any, Any]):
+    """Writes a PCollection with a keyed sink. Without Beam: `write_all`.
+
+    Attributes:
+      written: the type of the sink's result.
+    """
+
+    written: Any
+
+    def __init__(self, sink: KeyedSink):
+        super().__init__()
+        self._sink = sink
+
+    def display_data(self) -> dict[str, Any]:
+        return {"output": self._sink.directory}
+
+    def expand(self, elements: beam.PCollection[Any]) -> Any:
+        refuse_windows(type(self).__name__, elements)
         sink, root = self._sink, elements.pipeline
         # Building the graph, which may never run, writes nothing.
         opened = root | "Start" >> beam.Create([sink]) | "Open" >> beam.Map(_open)
@@ -126,8 +139,8 @@ class WriteKeyed(beam.PTransform[Any, Any]):
             | "Spread" >> beam.Reshuffle()
             | "Finish" >> beam.MapTuple(lambda finisher, work: finisher.process(work, {}))
         )
-        result = planned | "AfterAll" >> WaitOn(finished) | "Commit" >> beam.Map(commit).with_output_types(self._result)
-        return result, rejected
+        result = planned | "AfterAll" >> WaitOn(finished) | "Commit" >> beam.Map(commit).with_output_types(self.written)
+        return WriteResult(result, rejected)
 
 
 def _open(sink: KeyedSink) -> None:
@@ -173,11 +186,11 @@ def _list_indices(sink: KeyedSink) -> Iterator[tuple[NumberRanges, Any]]:
 class _EpisodeSink(EpisodeSink):
     """Stores episodes as Beam does."""
 
-    def pack(self, episode: Episode) -> PackedElement:
+    def pack(self, episode: Episode) -> tuple[str, Any, Any, int]:
         # The size of its record, or of its arrays if it was not read from a file. Sizes of pickles differ by process.
         columns = [column for column in episode.steps.values() if isinstance(column, np.ndarray)]
         weight = len(episode.payload) or sum(column.nbytes for column in columns)
-        return PackedElement(episode.key.split, episode.key, EpisodeCoder().encode(episode), weight)
+        return episode.key.split, episode.key, EpisodeCoder().encode(episode), weight
 
     def write_range(self, work: WorkRange, elements: Sequence[StoredElement]) -> list[Rejection]:
         rejections = list[Rejection]()
@@ -199,20 +212,8 @@ class _EpisodeSink(EpisodeSink):
             del episode
 
 
-class WriteEpisodesResult(NamedTuple):
-    """The outputs of `WriteEpisodes`.
-
-    Attributes:
-      report: a PCollection of one `Report`, once the dataset is finished: the counts of episodes and items.
-      rejected: a PCollection of `Rejection`: episodes that break a rule, or that the format cannot hold.
-    """
-
-    report: beam.PCollection[Report]
-    rejected: beam.PCollection[Rejection]
-
-
 @beam.typehints.with_input_types(Episode)
-class WriteEpisodes(beam.PTransform[Episode, Any]):
+class WriteEpisodes(_WriteKeyed):
     """Checks episodes and writes them in any format of `convert`.
 
         read = ReadFromRlds("data/point_mass/1.0.0")
@@ -234,17 +235,19 @@ class WriteEpisodes(beam.PTransform[Episode, Any]):
       to: the format, as in `convert`: `lerobot`, `columns`, `zarr`, `rlds`, ..., or `module:Class`.
       check: the policy of each rule; that of `ValidateEpisodes`, if it accepts episodes that break one.
       shards: output files per split, at most; by size if not given.
-      overwrite: replaces what rlds-beam wrote there before.
+      overwrite: replaces what rlds-beam wrote there before; `rejected/` only if `WriteRejected` does.
       options: other options of `convert` for what is written: those of the format (`fps=20`), `connectors`, `names`,
         `robot_type`, `task`.
 
     Raises:
       UsageError: on construction, if the format cannot hold the episodes, the output or an option cannot be used, or a
         connector needs the whole dataset. `rlds` cannot hold fields that only TFDS decodes: `convert` copies their
-        bytes, which an edited episode does not have. While running, if two episodes have the same key, the split of a
-        key is not one of the source, or an episode has a column that is not in the schema.
+        bytes, which an edited episode does not have. While running, if two episodes have the same key, or an episode
+        has a column that is not in the schema.
       FailedRuleError: while running, at the first violation of a rule whose policy is `fail`.
     """
+
+    written = Report
 
     def __init__(
         self,
@@ -258,7 +261,6 @@ class WriteEpisodes(beam.PTransform[Episode, Any]):
         overwrite: bool = False,
         **options: Any,
     ):
-        super().__init__()
         given = _WriteOptions.create(to=to, **{**(vars(check) if check else {}), **options})
         check = CheckOptions.of(given)
         described = with_given_meaning(with_attributes(source, schema=schema or source.schema), given)
@@ -277,48 +279,21 @@ class WriteEpisodes(beam.PTransform[Episode, Any]):
         check_directory(output, overwrite=overwrite)
         # The pipeline may change its episodes in unknown ways, so every run is a new plan.
         more = {"connectors": configuration.plan(), "pipeline": uuid.uuid4().hex}
-        self._sink = _EpisodeSink.of(
-            described,
-            to,
-            RangeConverter(check, connecting, writes),
-            more,
-            overwrite=overwrite,
-            listed=stamp_rejected(output),
-            shards=shards,
-            report=check_source(source, check),
-        )
-
-    def display_data(self) -> dict[str, Any]:
-        return {"output": self._sink.directory, "to": self._sink.output_plan.content["to"]}
-
-    def expand(self, episodes: beam.PCollection[Episode]) -> WriteEpisodesResult:
-        return WriteEpisodesResult(*(episodes | "Write" >> WriteKeyed(self._sink, "WriteEpisodes", Report)))
-
-
-class WriteToTrajectoryRecordsResult(NamedTuple):
-    """The outputs of `WriteToTrajectoryRecords`.
-
-    Attributes:
-      written: a PCollection of one dict, the manifest of the finished dataset.
-      rejected: a PCollection of `Rejection`: episodes that could not be written, with an image that cannot be decoded.
-    """
-
-    written: beam.PCollection[dict[str, Any]]
-    rejected: beam.PCollection[Rejection]
+        converter, report = RangeConverter(check, connecting, writes), check_source(source, check)
+        super().__init__(_EpisodeSink.of(described, to, converter, report, more, overwrite=overwrite, shards=shards))
 
 
 @beam.typehints.with_input_types(Items)
-class WriteToTrajectoryRecords(beam.PTransform[Items, Any]):
+class WriteToTrajectoryRecords(_WriteKeyed):
     """Writes items as trajectory TFRecords for TF-Agents and TFDS.
 
         convert = ConvertToTrajectories(read.schema, frames, items)
         converted = checked.accepted | convert
         converted.items | WriteToTrajectoryRecords("pairs", convert.spec, source=read.source)
 
-    The items are written in the order of their episodes' keys, so any number of workers writes the same bytes. Workers
-    store them in the output directory, which they must share, until all keys are known: for that time the disk needs
-    room for them twice. A pipeline that was killed starts over; `rlds_beam.pipelines.convert` cuts the input itself,
-    and resumes. Use this transform if your pipeline edits episodes in a way that a connector cannot.
+    The items are written as `WriteEpisodes` writes episodes: in the order of their keys, when all are known.
+    `rlds_beam.pipelines.convert` cuts the input itself, and resumes. Use this transform if your pipeline edits episodes
+    in a way that a connector cannot.
 
     Args:
       output: a new or empty directory.
@@ -327,12 +302,14 @@ class WriteToTrajectoryRecords(beam.PTransform[Items, Any]):
       source: the dataset that the items are made from (`ReadFromRlds(...).source`, `ConnectEpisodes(...).source`): the
         output gets its name, rate, and robot.
       num_shards: files per split, at most; by size if not given.
-      overwrite: replaces what rlds-beam wrote there before.
+      overwrite: as in `WriteEpisodes`.
 
     Raises:
       UsageError: on construction, if the output or an option cannot be used; while running, if an item has a column
         that is not in the spec.
     """
+
+    written = dict[str, Any]
 
     def __init__(
         self,
@@ -344,27 +321,19 @@ class WriteToTrajectoryRecords(beam.PTransform[Items, Any]):
         num_shards: int | None = None,
         overwrite: bool = False,
     ):
-        super().__init__()
         name = "trajectories" if source is None else source.name
         refuse_across_episodes(spec.items or ItemOptions())
         check_directory(output, overwrite=overwrite)
-        self._sink = _ItemSink(
+        sink = _ItemSink(
             directory=output,
             # The pipeline may change its items in unknown ways, so every run is a new plan.
             output_plan=OutputPlan.of({"from": FROM, "to": "trajectories", "pipeline": uuid.uuid4().hex}),
             overwrite=overwrite,
-            listed=stamp_rejected(output),
             shards=num_shards,
             output=TrajectoryOutput.from_options(output, name, spec, images, source),
             spec=spec,
         )
-
-    def display_data(self) -> dict[str, Any]:
-        return {"output": self._sink.directory}
-
-    def expand(self, items: beam.PCollection[Items]) -> WriteToTrajectoryRecordsResult:
-        written = items | "Write" >> WriteKeyed(self._sink, "WriteToTrajectoryRecords", dict[str, Any])
-        return WriteToTrajectoryRecordsResult(*written)
+        super().__init__(sink)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -379,15 +348,11 @@ class _ItemSink(KeyedSink):
     output: TrajectoryOutput
     spec: TrajectorySpec
 
-    unique = False  # a step may have made several elements of an episode
+    equal_keys = ""  # a step may have made several elements of an episode
 
-    def pack(self, items: Items) -> PackedElement:
+    def pack(self, items: Items) -> tuple[str, Any, Any, int]:
         check_items(items, self.spec)
-        return PackedElement(items.key.split, items.key, items, len(items.payload) or 1)
-
-    def with_ranges(self, ranges: Mapping[Place, WorkRange]) -> Self:
-        check_files(name for work in ranges.values() for name in self.output.files(work))
-        return super().with_ranges(ranges)
+        return items.key.split, items.key, items, len(items.payload)
 
     def write_range(self, work: WorkRange, elements: Sequence[StoredElement]) -> list[Rejection]:
         rejections, writer = list[Rejection](), self.output.open_range(work)
@@ -409,34 +374,35 @@ class _ItemSink(KeyedSink):
 
 
 @beam.typehints.with_input_types(Rejection)
-class WriteRejected(beam.PTransform[Rejection, dict[str, Any]]):
+class WriteRejected(_WriteKeyed):
     """Writes rejected records to `output/rejected/`: their original bytes, and a JSON line for each.
 
     The records are in the order of their keys. Replaces those that are there. The result is a PCollection of one dict,
     the content of `rejected/rejected.json`.
     """
 
+    written = dict[str, Any]
+
     def __init__(self, output: str):
-        super().__init__()
-        self._sink = _RejectedSink(directory=storage.join(output, REJECTED))
+        super().__init__(_RejectedSink(directory=storage.join(output, REJECTED)))
 
     def expand(self, rejected: beam.PCollection[Rejection]) -> beam.PCollection[dict[str, Any]]:
-        written, _ = rejected | "Write" >> WriteKeyed(self._sink, "WriteRejected", dict[str, Any])
+        written: beam.PCollection[dict[str, Any]] = super().expand(rejected).written
         return written
 
 
 class _RejectedSink(KeyedSink):
     """Writes rejected records to the directory `rejected` of an output."""
 
-    unique = False  # a step may reject a record that another one made several of
+    equal_keys = ""  # a step may reject a record that another one made several of
 
     def open(self) -> None:
         storage.makedirs(self.directory)
         names = storage.listdir(self.directory)
         storage.remove_files(self.directory, [REJECTED_LIST, *filter(is_rejected_file, names)])
 
-    def pack(self, rejection: Rejection) -> PackedElement:
-        return PackedElement(rejection.key.split, rejection.key, rejection, len(rejection.payload))
+    def pack(self, rejection: Rejection) -> tuple[str, Any, Any, int]:
+        return rejection.key.split, rejection.key, rejection, len(rejection.payload)
 
     def write_range(self, work: WorkRange, elements: Sequence[StoredElement]) -> list[Rejection]:
         with RejectedWriter(storage.below(self.directory, str(work))) as writer:
@@ -446,39 +412,35 @@ class _RejectedSink(KeyedSink):
         return []
 
     def commit(self) -> dict[str, Any]:
-        records = 0
-        for work in self.ranges.values():
-            with storage.open_read(storage.below(self.directory, f"{work}.jsonl")) as lines:
-                records += sum(1 for _ in lines)
-        content = {"records": records, "files": [f"{work}.tfrecord" for work in self.ranges.values()]}
+        content = {"files": [f"{work}.tfrecord" for work in self.ranges.values()]}
         storage.write_text(storage.below(self.directory, REJECTED_LIST), encode(content))
         return content
 
 
-class WriteToRlds(beam.PTransform):
+class WriteToRlds(_WriteKeyed):
     """Checks episodes of arrays and writes them as an RLDS dataset: a PCollection of one `Report`.
 
         keyed = root | beam.Create(paths) | beam.Map(lambda path: (path, load(path)))
         keyed | WriteToRlds("data/my_robot/1.0.0", like=load(paths[0]))
 
     The input is a PCollection of (key, episode), or a dict of them, by split. Keys are texts or integers; episodes are
-    dicts as `rlds_beam.write_rlds` takes them. The shards hold the episodes in the order of their keys, so any number
-    of workers writes the same bytes, which are those of `write_rlds`; but it does not search for episodes with equal
-    bytes (`rlds-beam check` finds them). Workers write parts in the directory, which they must share, and then copy the
-    records into shards: the disk needs room for the dataset twice. The dataset exists only when all of it is written; a
-    pipeline that was killed starts over.
+    dicts as `rlds_beam.write_rlds` takes them. They are written as `WriteEpisodes` writes episodes: in the order of
+    their keys, when all are known. The bytes are those of `write_rlds`; but it does not search for episodes with equal
+    bytes (`rlds-beam check` finds them).
 
     Args:
       directory: the dataset's directory, best `NAME/1.0.0`: its name and version.
       like: an episode whose fields, dtypes, and shapes all others have.
       split: the name of the split, if the input is not a dict.
-      options: those of `write_rlds`; but unless `strict=True`, a bad episode is kept in `directory/rejected`, with its
-        key.
+      strict: end at a bad episode. Otherwise it is kept in `directory/rejected`, with its key.
+      options: those of `write_rlds`.
 
     Raises:
       UsageError: on construction, if the directory or an argument cannot be used; while running, if keys are equal.
       FailedRuleError: on construction, if `like` is no episode; while running, with `strict`.
     """
+
+    written = Report
 
     def __init__(
         self,
@@ -486,23 +448,18 @@ class WriteToRlds(beam.PTransform):
         like: Any,
         *,
         split: str = "train",
-        **options: Any,
+        strict: bool = False,
+        **options: Unpack[WriteOptions],
     ):
-        super().__init__()
-        path = os.fspath(directory)
-        self._create = functools.partial(RldsSink.create, path, like, f"like of split {split}", **options)
-        self._sink, self._split = self._create(splits=(split,)), split
-        check_directory(path, overwrite=self._sink.overwrite)
+        super().__init__(RldsSink.create(os.fspath(directory), like, "like", strict=strict, **options))
+        self._split = split
+        check_directory(self._sink.directory, overwrite=self._sink.overwrite)
 
-    def display_data(self) -> dict[str, Any]:
-        return {"output": self._sink.directory, "dataset": self._sink.source.dataset}
-
-    def expand(self, episodes: Any) -> Any:
+    def expand(self, episodes: Any) -> beam.PCollection[Report]:
         by_split = episodes if isinstance(episodes, dict) else {self._split: episodes}
-        sink = self._create(splits=tuple(by_split))
         named = [own | f"Split {split}" >> beam.Map(_with_split, split) for split, own in by_split.items()]
-        report, _ = named | beam.Flatten() | "Write" >> WriteKeyed(sink, "WriteToRlds", Report)
-        return report
+        written: beam.PCollection[Report] = super().expand(named | beam.Flatten()).written
+        return written
 
 
 def _with_split(element: tuple[Any, Any], split: str) -> tuple[str, Any, Any]:

@@ -243,7 +243,7 @@ def episodes():
         if i > 10 and "wait" in sys.argv:
             time.sleep(600)
 
-rlds_beam.write_rlds(sys.argv[1], episodes(), shard_bytes=20_000)
+rlds_beam.write_rlds(sys.argv[1], episodes(), num_shards=9)
 """
 
 

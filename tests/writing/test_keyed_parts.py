@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.writing.keyed_parts import (
     KeyedSink,
-    PackedElement,
     Part,
     StoredElement,
     name_ranges,
@@ -26,8 +25,8 @@ from rlds_beam.writing.keyed_parts import (
 class Numbers(KeyedSink):
     """Packs (split, key, weight)."""
 
-    def pack(self, element: Any) -> PackedElement:
-        return PackedElement(element[0], element[1], element, element[2])
+    def pack(self, element: Any) -> tuple[str, Any, Any, int]:
+        return element[0], element[1], element, element[2]
 
     def write_range(self, *args: Any) -> Any: ...
 
@@ -102,7 +101,10 @@ def test_elements_are_read_in_order_and_verified(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("element", "message"),
-    [(("train", 1, 5), "two episodes have the key 1: keys must be unique"), (("test", 3, 5), "in the split test")],
+    [
+        (("train", 1, 5), "two episodes have the key 1: keys must be unique"),
+        (("../test", 3, 5), "the split of an episode is '../test'"),
+    ],
 )
 def test_what_cannot_be_ordered_is_an_error(tmp_path: Path, element: Any, message: str) -> None:
     sink = numbers(tmp_path)

@@ -27,7 +27,7 @@ from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output.commits import load_manifest
 from rlds_beam.output.directory import check_output, is_output, make_ready
-from rlds_beam.output.files import PARTS, REJECTED, REJECTED_LIST
+from rlds_beam.output.files import PARTS
 from rlds_beam.output.plans import OutputPlan, read_plan, remove_output
 from rlds_beam.output.shards import ShardWriter
 from rlds_beam.reading.base import WorkRange
@@ -37,18 +37,6 @@ BUCKETS = 1024
 """Buckets that are sorted on their own: 100,000 elements each for 100 million."""
 FROM = "pipeline"
 """The source in the plan of a directory that a keyed sink writes."""
-
-
-class PackedElement(NamedTuple):
-    """What is stored of an element; keys can be compared with each other.
-
-    The weight counts for the sizes of ranges. It is the same for equal elements, as sizes of pickles are not.
-    """
-
-    split: str
-    key: Any
-    content: Any
-    weight: int
 
 
 class StoredElement(NamedTuple):
@@ -80,33 +68,25 @@ class KeyedSink(abc.ABC):
       directory: the output directory, which all workers share.
       output_plan: its plan.
       overwrite: whether what rlds-beam wrote there before is replaced.
-      listed: the stamp of the list of rejected records of an earlier pipeline (`stamp_rejected`), which are removed.
-      splits: the splits in order; empty if any is taken, in the order of their names.
-      shards: the largest number of ranges of a split; None chooses by size.
+      splits: the first splits, in order; others follow, by name.
+      shards: the largest number of ranges of a split; None chooses by size, as a conversion does.
       ranges: the ranges that have elements, once they are known (`with_ranges`).
-      unique: whether keys must be unique.
-      equal_keys: the error for elements with equal keys.
+      equal_keys: the error for elements with equal keys; empty if keys need not be unique.
       keeps_rejected: whether it writes `rejected/`. Otherwise `WriteRejected` does, perhaps in the same pipeline.
     """
 
     directory: str
     output_plan: OutputPlan = dataclasses.field(default_factory=OutputPlan)
     overwrite: bool = False
-    listed: object = None
     splits: tuple[str, ...] = ()
     shards: int | None = None
     ranges: Mapping[Place, WorkRange] = dataclasses.field(default_factory=dict)
 
-    unique: ClassVar[bool] = True
     equal_keys: ClassVar[str] = (
         "two episodes have the key {0.key}: keys must be unique. If your step splits episodes, number them: "
         "dataclasses.replace(key, part=1)"
     )
     keeps_rejected: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if self.shards is not None and self.shards < 1:
-            raise UsageError(f"{self.shards} shards: must be at least 1")
 
     def open(self) -> None:
         """Prepares the directory. Can be repeated until elements are stored.
@@ -115,12 +95,15 @@ class KeyedSink(abc.ABC):
         """
         if is_output(self.directory):  # else `WriteRejected` may have been here first
             check_directory(self.directory, overwrite=self.overwrite)
-            others = self.listed is None or stamp_rejected(self.directory) != self.listed  # of this pipeline
-            remove_output(self.directory, keep_rejected=others and not self.keeps_rejected)
+            remove_output(self.directory, keep_rejected=not self.keeps_rejected)
         make_ready(self.directory, self.output_plan)
 
     @abc.abstractmethod
-    def pack(self, element: Any) -> PackedElement: ...
+    def pack(self, element: Any) -> tuple[str, Any, Any, int]:
+        """The split of an element, its key, what is stored of it, and its weight, which counts for the size of a range.
+
+        The weight is the same for equal elements, as sizes of pickles are not.
+        """
 
     def with_ranges(self, ranges: Mapping[Place, WorkRange]) -> Self:
         """A copy that knows its ranges. Raises UsageError if they cannot be written."""
@@ -138,11 +121,6 @@ class KeyedSink(abc.ABC):
     @abc.abstractmethod
     def commit(self) -> Any:
         """Completes the dataset when all ranges are written, and returns the result."""
-
-    def bounds(self, weight: int) -> Sequence[int]:
-        """The weights at which a split of this weight is cut: ranges of about equal size, as a conversion's."""
-        count = min(MAX_RANGES, -(-weight // RANGE_BYTES)) if self.shards is None else self.shards
-        return [weight * i // count for i in range(1, count)]
 
 
 def check_directory(directory: str, *, overwrite: bool) -> None:
@@ -164,12 +142,6 @@ def check_directory(directory: str, *, overwrite: bool) -> None:
         )
 
 
-def stamp_rejected(directory: str) -> object:
-    """What changes when `rejected/` is written again; None if there is none."""
-    path = storage.join(directory, REJECTED, REJECTED_LIST)
-    return storage.stamp(path) or (storage.checksum(path) if storage.exists(path) else None)
-
-
 class Part:
     """Stores the elements of a bundle."""
 
@@ -179,15 +151,9 @@ class Part:
         self._file, self._stored, self._offset = ShardWriter(self._path), list[StoredElement](), 0
 
     def add(self, element: Any) -> None:
-        """Stores an element. Raises UsageError if its split is none of the sink's."""
+        """Stores an element. Raises UsageError if its split cannot be a part of file names."""
         split, key, content, weight = self._sink.pack(element)
-        if not self._sink.splits:
-            naming.check_name(split, "the split of an episode")
-        elif split not in self._sink.splits:
-            raise UsageError(
-                f"an episode is in the split {split}, but the source has {', '.join(self._sink.splits)}: the split of "
-                "a key must stay"
-            )
+        naming.check_name(split, "the split of an episode")
         pickled = pickle.dumps(content, protocol=5)
         self._file.write([pickled], 1, key)
         place = self._path, self._offset, len(pickled), _checksum(pickled)
@@ -214,17 +180,19 @@ def place(
       bucket: the bucket.
       elements: its elements.
       weights: the sum of the weights of each bucket.
-      sink: says where splits are cut.
+      sink: has the number of ranges.
 
     Raises:
       UsageError: two elements have the same key.
     """
     split, number = bucket
     own = {i: weight for (name, i), weight in weights.items() if name == split}
-    bounds, end = sink.bounds(sum(own.values())), sum(weight for i, weight in own.items() if i < number)
+    total, end = sum(own.values()), sum(weight for i, weight in own.items() if i < number)
+    count = sink.shards or min(MAX_RANGES, -(-total // RANGE_BYTES))
+    bounds = [total * i // count for i in range(1, count)]
     last: StoredElement | None = None
     for stored in sorted(elements, key=lambda stored: stored.order):
-        if sink.unique and last is not None and last.key == stored.key:
+        if sink.equal_keys and last is not None and last.key == stored.key:
             raise UsageError(sink.equal_keys.format(stored))
         end += stored.weight
         yield (split, bisect.bisect_right(bounds, end - stored.weight // 2 - 1)), stored

@@ -8,32 +8,26 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Self, TypedDict, Unpack
 
-import xxhash
-
-from rlds_beam import naming, storage
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.connectors.base import with_attributes
-from rlds_beam.connectors.configuration import Configuration, check_names
+from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.dry_run import name_fields
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.metadata import encode
 from rlds_beam.encoding.tfds.dataset_info import FEATURES
 from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.encoding.tfds.rlds_dataset import features_json
-from rlds_beam.encoding.tfrecord.framing import OVERHEAD
 from rlds_beam.episodes.episode import Episode, EpisodeKey
-from rlds_beam.episodes.schema import MAX_NAME, Schema, is_name
+from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, FailedRuleError, UsageError, Violation
 from rlds_beam.formats.format_options import RldsOptions
 from rlds_beam.formats.outputs import check_files
-from rlds_beam.formats.rlds.output import RldsOutput
+from rlds_beam.formats.rlds.output import RldsOutput, name_and_version
 from rlds_beam.formats.rlds.source import FORMATS, RldsSource
 from rlds_beam.output.directory import lock_output
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, remove_output
@@ -41,14 +35,13 @@ from rlds_beam.output.range_conversion import DatasetCommitter, RangeConverter
 from rlds_beam.output.shards import RejectedWriter
 from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.processing.report import Report, check_source
-from rlds_beam.reading.base import Source, Split, WorkRange
-from rlds_beam.reading.meaning import MAX_RATE, Meaning
+from rlds_beam.reading.base import Source, WorkRange
+from rlds_beam.reading.meaning import Meaning
 from rlds_beam.text import some
 from rlds_beam.writing.arrays import ArrayEpisodes, ImageEncoding
 from rlds_beam.writing.keyed_parts import (
     FROM,
     KeyedSink,
-    PackedElement,
     Place,
     StoredElement,
     check_directory,
@@ -56,11 +49,31 @@ from rlds_beam.writing.keyed_parts import (
     write_all,
 )
 
-SHARD_BYTES = 256 << 20
-"""Default size of a shard."""
 
-_VERSION = re.compile(r"\d+\.\d+\.\d+")
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
+class WriteOptions(TypedDict, total=False):
+    """The options of `write_rlds` and `WriteToRlds`.
+
+    Attributes:
+      fps: steps per second.
+      robot_type: the name of the robot.
+      names: the names of the values of vectors, by field: `{"action": ["x", "y", "z", "gripper"]}`.
+      images: how pixels (uint8 or uint16 arrays [T, height, width, channels]) are stored: `png` (exact, the default),
+        `jpeg` (lossy), or `raw`; or a dict of these by field. Encoded images are copied.
+      schema: fields whose dtype and shape are given, for example `None` for a size that varies between episodes.
+        Lists of numbers take its dtypes.
+      check: the policy of each rule, as for other jobs.
+      num_shards: files per split, at most; by size if not given.
+      overwrite: replace a dataset that rlds-beam wrote there.
+    """
+
+    fps: float
+    robot_type: str
+    names: Mapping[str, Sequence[str]]
+    images: ImageEncoding | Mapping[str, ImageEncoding]
+    schema: Schema
+    check: CheckOptions
+    num_shards: int
+    overwrite: bool
 
 
 def write_rlds(
@@ -68,17 +81,8 @@ def write_rlds(
     episodes: Iterable[Any] | Mapping[str, Iterable[Any]],
     *,
     split: str = "train",
-    description: str | None = None,
-    fps: float | None = None,
-    robot_type: str | None = None,
-    names: Mapping[str, Sequence[str]] | None = None,
-    images: ImageEncoding | Mapping[str, ImageEncoding] = "png",
-    schema: Schema | None = None,
-    check: CheckOptions | None = None,
     strict: bool = True,
-    format: Literal["tfrecord", "array_record"] = "tfrecord",
-    shard_bytes: int = SHARD_BYTES,
-    overwrite: bool = False,
+    **options: Unpack[WriteOptions],
 ) -> Report:
     """Checks episodes of arrays and writes them as an RLDS dataset, which TFDS opens.
 
@@ -100,19 +104,9 @@ def write_rlds(
         or `truncated` (how it ended; by default it was cut off). Also taken: `{"steps": [{...}, ...], ...}` as
         TFDS's builders yield it, and `rlds_beam.Episode`.
       split: the name of the split, if `episodes` is not a dict.
-      description: describes the dataset.
-      fps: steps per second.
-      robot_type: the name of the robot.
-      names: the names of the values of vectors, by field: `{"action": ["x", "y", "z", "gripper"]}`.
-      images: how pixels (uint8 or uint16 arrays [T, height, width, channels]) are stored: `png` (exact), `jpeg`
-        (lossy), or `raw`; or a dict of these by field. Encoded images are copied.
-      schema: fields whose dtype and shape are given, for example `None` for a size that varies between episodes.
-        Lists of numbers take its dtypes.
-      check: the policy of each rule, as for other jobs.
       strict: stop at the first bad episode. Otherwise it is kept in `directory/rejected`, with the reason.
-      format: the file format.
-      shard_bytes: the size of a shard.
-      overwrite: replace a dataset that rlds-beam wrote there.
+      options: those of `WriteOptions`: `fps`, `robot_type`, `names`, `images`, `schema`, `check`, `num_shards`, and
+        `overwrite`.
 
     Returns:
       The counts: `report.episodes`, `report.steps`, `report.rejected`, and the broken rules.
@@ -126,30 +120,14 @@ def write_rlds(
         if {"observation", "action", "steps"} & {str(name).partition("/")[0] for name in episodes}:
             raise UsageError("episodes is one episode: pass a list of episodes, for example [episode]")
         by_split = {str(name): own for name, own in episodes.items()}
-    check_directory(path, overwrite=overwrite)
+    check_directory(path, overwrite=options.get("overwrite", False))
     with lock_output(path):
         contents = _contents(by_split)
         first = next(contents, None)
         if first is None:
             raise UsageError(f"write_rlds({path!r}): there are no episodes, so the fields are unknown")
-        sink = RldsSink.create(
-            path,
-            first[2],
-            f"0 of split {first[0]}, which gives the fields",
-            splits=(*by_split,),
-            images=images,
-            schema=schema,
-            strict=strict,
-            shard_bytes=shard_bytes,
-            format=format,
-            description=description,
-            check=check,
-            fps=fps,
-            robot_type=robot_type,
-            names=names,
-            overwrite=overwrite,
-            seen={},
-        )
+        called = f"0 of split {first[0]}, which gives the fields"
+        sink = RldsSink.create(path, first[2], called, strict=strict, **options)
         elements = itertools.chain([first], contents)
         del first  # not held while the next one is made
         try:
@@ -174,20 +152,22 @@ class EpisodeSink(KeyedSink):
     """Checks the episodes of each range, and writes them as a conversion does.
 
     Attributes:
-      source: the dataset of the episodes.
       converter: converts ranges.
-      report: the report on the dataset as a whole.
+      committer: completes the dataset.
     """
 
-    source: Source
     converter: RangeConverter
-    report: Report
+    committer: DatasetCommitter
 
     @classmethod
-    def of(cls, source: Source, to: str, converter: RangeConverter, more: Mapping[str, Any], **fields: Any) -> Self:
+    def of(
+        cls, source: Source, to: str, converter: RangeConverter, report: Report, more: Mapping[str, Any], **fields: Any
+    ) -> Self:
         """Makes the sink of an output.
 
         Args:
+          source: the dataset of the episodes.
+          report: the report on the dataset as a whole.
           more: what else the bytes depend on.
           fields: the other attributes.
         """
@@ -202,13 +182,14 @@ class EpisodeSink(KeyedSink):
             "check": checked,
         }
         plan = OutputPlan.of({**content, **output.plan(), **more})
+        # Without shards, of which there may be many; their counts do not hold if episodes were dropped.
+        named = with_attributes(source, splits=())
         return cls(
             directory=output.directory,
             output_plan=plan,
             splits=tuple(split.name for split in source.splits),
-            # Without shards, of which there may be many; their counts do not hold if episodes were dropped.
-            source=with_attributes(source, splits=()),
             converter=dataclasses.replace(converter, plan=plan.digest),
+            committer=DatasetCommitter(named, converter.check, output, (), report, plan.digest),
             **fields,
         )
 
@@ -216,15 +197,9 @@ class EpisodeSink(KeyedSink):
         works = tuple(ranges.values())
         output = self.converter.output.with_ranges(works)
         check_files(output, works, self.output_plan.content["to"])
-        return dataclasses.replace(self, ranges=ranges, converter=dataclasses.replace(self.converter, output=output))
-
-    @property
-    def committer(self) -> DatasetCommitter:
-        """Completes the dataset."""
-        converter, ranges = self.converter, tuple(self.ranges.values())
-        return DatasetCommitter(
-            self.source, converter.check, converter.output, ranges, self.report, self.output_plan.digest
-        )
+        converter = dataclasses.replace(self.converter, output=output)
+        committer = dataclasses.replace(self.committer, output=output, ranges=works)
+        return dataclasses.replace(self, ranges=ranges, converter=converter, committer=committer)
 
     def commit(self) -> Report:
         return self.committer.commit()
@@ -236,16 +211,11 @@ class RldsSink(EpisodeSink):
 
     Attributes:
       episodes: converts the episodes.
-      shard_bytes: the size at which a shard ends.
       strict: raise FailedRuleError for a bad episode.
-      seen: the digests of the records before -> their keys, to find episodes that repeat one. Only if one process packs
-        all; None otherwise.
     """
 
     episodes: ArrayEpisodes
-    shard_bytes: int
     strict: bool
-    seen: dict[tuple[str, bytes], int] | None
 
     equal_keys = "two episodes of split {0.split} have the key {0.key[1]!r}: keys must be unique"
     keeps_rejected = True
@@ -257,21 +227,17 @@ class RldsSink(EpisodeSink):
         like: Any,
         called: str,
         *,
-        splits: Sequence[str],
-        images: ImageEncoding | Mapping[str, ImageEncoding] = "png",
-        schema: Schema | None = None,
-        strict: bool = False,
-        shard_bytes: int = SHARD_BYTES,
-        format: Literal["tfrecord", "array_record"] = "tfrecord",
-        description: str | None = None,
-        check: CheckOptions | None = None,
+        strict: bool,
         fps: float | None = None,
         robot_type: str | None = None,
         names: Mapping[str, Sequence[str]] | None = None,
+        images: ImageEncoding | Mapping[str, ImageEncoding] = "png",
+        schema: Schema | None = None,
+        check: CheckOptions | None = None,
+        num_shards: int | None = None,
         overwrite: bool = False,
-        seen: dict[tuple[str, bytes], int] | None = None,
     ) -> RldsSink:
-        """The sink of episodes with the fields of `like`. The name and version are the directory's, `NAME/1.0.0`.
+        """The sink of episodes with the fields of `like`.
 
         Args:
           called: names `like` in errors.
@@ -280,64 +246,49 @@ class RldsSink(EpisodeSink):
           UsageError: an argument cannot be used.
           FailedRuleError: `like` is no episode of arrays.
         """
-        if shard_bytes < 1:
-            raise UsageError(f"shard_bytes={shard_bytes}: expected a number of bytes")
-        if fps is not None and not 0 < fps <= MAX_RATE:
-            raise UsageError(f"fps={fps}: expected steps per second, above 0 and up to {MAX_RATE:,}")
-        if robot_type is not None and not (robot_type and is_name(robot_type)):
-            raise UsageError(f"robot_type={robot_type!r}: expected printable text of 1 to {MAX_NAME} characters")
-        checked_names = {path: check_names(own, f"names[{path!r}]") for path, own in (names or {}).items()}
-        parent, last = storage.split(directory.rstrip("/"))
-        name, version = (storage.split(parent)[1], last) if _VERSION.fullmatch(last) else (last, "1.0.0")
+        given = {"fps": fps, "robot": robot_type, "names": names}
+        meaning = Meaning.from_json({name: value for name, value in given.items() if value is not None}, directory)
         try:
             episodes = ArrayEpisodes.declared(images, schema or Schema({})).like(like)
         except BadEpisode as bad:
             raise _refuse(called, bad.violations) from None
         features = encode(features_json(episodes.schema))
         source = RldsSource(
-            dataset=f"{name if _NAME.fullmatch(name) else 'episodes'}/{version}",
+            dataset="/".join(name_and_version(directory, "episodes/1.0.0")),
             features=features,
-            schema=name_fields(parse_features(features, FEATURES), checked_names),
-            files=FORMATS[format],
-            splits=tuple(Split(naming.check_name(split, "the split"), ()) for split in splits),
-            info=json.dumps({} if description is None else {"description": description}),
-            meaning=Meaning(fps, robot_type),
+            schema=name_fields(parse_features(features, FEATURES), meaning.names),
+            files=FORMATS["tfrecord"],
+            splits=(),
+            meaning=meaning.of_fields(),
         )
         connecting = ConnectorRunner.for_source(Configuration(), source)
-        output = RldsOutput.create(source, connecting, directory, RldsOptions(format=format))
+        output = RldsOutput.create(source, connecting, directory, RldsOptions())
         check = check or CheckOptions()
         return cls.of(
             source,
             "rlds",
             RangeConverter(check, connecting, output),
-            {"shard_bytes": shard_bytes},
+            check_source(source, check),
+            {"num_shards": num_shards},
+            shards=num_shards,
             overwrite=overwrite,
-            report=check_source(source, check),
             episodes=episodes,
-            shard_bytes=shard_bytes,
             strict=strict,
-            seen=seen,
         )
 
-    def pack(self, element: tuple[str, Any, Any]) -> PackedElement:
+    def pack(self, element: tuple[str, Any, Any]) -> tuple[str, Any, Any, int]:
         split, key, content = element
         if type(key) not in (str, int):
             raise UsageError(f"the key of an episode is {key!r:.60}: expected text or an integer")
-        episode = self.episodes.episode(content, EpisodeKey(self.source.dataset, split, 0, 0))
-        payload, faults = episode.payload, episode.faults
-        if self.seen is not None and not faults:
-            first = self.seen.setdefault((split, xxhash.xxh3_128_digest(payload)), key)
-            if first != key:
-                faults = (Violation("duplicate_episode", f"byte-identical to episode {first}"),)
+        episode = self.episodes.episode(content, EpisodeKey(self.committer.source.dataset, split, 0, 0))
         if self.strict:
             check, connecting = self.converter.check, self.converter.connecting
             ignored = connecting.ignored_values(self.converter.output.ignored_values)
-            episode = episode.replace(faults=faults)
             rejected = check_and_connect(episode, check, connecting, ignored, bool).verdict.rejected
             if rejected is not None:
                 raise _refuse(f"{key!r} of split {split}", rejected.violations)
         # Numbers come before texts, which cannot be compared with them.
-        return PackedElement(split, (type(key) is str, key), (payload, faults), len(payload) + OVERHEAD)
+        return split, (type(key) is str, key), (episode.payload, episode.faults), len(episode.payload)
 
     def write_range(self, work: WorkRange, elements: Sequence[StoredElement]) -> list[Rejection]:
         def reject(writer: RejectedWriter, rejection: Rejection) -> None:
@@ -348,14 +299,13 @@ class RldsSink(EpisodeSink):
         return []
 
     def _read(self, work: WorkRange, elements: Sequence[StoredElement]) -> Iterator[Episode]:
+        source = self.committer.source
         for position, (payload, faults) in enumerate(read_stored(elements)):
-            key = EpisodeKey(self.source.dataset, work.split, work.index, position)
-            readable = all(fault.rule == "duplicate_episode" for fault in faults)
-            episode = self.source.decoder.decode(payload, key) if readable else Episode(key, {}, payload=payload)
-            yield episode.replace(faults=faults)
-
-    def bounds(self, weight: int) -> Sequence[int]:
-        return range(self.shard_bytes, weight, self.shard_bytes)
+            key = EpisodeKey(source.dataset, work.split, work.index, position)
+            if faults:
+                yield Episode(key, {}, payload=payload, faults=faults)
+            else:
+                yield source.decoder.decode(payload, key)
 
 
 def _refuse(called: str, violations: Sequence[Violation]) -> FailedRuleError:

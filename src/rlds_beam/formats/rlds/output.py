@@ -117,7 +117,7 @@ class RldsOutput(HoldsLastActions):
             features = tfds.features
         else:
             features = encode(edited_features(schema, tfds.features, stored))
-        name, version = _name_and_version(source, directory)
+        name, version = name_and_version(directory, source.dataset)
         info = json.loads(tfds.info) if tfds.info is not None else {}
         files = dict(tfds.files)
         earlier = parse_json(files[_PROVENANCE], f"{source.dataset}: {_PROVENANCE}") if files.get(_PROVENANCE) else None
@@ -296,15 +296,15 @@ def _is_unchanged(schema: Schema, stored: Schema) -> bool:
     )
 
 
-def _name_and_version(source: Source, directory: str) -> tuple[str, str]:
-    """The name and version of the directory, if it is `…/NAME/1.0.0` as in TFDS, or else of the source."""
+def name_and_version(directory: str, dataset: str) -> tuple[str, str]:
+    """The name and version of the directory, if it is `…/NAME/1.0.0` as in TFDS, or else of the source's dataset."""
     parent, last = storage.split(directory.rstrip("/"))
     above = storage.split(parent)[1]
-    own = source.dataset.split("/")[-1]
-    version = next((v for v in (last, own) if _VERSION.fullmatch(v)), VERSION)
-    of_config = above in source.dataset.split("/")[1:-1]  # …/NAME/CONFIG/1.0.0
+    own = dataset.split("/")
+    version = next((v for v in (last, own[-1]) if _VERSION.fullmatch(v)), VERSION)
+    of_config = above in own[1:-1]  # …/NAME/CONFIG/1.0.0
     named = _VERSION.fullmatch(last) and _NAME.fullmatch(above) and not of_config
-    return (above if named else source.name), version
+    return (above if named else own[0]), version
 
 
 def _provenance(
