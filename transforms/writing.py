@@ -425,8 +425,7 @@ class WriteToRlds(_WriteKeyed):
 
     The input is a PCollection of (key, episode), or a dict of them, by split. Keys are texts or integers; episodes are
     dicts as `rlds_beam.write_rlds` takes them. They are written as `WriteEpisodes` writes episodes: in the order of
-    their keys, when all are known. The bytes are those of `write_rlds`; but it does not search for episodes with equal
-    bytes (`rlds-beam check` finds them).
+    their keys, when all are known. The bytes are those of `write_rlds`.
 
     Args:
       directory: the dataset's directory, best `NAME/1.0.0`: its name and version.
