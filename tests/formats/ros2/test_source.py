@@ -330,7 +330,7 @@ def test_the_calibration_of_a_camera_goes_with_its_images_to_lerobot(tmp_path: P
             gripper = np.add(Rotation.from_rotvec([0, 0, np.pi / 2]).apply([0, 0, 0.1]), [1, 2, 3])
             np.testing.assert_allclose(known["camera_extrinsics"] @ [0, 0, 0, 1], [*gripper, 1])
             np.testing.assert_allclose(known["camera_extrinsics"][:3, :3] @ [1, 0, 0], [0, 1, 0], atol=1e-12)
-            assert known["camera_base"] == b"world"
+            assert known["camera_extrinsics_base"] == b"world"
 
 
 def test_a_calibration_that_changes_within_an_episode_rejects_it(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ class Ros2Format(ArrayFormat):
             if field.frame:
                 sent = [kind.decode(data) for _, _, data in bag.messages((field.topic,))]
                 pose, base = find_pose(field.frame, [one for message in sent for one in message.transforms])
-                arrays[field.path] = np.array([base.encode()], object) if field.fields else pose[None]
+                arrays |= {field.path: pose[None], f"{field.path}_base": np.array([base.encode()], object)}
                 continue
             stream = streams[field.topic]
             if field.window:

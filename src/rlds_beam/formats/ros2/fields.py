@@ -138,7 +138,9 @@ class FieldReader:
 
     @property
     def made(self) -> tuple[Field, ...]:
-        """The fields of the schema that it becomes: also the number and the times of a window's samples."""
+        """The fields of the schema that it becomes: also those of a window's samples, and the base of a pose."""
+        if self.field.frame:
+            return self.schema, text_field(f"{self.schema.path}_base")
         return window_fields(self.schema, self.field.window) if self.field.window else (self.schema,)
 
     def _image(self, data: bytes, kind: MessageType) -> bytes | Array:
@@ -193,8 +195,7 @@ def field_reader(field: TopicField, kind: MessageType, first: bytes) -> FieldRea
     if field.frame:
         if kind.name != _TRANSFORMS:
             raise UsageError(f"{field.path}: frame needs a topic of {_TRANSFORMS}, but {kind.topic} has {kind.name}")
-        pose = number_field(field.path, "float64", (4, 4))
-        return FieldReader(field, text_field(field.path) if field.fields else pose)
+        return FieldReader(field, number_field(field.path, "float64", (4, 4)))
     if not field.fields and kind.name in IMAGES:
         if field.dtype:
             raise UsageError(f"{kind.topic} has images, whose dtype stays; leave dtype out")
@@ -231,7 +232,7 @@ def find_pose(frame: str, transforms: Sequence[Any]) -> tuple[Array, str]:
       transforms: decoded TransformStamped messages that do not change, as in /tf_static.
 
     Raises:
-      BadMessage: no transform has this frame, one changes, or they form a circle.
+      BadMessage: no transform has this frame, or one changes.
     """
     parents: dict[str, tuple[str, Array]] = {}
     for one in transforms:
@@ -245,11 +246,9 @@ def find_pose(frame: str, transforms: Sequence[Any]) -> tuple[Array, str]:
             raise BadMessage(f"the transform of the frame {one.child_frame_id} changes: frame is for static ones")
     if frame not in parents:
         raise BadMessage(f"no transform has the frame {frame}{did_you_mean(frame, parents)}")
-    pose, passed = np.eye(4), set[str]()
-    while frame in parents:
-        if frame in passed:
-            raise BadMessage(f"the transforms of {frame} form a circle")
-        passed.add(frame)
-        frame, matrix = parents[frame]
-        pose = matrix @ pose
+    pose = np.eye(4)
+    for _ in parents:
+        if frame in parents:
+            frame, matrix = parents[frame]
+            pose = matrix @ pose
     return pose, frame

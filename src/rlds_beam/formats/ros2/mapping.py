@@ -171,8 +171,8 @@ def _check_field(path: str, entry: TopicField, others: Iterable[str], where: str
         raise UsageError(f"{where} cannot be a field, because {inside[0]} is in it")
     if entry.dtype and entry.dtype not in DTYPES - {"string"}:
         raise UsageError(f"{where}: dtype is {entry.dtype}, not one of {', '.join(sorted(DTYPES - {'string'}))}")
-    if entry.frame and (root != OF_EPISODE or entry.fields not in ((), ("base",))):
-        raise UsageError(f"{where}: frame gives a pose [4, 4], or with field: base the name of its base, of an episode")
+    if entry.frame and (root != OF_EPISODE or entry.fields):
+        raise UsageError(f"{where}: frame gives a pose [4, 4] of an episode, without field")
     if entry.window and (root == OF_EPISODE or not entry.fields):
         raise UsageError(f"{where}: window is for fields of the steps that hold numbers")
     if entry.names and len(entry.fields) != 1:

@@ -1,7 +1,7 @@
 """Message types and values in messages: `pose.position.x`, `position`, `transforms[0].child_frame_id`.
 
 rosbags parses the definitions of types and decodes messages with code that it generates from them. That code holds only
-names that its parser accepted. A definition may still be absurdly large, so its size is limited first.
+names that its parser accepted.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from rlds_beam.formats.ros2.bags import Topic
 from rlds_beam.text import did_you_mean, shorten
 from rlds_beam.typing import Array
 
-_MAX_DEFINITION_CHARACTERS = 1 << 18
-_MAX_FIELDS = 5_000  # of a definition; an element of a fixed array of texts or messages counts as one
 _DTYPES = {"byte": "uint8", "octet": "uint8", "char": "uint8"}
 _UNREADABLE = ("float128", "wchar", "wstring", "fixed")
 _STEP = re.compile(r"([A-Za-z_]\w*)(?:\[(\d{1,6})\])?")
@@ -194,11 +192,8 @@ def message_type(topic: Topic) -> MessageType:
 @functools.lru_cache(maxsize=256)
 def _defined_types(kind: str, language: str, text: str) -> Any:
     """rosbags' store of the types in a definition."""
-    from rosbags.interfaces import Nodetype
     from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
 
-    if len(text) > _MAX_DEFINITION_CHARACTERS:
-        raise UsageError(f"the definition of {kind} has {len(text):,} characters")
     types: dict[str, Any] = {}
     try:
         if language == "ros2msg":
@@ -206,19 +201,10 @@ def _defined_types(kind: str, language: str, text: str) -> Any:
         else:
             for part in text.removeprefix(_IDL_FILE).split(_IDL_FILE):
                 types.update(get_types_from_idl(part.partition("\n")[2] if text.startswith(_IDL_FILE) else part))
-        size = 0
-        for _, fields in types.values():
-            for _, (node, about) in fields:
-                is_code = node == Nodetype.ARRAY and (about[0][0] == Nodetype.NAME or about[0][1][0] == "string")
-                size += max(about[1], 1) if is_code else 1
-        if size > _MAX_FIELDS:
-            raise UsageError(f"the definition of {kind} has {size:,} fields")
         store = get_typestore(Stores.EMPTY)
         with _REGISTERING:
             store.register(types)
         store.get_msgdef(kind)
-    except UsageError:
-        raise
     except Exception as error:
         raise UsageError(
             f"the definition of {kind} cannot be read: {type(error).__name__}: {shorten(error, 200)}"

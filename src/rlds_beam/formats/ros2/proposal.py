@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import shlex
@@ -15,7 +14,7 @@ from rlds_beam import storage
 from rlds_beam.episodes.schema import MAX_UNFOLDED
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.ros2.bags import Bag, Topic
-from rlds_beam.formats.ros2.fields import IMAGES, find_pose, image_like, read_image
+from rlds_beam.formats.ros2.fields import IMAGES, image_like, read_image
 from rlds_beam.formats.ros2.mapping import OF_EPISODE
 from rlds_beam.formats.ros2.messages import BadMessage, message_type
 from rlds_beam.text import aligned, count, format_size, printable, shorten
@@ -121,11 +120,11 @@ def _fields(bag: Bag, facts: Sequence[TopicFacts]) -> dict[str, dict[str, Any]]:
 def _calibration(bag: Bag, facts: Sequence[TopicFacts], fields: Collection[str]) -> dict[str, dict[str, Any]]:
     """The proposed fields of the calibration of cameras: /camera/camera_info goes with /camera/image_raw."""
     found: dict[str, dict[str, Any]] = {}
-    transforms: list[Any] = []
+    frames: set[str] = set()
     if _STATIC in bag.topics:
         kind = message_type(bag.topics[_STATIC])
         for _, _, data in bag.messages((_STATIC,)):
-            transforms += kind.decode(data).transforms
+            frames |= {one.child_frame_id for one in kind.decode(data).transforms}
     for fact in facts:
         image = f"observation/{_label(fact.name.removesuffix('/camera_info'))}"
         if fact.type != _CAMERA or image not in fields:
@@ -134,11 +133,8 @@ def _calibration(bag: Bag, facts: Sequence[TopicFacts], fields: Collection[str])
         values = {"intrinsics": "k", "distortion_model": "distortion_model", "frame_id": "header.frame_id"}
         for ending, value in (values | ({"distortion": "d"} if len(info.d) else {})).items():
             found[f"{OF_EPISODE}/{image}_{ending}"] = {"topic": fact.name, "field": value, "max_age_s": None}
-        with contextlib.suppress(BadMessage):
-            find_pose(info.header.frame_id, transforms)
-            pose = {"topic": _STATIC, "frame": info.header.frame_id}
-            found[f"{OF_EPISODE}/{image}_extrinsics"] = pose
-            found[f"{OF_EPISODE}/{image}_base"] = {**pose, "field": "base"}
+        if info.header.frame_id in frames:
+            found[f"{OF_EPISODE}/{image}_extrinsics"] = {"topic": _STATIC, "frame": info.header.frame_id}
     return found
 
 
