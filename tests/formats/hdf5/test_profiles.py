@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from exchanging import export, read_back
-from hdf5_robots import BUILDERS, robomimic
+from hdf5_robots import BUILDERS, droid, robomimic
 
+import rlds_beam
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.profiles.model import shipped_profiles
@@ -167,3 +170,41 @@ def test_ends_within_an_episode_differ_from_tfds(tmp_path: Path) -> None:
     (episode,) = read_back(tmp_path, "hdf5")
     assert not episode.steps["is_terminal"].any() and episode.steps["is_last"][-1]  # truncated
     assert (episode.steps["discount"] == 1).all()
+
+
+@pytest.mark.parametrize(
+    "connectors",
+    [
+        "ResizeImages(30, 50, minimum=1)",
+        "ResizeImages(40, 40, minimum=1, fit='pad')",
+        "ResizeImages(40, 70, minimum=1, crop=[8, 12, 60, 80])",
+        "RotateImages(90)",
+        "RotateImages(180)",
+    ],
+)
+def test_intrinsics_beside_images_follow_the_pixels(tmp_path: Path, connectors: str) -> None:
+    """A point that OpenCV projects before an edit is in the written image where the written matrix puts it."""
+    cv2 = pytest.importorskip("cv2")
+    droid(tmp_path / "droid", [3])
+    matrix, point = np.array([[90.0, 0, 47.2], [0, 85.0, 36.4], [0, 0, 1]]), np.array([0.06, -0.05, 1.0])
+    (((x, y),),) = cv2.projectPoints(point[None], np.zeros(3), np.zeros(3), matrix, None)[0]
+    rows, columns = np.mgrid[:80, :100]
+    spot = 250 * np.exp(-((rows - y) ** 2 + (columns - x) ** 2) / (2 * 3.0**2))
+    (path,) = (tmp_path / "droid").rglob("trajectory.h5")
+    with h5py.File(path, "a") as file:
+        pixels = np.tile(spot.round().astype(np.uint8)[None, ..., None], (3, 1, 1, 3))
+        file["observation/camera_images/1234_left"] = pixels
+        file["observation/camera_intrinsics/1234_left"][:] = matrix
+    profile = (files("rlds_beam.formats.profiles") / "droid.yaml").read_text()
+    images = "  observation/1234_left: observation/camera_images/1234_left\n"
+    (tmp_path / "own.yaml").write_text(profile.replace("fields:\n", f"fields:\n{images}"))
+    options = {"from_": "hdf5", "profile": str(tmp_path / "own.yaml"), "connectors": connectors}
+    rlds_beam.convert(str(tmp_path / "droid"), tmp_path / "out/own/1.0.0", to="rlds", **options)
+    step = rlds_beam.open_dataset(tmp_path / "out/own/1.0.0", unit="steps")[0]
+    seen = np.asarray(step["observation/1234_left"])[..., 0].astype(float)
+    at = [(np.arange(size) * seen.sum(axis=other)).sum() / seen.sum() for other, size in enumerate(seen.shape[::-1])]
+    known = step["observation/1234_left_intrinsics"]
+    np.testing.assert_allclose((known @ point)[:2], at, atol=0.1)
+    if known[0, 1] == 0:
+        (((x, y),),) = cv2.projectPoints(point[None], np.zeros(3), np.zeros(3), known, None)[0]
+        np.testing.assert_allclose((x, y), at, atol=0.1)
