@@ -1,94 +1,67 @@
-"""Look at the names in directories while a path is recognized: each directory is listed once."""
+"""Looks for names in directories while a path is recognized."""
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import fnmatch
 import re
-from collections.abc import Iterator
 
 from rlds_beam import storage
 
-_DEPTH = 8
-"""How far below a directory `first_file` looks."""
-_MAX_BELOW = 3
-"""Maximum number of directories in each directory that it looks into."""
-MAX_TRIED = 4
-"""Directories of a directory in which a name is looked for."""
-_MAX_LISTED = {True: 12, False: 60}
-"""Maximum number of directories that it lists: in a bucket, and on a disk."""
-_FILE = re.compile(r"^[._]|\.[A-Za-z]\w{1,9}$")
-"""Names of files and hidden directories: not of directories that hold data."""
-
-_listed: contextvars.ContextVar[dict[str, tuple[str, ...]] | None] = contextvars.ContextVar("listed", default=None)
+_MAX_DEPTH = 8  # how far below a directory `**` looks
+_MAX_BELOW = 3  # directories of each directory that `**` looks into
+_MAX_TRIED = 4  # directories of a directory that `*` looks into
+_MAX_LISTED = {True: 12, False: 60}  # directories that `**` lists: in a bucket, and on a disk
+_FILE = re.compile(r"^[._]|\.[A-Za-z]\w{1,9}$")  # files and hidden directories: not directories that hold data
 
 
-@contextlib.contextmanager
-def listing_once() -> Iterator[None]:
-    """Within the block, `names_in` lists each directory once: in a bucket, a listing is a request."""
-    before = _listed.set({} if _listed.get() is None else _listed.get())
-    try:
-        yield
-    finally:
-        _listed.reset(before)
+class DirectoryListing:
+    """The names in directories. Each directory is listed once: in a bucket, a listing is a request."""
 
+    def __init__(self) -> None:
+        self._names: dict[str, tuple[str, ...]] = {}
 
-def names_in(path: str) -> tuple[str, ...]:
-    """The names in a directory, sorted; none if it is missing, unreadable, or not a directory."""
-    known = _listed.get()
-    if known is not None and path in known:
-        return known[path]
-    try:
-        names = tuple(storage.listdir(path))
-    except (OSError, ValueError):  # ValueError: a path with a null byte or surrogates
-        names = ()
-    if known is not None:
-        known[path] = names
-    return names
+    def names(self, path: str) -> tuple[str, ...]:
+        """The names in a directory, sorted; none if it is missing, unreadable, or not a directory."""
+        if path not in self._names:
+            try:
+                self._names[path] = tuple(storage.listdir(path))
+            except (OSError, ValueError):  # ValueError: a path with a null byte or surrogates
+                self._names[path] = ()
+        return self._names[path]
 
+    def find(self, path: str, pattern: str) -> str | None:
+        """The first path with a name: of a file itself, or below a directory.
 
-def names_below(path: str, *names: str) -> tuple[str, ...]:
-    """The names in the directory `path/name/name`; lists it only if its parents have it."""
-    for name in names:
-        if name not in names_in(path):
-            return ()
-        path = storage.join(path, name)
-    return names_in(path)
+        Args:
+          path: a file or a directory.
+          pattern: `*.npz`: the name, or one in the directory. `meta/info.json`: a name in a directory there.
+            `*/steps.riegeli`: a name in one of its first few directories. `**/*.h5`: a file at any depth, in the first
+            few directories.
+        """
+        *folders, name = pattern.split("/")
+        if folders == ["**"]:
+            return self._find_below(path, name)
+        parents = [path]
+        for folder in folders:
+            below = [(parent, own) for parent in parents for own in fnmatch.filter(self.names(parent), folder)]
+            parents = [storage.join(parent, own) for parent, own in below[:_MAX_TRIED]]
+        if not folders and not self.names(path):
+            return path if fnmatch.fnmatch(storage.split(path.rstrip("/"))[1], name) else None
+        found = [storage.join(parent, own) for parent in parents for own in fnmatch.filter(self.names(parent), name)]
+        return found[0] if found else None
 
-
-def holds(path: str, pattern: str) -> bool:
-    """Whether a file has a name, or a directory holds it.
-
-    Args:
-      path: a file or a directory.
-      pattern: `*.npz`: the name, or one in the directory. `meta/info.json`: a name in a directory there.
-        `*/metadata.yaml`: a name in one of its first few directories. `**/*.h5`: a file below, as `first_file` finds.
-    """
-    *folders, name = pattern.split("/")
-    if folders == ["**"]:
-        return first_file(path, (name.removeprefix("*"),)) is not None
-    if folders == ["*"]:
-        return any(name in names_below(path, folder) for folder in names_in(path)[:MAX_TRIED])
-    names = names_below(path, *folders)
-    if not folders and not names:
-        names = (storage.split(path.rstrip("/"))[1],)
-    return any(map(re.compile(fnmatch.translate(name)).match, names))
-
-
-def first_file(path: str, endings: tuple[str, ...]) -> str | None:
-    """The path itself, or the first file below it whose name has one of these endings; looks into few directories."""
-    if path.endswith(endings):
-        return path
-    left = _MAX_LISTED[storage.scheme(path) is not None]
-    waiting = [(path, 0)]
-    while waiting and left:
-        left -= 1
-        directory, depth = waiting.pop()
-        names = [name for name in names_in(directory) if not name.startswith(".")]
-        if (found := next((name for name in names if name.endswith(endings)), None)) is not None:
-            return storage.join(directory, found)
-        if depth < _DEPTH:
-            below = [name for name in names if not _FILE.search(name)][:_MAX_BELOW]
-            waiting += [(storage.join(directory, name), depth + 1) for name in reversed(below)]
-    return None
+    def _find_below(self, path: str, pattern: str) -> str | None:
+        if fnmatch.fnmatch(path, pattern):
+            return path
+        left = _MAX_LISTED[storage.scheme(path) is not None]
+        waiting = [(path, 0)]
+        while waiting and left:
+            left -= 1
+            directory, depth = waiting.pop()
+            names = [name for name in self.names(directory) if not name.startswith(".")]
+            if found := fnmatch.filter(names, pattern):
+                return storage.join(directory, found[0])
+            if depth < _MAX_DEPTH:
+                below = [name for name in names if not _FILE.search(name)][:_MAX_BELOW]
+                waiting += [(storage.join(directory, name), depth + 1) for name in reversed(below)]
+        return None

@@ -33,11 +33,8 @@ class Format(NamedTuple):
       about: a description for the help.
       source, output: the classes that read and write it, as `module:Class`; empty if it cannot be read or written.
       source_options, output_options: the `options_class` of our formats, so that the help need not import the format.
-      names: the names of files (`directory_listing.holds`) that it is recognized by. Empty if only `--from` names it.
-      recognize: a function `(path) -> str | None` as `module:function`, if the names may also be those of other files.
-        It is called if one of them is there, and says in a few words why the path holds this format; None if it does
-        not. It looks at the start or the metadata of at most one file.
-      reads_several: whether its source opens several directories as one dataset.
+      names: the names of files that it is recognized by (`DirectoryListing.find`); empty if only `--from` names it.
+      reads_several: whether the source reads several directories as one dataset.
     """
 
     about: str
@@ -46,7 +43,6 @@ class Format(NamedTuple):
     source_options: type[Options] = Options
     output_options: type[Options] = Options
     names: tuple[str, ...] = ()
-    recognize: str = ""
     reads_several: bool = False
 
 
@@ -57,7 +53,6 @@ FORMATS = {
         output="rlds_beam.formats.rlds.output:RldsOutput",
         output_options=format_options.RldsOptions,
         names=("features.json", "*.tfrecord*", "*.array_record*"),
-        recognize="rlds_beam.formats.rlds.source:recognize",
     ),
     MERGED: Format(
         "several datasets, of any formats, as one",
@@ -91,7 +86,6 @@ FORMATS = {
         source="rlds_beam.formats.profiles.source:NpzSource",
         source_options=format_options.ProfileOptions,
         names=("*.npz",),
-        recognize="rlds_beam.formats.profiles.source:NpzSource.recognize",
         reads_several=True,
     ),
     "zarr": Format(
@@ -108,7 +102,6 @@ FORMATS = {
         source="rlds_beam.formats.profiles.source:Hdf5Source",
         source_options=format_options.ProfileOptions,
         names=("**/*.hdf5", "**/*.h5"),
-        recognize="rlds_beam.formats.profiles.source:Hdf5Source.recognize",
         reads_several=True,
     ),
     "envlogger": Format(
@@ -121,8 +114,7 @@ FORMATS = {
         "ROS 2 bags and MCAP files",
         source="rlds_beam.formats.ros2.source:Ros2Source",
         source_options=format_options.Ros2Options,
-        names=("*.mcap", "*.db3", "metadata.yaml", "*/metadata.yaml"),
-        recognize="rlds_beam.formats.ros2.source:recognize",
+        names=("*.mcap*", "*.db3*", "*/*.mcap*", "*/*.db3*"),
         reads_several=True,
     ),
     "scope_rl": Format(

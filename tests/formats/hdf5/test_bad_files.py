@@ -17,7 +17,6 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.format_options import ProfileOptions
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.profiles.model import parse_profile
-from rlds_beam.formats.profiles.source import Hdf5Source
 
 
 def edit(path: Path, change: Callable[[Any], Any]) -> None:
@@ -72,10 +71,6 @@ def test_no_readable_file(tmp_path: Path) -> None:
     (tmp_path / "episode_0.hdf5").write_bytes(b"no")
     with pytest.raises(UsageError, match=r"episode_0\.hdf5"):
         open_source(str(tmp_path), from_="hdf5")
-    with pytest.raises(OSError, match=r"episode_0\.hdf5"):
-        Hdf5Source.recognize(str(tmp_path / "episode_0.hdf5"))
-    assert Hdf5Source.recognize(str(tmp_path)) is None
-    assert Hdf5Source.recognize(str(tmp_path / "missing")) is None
 
 
 def test_short_and_empty_episodes(tmp_path: Path) -> None:

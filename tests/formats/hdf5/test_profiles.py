@@ -17,7 +17,6 @@ import rlds_beam
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.profiles.model import shipped_profiles
-from rlds_beam.formats.profiles.source import Hdf5Source
 from rlds_beam.images.encoded_images import EncodedImages
 
 STEPS = [4, 7, 5, 3, 6, 4, 5, 3, 4, 6, 5, 4]  # with episode 10 after episode 2
@@ -44,9 +43,7 @@ def same(column: Any, values: Any) -> bool:
 
 def test_it_is_recognized(made: tuple[str, Path, Any]) -> None:
     name, directory, _ = made
-    said = Hdf5Source.recognize(str(directory))
-    assert said is not None and said.startswith(f"profile {name}: ") and said.count("profile") == 1
-    assert open_source(str(directory), from_="hdf5").notes[0] == f"profile {name}"
+    assert open_source(str(directory)).notes[0] == f"profile {name}"
 
 
 def test_every_value_is_read(made: tuple[str, Path, Any]) -> None:

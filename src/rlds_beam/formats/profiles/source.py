@@ -13,7 +13,7 @@ import msgspec
 from rlds_beam import naming, storage
 from rlds_beam.encoding.metadata import yaml_text
 from rlds_beam.episodes.episode import EpisodeKey
-from rlds_beam.errors import MissingExtraError, UsageError
+from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import (
     UNREADABLE,
     SourceOfFiles,
@@ -21,7 +21,6 @@ from rlds_beam.formats.arrays.array_episodes import (
     no_features,
     select_splits,
 )
-from rlds_beam.formats.directory_listing import first_file
 from rlds_beam.formats.format_options import ProfileOptions
 from rlds_beam.formats.profiles.binding import Layout, bind_layout, text_files
 from rlds_beam.formats.profiles.containers import HDF5, NPZ, Container, natural
@@ -85,25 +84,6 @@ class ProfileSource(SourceOfFiles):
         splits = select_splits(shards, split, dataset)
         decoder = ProfileDecoder(layout.schema, layout)
         return cls(f"{dataset}/1.0.0", layout.schema, decoder, splits, files, (), layout.meaning)
-
-    @classmethod
-    def recognize(cls, path: str) -> str | None:
-        """Says which profiles fit the first file of a path (`Format.recognize`)."""
-        file = first_file(path, cls.endings)
-        if file is None or not storage.exists(file):
-            return None
-        try:
-            with open_container(file) as whole:
-                found = _find_profiles(whole)
-        except MissingExtraError:
-            raise
-        except OSError:
-            if file == path:
-                raise
-            return None
-        except Exception:  # whatever the file holds; `open` says what is wrong
-            return None
-        return "; ".join(f"profile {name}: {why}" for name, why in found.items()) or None
 
     @property
     def layout(self) -> Layout:

@@ -33,7 +33,6 @@ from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.episodes.representations import DELTA
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError, Violation
-from rlds_beam.formats.directory_listing import names_in
 from rlds_beam.formats.splits import selected_splits, slice_split
 from rlds_beam.output.append import interrupted_plan
 from rlds_beam.reading.base import Shard, Source, Split
@@ -121,16 +120,6 @@ class RldsSource(Source):
             return None  # compressed
         size = sum(shard.size for split in self.splits for shard in split.shards)
         return size // _least_step_bytes(self.schema)
-
-
-def recognize(path: str) -> str | None:
-    """Says why a path holds RLDS (`Format.recognize`)."""
-    names = names_in(path)
-    if any(name.endswith(".spec") for name in names) or (not names and storage.exists(f"{path}.spec")):
-        return None  # trajectories
-    if FEATURES in names:
-        return FEATURES
-    return next((name for name in names or (storage.split(path)[1],) if _SHARD.search(name)), None)
 
 
 def _dataset_directory(path: str) -> str:

@@ -32,9 +32,8 @@ from rlds_beam.formats.arrays.array_episodes import (
     no_features,
     select_splits,
 )
-from rlds_beam.formats.directory_listing import MAX_TRIED, names_below, names_in
 from rlds_beam.formats.format_options import Ros2Options
-from rlds_beam.formats.ros2.bags import ENDINGS, METADATA, Bag, bag_files, find_bags
+from rlds_beam.formats.ros2.bags import METADATA, Bag, bag_files, find_bags
 from rlds_beam.formats.ros2.episodes import DROPPED, LACKING, START, TIMES, Ros2Format
 from rlds_beam.formats.ros2.fields import FieldReader, field_reader
 from rlds_beam.formats.ros2.mapping import OF_EPISODE, TopicMapping, parse_mapping
@@ -44,8 +43,6 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Shard
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.text import did_you_mean, shorten
-
-_MARK = b"rosbag2_bagfile_information"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,19 +130,6 @@ class Ros2Source(SourceOfFiles):
             return [path for path in bag_files(shard.path) if path != shard.path]
         except OSError:
             return ()
-
-
-def recognize(path: str) -> str | None:
-    """Says why a path holds bags (`Format.recognize`)."""
-    if path.endswith(ENDINGS):
-        return f"a .{path.rpartition('.')[2]} file"
-    names = names_in(path)
-    bags = [name for name in names if name.endswith(ENDINGS)]
-    if METADATA not in names and bags:
-        return bags[0]
-    inside = [METADATA] if METADATA in names else []
-    inside += [f"{name}/{METADATA}" for name in names[:MAX_TRIED] if METADATA in names_below(path, name)]
-    return next((name for name in inside if _MARK in storage.read_small(storage.join(path, name))), None)
 
 
 def _size(path: str) -> int:
