@@ -1,13 +1,8 @@
 """Files by URL: s3://, gs://, and az:// through obstore; hf:// and any other scheme through fsspec, only to read.
 
-| scheme | credentials |
-|---|---|
-| `s3` | `AWS_*`; with boto3 also profiles with their endpoints, and the roles of machines |
-| `gs` | application default credentials; with google-auth of every kind, and the roles of machines |
-| `az` | `AZURE_*`, as obstore reads them |
-| `hf` | the token that huggingface_hub finds |
-
-Only obstore's synchronous functions are used: the others sometimes abort the process when it ends.
+Credentials are those that obstore finds in the environment; with boto3 also profiles of AWS with their endpoints, and
+with google-auth the identities that it knows. Only obstore's synchronous functions are used: the others sometimes abort
+the process when it ends.
 """
 
 from __future__ import annotations
@@ -23,18 +18,16 @@ from typing import IO, Any, NamedTuple
 
 from fsspec.spec import AbstractBufferedFile
 
-from rlds_beam.errors import BucketAccessError, BucketError, RldsBeamError, UsageError, missing_extra
+from rlds_beam.errors import BucketAccessError, BucketError, RldsBeamError, UsageError
 from rlds_beam.text import shorten, without_secrets
 
 _CLIENT = {"allow_http": True, "timeout": "300s", "connect_timeout": "5s"}  # `timeout` includes the body
 _RETRIES = {"max_retries": 8, "retry_timeout": datetime.timedelta(seconds=90)}
 _FIRST_RETRIES = {"max_retries": 2, "retry_timeout": datetime.timedelta(seconds=10)}
-_BLOCK, _BLOCKS = 2 << 20, 8
-"""Bytes of a request for a file that is read, and the most blocks in memory; the next one is read ahead."""
+_BLOCK, _BLOCKS = 2 << 20, 8  # bytes of a request for a file that is read, and the most in memory; one is read ahead
 _RANGES_PER_CALL = 10  # obstore sends as many requests at once
 _POOL = ThreadPoolExecutor(40, thread_name_prefix="remote")
 """Threads that wait for ranges: with ten requests each, 1 Gbit/s of images of 15 kB, 30 ms away."""
-_UNUSABLE = re.compile("NoSuchBucket|ContainerNotFound|Could not parse path")
 _VERSIONS = ("ETag", "etag", "blob_id", "checksum", "mtime", "modified", "last_modified", "created")
 """What fsspec's filesystems say about a file that changes with its content; the first is used."""
 
@@ -73,37 +66,26 @@ def open_store(path: str) -> Store:
     """
     global _used
     scheme, _, rest = path.partition("://")
-    bucket = rest.partition("/")[0]
-    if not bucket:
-        raise UsageError(f"{path}: expected {scheme}://BUCKET/PATH")
     if _forked:
         raise UsageError(
             f"{path}: this process was forked from one that had opened remote files, whose threads it lacks: start it "
             'with multiprocessing_context="forkserver" (torch), or with the start method spawn'
         )
     _used = True
-    return _open_bucket(scheme, bucket) if scheme in ("s3", "gs", "az") else Filesystem(scheme)
+    return _open_bucket(scheme, rest.partition("/")[0]) if scheme in ("s3", "gs", "az") else Filesystem(scheme)
 
 
 @contextlib.contextmanager
 def _explain(path: str, kind: type[BucketError] = BucketError) -> Iterator[None]:
-    """Turns errors of the libraries into FileNotFoundError, or an error with one line of their text."""
+    """Turns errors of the libraries into FileNotFoundError, or `kind` with one line of their text."""
     try:
         yield
     except RldsBeamError:
         raise
     except Exception as error:
-        name, text, line = type(error).__name__, str(error), shorten_error(error)
-        if _UNUSABLE.search(text):
-            kind = BucketAccessError
-        elif isinstance(error, FileNotFoundError):
+        if isinstance(error, FileNotFoundError) and kind is BucketError:
             raise FileNotFoundError(f"no such file: {path}") from None
-        elif name == "PreconditionError":
-            line = "it was replaced while it was read; run the command again when nothing writes to it"
-        elif name in ("PermissionDeniedError", "UnauthenticatedError") or re.search("status code: 40[13]", text):
-            kind = BucketAccessError
-            line += "; docs/how_to/buckets.md lists the credentials"
-        raise kind(f"{path}: {line}") from None
+        raise kind(f"{path}: {shorten_error(error)}") from None
 
 
 def shorten_error(error: BaseException) -> str:
@@ -156,12 +138,6 @@ class Bucket:
         entries = [Entry(self._root + name, None) for name in folders]
         return entries + [self._entry(about) for about in files if about["path"] not in folders]
 
-    def read(self, entry: Entry, start: int, stop: int) -> bytes:
-        """Reads a part of a file; raises BucketError if it was replaced since `info`."""
-        with _explain(entry.path):
-            options = {"range": (start, stop), "if_match": entry.checksum or None}
-            return bytes(self._obstore.get(self._store, self._name(entry.path), options=options).bytes())
-
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
         """Reads parts of a file, at once."""
         starts, ends = zip(*ranges, strict=True)
@@ -179,10 +155,10 @@ class Bucket:
         with _explain(source):
             self._obstore.rename(self._store, self._name(source), self._name(destination))
 
-    def delete(self, paths: Sequence[str]) -> None:
-        """Removes files; missing ones are ignored."""
-        with contextlib.suppress(FileNotFoundError), _explain(self._root):
-            self._obstore.delete(self._store, [self._name(path) for path in paths])
+    def delete(self, path: str) -> None:
+        """Removes a file. Raises FileNotFoundError, except S3, if it does not exist."""
+        with _explain(path):
+            self._obstore.delete(self._store, self._name(path))
 
 
 _open_bucket = functools.cache(Bucket)
@@ -194,10 +170,6 @@ def _settings(scheme: str) -> dict[str, Any]:
         return _s3_settings()
     if scheme != "gs":
         return {}
-    if emulator := os.environ.get("STORAGE_EMULATOR_HOST"):
-        url = emulator if "://" in emulator else f"http://{emulator}"
-        return {"base_url": url, "bearer_token": "emulator"}
-    file = "~/.config/gcloud/application_default_credentials.json"
     try:
         import google.auth
         from obstore.auth.google import GoogleCredentialProvider
@@ -205,7 +177,7 @@ def _settings(scheme: str) -> dict[str, Any]:
         credentials, _ = google.auth.default(["https://www.googleapis.com/auth/devstorage.read_write"])
         return {"credential_provider": GoogleCredentialProvider(credentials)}
     except Exception:  # not installed, or there are no credentials
-        known = "GOOGLE_APPLICATION_CREDENTIALS" in os.environ or os.path.exists(os.path.expanduser(file))
+        known = {"GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_BEARER_TOKEN"} & os.environ.keys()
         return {} if known else {"skip_signature": True}
 
 
@@ -214,8 +186,7 @@ def _s3_settings() -> dict[str, Any]:
         import boto3
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError:
-        has_role = any(name.startswith(("AWS_WEB_IDENTITY_", "AWS_CONTAINER_")) for name in os.environ)
-        return {} if has_role else {"skip_signature": True}
+        return {"skip_signature": True}
     session = boto3.session.Session()
     url = session.client("s3", region_name=session.region_name or "us-east-1").meta.endpoint_url
     endpoint = {} if url.endswith(".amazonaws.com") else {"endpoint": url}
@@ -230,13 +201,10 @@ class Filesystem:
     def __init__(self, scheme: str):
         import fsspec
 
-        is_hub = scheme == "hf"
-        options: Any = {"endpoint": os.environ.get("HF_ENDPOINT")} if is_hub else {"use_listings_cache": False}
+        options: Any = {"use_listings_cache": False} if scheme != "hf" else {"endpoint": os.environ.get("HF_ENDPOINT")}
         try:
             self._files: Any = fsspec.filesystem(scheme, **options)
         except (ImportError, ValueError) as error:
-            if is_hub:
-                raise missing_extra("hub", f"hf:// needs huggingface_hub ({error})") from error
             raise UsageError(f"fsspec does not read {scheme}:// ({shorten_error(error)})") from error
 
     def _entry(self, path: str, about: Any) -> Entry:
@@ -260,9 +228,6 @@ class Filesystem:
             return [self._entry(f"{directory.rstrip('/')}/{name}", about) for name, about in found if name]
         return []
 
-    def read(self, entry: Entry, start: int, stop: int) -> bytes:
-        return self.read_ranges(entry.path, [(start, stop)])[0]
-
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
         parts = []
         with _explain(path), self._files.open(path, "rb", cache_type="none") as file:
@@ -273,16 +238,10 @@ class Filesystem:
 
     def pin(self, path: str) -> str:
         """A path on the Hub with the current commit of its branch or tag in it."""
-        try:
-            with _explain(path, BucketAccessError):
-                at = self._files.resolve_path(path)
-                commit = self._files._api.repo_info(at.repo_id, repo_type=at.repo_type, revision=at.revision).sha
-        except FileNotFoundError:
-            raise BucketAccessError(
-                f"{path}: the Hub has no such repository or revision; a private one needs 'hf auth login', or HF_TOKEN"
-            ) from None
-        inside = f"/{at.path_in_repo}" if at.path_in_repo else ""
-        return f"hf://{at.repo_type}s/{at.repo_id}@{commit}{inside}"
+        with _explain(path, BucketAccessError):
+            at = self._files.resolve_path(path)
+            commit = self._files._api.repo_info(at.repo_id, repo_type=at.repo_type, revision=at.revision).sha
+        return f"hf://{at.repo_type}s/{at.repo_id}@{commit}/{at.path_in_repo}".rstrip("/")
 
 
 Store = Bucket | Filesystem
@@ -293,9 +252,8 @@ class Reader(AbstractBufferedFile):
 
     def __init__(self, path: str):
         self._store = open_store(path)
-        self._entry = self._store.info(path)
-        options = {"maxblocks": _BLOCKS}
-        super().__init__(None, path, "rb", _BLOCK, True, "background", options, self._entry.size)
+        size, options = self._store.info(path).size, {"maxblocks": _BLOCKS}
+        super().__init__(None, path, "rb", _BLOCK, True, "background", options, size)
 
     def read(self, length: int = -1) -> bytes:
         """Reads at most `length` bytes; -1: to the end. Some versions of fsspec fail beyond the end."""
@@ -304,7 +262,7 @@ class Reader(AbstractBufferedFile):
         return content
 
     def _fetch_range(self, start: int, end: int) -> bytes:
-        return self._store.read(self._entry, start, end)
+        return self._store.read_ranges(self.path, [(start, end)])[0]
 
 
 def request_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> list[Callable[[], bytes]]:

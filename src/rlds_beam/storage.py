@@ -27,15 +27,11 @@ if TYPE_CHECKING:
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
-_POINTER, _MAX_POINTER = b"version https://git-lfs.github.com/spec/", 1024
-"""How a pointer of Git LFS begins, and its largest size in bytes; the file itself is elsewhere."""
+_POINTER, _MAX_POINTER = b"version https://git-lfs.github.com/spec/", 1024  # how a pointer of Git LFS begins; bytes
 SMALL = 64 << 20
 """The largest allowed metadata file in bytes."""
 
-_AT_ONCE = 32
-"""Concurrent requests to a store; requests mostly wait."""
-_IN_MEMORY = 64 << 20
-"""The most bytes of an upload in memory; larger files are in a temporary file until then."""
+_AT_ONCE = 32  # concurrent requests to a store, which mostly wait
 
 Stamp = tuple[int, int, int, int]
 """Inode, size, mtime, and ctime. A program cannot set ctime, so equal stamps mean equal content, even if a replaced
@@ -65,10 +61,7 @@ def _bucket(path: str) -> Bucket:
 
 def pin(input: Input) -> Input:
     """An input with the current commit in each of its `hf://` paths, so that all later reads see the same files."""
-    if not any(scheme(path) == "hf" for path in ([input] if isinstance(input, str) else input)):
-        return input
-    paths = paths_in(input)
-    paths = [cast("Filesystem", _store(path)).pin(path) if scheme(path) == "hf" else path for path in paths]
+    paths = [cast("Filesystem", _store(path)).pin(path) if scheme(path) == "hf" else path for path in paths_in(input)]
     return ",".join(paths) if isinstance(input, str) else paths
 
 
@@ -189,13 +182,7 @@ def sizes(directory: str, below: bool = False) -> dict[str, int]:
 
 
 def at_once(function: Callable[[Value], Result], values: Sequence[Value], path: str) -> list[Result]:
-    """Maps a function over values, in order; in several threads if `path` is remote.
-
-    Args:
-      function: makes a request or two.
-      values: its arguments.
-      path: any of the paths it accesses.
-    """
+    """Maps a function over values, in order; in several threads if `path`, any of those it accesses, is remote."""
     if scheme(path) is None or len(values) < 2:
         return [function(value) for value in values]
     with ThreadPoolExecutor(min(_AT_ONCE, len(values))) as pool:
@@ -217,20 +204,20 @@ def makedirs(path: str) -> None:
 
 
 def remove_files(directory: str, names: Iterable[str]) -> None:
-    """Removes those of the named files that exist in a directory or below it (`name/name`).
+    """Removes the named files in a directory or below it (`name/name`); missing ones are ignored.
 
     Raises:
       UsageError: a name leads out of the directory (`below`); nothing was removed.
     """
-    paths = [below(directory, name) for name in names]
-    if scheme(directory) is None:
-        for path in filter(os.path.lexists, paths):
-            os.remove(path)
-        return
-    folders = {split(path)[0] for path in paths}
-    there = {join(folder, name) for folder in folders for name in sizes(folder)}
-    if existing := [path for path in paths if path in there]:
-        _bucket(directory).delete(existing)
+
+    def remove(path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            if scheme(path) is None:
+                os.remove(path)
+            else:
+                _bucket(path).delete(path)
+
+    at_once(remove, [below(directory, name) for name in names], directory)
 
 
 def remove_leftovers(directory: str) -> None:
@@ -247,8 +234,7 @@ def remove_empty(directory: str) -> None:
 def rmtree(path: str) -> None:
     """Removes a directory and its content, if it exists."""
     if scheme(path) is not None:
-        if files := [join(path, name) for name in sizes(path, below=True)]:
-            _bucket(path).delete(files)
+        remove_files(path, sizes(path, below=True))
     elif os.path.isdir(path):
         shutil.rmtree(path)
 
@@ -297,24 +283,17 @@ def read_small(path: str) -> bytes:
 
 
 def read_text(path: str) -> str:
-    """The text of a metadata file.
+    """The text of a metadata file, or of one that a user names.
 
     Raises:
-      UsageError: as `read_small`, or it is not UTF-8.
-      OSError: it cannot be opened or read.
+      UsageError: it cannot be read, is too large (`read_small`), or is not UTF-8.
     """
     try:
         return read_small(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8: {error.reason} at byte {error.start:,}") from None
-
-
-def read_given(path: str, where: str) -> str:
-    """The text of a file that a user names. Raises UsageError, which begins with `where`, if it cannot be read."""
-    try:
-        return read_text(path)
     except OSError as error:
-        raise UsageError(f"{where}: {error.strerror or error}") from error
+        raise UsageError(f"{path}: {error.strerror or error}") from error
 
 
 def temporary_name(path: str) -> str:
@@ -344,10 +323,10 @@ def writing(path: str) -> Iterator[BinaryIO]:
     """Writes a file that appears when the block ends, in a directory made if needed; not if the block raises."""
     if scheme(path) is not None:
         bucket = _bucket(path)
-        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as upload:
-            yield cast(BinaryIO, upload)
+        with tempfile.TemporaryFile() as upload:
+            yield upload
             upload.seek(0)
-            bucket.write(path, cast(BinaryIO, upload))
+            bucket.write(path, upload)
         return
     temporary = temporary_name(path)
     makedirs(split(path)[0])
@@ -379,18 +358,11 @@ def sync(directory: str) -> None:
     for parent, _, names in os.walk(directory):
         files = [path for name in names if stat.S_ISREG(os.lstat(path := os.path.join(parent, name)).st_mode)]
         for path in (*files, parent):
-            sync_one(path)
-
-
-def sync_one(path: str) -> None:
-    """Flushes a local file, or the names in a local directory, to the disk."""
-    if scheme(path) is not None:
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
 
 def paths_in(input: str | Sequence[str]) -> list[str]:
@@ -400,8 +372,7 @@ def paths_in(input: str | Sequence[str]) -> list[str]:
     """
     if not isinstance(input, str):
         return list(input)
-    is_one = scheme(input) is None and (os.path.exists(input) or bool(_glob.glob(input)))
-    return [input] if is_one else input.split(",")
+    return [input] if os.path.exists(input) or _glob.glob(input) else input.split(",")
 
 
 def is_inside(path: str, directory: str) -> bool:

@@ -49,7 +49,7 @@ class Server:
                 "AWS_SECRET_ACCESS_KEY": "tests",
                 "AWS_REGION": "us-east-1",
             },
-            "gs": {"STORAGE_EMULATOR_HOST": url},
+            "gs": {"GOOGLE_BASE_URL": url, "GOOGLE_BEARER_TOKEN": "any"},
             "az": {
                 "AZURE_STORAGE_ACCOUNT_NAME": "devstoreaccount1",
                 "AZURE_STORAGE_ACCOUNT_KEY": _AZURITE_KEY,

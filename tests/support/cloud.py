@@ -78,7 +78,11 @@ class Cloud:
     @property
     def environment(self) -> dict[str, str]:
         """The variables that make a process use these services instead of the cloud."""
-        return {"STORAGE_EMULATOR_HOST": self.address, "GOOGLE_APPLICATION_CREDENTIALS": str(self._credentials)}
+        return {
+            "STORAGE_EMULATOR_HOST": self.address,
+            "GOOGLE_BASE_URL": self.address,
+            "GOOGLE_APPLICATION_CREDENTIALS": str(self._credentials),
+        }
 
     @property
     def _credentials(self) -> Path:

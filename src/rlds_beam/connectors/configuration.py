@@ -129,7 +129,7 @@ def load(name: str) -> Configuration:
     if not isinstance(name, ByValue):
         where = f"--connectors={name}"
         if name.endswith((".yaml", ".yml", ".json")):
-            return parse(parse_given(storage.read_given(name, where), name, where), where)
+            return parse(parse_given(storage.read_text(name), name, where), where)
         if re.match(r"\s*\w+\s*(\(|,|$)", name):
             return Configuration(flat(_parse_calls(name)))
     resolved: Any = resolve(name, "--connectors", callable_only=False)
@@ -205,7 +205,7 @@ def _read_names(text: str, where: str) -> Any:
         return parse_json(text, where)
     if not text.endswith(_NAME_FILES):
         return text.split(",")
-    content = storage.read_given(text, f"{where}={text}")
+    content = storage.read_text(text)
     if text.endswith(".txt"):
         return [line.strip() for line in content.splitlines() if line.strip()]
     return parse_given(content, text, f"{where}={text}")

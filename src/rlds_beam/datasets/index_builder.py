@@ -153,7 +153,6 @@ def _build(recipe: Recipe, directory: str, process: Process) -> None:
             raise UsageError(f"{recipe.source.dataset} changed while it was open: open it again")
         shutil.rmtree(directory, ignore_errors=True)
         os.rename(unfinished, directory)
-        storage.sync_one(cache)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 

@@ -261,10 +261,9 @@ def publish(directory: str) -> None:
 
     for file in sorted(files, key=place_in_order):
         storage.rename(storage.below(place, file), storage.below(directory, file))
-    for name in {PLAN, *(storage.split(file)[0] for file in files)}:  # `_append/` is on the disk already
-        storage.sync_one(storage.join(directory, name))
+    storage.sync(directory)
     storage.rename(storage.below(place, MANIFEST), storage.below(directory, MANIFEST))
-    storage.sync_one(directory)
+    storage.sync(directory)
     _remove_staging(directory)
 
 

@@ -69,7 +69,7 @@ class _ListConnector(EpisodeConnector, reads_values=False):
     keeps: ClassVar[bool]
 
     def __init__(self, file: str):
-        lines = enumerate(storage.read_given(file, f"the list of episodes {file} cannot be read").split("\n"), 1)
+        lines = enumerate(storage.read_text(file).split("\n"), 1)
         texts = ((f"{file}, line {i:,}", _REMARK.split(line, maxsplit=1)[0].strip()) for i, line in lines)
         self._file, self._keys = file, parse_keys((where, text) for where, text in texts if text)
         self.listed_keys = len(self._keys)  # shown with what was found
@@ -150,7 +150,7 @@ class SplitEpisodes(EpisodeConnector, reads_images=False):
             raise UsageError("SplitEpisodes: give fractions or episodes")
         if isinstance(self.episodes, str):
             where = f"SplitEpisodes: episodes={self.episodes}"
-            content = parse_json(storage.read_given(self.episodes, where), where)
+            content = parse_json(storage.read_text(self.episodes), where)
             lists = content.values() if isinstance(content, dict) else [None]
             if not all(isinstance(names, list) and all(isinstance(name, str) for name in names) for names in lists):
                 raise UsageError(f"{where}: expected a JSON object of split -> list of names")
@@ -289,7 +289,7 @@ def _apply(episode: Episode, ranges: Ranges, trim: int, mode: str) -> Episode | 
 @functools.lru_cache(maxsize=4)  # large: one entry per episode
 def _read(path: str) -> tuple[Mapping[str, Ranges], int, str]:
     """The ranges by episode, how many steps to cut from each, and a digest of the file."""
-    text = storage.read_given(path, f"KeepRanges: ranges={path}")
+    text = storage.read_text(path)
     try:
         content = parse_json(text, path)
         listed = content["keep_ranges"] if isinstance(content.get("keep_ranges"), dict) else content

@@ -166,7 +166,7 @@ def _task_field(episode: Episode) -> str | None:
 def _read_table(path: str) -> dict[str, str]:
     """The instructions in a file, by key. Raises UsageError if it is no table of texts."""
     where = f"--task_file={path}"
-    content = storage.read_given(path, where)
+    content = storage.read_text(path)
     entries: list[tuple[str, Any, Any]] = []  # the place, the key, and the text
     if path.endswith((".jsonl", ".ndjson")):
         for number, line in enumerate(content.splitlines(), 1):
@@ -229,7 +229,7 @@ class RelabelLanguage(EpisodeConnector):
             object.__setattr__(self, "function", resolve(self.function, "RelabelLanguage: function"))
         if isinstance(self.table, str):
             where = f"RelabelLanguage: table={self.table}"
-            content = parse_json(storage.read_given(self.table, where), where)
+            content = parse_json(storage.read_text(self.table), where)
             if not isinstance(content, dict) or not all(isinstance(value, str) for value in content.values()):
                 raise UsageError(f"{where}: expected a JSON object of text -> text")
             object.__setattr__(self, "table", content)

@@ -39,7 +39,7 @@ def loaded_statistics(statistics: str | Mapping[str, Any], connector: str) -> Ma
     content: Any = statistics
     if isinstance(statistics, str):
         where = f"{where}={statistics}"
-        content = parse_json(storage.read_given(statistics, where), where)
+        content = parse_json(storage.read_text(statistics), where)
     if not isinstance(content, Mapping) or not isinstance(content.get("fields"), Mapping):
         raise UsageError(f"{where}: there are no `fields`; create the file with rlds-beam stats --output=FILE")
     return content["fields"]  # type: ignore[no-any-return]

@@ -69,7 +69,7 @@ class MergeMapping(msgspec.Struct, forbid_unknown_fields=True):
                 return cls(fields)
         if not given.endswith((".yaml", ".yml", ".json")):
             raise UsageError(f"{where}: expected {', '.join(FIELDS)}, or a YAML or JSON file")
-        mapping: MergeMapping = convert(parse_given(storage.read_given(given, where), given, where), cls, where)
+        mapping: MergeMapping = convert(parse_given(storage.read_text(given), given, where), cls, where)
         for i, entry in enumerate(mapping.inputs):
             entry.connectors = parse(entry.connectors or [], f"{where}: inputs[{i}]")
         return mapping

@@ -97,7 +97,7 @@ class Ros2Source(SourceOfFiles):
                 propose=lambda: proposal(paths, given),
             )
         where = f"--topics={options.topics}"
-        mapping = parse_mapping(parse_yaml(storage.read_given(options.topics, where), where), where)
+        mapping = parse_mapping(parse_yaml(storage.read_text(options.topics), where), where)
         found = _readers(paths, mapping, where)
         readers = [dataclasses.replace(match, schema=as_images(match.schema, options.raw_images)) for match in found]
         files = Ros2Format(mapping, tuple(readers))
