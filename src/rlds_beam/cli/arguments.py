@@ -97,6 +97,8 @@ def _add_flag(group: argparse._ActionsContainer, field: dataclasses.Field[Any], 
         return
     if field.default not in (None, (), False, ""):
         how["help"] += f" (default: {field.default})"
+    if "needs" in field.metadata:
+        how["help"] += f" (needs --{field.metadata['needs']})"
     if hint is bool:
         how["action"] = "store_true"
     elif typing.get_origin(hint) is typing.Literal:

@@ -98,9 +98,7 @@ def inspect(input: Path | Sequence[Path], **options: Any) -> Survey:
         survey = rlds_beam.inspect("data/point_mass/1.0.0", items="sequences", sequence_length=8)
         print(survey.items, survey.steps)
 
-    Args:
-      input: as in `convert`.
-      options: the fields of `InspectConfig`: the options of the conversion to predict.
+    The options are the fields of `InspectConfig`: those of the conversion to predict.
     """
     return cast("Survey", _run("inspect", input, **options))
 
@@ -112,9 +110,7 @@ def check(input: Path | Sequence[Path], **options: Any) -> CheckOutcome:
         print(outcome)
         outcome.table.to_pandas().nlargest(5, "jump")
 
-    Args:
-      input: as in `convert`.
-      options: the fields of `CheckConfig`. With `output`, the table is also kept as a file.
+    The options are the fields of `CheckConfig`. With `output`, the table is also kept as a file.
     """
     return cast("CheckOutcome", _run("check", input, **options))
 
@@ -125,9 +121,7 @@ def stats(input: Path | Sequence[Path], **options: Any) -> StatsOutcome:
         outcome = rlds_beam.stats("data/point_mass/1.0.0", by="language_instruction")
         print(outcome.statistics["fields"]["action"]["mean"])
 
-    Args:
-      input: as in `convert`.
-      options: the fields of `StatsConfig`. With `output`, the statistics are also written to a file.
+    The options are the fields of `StatsConfig`. With `output`, the statistics are also written to a file.
     """
     return cast("StatsOutcome", _run("stats", input, **options))
 
@@ -138,9 +132,7 @@ def report(input: Path, **options: Any) -> ReportOutcome:
         outcome = rlds_beam.report("data/point_mass/1.0.0", output="report.html")
         print(outcome.path, outcome.bytes)
 
-    Args:
-      input: a dataset directory, or a directory that `convert` wrote.
-      options: the fields of `ReportConfig`.
+    The input is a dataset, or a directory that `convert` wrote; the options are the fields of `ReportConfig`.
     """
     return cast("ReportOutcome", _run("report", input, **options))
 
@@ -151,10 +143,7 @@ def compare(input: Path, second: Path, **options: Any) -> Comparison:
         comparison = rlds_beam.compare("data/point_mass/1.0.0", "data/point_mass/2.0.0")
         print(comparison.equal, comparison.added)
 
-    Args:
-      input: a dataset directory.
-      second: the version to compare with it.
-      options: the fields of `CompareConfig`.
+    The options are the fields of `CompareConfig`.
     """
     return cast("Comparison", _run("compare", input, second, **options))
 
@@ -165,9 +154,8 @@ def push(input: Path | Sequence[Path], **options: Any) -> PushOutcome:
     Rejected episodes do not raise: `outcome.report.rejected` counts them. The same call after a failure writes no item
     twice (`writer="stream"`).
 
-    Args:
-      input: as in `convert`, or a directory that `convert` wrote.
-      options: the fields of `PushConfig`; `reverb` (the servers) and `table` are required.
+    The input is a dataset, or a directory that `convert` wrote. The options are the fields of `PushConfig`; `reverb`
+    (the servers) and `table` are required.
 
     Raises:
       NotVerifiedError: the tables' content differs from the prediction.
@@ -180,9 +168,7 @@ def record(output: Path, **options: Any) -> ConvertOutcome:
 
         outcome = rlds_beam.record("cartpole", env="gymnasium:CartPole-v1", policy="random", episodes=100)
 
-    Args:
-      output: the directory to write to.
-      options: the fields of `RecordConfig`; `env`, `policy`, and either `episodes` or `steps` are required.
+    The options are the fields of `RecordConfig`; `env`, `policy`, and either `episodes` or `steps` are required.
 
     Raises:
       NotVerifiedError: a recorded propensity does not match the stored action.
@@ -195,10 +181,7 @@ def upload(output: Path, destination: str, **options: Any) -> UploadOutcome:
 
         rlds_beam.upload("pairs", "hf://datasets/USER/NAME", private=True)
 
-    Args:
-      output: a directory that `convert` or `record` wrote.
-      destination: the repository; it is created if needed.
-      options: the fields of `UploadConfig`.
+    The repository is created if needed. The options are the fields of `UploadConfig`.
 
     Raises:
       NotVerifiedError: a file of the output differs from its manifest.
@@ -213,9 +196,7 @@ def example(directory: Path, **options: Any) -> str:
         dataset = rlds_beam.example("data", episodes=100)
         print(rlds_beam.inspect(dataset))
 
-    Args:
-      directory: the directory to write to.
-      options: the fields of `ExampleConfig`.
+    The options are the fields of `ExampleConfig`.
 
     Returns:
       The dataset directory: `directory/point_mass/1.0.0`, or `directory/planar_arm/1.0.0` with `robot=True`.

@@ -13,7 +13,7 @@ import sys
 import textwrap
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, TextIO, cast
 
 from rlds_beam import worker_status
@@ -71,14 +71,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         import argcomplete
 
         argcomplete.autocomplete(_top_parser(os.environ["COMP_LINE"].split()[1:]))
-    if argv is None and isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal may lack the characters of a dataset's texts
+    if argv is None:
+        keep_freed_memory()
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # a terminal may lack the characters of a dataset's texts
     words = list(sys.argv[1:] if argv is None else argv)
     out, err = cast(TextIO, EscapingStream(sys.stdout)), cast(TextIO, EscapingStream(sys.stderr))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         begin(words)
         end = words.index("--") if "--" in words else len(words)  # flags of Beam follow
-        return _run_reporting_errors(words[:end], tuple(words[end + 1 :]), argv is None)
+        return _run_reporting_errors(words[:end], tuple(words[end + 1 :]))
 
 
 def _top_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
@@ -95,10 +97,10 @@ def _top_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     return parser
 
 
-def _run_reporting_errors(words: list[str], beam_options: tuple[str, ...], of_this_process: bool) -> int:
+def _run_reporting_errors(words: list[str], beam_options: tuple[str, ...]) -> int:
     verbose = not {"-v", "--verbose"}.isdisjoint(words)
     try:
-        code = _run(words, beam_options, of_this_process)
+        code = _run(words, beam_options)
         sys.stdout.flush()
         return code
     except RldsBeamError as error:
@@ -123,11 +125,9 @@ def _run_reporting_errors(words: list[str], beam_options: tuple[str, ...], of_th
                 _print_traceback(error)
         elif isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _STORES:
             text = " ".join(f"{type(error).__name__}: {error}".split())
-        elif of_this_process:
+        else:
             _print_traceback(error)  # an internal error: the traceback is needed
             return RldsBeamError.exit_code
-        else:
-            raise
         return _print_failure(words, type(error).__name__, text, RldsBeamError.exit_code)
 
 
@@ -173,14 +173,12 @@ def job_parser(name: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _run(words: list[str], beam_options: tuple[str, ...], of_this_process: bool) -> int:
+def _run(words: list[str], beam_options: tuple[str, ...]) -> int:
     name, *flags = words or ["--help"]
     if name.startswith("-"):
         with contextlib.suppress(SystemExit):  # after --help
             _top_parser().parse_args(words or ["--help"])
         return 0
-    if of_this_process:
-        keep_freed_memory()
     job, config_class = find_job(name)
     if beam_options and "beam_options" not in config_class.__dataclass_fields__:
         raise UsageError(f"{name} runs nothing on Beam: it takes no flags after --")
@@ -194,9 +192,9 @@ def _run(words: list[str], beam_options: tuple[str, ...], of_this_process: bool)
     if silent:
         config = dataclasses.replace(config, progress="none")
     prints = not silent or getattr(config, "json", False) or getattr(config, "format", None)
+    _choose_logs(not {"-v", "--verbose"}.isdisjoint(flags))
     before = worker_status.interrupts()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_logging(not {"-v", "--verbose"}.isdisjoint(flags)))
         stack.enter_context(worker_status.as_ctrl_c())
         if not prints:
             stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
@@ -206,21 +204,15 @@ def _run(words: list[str], beam_options: tuple[str, ...], of_this_process: bool)
     return code
 
 
-@contextlib.contextmanager
-def _logging(verbose: bool) -> Iterator[None]:
+def _choose_logs(verbose: bool) -> None:
     """Hides the logs of TensorFlow, gRPC, Beam and Reverb, also in our processes, unless `verbose`."""
+    os.environ.pop(worker_status.VERBOSE, None)
     if verbose:
         os.environ[worker_status.VERBOSE] = "1"
         logging.basicConfig(level=logging.INFO)
-        try:
-            yield
-        finally:
-            del os.environ[worker_status.VERBOSE]
         return
-    os.environ.pop(worker_status.VERBOSE, None)
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     warnings.simplefilter("ignore")
     logging.basicConfig(level=logging.CRITICAL)
     logging.getLogger().setLevel(logging.CRITICAL)
-    yield

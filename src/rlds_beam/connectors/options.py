@@ -8,8 +8,8 @@ from rlds_beam.options import Options, option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MeaningOptions(Options):
-    """What the data means, if it does not say it."""
+class ConnectorOptions(Options):
+    """What the data means, if it does not say it, and which connectors edit it."""
 
     names: tuple[str, ...] = option(
         (),
@@ -24,17 +24,8 @@ class MeaningOptions(Options):
         "instructions by episode: CSV, JSON, JSON lines, or YAML of keys (or of names in the files, demo_0) and texts",
         metavar="FILE",
     )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ConnectorOptions(MeaningOptions):
-    """Which connectors to run on the checked episodes."""
-
     connectors: str | None = option(
-        None,
-        "MinimumLength(10),FlipChannels, a YAML or JSON file of connectors, or module:name",
-        by_value=True,
-        metavar="CONNECTORS",
+        None, "MinimumLength(10),FlipChannels, a YAML or JSON file of connectors, or module:name", by_value=True
     )
     preset: str | None = option(None, "fix known faults of a public dataset (see inspect)")
     exclude: str | None = option(None, "leave out the episodes whose keys this file lists", metavar="FILE")

@@ -13,12 +13,7 @@ from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 
 
 @dataclasses.dataclass(frozen=True)
-class PlanOptions(OutputOptions, ConnectorOptions, CheckOptions, InputOptions):
-    """Input and output."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ConvertOptions(PlanOptions):
+class ConvertOptions(OutputOptions, ConnectorOptions, CheckOptions, InputOptions):
     """Output files."""
 
     output: str = option(dataclasses.MISSING, "directory to write to", positional=True)

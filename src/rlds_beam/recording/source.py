@@ -85,12 +85,11 @@ class RecordedSource(Source):
         return TfdsMetadata(self.features, json.dumps(described), {METADATA: encode(self.files.metadata).encode()})
 
 
-def open_recording(options: RolloutOptions, shards: int | None = None) -> RecordedSource:
+def open_recording(options: RolloutOptions) -> RecordedSource:
     """Creates an environment and the policies, and checks everything before a rollout.
 
     Args:
       options: the options of the rollout.
-      shards: the number of shards per policy and dataset; None chooses one.
 
     Raises:
       UsageError: the environment, the policies, or the options cannot be used.
@@ -113,7 +112,9 @@ def open_recording(options: RolloutOptions, shards: int | None = None) -> Record
     )
     features = encode(features_json(recorded))
     schema = Meaning(names=recorded.names).name(parse_features(features, FEATURES))
-    shards = _shards(options, shards)
+    if options.single_interaction and options.shards not in (None, 1):
+        raise UsageError(f"--shards={options.shards}: --single_interaction writes one file per policy and dataset")
+    shards = 1 if options.single_interaction else options.shards
     planned = plan_rollouts(len(policies), options.datasets, options.trajectories, shards)
     paths = {split: [_path(split, rollout, policies) for rollout in rollouts] for split, rollouts in planned.items()}
     rollouts = {path: rollout for split in planned for path, rollout in zip(paths[split], planned[split], strict=True)}
@@ -222,14 +223,6 @@ def _propensity(policies: Sequence[BehaviorPolicy]) -> bool:
             f"the propensities of {without} are unknown, unlike those of the other policies: record it separately"
         )
     return known.pop()
-
-
-def _shards(options: RolloutOptions, shards: int | None) -> int | None:
-    if not options.single_interaction:
-        return shards
-    if shards not in (None, 1):
-        raise UsageError(f"--shards={shards}: --single_interaction writes one file per policy and dataset")
-    return 1
 
 
 def _name(options: RolloutOptions) -> str:

@@ -24,24 +24,20 @@ class ReverbOptions(Options):
         "stream writes each item once, even if the job is retried or rerun; observer uses TF-Agents' own observers "
         "and writes each item at least once",
     )
-    columns: bool = option(False, "push the columns added by --connectors, one item per row, instead of trajectories")
+    columns: bool = option(
+        False, "push the columns of --connectors, one item per row, instead of trajectories", needs="writer=stream"
+    )
     module: str | None = option(None, "module whose columns to push, if the connectors name several", needs="columns")
     priority: str = option(
         "1", "item priority: a number, a leaf of the frames (reward, observation/progress), or module:function"
     )
-    chunk_length: int | None = option(
-        None, "frames per chunk, the smallest unit sent to a sampler (default: by size)", least=1
-    )
-    timeout: float = option(60.0, "seconds to wait for a server that makes no progress")
+    chunk_length: int | None = option(None, "frames per chunk, the unit sent to a sampler (default: by size)", least=1)
+    timeout: float = option(60.0, "seconds to wait for a server that makes no progress", least=1)
     allow_eviction: bool = option(False, "push more items than a table holds; its remover drops the excess")
     allow_blocking: bool = option(False, "push into tables that block until a client samples (queues)")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.timeout <= 0:
-            raise UsageError(f"--timeout={self.timeout:g}: expected more than 0 seconds")
-        if self.columns and self.writer == "observer":
-            raise UsageError("--columns needs --writer=stream: TF-Agents' observers write only trajectories")
         for name in ("reverb", "table"):
             given = getattr(self, name)
             if not given:

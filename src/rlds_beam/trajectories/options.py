@@ -38,10 +38,7 @@ class FrameOptions(Options):
         "(default: keep if the data says that last actions are real, else drop)",
     )
     policy_info_fn: str | None = option(
-        None,
-        "module:function that computes policy_info from an episode's columns (current_steps, next_steps)",
-        code=True,
-        metavar="FUNCTION",
+        None, "module:function(current_steps, next_steps) that computes policy_info", code=True, metavar="FUNCTION"
     )
     policy_info_fields: tuple[str, ...] = option((), "numeric step fields to add to policy_info", metavar="FIELDS")
     observation_fields: tuple[str, ...] = option((), "observation fields to keep (default: all)", metavar="FIELDS")
@@ -54,19 +51,15 @@ class FrameOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for text in self.cast:
-            path, _, dtype = text.partition("=")
-            if not path or dtype.removesuffix("!") not in CASTS:
-                raise UsageError(
-                    f"--cast={text}: expected LEAF=DTYPE, or LEAF=DTYPE! if values may change; DTYPE is one of "
-                    f"{', '.join(CASTS)}"
-                )
+        for path, cast in self.casts.items():
+            if not path or cast.dtype not in CASTS:
+                raise UsageError(f"--cast={path}={cast}: expected LEAF=DTYPE or LEAF=DTYPE!, of {', '.join(CASTS)}")
 
     @property
     def casts(self) -> dict[str, Cast]:
         """Trajectory leaf path -> cast."""
-        pairs = (text.split("=") for text in self.cast)
-        return {path: Cast(dtype.removesuffix("!"), dtype.endswith("!")) for path, dtype in pairs}
+        pairs = (text.partition("=") for text in self.cast)
+        return {path: Cast(dtype.removesuffix("!"), dtype.endswith("!")) for path, _, dtype in pairs}
 
 
 ItemKind = Literal["pairs", "sequences", "episodes", "frames"]
@@ -77,25 +70,15 @@ class ItemOptions(Options):
     """Which frames form one training item; names follow TF-Agents' Reverb observers."""
 
     items: ItemKind = option("pairs", "what one item holds")
-    sequence_length: int = option(2, "frames per item (sequences)", least=1, needs="items=sequences")
-    stride_length: int = option(
-        1, "frames between the starts of two items (sequences)", least=1, needs="items=sequences"
-    )
-    pad_end_of_episodes: bool = option(
-        False, "pad episodes shorter than an item with boundary frames", needs="items=sequences"
-    )
+    sequence_length: int = option(2, "frames per item", least=1, needs="items=sequences")
+    stride_length: int = option(1, "frames between the starts of two items", least=1, needs="items=sequences")
+    pad_end_of_episodes: bool = option(False, "pad shorter episodes with boundary frames", needs="items=sequences")
     tile_end_of_episodes: bool = option(
-        False,
-        "start an item at every frame and pad the tail (needs --pad_end_of_episodes)",
-        needs="pad_end_of_episodes",
+        False, "start an item at every frame, pad the tail", needs="pad_end_of_episodes"
     )
-    across_episodes: bool = option(
-        False, "let sequences continue across episode boundaries within a shard", needs="items=sequences"
-    )
-    max_sequence_length: int | None = option(None, "most frames per item (episodes)", least=1, needs="items=episodes")
-    bypass_partial_episodes: bool = option(
-        False, "skip longer episodes instead of rejecting them (episodes)", needs="max_sequence_length"
-    )
+    across_episodes: bool = option(False, "continue in the next episode of the shard", needs="items=sequences")
+    max_sequence_length: int | None = option(None, "most frames per item", least=1, needs="items=episodes")
+    bypass_partial_episodes: bool = option(False, "skip longer episodes, do not reject", needs="max_sequence_length")
 
     @property
     def length(self) -> int | None:

@@ -6,9 +6,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from rlds_beam.checking.rules import CheckOptions
+from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.errors import NeedsMappingError
+from rlds_beam.formats.options import InputOptions, OutputOptions
 from rlds_beam.formats.registry import LEROBOT, MERGED, RLDS, TRAJECTORIES, output_group
-from rlds_beam.jobs.options import PlanOptions
 from rlds_beam.options import Group, option, options_given
 from rlds_beam.terminal.options import print_json
 
@@ -30,7 +32,7 @@ EXAMPLES = """
 
 
 @dataclasses.dataclass(frozen=True)
-class InspectConfig(PlanOptions):
+class InspectConfig(OutputOptions, ConnectorOptions, CheckOptions, InputOptions):
     """Show a dataset's schema, shards, episodes, and bytes, and the items that a conversion would write."""
 
     _: dataclasses.KW_ONLY
