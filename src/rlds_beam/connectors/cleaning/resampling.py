@@ -219,12 +219,12 @@ class Resample(EpisodeConnector, reads_images=False):
         if self.frame == "hand" and of_turns != [mode_of(position) for position in positions]:
             raise UsageError("Resample: list x, y, z in relative or interpolate if their rotation is")
         clocks = {name: self._clock(episode, name) for name in ("times", "onto") if getattr(self, name) is not None}
-        if episode.key.of_probe or len(episode) < (1 if self.last_action == "real" and self.times is None else 2):
-            return self._with_room(episode)
-        line = self._timeline(episode, clocks)
+        short = len(episode) < (1 if self.last_action == "real" and self.times is None else 2)
+        line = None if short or episode.key.of_probe else self._timeline(episode, clocks)
+        windows = self._join_windows(episode, line)
         if line is None:
-            return self._with_room(episode)
-        made = {path: column[line.shown] for path, column in episode.steps.items()} | self._join_windows(episode, line)
+            return episode.with_columns(windows) if windows else episode
+        made = {path: column[line.shown] for path, column in episode.steps.items()} | windows
         for path, mode in dict.fromkeys((path, mode) for (path, _), mode in modes.items()):
             places = [place for place, of_place in modes.items() if (place[0], of_place) == (path, mode)]
             old = _read_actions(episode, line, places)
@@ -240,11 +240,6 @@ class Resample(EpisodeConnector, reads_images=False):
             steps[self.times] = stamps.astype(old.dtype).reshape(-1, *old.shape[1:])
         return episode.replace(steps=steps)
 
-    def _with_room(self, episode: Episode) -> Episode:
-        """The episode as it is, with windows as large as those of others."""
-        windows = self._join_windows(episode, None)
-        return episode.with_columns(windows) if windows else episode
-
     def _join_windows(self, episode: Episode, line: _Timeline | None) -> dict[str, Any]:
         """The windows of faster signals: a new step has the samples of all steps since the one before.
 
@@ -253,23 +248,21 @@ class Resample(EpisodeConnector, reads_images=False):
         """
         joined: dict[str, Any] = {}
         for path in find_windows(episode.steps):
-            windows, counts = np.asarray(episode.steps[path]), np.asarray(episode.steps[f"{path}{SAMPLES}"])
             if self.fps is None or self.times is not None:
                 raise UsageError(f"Resample: the windows of {path} can be joined with fps, without times")
-            size = windows.shape[1] * max(1, math.ceil((self.recorded_fps or 0) / self.fps - 1e-6))
-            shown, old = (np.arange(len(counts)), None) if line is None else (line.shown, line.edges[: len(counts)])
+            counts, most = np.asarray(episode.steps[f"{path}{SAMPLES}"]), np.shape(episode.steps[path])[1]
+            shown, old, new = np.arange(len(counts)), np.zeros(len(counts)), np.zeros(len(counts))
+            if line is not None:
+                shown, old, new = line.shown, line.edges[: len(counts)], line.times
             ends = np.append(0, np.cumsum(counts))[shown + 1]
             numbers = np.diff(ends, prepend=0)
-            before, after = (
-                np.arange(most) < many[:, None] for most, many in ((windows.shape[1], counts), (size, numbers))
-            )
-            for name in (path, f"{path}{SAMPLE_TIMES}"):
+            size = most * max(1, math.ceil((self.recorded_fps or 0) / self.fps - 1e-6))
+            inside, place = np.arange(most) < counts[:, None], np.arange(size) < numbers[:, None]
+            shift = np.repeat(old, counts)[: ends[-1]] - np.repeat(new, numbers)
+            for name, change in ((path, 0), (f"{path}{SAMPLE_TIMES}", shift)):
                 column = np.asarray(episode.steps[name])
-                samples = column[before][: ends[-1]]  # after the last new step, they would be from the future
-                if name != path and line is not None and old is not None:
-                    samples = samples + np.repeat(old, counts)[: ends[-1]] - np.repeat(line.times, numbers)
                 joined[name] = np.zeros((len(shown), size, *column.shape[2:]), column.dtype)
-                joined[name][after] = samples
+                joined[name][place] = column[inside][: ends[-1]] + change  # later samples would be from the future
             joined[f"{path}{SAMPLES}"] = numbers
         return joined
 
