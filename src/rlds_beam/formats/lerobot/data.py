@@ -104,7 +104,6 @@ class LerobotFiles:
     def _tables(self, path: str, start: int, stop: int | None, images: bool) -> Iterator[tuple[int, pa.Table | str]]:
         """The frames of each episode, or an error message, with its position."""
         rows, meta = self.rows(path), read_meta(self.root, self.digest)
-        faults = meta.faults or {}
         wanted = range(start, len(rows) if stop is None else min(stop, len(rows)))
         if not wanted:
             return
@@ -117,13 +116,13 @@ class LerobotFiles:
             return
         with file:
             try:
-                frames = _Frames(file, images, None if meta.faults is None else meta.info["features"])
+                frames = _Frames(file, images, meta.info["features"] if meta.described is None else None)
             except UNREADABLE as error:
                 yield from ((position, f"the file is damaged: {shorten(error)}") for position in wanted)
                 return
             for position in wanted:
                 try:
-                    table = faults.get(rows[position].index) or self._table(frames, rows[position])
+                    table = rows[position].fault or self._table(frames, rows[position])
                 except UNREADABLE as error:
                     table = f"the file is damaged: {shorten(error)}"
                 yield position, table

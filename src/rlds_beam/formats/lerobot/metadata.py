@@ -81,6 +81,7 @@ class EpisodeRow:
       videos: the videos by feature.
       columns: further columns.
       key: the key of the episode in the dataset from which it was converted, if we wrote it.
+      fault: why it cannot be read, if its recording was cut.
     """
 
     index: int
@@ -89,6 +90,7 @@ class EpisodeRow:
     videos: Mapping[str, EpisodeVideo]
     columns: Mapping[str, Any]
     key: str | None = None
+    fault: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,25 +162,21 @@ class Meta:
         convert(texts, list[str], f"{path}: {names[0]}")
         return dict(zip(numbers, texts, strict=True))
 
-    @property
+    @functools.cached_property
     def episodes(self) -> list[EpisodeRow]:
         """The episodes in order."""
-        return self._entries[0]
-
-    @property
-    def faults(self) -> Mapping[int, str] | None:
-        """Why episodes of a recording that was cut cannot be read, by number; None for a complete dataset."""
-        return self._entries[1]
+        return self._recover() if self.described is None else self.described
 
     @functools.cached_property
-    def _entries(self) -> tuple[list[EpisodeRow], dict[int, str] | None]:
+    def described(self) -> list[EpisodeRow] | None:
+        """The episodes in meta/; None if a recording was cut before all were there."""
         total, recorded = self.info["total_episodes"], self.fields is None
         try:
             with parsing(self.path("meta")):
                 rows = self._episodes_v21() if self.version == V21 else self._episodes_v3()
         except UsageError as error:
             if recorded and isinstance(error.__cause__, ValueError):  # LeRobot writes the footer when a recording ends
-                return self._recover()
+                return None
             raise
         for row in rows:
             convert([row.index, row.length], list[Count], f"{self.path('meta')}: an episode's index and length")
@@ -192,23 +190,22 @@ class Meta:
         files = {row.file for row in rows}
         further = self._file("data_path", self._place(len(files)))  # LeRobot writes it before the metadata
         if recorded and (len(rows) != total or (further not in files and storage.exists(self.path(further)))):
-            return self._recover()
+            return None
         if len(rows) != total:
             raise UsageError(
                 f"{self.root}: meta/ describes {len(rows)} episodes, but info.json says {total}: some of its files are "
                 "missing or damaged"
             )
-        return rows, None
+        return rows
 
     def _place(self, number: int) -> dict[str, int]:
         """The location of a data or video file."""
         size = self.info.get("chunks_size", layout.CHUNK)
         return layout.place_of_episode(number, size) if self.version == V21 else layout.place(number, size)
 
-    def _recover(self) -> tuple[list[EpisodeRow], dict[int, str]]:
+    def _recover(self) -> list[EpisodeRow]:
         """The episodes in data/ of a recording that was cut; from the first that is not whole, they have a fault."""
-        rows, faults, fault = dict[int, EpisodeRow](), dict[int, str](), ""
-        used, frames = Counter[str](), 0
+        rows, used, frames, fault = dict[int, EpisodeRow](), Counter[str](), 0, ""
         file = self._file("data_path", self._place(0))
         for path in storage.glob("data/*/*.parquet", self.root):
             file = path[len(self.root.rstrip("/")) + 1 :]
@@ -229,17 +226,15 @@ class Meta:
                         videos = {key: self._find_video(key, index, len(steps), used) for key in self.video_keys}
                 except ValueError as error:
                     fault = str(error)
-                if fault:
-                    faults[index] = fault
                 used.update({video.file: len(steps) for video in videos.values()})
-                rows[index] = EpisodeRow(index, len(steps), file, videos, {})
+                rows[index] = EpisodeRow(index, len(steps), file, videos, {}, fault=fault)
                 frames += len(steps)
         for index in set(range(self.info["total_episodes"])) - set(rows):
-            faults[index] = fault or f"info.json counts episode {index}, but data/ does not have it"
-            rows[index] = EpisodeRow(index, 0, file, {}, {})
-        if len(faults) == len(rows):
+            why = fault or f"info.json counts episode {index}, but data/ does not have it"
+            rows[index] = EpisodeRow(index, 0, file, {}, {}, fault=why)
+        if all(row.fault for row in rows.values()):
             raise UsageError(f"{self.root}: the recording was cut and has no whole episode: {fault or 'no data'}")
-        return [rows[index] for index in sorted(rows)], faults
+        return [rows[index] for index in sorted(rows)]
 
     def _find_video(self, key: str, index: int, length: int, used: Mapping[str, int]) -> EpisodeVideo:
         """The next frames of a camera. Raises ValueError if they are missing."""
@@ -319,7 +314,6 @@ class Meta:
         dense = numbers == [*range(len(numbers))]
         tasks = [self.tasks[i] if dense else [i, self.tasks[i]] for i in numbers]
         content: list[Any] = [self.info, self.fields, tasks, [dataclasses.asdict(row) for row in self.episodes]]
-        content += [self.faults] if self.faults is not None else []
         files = sorted({video.file for row in self.episodes for video in row.videos.values()})
         sizes = storage.at_once(_size, [self.path(file) for file in files], self.root)
         return hashlib.sha256(json.dumps([*content, files, sizes], default=str).encode()).hexdigest()
@@ -331,25 +325,22 @@ def open_data_file(file: Any, features: Mapping[str, Any] | None) -> Any:
 
     try:
         return verified_parquet(file)
-    except UNREADABLE as error:
+    except UNREADABLE:
         if features is None:
             raise
-        types, sizes = dict[str, pa.DataType](), list[int]()
-        for name, about in features.items():  # the order and the types of LeRobot
-            if about["dtype"] == "image":
-                types[name] = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-                sizes += [1, 1]
-            elif about["dtype"] != "video":
-                text = about["dtype"] == "string"
-                types[name] = pa.string() if text else pa.from_numpy_dtype(np.dtype(about["dtype"]))
-                for _ in about["shape"] if about["shape"] != [1] else ():
-                    types[name] = pa.list_(types[name])
-                sizes.append(math.prod(about["shape"]))
-        file.seek(0)
-        try:
-            return verified_parquet(io.BytesIO(restore_footer(file.read(), pa.schema(types.items()), sizes)))
-        except UNREADABLE:
-            raise error from None
+    types, sizes = dict[str, pa.DataType](), list[int]()
+    for name, about in features.items():  # the order and the types of LeRobot
+        if about["dtype"] == "image":
+            types[name] = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+            sizes += [1, 1]
+        elif about["dtype"] != "video":
+            text = about["dtype"] == "string"
+            types[name] = pa.string() if text else pa.from_numpy_dtype(np.dtype(about["dtype"]))
+            for _ in about["shape"] if about["shape"] != [1] else ():
+                types[name] = pa.list_(types[name])
+            sizes.append(math.prod(about["shape"]))
+    file.seek(0)
+    return verified_parquet(io.BytesIO(restore_footer(file.read(), pa.schema(types.items()), sizes)))
 
 
 def _size(path: str) -> int | None:
