@@ -250,7 +250,7 @@ class Resample(EpisodeConnector, reads_images=False):
         for path in find_windows(episode.steps):
             if self.fps is None or self.times is not None:
                 raise UsageError(f"Resample: the windows of {path} can be joined with fps, without times")
-            counts, most = np.asarray(episode.steps[f"{path}{SAMPLES}"]), np.shape(episode.steps[path])[1]
+            counts, most = np.asarray(episode.steps[f"{path}{SAMPLES}"]), np.asarray(episode.steps[path]).shape[1]
             shown, old, new = np.arange(len(counts)), np.zeros(len(counts)), np.zeros(len(counts))
             if line is not None:
                 shown, old, new = line.shown, line.edges[: len(counts)], line.times
