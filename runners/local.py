@@ -1,4 +1,7 @@
-"""Runs jobs on this machine without Beam: in this process, or in worker processes if the input is worth their start."""
+"""Runs jobs on this machine without Beam: in this process, or in worker processes if the input is worth their start.
+
+A worker process runs `main`: it reads stages and ranges from its parent, and answers with results or errors.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,13 @@ from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.processing.job import Figures, Stage, Totals, process_here, run_stages
 from rlds_beam.reading.shard_list import spilling
 from rlds_beam.runners.errors import WorkerTraceback, plain
+from rlds_beam.user_functions import search_as_the_parent
 
 LARGE_INPUT = 64 * 10**6
 """Bytes of input from which worker processes pay: two take a quarter of a second to start."""
 
-_AHEAD = 4
-"""Ranges per worker that may be finished before the one whose result is needed next."""
-
+_AHEAD = 4  # ranges per worker that may be finished before the one whose result is needed next
+_TELL_SECONDS = 0.5
 _END_SECONDS = 5.0
 
 
@@ -74,8 +77,7 @@ class Workers:
 
     def __init__(self, count: int):
         self._count, self._workers = count, list[_Worker]()
-        self._room = contextlib.ExitStack()
-        self._lists: str | None = None
+        self._lists: tempfile.TemporaryDirectory[str] | None = None
         self.memory_kb = 0
 
     def __enter__(self) -> Workers:
@@ -84,7 +86,8 @@ class Workers:
     def __exit__(self, kind: object, *_: object) -> None:
         for worker in self._workers:
             worker.end(at_once=kind is not None)
-        self._room.close()
+        if self._lists is not None:
+            self._lists.cleanup()
 
     def process(self, stage: Stage, totals: Totals) -> Iterator[Any]:
         """Processes the ranges of a stage; yields the partial results in the order of the ranges."""
@@ -96,11 +99,9 @@ class Workers:
         while len(self._workers) < min(self._count, len(works)):
             self._workers.append(_Worker())
         if self._lists is None:
-            self._lists = self._room.enter_context(
-                tempfile.TemporaryDirectory(prefix="rlds-beam-", ignore_cleanup_errors=True)
-            )
+            self._lists = tempfile.TemporaryDirectory(prefix="rlds-beam-", ignore_cleanup_errors=True)
         try:
-            with spilling(self._lists):
+            with spilling(self._lists.name):
                 content = cloudpickle.dumps((stage, dict(totals)))
         except Exception as error:  # what objects of users raise
             raise UsageError(f"--workers={self._count}: {error}: move it to a module, or use --workers=1") from error
@@ -132,14 +133,14 @@ class Workers:
 
 
 class _Worker:
-    """A worker process: `runners.worker`."""
+    """A worker process, as its parent sees it."""
 
     def __init__(self) -> None:
         # A worker inherits that Ctrl-C is blocked: in a terminal it reaches all processes, but this one handles it.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self.process: Any = subprocess.Popen(
-                worker_status.command("rlds_beam.runners.worker", str(os.getpid())),
+                worker_status.command("rlds_beam.runners.local", str(os.getpid())),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
             )
@@ -158,7 +159,8 @@ class _Worker:
                     place = pending.popleft()
                 except IndexError:  # and the next stage may have begun: send nothing
                     return
-                self._send(self._hello + content + cloudpickle.dumps((place, works[place])))
+                self.process.stdin.write(self._hello + content + cloudpickle.dumps((place, works[place])))
+                self.process.stdin.flush()
                 self._hello = content = b""
                 kind = "counts"
                 while kind == "counts":
@@ -170,10 +172,6 @@ class _Worker:
             answers.put(("died", place, self))
         except Exception as error:  # for example a result of a class that this process cannot import
             answers.put(("error", place, (plain(error), traceback.format_exc())))
-
-    def _send(self, content: bytes) -> None:
-        self.process.stdin.write(content)
-        self.process.stdin.flush()
 
     def describe_death(self, at: str) -> RldsBeamError:
         """The error if it has died: what it was doing, and how it ended."""
@@ -188,12 +186,78 @@ class _Worker:
     def end(self, at_once: bool) -> None:
         """Ends the process: it closes what it holds, unless it must end at once."""
         if not at_once:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
                 self.process.stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(_END_SECONDS)
         self.process.kill()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
             with contextlib.suppress(OSError):
                 pipe.close()
+
+
+def main() -> None:
+    """Works, in a worker process, until an error, or until the parent closes its end of the pipe or is gone."""
+    requests, answers = os.fdopen(os.dup(0), "rb"), _Answers(os.fdopen(os.dup(1), "wb"))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)  # what a library prints is not an answer
+    try:
+        threading.Thread(target=answers.tell_counts, args=(int(sys.argv[1]),), daemon=True).start()
+        path, level = pickle.load(requests)
+        sys.path += [place for place in path if place not in sys.path]  # at the end, so that nothing there shadows
+        logging.getLogger().setLevel(level)
+        search_as_the_parent()
+        platforms.keep_freed_memory()
+        stage, totals = Stage(), dict[str, Any]()
+        with contextlib.suppress(EOFError):
+            while True:
+                first, second = pickle.load(requests)  # (stage, totals), or (place, range) of the last stage
+                if isinstance(first, Stage):
+                    stage.close()
+                    stage, totals = first, second
+                else:
+                    partial = stage.process(second, totals)
+                    answers.send(cloudpickle.dumps(("done", (partial, platforms.peak_memory_kb()))))
+        stage.close()
+    except BaseException as error:  # also of sys.exit
+        answers.send(_pickle_error(error))
+
+
+def _pickle_error(error: BaseException) -> bytes:
+    """An error for the user, which the parent can unpickle, and its traceback."""
+    said, text = plain(error), "".join(traceback.format_exception(error))
+    try:
+        content = pickle.dumps(("error", (said, text)))
+        pickle.loads(content)
+    except Exception:  # its class takes more than a message
+        content = pickle.dumps(("error", (RldsBeamError(str(said)), text)))
+    return content
+
+
+class _Answers:
+    """The pipe to the parent."""
+
+    def __init__(self, file: Any):
+        self._file, self._lock, self._told = file, threading.Lock(), worker_status.done()
+
+    def send(self, content: bytes) -> None:
+        with self._lock:
+            done = worker_status.done()
+            counted, self._told = done - self._told, done
+            if any(counted):
+                pickle.dump(("counts", counted._asdict()), self._file)
+            self._file.write(content)
+            self._file.flush()
+
+    def tell_counts(self, parent: int) -> None:
+        """Sends what this process has counted twice a second, and ends it with its parent."""
+        with contextlib.suppress(OSError):
+            while os.getppid() == parent:
+                time.sleep(_TELL_SECONDS)
+                if worker_status.done() != self._told:
+                    self.send(b"")
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -18,7 +18,7 @@ from typing import IO, Any, NamedTuple
 
 from fsspec.spec import AbstractBufferedFile
 
-from rlds_beam.errors import BucketAccessError, BucketError, RldsBeamError, UsageError
+from rlds_beam.errors import BucketAccessError, BucketError, UsageError
 from rlds_beam.text import shorten, without_secrets
 
 _CLIENT = {"allow_http": True, "timeout": "300s", "connect_timeout": "5s"}  # `timeout` includes the body
@@ -80,8 +80,6 @@ def _explain(path: str, kind: type[BucketError] = BucketError) -> Iterator[None]
     """Turns errors of the libraries into FileNotFoundError, or `kind` with one line of their text."""
     try:
         yield
-    except RldsBeamError:
-        raise
     except Exception as error:
         if isinstance(error, FileNotFoundError) and kind is BucketError:
             raise FileNotFoundError(f"no such file: {path}") from None

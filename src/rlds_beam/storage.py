@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
 _POINTER, _MAX_POINTER = b"version https://git-lfs.github.com/spec/", 1024  # how a pointer of Git LFS begins; bytes
-SMALL = 64 << 20
-"""The largest allowed metadata file in bytes."""
-
+SMALL = 64 << 20  # the largest allowed metadata file in bytes
 _AT_ONCE = 32  # concurrent requests to a store, which mostly wait
 
 Stamp = tuple[int, int, int, int]

@@ -58,7 +58,7 @@ class Commands:
 
     def check(self) -> None:
         started = self._log.read_text()
-        assert "rlds_beam.runners.worker" in started
+        assert "rlds_beam.runners.local" in started
         files = {path: path.read_bytes() for path in self.home.rglob("*") if path.is_file()}
         self.check_files({str(path): data for path, data in files.items()})
         for secret in (SECRET, TOKEN):

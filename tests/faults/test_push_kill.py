@@ -141,7 +141,7 @@ def test_a_worker_dies(data, servers) -> None:
     with Proxy(servers[0]) as proxy:
 
         def end(process: subprocess.Popen[str]) -> None:
-            os.kill(members(process.pid, "rlds_beam.runners.worker")[-1], signal.SIGKILL)
+            os.kill(members(process.pid, "rlds_beam.runners.local")[-1], signal.SIGKILL)
 
         code, out, err = interrupt(arguments(data, [proxy.address], "--workers=2"), proxy, STREAM_BYTES // 3, end)
         assert (code, json.loads(out)["error"]["exit_code"]) == (1, 1)

@@ -293,7 +293,7 @@ def test_workers_end_with_a_command_that_is_killed(tmp_path: Path) -> None:
     episodes = [make_episode(300, seed=i, observation=400) for i in range(12)]
     data, output = write_dataset(tmp_path / "data", episodes, shards=2), tmp_path / "out"
     with running(["convert", data, output, "--shards=6", "--workers=2"]) as process:
-        wait_until(lambda: len(members(process.pid, "rlds_beam.runners.worker")) == 2, process)
+        wait_until(lambda: len(members(process.pid, "rlds_beam.runners.local")) == 2, process)
         process.kill()
         process.wait(DEADLINE)
         wait_until(lambda: members(process.pid) == [])
