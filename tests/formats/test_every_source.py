@@ -61,7 +61,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "lerobot": {"fps": 10},
     "lerobot 2.1": {"fps": 10, "lerobot_version": "2.1"},
     "trajectories of episodes": {"items": "episodes"},
-    "numpy with JPEGs": {"images": "jpeg"},
 }
 """Output, and what is special about it -> its options."""
 PLAIN = ("scope_rl", "trajectories")

@@ -6,7 +6,6 @@ import dataclasses
 from typing import Any, Literal
 
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.format_options import ImageOptions
 from rlds_beam.formats.numpy.output import NumpyOutput
 from rlds_beam.formats.rlds.source import RldsSource
 from rlds_beam.options import Options, option
@@ -28,7 +27,7 @@ class ScaledOutput(NumpyOutput):
         assert type(options) is ScaleOptions
         if options.gamma > 1:
             raise UsageError(f"--gamma={options.gamma}: it must be at most 1")
-        return super().create(source, connectors, directory, ImageOptions())
+        return super().create(source, connectors, directory, Options())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

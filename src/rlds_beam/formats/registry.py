@@ -79,7 +79,6 @@ FORMATS = {
     "numpy": Format(
         "a .npy array per field",
         output="rlds_beam.formats.numpy.output:NumpyOutput",
-        output_options=format_options.ImageOptions,
     ),
     "npz": Format(
         "NumPy's .npz files: ExoRL, OGBench, arrays as in D4RL",

@@ -106,7 +106,7 @@ def test_two_profiles_that_fit_are_both_named(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "trajectory.hdf5", "a") as root:
         root["puppet/x"], root["master/x"] = np.zeros((3, 2)), np.zeros((3, 2))
         root["observations/rgb_images/top"] = np.zeros((3, 2))
-    with pytest.raises(UsageError, match=r"several profiles fit: aloha \(.*robomind \(.*Choose one with --profile"):
+    with pytest.raises(UsageError, match=r"several profiles fit: aloha, robomind. Choose one with --profile"):
         open_source(str(tmp_path), from_="hdf5")
 
 

@@ -205,12 +205,3 @@ def test_a_buffer_in_a_bucket(tmp_path: Path, store: str, name: str) -> None:
     assert recognize(far).format == recognize(f"{store}/in").format == "zarr"
     for one, other in zip(read_back(path, "zarr"), read_back(far, "zarr"), strict=True):
         assert not other.faults and one.payload == other.payload
-
-
-def test_images_of_floats_stay_arrays(tmp_path: Path) -> None:
-    arrays = episode_arrays(LENGTHS)
-    arrays["img"] = arrays["img"].astype(np.float32)
-    path = write_buffer(tmp_path / "x.zarr", arrays, LENGTHS)
-    source = open_source(str(path), from_="zarr")
-    assert "data/img holds images of float32 (read as an array)" in source.describe()
-    assert source.schema.steps["observation/img"].encoding != "png"

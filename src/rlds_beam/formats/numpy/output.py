@@ -3,9 +3,9 @@
     OUTPUT/train/observation.state.npy    (steps, ...)      np.load(..., mmap_mode="r") reads it from disk
     OUTPUT/train/episode_offsets.npy      (episodes + 1,)   episode i is the steps offsets[i]:offsets[i + 1]
 
-Text and JPEGs (`--images=jpeg`) are concatenated bytes, `observation.image.npy`, with `observation.image.offsets.npy`:
-value i is the bytes offsets[i]:offsets[i + 1]. Episode fields are arrays with a value for each episode. Only fields
-without a fixed shape are left out.
+Images are pixels. Text is concatenated bytes, `observation.text.npy`, with `observation.text.offsets.npy`: value i is
+the bytes offsets[i]:offsets[i + 1]; so are images of an episode. Episode fields are arrays with a value for each
+episode. Only fields without a fixed shape are left out.
 """
 
 from __future__ import annotations
@@ -17,34 +17,28 @@ from typing import IO, Any
 import numpy as np
 
 from rlds_beam.connectors.pipeline import ConnectorRunner
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.formats.arrays.fields import fields_of_numbers, is_text, read_numbers, stored_dtype
+from rlds_beam.formats.arrays.fields import fields_of_numbers, is_text, stored_dtype
 from rlds_beam.formats.arrays.parts import INT64, ArraysOutput, Parts, StoredColumn, lengths_of
-from rlds_beam.formats.format_options import ImageOptions
-from rlds_beam.images.codecs import encode_jpeg
-from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.options import Options
 from rlds_beam.output.base import HoldsLastActions
 from rlds_beam.output.shards import MergedFile
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import LastAction
 
 OFFSETS = "episode_offsets"
-_JPEG_QUALITY = 95
 
 
 @dataclasses.dataclass(frozen=True)
 class NumpyOutput(HoldsLastActions, ArraysOutput):
     """A directory for each split, with a file for each key: `KEY.npy`. Attributes: see `ArraysOutput`."""
 
-    options_class = ImageOptions
-
     @classmethod
-    def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: ImageOptions) -> NumpyOutput:
+    def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: Options) -> NumpyOutput:
         left_out: dict[str, str] = {}
         columns = []
         for fields, of_episode in ((connectors.schema.steps, False), (connectors.schema.metadata, True)):
             for path, field in fields.items():
-                as_bytes = is_text(field) or (field.holds_image_files and (of_episode or options.images == "jpeg"))
+                as_bytes = is_text(field) or (of_episode and field.holds_image_files)
                 if as_bytes or fields_of_numbers([field], left_out):
                     columns.append(StoredColumn(field, path.replace("/", "."), of_episode, as_bytes))
         return cls(directory, source.name, tuple(columns), left_out, source.meaning)
@@ -62,21 +56,6 @@ class NumpyOutput(HoldsLastActions, ArraysOutput):
 
     def plan(self) -> dict[str, Any]:
         return {"numpy": {**self.about(), "as_bytes": [column.key for column in self.columns if column.as_bytes]}}
-
-    def encode_bytes(self, column: StoredColumn, episode: Episode) -> list[bytes]:
-        """Texts, or images as JPEGs; JPEGs, and the images of an episode, are passed on unchanged."""
-        if column.of_episode or not column.field.holds_image_files:
-            return super().encode_bytes(column, episode)
-        encoded = episode.steps[column.field.path]
-        if not isinstance(encoded, EncodedImages):
-            return encode_jpeg(read_numbers(column.field, episode), _JPEG_QUALITY)
-        images = list(encoded)
-        others = [i for i, data in enumerate(images) if not data.startswith(b"\xff\xd8\xff")]
-        if others:
-            pixels = encoded[np.array(others)].decode_all(column.field.path, column.field.closed_shape)
-            for i, jpeg in zip(others, encode_jpeg(pixels, _JPEG_QUALITY), strict=True):
-                images[i] = jpeg
-        return images
 
     def merge(self, split: str, parts: Parts) -> Iterator[MergedFile]:
         def write(key: str, dtype: np.dtype[Any], shape: tuple[int, ...], pieces: Iterable[bytes]) -> MergedFile:

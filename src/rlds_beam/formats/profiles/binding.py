@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import glob
 import json
 import math
 import re
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from rlds_beam import naming, storage
+from rlds_beam import storage
 from rlds_beam.encoding.metadata import parsing
 from rlds_beam.episodes.representations import DELTA
 from rlds_beam.episodes.schema import FLAGS, Field, Schema, by_path, is_name, text_field
@@ -26,7 +27,6 @@ from rlds_beam.formats.profiles.containers import Container, Leaf, matches
 from rlds_beam.formats.profiles.model import (
     RECORDED,
     TO_OBSERVATION,
-    Condition,
     Fact,
     FieldRule,
     Profile,
@@ -36,7 +36,7 @@ from rlds_beam.formats.profiles.zarr_store import OWN
 from rlds_beam.reading.meaning import KEY, LastAction, Meaning
 from rlds_beam.typing import Array
 
-TEXT, MASK = "language_instruction", "mask/"
+TEXT = "language_instruction"
 _MIN_IMAGE_PIXELS = 8  # pixels of a side
 _ROLES = ("reward", "discount", *FLAGS, TEXT)  # fields of one value, which no wildcard gives
 _OTHER_TIME = re.compile(  # of an environment that is not gymnasium's, or a step that takes another time than usual
@@ -93,14 +93,13 @@ class Layout:
     dataset: str = ""
 
 
-def bind_layout(profile: Profile, first: Container, raw_images: str, masks: Iterable[str] = ()) -> Layout:
+def bind_layout(profile: Profile, first: Container, raw_images: str) -> Layout:
     """Binds a profile to an episode.
 
     Args:
       profile: the profile.
       first: the episode.
       raw_images: how to keep frames of pixels.
-      masks: the names of the filter keys.
 
     Raises:
       UsageError: a dataset is missing, or its values cannot be a field.
@@ -121,7 +120,6 @@ def bind_layout(profile: Profile, first: Container, raw_images: str, masks: Iter
             metadata.append(text_field(name, () if isinstance(value, bytes) else value.shape))
         else:
             metadata.append(number_field(name, value.dtype.name, value.shape))
-    metadata += [Field(MASK + name, "bool") for name in masks]
     if profile.note:
         notes.append(profile.note.strip())
     fps = _find_fps(profile, first, notes)
@@ -143,8 +141,6 @@ def _bind_own(profile: Profile, first: Container, raw_images: str) -> Layout:
     with parsing(where):
         for info in about["fields"]:
             field, key = field_from_json(info, where), info["key"]
-            if not naming.is_file_path(key) or key.split("/")[0] not in ("data", "meta"):
-                raise ValueError(f"{key!r} is not the key of an array")
             if info["of_episode"]:
                 metadata.append(field)
                 places[field.path] = key
@@ -214,20 +210,25 @@ def _bind_fields(profile: Profile, first: Container, raw_images: str, notes: lis
             field = field.with_names(names)
             if names and not field.names:
                 notes.append(f"{name} does not have the {len(names)} values that the profile names: not named")
-            if leaf.dtype.kind == "f" and _has_image_shape(leaf.shape[1:]):
-                notes.append(f"{name} holds images of {leaf.dtype.name} (read as an array)")
             is_pixels = field.encoding == "bytes" and len(field.shape) == 3
             if rule.window and (is_pixels or field.encoding not in ("none", "bytes")):
                 raise UsageError(f"{first}: {name}: window is for numbers, not for images or text")
+            group = next((group for group in profile.final if f"{name}/".startswith(f"{group}/")), None)
+            final: tuple[str, ...] | None = None
+            if group is not None and not rule.window:
+                final = tuple(profile.final[group] + part[len(group) :] for part in parts)
+                final = final if all(part in first.leaves for part in final) else None
             times = _fill(rule.times, wildcards)
-            bound.append(Bound(as_images(field, raw_images), name, rule, parts, is_pixels, times))
+            bound.append(Bound(as_images(field, raw_images), name, rule, parts, is_pixels, times, final))
     roots = {binding.field.path.split("/")[0] for binding in bound}
     if "observation" not in roots or ("action" not in roots and not profile.episode_ends):
         lacking = "action" if "observation" in roots else "observation"
         raise UsageError(f"{first}: no array becomes {lacking} in profile {profile.name}")
     if "action" not in roots:
         notes.append("no action (see NextStateAsAction)")
-    return _with_final(profile, bound, first.leaves)
+    observed = [one for one in bound if one.field.path.startswith("observation") and not one.rule.window]
+    has_final = all(one.final for one in observed)
+    return tuple(bound if has_final else (one._replace(final=None) for one in bound))
 
 
 def _fill(pattern: str, wildcards: tuple[str, ...]) -> str:
@@ -266,9 +267,9 @@ def _rows_that_fit(profile: Profile, leaves: Mapping[str, Leaf]) -> range:
 def _true_names(rule: FieldRule, field: Field, container: Container) -> tuple[str, ...]:
     """The names that hold for the data: none, those of values that are not differences, or `robot0_x` for several."""
     names = rule.names
-    if rule.names_if is not None and not _holds(rule.names_if, container):
+    if rule.names_if and not _holds(rule.names_if, container):
         return ()
-    if rule.absolute_if is not None and _holds(rule.absolute_if, container):
+    if rule.absolute_if and _holds(rule.absolute_if, container):
         names = tuple(name.removeprefix(DELTA) for name in names)
     if not rule.per_robot:
         return names
@@ -281,20 +282,6 @@ def _true_names(rule: FieldRule, field: Field, container: Container) -> tuple[st
 def of_action(path: str) -> bool:
     """Whether a field is the action, or a part of it."""
     return path.split("/")[0] == "action"
-
-
-def _with_final(profile: Profile, bound: list[Bound], leaves: Mapping[str, Leaf]) -> tuple[Bound, ...]:
-    """Adds the arrays of the last observation, if there are some for all observations."""
-    with_final = []
-    for binding in bound:
-        final = None
-        group = next((group for group in profile.final if f"{binding.name}/".startswith(f"{group}/")), None)
-        if group is not None and not binding.rule.window:
-            later = tuple(profile.final[group] + part[len(group) :] for part in binding.parts)
-            final = later if all(name in leaves for name in later) else None
-        with_final.append(binding._replace(final=final))
-    observations = [one for one in with_final if one.field.path.startswith("observation") and not one.rule.window]
-    return tuple(with_final if all(observation.final for observation in observations) else bound)
 
 
 def _unusable(leaf: Leaf) -> str:
@@ -359,10 +346,10 @@ def _find_fact(profile: Profile, container: Container, name: Fact) -> Any:
         return None
 
 
-def _holds(condition: Condition, container: Container) -> bool:
-    """Whether an attribute contains a pattern."""
-    text = _find_value(TextRule(condition.attribute), container)
-    return re.search(condition.contains.encode(), text or b"") is not None
+def _holds(conditions: Mapping[str, str], container: Container) -> bool:
+    """Whether each attribute contains its pattern."""
+    texts = {place: _find_value(TextRule(place), container) or b"" for place in conditions}
+    return all(re.search(pattern.encode(), texts[place]) for place, pattern in conditions.items())
 
 
 def _find_fps(profile: Profile, first: Container, notes: list[str]) -> float | None:
@@ -412,14 +399,12 @@ def text_files(profile: Profile, path: str) -> list[str]:
 
 
 def _files(rule: TextRule, path: str) -> list[str]:
+    """The file next to the data at `path`, if it exists."""
     directory, name = storage.split(path)
-    parts = rule.file.replace("{name}", name.rpartition(".")[0]).split("/")
-    while parts and parts[0] == "..":
-        directory, parts = storage.split(directory.rstrip("/"))[0], parts[1:]
-    if any("*" in part for part in rule.file.split("/")):
-        return list(storage.glob("/".join(parts), directory))[:1]
-    file = storage.join(directory, *parts)
-    return [file] if storage.exists(file) else []
+    pattern = rule.file.replace("{name}", glob.escape(name.rpartition(".")[0]))
+    while pattern.startswith("../"):
+        directory, pattern = storage.split(directory.rstrip("/"))[0], pattern[3:]
+    return list(storage.glob(pattern, directory))[:1]
 
 
 def _find_value(rule: TextRule, container: Container) -> Any:
@@ -444,7 +429,7 @@ def find_metadata(profile: Profile, container: Container) -> dict[str, Array | b
     for name, place in profile.metadata.items():
         arrays = matches(place, container.per_episode) if "*" in place else [(place, ())]
         for array, wildcards in arrays:
-            value = container.find(array)
+            value = container.read(array) if array in container.per_episode else container.find(array)
             if value is not None:
                 found[_fill(name, wildcards)] = value if isinstance(value, bytes) else np.asarray(value)
     return found

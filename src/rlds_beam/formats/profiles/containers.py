@@ -46,7 +46,7 @@ class Container:
       path: the file.
       group: the episode's group in it; empty if the file is one episode.
       ended: whether the episode has its end, which the last rows of a file may lack.
-      per_episode: the arrays of which the episode has one row.
+      per_episode: the arrays of which the episode has one value.
     """
 
     ended = True
@@ -177,16 +177,11 @@ def find_object(group: Any, path: str) -> Any:
     return node
 
 
-def is_dataset(node: Any) -> bool:
-    """Whether an object of h5py is a dataset, not a group."""
-    return hasattr(node, "dtype")
-
-
 def list_datasets(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The datasets below a group by path, sorted by name."""
     for name in sorted(group):
         node = find_object(group, name)
-        if is_dataset(node):
+        if hasattr(node, "dtype"):
             yield f"{prefix}{name}", node
         else:
             yield from list_datasets(node, f"{prefix}{name}/")
@@ -205,8 +200,12 @@ class Hdf5Container(Container):
         super().__init__(path, group)
         self._root = root
         self._group = find_object(root, group)
-        if is_dataset(self._group):
+        if hasattr(self._group, "dtype"):
             raise OSError(f"{group}: expected a group, found a dataset")
+        with contextlib.suppress(KeyError):
+            masks = find_object(root, "mask")
+            if group and not hasattr(masks, "dtype"):
+                self.per_episode = [f"mask/{name}" for name, _ in list_datasets(masks)]
 
     @functools.cached_property
     def _datasets(self) -> dict[str, Any]:
@@ -217,6 +216,9 @@ class Hdf5Container(Container):
         return {name: _hdf5_leaf(dataset) for name, dataset in self._datasets.items()}
 
     def read(self, name: str, rows: slice = slice(None)) -> Array:
+        if name in self.per_episode:  # one of robomimic's filter keys: whether it lists the episode
+            listed = plain_values(np.asarray(find_object(self._root, name)[()]))
+            return np.array(self.group.rpartition("/")[2].encode() in listed.reshape(-1))
         dataset, leaf = self._datasets[name], self.leaves[name]
         if leaf.trouble:
             raise TypeError(f"{dataset.name} {leaf.trouble}; supported: text, images, and numbers of one shape")

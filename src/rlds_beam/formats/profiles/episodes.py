@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -30,7 +30,6 @@ from rlds_beam.formats.arrays.array_episodes import (
 )
 from rlds_beam.formats.arrays.windows import cut_windows
 from rlds_beam.formats.profiles.binding import (
-    MASK,
     TEXT,
     Bound,
     Layout,
@@ -50,7 +49,7 @@ from rlds_beam.formats.profiles.containers import (
     open_npz,
 )
 from rlds_beam.formats.profiles.model import RECORDED, TO_OBSERVATION, Profile
-from rlds_beam.formats.profiles.zarr_store import METADATA, ZarrContainer, open_store
+from rlds_beam.formats.profiles.zarr_store import ZarrContainer, file_version, open_store
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Split
 from rlds_beam.typing import Array
@@ -81,13 +80,11 @@ class EpisodeIndex(NamedTuple):
 
     Attributes:
       groups: the group of each; an empty name if the file is an episode.
-      masks: robomimic's filter keys: for each, the names of its episodes.
       starts: the first row of each episode, then the number of rows, if a file holds them end to end.
       ended: whether each of these has an end.
     """
 
     groups: Sequence[str] = ()
-    masks: Mapping[str, frozenset[str]] = {}
     starts: Array = np.zeros(1, np.int64)
     ended: Array = np.zeros(0, bool)
 
@@ -116,20 +113,17 @@ def index_episodes(path: str, profile: Profile) -> EpisodeIndex:
     """
     if profile.per_file and not profile.has_several:
         return EpisodeIndex([""])
-    key = msgspec.json.encode(profile)
-    if path.endswith(METADATA):  # other files of the store may change
-        return _read_index.__wrapped__(path, None, key)
-    in_bucket = path.endswith(".zip") and storage.scheme(path) is not None
-    return _read_index(path, storage.checksum(path) if in_bucket else storage.stamp(path), key)
+    key, version = msgspec.json.encode(profile), file_version(path)
+    return _read_index(path, version, key) if version else _read_index.__wrapped__(path, None, key)
 
 
 @functools.lru_cache(maxsize=64)
-def _read_index(path: str, stamp: Any, encoded: bytes) -> EpisodeIndex:
-    del stamp
+def _read_index(path: str, version: object, encoded: bytes) -> EpisodeIndex:
+    del version
     profile = msgspec.json.decode(encoded, type=Profile)
     with open_container(path) as whole:
         if not profile.per_file:
-            return EpisodeIndex(whole.groups(profile.episodes), _read_masks(whole))
+            return EpisodeIndex(whole.groups(profile.episodes))
         if profile.episode_ends:
             return _index_numbers(whole, profile.episode_ends)
         names = [name for name in profile.ends if name in whole.leaves]
@@ -145,16 +139,7 @@ def _read_index(path: str, stamp: Any, encoded: bytes) -> EpisodeIndex:
         for name, later in profile.final.items():
             is_end |= _jumps(whole, name, later, rows)
     starts = np.unique(np.concatenate([[0], np.flatnonzero(is_end) + 1, [rows]]))
-    return EpisodeIndex((), {}, starts, is_end[starts[1:] - 1])
-
-
-def _read_masks(whole: Container) -> Mapping[str, frozenset[str]]:
-    """robomimic's filter keys: for each, the names of its episodes."""
-    if not whole.has("mask"):
-        return {}
-    group = whole.within("mask")
-    lists = {name: group.read(name).reshape(-1) for name, leaf in group.leaves.items() if leaf.dtype == object}
-    return {name: frozenset(value.decode("utf-8", "replace") for value in values) for name, values in lists.items()}
+    return EpisodeIndex((), starts, is_end[starts[1:] - 1])
 
 
 def _index_numbers(whole: Container, name: str) -> EpisodeIndex:
@@ -173,7 +158,7 @@ def _index_numbers(whole: Container, name: str) -> EpisodeIndex:
     data = name.replace("meta/", "data/").partition("/")[0]
     rows = max((other.shape[0] for key, other in whole.leaves.items() if key.startswith(f"{data}/")), default=0)
     more = [rows] if rows > last else []
-    return EpisodeIndex((), {}, np.array([0, *ends, *more]), np.arange(len(ends) + len(more)) < len(ends))
+    return EpisodeIndex((), np.array([0, *ends, *more]), np.arange(len(ends) + len(more)) < len(ends))
 
 
 def _read_flags(container: Container, name: str) -> Array:
@@ -237,8 +222,7 @@ class ProfileFormat(ArrayFormat):
                 file, groups = self.file_name(shard.path), self.index(shard.path).groups
                 for i in range(low, min(high or 0, len(groups))):
                     short = groups[i].rpartition("/")[2]
-                    of_group = (f"{short} of {file}", short, groups[i])
-                    names = of_group if short else (file, storage.split(file)[1])
+                    names = (f"{short} of {file}", short, groups[i]) if short else (file, storage.split(file)[1])
                     yield EpisodeKey(dataset, split.name, shard.index, i), names
 
     def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
@@ -249,7 +233,7 @@ class ProfileFormat(ArrayFormat):
                 try:
                     episode = index.open(whole, self.profile, i)
                     place = f"{name}: {episode.group}".rstrip(": ")
-                    arrays = read_episode(self.layout, episode, name, index.masks)
+                    arrays = read_episode(self.layout, episode, name)
                 except (*UNREADABLE, UsageError) as error:
                     yield Damage(i, i + 1, f"{place} cannot be read: {' '.join(str(error).split())}", b"")
                     continue
@@ -257,14 +241,13 @@ class ProfileFormat(ArrayFormat):
                 del arrays
 
 
-def read_episode(layout: Layout, container: Container, name: str, masks: Mapping[str, Collection[str]]) -> Arrays:
+def read_episode(layout: Layout, container: Container, name: str) -> Arrays:
     """The arrays of an episode, as packed into its record.
 
     Args:
       layout: the fields.
       container: the episode.
       name: the file's name in the dataset.
-      masks: the file's filter keys: for each, the names of its episodes.
     """
     leaves, profile = container.leaves, layout.profile
     arrays: dict[str, Array] = {}
@@ -289,9 +272,6 @@ def read_episode(layout: Layout, container: Container, name: str, masks: Mapping
     if TEXT in layout.schema.steps and profile.text:
         values[_STEPS + TEXT] = find_text(profile, container) or b""
     values |= {_EPISODE + field: value for field, value in find_metadata(profile, container).items()}
-    for path in layout.schema.metadata:
-        if path.startswith(MASK) and _EPISODE + path not in values:
-            values[_EPISODE + path] = np.array(container.group.rpartition("/")[2] in masks.get(path[len(MASK) :], ()))
     arrays |= {place: np.array([v, None], object)[:1] if isinstance(v, bytes) else v for place, v in values.items()}
     return arrays
 

@@ -19,36 +19,8 @@ _ROWS = re.compile(r"[^\[\]]+(\[(-?\d+)?:(-?\d+)?\])?")
 Fact = Literal["name", "fps", "robot", "step_seconds", "decimation", "environment"]
 
 
-class Condition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """That an attribute of the file contains a regular expression."""
-
-    attribute: str
-    contains: str
-
-    def __post_init__(self) -> None:
-        try:
-            re.compile(self.contains)
-        except re.error as error:
-            raise ValueError(f"{self.contains} is no regular expression: {error}") from None
-
-
 class FieldRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Maps a dataset of a file to a step field. The attributes are the keys of the YAML.
-
-    Attributes:
-      source: the key `from`: the path in the episode's group, and rows as in Python (`a/b[:-1]`); `*` matches one name,
-        `**` one or more. `obs/a+b` joins the vectors `obs/a` and `obs/b`; `b?` may be missing. `a|b` is the first that
-        the file has.
-      optional: whether an episode, and a dataset, may lack it; by default if it has wildcards.
-      times: the dataset with the times of the rows, if these are the samples of a signal that is faster than the steps.
-      window: the most samples of a step.
-      raw_shapes: the possible shapes of a frame if rows are bytes without an encoding.
-      names: the names of the values of a row; differences are named `delta_x`.
-      per_robot: whether a row of several robots has these values for each: `robot0_delta_x`, ..., `robot1_delta_x`.
-      names_if: an attribute, and a regular expression that must be in it for the names to hold; None if they always do.
-      absolute_if: the same for values that are not differences, so that their names lose `delta_`; None if they never
-        are.
-    """
+    """Maps a dataset of a file to a step field: the key `fields`."""
 
     source: str = msgspec.field(name="from")
     optional: bool | None = None
@@ -57,14 +29,19 @@ class FieldRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     raw_shapes: tuple[tuple[int, ...], ...] = ()
     names: tuple[str, ...] = ()
     per_robot: bool = False
-    names_if: Condition | None = None
-    absolute_if: Condition | None = None
+    names_if: dict[str, str] = {}
+    absolute_if: dict[str, str] = {}
 
     def __post_init__(self) -> None:
         if _ROWS.fullmatch(self.source) is None:
             raise ValueError(f"{self.source} is no dataset; rows are given as in name[:-1]")
         if bool(self.times) != bool(self.window):
             raise ValueError("times and window go together")
+        for pattern in (*self.names_if.values(), *self.absolute_if.values()):
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"{pattern} is no regular expression: {error}") from None
 
     @property
     def dataset(self) -> str:
@@ -86,13 +63,7 @@ class FieldRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TextRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One place of a text. Of the task's, the first that an episode has is used.
-
-    Attributes:
-      source: the key `from`: an attribute or a dataset.
-      file: instead, a file next to the data.
-      json: if the text is in JSON: the path in it, `/` for the whole; a list stands for its first text.
-    """
+    """One place of a text or a fact: the keys `text` and `facts`."""
 
     source: str = msgspec.field(default="", name="from")
     file: str = ""
@@ -118,31 +89,7 @@ class Recognition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A layout of files. The attributes are the keys of the YAML; `docs/how_to/hdf5.md` has their details.
-
-    Attributes:
-      name, about: its name, and a description.
-      files: the pattern of the file names; empty for all.
-      episodes: `file` if each file is an episode; otherwise the groups that are, for example `data/demo_*`.
-      recognize: what identifies the layout in the first episode.
-      fields: the step fields by path; `*` and `**` stand for what they matched in the dataset.
-      ends: the datasets whose rows other than 0 are the last of an episode; a file may lack some of them.
-      episode_ends: the dataset with the row after the last of each episode.
-      final: the group with the next observations by that of the observations; their last row is the last step's.
-      last_step: how T rows become steps if there are no next observations.
-      actions: whether row t has the action taken at observation t, or the one that led there (row 0 is a dummy).
-      terminal: whether episodes end in a terminal state: a constant, an attribute, or the last row of a dataset.
-      text: the places of the task's text.
-      metadata: the episode's own fields: attributes or datasets, which an episode may lack.
-      times: the dataset with the times of the steps, for signals with their own times.
-      time_unit: the unit of all times.
-      splits: what names the splits: folders, the ends of file names (`maze-val.npz`), or whole file names.
-      fps, robot: frames per second, and the name of the robot.
-      facts: the places of such facts in the data; an episode may lack them.
-      rates: steps per second of environments, by patterns of their names.
-      strip: text that is removed from the names of fields.
-      note: what to know about the data, and what is not read.
-    """
+    """A layout of files. The attributes are the keys of the YAML, which `docs/how_to/hdf5.md` documents."""
 
     name: str
     fields: dict[str, FieldRule]

@@ -34,7 +34,7 @@ from rlds_beam.formats.profiles.model import Profile, find_profile, shipped_prof
 from rlds_beam.formats.profiles.zarr_store import ENDS, METADATA, open_store, store_root
 from rlds_beam.options import Options
 from rlds_beam.reading.base import Shard
-from rlds_beam.text import printable, shorten
+from rlds_beam.text import shorten
 
 _SPLITS = ("train", "val", "valid", "validation", "test")
 _MAX_TRIED = 20  # files tried for the first episode
@@ -49,7 +49,6 @@ class ProfileSource(SourceOfFiles):
     options_class: ClassVar[type[Options]] = ProfileOptions
     format_name: ClassVar[str]
     endings: ClassVar[tuple[str, ...]]
-    profile: ClassVar[str] = ""
 
     @classmethod
     def open(
@@ -66,8 +65,7 @@ class ProfileSource(SourceOfFiles):
         sizes = _find_files(input, cls.endings)
         if not sizes:
             raise UsageError(f"{where} has no {' or '.join(cls.endings)} file, which --from={cls.format_name} reads")
-        named_profile = options.profile or cls.profile
-        profile = find_profile(named_profile) if named_profile else None
+        profile = find_profile(options.profile) if options.profile else None
         layout = _bind_first(list(sizes), where, profile, options.raw_images)
         root = input if isinstance(input, str) and storage.isdir(input) else ""
         files = ProfileFormat(layout, root, cls.format_name)
@@ -85,26 +83,21 @@ class ProfileSource(SourceOfFiles):
         decoder = ProfileDecoder(layout.schema, layout)
         return cls(f"{dataset}/1.0.0", layout.schema, decoder, splits, files, (), layout.meaning)
 
-    @property
-    def layout(self) -> Layout:
-        """The profile and the fields."""
-        return self.files.layout
-
     def describe(self) -> str:
         return "\n".join([super().describe(), *self.notes])
 
     @property
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (f"profile {self.layout.profile.name}", *self.layout.notes)
+        return (f"profile {self.files.profile.name}", *self.files.layout.notes)
 
     def plan(self) -> dict[str, Any]:
-        return {"profile": msgspec.to_builtins(self.layout.profile)}
+        return {"profile": msgspec.to_builtins(self.files.profile)}
 
     def episode_names(self) -> Iterator[tuple[EpisodeKey, tuple[str, ...]]]:
         return self.files.names(self.splits, self.dataset)
 
     def companions(self, shard: Shard) -> list[str]:
-        return text_files(self.layout.profile, shard.path)
+        return text_files(self.files.profile, shard.path)
 
 
 class Hdf5Source(ProfileSource):
@@ -122,7 +115,7 @@ class NpzSource(ProfileSource):
 class ZarrSource(ProfileSource):
     """Zarr stores with a profile: replay buffers of diffusion policy and UMI, and what `--to=zarr` wrote."""
 
-    format_name, endings, profile = "zarr", (".zarr.zip", *(f"/{ENDS}/{name}" for name in METADATA)), "replay_buffer"
+    format_name, endings = "zarr", (".zarr.zip", *(f"/{ENDS}/{name}" for name in METADATA))
 
     def companions(self, shard: Shard) -> list[str]:
         if shard.path.endswith(".zip"):
@@ -167,17 +160,14 @@ def _is_named(path: str, profile: Profile) -> bool:
     return fnmatch.fnmatch(storage.split(path)[1], profile.files or "*")
 
 
-def _find_profiles(whole: Container) -> dict[str, str]:
-    """The shipped profiles that fit a file, each with what it recognizes."""
-    found = {}
+def _find_profiles(whole: Container) -> list[str]:
+    """The names of the shipped profiles that fit a file."""
+    found = []
     for name, profile in shipped_profiles().items():
         episode = _first_episode(whole, profile) if _is_named(whole.path, profile) else None
         told = profile.recognize
-        if episode is None or not all(map(episode.has, told.has)) or any(map(episode.has, told.lacks)):
-            continue
-        alternative = [name for name in told.any if episode.has(name)][:1]
-        if alternative or not told.any:
-            found[name] = ", ".join((*told.has, *alternative))
+        if episode is not None and all(map(episode.has, told.has)) and not any(map(episode.has, told.lacks)):
+            found += [name] if not told.any or any(map(episode.has, told.any)) else []
     return found
 
 
@@ -207,10 +197,9 @@ def _bind_first(paths: Sequence[str], where: str, profile: Profile | None, raw_i
                 episode = _first_episode(whole, chosen)
                 if episode is None:
                     raise OSError(f"it has no {chosen.episodes}, where profile {chosen.name} finds episodes")
-                index = index_episodes(path, chosen)
                 if chosen.episode_ends:
-                    episode = index.open(whole, chosen, 0)
-                return bind_layout(chosen, episode, raw_images, sorted(index.masks))
+                    episode = index_episodes(path, chosen).open(whole, chosen, 0)
+                return bind_layout(chosen, episode, raw_images)
         except UNREADABLE as unreadable:
             if isinstance(unreadable, UsageError):
                 raise
@@ -222,10 +211,9 @@ def _choose_profile(whole: Container) -> Profile:
     """The shipped profile that fits a file. Raises UsageError if several do, or with a proposal if none does."""
     found = _find_profiles(whole)
     if len(found) == 1:
-        return shipped_profiles()[next(iter(found))]
+        return shipped_profiles()[found[0]]
     if found:
-        fitting = "; ".join(f"{name} ({why})" for name, why in found.items())
-        raise UsageError(f"{whole.path}: several profiles fit: {fitting}. Choose one with --profile=NAME")
+        raise UsageError(f"{whole.path}: several profiles fit: {', '.join(found)}. Choose one with --profile=NAME")
     raise UsageError(
         f"{whole.path}: no shipped profile fits ({', '.join(shipped_profiles())}). Here is a proposal: edit it, save "
         "it as profile.yaml, and pass --profile=profile.yaml",
@@ -234,20 +222,13 @@ def _choose_profile(whole: Container) -> Profile:
     )
 
 
-_REWARDS = ("reward", "rewards")
-_TERMINALS = ("dones", "done", "terminals", "terminal", "terminated", "is_terminal")
-
-
 def _propose(whole: Container) -> list[str]:
     """The lines of a profile in YAML, for an unknown file: its arrays with as many rows as the action."""
     groups = {re.sub(r"^((?:[^/]+/)?[^/]*?)\d+/.*", r"\1*", name) for name in whole.leaves if _is_action(name)}
     pattern = "".join(groups) if len(groups) == 1 and "*" in "".join(groups) else ""
-    episode = whole.within(whole.groups(pattern)[0]) if pattern else whole
-    leaves = episode.leaves
+    leaves = (whole.within(whole.groups(pattern)[0]) if pattern else whole).leaves
     actions = [name for name, leaf in leaves.items() if _is_action(name) and leaf.shape]
-    rows = leaves[actions[0]].shape[:1] if actions else ()
-    rewards = [name for name in leaves if name.rpartition("/")[2].lower() in _REWARDS]
-    terminals = [name for name in leaves if name.rpartition("/")[2].lower() in _TERMINALS]
+    rows = {leaves[name].shape[0] for name in actions[:1]}
     lines = [f"name: {naming.to_name(storage.split(whole.path)[1].rpartition('.')[0])}"]
     lines += [f"episodes: {yaml_text(pattern or 'file')}", "fields:"]
     lines += [] if actions else ["  action: NAME_OF_A_DATASET"]
@@ -255,16 +236,15 @@ def _propose(whole: Container) -> list[str]:
         field = f"observation/{re.sub('^(observations?|obs)/', '', name)}"
         if name in actions:
             field = "action" if len(actions) == 1 else f"action/{name.replace('/', '_')}"
-        elif name in rewards[:1]:
-            field = "reward"
-        elif name in terminals:
-            continue
-        if name in actions or (leaf.shape[:1] == rows and rows and not leaf.trouble):
-            lines.append(f"  {yaml_text(field)}: {yaml_text(name)}  # {leaf.dtype}{list(leaf.shape)}")
-        else:
-            lines.append(f"  # not read: {printable(name)} {leaf.dtype}{list(leaf.shape)}")
-    lines += [f"terminal: {yaml_text(name)}" for name in terminals[:1]]
-    return [*lines, "# if a file holds several episodes end to end: ends: [DATASET_OF_FLAGS]"]
+        is_read = name in actions or (rows.intersection(leaf.shape[:1]) and not leaf.trouble)
+        entry = f"{yaml_text(field)}: {yaml_text(name)}  # {leaf.dtype}{list(leaf.shape)}"
+        lines.append(f"  {entry}" if is_read else f"  # {entry}")
+    return [
+        *lines,
+        "# a dataset of rewards: call its field reward",
+        "# a dataset that says whether an episode ended in a terminal state: terminal: DATASET",
+        "# if a file holds several episodes end to end: ends: [DATASET_OF_FLAGS]",
+    ]
 
 
 def _is_action(name: str) -> bool:

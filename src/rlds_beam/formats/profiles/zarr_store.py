@@ -128,8 +128,15 @@ def open_store(path: str) -> ZarrStore:
     is_version_2()
     if path.endswith(METADATA):
         return ZarrStore(store_root(path), None)
-    version = storage.stamp(path) if storage.scheme(path) is None else storage.checksum(path)  # empty if unknown
+    version = file_version(path)
     return ZarrStore(path, _open_zip(path, version) if version else _open_zip.__wrapped__(path, None))
+
+
+def file_version(path: str) -> object:
+    """A value that changes with a file's content; empty if unknown, as for a store of several files."""
+    if path.endswith(METADATA):
+        return None
+    return storage.stamp(path) if storage.scheme(path) is None else storage.checksum(path)
 
 
 @functools.lru_cache(maxsize=1)
