@@ -56,11 +56,6 @@ def edit(path: Path, change: Callable[[Any], Any]) -> None:
 # Names in the metadata of a dataset
 
 
-def in_manifest(found: Any, name: str) -> None:
-    for shard in found["shards"]:
-        shard["split"] = name
-
-
 NAMED: dict[str, tuple[str, str, dict[str, Any], str, Callable[[Any, str], Any]]] = {
     "a split of LeRobot 3.0": (
         "lerobot",
@@ -76,7 +71,6 @@ NAMED: dict[str, tuple[str, str, dict[str, Any], str, Callable[[Any, str], Any]]
         "meta/info.json",
         lambda f, name: f.update(splits={name: "0:3"}),
     ),
-    "a split of zarr": ("zarr", "zarr", {}, "manifest.json", in_manifest),
     "a split of RLDS": ("rlds", "rlds", {}, "dataset_info.json", lambda f, name: f["splits"][0].update(name=name)),
     "a dataset of RLDS": ("rlds", "rlds", {}, "dataset_info.json", lambda f, name: f.update(name=name)),
     "a config of RLDS": ("rlds", "rlds", {}, "dataset_info.json", lambda f, name: f.update(configName=name)),

@@ -17,7 +17,7 @@ from rlds_beam.cli.main import main
 from rlds_beam.connectors import RelativeActions
 from rlds_beam.episodes.representations import Representation
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.formats.arrays.fields import field_from_json
+from rlds_beam.formats.arrays.array_episodes import field_from_json
 from rlds_beam.formats.columns.row_files import ColumnsManifest
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.registry import OUTPUTS

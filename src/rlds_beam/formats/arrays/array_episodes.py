@@ -1,6 +1,7 @@
-"""Shared by sources of array files: record formats, decoders, and an episode's arrays as safetensors bytes.
+"""Shared by formats of arrays: fields, windows, record formats, decoders, and an episode's arrays as safetensors bytes.
 
 The bytes are the payload of such an episode: `safetensors.numpy.load(payload)` reads it, also from `rejected/`.
+A window is what a step holds of a signal that is faster than the steps, with a count and times beside it.
 """
 
 from __future__ import annotations
@@ -10,17 +11,18 @@ import dataclasses
 import itertools
 import math
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 
 from rlds_beam.encoding.base import Damage, Headers, Record, RecordFormat
+from rlds_beam.encoding.metadata import parsing
 from rlds_beam.encoding.tfds.features import DTYPES
-from rlds_beam.episodes.columns import zeros_like
+from rlds_beam.episodes.columns import exact_cast, zeros_like
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
-from rlds_beam.episodes.schema import FLAGS, Field, Schema
+from rlds_beam.episodes.schema import FLAGS, SAMPLE_TIMES, SAMPLES, Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.formats.splits import selected_splits, slice_split
 from rlds_beam.images.codecs import encode_jpeg, encode_png
@@ -290,3 +292,108 @@ def unpack(payload: bytes) -> dict[str, Array]:
             texts = (data[start:end] for start, end in itertools.pairwise([0, *ends]))
             arrays[name] = np.fromiter(texts, object, len(ends)).reshape(lengths.shape)
     return arrays
+
+
+def fields_of_numbers(fields: Iterable[Field], left_out: dict[str, str]) -> list[Field]:
+    """The fields of numbers and images of a fixed shape; the others go to `left_out`, with the reasons.
+
+    Raises:
+      UsageError: an image field has no fixed size.
+    """
+    kept = []
+    for field in fields:
+        if field.dtype == "string":
+            left_out[field.path] = "text"
+        elif None in field.shape and field.holds_image_files:
+            raise UsageError(f"{field} has no fixed size, but arrays of images do: resize the images with --connectors")
+        elif None in field.shape:
+            left_out[field.path] = "its shape is not the same at all steps"
+        else:
+            kept.append(field)
+    return kept
+
+
+def is_text(field: Field) -> bool:
+    """Whether a field is one string per step, or per episode."""
+    return field.dtype == "string" and not field.shape
+
+
+def stored_dtype(field: Field) -> np.dtype[Any]:
+    """The dtype of a field's written numbers: bfloat16, which other formats lack, becomes float32."""
+    return np.dtype(np.float32) if field.dtype == "bfloat16" else field.numpy_dtype
+
+
+def read_numbers(field: Field, episode: Episode, stop: int | None = None) -> Array:
+    """The values of the first `stop` steps, (steps, *shape) in C order; images are decoded.
+
+    Raises:
+      BadEpisode: an image cannot be decoded, or is of another size.
+    """
+    column = episode.steps[field.path][:stop]
+    if isinstance(column, EncodedImages):
+        column = column.decode_all(field.path, field.closed_shape)
+    return np.ascontiguousarray(column.reshape(len(column), *field.closed_shape), stored_dtype(field))
+
+
+def representable(values: Array, dtype: Any, path: str) -> Array:
+    """The values in the dtype that a format stores. Raises BadEpisode (not_representable) if a value would change."""
+    return exact_cast(values, np.dtype(dtype), path, "not_representable")
+
+
+def not_representable(detail: str, field: str | None = None) -> BadEpisode:
+    """The error for an episode that the format cannot hold."""
+    return BadEpisode(Violation("not_representable", detail, field))
+
+
+def field_json(field: Field) -> dict[str, Any]:
+    """A field as JSON, stored in outputs so that they can be read back."""
+    return {"path": field.path, **field.to_json()}
+
+
+def field_from_json(content: Any, where: str) -> Field:
+    """The inverse of `field_json`. Raises UsageError, with the file (`where`), if it is not a field."""
+    with parsing(where):
+        path, dtype, encoding, feature = (content[name] for name in ("path", "dtype", "encoding", "feature"))
+        if not all(isinstance(text, str) for text in (path, dtype, encoding, feature)) or dtype not in DTYPES:
+            raise ValueError(f"no field has the dtype {dtype!r} and the encoding {encoding!r}")
+        return Field(path, dtype, tuple(content["shape"]), encoding, feature).with_meaning(content)
+
+
+def window_fields(sample: Field, size: int) -> tuple[Field, ...]:
+    """The fields of a window: up to `size` samples, (size, ...), with zeros behind the last; their number and times."""
+    path = sample.path
+    samples = number_field(path, sample.dtype, (size, *sample.closed_shape)).with_names(sample.names)
+    times = number_field(f"{path}{SAMPLE_TIMES}", "float32", (size,))
+    return samples, number_field(f"{path}{SAMPLES}", "int64"), times
+
+
+def cut_windows(
+    sample: Field, size: int, times: Array, steps: Array, read: Callable[[Array], Array]
+) -> dict[str, Array]:
+    """The columns of `window_fields`.
+
+    Args:
+      sample: the field of a sample.
+      size: the most samples of a step.
+      times: the times of the samples, int64 nanoseconds, ascending.
+      steps: the times of the steps, int64 nanoseconds, [T]. Step t has the samples since the step before; the first has
+        those of a usual interval.
+      read: the samples at some indices.
+
+    Raises:
+      ValueError: a step has more samples.
+    """
+    path, edges = sample.path, np.zeros(len(steps) + 1, np.int64)
+    if len(steps) and len(times):
+        before = times[0] - 1 if len(steps) < 2 else steps[0] - int(np.median(np.diff(steps)))
+        edges = np.searchsorted(times, np.concatenate([[before], steps]), side="right")
+    counts = np.diff(edges)
+    if counts.max(initial=0) > size:
+        raise ValueError(f"{path}: {counts.max():,} samples of a step, more than window: {size:,}")
+    inside = np.arange(size) < counts[:, None]
+    values = np.zeros((len(steps), size, *sample.closed_shape), sample.numpy_dtype)
+    since = np.zeros((len(steps), size), np.float32)
+    if len(chosen := np.arange(edges[0], edges[-1])):
+        values[inside] = read(chosen)
+        since[inside] = (times[chosen] - np.repeat(steps, counts)) / 1e9
+    return {path: values, f"{path}{SAMPLES}": counts, f"{path}{SAMPLE_TIMES}": since}

@@ -21,7 +21,7 @@ from rlds_beam.connectors.base import Batch
 from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
-from rlds_beam.formats.arrays.fields import field_json, read_numbers, stored_dtype
+from rlds_beam.formats.arrays.array_episodes import field_json, read_numbers, stored_dtype
 from rlds_beam.output.base import Description, Output
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.shards import MergedFile, ShardInfo, ShardWriter

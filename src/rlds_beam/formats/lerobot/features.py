@@ -33,7 +33,7 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.representations import Representation
 from rlds_beam.episodes.schema import FLAGS, MIN_IMAGE_PIXELS, Field, Schema, by_path, text_field
 from rlds_beam.errors import BadEpisode, UsageError
-from rlds_beam.formats.arrays.fields import field_json
+from rlds_beam.formats.arrays.array_episodes import field_json
 from rlds_beam.formats.lerobot import layout
 from rlds_beam.formats.lerobot.language import COLUMNS, EPISODE_PATH, PERSISTENT
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages

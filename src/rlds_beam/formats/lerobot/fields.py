@@ -25,7 +25,7 @@ from rlds_beam.encoding.tfds.features import DTYPES
 from rlds_beam.episodes.representations import Representation
 from rlds_beam.episodes.schema import MAX_NAME, Field, is_name, text_field
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.arrays.fields import field_from_json
+from rlds_beam.formats.arrays.array_episodes import field_from_json
 from rlds_beam.formats.lerobot import layout
 from rlds_beam.formats.lerobot.features import (
     INDEX_FEATURES,

@@ -23,7 +23,7 @@ from rlds_beam.encoding.example.rows import decode_texts
 from rlds_beam.encoding.parquet_files import ShardSink, leaf_paths
 from rlds_beam.episodes.episode import Column
 from rlds_beam.errors import BadEpisode, Violation
-from rlds_beam.formats.arrays.fields import representable
+from rlds_beam.formats.arrays.array_episodes import representable
 from rlds_beam.formats.lerobot import language
 from rlds_beam.formats.lerobot.features import FeatureMap, LerobotFeature
 from rlds_beam.formats.lerobot.videos import DepthEncoding, Encoding

@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 
 from rlds_beam.connectors.pipeline import ConnectorRunner
-from rlds_beam.formats.arrays.fields import fields_of_numbers, is_text, stored_dtype
+from rlds_beam.formats.arrays.array_episodes import fields_of_numbers, is_text, stored_dtype
 from rlds_beam.formats.arrays.parts import INT64, ArraysOutput, Parts, StoredColumn, lengths_of
 from rlds_beam.options import Options
 from rlds_beam.output.base import HoldsLastActions

@@ -20,9 +20,15 @@ from rlds_beam.encoding.metadata import parsing
 from rlds_beam.episodes.representations import DELTA
 from rlds_beam.episodes.schema import FLAGS, Field, Schema, by_path, is_name, text_field
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, NO_REWARD, as_images, image_field, number_field
-from rlds_beam.formats.arrays.fields import field_from_json
-from rlds_beam.formats.arrays.windows import window_fields
+from rlds_beam.formats.arrays.array_episodes import (
+    FLAG_FIELDS,
+    NO_REWARD,
+    as_images,
+    field_from_json,
+    image_field,
+    number_field,
+    window_fields,
+)
 from rlds_beam.formats.profiles.containers import Container, Leaf, matches
 from rlds_beam.formats.profiles.model import (
     RECORDED,
@@ -129,7 +135,10 @@ def bind_layout(profile: Profile, first: Container, raw_images: str) -> Layout:
     # of D4RL's truncated episodes, the last recorded action leads to no known observation
     is_void = profile.last_step != "kept" or profile.actions == TO_OBSERVATION or any(one.final for one in bound)
     last_action: LastAction = "void" if is_void else "real"
-    robot = _find_robot(profile, first)
+    robots = _find_fact(profile, first, "robot")
+    if isinstance(robots, list) and all(isinstance(name, str) for name in robots):
+        robots = ", ".join(robots)
+    robot = robots if robots and is_name(robots) else profile.robot
     meaning = Meaning(fps, robot, last_action=last_action, assumes_robot=robot == profile.robot)
     return Layout(profile, bound, schema, meaning, tuple(notes), dataset)
 
@@ -182,17 +191,12 @@ def _bind_fields(profile: Profile, first: Container, raw_images: str, notes: lis
         found = _find_arrays(rule.dataset, first.leaves)
         if not found and not rule.may_lack:
             raise UsageError(f"{first}: there is no {rule.dataset}, which profile {profile.name} reads as {pattern}")
-        for name, wildcards, parts in found:
+        for name, wildcards, parts, leaf in found:
             if rule.wild and name in taken:
                 continue
             taken.add(name)
             path = _fill(pattern, wildcards)
             path = path.replace(profile.strip, "") if profile.strip else path
-            own = [first.leaves[part] for part in parts]
-            leaf = own[0]
-            if len(own) > 1:
-                width = sum(math.prod(part.shape[1:]) for part in own)
-                leaf = Leaf((leaf.shape[0], width), np.result_type(*(part.dtype for part in own)))
             why = _unusable(leaf)
             if rule.wild and path in _ROLES:
                 why = "has the name of another field"
@@ -237,19 +241,21 @@ def _fill(pattern: str, wildcards: tuple[str, ...]) -> str:
     return re.sub(r"\*\*|\*", lambda _: next(fill), pattern)
 
 
-def _find_arrays(dataset: str, leaves: Mapping[str, Leaf]) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
-    """The name of each array of a rule, what its wildcards stand for, and the arrays that are joined."""
+def _find_arrays(dataset: str, leaves: Mapping[str, Leaf]) -> list[tuple[str, tuple[str, ...], tuple[str, ...], Leaf]]:
+    """The name of each array of a rule, what its wildcards stand for, the arrays that are joined, and their whole."""
     if "+" in dataset:
         group, _, last = dataset.rpartition("/")
         parts = [f"{group}/{part}".lstrip("/") for part in last.split("+")]
         found = tuple(part.rstrip("?") for part in parts if not part.endswith("?") or part.rstrip("?") in leaves)
         own = [leaves[part] for part in found if part in leaves]
         fits = all(not leaf.trouble and len(leaf.shape) in (1, 2) and leaf.dtype.kind in "biuf" for leaf in own)
-        joins = len(own) == len(found) and fits and len({leaf.shape[0] for leaf in own}) == 1
-        return [(dataset, (), found)] if joins else []
+        if len(own) != len(found) or not fits or len({leaf.shape[0] for leaf in own}) != 1:
+            return []
+        width = sum(math.prod(leaf.shape[1:]) for leaf in own)
+        return [(dataset, (), found, Leaf((own[0].shape[0], width), np.result_type(*(leaf.dtype for leaf in own))))]
     for name in dataset.split("|"):
         if found_names := matches(name, leaves):
-            return [(name, wildcards, (name,)) for name, wildcards in found_names]
+            return [(name, wildcards, (name,), leaves[name]) for name, wildcards in found_names]
     return []
 
 
@@ -257,9 +263,9 @@ def _rows_that_fit(profile: Profile, leaves: Mapping[str, Leaf]) -> range:
     """The numbers of rows that go with those of the action."""
     more = 1 if profile.last_step == RECORDED else 0
     for path, rule in profile.fields.items():
-        for _, _, parts in _find_arrays(rule.dataset, leaves) if of_action(path) else ():
-            if not _unusable(leaves[parts[0]]):
-                rows = len(range(leaves[parts[0]].shape[0])[rule.rows])
+        for _, _, _, leaf in _find_arrays(rule.dataset, leaves) if of_action(path) else ():
+            if not _unusable(leaf):
+                rows = len(range(leaf.shape[0])[rule.rows])
                 return range(rows, rows + more + 1)
     return range(sys.maxsize)
 
@@ -368,14 +374,6 @@ def _find_fps(profile: Profile, first: Container, notes: list[str]) -> float | N
 
 def _is_rate(number: Any) -> bool:
     return type(number) in (int, float) and 0 < number <= 1_000_000
-
-
-def _find_robot(profile: Profile, first: Container) -> str | None:
-    """The robot, or several joined by a comma."""
-    robots = _find_fact(profile, first, "robot")
-    if isinstance(robots, list) and all(isinstance(robot, str) for robot in robots):
-        robots = ", ".join(robots)
-    return robots if robots and is_name(robots) else profile.robot
 
 
 def _find_environment(env_spec: Any, rates: Mapping[str, float]) -> tuple[str, float] | None:

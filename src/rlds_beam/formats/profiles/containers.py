@@ -45,20 +45,17 @@ class Container:
     Attributes:
       path: the file.
       group: the episode's group in it; empty if the file is one episode.
+      leaves: the arrays by name.
       ended: whether the episode has its end, which the last rows of a file may lack.
       per_episode: the arrays of which the episode has one value.
     """
 
+    leaves: Mapping[str, Leaf]
     ended = True
     per_episode: Collection[str] = ()
 
     def __init__(self, path: str, group: str = ""):
         self.path, self.group = path, group
-
-    @property
-    def leaves(self) -> Mapping[str, Leaf]:
-        """The arrays by name."""
-        raise NotImplementedError
 
     def read(self, name: str, rows: slice = slice(None)) -> Array:
         """Rows of an array; text and images as an object array of bytes. Raises KeyError if there is none."""
@@ -212,7 +209,7 @@ class Hdf5Container(Container):
         return dict(list_datasets(self._group))
 
     @functools.cached_property
-    def leaves(self) -> Mapping[str, Leaf]:
+    def leaves(self) -> Mapping[str, Leaf]:  # type: ignore[override]
         return {name: _hdf5_leaf(dataset) for name, dataset in self._datasets.items()}
 
     def read(self, name: str, rows: slice = slice(None)) -> Array:
@@ -266,7 +263,7 @@ class NpzContainer(Container):
 
     def __init__(self, path: str, archive: zipfile.ZipFile, closing: contextlib.ExitStack):
         super().__init__(path)
-        self._leaves: dict[str, Leaf] = {}
+        self.leaves: dict[str, Leaf] = {}
         self._members: dict[str, tuple[IO[bytes], int, np.dtype[Any], bool]] = {}  # with the place of the first row
         for info in archive.infolist():
             if not info.filename.endswith(".npy"):
@@ -278,17 +275,13 @@ class NpzContainer(Container):
             if dtype.hasobject:
                 raise OSError(f"{name} holds Python objects, which may run any code: save numbers or text")
             self._members[name] = stream, stream.tell(), dtype, fortran
-            self._leaves[name] = Leaf(shape, plain_dtype(dtype))
-        if not self._leaves:
+            self.leaves[name] = Leaf(shape, plain_dtype(dtype))
+        if not self.leaves:
             raise OSError("it holds no arrays")
-
-    @property
-    def leaves(self) -> Mapping[str, Leaf]:
-        return self._leaves
 
     def read(self, name: str, rows: slice = slice(None)) -> Array:
         stream, origin, dtype, fortran = self._members[name]
-        shape = self._leaves[name].shape
+        shape = self.leaves[name].shape
         try:
             if fortran or not shape:
                 stream.seek(0)
@@ -341,21 +334,17 @@ class FileRows(Container):
         self.ended, self.per_episode = ended, per_episode
         self.attribute, self.has = whole.attribute, whole.has  # type: ignore[method-assign]
         self._whole, self._number, self._rows = whole, number, rows
-        self._leaves = {
+        self.leaves = {
             name: leaf._replace(shape=(len(rows), *leaf.shape[1:]))
             for name, leaf in whole.leaves.items()
             if name not in per_file
         }
 
-    @property
-    def leaves(self) -> Mapping[str, Leaf]:
-        return self._leaves
-
     def read(self, name: str, rows: slice = slice(None)) -> Array:
         if name in self.per_episode:
             value: Array = self._whole.read(name, slice(self._number, self._number + 1))[0]
             return value
-        if name not in self._leaves:
+        if name not in self.leaves:
             return self._whole.read(name, rows)
         own = self._rows[rows]
         return self._whole.read(name, slice(own.start, max(own.start, own.stop)))

@@ -17,18 +17,18 @@ from rlds_beam import storage
 from rlds_beam.encoding.base import Damage
 from rlds_beam.episodes.columns import exact_cast, find_changed, zeros_of
 from rlds_beam.episodes.episode import Column, EpisodeKey
-from rlds_beam.episodes.schema import episode_flags
+from rlds_beam.episodes.schema import Field, episode_flags
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.formats.arrays.array_episodes import (
     UNREADABLE,
     ArrayDecoder,
     ArrayFormat,
     Arrays,
+    cut_windows,
     discounts,
     encode_frames,
     with_last,
 )
-from rlds_beam.formats.arrays.windows import cut_windows
 from rlds_beam.formats.profiles.binding import (
     TEXT,
     Bound,
@@ -88,10 +88,6 @@ class EpisodeIndex(NamedTuple):
     starts: Array = np.zeros(1, np.int64)
     ended: Array = np.zeros(0, bool)
 
-    @property
-    def total(self) -> int:
-        return len(self.groups) or len(self.ended)
-
     def open(self, whole: Container, profile: Profile, i: int) -> Container:
         """An episode of the file. Raises OSError for rows that no episode has."""
         if self.groups:
@@ -146,12 +142,10 @@ def _index_numbers(whole: Container, name: str) -> EpisodeIndex:
     """The episodes by their ends; rows after the last one are an episode without an end."""
     leaf = whole.leaves.get(name)
     if leaf is None or leaf.dtype.kind not in "iu" or len(leaf.shape) != 1:
-        kind = "there is no" if leaf is None else f"{leaf.dtype}{list(leaf.shape)} is in"
-        raise OSError(f"{kind} {name}, expected a whole number for each episode")
+        kind = "nothing" if leaf is None else f"{leaf.dtype}{list(leaf.shape)}"
+        raise OSError(f"{kind} is in {name}, expected a whole number for each episode")
     ends = whole.read(name).astype(np.int64)
-    wrong = np.flatnonzero(np.diff(ends, prepend=0) < 0)
-    if len(wrong):
-        i = int(wrong[0])
+    for i in np.flatnonzero(np.diff(ends, prepend=0) < 0)[:1].tolist():
         before = int(ends[i - 1]) if i else 0
         raise OSError(f"{name} is not ascending: episode {i:,} ends at {ends[i]:,}, after {before:,}")
     last = int(ends[-1]) if len(ends) else 0
@@ -205,7 +199,8 @@ class ProfileFormat(ArrayFormat):
         return index_episodes(path, self.profile)
 
     def count(self, path: str) -> int:
-        return self.index(path).total
+        index = self.index(path)
+        return len(index.groups) or len(index.ended)
 
     def is_splittable(self, path: str) -> bool:
         return not self.profile.per_file or (self.profile.has_several and not path.endswith(NPZ))
@@ -313,10 +308,9 @@ def _terminal(profile: Profile, container: Container) -> Array:
     if isinstance(place, bool):
         return np.array([place])
     found = container.find(place, slice(-1, None))
-    if found is None:
+    last: Array = np.asarray(False if found is None else found).reshape(-1)[-1:]
+    if not last.size:
         return np.array([False])
-    values = np.asarray(found)
-    last: Array = values.reshape(-1)[-1:] if values.size else np.array([False])
     discount = profile.fields.get("discount")
     return np.equal(last, 0) if discount and place == discount.dataset else last
 
@@ -391,13 +385,9 @@ class ProfileDecoder(ArrayDecoder):
             value = arrays.get(_EPISODE + path)
             if value is None:
                 metadata[path] = zeros_of(field, 1)[0]
-            elif field.dtype == "string" and not field.shape:
-                metadata[path] = value[0] if value.shape == (1,) else value
-            elif value.shape != field.shape:
-                detail = f"{place}: {path} has the shape {list(value.shape)}, expected {list(field.shape)}"
-                raise _misfit(detail, path)
             else:
-                metadata[path] = exact_cast(value[None], field.numpy_dtype, path)[0]
+                is_one = field.dtype == "string" and not field.shape and value.shape == (1,)
+                metadata[path] = _fit(field, value if is_one else value[None], path, place)[0]
         return metadata
 
 
@@ -423,11 +413,16 @@ def _column(binding: Bound, arrays: Arrays, place: str) -> Column:
         raise BadEpisode(Violation("missing_field", f"{place} has no {binding.name}", field.path))
     if not field.shape and math.prod(array.shape[1:]) == 1:
         array = array.reshape(len(array))
-    is_encoded = field.holds_image_files
-    if is_encoded and array.dtype == object and array.ndim == 1:
+    if field.holds_image_files and array.dtype == object and array.ndim == 1:
         return EncodedImages(array, field.shape, field.dtype, field.encoding)
-    if is_encoded or array.shape[1:] != field.shape or (array.dtype == object) != (field.dtype == "string"):
-        stored = "bytes" if array.dtype == object else array.dtype.name
-        detail = f"{place}: {binding.name} holds {stored}{list(array.shape)}, but the first episode has {field}"
+    return _fit(field, array, binding.name, place)
+
+
+def _fit(field: Field, array: Array, name: str, place: str) -> Array:
+    """The rows of a field with its dtype. Raises BadEpisode if they do not fit it."""
+    is_text = array.dtype == object
+    if field.holds_image_files or array.shape[1:] != field.shape or is_text != (field.dtype == "string"):
+        stored = "bytes" if is_text else array.dtype.name
+        detail = f"{place}: {name} holds {stored}{list(array.shape)}, but the first episode has {field}"
         raise _misfit(detail, field.path)
     return exact_cast(array, field.numpy_dtype, field.path)

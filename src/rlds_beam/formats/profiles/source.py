@@ -160,17 +160,6 @@ def _is_named(path: str, profile: Profile) -> bool:
     return fnmatch.fnmatch(storage.split(path)[1], profile.files or "*")
 
 
-def _find_profiles(whole: Container) -> list[str]:
-    """The names of the shipped profiles that fit a file."""
-    found = []
-    for name, profile in shipped_profiles().items():
-        episode = _first_episode(whole, profile) if _is_named(whole.path, profile) else None
-        told = profile.recognize
-        if episode is not None and all(map(episode.has, told.has)) and not any(map(episode.has, told.lacks)):
-            found += [name] if not told.any or any(map(episode.has, told.any)) else []
-    return found
-
-
 def _first_episode(whole: Container, profile: Profile) -> Container | None:
     """The first episode of a file; the file, if it holds several end to end."""
     if profile.per_file:
@@ -197,8 +186,9 @@ def _bind_first(paths: Sequence[str], where: str, profile: Profile | None, raw_i
                 episode = _first_episode(whole, chosen)
                 if episode is None:
                     raise OSError(f"it has no {chosen.episodes}, where profile {chosen.name} finds episodes")
+                index = index_episodes(path, chosen)
                 if chosen.episode_ends:
-                    episode = index_episodes(path, chosen).open(whole, chosen, 0)
+                    episode = index.open(whole, chosen, 0)
                 return bind_layout(chosen, episode, raw_images)
         except UNREADABLE as unreadable:
             if isinstance(unreadable, UsageError):
@@ -209,7 +199,12 @@ def _bind_first(paths: Sequence[str], where: str, profile: Profile | None, raw_i
 
 def _choose_profile(whole: Container) -> Profile:
     """The shipped profile that fits a file. Raises UsageError if several do, or with a proposal if none does."""
-    found = _find_profiles(whole)
+    found = []
+    for name, profile in shipped_profiles().items():
+        episode = _first_episode(whole, profile) if _is_named(whole.path, profile) else None
+        told = profile.recognize
+        if episode is not None and all(map(episode.has, told.has)) and not any(map(episode.has, told.lacks)):
+            found += [name] if not told.any or any(map(episode.has, told.any)) else []
     if len(found) == 1:
         return shipped_profiles()[found[0]]
     if found:
@@ -239,12 +234,8 @@ def _propose(whole: Container) -> list[str]:
         is_read = name in actions or (rows.intersection(leaf.shape[:1]) and not leaf.trouble)
         entry = f"{yaml_text(field)}: {yaml_text(name)}  # {leaf.dtype}{list(leaf.shape)}"
         lines.append(f"  {entry}" if is_read else f"  # {entry}")
-    return [
-        *lines,
-        "# a dataset of rewards: call its field reward",
-        "# a dataset that says whether an episode ended in a terminal state: terminal: DATASET",
-        "# if a file holds several episodes end to end: ends: [DATASET_OF_FLAGS]",
-    ]
+    hints = "# rewards: name the field reward", "# the flag of a terminal state: terminal: DATASET"
+    return [*lines, *hints, "# if a file holds several episodes end to end: ends: [DATASET_OF_FLAGS]"]
 
 
 def _is_action(name: str) -> bool:

@@ -128,8 +128,7 @@ def open_store(path: str) -> ZarrStore:
     is_version_2()
     if path.endswith(METADATA):
         return ZarrStore(store_root(path), None)
-    version = file_version(path)
-    return ZarrStore(path, _open_zip(path, version) if version else _open_zip.__wrapped__(path, None))
+    return ZarrStore(path, _open_zip(path, file_version(path)))
 
 
 def file_version(path: str) -> object:
@@ -159,7 +158,7 @@ class ZarrContainer(Container):
         self._kept: dict[str, tuple[int, Array]] = {}
 
     @functools.cached_property
-    def leaves(self) -> Mapping[str, Leaf]:
+    def leaves(self) -> Mapping[str, Leaf]:  # type: ignore[override]
         found = {}
         for file in self._store.sizes:
             key, _, name = file.rpartition("/")
@@ -200,9 +199,7 @@ class ZarrContainer(Container):
 
     @functools.cached_property
     def _attributes(self) -> dict[str, Any]:
-        if ".zattrs" in self._store.sizes:
-            return self._store.read_json(".zattrs")
-        return dict(self._store.read_json("zarr.json").get("attributes") or {}) if "zarr.json" in self._store else {}
+        return self._store.read_json(".zattrs") if ".zattrs" in self._store.sizes else {}
 
     def attribute(self, place: str) -> Any:
         value = self._attributes[place.removeprefix("/@")]

@@ -12,8 +12,7 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.encoding.base import Damage
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.arrays.array_episodes import ArrayFormat, Arrays
-from rlds_beam.formats.arrays.windows import cut_windows
+from rlds_beam.formats.arrays.array_episodes import ArrayFormat, Arrays, cut_windows
 from rlds_beam.formats.ros2.bags import EVER, Bag, bag_files
 from rlds_beam.formats.ros2.fields import FieldReader, find_pose
 from rlds_beam.formats.ros2.mapping import NS, OF_EPISODE, Boundaries, TopicField, TopicMapping

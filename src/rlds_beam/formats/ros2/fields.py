@@ -14,8 +14,7 @@ import numpy as np
 
 from rlds_beam.episodes.schema import Field, text_field
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.arrays.array_episodes import encode_frames, image_field, number_field
-from rlds_beam.formats.arrays.windows import window_fields
+from rlds_beam.formats.arrays.array_episodes import encode_frames, image_field, number_field, window_fields
 from rlds_beam.formats.ros2.mapping import TopicField
 from rlds_beam.formats.ros2.messages import BadMessage, MessageType, concatenate
 from rlds_beam.text import did_you_mean, shorten

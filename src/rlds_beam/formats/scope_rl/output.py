@@ -28,7 +28,7 @@ from rlds_beam.episodes.columns import all_below, below, nest_order, text_bytes,
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import ADD_ACTIONS, FLAGS, Field, Schema
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.arrays.fields import fields_of_numbers, not_representable, read_numbers, representable
+from rlds_beam.formats.arrays.array_episodes import fields_of_numbers, not_representable, read_numbers, representable
 from rlds_beam.formats.arrays.parts import INT64, STEPS, MergedOutput, Parts, encode_values, lengths_of
 from rlds_beam.formats.format_options import ScopeRlOptions
 from rlds_beam.output.base import Description

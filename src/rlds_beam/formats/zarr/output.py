@@ -26,7 +26,13 @@ from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
-from rlds_beam.formats.arrays.fields import fields_of_numbers, is_text, not_representable, read_numbers, stored_dtype
+from rlds_beam.formats.arrays.array_episodes import (
+    fields_of_numbers,
+    is_text,
+    not_representable,
+    read_numbers,
+    stored_dtype,
+)
 from rlds_beam.formats.arrays.parts import INT64, ArraysOutput, Parts, StoredColumn, lengths_of
 from rlds_beam.formats.format_options import ZarrOptions
 from rlds_beam.formats.profiles.zarr_store import ENDS, OWN
