@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rlds_beam.cli import arguments
 from rlds_beam.cli.functions import JOBS, find_job
-from rlds_beam.cli.main import EXIT_CODES, job_parser
+from rlds_beam.cli.main import job_parser
 from rlds_beam.formats.registry import FORMATS, OUTPUTS, SOURCES, output_group, source_group
 from rlds_beam.options import Options
 
@@ -52,7 +52,13 @@ For completion in a shell, put `eval "$(register-python-argcomplete rlds-beam)"`
 
 ## Exit codes
 
-{{codes}}
+- **0**: success
+- **1**: the job failed; the same command resumes it
+- **2**: wrong usage, or the input or output cannot be used; nothing was written
+- **3**: finished, but too much was rejected, there are no items, or versions differ
+- **4**: the result is not what was predicted, or the input changed meanwhile
+- **130**: interrupted by Ctrl-C, SIGTERM, or SIGHUP (servers then end with 0)
+- **141**: the program that reads the output closed it, for example head
 
 A command that ends with 3 says why in its last line, and which option accepts that: `--max_rejected`, `--repair`,
 `--accept` or `--allow_empty`. With `--json` or `-q`, that line is on standard error. `-v` shows the traceback of an
@@ -88,8 +94,7 @@ def page() -> str:
         title: names for title, names in users.items() if len(names) > 1 and title not in ("Arguments", "Options")
     }
     lines = [f"- [`rlds-beam {name}`](#rlds-beam-{name}): {line}" for name, line in JOBS.items()]
-    codes = [f"- **{code}**: {marked(text)}" for code, text in EXIT_CODES.items()]
-    parts = [HEAD.format(commands="\n".join(lines), codes="\n".join(codes))]
+    parts = [HEAD.format(commands="\n".join(lines))]
     for name, own in groups.items():
         parts += command(name, {title: options for title, options in own.items() if title not in shared})
         common = [title for title in own if title in shared]

@@ -19,8 +19,9 @@ from rlds_beam.encoding.parquet_files import naming_damage, verified_parquet
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
+from rlds_beam.platforms import process_seconds
 from rlds_beam.runners.base import RunOptions
-from rlds_beam.terminal.options import ReportOptions, elapsed
+from rlds_beam.terminal.options import ReportOptions
 from rlds_beam.text import count
 
 if TYPE_CHECKING:
@@ -248,7 +249,7 @@ def main(config: CheckConfig) -> int:
     from rlds_beam.terminal import outcome
 
     done = check(config, keep_table=False)
-    seconds = elapsed()
+    seconds = process_seconds()
     extra = {"seconds": round(seconds, 3), **done.to_json()}
     lines = [*done.lines(config.signal), *_written_lines(config, done)]
     lines.append(f"took      {seconds:.1f} s with start-up")

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.options import option
 from rlds_beam.pipelines.base import run_ranges
+from rlds_beam.platforms import process_seconds
 from rlds_beam.runners.base import RunOptions
-from rlds_beam.terminal.options import ReportOptions, elapsed, print_json
+from rlds_beam.terminal.options import ReportOptions, print_json
 
 if TYPE_CHECKING:
     from rlds_beam.jobs.convert import ConvertJob
@@ -154,7 +155,7 @@ def main(config: ConvertConfig) -> int:
             print(_describe(job))
         return 0
     done = convert(config)
-    done = dataclasses.replace(done, seconds=elapsed())
+    done = dataclasses.replace(done, seconds=process_seconds())
     notes = _notes(done.job)
     extra = {**done.figures(), **({"notes": notes} if notes else {})}
     if done.job.adds_nothing and not config.json:

@@ -10,7 +10,8 @@ from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
-from rlds_beam.terminal.options import ReportOptions, elapsed, print_json
+from rlds_beam.platforms import process_seconds
+from rlds_beam.terminal.options import ReportOptions, print_json
 
 if TYPE_CHECKING:
     from rlds_beam.datasets.step_index import StepIndex
@@ -57,7 +58,7 @@ def main(config: IndexConfig) -> int:
     from rlds_beam.text import count, format_size
 
     built = index(dataclasses.replace(config, workers=config.workers or count_cores()))
-    seconds, size = elapsed(), sum(storage.sizes(built.directory).values())
+    seconds, size = process_seconds(), sum(storage.sizes(built.directory).values())
     rejected = sum(built.rejected.values())
     if config.json:
         facts = {"episodes": built.episodes, "steps": len(built), "rejected": built.rejected, "bytes": size}

@@ -14,8 +14,9 @@ from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.formats.options import SourceOptions
 from rlds_beam.options import option
 from rlds_beam.pipelines.base import run_over
+from rlds_beam.platforms import process_seconds
 from rlds_beam.runners.base import RunOptions
-from rlds_beam.terminal.options import PrintOptions, elapsed, format_flags, print_json
+from rlds_beam.terminal.options import PrintOptions, format_flags, print_json
 
 if TYPE_CHECKING:
     from rlds_beam.connectors.pipeline import ConnectorRunner
@@ -97,7 +98,7 @@ def main(config: ReportConfig) -> int:
     """Runs the command: prints the counts of the records read and the file's name, and returns 0."""
 
     done = report(config)
-    seconds = round(elapsed(), 3)
+    seconds = round(process_seconds(), 3)
     if config.json:
         read = None if done.report is None else msgspec.to_builtins(done.report)
         print_json({"report": read, "path": done.path, "bytes": done.bytes, "seconds": seconds})

@@ -15,8 +15,9 @@ from rlds_beam.connectors.statistics.statistics_formats import Format, find_leaf
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
+from rlds_beam.platforms import process_seconds
 from rlds_beam.runners.base import RunOptions
-from rlds_beam.terminal.options import ReportOptions, elapsed
+from rlds_beam.terminal.options import ReportOptions
 from rlds_beam.text import did_you_mean, some
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ def main(config: StatsConfig) -> int:
     from rlds_beam.terminal import outcome
 
     done = stats(config)
-    seconds = elapsed()
+    seconds = process_seconds()
     extra = {"seconds": round(seconds, 3), "statistics": done.statistics}
     lines = [f"took      {seconds:.1f} s with start-up"]
     return outcome.print_report(done.report, config, extra, [*done.lines(config.fields), *lines])

@@ -44,10 +44,13 @@ def keep_freed_memory(kept: int = 128 << 20, largest: int = 32 << 20) -> None:
         mallopt(_TRIM_THRESHOLD, kept)
 
 
+_IMPORTED = time.monotonic()
+
+
 def process_seconds() -> float:
-    """The seconds since this process started; 0 if the system does not say."""
+    """The seconds since this process started; since this module was imported if the system does not say."""
     if not hasattr(time, "CLOCK_BOOTTIME") or not os.path.exists("/proc/self/stat"):
-        return 0.0
+        return time.monotonic() - _IMPORTED
     with open("/proc/self/stat") as file:
         started = int(file.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)

@@ -7,14 +7,11 @@ import dataclasses
 import functools
 import inspect
 import typing
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from rlds_beam.errors import UsageError
-from rlds_beam.options import Options, flag_name, type_hints, unknown_option
-from rlds_beam.text import join_texts
-
-Config = TypeVar("Config", bound=Options)
+from rlds_beam.options import Options, flag_name, option_names, type_hints, unknown_option
 
 WIDTH = 80
 """Columns of the help, at most."""
@@ -34,13 +31,13 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message)
 
 
-def parse(config_class: type[Config], parser: argparse.ArgumentParser, words: Sequence[str]) -> Config:
-    """Adds the flags of a config and of the formats that `words` choose to a parser, and reads `words`.
+def parse(config_class: type[Options], parser: argparse.ArgumentParser, words: Sequence[str]) -> Any:
+    """The config that `words` describe, read with a parser that gets the flags for it.
 
     Raises:
       UsageError: a flag is unknown, or its value is not allowed.
     """
-    add_config(parser, config_class, find_choices(config_class, words))
+    add_config(parser, config_class, words)
     namespace, rest = parser.parse_known_intermixed_args(list(words))
     for word in rest:
         if word.startswith("-"):
@@ -51,30 +48,30 @@ def parse(config_class: type[Config], parser: argparse.ArgumentParser, words: Se
     return config_class.create(**{name: value for name, value in values.items() if name not in ("verbose", "quiet")})
 
 
-def find_choices(config_class: type[Options], words: Sequence[str]) -> dict[str, str]:
-    """The formats that `words` name, which decide what other options there are: `{"to": "lerobot"}`."""
-    parser = Parser(add_help=False)
-    for name in ("from_", "to"):
-        if name in config_class.__dataclass_fields__:
-            parser.add_argument(f"--{flag_name(name)}", dest=name, default=argparse.SUPPRESS)
-    return vars(parser.parse_known_args(list(words))[0])
-
-
-def add_config(parser: argparse.ArgumentParser, config_class: type[Options], chosen: Mapping[str, str]) -> None:
-    """Adds the flags of a config, of the chosen formats, and of all sources if none is chosen.
+def add_config(parser: argparse.ArgumentParser, config_class: type[Options], words: Sequence[str]) -> None:
+    """Adds the flags of a config, of the formats that `words` name, and of all sources if they name none.
 
     Raises:
       UsageError: a format is unknown.
     """
     add_options(parser, config_class)
-    sources = [] if "from_" in chosen else [g for g in config_class.known_groups() if g.field == "from_options"]
-    for group in (*config_class.groups(chosen), *sources):
-        same = [other.choice for other in sources if other.options_class is group.options_class] or [group.choice]
-        add_options(parser, group.options_class, of=f" ({join_texts(same)})")
+    choosing = Parser(add_help=False, argument_default=argparse.SUPPRESS)
+    for name in ("from_", "to"):
+        if name in option_names(config_class):
+            choosing.add_argument(f"--{flag_name(name)}", dest=name)
+    chosen = vars(choosing.parse_known_args(list(words))[0])
+    for group in config_class.groups(chosen):
+        add_options(parser, group.options_class, section=True)
+    for group in config_class.known_groups():
+        if group.field == "from_options" and "from_" not in chosen:
+            add_options(parser, group.options_class, section=True)
 
 
-def add_options(parser: argparse.ArgumentParser, options_class: type[Options], of: str = "") -> None:
-    """Adds a section for each class that declares options; names that the parser has already are left out."""
+def add_options(parser: argparse.ArgumentParser, options_class: type[Options], section: bool = False) -> None:
+    """Adds a section for each class that declares options; names that the parser has already are left out.
+
+    The options of `options_class` itself are in a section only if that is wanted.
+    """
     hints = type_hints(options_class)
     fields = {field.name: field for field in dataclasses.fields(options_class)}
     for owner in reversed(options_class.__mro__):
@@ -83,8 +80,8 @@ def add_options(parser: argparse.ArgumentParser, options_class: type[Options], o
         own = [field for field in own if "help" in field.metadata]
         if not own:
             continue
-        title = (owner.__doc__ or "").split("\n")[0].rstrip(".") + of
-        group = parser if owner is options_class and not of else parser.add_argument_group(title)
+        title = (owner.__doc__ or "").split("\n")[0].rstrip(".")
+        group = parser if owner is options_class and not section else parser.add_argument_group(title)
         for field in own:
             _add_flag(parser if field.metadata.get("positional") else group, field, hints[field.name])
 

@@ -26,16 +26,6 @@ from rlds_beam.terminal.options import begin, print_json
 from rlds_beam.text import EscapingStream, without_secrets
 from rlds_beam.user_functions import describe_error, is_users
 
-EXIT_CODES = {
-    0: "success",
-    1: "the job failed; the same command resumes it",
-    2: "wrong usage, or the input or output cannot be used; nothing was written",
-    3: "finished, but too much was rejected, there are no items, or versions differ",
-    4: "the result is not what was predicted, or the input changed meanwhile",
-    130: "interrupted by Ctrl-C, SIGTERM, or SIGHUP (servers then end with 0)",
-    141: "the program that reads the output closed it, for example head",
-}
-
 _ABOUT = """\
 Checks episodic datasets (RLDS, LeRobot, Minari, D4RL and others) and converts
 them to training data, with Apache Beam.
@@ -85,15 +75,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _top_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     """The parser of all commands, with the flags of the one that `words` start with."""
-    codes = "\n".join(f"  {code:<5}{line}" for code, line in EXIT_CODES.items())
-    parser = arguments.Parser(prog="rlds-beam", description=_ABOUT, epilog=f"exit codes:\n{codes}")
+    parser = arguments.Parser(prog="rlds-beam", description=_ABOUT)
     parser.add_argument("--version", action="version", version=f"rlds-beam {__version__}", help="show the version")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name, line in JOBS.items():
         command = commands.add_parser(name, help=line)
         if name in words[:1]:
-            config_class = find_job(name)[1]
-            arguments.add_config(command, config_class, arguments.find_choices(config_class, words[1:]))
+            arguments.add_config(command, find_job(name)[1], words[1:])
     return parser
 
 

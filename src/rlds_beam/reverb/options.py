@@ -21,8 +21,7 @@ class ReverbOptions(Options):
     table: tuple[str, ...] = option((), "tables to fill (comma separated); every item goes into each", metavar="NAMES")
     writer: WriterKind = option(
         "stream",
-        "stream writes each item once, even if the job is retried or rerun; observer uses TF-Agents' own observers "
-        "and writes each item at least once",
+        "stream writes each item once, also if the job is run again; observer, of TF-Agents, at least once",
     )
     columns: bool = option(
         False, "push the columns of --connectors, one item per row, instead of trajectories", needs="writer=stream"

@@ -6,16 +6,12 @@ import dataclasses
 import datetime
 import json
 import shlex
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from rlds_beam._version import __version__
 from rlds_beam.options import Options, flag_name, option
-from rlds_beam.platforms import process_seconds
 from rlds_beam.text import without_secrets
-
-_started = time.monotonic() - process_seconds()
 
 _run: dict[str, str] = {}
 """The command line that this process runs, and when it started."""
@@ -29,11 +25,6 @@ def now() -> str:
 def begin(arguments: Sequence[str]) -> None:
     """Notes the command line, without secrets, and the time for `print_json`."""
     _run.update(command=shlex.join(["rlds-beam", *map(without_secrets, arguments)]), start=now())
-
-
-def elapsed() -> float:
-    """The seconds since this process started."""
-    return time.monotonic() - _started
 
 
 def print_json(content: Mapping[str, Any]) -> None:

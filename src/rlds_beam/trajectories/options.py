@@ -28,8 +28,8 @@ class FrameOptions(Options):
 
     terminal_discount: Literal["transition", "boundary"] = option(
         "transition",
-        "where to put a terminal state's discount 0: on the frame that steps into it (which TF-Agents trains on), "
-        "or only on the boundary frame (bit-identical to TF-Agents' rlds_to_reverb)",
+        "where a terminal state's discount 0 is: on the frame that steps into it, which TF-Agents trains on, or on the "
+        "boundary frame, as in TF-Agents' rlds_to_reverb",
     )
     last_step: Literal["drop", "keep", "absorbing"] | None = option(
         None,
@@ -44,8 +44,7 @@ class FrameOptions(Options):
     observation_fields: tuple[str, ...] = option((), "observation fields to keep (default: all)", metavar="FIELDS")
     cast: tuple[str, ...] = option(
         (),
-        "cast leaves: observation/grip=uint8,reward=float32; rejects episodes with values that would change, unless "
-        "! follows: observation/grip=uint8!",
+        "cast leaves: observation/grip=uint8,reward=float32; a value that would change rejects, unless ! follows",
         metavar="LEAF=DTYPE",
     )
 
