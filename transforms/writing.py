@@ -22,7 +22,6 @@ from rlds_beam.connectors.base import with_attributes
 from rlds_beam.connectors.dry_run import with_given_meaning
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.connectors.pipeline import ConnectorRunner
-from rlds_beam.encoding.metadata import encode
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema, compare_with_schema
 from rlds_beam.errors import BadEpisode, UsageError
@@ -31,7 +30,7 @@ from rlds_beam.formats.outputs import configuration_for, create_output
 from rlds_beam.formats.rlds.output import RldsOutput
 from rlds_beam.formats.trajectories.output import TrajectoryOutput
 from rlds_beam.output.commits import commit_dataset
-from rlds_beam.output.files import REJECTED, REJECTED_LIST, is_rejected_file
+from rlds_beam.output.files import REJECTED, is_rejected_file
 from rlds_beam.output.plans import OutputPlan
 from rlds_beam.output.range_conversion import NumberRanges, RangeConverter, finish_range
 from rlds_beam.output.shards import RejectedWriter
@@ -331,27 +330,20 @@ class WriteToTrajectoryRecords(_WriteKeyed):
             overwrite=overwrite,
             shards=num_shards,
             output=TrajectoryOutput.from_options(output, name, spec, images, source),
-            spec=spec,
         )
         super().__init__(sink)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _ItemSink(KeyedSink):
-    """Writes items as trajectory records.
-
-    Attributes:
-      output: the output.
-      spec: the spec of the items.
-    """
+    """Writes items as trajectory records."""
 
     output: TrajectoryOutput
-    spec: TrajectorySpec
 
-    equal_keys = ""  # a step may have made several elements of an episode
+    unique = False  # a step may have made several elements of an episode
 
     def pack(self, items: Items) -> tuple[str, Any, Any, int]:
-        check_items(items, self.spec)
+        check_items(items, self.output.conversion.spec)
         return items.key.split, items.key, items, len(items.payload)
 
     def write_range(self, work: WorkRange, elements: Sequence[StoredElement]) -> list[Rejection]:
@@ -377,29 +369,27 @@ class _ItemSink(KeyedSink):
 class WriteRejected(_WriteKeyed):
     """Writes rejected records to `output/rejected/`: their original bytes, and a JSON line for each.
 
-    The records are in the order of their keys. Replaces those that are there. The result is a PCollection of one dict,
-    the content of `rejected/rejected.json`.
+    The records are in the order of their keys. Replaces those that are there. The result is a PCollection of one list,
+    the names of the files.
     """
 
-    written = dict[str, Any]
+    written = list[str]
 
     def __init__(self, output: str):
         super().__init__(_RejectedSink(directory=storage.join(output, REJECTED)))
 
-    def expand(self, rejected: beam.PCollection[Rejection]) -> beam.PCollection[dict[str, Any]]:
-        written: beam.PCollection[dict[str, Any]] = super().expand(rejected).written
-        return written
+    def expand(self, rejected: beam.PCollection[Rejection]) -> Any:
+        return super().expand(rejected).written
 
 
 class _RejectedSink(KeyedSink):
     """Writes rejected records to the directory `rejected` of an output."""
 
-    equal_keys = ""  # a step may reject a record that another one made several of
+    unique = False  # a step may reject a record that another one made several of
 
     def open(self) -> None:
         storage.makedirs(self.directory)
-        names = storage.listdir(self.directory)
-        storage.remove_files(self.directory, [REJECTED_LIST, *filter(is_rejected_file, names)])
+        storage.remove_files(self.directory, [*filter(is_rejected_file, storage.listdir(self.directory))])
 
     def pack(self, rejection: Rejection) -> tuple[str, Any, Any, int]:
         return rejection.key.split, rejection.key, rejection, len(rejection.payload)
@@ -411,10 +401,8 @@ class _RejectedSink(KeyedSink):
             writer.commit()
         return []
 
-    def commit(self) -> dict[str, Any]:
-        content = {"files": [f"{work}.tfrecord" for work in self.ranges.values()]}
-        storage.write_text(storage.below(self.directory, REJECTED_LIST), encode(content))
-        return content
+    def commit(self) -> list[str]:
+        return [f"{work}.tfrecord" for work in self.ranges.values()]
 
 
 class WriteToRlds(_WriteKeyed):
@@ -425,18 +413,18 @@ class WriteToRlds(_WriteKeyed):
 
     The input is a PCollection of (key, episode), or a dict of them, by split. Keys are texts or integers; episodes are
     dicts as `rlds_beam.write_rlds` takes them. They are written as `WriteEpisodes` writes episodes: in the order of
-    their keys, when all are known. The bytes are those of `write_rlds`.
+    their keys, when all are known. The bytes are those of `write_rlds(..., strict=False)`: a bad episode is kept in
+    `directory/rejected`, with its key, unless `check` names its rule as one that fails.
 
     Args:
       directory: the dataset's directory, best `NAME/1.0.0`: its name and version.
       like: an episode whose fields, dtypes, and shapes all others have.
       split: the name of the split, if the input is not a dict.
-      strict: end at a bad episode. Otherwise it is kept in `directory/rejected`, with its key.
       options: those of `write_rlds`.
 
     Raises:
       UsageError: on construction, if the directory or an argument cannot be used; while running, if keys are equal.
-      FailedRuleError: on construction, if `like` is no episode; while running, with `strict`.
+      FailedRuleError: on construction, if `like` is no episode.
     """
 
     written = Report
@@ -447,18 +435,16 @@ class WriteToRlds(_WriteKeyed):
         like: Any,
         *,
         split: str = "train",
-        strict: bool = False,
         **options: Unpack[WriteOptions],
     ):
-        super().__init__(RldsSink.create(os.fspath(directory), like, "like", strict=strict, **options))
+        super().__init__(RldsSink.create(os.fspath(directory), like, "like", strict=False, **options))
         self._split = split
         check_directory(self._sink.directory, overwrite=self._sink.overwrite)
 
-    def expand(self, episodes: Any) -> beam.PCollection[Report]:
+    def expand(self, episodes: Any) -> Any:
         by_split = episodes if isinstance(episodes, dict) else {self._split: episodes}
         named = [own | f"Split {split}" >> beam.Map(_with_split, split) for split, own in by_split.items()]
-        written: beam.PCollection[Report] = super().expand(named | beam.Flatten()).written
-        return written
+        return super().expand(named | beam.Flatten()).written
 
 
 def _with_split(element: tuple[Any, Any], split: str) -> tuple[str, Any, Any]:

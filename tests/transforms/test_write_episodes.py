@@ -207,7 +207,9 @@ def same_key(episode: Episode) -> Episode:
 def test_equal_keys_are_an_error(tmp_path: Path, data: Path) -> None:
     root = new_pipeline()
     write(root, data, tmp_path / "out", "zarr", same_key)
-    with pytest.raises(Exception, match=r"two episodes have the key testing/1.0.0:train:00000@0: keys must be unique"):
+    with pytest.raises(
+        Exception, match=r"two episodes of split train have the key testing/1.0.0:train:00000@0: keys must be unique"
+    ):
         root.run()
     assert not (tmp_path / "out" / "manifest.json").exists()
 

@@ -11,6 +11,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 import rlds_beam
+from rlds_beam import CheckOptions
 from rlds_beam.errors import FailedRuleError, UsageError
 from rlds_beam.testing import read_rejected
 from rlds_beam.transforms import WriteToRlds
@@ -72,14 +73,15 @@ def test_bad_episodes_are_set_aside(tmp_path) -> None:
     assert rlds_beam.check(tmp_path / "d", rules=True).report.valid == 2
 
 
-def run_content(directory: Path, content: list[Any], *, strict: bool = False) -> None:
+def run_content(directory: Path, content: list[Any], **options: Any) -> None:
     with beam.Pipeline("FnApiRunner") as root:
-        root | beam.Create(content) | WriteToRlds(directory, like=episode(0), strict=strict)
+        root | beam.Create(content) | WriteToRlds(directory, like=episode(0), **options)
 
 
-def test_with_strict_a_bad_episode_ends_the_pipeline(tmp_path) -> None:
-    with pytest.raises(Exception, match="episode 'b' of split train: missing_field"):
-        run_content(tmp_path / "d", [("a", episode(0)), ("b", {"observation": 1})], strict=True)
+def test_a_rule_that_fails_ends_the_pipeline(tmp_path) -> None:
+    check = CheckOptions(fail=("missing_field",))
+    with pytest.raises(Exception, match="missing_field"):
+        run_content(tmp_path / "d", [("a", episode(0)), ("b", {"observation": 1})], check=check)
     assert not (tmp_path / "d" / "manifest.json").exists()
 
 

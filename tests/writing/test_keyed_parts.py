@@ -102,7 +102,7 @@ def test_elements_are_read_in_order_and_verified(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("element", "message"),
     [
-        (("train", 1, 5), "two episodes have the key 1: keys must be unique"),
+        (("train", 1, 5), "two episodes of split train have the key 1: keys must be unique"),
         (("../test", 3, 5), "the split of an episode is '../test'"),
     ],
 )

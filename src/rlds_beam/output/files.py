@@ -19,8 +19,6 @@ FITTED = "fitted.json"
 """The results of fitted connectors (`output.directory`)."""
 PARTS = "_parts"
 """Unfinished bundles of a user's own pipeline."""
-REJECTED_LIST = "rejected.json"
-"""The files in `REJECTED` that `WriteRejected` wrote."""
 INPUTS = re.compile(r"inputs-[0-9a-f]{16}\.bin")
 """The input of a plan (`output.plans`)."""
 APPEND = "_append"

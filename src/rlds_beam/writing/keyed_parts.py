@@ -71,7 +71,7 @@ class KeyedSink(abc.ABC):
       splits: the first splits, in order; others follow, by name.
       shards: the largest number of ranges of a split; None chooses by size, as a conversion does.
       ranges: the ranges that have elements, once they are known (`with_ranges`).
-      equal_keys: the error for elements with equal keys; empty if keys need not be unique.
+      unique: whether keys must be unique.
       keeps_rejected: whether it writes `rejected/`. Otherwise `WriteRejected` does, perhaps in the same pipeline.
     """
 
@@ -82,10 +82,7 @@ class KeyedSink(abc.ABC):
     shards: int | None = None
     ranges: Mapping[Place, WorkRange] = dataclasses.field(default_factory=dict)
 
-    equal_keys: ClassVar[str] = (
-        "two episodes have the key {0.key}: keys must be unique. If your step splits episodes, number them: "
-        "dataclasses.replace(key, part=1)"
-    )
+    unique: ClassVar[bool] = True
     keeps_rejected: ClassVar[bool] = False
 
     def open(self) -> None:
@@ -133,9 +130,8 @@ def check_directory(directory: str, *, overwrite: bool) -> None:
     """
     existing = read_plan(directory)
     check_output(directory, existing or OutputPlan(), overwrite=overwrite)
-    if existing is None or overwrite:
-        return
-    if load_manifest(directory) is not None or existing.content.get("from") != FROM:
+    replaceable = existing is None or (existing.content.get("from") == FROM and load_manifest(directory) is None)
+    if not replaceable and not overwrite:
         raise UsageError(
             f"{directory} holds a finished dataset, or the output of another job: choose another directory, or pass "
             "overwrite=True"
@@ -192,8 +188,11 @@ def place(
     bounds = [total * i // count for i in range(1, count)]
     last: StoredElement | None = None
     for stored in sorted(elements, key=lambda stored: stored.order):
-        if sink.equal_keys and last is not None and last.key == stored.key:
-            raise UsageError(sink.equal_keys.format(stored))
+        if sink.unique and last is not None and last.key == stored.key:
+            raise UsageError(
+                f"two episodes of split {split} have the key {stored.key}: keys must be unique. If your step splits "
+                "episodes, number the parts in their keys"
+            )
         end += stored.weight
         yield (split, bisect.bisect_right(bounds, end - stored.weight // 2 - 1)), stored
         last = stored

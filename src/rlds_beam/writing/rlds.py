@@ -30,7 +30,7 @@ from rlds_beam.formats.outputs import check_files
 from rlds_beam.formats.rlds.output import RldsOutput, name_and_version
 from rlds_beam.formats.rlds.source import FORMATS, RldsSource
 from rlds_beam.output.directory import lock_output
-from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, remove_output
+from rlds_beam.output.plans import OutputPlan, remove_output
 from rlds_beam.output.range_conversion import DatasetCommitter, RangeConverter
 from rlds_beam.output.shards import RejectedWriter
 from rlds_beam.processing.ranges import check_and_connect
@@ -163,18 +163,10 @@ class EpisodeSink(KeyedSink):
     def of(
         cls, source: Source, to: str, converter: RangeConverter, report: Report, more: Mapping[str, Any], **fields: Any
     ) -> Self:
-        """Makes the sink of an output.
-
-        Args:
-          source: the dataset of the episodes.
-          report: the report on the dataset as a whole.
-          more: what else the bytes depend on.
-          fields: the other attributes.
-        """
+        """Makes the sink of an output; `more` is what else the bytes depend on, `fields` are the other attributes."""
         output, checked = converter.output, dataclasses.asdict(converter.check)
         del checked["fail"]  # it may end a job, but does not change what is written
         content = {
-            "format": OUTPUT_FORMAT,
             "from": FROM,
             "to": to,
             "dataset": source.dataset,
@@ -217,7 +209,6 @@ class RldsSink(EpisodeSink):
     episodes: ArrayEpisodes
     strict: bool
 
-    equal_keys = "two episodes of split {0.split} have the key {0.key[1]!r}: keys must be unique"
     keeps_rejected = True
 
     @classmethod
@@ -287,12 +278,11 @@ class RldsSink(EpisodeSink):
             rejected = check_and_connect(episode, check, connecting, ignored, bool).verdict.rejected
             if rejected is not None:
                 raise _refuse(f"{key!r} of split {split}", rejected.violations)
-        # Numbers come before texts, which cannot be compared with them.
-        return split, (type(key) is str, key), (episode.payload, episode.faults), len(episode.payload)
+        return split, key, (episode.payload, episode.faults), len(episode.payload)
 
     def write_range(self, work: WorkRange, elements: Sequence[StoredElement]) -> list[Rejection]:
         def reject(writer: RejectedWriter, rejection: Rejection) -> None:
-            line = {**rejection.to_json(), "id": elements[rejection.key.position].key[1]}
+            line = {**rejection.to_json(), "id": elements[rejection.key.position].key}
             writer.write(rejection.payload, line, rejection.key)
 
         self.converter.convert(work, self._read(work, elements), reject=reject)
