@@ -78,7 +78,9 @@ def plan_batches(
     if relative_actions is not None:
         for dataset in datasets:
             _check_relative(relative_actions, dataset, windows)
-    signals = _find_signals(datasets, fields, windows)
+    fast = [path for path in windows if all(path in find_windows(dataset.fields) for dataset in datasets)]
+    endings = ("", SAMPLES, SAMPLE_TIMES)
+    signals = {path + ending: path for path in fast for ending in endings if path + ending in fields}
     windows |= {name: windows[path] for name, path in signals.items()}
     following = _next_observations(fields) if next_step else {}
     fields |= {name: fields[path] for name, path in following.items()}
@@ -90,6 +92,9 @@ def plan_batches(
             raise UsageError(
                 f"{needed} steps, but the rows of {dataset.name} are not: open a dataset of episodes with unit='steps'"
             )
+        times = [name for name in signals if name.endswith(SAMPLE_TIMES)]
+        if times and dataset.fps is None:
+            raise UsageError(f"{times[0]} of several steps needs the rate of {dataset.name}: choose other columns")
     for path, field in fields.items():
         if field.holds_image_files and None in field.shape[:-3]:
             raise UsageError(f"{path} has a different number of images in each row: choose other columns")
@@ -139,24 +144,6 @@ def _check_relative(relative: RelativeActions, dataset: Loadable, windows: Mappi
         finite = np.isfinite(actions).all(axis=1) & np.isfinite(states).all(axis=1)
         if finite.any():
             relative.compare(path, actions[finite], states[finite])
-
-
-def _find_signals(
-    datasets: Sequence[Loadable], fields: Mapping[str, Field], windows: Mapping[str, Indices]
-) -> dict[str, str]:
-    """The fields of fast signals that have a window in a batch, with their signals."""
-    signals = dict[str, str]()
-    for path in windows:
-        if not all(path in find_windows(dataset.fields) for dataset in datasets):
-            continue
-        signals |= {path + ending: path for ending in ("", SAMPLES, SAMPLE_TIMES) if path + ending in fields}
-        for dataset in datasets:
-            if path + SAMPLE_TIMES in fields and dataset.fps is None:
-                raise UsageError(
-                    f"the times of the samples of {path} in several steps need the rate of {dataset.name}, which is "
-                    f"unknown: choose columns without {path}{SAMPLE_TIMES}"
-                )
-    return signals
 
 
 def _next_observations(fields: Mapping[str, Field]) -> dict[str, str]:
