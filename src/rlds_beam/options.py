@@ -36,8 +36,8 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
       metadata: `least`: the smallest allowed number. `needs`: another option without which it has no effect:
         `pad_end_of_episodes` or `items=sequences`. `metavar`: the name of its value in the help. `code`: it names a
         function as `module:function`, whose code becomes part of the plan. `by_value`: it takes any object for a name.
-        `short`: a short spelling of its flag: `("-o",)`. `repeated`: a flag for each value. `mapping`: a list of
-        KEY=VALUE, which is a mapping in Python. `positional`: no flag; `several`: one or more of them.
+        `short`: other spellings: `("-o",)`. `repeated`: a flag for each value. `mapping`: KEY=VALUE, in Python a
+        mapping. `positional`: no flag; `several`: one or more of them.
     """
     return dataclasses.field(default=default, metadata={"help": help, **metadata})
 
@@ -143,7 +143,7 @@ def unknown_option(config_class: type[Options], name: str) -> UsageError:
         return UsageError(f"--{flag_name(name)} is an option of {join_texts(owners)}")
     names = [name for group in groups for name in option_names(group.options_class)]
     flags = [f"--{flag_name(name)}" for name in (*option_names(config_class), *names)]
-    flag = f"{'-' if len(name) == 1 else '--'}{flag_name(name)}"
+    flag = f"--{flag_name(name)}"
     return UsageError(f"unknown option {flag}{did_you_mean(flag, flags)}")
 
 

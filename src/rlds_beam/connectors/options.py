@@ -13,7 +13,7 @@ class ConnectorOptions(Options):
 
     names: tuple[str, ...] = option(
         (),
-        "names of the values of a field, comma-separated or one a line in a file; repeat it for other fields",
+        "names of a field's values, or a file of them; repeat it",
         repeated=True,
         mapping=True,
         metavar="FIELD=NAMES",

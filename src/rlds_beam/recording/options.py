@@ -17,26 +17,14 @@ from rlds_beam.options import Options, option
 class RolloutOptions(Options):
     """Rollouts and recording."""
 
-    env: str = option(
-        "",
-        "environment: gymnasium:CartPole-v1, gym:NAME, dm_control:cheetah/run, or a module:function that makes one",
-        by_value=True,
-    )
+    env: str = option("", "gymnasium:CartPole-v1, gym:NAME, dm_control:cheetah/run, or module:function", by_value=True)
     env_config: str | None = option(None, "keyword arguments for the environment, as JSON", metavar="JSON")
     policy: tuple[str, ...] = option(
-        (),
-        "policy: random, HEAD(module:function, argument=value), or module:name; repeat the flag to record several",
-        by_value=True,
-        repeated=True,
-        metavar="NAME",
+        (), "random, HEAD(module:function, argument=value), or module:name; repeat it", by_value=True, repeated=True
     )
     episodes: int | None = option(None, "episodes to record per policy and dataset", least=1)
-    steps: int | None = option(
-        None, "steps to record per policy and dataset, in windows that may cross episodes", least=1
-    )
-    step_per_trajectory: int | None = option(
-        None, "maximum steps of an episode (with --episodes), or steps of a window (with --steps; default: 10)", least=1
-    )
+    steps: int | None = option(None, "steps to record per policy and dataset, in windows", least=1)
+    step_per_trajectory: int | None = option(None, "most steps of an episode, or those of a window (10)", least=1)
     max_episode_steps: int | None = option(None, "truncate episodes after this many steps", least=1)
     minimum_rollout_length: int = option(0, "minimum number of steps to skip before a window", least=0, needs="steps")
     maximum_rollout_length: int = option(100, "skip fewer steps than this before a window (with --steps)", least=0)

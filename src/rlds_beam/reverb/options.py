@@ -15,21 +15,12 @@ WriterKind = Literal["stream", "observer"]
 class ReverbOptions(Options):
     """Reverb servers and tables."""
 
-    reverb: tuple[str, ...] = option(
-        (), "host:port of one or more servers (comma separated), or embedded", metavar="HOST:PORT"
-    )
+    reverb: tuple[str, ...] = option((), "servers (comma separated), or embedded", metavar="HOST:PORT")
     table: tuple[str, ...] = option((), "tables to fill (comma separated); every item goes into each", metavar="NAMES")
-    writer: WriterKind = option(
-        "stream",
-        "stream writes each item once, also if the job is run again; observer, of TF-Agents, at least once",
-    )
-    columns: bool = option(
-        False, "push the columns of --connectors, one item per row, instead of trajectories", needs="writer=stream"
-    )
+    writer: WriterKind = option("stream", "stream writes each item once; observer, of TF-Agents, at least once")
+    columns: bool = option(False, "push the columns of --connectors, one item per row", needs="writer=stream")
     module: str | None = option(None, "module whose columns to push, if the connectors name several", needs="columns")
-    priority: str = option(
-        "1", "item priority: a number, a leaf of the frames (reward, observation/progress), or module:function"
-    )
+    priority: str = option("1", "of items: a number, a leaf of the frames (observation/progress), or module:function")
     chunk_length: int | None = option(None, "frames per chunk, the unit sent to a sampler (default: by size)", least=1)
     timeout: float = option(60.0, "seconds to wait for a server that makes no progress", least=1)
     allow_eviction: bool = option(False, "push more items than a table holds; its remover drops the excess")

@@ -23,7 +23,7 @@ from rlds_beam.episodes.schema import ADD_ACTIONS, REQUIRED_STEP_FIELDS
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.text import did_you_mean
-from rlds_beam.trajectories.options import Cast, FrameOptions
+from rlds_beam.trajectories.options import FrameOptions
 from rlds_beam.user_functions import describe_error, resolve
 
 Names = tuple[str, ...]
@@ -106,19 +106,17 @@ def _refuse_text(flag: str, chosen: Iterable[str], text: Names) -> None:
             )
 
 
-def cast_columns(
-    columns: Mapping[str, Column], casts: Mapping[str, Cast], void: Mapping[str, int]
-) -> dict[str, Column]:
+def cast_columns(columns: Mapping[str, Column], casts: Mapping[str, str], void: Mapping[str, int]) -> dict[str, Column]:
     """Casts the columns that `casts` names.
 
     Args:
       columns: the columns of a trajectory, by path.
-      casts: the casts, by path.
+      casts: path -> dtype, followed by `!` if values may change.
       void: path -> the number of void last steps, which are cast but not checked.
 
     Raises:
       UsageError: a leaf does not exist or cannot be cast.
-      BadEpisode: a cast would change a value and is not lossy; one violation per leaf.
+      BadEpisode: a cast would change a value, which it must not; one violation per leaf.
     """
     casted, violations = dict(columns), []
     for path, casting in casts.items():
@@ -131,10 +129,10 @@ def cast_columns(
         if isinstance(column, EncodedImages) or path in ("step_type", "next_step_type", "discount"):
             raise UsageError(f"--cast={path}={casting}: images, step types, and the discount cannot be cast")
         with np.errstate(all="ignore"):
-            casted[path] = new = column.astype(casting.dtype, copy=False)
+            casted[path] = new = column.astype(casting.removesuffix("!"), copy=False)
             meant = slice(0, len(column) - void.get(path, 0))
             if (
-                not casting.lossy
+                not casting.endswith("!")
                 and new is not column
                 and (bad := find_changed(column[meant], new[meant], rounding=True)).any()
             ):

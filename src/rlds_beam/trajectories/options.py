@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from rlds_beam.errors import UsageError
 from rlds_beam.options import Options, option
 
 CASTS = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16")
 """The dtypes that TF-Agents can read from trajectory records (example_encoding._validate_dtype)."""
-
-
-class Cast(NamedTuple):
-    """A cast of a leaf: the dtype, and whether values may change (`!`)."""
-
-    dtype: str
-    lossy: bool = False
-
-    def __str__(self) -> str:
-        return self.dtype + ("!" if self.lossy else "")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,15 +40,14 @@ class FrameOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for path, cast in self.casts.items():
-            if not path or cast.dtype not in CASTS:
-                raise UsageError(f"--cast={path}={cast}: expected LEAF=DTYPE or LEAF=DTYPE!, of {', '.join(CASTS)}")
+        for path, dtype in self.casts.items():
+            if not path or dtype.removesuffix("!") not in CASTS:
+                raise UsageError(f"--cast={path}={dtype}: expected LEAF=DTYPE or LEAF=DTYPE!, of {', '.join(CASTS)}")
 
     @property
-    def casts(self) -> dict[str, Cast]:
-        """Trajectory leaf path -> cast."""
-        pairs = (text.partition("=") for text in self.cast)
-        return {path: Cast(dtype.removesuffix("!"), dtype.endswith("!")) for path, _, dtype in pairs}
+    def casts(self) -> dict[str, str]:
+        """Trajectory leaf path -> dtype, followed by `!` if values may change."""
+        return {path: dtype for path, _, dtype in (text.partition("=") for text in self.cast)}
 
 
 ItemKind = Literal["pairs", "sequences", "episodes", "frames"]
