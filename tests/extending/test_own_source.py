@@ -16,8 +16,10 @@ from own_formats import run
 
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import Violation
-from rlds_beam.reading.base import Segment
+from rlds_beam.formats.registry import SOURCES, source_class
+from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.recording.source import RecordedSource
 from rlds_beam.testing import SourceTests, make_episode, read_items, read_rejected, write_dataset
 
 
@@ -42,6 +44,17 @@ def data(tmp_path, episodes):
 
 
 OWN = "--from=test_own_source:JsonSource"
+
+
+CONTRACT = {"dataset", "schema", "files", "decoder", "splits", "meaning", "details", "options_class"}
+CONTRACT |= {"open", "without", "plan", "companions", "media"}
+
+
+def test_our_sources_override_only_the_contract():
+    derived = {name for name in dir(Source) if not name.startswith("_")} - CONTRACT
+    for source in (*map(source_class, SOURCES), RecordedSource):
+        for owner in source.__mro__[: source.__mro__.index(Source)]:
+            assert not derived & {*vars(owner), *owner.__annotations__}, owner
 
 
 def test_convert_gives_the_same_as_for_rlds(data, episodes, tmp_path):

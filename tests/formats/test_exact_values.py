@@ -206,4 +206,4 @@ def test_lists_of_numbers_are_not_text(tmp_path):
         file.move("episode_0", "episode_1")
         file.move("episode_2", "episode_0")
     source = open_source(str(path), from_="hdf5")
-    assert "infos/tools holds lists of numbers or references: left out" in source.notes
+    assert "infos/tools holds lists of numbers or references: left out" in source.details.notes

@@ -227,35 +227,36 @@ def test_every_command_says_that_timestamps_contradict_the_rate(
     assert "rate_mismatch" in said and "observation/timestamp: its times are 25 Hz, but the data says 50 Hz" in said
 
 
-def test_tasks_by_the_names_of_episodes_in_their_files(tmp_path: Path) -> None:
+def test_tasks_by_the_names_of_files_with_one_episode(tmp_path: Path) -> None:
     pytest.importorskip("h5py")
     hdf5_robots.aloha(tmp_path / "aloha", [4, 5])
     (tmp_path / "files.csv").write_text("episode,task\nepisode_1.hdf5,second\nepisode_0.hdf5,first\n")
     export(tmp_path / "aloha", tmp_path / "a", "rlds", task_file=tmp_path / "files.csv")
     assert texts_of(tmp_path / "a") == [{"first"}, {"second"}]
-    hdf5_robots.robomimic(tmp_path / "demos", [4, 3])
-    (file,) = (tmp_path / "demos").glob("*.hdf5")
-    for number, names in enumerate([["demo_1", "demo_0"], [f"demo_1 of {file.name}", "data/demo_0"]]):
-        (tmp_path / "demos.json").write_text(json.dumps({names[0]: "second", names[1]: "first"}))
-        export(tmp_path / "demos", tmp_path / f"b{number}", "rlds", task_file=tmp_path / "demos.json")
-        assert texts_of(tmp_path / f"b{number}") == [{"first"}, {"second"}]
+    hdf5_robots.aloha(tmp_path / "days" / "b", [4])
+    hdf5_robots.aloha(tmp_path / "days" / "a", [5])
+    (tmp_path / "days.json").write_text(json.dumps({f"{day}/episode_0.hdf5": day for day in "ba"}))
+    export(tmp_path / "days", tmp_path / "both", "rlds", task_file=tmp_path / "days.json")
+    assert texts_of(tmp_path / "both") == [{"a"}, {"b"}]
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("demo_7", "'demo_7' is not the key of an episode, nor its name in its file; did you mean demo_"),
-        ("demo_1", "'demo_1' is the name of 2 episodes: write 'demo_1 of a.hdf5'"),
-        ("demo_1 of a.hdf5", "listed twice, also as"),
+        (
+            "episode_7.hdf5",
+            "is not the key of an episode, nor the name of a file with one episode; did you mean episode_",
+        ),
+        ("pisode_0.hdf5", "'pisode_0.hdf5' is not the key of an episode"),
+        ("episode_0.hdf5", "'episode_0.hdf5' is the name of 2 files: write more of its path"),
+        ("a/episode_0.hdf5", "listed twice, also as"),
     ],
 )
-def test_names_that_no_episode_or_several_have_are_refused(tmp_path: Path, name: str, message: str) -> None:
+def test_names_that_no_file_or_several_have_are_refused(tmp_path: Path, name: str, message: str) -> None:
     pytest.importorskip("h5py")
-    hdf5_robots.robomimic(tmp_path / "data", [4, 3])
-    (file,) = (tmp_path / "data").glob("*.hdf5")
-    (tmp_path / "data" / "b.hdf5").write_bytes(file.read_bytes())
-    file.rename(tmp_path / "data" / "a.hdf5")
-    table = {name: "x", **({"data/1.0.0:train:00000@1": "y"} if "twice" in message else {})}
+    for day in "ab":
+        hdf5_robots.aloha(tmp_path / "data" / day, [4])
+    table = {name: "x", **({"data/1.0.0:train:00000@0": "y"} if "twice" in message else {})}
     (tmp_path / "tasks.json").write_text(json.dumps(table))
     with pytest.raises(UsageError, match=message) as error:
         rlds_beam.convert(tmp_path / "data", tmp_path / "out", to="rlds", task_file=tmp_path / "tasks.json")

@@ -341,7 +341,7 @@ def test_minari_says_the_rate_by_its_environment(tmp_path: Path, spec: Any, rate
     (tmp_path / "data" / "metadata.json").write_text(json.dumps({**about, "env_spec": spec}))
     source = rlds_beam.open_source(str(tmp_path), from_="hdf5")
     assert source.fps == rate
-    assert ("the rate is that of" in str(source.notes)) == (rate is not None)
+    assert ("the rate is that of" in str(source.details.notes)) == (rate is not None)
 
 
 def test_names_that_cannot_be_shown_are_said(arm: Path, tmp_path: Path) -> None:
@@ -393,7 +393,7 @@ def test_hdf5_says_the_rate_and_the_names_that_its_simulation_defines(tmp_path: 
         file["data"].attrs["env_args"] = json.dumps({"env_kwargs": arguments})
     source = rlds_beam.open_source(str(tmp_path / "robomimic"), from_="hdf5")
     assert (dict(source.schema.names), source.robot) == ({"observation/state": PANDA}, None)
-    assert not [note for note in source.notes if "that the profile names" in note]
+    assert not [note for note in source.details.notes if "that the profile names" in note]
 
 
 NAMED = {"action": ["reach", "grip"], "observation": ["x", "y", "z"]}

@@ -84,7 +84,7 @@ def test_statistics_and_reports_are_the_same_with_and_without_images(tmp_path, s
         flip_byte(shard_paths(data)[0], 1, at=int(rng.integers(20, 400)))
     whole = open_source(str(data))
     fewer = without_images(whole, CheckOptions(), ())
-    assert [*fewer.left_out] == sorted(CAMERAS)
+    assert [*fewer.details.left_out] == sorted(CAMERAS)
     options = {"repair": ("missing_is_last",), "accept": ("non_finite",)}
     (report, found), (expected_report, expected) = read(fewer, **options), read(whole, **options)
     assert json.dumps(found) == json.dumps(expected)  # text, because NaN is not equal to itself

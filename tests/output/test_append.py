@@ -200,7 +200,7 @@ def test_killed_at_any_change(tmp_path: Path, shards: dict[bool, list[Path]], na
         out = copies / str(last)
         assert read(out, name) in (old, new), last
         source = open_source(str(out), from_=str(options["to"])) if name == "rlds" else None
-        assert source is None or not source.violations
+        assert source is None or not source.details.violations
         append(every, out, options)
         assert files_in(out) == files, last
 
@@ -345,7 +345,7 @@ def test_splits(tmp_path: Path) -> None:
     append(write_splits(tmp_path / "b", more), out, {"to": "rlds"})
     source = open_source(str(out))
     assert {split.name: split.episodes for split in source.splits} == {"train": 2, "empty": 2, "new": 2}
-    assert not source.violations
+    assert not source.details.violations
     assert [commit.name for commit in sorted((out / "_commits").iterdir())] == [
         f"{name}.json"
         for name in (

@@ -130,5 +130,5 @@ def test_keys_equal_those_of_the_recorded_dataset(tmp_path):
 def test_dry_run_says_what_would_be_rolled_out(capsys):
     assert main(["record", "out", *FLAGS, *FORMATS["lerobot"], "--dry_run"]) == 0
     out = capsys.readouterr().out
-    assert f"input     40 rollouts of greedy in {WALK}" in out
+    assert "input     " in out and ": 40 episodes\n" in out
     assert not Path("out").exists()

@@ -20,7 +20,7 @@ class ConnectorOptions(Options):
     )
     task: str | None = option(None, "instruction of the episodes that have none", metavar="TEXT")
     task_file: str | None = option(
-        None, "instructions by episode: CSV, JSON, JSON lines, or YAML of keys (or names) and texts", metavar="FILE"
+        None, "instructions by episode: CSV, JSON, JSON lines, or YAML of keys (or files) and texts", metavar="FILE"
     )
     connectors: str | None = option(
         None, "MinimumLength(10),FlipChannels, a YAML or JSON file of connectors, or module:name", by_value=True

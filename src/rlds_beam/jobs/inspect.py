@@ -108,8 +108,8 @@ class Survey:
             },
             "last_steps": None if self.last_steps is None else dataclasses.asdict(self.last_steps),
             "ranges": self.ranges,
-            "problems": [str(violation) for violation in source.violations],
-            "notes": list(source.notes),
+            "problems": [str(violation) for violation in source.details.violations],
+            "notes": list(source.details.notes),
             "sampled": msgspec.to_builtins(self.sampled),
             "complete": self.complete,
             "steps": self.steps,
@@ -257,8 +257,8 @@ class _Facts:
                 with contextlib.suppress(UndecodableImageError):
                     header = read_image_header(images.image(0))
                     height, width = header.height, header.width
-        if field.path in self._source.videos:
-            codec = shorten(self._source.videos[field.path].get("video.codec", ""), 40)
+        if (video := self._source.details.videos.get(field.path)) is not None:
+            codec = shorten(video.get("video.codec", ""), 40)
             coding = f"{codec} video".lstrip()
         return {"path": field.path, "height": height, "width": width, "coding": coding}
 
@@ -292,8 +292,8 @@ def _lines(survey: Survey) -> Iterator[str]:
         episodes = "unknown" if split.episodes is None else f"{split.episodes:,}"
         rows.append((split.name, f"{len(split.shards):,}", episodes, format_size(split.size)))
     yield from table_lines(("split", "shards", "episodes", "size"), rows)
-    yield from (f"problem: {violation}" for violation in source.violations)
-    yield from (f"note: {note}" for note in source.notes)
+    yield from (f"problem: {violation}" for violation in source.details.violations)
+    yield from (f"note: {note}" for note in source.details.notes)
     yield from [f"ranges    {survey.ranges:,}", ""]
     yield "all episodes were read" if survey.complete else "a sample was read; duplicates were not checked"
     yield from [*survey.sampled.summary(survey.config.repair).split("\n"), ""]
@@ -321,7 +321,7 @@ def _card_lines(survey: Survey) -> list[str]:
     kind = _FILES.get(source.files.name, shorten(source.files.name, 40))
     size = f"{format_size(source.size)} in {count(shards, f'{kind} file')}"
     if others := card["other_files"]:
-        size += f", and {count(others, 'video' if source.videos else 'other file')}"
+        size += f", and {count(others, 'video' if source.details.videos else 'other file')}"
     cameras = [
         f"{shorten(camera['path'], 100)}: {camera['width'] or '?'} x {camera['height'] or '?'}, {camera['coding']}"
         for camera in card["cameras"]
@@ -338,7 +338,7 @@ def _card_lines(survey: Survey) -> list[str]:
         "lacks": ["; ".join(card["missing"])] if card["missing"] else [],
         "next": [_next_command(survey)],
     }
-    lines = [source.dataset if source.tfds is not None else source.name]  # the versions of others are ours
+    lines = [source.dataset if source.details.tfds is not None else source.name]  # the versions of others are ours
     for name, texts in facts.items():
         lines += [f"{name if i == 0 else '':10}{text}".rstrip() for i, text in enumerate(texts)]
     return lines

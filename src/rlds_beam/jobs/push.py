@@ -20,6 +20,7 @@ from rlds_beam.processing.ranges import find_duplicates, fit_connectors
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source, WorkRange
 from rlds_beam.reading.changes import Snapshot
+from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reverb import tables
 from rlds_beam.reverb.column_items import ColumnItemConversion, ItemConversion
@@ -106,7 +107,7 @@ def _open_rlds(options: PushOptions) -> PushInput:
     ranges = opened.ranges(whole_shards=options.across_episodes)
     void = source.last_action != "real" and source.meaning.void_datasets is None
     keeps_last = not void if frames.last_step is None else frames.last_step != "drop"
-    steps = source.most_steps()
+    steps = _most_steps(source)
     if steps is not None and keeps_last:
         steps *= 2  # each episode has at least one step
 
@@ -131,6 +132,25 @@ def _open_rlds(options: PushOptions) -> PushInput:
         source=source,
         before=before,
     )
+
+
+def _most_steps(source: Source) -> int | None:
+    """An upper bound on the steps of an RLDS dataset; None if the sizes of its files give none.
+
+    A step has at least 4 bytes for a float, 1 for an integer, and 2 for a string (tag and length).
+    """
+    first = next((shard for split in source.splits for shard in split.shards), None)
+    if not isinstance(source.decoder, EpisodeDecoder) or first is None:
+        return None
+    if source.files.name != "tfrecord" or not source.files.is_splittable(first.path):
+        return None  # compressed
+    least = 0
+    for field in source.schema.steps.values():
+        if field.encoding != "none" or field.dtype == "string":
+            least += 2
+        elif None not in field.shape:
+            least += field.known_size * (1 if field.numpy_dtype.kind in "iub" else 4)
+    return sum(shard.size for split in source.splits for shard in split.shards) // max(1, least)
 
 
 def _open_converted(options: PushOptions) -> PushInput:

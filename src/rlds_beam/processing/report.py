@@ -247,8 +247,8 @@ def check_source(source: Source, options: CheckOptions) -> Report:
         from rlds_beam.checking.signals.conditions import check_fields, parse_reject
 
         check_fields(parse_reject(options.reject), source.schema)
-    report = Report(left_out=dict(source.left_out), notes=tuple(source.notes))
-    for violation in (*source.violations, *_schema_mismatch(source)):
+    report = Report(left_out=dict(source.details.left_out), notes=source.details.notes)
+    for violation in (*source.details.violations, *_schema_mismatch(source)):
         if options.policy(violation.rule) != "accept":
             raise UsageError(
                 f"{violation}. {ADVICE[violation.rule].capitalize()}, or continue with the existing files: "
@@ -273,7 +273,7 @@ def check_counts(source: Source, read: Mapping[str, int], options: CheckOptions)
       FailedRuleError: there is one, and its policy is `fail`.
     """
     report, policy = Report(), options.policy("short_shard")
-    said = "the dataset's metadata" if source.tfds is None else DATASET_INFO
+    said = "the dataset's metadata" if source.details.tfds is None else DATASET_INFO
     for split in source.splits:
         for shard, low, high in split.taken:
             key = EpisodeKey(source.dataset, split.name, shard.index, 0)
@@ -298,6 +298,6 @@ def _schema_mismatch(source: Source) -> Iterator[Violation]:
         return
     for rule, field in set.intersection(*map(set, samples)):
         if rule in ("missing_field", "wrong_dtype_or_shape"):
-            said = "the dataset's schema" if source.tfds is None else FEATURES
+            said = "the dataset's schema" if source.details.tfds is None else FEATURES
             detail = f"{said} does not fit the records: {samples[0][rule, field]}"
             yield Violation("schema_mismatch", f"{detail} (the same in all of the first {len(samples)})")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from rlds_beam.encoding.base import Damage, Headers, Record, RecordFormat
-from rlds_beam.reading.base import Decoder, Segment, Shard, Source, Split
+from rlds_beam.reading.base import Decoder, Details, Segment, Shard, Source, Split
 from rlds_beam.reading.meaning import Meaning
 
 __all__ = [
     "Damage",
     "Decoder",
+    "Details",
     "Headers",
     "Meaning",
     "Record",

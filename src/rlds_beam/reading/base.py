@@ -30,12 +30,15 @@ class Shard:
       path: its path.
       size: its size in bytes.
       records: the number of records according to dataset_info.json; None if unknown.
+      is_file: whether it is a file. A shard of a recording is computed when it is read: it cannot be fingerprinted,
+        sampled, or compared before, is its own range, and its size is an estimate.
     """
 
     index: int
     path: str
     size: int
     records: int | None
+    is_file: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,6 +163,29 @@ class VideoSpan(NamedTuple):
     frames: int
 
 
+@dataclasses.dataclass(frozen=True)
+class Details:
+    """What opening a dataset found besides its schema and meaning, for reports and outputs.
+
+    Attributes:
+      violations: the faults of the dataset as a whole (missing and extra shards).
+      notes: what a user should know about how the data are read.
+      left_out: the parts of the dataset that are not read, with the reasons.
+      videos: the facts about each step field that is stored as videos (`{"video.codec": "av1", ...}`), by path.
+      tfds: TFDS's metadata if the records are tf.Examples as TFDS stores RLDS; otherwise None.
+    """
+
+    violations: tuple[Violation, ...] = ()
+    notes: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    videos: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    tfds: TfdsMetadata | None = None
+
+    def without(self, paths: Collection[str], why: str) -> Details:
+        """A copy that also lists these fields as left out."""
+        return dataclasses.replace(self, left_out={**self.left_out, **dict.fromkeys(paths, why)})
+
+
 class Source(abc.ABC):
     """A dataset of episodes: where its records are and how to decode them.
 
@@ -172,26 +198,19 @@ class Source(abc.ABC):
       files: reads the records of a shard.
       decoder: decodes a record into an episode.
       splits: the selected splits.
-      violations: the faults of the dataset as a whole (missing and extra shards).
       meaning: the rate, the robot, and what last actions are.
-      left_out: the parts of the dataset that are not read, with the reasons.
-      notes: what a user should know about how the data are read.
-      has_files: whether the shards are files. Those of a recording are not: there is nothing to fingerprint, sample, or
-        compare before they are read, and each is its own range.
+      details: what else opening it found.
       options_class: the class of the source's options. If it has any, `open` takes an instance as `options`.
     """
 
     meaning: Meaning = UNKNOWN
-    left_out: Mapping[str, str] = {}
-    notes: tuple[str, ...] = ()
-    has_files: ClassVar[bool] = True
+    details: Details = Details()
     options_class: ClassVar[type[Options]] = Options
     dataset: str
     schema: Schema
     files: RecordFormat
     decoder: Decoder
     splits: tuple[Split, ...]
-    violations: tuple[Violation, ...] = ()
 
     @classmethod
     @abc.abstractmethod
@@ -214,18 +233,10 @@ class Source(abc.ABC):
 
         Args:
           paths: fields of the schema.
-          why: the reason, for `left_out`.
+          why: the reason, for `Details.left_out`.
         """
         del paths, why
         return self
-
-    def __str__(self) -> str:
-        return f"{self.describe()}\n{schema_tree(self.schema)}"
-
-    def describe(self) -> str:
-        """Describes the dataset in words."""
-        left_out = "".join(f"; left out: {shorten(name)} ({why})" for name, why in self.left_out.items())
-        return f"{self.dataset}: {count(self.episodes, 'episode')}, {format_size(self.size)}{left_out}"
 
     def plan(self) -> dict[str, Any]:
         """Everything but the shards' bytes that the content of an episode depends on, as JSON.
@@ -239,22 +250,6 @@ class Source(abc.ABC):
         del shard
         return ()
 
-    @property
-    def input_bytes(self) -> int:
-        """The bytes to read, with those of companions: a few of them are looked at if there are many."""
-        files = sorted({file for split in self.splits for shard in split.shards for file in self.companions(shard)})
-        sizes = [storage.size(file) for file in files[:_COMPANIONS] if storage.exists(file)]
-        return self.size + sum(sizes) * len(files) // max(1, len(sizes))
-
-    def episode_names(self) -> Iterator[tuple[EpisodeKey, tuple[str, ...]]]:
-        """The key of each episode with its names in its file (`demo_3 of demos.hdf5`, `demo_3`), if they have names."""
-        return iter(())
-
-    @property
-    def videos(self) -> Mapping[str, Mapping[str, Any]]:
-        """The facts about each step field that is stored as videos (`{"video.codec": "av1", ...}`), by path."""
-        return {}
-
     def media(self, shard: Shard, position: int) -> Mapping[str, Sequence[Span] | VideoSpan]:
         """Where the media of a record are as they are, by the paths of their fields.
 
@@ -263,18 +258,28 @@ class Source(abc.ABC):
         del shard, position
         return {}
 
-    def origins(self) -> Sequence[str]:
-        """The key of each episode in the dataset from which it was converted; empty if it is not known."""
-        return ()
+    # What follows is derived.
 
-    def most_steps(self) -> int | None:
-        """An upper bound on the dataset's steps; None if the files' sizes give none."""
-        return None
+    def __str__(self) -> str:
+        return f"{self.describe()}\n{schema_tree(self.schema)}"
+
+    def describe(self) -> str:
+        """Describes the dataset in words, with the notes."""
+        left_out = "".join(f"; left out: {shorten(name)} ({why})" for name, why in self.details.left_out.items())
+        size = f", {format_size(self.size)}" if self.has_files else ""
+        return "\n".join([f"{self.dataset}: {count(self.episodes, 'episode')}{size}{left_out}", *self.details.notes])
 
     @property
-    def tfds(self) -> TfdsMetadata | None:
-        """TFDS's metadata if the records are tf.Examples as TFDS stores RLDS; otherwise None."""
-        return None
+    def has_files(self) -> bool:
+        """Whether the shards are files (`Shard.is_file`)."""
+        return all(split.shards[0].is_file for split in self.splits if split.shards)
+
+    @property
+    def input_bytes(self) -> int:
+        """The bytes to read, with those of companions: a few of them are looked at if there are many."""
+        files = sorted({file for split in self.splits for shard in split.shards for file in self.companions(shard)})
+        sizes = [storage.size(file) for file in files[:_COMPANIONS] if storage.exists(file)]
+        return self.size + sum(sizes) * len(files) // max(1, len(sizes))
 
     @property
     def fps(self) -> float | None:

@@ -20,15 +20,14 @@ from rlds_beam.encoding.tfds.rlds_dataset import features_json
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.output.commits import VERSION
-from rlds_beam.reading.base import Shard, Source, Split
+from rlds_beam.reading.base import Details, Shard, Source, Split
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.recording.environments import KINDS, Environment, make_environment, observed_dtypes
 from rlds_beam.recording.options import RolloutOptions
 from rlds_beam.recording.policies import BehaviorPolicy, HistoryPolicy, Random
 from rlds_beam.recording.policy_loader import load_policies, read_version
-from rlds_beam.recording.rollout import PROPENSITY, RolloutSettings, info_fields
+from rlds_beam.recording.rollout import RolloutSettings, info_fields
 from rlds_beam.recording.rollouts import RecordedDecoder, Rollout, RolloutFormat, plan_rollouts, recorded_schema
-from rlds_beam.text import count
 from rlds_beam.user_functions import ByValue, find_version
 
 METADATA = "metadata.json"
@@ -42,8 +41,7 @@ class RecordedSource(Source):
     """Behavior policies in an environment as a source of RLDS: nothing is stored until an output writes it.
 
     Attributes:
-      dataset, schema, files, decoder, splits, meaning: as in `Source`.
-      features: the text of the features.json that describes the records.
+      dataset, schema, files, decoder, splits, details, meaning: as in `Source`.
       functions: the versions of the user's code, by option.
       images: the encoding of images.
     """
@@ -53,36 +51,19 @@ class RecordedSource(Source):
     files: RolloutFormat
     decoder: RecordedDecoder
     splits: tuple[Split, ...]
-    features: str
     functions: Mapping[str, Any]
     images: str
     meaning: Meaning
-
-    has_files = False
+    details: Details
 
     @classmethod
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> Source:
         raise UsageError("a recording has no files to open: use rlds-beam record")
 
-    def describe(self) -> str:
-        trajectories = sum(rollout.count for rollout in self.files.rollouts.values())
-        policies = ", ".join(self.files.metadata["policies"])
-        unknown = "" if PROPENSITY in self.schema.steps else ", without propensities"
-        return f"{count(trajectories, 'rollout')} of {policies} in {self.files.environment}{unknown}"
-
     def plan(self) -> dict[str, Any]:
         record = {**self.files.metadata, "given": list(self.files.policies), "images": self.images}
         settings = dataclasses.asdict(self.files.settings)
         return {"record": record, "settings": settings, "functions": dict(self.functions)}
-
-    @property
-    def input_bytes(self) -> int:
-        return _ROLLOUT_BYTES * sum(rollout.count for rollout in self.files.rollouts.values())
-
-    @property
-    def tfds(self) -> TfdsMetadata:
-        described = {"description": f"Recorded in {self.files.environment} by rlds-beam."}
-        return TfdsMetadata(self.features, json.dumps(described), {METADATA: encode(self.files.metadata).encode()})
 
 
 def open_recording(options: RolloutOptions) -> RecordedSource:
@@ -123,13 +104,14 @@ def open_recording(options: RolloutOptions) -> RecordedSource:
         options.env, config, options.policy, settings, schema, mixture and propensity, metadata, rollouts
     )
 
-    def count_of(rollout: Rollout) -> int | None:
-        return None if settings.windows else rollout.count  # windows may be cut into several episodes
+    def make_shard(index: int, path: str) -> Shard:
+        number = rollouts[path].count
+        records = None if settings.windows else number  # windows may be cut into several episodes
+        return Shard(index, path, number * _ROLLOUT_BYTES, records, is_file=False)
 
-    splits = tuple(
-        Split(split, tuple(Shard(i, path, 0, count_of(rollouts[path])) for i, path in enumerate(paths[split])))
-        for split in planned
-    )
+    splits = tuple(Split(split, tuple(make_shard(i, path) for i, path in enumerate(paths[split]))) for split in planned)
+    described = {"description": f"Recorded in {options.env} by rlds-beam."}
+    tfds = TfdsMetadata(features, described, {METADATA: encode(metadata).encode()})
     by_name = options.env.partition(":")[0] in KINDS or isinstance(options.env, ByValue)
     functions = {} if by_name else {"--env": find_version(options.env, "--env")}
     return RecordedSource(
@@ -138,10 +120,10 @@ def open_recording(options: RolloutOptions) -> RecordedSource:
         files,
         RecordedDecoder(),
         splits,
-        features,
         {**functions, "--policy": {str(name): read_version(name) for name in options.policy}},
         options.image_encoding,
         Meaning(environment.fps, last_action="void"),
+        Details(tfds=tfds),
     )
 
 

@@ -19,7 +19,7 @@ from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.dry_run import name_fields
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.metadata import encode
-from rlds_beam.encoding.tfds.dataset_info import FEATURES
+from rlds_beam.encoding.tfds.dataset_info import FEATURES, TfdsMetadata
 from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.encoding.tfds.rlds_dataset import features_json
 from rlds_beam.episodes.episode import Episode, EpisodeKey
@@ -35,7 +35,7 @@ from rlds_beam.output.range_conversion import DatasetCommitter, RangeConverter
 from rlds_beam.output.shards import RejectedWriter
 from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.processing.report import Report, check_source
-from rlds_beam.reading.base import Source, WorkRange
+from rlds_beam.reading.base import Details, Source, WorkRange
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.text import some
 from rlds_beam.writing.arrays import ArrayEpisodes, ImageEncoding
@@ -246,10 +246,10 @@ class RldsSink(EpisodeSink):
         features = encode(features_json(episodes.schema))
         source = RldsSource(
             dataset="/".join(name_and_version(directory, "episodes/1.0.0")),
-            features=features,
             schema=name_fields(parse_features(features, FEATURES), meaning.names),
             files=FORMATS["tfrecord"],
             splits=(),
+            details=Details(tfds=TfdsMetadata(features)),
             meaning=meaning.of_fields(),
         )
         connecting = ConnectorRunner.for_source(Configuration(), source)

@@ -43,7 +43,7 @@ def same(column: Any, values: Any) -> bool:
 
 def test_it_is_recognized(made: tuple[str, Path, Any]) -> None:
     name, directory, _ = made
-    assert open_source(str(directory)).notes[0] == f"profile {name}"
+    assert open_source(str(directory)).details.notes[0] == f"profile {name}"
 
 
 def test_every_value_is_read(made: tuple[str, Path, Any]) -> None:

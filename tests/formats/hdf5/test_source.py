@@ -234,7 +234,7 @@ def store() -> Iterator[str]:
 def test_episodes_are_those_of_the_local_files(tmp_path: Path, store: str, profile: str) -> None:
     BUILDERS[profile](tmp_path, [4, 5, 3])
     path = upload(tmp_path, f"{store}/in")
-    assert open_source(path).notes[0] == f"profile {profile}"
+    assert open_source(path).details.notes[0] == f"profile {profile}"
     for near, far in zip(read_back(tmp_path, "hdf5"), read_back(path, "hdf5"), strict=True):
         assert not far.faults and near.payload == far.payload
 

@@ -101,7 +101,7 @@ def test_a_feature_of_an_unknown_type_is_left_out_with_a_note(annotated, tmp_pat
     info["features"]["notes"] = {"dtype": "language", "shape": [1], "names": None}
     (annotated / "meta/info.json").write_text(json.dumps(info))
     source = open_source(str(annotated), from_="lerobot")
-    assert set(source.left_out) == {"observation.cloud", "notes"}
+    assert set(source.details.left_out) == {"observation.cloud", "notes"}
     assert "observation.cloud (LeRobot's type point_cloud, which rlds-beam does not know)" in source.describe()
     report = rlds_beam.check(str(annotated), from_="lerobot", rules=True).report
     assert report.valid == len(LENGTHS) and set(report.left_out) == {"observation.cloud", "notes"}

@@ -138,7 +138,7 @@ def test_odd_splits_are_noted(
 ) -> None:
     made = shutil.copytree(dataset, tmp_path / "made")
     change_info(made, splits=splits)
-    assert [*open_source(str(made)).notes] == [f"meta/info.json: {note}" for note in notes]
+    assert [*open_source(str(made)).details.notes] == [f"meta/info.json: {note}" for note in notes]
     if splits == {"train": "0:9"}:
         for command in (["check", "--rules", str(made)], ["convert", str(made), str(tmp_path / "out"), "--to=rlds"]):
             assert main(command) == 0

@@ -198,8 +198,8 @@ def test_an_instruction_is_kept_and_only_missing_ones_are_filled(
     for fields in ("common", "all"):
         source = open_merged(said, mute, fields=fields)
         assert [e.steps["language_instruction"][0] for e in read(source)] == [b"fold"] * 3 + [b""] * 3
-        assert not any("left out" in note for note in source.notes)
-        assert any(note.startswith("no instruction in mute/1.0.0 (--task") for note in source.notes)
+        assert not any("left out" in note for note in source.details.notes)
+        assert any(note.startswith("no instruction in mute/1.0.0 (--task") for note in source.details.notes)
     flags = ["--to=rlds", "--merge_fields=common"]
     assert main(["convert", said, mute, str(tmp_path / "other"), *flags, "--task=wipe"]) == 2
     assert "has the task 'fold' already" in capsys.readouterr().err
@@ -410,7 +410,7 @@ def test_one_value_in_other_units_is_said(tmp_path: Path) -> None:
     episode = make_episode(6, observation={"state": 3}, action=3)
     action = np.asarray(episode.steps["action"]) * np.float32([1, 1, 100])
     other = str(write_dataset(tmp_path / "b", [episode.with_columns({"action": action})], name="b"))
-    notes = open_merged(rlds(tmp_path / "a"), other).notes
+    notes = open_merged(rlds(tmp_path / "a"), other).details.notes
     assert any(note.startswith("action[2]: up to ") and "check that the units are the same" in note for note in notes)
 
 

@@ -68,10 +68,10 @@ def test_what_one_does_not_say_is_noted(tmp_path: Path) -> None:
     one, other = arm(tmp_path / "one", AXIS), arm(tmp_path / "other", None, seed=9)
     merged = open_merged(one, other)
     assert not merged.schema.representations
-    assert any(note.startswith("rotations are left out") and note.endswith(": action") for note in merged.notes)
+    assert any(note.startswith("rotations are left out") and note.endswith(": action") for note in merged.details.notes)
     same = open_merged(one, arm(tmp_path / "same", AXIS, seed=9))
     assert dict(same.schema.representations) == {"action": AXIS}
-    assert not any("rotations" in note for note in same.notes)
+    assert not any("rotations" in note for note in same.details.notes)
 
 
 @pytest.mark.parametrize("mode", ["same", "common", "all"])

@@ -148,9 +148,9 @@ def test_missing_and_extra_shards_are_named(dataset):
     shutil.copy(paths[0], dataset / "toy-train.tfrecord-00007-of-00008")
     paths[1].unlink()
     source = open_source(str(dataset))
-    assert [v.rule for v in source.violations] == ["missing_shard", "extra_shard"]
-    assert paths[1].name in source.violations[0].detail
-    assert "00007-of-00008" in source.violations[1].detail
+    assert [v.rule for v in source.details.violations] == ["missing_shard", "extra_shard"]
+    assert paths[1].name in source.details.violations[0].detail
+    assert "00007-of-00008" in source.details.violations[1].detail
     assert [shard.index for shard in source.splits[0].shards] == [0, 2]
 
 

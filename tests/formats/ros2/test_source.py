@@ -97,7 +97,7 @@ def test_incomplete_steps_are_dropped_and_counted(tmp_path: Path) -> None:
     assert len(episode) == 3
     assert episode.metadata["episode_metadata/dropped_frames"] == 3
     assert episode.metadata["episode_metadata/dropped"] == b"action (/leader): 3"
-    assert source.notes[0] == "no reward is recorded: it is 0"
+    assert source.details.notes[0] == "no reward is recorded: it is 0"
 
 
 def test_no_complete_step(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_a_buffer_of_diffusion_policy(tmp_path, name, ranges):
     source = open_source(str(path), from_="zarr")
     assert (source.name, source.episodes) == ("push", 4)
     assert str(source.schema.steps["observation/img"]) == "observation/img: uint8(16, 16, 3) png"
-    assert source.notes == ("profile replay_buffer", "no reward is recorded: it is 0")
+    assert source.details.notes == ("profile replay_buffer", "no reward is recorded: it is 0")
 
 
 def test_images_of_umi_are_decoded(tmp_path):

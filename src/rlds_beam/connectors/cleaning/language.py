@@ -20,7 +20,7 @@ from rlds_beam.connectors.cleaning.selection import decode_text, read_values
 from rlds_beam.connectors.fields import StepFields, check_choices
 from rlds_beam.encoding.metadata import parse_given, parse_json
 from rlds_beam.episodes.columns import is_text
-from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import Source
 from rlds_beam.text import did_you_mean, printable, shorten
@@ -61,10 +61,10 @@ class FillLanguage(EpisodeConnector, reads_images=False, reads_values=False):
         toy/1.0.0:train:00000@0,fold the towel
         toy/1.0.0:train:00000@1,open the drawer
 
-    If the episodes of a source have names in its files, as `inspect` shows them, these can be used instead of keys.
+    If a file has one episode, its name can be used instead of the key, with as much of its path as tells files apart.
 
-        demo_0 of demos.hdf5,fold the towel
-        episode_0.hdf5,open the drawer
+        episode_0.hdf5,fold the towel
+        monday/episode_1.hdf5,open the drawer
 
     The first text field whose name says that it holds the instruction is filled, else `language_instruction` is added.
 
@@ -91,7 +91,7 @@ class FillLanguage(EpisodeConnector, reads_images=False, reads_values=False):
         object.__setattr__(self, "digest", hashlib.sha256(json.dumps(sorted(texts.items())).encode()).hexdigest())
 
     def for_source(self, source: Source) -> FillLanguage:
-        """A copy whose table has the keys of the episodes that it names.
+        """A copy whose table has the keys of the episodes whose files it names.
 
         Raises:
           UsageError: the source has no such episode, or several with the same name.
@@ -99,18 +99,20 @@ class FillLanguage(EpisodeConnector, reads_images=False, reads_values=False):
         given: Mapping[str, str] = vars(self)["_texts"]
         texts = {key: text for key, text in given.items() if _is_key(key)}
         check_dataset(texts, source.dataset, f"--task_file={self.table}")
-        keys: dict[str, list[str]] = {}
-        for key, known in source.episode_names() if len(texts) < len(given) else ():
-            for name in dict.fromkeys(known):
-                keys.setdefault(name, []).append(str(key))
+        files: dict[str, list[tuple[str, str]]] = {}  # by name: the paths of files with one episode, and its keys
+        for split in source.splits if len(texts) < len(given) else ():
+            for shard, low, high in split.taken:
+                if (low, high, shard.records) == (0, 1, 1):
+                    key = EpisodeKey(source.dataset, split.name, shard.index, 0)
+                    files.setdefault(storage.split(shard.path)[1], []).append((shard.path, str(key)))
         for name in given.keys() - texts.keys():
-            where, found = f"--task_file={self.table}: {shorten(name, 80)!r}", keys.get(name, [])
+            where, named = f"--task_file={self.table}: {shorten(name, 80)!r}", files.get(storage.split(name)[1], [])
+            found = [key for path, key in named if f"/{path}".endswith(f"/{name}")]
             if not found:
-                own = f", nor its name in its file{did_you_mean(name, keys)}" if keys else ""
+                own = f", nor the name of a file with one episode{did_you_mean(name, files)}" if files else ""
                 raise UsageError(f"{where} is not the key of an episode{own}; {EXPECTED_KEY}")
             if len(found) > 1:
-                full = next((known for known in keys if keys[known] == found[:1]), found[0])
-                raise UsageError(f"{where} is the name of {len(found):,} episodes: write {printable(full, 80)!r}")
+                raise UsageError(f"{where} is the name of {len(found):,} files: write more of its path")
             if found[0] in texts:
                 raise UsageError(f"{where} is listed twice, also as {found[0]}")
             texts[found[0]] = given[name]

@@ -134,13 +134,13 @@ class TfdsMetadata(NamedTuple):
 
     Attributes:
       features: the text of features.json.
-      info: the text of dataset_info.json; None if there is none.
+      info: the content of dataset_info.json without its splits, which have a number for each shard.
       files: the bytes of other files that belong to the data, by file name: class names, licenses, rlds-beam's
         provenance. They are only copied, so they may be in any encoding.
       outside: the names of such files that are links to files outside of the dataset; these are never copied.
     """
 
     features: str
-    info: str | None = None
+    info: Mapping[str, Any] = {}
     files: Mapping[str, bytes] = {}
     outside: tuple[str, ...] = ()

@@ -28,7 +28,7 @@ from rlds_beam.formats.splits import selected_splits, slice_split
 from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.headers import UndecodableImageError, read_image_header, read_pixel_format
-from rlds_beam.reading.base import Decoder, Shard, Source, Split
+from rlds_beam.reading.base import Decoder, Details, Shard, Source, Split
 from rlds_beam.reading.meaning import UNKNOWN, Meaning
 from rlds_beam.text import shorten
 from rlds_beam.typing import Array
@@ -122,8 +122,8 @@ class SourceOfFiles(Source):
     decoder: Decoder
     splits: tuple[Split, ...]
     files: RecordFormat
-    violations: tuple[Violation, ...] = ()
     meaning: Meaning = UNKNOWN
+    details: Details = dataclasses.field(default_factory=Details)
 
 
 def make_shard(files: ArrayFormat, index: int, path: str, size: int) -> Shard:

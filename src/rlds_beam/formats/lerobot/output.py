@@ -410,7 +410,8 @@ def _copied_videos(features: FeatureMap, source: Source, options: LerobotOptions
     if options.images == "copy" or _encoder_options(options):
         return {}
     cameras = [f for f in features.images if f.is_video and f.depth is None and not (f.shape[0] % 2 or f.shape[1] % 2)]
-    return {feature.path: source.videos[feature.path] for feature in cameras if feature.path in source.videos}
+    known = source.details.videos
+    return {feature.path: known[feature.path] for feature in cameras if feature.path in known}
 
 
 def _depth_scales(options: LerobotOptions, schema: Schema) -> dict[str, Depth]:

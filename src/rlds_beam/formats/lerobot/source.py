@@ -29,7 +29,7 @@ from rlds_beam.formats.lerobot.metadata import EpisodeVideo, Meta
 from rlds_beam.formats.splits import parse_slice, selected_splits
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.video_frames import Depth, video_frames
-from rlds_beam.reading.base import Shard, Source, Span, Split, VideoSpan
+from rlds_beam.reading.base import Details, Shard, Source, Span, Split, VideoSpan
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.text import count, shorten
 
@@ -42,7 +42,6 @@ class LerobotSource(Source):
       root: the directory.
       fields: the fields of its episodes.
       digest: the digest of its metadata.
-      notes: what is odd about its splits and names.
       The others: see `Source`.
     """
 
@@ -53,8 +52,7 @@ class LerobotSource(Source):
     splits: tuple[Split, ...]
     digest: str
     meaning: Meaning
-    violations: tuple[Violation, ...] = ()
-    notes: tuple[str, ...] = ()
+    details: Details
 
     @classmethod
     def open(
@@ -76,7 +74,8 @@ class LerobotSource(Source):
         meaning = Meaning(float(meta.info["fps"]), robot if is_name(robot) else None, last_action=last)
         found = (*_notes(meta, ranges), *name_notes(meta))
         notes = tuple(f"{layout.INFO}: {note}" for note in found)
-        return cls(dataset, root, fields.schema, fields, splits, meta.digest(), meaning, violations, notes)
+        details = Details(violations, notes, fields.left_out, _video_facts(meta, fields))
+        return cls(dataset, root, fields.schema, fields, splits, meta.digest(), meaning, details)
 
     @property
     def files(self) -> LerobotFiles:  # type: ignore[override]
@@ -89,18 +88,6 @@ class LerobotSource(Source):
     def companions(self, shard: Shard) -> list[str]:
         rows = self.files.rows(shard.path)
         return sorted({storage.join(self.root, video.file) for row in rows for video in row.videos.values()})
-
-    @property
-    def videos(self) -> dict[str, dict[str, Any]]:
-        described = read_meta(self.root, self.digest).info["features"]
-        videos = {}
-        for feature in self.fields.features:
-            if feature.kind in ("video", "depth"):
-                entry = described[feature.name]
-                about = entry.get("info") or entry.get("video_info")
-                single = about.items() if isinstance(about, dict) else ()
-                videos[feature.fields[0].path] = {k: v for k, v in single if isinstance(v, str | int | float)}
-        return videos
 
     def media(self, shard: Shard, position: int) -> dict[str, Sequence[Span] | VideoSpan]:
         rows, media = self.files.rows(shard.path), dict[str, Sequence[Span] | VideoSpan]()
@@ -121,20 +108,30 @@ class LerobotSource(Source):
                 media[path] = VideoSpan(file, video.start, stop, row.length)
         return media
 
-    def origins(self) -> Sequence[str]:
+    def source_keys(self) -> Sequence[str]:
+        """The key of each episode in the dataset from which it was converted; empty if it is not known."""
         keys = [row.key for row in read_meta(self.root, self.digest).episodes]
         return [key for key in keys if key is not None] if None not in keys else ()
 
     def without(self, paths: Collection[str], why: str) -> LerobotSource:
         fields = self.fields.without(paths, why)
-        return dataclasses.replace(self, schema=self.schema.without(paths), fields=fields)
-
-    @property
-    def left_out(self) -> Mapping[str, str]:  # type: ignore[override]
-        return self.fields.left_out
+        details = dataclasses.replace(self.details, left_out=fields.left_out)
+        return dataclasses.replace(self, schema=self.schema.without(paths), fields=fields, details=details)
 
     def plan(self) -> dict[str, Any]:
         return {"meta_sha256": self.digest}
+
+
+def _video_facts(meta: Meta, fields: FeatureMap) -> dict[str, dict[str, Any]]:
+    """What info.json says about each video feature, by the path of its field."""
+    videos = {}
+    for feature in fields.features:
+        if feature.kind in ("video", "depth"):
+            entry = meta.info["features"][feature.name]
+            about = entry.get("info") or entry.get("video_info")
+            single = about.items() if isinstance(about, dict) else ()
+            videos[feature.fields[0].path] = {k: v for k, v in single if isinstance(v, str | int | float)}
+    return videos
 
 
 def _shards(meta: Meta) -> tuple[list[Shard], tuple[Violation, ...]]:

@@ -34,7 +34,7 @@ from rlds_beam.formats.merged.schemas import (
 )
 from rlds_beam.images.codecs import encode_png
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.reading.base import Shard, Source, Span, Split, VideoSpan
+from rlds_beam.reading.base import Details, Shard, Source, Span, Split, VideoSpan
 from rlds_beam.reading.last_steps import find_last_steps
 from rlds_beam.reading.meaning import Meaning
 
@@ -55,10 +55,8 @@ class MergedSource(Source):
     decoder: MergedDecoder
     splits: tuple[Split, ...]
     mode: str
-    violations: tuple[Violation, ...]
     meaning: Meaning
-    notes: tuple[str, ...]
-    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    details: Details
 
     dataset = "merged/1.0.0"
     options_class: ClassVar[type[MergeOptions]] = MergeOptions
@@ -108,7 +106,8 @@ class MergedSource(Source):
             "last actions are void in some": last,
         }
         differ = [f"{fact}: {describe_by_value(said, inputs)}" for fact, said in facts.items() if len({*said}) > 1]
-        notes = (*dict.fromkeys(note for source in sources for note in source.notes), *differ, *merge_notes, *unsure)
+        own = dict.fromkeys(note for source in sources for note in source.details.notes)
+        notes = (*own, *differ, *merge_notes, *unsure)
         rate, action = common_value(rates), common_value(last)
         meaning = Meaning(
             rate,
@@ -124,9 +123,12 @@ class MergedSource(Source):
             MergedDecoder(inputs, schema, starts),
             splits,
             mapping.fields,
-            tuple(violation for source in sources for violation in source.violations),
             meaning,
-            notes,
+            Details(
+                tuple(violation for source in sources for violation in source.details.violations),
+                notes,
+                videos=_common_videos(sources),
+            ),
         )
 
     def without(self, paths: Collection[str], why: str) -> Source:
@@ -138,8 +140,7 @@ class MergedSource(Source):
             inputs.append(member)
         schema = self.schema.without(paths)
         decoder = dataclasses.replace(self.decoder, inputs=tuple(inputs), schema=schema)
-        left_out = {**self.left_out, **dict.fromkeys(paths, why)}
-        return with_attributes(self, schema=schema, decoder=decoder, left_out=left_out)
+        return with_attributes(self, schema=schema, decoder=decoder, details=self.details.without(paths, why))
 
     def plan(self) -> dict[str, Any]:
         members = [[m.name, m.source.plan(), m.connecting.configuration.plan()] for m in self.decoder.inputs]
@@ -159,11 +160,11 @@ class MergedSource(Source):
         member, own = self._shards[shard.path]
         return {} if member.connecting.connectors else member.source.media(own, position)
 
-    @property
-    def videos(self) -> Mapping[str, Mapping[str, Any]]:
-        """The facts about a video that all datasets share. Equal ones are copied, unless connectors change them."""
-        said = [member.source.videos for member in self.decoder.inputs]
-        return {path: about for path, about in said[0].items() if all(own.get(path) == about for own in said)}
+
+def _common_videos(sources: Sequence[Source]) -> dict[str, Mapping[str, Any]]:
+    """The facts about a video that all datasets share. Equal ones are copied, unless connectors change them."""
+    said = [source.details.videos for source in sources]
+    return {path: about for path, about in said[0].items() if all(own.get(path) == about for own in said)}
 
 
 @dataclasses.dataclass(frozen=True)

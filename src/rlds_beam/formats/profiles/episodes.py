@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,7 +16,7 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.encoding.base import Damage
 from rlds_beam.episodes.columns import exact_cast, find_changed, zeros_of
-from rlds_beam.episodes.episode import Column, EpisodeKey
+from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, episode_flags
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.formats.arrays.array_episodes import (
@@ -51,7 +51,6 @@ from rlds_beam.formats.profiles.containers import (
 from rlds_beam.formats.profiles.model import RECORDED, TO_OBSERVATION, Profile
 from rlds_beam.formats.profiles.zarr_store import ZarrContainer, file_version, open_store
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.reading.base import Split
 from rlds_beam.typing import Array
 
 _ROWS = 1 << 16  # observations compared at once
@@ -209,16 +208,6 @@ class ProfileFormat(ArrayFormat):
         """The name of a file, relative to the directory of the dataset."""
         within = self.root and path.startswith(self.root) and path != self.root
         return path[len(self.root) :].lstrip("/") if within else storage.split(path)[1]
-
-    def names(self, splits: Iterable[Split], dataset: str) -> Iterator[tuple[EpisodeKey, tuple[str, ...]]]:
-        """See `Source.episode_names`."""
-        for split in splits:
-            for shard, low, high in split.taken:
-                file, groups = self.file_name(shard.path), self.index(shard.path).groups
-                for i in range(low, min(high or 0, len(groups))):
-                    short = groups[i].rpartition("/")[2]
-                    names = (f"{short} of {file}", short, groups[i]) if short else (file, storage.split(file)[1])
-                    yield EpisodeKey(dataset, split.name, shard.index, i), names
 
     def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
         with open_container(path) as whole:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import msgspec
 
 from rlds_beam import naming, storage
 from rlds_beam.encoding.metadata import yaml_text
-from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import (
     UNREADABLE,
@@ -33,7 +32,7 @@ from rlds_beam.formats.profiles.episodes import (
 from rlds_beam.formats.profiles.model import Profile, find_profile, shipped_profiles
 from rlds_beam.formats.profiles.zarr_store import ENDS, METADATA, open_store, store_root
 from rlds_beam.options import Options
-from rlds_beam.reading.base import Shard
+from rlds_beam.reading.base import Details, Shard
 from rlds_beam.text import shorten
 
 _SPLITS = ("train", "val", "valid", "validation", "test")
@@ -81,20 +80,11 @@ class ProfileSource(SourceOfFiles):
         }
         splits = select_splits(shards, split, dataset)
         decoder = ProfileDecoder(layout.schema, layout)
-        return cls(f"{dataset}/1.0.0", layout.schema, decoder, splits, files, (), layout.meaning)
-
-    def describe(self) -> str:
-        return "\n".join([super().describe(), *self.notes])
-
-    @property
-    def notes(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (f"profile {self.files.profile.name}", *self.files.layout.notes)
+        details = Details(notes=(f"profile {layout.profile.name}", *layout.notes))
+        return cls(f"{dataset}/1.0.0", layout.schema, decoder, splits, files, layout.meaning, details)
 
     def plan(self) -> dict[str, Any]:
         return {"profile": msgspec.to_builtins(self.files.profile)}
-
-    def episode_names(self) -> Iterator[tuple[EpisodeKey, tuple[str, ...]]]:
-        return self.files.names(self.splits, self.dataset)
 
     def companions(self, shard: Shard) -> list[str]:
         return text_files(self.files.profile, shard.path)

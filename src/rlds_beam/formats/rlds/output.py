@@ -69,7 +69,7 @@ class RldsOutput(HoldsLastActions):
       schema: the schema of written episodes.
       stored: how input records store their fields; None if they are not RLDS.
       features: the text of features.json.
-      info: the content of the input's dataset_info.json.
+      info: the content of the input's dataset_info.json without its splits.
       files_beside: the bytes of other files that belong to the data, by file name.
       earlier: the provenance of the input dataset.
       splits: the splits to divide episodes among; if empty, episodes stay in their split.
@@ -106,23 +106,22 @@ class RldsOutput(HoldsLastActions):
         if splits and len(source.splits) > 1:
             known = ", ".join(split.name for split in source.splits)
             raise UsageError(f"--connectors: SplitEpisodes divides one split: use --split=NAME; there are {known}")
-        tfds = source.tfds or TfdsMetadata("")
+        tfds = source.details.tfds or TfdsMetadata("")
         if tfds.outside:
             raise UsageError(
                 f"--to=rlds copies {tfds.outside[0]} into the output, but in {source.dataset} it is a link to a file "
                 "outside the dataset: replace the link with the file"
             )
-        stored = None if source.tfds is None else source.schema
+        stored = None if source.details.tfds is None else source.schema
         if stored is not None and _is_unchanged(schema, stored):
             features = tfds.features
         else:
             features = encode(edited_features(schema, tfds.features, stored))
         name, version = name_and_version(directory, source.dataset)
-        info = json.loads(tfds.info) if tfds.info is not None else {}
         files = dict(tfds.files)
         earlier = parse_json(files[_PROVENANCE], f"{source.dataset}: {_PROVENANCE}") if files.get(_PROVENANCE) else None
         meaning = source.meaning.of_fields(schema)
-        return cls(directory, name, version, kind, schema, stored, features, info, files, earlier, splits, meaning)
+        return cls(directory, name, version, kind, schema, stored, features, tfds.info, files, earlier, splits, meaning)
 
     def append_to(self, earlier: EarlierOutput, ranges: Sequence[WorkRange], directory: str) -> Self:
         del ranges

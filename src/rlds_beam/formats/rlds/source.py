@@ -10,16 +10,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import math
 import os
 import re
-import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from rlds_beam import naming, storage
 from rlds_beam.encoding.arrayrecord import ArrayRecordFormat
 from rlds_beam.encoding.base import RecordFormat
+from rlds_beam.encoding.metadata import parse_json
 from rlds_beam.encoding.tfds.dataset_info import (
     DATASET_INFO,
     FEATURES,
@@ -35,7 +34,7 @@ from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError, Violation
 from rlds_beam.formats.splits import selected_splits, slice_split
 from rlds_beam.output.append import interrupted_plan
-from rlds_beam.reading.base import Shard, Source, Split
+from rlds_beam.reading.base import Details, Shard, Source, Split
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.meaning import MEANING, UNKNOWN, Meaning
 from rlds_beam.reading.shard_list import ShardList
@@ -56,27 +55,17 @@ class RldsSource(Source):
     """An RLDS dataset in TFDS's layout.
 
     Attributes:
-      features: the text of features.json (for TFDS's decoder, if ours cannot decode a field).
-      info: the text of dataset_info.json; None for shard files given by name.
-      texts: the bytes of text files that belong to the data, by file name (`TfdsMetadata.files`).
-      outside: see `TfdsMetadata`.
       unread: the step fields of features.json that are not in the schema because nothing needs them, by path.
       The others: see `Source`.
     """
 
     dataset: str
-    features: str
     schema: Schema
     files: RecordFormat
     splits: tuple[Split, ...]
-    violations: tuple[Violation, ...] = ()
-    info: str | None = None
-    texts: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
-    outside: tuple[str, ...] = ()
-    unread: tuple[str, ...] = ()
-    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    details: Details
     meaning: Meaning = UNKNOWN
-    notes: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
     @classmethod
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> RldsSource:
@@ -85,14 +74,11 @@ class RldsSource(Source):
             return _open_directory(_dataset_directory(input), split, features)
         return _open_files(_expand(input), split, features)
 
-    def __getstate__(self) -> dict[str, Any]:
-        # dataset_info.json has a number for each shard.
-        state = {name: value for name, value in vars(self).items() if name != "decoder"}
-        return {**state, "info": None if self.info is None else zlib.compress(self.info.encode())}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        info = state["info"]
-        vars(self).update(state, info=None if info is None else zlib.decompress(info).decode())
+    @property
+    def features(self) -> str:
+        """The text of features.json (for TFDS's decoder, if ours cannot decode a field)."""
+        assert self.details.tfds is not None
+        return self.details.tfds.features
 
     @functools.cached_property
     def decoder(self) -> EpisodeDecoder:  # type: ignore[override]
@@ -104,22 +90,11 @@ class RldsSource(Source):
             self,
             schema=self.schema.without(unread),
             unread=(*self.unread, *unread),
-            left_out={**self.left_out, **dict.fromkeys(unread, why)},
+            details=self.details.without(unread, why),
         )
-
-    @property
-    def tfds(self) -> TfdsMetadata:
-        return TfdsMetadata(self.features, self.info, self.texts, self.outside)
 
     def plan(self) -> dict[str, Any]:
         return {"features_sha256": hashlib.sha256(self.features.encode()).hexdigest()}
-
-    def most_steps(self) -> int | None:
-        first = next((shard for split in self.splits for shard in split.shards), None)
-        if first is None or self.files.name != "tfrecord" or not self.files.is_splittable(first.path):
-            return None  # compressed
-        size = sum(shard.size for split in self.splits for shard in split.shards)
-        return size // _least_step_bytes(self.schema)
 
 
 def _dataset_directory(path: str) -> str:
@@ -162,18 +137,19 @@ def _open_directory(directory: str, split: str | None, features: str | None) -> 
         violations += wrong
     texts = [name for name in sorted(there) if _TEXTS.fullmatch(name)]
     copied = (*([] if features else [FEATURES]), DATASET_INFO, *texts)
+    tfds = TfdsMetadata(
+        text,
+        {name: value for name, value in parse_json(info_text, info_path).items() if name != "splits"},
+        {name: storage.read_small(storage.join(directory, name)) for name in texts},
+        tuple(name for name in copied if _is_outside(directory, name)),
+    )
     return RldsSource(
         "/".join(p for p in (info.name, info.config_name, info.version) if p),
-        text,
         meaning.name(schema),
         FORMATS[info.file_format],
         tuple(splits),
-        tuple(violations),
-        info_text,
-        {name: storage.read_small(storage.join(directory, name)) for name in texts},
-        tuple(name for name in copied if _is_outside(directory, name)),
-        meaning=meaning.of_fields(),
-        notes=notes,
+        Details(tuple(violations), notes, tfds=tfds),
+        meaning.of_fields(),
     )
 
 
@@ -246,19 +222,8 @@ def _open_files(paths: list[str], split: str | None, features: str | None) -> Rl
     shards = tuple(Shard(i, path, size, None) for i, (path, size) in enumerate(zip(paths, sizes, strict=True)))
     name = naming.to_name(first.split("-")[0].split(".")[0])
     files = FORMATS["array_record" if ".array_record" in first else "tfrecord"]
-    return RldsSource(name, text, schema, files, (Split(split or "train", shards),))
-
-
-def _least_step_bytes(schema: Schema) -> int:
-    """Minimum bytes of a step in a tf.Example: 4 for a float, 1 for an integer, 2 for a string (tag and length)."""
-    least = 0
-    for field in schema.steps.values():
-        if field.encoding != "none" or field.dtype == "string":
-            least += 2
-        elif None not in field.shape:
-            floats = field.numpy_dtype.kind not in "iub"
-            least += math.prod(d for d in field.shape if d is not None) * (4 if floats else 1)
-    return max(1, least)
+    details = Details(tfds=TfdsMetadata(text))
+    return RldsSource(name, schema, files, (Split(split or "train", shards),), details)
 
 
 _ENDING = "_converted_externally_to_rlds"

@@ -40,7 +40,7 @@ from rlds_beam.formats.ros2.mapping import OF_EPISODE, TopicMapping, parse_mappi
 from rlds_beam.formats.ros2.messages import BadMessage, message_type
 from rlds_beam.formats.ros2.proposal import proposal
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.reading.base import Shard
+from rlds_beam.reading.base import Details, Shard
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.text import did_you_mean, shorten
 
@@ -115,15 +115,12 @@ class Ros2Source(SourceOfFiles):
         decoder = Ros2Decoder(schema, mapping.end == "terminal")
         splits = select_splits(shards, split, name)
         meaning = Meaning(mapping.fps, last_action="real")
-        return cls(f"{name}/1.0.0", schema, decoder, splits, files, meaning=meaning)
+        rewards = [] if any(field.path == "reward" for field in mapping.fields) else [NO_REWARD]
+        notes = (*rewards, "incomplete steps are dropped, and counted in each episode's metadata")
+        return cls(f"{name}/1.0.0", schema, decoder, splits, files, meaning, Details(notes=notes))
 
     def plan(self) -> dict[str, Any]:
         return {"topics": msgspec.to_builtins(self.files.mapping)}
-
-    @property
-    def notes(self) -> tuple[str, ...]:  # type: ignore[override]
-        rewards = [] if any(field.path == "reward" for field in self.files.mapping.fields) else [NO_REWARD]
-        return (*rewards, "incomplete steps are dropped, and counted in each episode's metadata")
 
     def companions(self, shard: Shard) -> Sequence[str]:
         try:

@@ -19,6 +19,7 @@ from rlds_beam.encoding.metadata import load_json
 from rlds_beam.episodes.episode import EPISODE_KEY, EpisodeKey
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.registry import LEROBOT
 from rlds_beam.images.headers import UndecodableImageError, read_image_header
 from rlds_beam.output.directory import holding
 from rlds_beam.output.files import REPORT
@@ -78,9 +79,8 @@ class BrowsedDataset:
     @functools.cached_property
     def readable(self) -> Source:
         """The dataset without its videos, which the server never decodes."""
-        videos = [
-            path for path in self.source.videos if self.source.schema.steps[path].dtype == "uint8"
-        ]  # not of depth
+        steps = self.source.schema.steps
+        videos = [path for path in self.source.details.videos if steps[path].dtype == "uint8"]  # not of depth
         return self.source.without(videos, "played by the web browser") if videos else self.source
 
     @functools.cached_property
@@ -135,7 +135,7 @@ class BrowsedDataset:
             "scan": self.table.progress(),
             "scanned": self.table.complete,
             "summary": self.table.gathered is not None,
-            "problems": [str(violation) for violation in self.source.violations],
+            "problems": [str(violation) for violation in self.source.details.violations],
             "compare_to": None if self.compared is None else self.compared.dataset.id,
         }
 
@@ -270,7 +270,7 @@ class BrowsedDataset:
 
     def _spans(self, key: EpisodeKey) -> Mapping[str, VideoSpan]:
         """The videos of an episode; raises UsageError if there is no such shard."""
-        media = self.source.media(find_shard(self.source, key), key.position) if self.source.videos else {}
+        media = self.source.media(find_shard(self.source, key), key.position) if self.source.details.videos else {}
         decoded = self.readable.schema.steps
         return {path: span for path, span in media.items() if isinstance(span, VideoSpan) and path not in decoded}
 
@@ -402,7 +402,12 @@ class Comparison:
     @functools.cached_property
     def _keys(self) -> Sequence[str]:
         """The source key of each episode of the output; empty if the output does not keep it."""
-        return self.output.source.origins()
+        if self.output.format != LEROBOT:
+            return ()
+        from rlds_beam.formats.lerobot.source import LerobotSource
+
+        assert isinstance(self.output.source, LerobotSource)
+        return self.output.source.source_keys()
 
     @functools.cached_property
     def _numbers(self) -> Mapping[str, int]:

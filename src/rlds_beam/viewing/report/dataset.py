@@ -240,7 +240,7 @@ def collect_facts(source: Source, path: str, format: str, report: Report) -> Jso
         "episodes": report.episodes,
         "steps": report.steps,
         "bytes": report.bytes,
-        "problems": [str(violation) for violation in source.violations],
+        "problems": [str(violation) for violation in source.details.violations],
         "provenance": provenance,
         "card": card,
     }
@@ -317,9 +317,10 @@ def _split(split: Split) -> Json:
 
 def _metadata(source: Source) -> tuple[Facts, Facts]:
     """The card and the origin, from TFDS's metadata."""
-    if source.tfds is None:
+    tfds = source.details.tfds
+    if tfds is None:
         return [], []
-    info = _json(source.tfds.info)
+    info = tfds.info
     card = _present(info, _CARD)
     license_ = info.get("redistributionInfo")
     if isinstance(license_, dict):
@@ -327,7 +328,7 @@ def _metadata(source: Source) -> tuple[Facts, Facts]:
     location = info.get("location")
     if isinstance(location, dict) and isinstance(location.get("urls"), list):
         card.append(("location", printable(", ".join(map(str, location["urls"])), _MAX_CHARACTERS)))
-    origin = _json(source.tfds.files.get(_PROVENANCE, b""))
+    origin = _json(tfds.files.get(_PROVENANCE, b""))
     made = _present(origin, ("written_by",))
     if isinstance(origin.get("source"), dict):
         made += [(f"source {name}", text) for name, text in _present(origin["source"], ("dataset", "from"))]
@@ -343,7 +344,7 @@ def _present(content: Mapping[str, Any], names: Iterable[str]) -> list[tuple[str
     return [(name, printable(v, _MAX_CHARACTERS)) for name, v in values if isinstance(v, (str, int, float)) and v != ""]
 
 
-def _json(text: str | bytes | None) -> Mapping[str, Any]:
+def _json(text: bytes) -> Mapping[str, Any]:
     """Parsed JSON; nothing if it is not an object."""
     try:
         content = json.loads(text or "{}")
