@@ -269,9 +269,7 @@ def test_without_a_mapping_one_is_proposed(tmp_path: Path) -> None:
     card = said.partition("\n\n")[0].splitlines()[1:]
     assert card[0] == "rate      10.0 Hz, that of /camera/compressed" and card[1].startswith("time      0.6 s, ")
     assert card[2:] == [
-        "cameras   /camera/compressed: 24 x 16, jpeg, 10.0 Hz",
-        "joints    /joint_states: a, b, c",
-        "          /leader: a, b, c",
+        "camera    /camera/compressed: 24 x 16, jpeg, 10.0 Hz",
     ]
     mapping = said[said.index("reference:") :]
     (episode,) = read(bag, mapping)

@@ -88,9 +88,9 @@ class Ros2Format(ArrayFormat):
         steps = step_times(self.mapping, {name: stream.times[stream.inside] for name, stream in streams.items()})
         if not len(steps):
             raise BadMessage(f"no message of {self.mapping.reference or 'any mapped topic'}, so it has no steps")
-        complete, chosen, lacking = align(
-            steps, self.mapping.aligned, {name: stream.times for name, stream in streams.items()}
-        )
+        aligned = [field for field in self.mapping.fields if not field.frame and not field.window]
+        times_of_topics = {name: stream.times for name, stream in streams.items()}
+        complete, chosen, lacking = align(steps, aligned, times_of_topics)
         if not complete.any():
             reasons = ", ".join(f"{path}: {number:,}" for path, number in lacking.items())
             raise BadMessage(f"none of {len(steps):,} steps is complete; lacking or older than max_age_s: {reasons}")

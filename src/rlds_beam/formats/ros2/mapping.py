@@ -94,11 +94,6 @@ class TopicMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     boundaries: Boundaries = msgspec.field(default=Boundaries(), name="episodes")
 
     @property
-    def aligned(self) -> tuple[TopicField, ...]:
-        """The fields with a message for each step."""
-        return tuple(field for field in self.fields if not field.frame and not field.window)
-
-    @property
     def topics(self) -> tuple[str, ...]:
         """The topics whose messages are aligned with the steps, without repetition."""
         named = (field.topic for field in self.fields if not field.frame)

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.episodes.schema import MAX_UNFOLDED
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.ros2.bags import Bag, Topic
 from rlds_beam.formats.ros2.fields import IMAGES, image_like, read_image
@@ -73,7 +72,7 @@ def proposal(paths: Sequence[str], where: str) -> str:
             for fact in facts:
                 numbers = (f"{fact.messages:,}", f"{fact.rate:.1f}", f"{fact.jitter * 1e3:.1f}", f"{fact.gap:.2f}")
                 rows.append((printable(fact.name, 60), printable(fact.type, 60), *numbers))
-            lines = [f"{paths[0]} ({count(len(paths), 'bag')} in {where})", *_card(bag, there, fields, driver)]
+            lines = [f"{paths[0]} ({count(len(paths), 'bag')} in {where})", *_card(bag, there, driver)]
             lines += ["", *aligned(rows), "", "A mapping to start from; save it as topics.yaml, edit it, and run:"]
             lines += [f"  rlds-beam inspect {shlex.quote(where)} --from=ros2 --topics=topics.yaml", ""]
             return "\n".join([*lines, *_write_mapping(bag, there, fields, driver)])
@@ -138,22 +137,15 @@ def _calibration(bag: Bag, facts: Sequence[TopicFacts], fields: Collection[str])
     return found
 
 
-def _card(
-    bag: Bag, facts: Sequence[TopicFacts], fields: Mapping[str, Mapping[str, Any]], driver: TopicFacts | None
-) -> list[str]:
+def _card(bag: Bag, facts: Sequence[TopicFacts], driver: TopicFacts | None) -> list[str]:
     """The facts about a bag before its topics are mapped."""
     times = np.concatenate([bag.times(topic.name) for topic in facts] or [np.zeros(1)])
     seconds = float(times.max() - times.min()) / 1e9
     long = f"{seconds / 60:,.1f} min" if seconds >= 60 else f"{seconds:.1f} s"
     rows = [("rate", f"{driver.rate:.1f} Hz, that of {printable(driver.name, 100)}" if driver else "unknown")]
     rows += [("time", f"{long}, {format_size(sum(map(storage.size, bag.files)))}")]
-    rows += [("cameras", _camera(bag, topic)) for topic in facts if topic.type in IMAGES]
-    for field in fields.values():
-        if names := field.get("names"):
-            shown = [printable(name, 40) for name in names[:MAX_UNFOLDED]] + ["..."] * (len(names) > MAX_UNFOLDED)
-            rows.append(("joints", f"{printable(field['topic'], 100)}: {', '.join(shown)}"))
-    labels = [label for label, _ in rows]
-    return [f"{label if label not in labels[:i] else '':10}{text}" for i, (label, text) in enumerate(rows)]
+    rows += [("camera", _camera(bag, topic)) for topic in facts if topic.type in IMAGES]
+    return [f"{label:10}{text}" for label, text in rows]
 
 
 def _camera(bag: Bag, facts: TopicFacts) -> str:
