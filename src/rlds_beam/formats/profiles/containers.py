@@ -191,18 +191,16 @@ class Hdf5Container(Container):
       path: the file.
       root: its root (h5py's).
       group: the path of the episode's group; empty for the root.
+      masks: robomimic's filter keys: for each, the names of its episodes.
     """
 
-    def __init__(self, path: str, root: Any, group: str = ""):
+    def __init__(self, path: str, root: Any, group: str = "", masks: Mapping[str, Collection[bytes]] = {}):
         super().__init__(path, group)
         self._root = root
         self._group = find_object(root, group)
         if hasattr(self._group, "dtype"):
             raise OSError(f"{group}: expected a group, found a dataset")
-        with contextlib.suppress(KeyError):
-            masks = find_object(root, "mask")
-            if group and not hasattr(masks, "dtype"):
-                self.per_episode = [f"mask/{name}" for name, _ in list_datasets(masks)]
+        self.per_episode = self._listed = masks
 
     @functools.cached_property
     def _datasets(self) -> dict[str, Any]:
@@ -213,9 +211,8 @@ class Hdf5Container(Container):
         return {name: _hdf5_leaf(dataset) for name, dataset in self._datasets.items()}
 
     def read(self, name: str, rows: slice = slice(None)) -> Array:
-        if name in self.per_episode:  # one of robomimic's filter keys: whether it lists the episode
-            listed = plain_values(np.asarray(find_object(self._root, name)[()]))
-            return np.array(self.group.rpartition("/")[2].encode() in listed.reshape(-1))
+        if name in self._listed:
+            return np.array(self.group.rpartition("/")[2].encode() in self._listed[name])
         dataset, leaf = self._datasets[name], self.leaves[name]
         if leaf.trouble:
             raise TypeError(f"{dataset.name} {leaf.trouble}; supported: text, images, and numbers of one shape")
@@ -248,7 +245,16 @@ class Hdf5Container(Container):
         return [f"{parent}/{match}".strip("/") for match in sorted(found, key=natural)]
 
     def within(self, group: str) -> Container:
-        return Hdf5Container(self.path, self._root, group)
+        return Hdf5Container(self.path, self._root, group, self._masks)
+
+    @functools.cached_property
+    def _masks(self) -> Mapping[str, Collection[bytes]]:
+        try:
+            masks = find_object(self._root, "mask")
+        except KeyError:
+            return {}
+        datasets = {} if hasattr(masks, "dtype") else dict(list_datasets(masks))
+        return {f"mask/{name}": {*plain_values(np.asarray(data[()])).flat} for name, data in datasets.items()}
 
 
 def _hdf5_leaf(dataset: Any) -> Leaf:
